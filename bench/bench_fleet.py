@@ -44,7 +44,7 @@ from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.engine.turns import Patience
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
-from healthd.remediation.ports import FleetLevel, Slot
+from healthd.remediation.ports import FleetSnapshot, Slot
 from healthd.sim.cluster import FakeProvisioner, FakeResetter
 from tests.integration.slurm.slurm_lab import SlurmLab, why_not
 
@@ -107,7 +107,10 @@ def cluster(count: int) -> SlurmLab:
 
 def one_storm(lab: SlurmLab, count: int, kills: int, *, known: bool, same: bool, seed: int) -> dict[str, Any]:
     """All nodes fail, groups are killed and come back, until every agent has decided and settled."""
-    for kind in (Case, FleetLevel):  # what msgspec learns of a type it must not learn in 25 threads at once: it crashes
+    for kind in (
+        Case,
+        FleetSnapshot,
+    ):  # what msgspec learns of a type it must not learn in 25 threads at once: it crashes
         msgspec.json.Decoder(kind)
     nodes = [*lab.nodes, *(f"f{number:04d}" for number in range(1, count))]
     said, seen = Notes(lab.root / "said"), Notes(lab.root / "seen")
@@ -384,7 +387,7 @@ def figures_of(said: Notes, seen: Notes, limit: int, began_s: float) -> dict[str
     }
 
 
-def out_or_fenced(level: FleetLevel, slots: tuple[Slot, ...]) -> frozenset[str]:
+def out_or_fenced(level: FleetSnapshot, slots: tuple[Slot, ...]) -> frozenset[str]:
     """Whoever takes no new jobs."""
     return level.out | {slot.node for slot in slots}
 

@@ -34,7 +34,7 @@ from healthd.remediation.orchestrators.kubernetes.opening import BURST, RATE_PER
 from healthd.remediation.orchestrators.kubernetes.orchestrator import Fence, KubernetesOrchestrator
 from healthd.remediation.orchestrators.kubernetes.reporter import Known, KubeReporter
 from healthd.remediation.orchestrators.kubernetes.transport import Pace
-from healthd.remediation.ports import FleetLevel
+from healthd.remediation.ports import FleetSnapshot
 from healthd.sim.cluster import FakeProvisioner, FakeResetter
 from healthd.sim.machine import NODE, SimulatedMachine
 from tests.integration.kubernetes.agent_rig import write_kubeconfig
@@ -136,7 +136,7 @@ def _engine(orchestrator: KubernetesOrchestrator, node: str, folder: Path, agent
 
 def simulated(plane: ControlPlane, nodes: Sequence[str], folder: Path) -> list[Agent]:
     """Their agents, connected to nothing yet."""
-    for kind in (Case, FleetLevel):  # what msgspec learns of a type it must not learn in many threads at once
+    for kind in (Case, FleetSnapshot):  # what msgspec learns of a type it must not learn in many threads at once
         msgspec.json.Decoder(kind)
     with ThreadPoolExecutor(8) as pool:
         return list(pool.map(lambda node: Agent(plane, node, folder / node), nodes))

@@ -102,7 +102,7 @@ class NodeView:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ScopeLevel:
+class ScopeSnapshot:
     """The same as FleetLevel for one partition or instance group that this node is in."""
 
     scope: str
@@ -128,7 +128,7 @@ class HeldNode:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FleetLevel:
+class FleetSnapshot:
     """How many nodes are out of service now, for any cause, and how many there are. Read from the cluster itself.
 
     A held slot alone does not count here. ``scopes``: the partitions or groups of this node. ``marks``: every mark that
@@ -142,7 +142,7 @@ class FleetLevel:
 
     out: frozenset[str]
     total: int
-    scopes: tuple[ScopeLevel, ...] = ()
+    scopes: tuple[ScopeSnapshot, ...] = ()
     marks: tuple[Mark, ...] = ()
     held: tuple[HeldNode, ...] = ()
     asleep: frozenset[str] = frozenset()
@@ -184,7 +184,7 @@ class Orchestrator(Protocol):
         """Read this node's state; constant cost. ``jobs`` adds what is asked before an act: its jobs, a maintenance
         window, and the controller's start."""
 
-    def level(self) -> FleetLevel:
+    def level(self) -> FleetSnapshot:
         """Read how many nodes are out, over the whole cluster."""
 
     def quarantine(self, text: str) -> None:

@@ -10,7 +10,7 @@ from healthd.core.errors import BackendRefused, BackendUnknown, StoreError
 from healthd.core.model import Event, Remedy, Step
 from healthd.remediation.decide.case import Case
 from healthd.remediation.engine.repairs import Resetter
-from healthd.remediation.ports import FleetLevel, NodeView, Orchestrator, Provisioner, Slot, StateOwner
+from healthd.remediation.ports import FleetSnapshot, NodeView, Orchestrator, Provisioner, Slot, StateOwner
 from healthd.state.store import Store
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ class WiredOrchestrator:
     def view(self, *, jobs: bool = False) -> NodeView:
         return self.wire.around("view", lambda: self.inner.view(jobs=jobs))
 
-    def level(self) -> FleetLevel:
+    def level(self) -> FleetSnapshot:
         return self.wire.around("level", self.inner.level)
 
     def quarantine(self, text: str) -> None:
@@ -191,7 +191,7 @@ class WiredCases:
 class Fleetwide(Protocol):
     """What the controller reads of the whole fleet."""
 
-    def level(self) -> FleetLevel: ...
+    def level(self) -> FleetSnapshot: ...
 
     def slots(self) -> tuple[Slot, ...]: ...
 
@@ -199,10 +199,12 @@ class Fleetwide(Protocol):
 class WiredFleet:
     """``seen``: what becomes of the fleet on its way to the controller."""
 
-    def __init__(self, door: Fleetwide, wire: Wire, seen: Callable[[FleetLevel], FleetLevel] = lambda it: it) -> None:
+    def __init__(
+        self, door: Fleetwide, wire: Wire, seen: Callable[[FleetSnapshot], FleetSnapshot] = lambda it: it
+    ) -> None:
         self._door, self._wire, self._seen = door, wire, seen
 
-    def fleet(self) -> FleetLevel:
+    def fleet(self) -> FleetSnapshot:
         return self._seen(self._wire.around("fleet", self._door.level))
 
     def slots(self) -> tuple[Slot, ...]:

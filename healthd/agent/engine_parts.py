@@ -37,7 +37,7 @@ from healthd.remediation.engine.heartbeat import Beat
 from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.engine.turns import Patience
 from healthd.remediation.policy_files import bounds_of
-from healthd.remediation.ports import FleetLevel, Orchestrator, Provisioner
+from healthd.remediation.ports import FleetSnapshot, Orchestrator, Provisioner
 from healthd.remediation.provisioners.opening import open_provisioner
 from healthd.remediation.provisioners.slurm_node import MANAGERS_TEXTS, OUR_TEXTS
 from healthd.sources.command import run_command
@@ -153,19 +153,19 @@ def _slots(machine: Machine, orchestrator: Orchestrator, cluster: Cluster, store
     )
 
 
-def fleet_of(kept: str, now: datetime) -> tuple[FleetLevel | None, float]:
+def fleet_of(kept: str, now: datetime) -> tuple[FleetSnapshot | None, float]:
     """The fleet as a daemon before this one read it, and how long ago that was in seconds; None where it did not, or
     kept it in another form, or by a clock that was set back since: it is worth one reading of the fleet, and no more.
     """
     at, _, body = kept.partition(" ")
     try:
         age_s = (now - datetime.fromisoformat(at)).total_seconds()
-        return (msgspec.json.decode(body, type=FleetLevel), age_s) if age_s >= 0 else (None, 0.0)
+        return (msgspec.json.decode(body, type=FleetSnapshot), age_s) if age_s >= 0 else (None, 0.0)
     except (msgspec.MsgspecError, ValueError, TypeError):
         return None, 0.0
 
 
-def kept_of(fleet: FleetLevel, at: datetime) -> str:
+def kept_of(fleet: FleetSnapshot, at: datetime) -> str:
     """A reading of the fleet as it is kept."""
     return f"{at.isoformat()} {msgspec.json.encode(fleet).decode()}"
 

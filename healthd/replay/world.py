@@ -12,7 +12,7 @@ from healthd.core.check import Check
 from healthd.core.model import REMEDY_RANK, Clearance, ClearsBy, Component, Outcome, Remedy
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.engine.turns import Patience
-from healthd.remediation.ports import FleetLevel
+from healthd.remediation.ports import FleetSnapshot
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 from healthd.state.monitor import Monitor
 
@@ -71,7 +71,7 @@ class PastOrchestrator(FakeOrchestrator):
         super().mark(text)
         self._marked_s[self._me] = self._seconds()
 
-    def level(self) -> FleetLevel:
+    def level(self) -> FleetSnapshot:
         """The fleet, without what others wrote at this moment."""
         level, seen_s = super().level(), self._seconds() - TOGETHER_S
         marks = [mark for mark in level.marks if mark.node == self._me or self._marked_s.get(mark.node, 0.0) <= seen_s]

@@ -21,7 +21,17 @@ from functools import partial
 from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown, SlotTaken
 from healthd.core.model import Remedy
 from healthd.remediation.orchestrators.slurm.reasons import SEPARATOR, hold_of, is_automatic, without_remarks
-from healthd.remediation.ports import FleetLevel, HeldNode, Hold, Mark, NodeView, ScopeLevel, Slot, StateOwner, is_drain
+from healthd.remediation.ports import (
+    FleetSnapshot,
+    HeldNode,
+    Hold,
+    Mark,
+    NodeView,
+    ScopeSnapshot,
+    Slot,
+    StateOwner,
+    is_drain,
+)
 
 
 @dataclass(kw_only=True)
@@ -248,7 +258,7 @@ class FakeOrchestrator:
             features=frozenset(node.features),
         )
 
-    def level(self) -> FleetLevel:
+    def level(self) -> FleetSnapshot:
         """Who is out, and who is in the partitions of this node."""
         nodes = self._cluster.shown().nodes
         asleep = (frozenset(self._cluster.asleep) | self._cluster.powering.keys()) - {self._node}
@@ -258,14 +268,16 @@ class FakeOrchestrator:
             for name, members in self._cluster.partitions.items()
             if self._node in members
         }
-        return FleetLevel(
+        return FleetSnapshot(
             out=out,
             total=len(nodes.keys() - asleep),
             asleep=asleep,
             drained=frozenset(name for name in asleep if _is_drained_by_itself(nodes[name])),
             down=frozenset(name for name in out if nodes[name].flags >= {"DOWN", "NOT_RESPONDING"}),
             speakers=tuple(sorted(nodes.keys() - asleep - out)[:2]),
-            scopes=tuple(ScopeLevel(scope=name, out=out & mine[name], total=len(mine[name])) for name in sorted(mine)),
+            scopes=tuple(
+                ScopeSnapshot(scope=name, out=out & mine[name], total=len(mine[name])) for name in sorted(mine)
+            ),
             marks=tuple(Mark(node=name, text=node.mark) for name, node in nodes.items() if node.mark),
             held=tuple(
                 HeldNode(node=name, text=without_remarks(node.hold.text)[0], stamp=node.hold.stamp)

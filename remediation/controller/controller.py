@@ -34,7 +34,7 @@ from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.rules import STEPS
 from healthd.remediation.engine.repairs import Door
 from healthd.remediation.engine.turns import Patience, Turn
-from healthd.remediation.ports import FleetLevel, Mark, NodeView, Provisioner, Slot
+from healthd.remediation.ports import FleetSnapshot, Mark, NodeView, Provisioner, Slot
 
 _STEP = {Remedy.REBOOT_NODE: Step.REBOOT, Remedy.REPLACE_NODE: Step.REPLACE}
 _SAID_ANEW_S = 30.0  # how often a mark is written only because its sentence changed
@@ -43,7 +43,7 @@ _SAID_ANEW_S = 30.0  # how often a mark is written only because its sentence cha
 class Fleet(Protocol):
     """The whole cluster, read from a machine that need not be of it. Every call may raise BackendError."""
 
-    def fleet(self) -> FleetLevel:
+    def fleet(self) -> FleetSnapshot:
         """Every node."""
 
     def slots(self) -> tuple[Slot, ...]:
@@ -102,7 +102,7 @@ class Controller:
         self._seen: dict[str, tuple[datetime | None, datetime, float]] = {}
         self._written_s: dict[str, float] = {}
         self.reckoning = reckoning or Reckoning()
-        self.level: FleetLevel | None = None
+        self.level: FleetSnapshot | None = None
         """The nodes as the last round read them."""
         self.slots: tuple[Slot, ...] = ()
         """The slots as the last round read them."""
@@ -144,7 +144,7 @@ class Controller:
         for case in [each for each in self._known.values() if each.end is None and each.id.startswith(f"{node}/")]:
             self._save(replace(case, end=End.DONE, note=why), why)
 
-    def _found(self, shown: Mark, level: FleetLevel, places: Collection[str], now: datetime) -> FoundRequest | None:
+    def _found(self, shown: Mark, level: FleetSnapshot, places: Collection[str], now: datetime) -> FoundRequest | None:
         """What is wanted of a node; of one that asked for nothing, only while it is out and holds its place."""
         mark = parse(shown.text)
         if mark is None:
@@ -192,7 +192,7 @@ class Controller:
 
     # -- one node -----------------------------------------------------------------------------------------------------
 
-    def _go_on(self, found: FoundRequest, level: FleetLevel, now: datetime) -> Standing:
+    def _go_on(self, found: FoundRequest, level: FleetSnapshot, now: datetime) -> Standing:
         case = self._known.get(found.want.id)
         if case is None and found.mark.answer is RequestAnswer.TAKEN and not found.want.unanswered:
             case = self._adopted(found, now)
@@ -237,7 +237,7 @@ class Controller:
         except BackendError as error:
             return replace(turn, said=f"{turn.said}; not asked for again: {error}")
 
-    def _begin_unless_busy(self, found: FoundRequest, level: FleetLevel, now: datetime) -> Standing:
+    def _begin_unless_busy(self, found: FoundRequest, level: FleetSnapshot, now: datetime) -> Standing:
         """A platform that is at the machine, or has no time for us, is not asked again in every round either."""
         known = self._looks.lately(found.want.id)
         if known is not None and known.refusal is Refusal.MANAGED:
@@ -245,7 +245,7 @@ class Controller:
         standing = self._begin(found, level, now)
         return self._looks.note(found.want.id, standing) if standing.refusal is Refusal.MANAGED else standing
 
-    def _begin(self, found: FoundRequest, level: FleetLevel, now: datetime) -> Standing:
+    def _begin(self, found: FoundRequest, level: FleetSnapshot, now: datetime) -> Standing:
         """Judge everything anew, and act."""
         want = found.want
         view = self._node(want.node).view()
@@ -494,7 +494,7 @@ class Controller:
         patience = self._patience
         return patience.reboot_timeout_s if remedy is Remedy.REBOOT_NODE else patience.replace_timeout_s
 
-    def _too_many(self, want: WantedAct, level: FleetLevel) -> str:
+    def _too_many(self, want: WantedAct, level: FleetSnapshot) -> str:
         """The bounds over the marks of all nodes, and over what this controller did since they were read.
 
         That of a day a node asks about itself, and a person may order past it there: it holds here only what nobody
@@ -509,7 +509,7 @@ class Controller:
             per_day=day_limit(rules.replacements_per_day, level.total) if want.unanswered else None,
         )
 
-    def _replaced(self, level: FleetLevel, window: timedelta, now: datetime) -> Counter[str]:
+    def _replaced(self, level: FleetSnapshot, window: timedelta, now: datetime) -> Counter[str]:
         known = self._known.values()
         acts = [case for case in known if Remedy.REPLACE_NODE in case.acts and case.since > now - window]
         return replacements(level.marks, window, now) | Counter(case.id.partition("/")[0] for case in acts)

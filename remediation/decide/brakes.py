@@ -16,7 +16,7 @@ from healthd.remediation.decide.case import code_of
 from healthd.remediation.decide.fleet import listed, out_limit
 from healthd.remediation.decide.handoff import CaseMark, Helped, PastAct, PastRepair, by_now, is_ahead, parse
 from healthd.remediation.decide.ledger import Bounds
-from healthd.remediation.ports import FleetLevel
+from healthd.remediation.ports import FleetSnapshot
 
 _LARGE = (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)
 _VERSIONS: Mapping[str, Callable[[CaseMark], str]] = {
@@ -36,7 +36,7 @@ class FleetRecords:
     total: int
 
 
-def records_of(level: FleetLevel, now: datetime) -> FleetRecords:
+def records_of(level: FleetSnapshot, now: datetime) -> FleetRecords:
     """The records in one reading of the fleet. What is none of healthd's says nothing, nor what is of a time ahead."""
     marks = {each.node: by_now(mark, now) for each in level.marks if (mark := parse(each.text)) is not None}
     drains = ((each.node, code_of(each.text), datetime.fromtimestamp(each.stamp, UTC)) for each in level.held)

@@ -23,7 +23,7 @@ from datetime import datetime, timedelta
 from fractions import Fraction
 
 from healthd.remediation.decide.handoff import CLOSE, CaseMark, PastAct, by_now, is_ahead, parse
-from healthd.remediation.ports import FleetLevel, Mark, Slot
+from healthd.remediation.ports import FleetSnapshot, Mark, Slot
 
 CLUSTER = "cluster"
 """The scope of the whole fleet. It comes first in the order in which scopes are taken."""
@@ -101,7 +101,7 @@ class Scope:
     limit: int
 
 
-def scopes_of(level: FleetLevel, quotas: Mapping[str, str | int]) -> tuple[Scope, ...]:
+def scopes_of(level: FleetSnapshot, quotas: Mapping[str, str | int]) -> tuple[Scope, ...]:
     """The scopes of this node that have a quota, in the order in which everybody takes them.
 
     ``quotas``: scope to a number or a percentage of its nodes. A partition that is called

@@ -27,7 +27,7 @@ from healthd.remediation.decide.rules import (
     RuleAnswer,
     by_feature,
 )
-from healthd.remediation.ports import FleetLevel, NodeView
+from healthd.remediation.ports import FleetSnapshot, NodeView
 
 ACKNOWLEDGED = "acknowledged: a person wants the node in service, and the fault has not gone and come back since"
 
@@ -91,7 +91,7 @@ class Situation:
     """
 
     view: NodeView | None
-    level: FleetLevel | None
+    level: FleetSnapshot | None
     problem: str = ""
     full: WaitForSlot | None = None
     fleet_findings: tuple[SeenElsewhere, ...] = ()

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from healthd.remediation.decide.case import QUARANTINE_CODE, case_of, code_of
 from healthd.remediation.decide.handoff import CaseMark, is_ahead, parse
 from healthd.remediation.decide.paging import ORDERED_FOR_S
-from healthd.remediation.ports import FleetLevel, HeldNode, Slot
+from healthd.remediation.ports import FleetSnapshot, HeldNode, Slot
 
 WATCH_S = 7_200.0
 """How often a daemon that holds its node says in the record that it watches over it, in seconds."""
@@ -68,7 +68,7 @@ class HeldOut:
         )
 
 
-def held_out(level: FleetLevel, slots: Iterable[Slot]) -> tuple[HeldOut, ...]:
+def held_out(level: FleetSnapshot, slots: Iterable[Slot]) -> tuple[HeldOut, ...]:
     """The nodes with a machine that healthd holds, by their drain or by a slot. Those that are DOWN with a slot and do
     not answer page for that."""
     holders = {slot.node: slot for slot in slots if " " not in slot.node}  # a slot that was taken by hand names no node

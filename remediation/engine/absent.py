@@ -30,7 +30,7 @@ from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.unwatched import HeldOut, held_out
 from healthd.remediation.engine.awake import released
 from healthd.remediation.engine.turns import Patience
-from healthd.remediation.ports import FleetLevel, HeldNode, Hold, NodeView, Orchestrator, Slot, is_drain
+from healthd.remediation.ports import FleetSnapshot, HeldNode, Hold, NodeView, Orchestrator, Slot, is_drain
 
 SETTLE_S = 60.0
 """How long a name has to be without a machine before anything of it is released."""
@@ -83,7 +83,7 @@ class AbsentNodes:
         self._dead: dict[str, float] = {}
         self._looked_s = monotonic_s()
 
-    def release(self, level: FleetLevel, slots: Sequence[Slot], now: datetime) -> tuple[AbsentNode, ...]:
+    def release(self, level: FleetSnapshot, slots: Sequence[Slot], now: datetime) -> tuple[AbsentNode, ...]:
         """Release what is held of names without a machine. Returns what was released and what pages; nothing in
         observe mode."""
         if self._rules().mode is Mode.OBSERVE:
@@ -112,7 +112,7 @@ class AbsentNodes:
                     del known[name]
         self._looked_s = now_s
 
-    def _dead_of(self, level: FleetLevel, holders: set[str], now: datetime) -> list[str]:
+    def _dead_of(self, level: FleetSnapshot, holders: set[str], now: datetime) -> list[str]:
         """The holders of slots that are DOWN and do not answer: for as long as this daemon has seen, or, after a
         restart or another agent's turn to speak, since the last word in their record."""
         down = level.down & holders
@@ -124,7 +124,7 @@ class AbsentNodes:
         )
         return sorted({*self._since(self._dead, down, self._dead_s), *quiet})
 
-    def _unwatched(self, level: FleetLevel, slots: Sequence[Slot], now: datetime) -> tuple[AbsentNode, ...]:
+    def _unwatched(self, level: FleetSnapshot, slots: Sequence[Slot], now: datetime) -> tuple[AbsentNode, ...]:
         """The nodes that healthd holds and whose own daemon says nothing. The times in the cluster tell it after a
         restart of this daemon; what it saw itself, where a clock was set or there is no time."""
         marks = _marks(level)
@@ -200,7 +200,7 @@ class AbsentWatch:
         self._absent, self._orchestrator, self._node = absent, orchestrator, node
         self.paged: tuple[AbsentNode, ...] = ()
 
-    def look(self, fleet: FleetLevel, now: datetime) -> tuple[str, ...]:
+    def look(self, fleet: FleetSnapshot, now: datetime) -> tuple[str, ...]:
         """Release what the fleet shows. Returns the sentences for the trail. Raises BackendUnknown."""
         before, speaks = self.paged, self._node in fleet.speakers
         slots = self._orchestrator.slots() if fleet.asleep or fleet.down or speaks else ()
@@ -214,7 +214,7 @@ class AbsentWatch:
 
 
 def without_machine(
-    level: FleetLevel, slots: Iterable[Slot], now: datetime, takes_s: dict[Remedy, float], bounds: Bounds
+    level: FleetSnapshot, slots: Iterable[Slot], now: datetime, takes_s: dict[Remedy, float], bounds: Bounds
 ) -> frozenset[str]:
     """The names without a machine that hold a slot or a drain that is healthd's to release, and for which no act is
     under way.
@@ -258,7 +258,7 @@ def _bar(code: str, mark: CaseMark | None, now: datetime, bounds: Bounds) -> str
     return ""
 
 
-def kept_drains(level: FleetLevel, holders: set[str], now: datetime, bounds: Bounds) -> tuple[AbsentNode, ...]:
+def kept_drains(level: FleetSnapshot, holders: set[str], now: datetime, bounds: Bounds) -> tuple[AbsentNode, ...]:
     """The names without a machine whose drain stays: no daemon runs there to call an operator. Of an ordered drain the
     operator knows for a day. A name with a slot is heard of once that is released."""
     marks = _marks(level)
@@ -272,14 +272,14 @@ def kept_drains(level: FleetLevel, holders: set[str], now: datetime, bounds: Bou
     return tuple(kept)
 
 
-def _written_over(level: FleetLevel, marks: dict[str, CaseMark | None]) -> Iterator[HeldNode]:
+def _written_over(level: FleetSnapshot, marks: dict[str, CaseMark | None]) -> Iterator[HeldNode]:
     """The names without a machine that healthd gave up, and over whose drain the cluster wrote its own text."""
     for name in sorted(level.drained):
         if (mark := marks.get(name)) is not None and mark.given_up:
             yield HeldNode(node=name, text=f"the cluster's own, over that for {mark.code}", stamp=0)
 
 
-def _marks(level: FleetLevel) -> dict[str, CaseMark | None]:
+def _marks(level: FleetSnapshot) -> dict[str, CaseMark | None]:
     return {mark.node: parse(mark.text) for mark in level.marks}
 
 

@@ -23,7 +23,7 @@ from healthd.remediation.decide.policy import SeenElsewhere, Situation
 from healthd.remediation.decide.unwatched import WATCH_S
 from healthd.remediation.engine.slots import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from healthd.remediation.engine.turns import Slots
-from healthd.remediation.ports import FleetLevel, NodeView, Orchestrator
+from healthd.remediation.ports import FleetSnapshot, NodeView, Orchestrator
 
 _JUST_READ_S = 2.0  # in the same turn, that is
 _WATCH_AGAIN_S = 600.0  # after a start, and after the record could not be written
@@ -98,7 +98,7 @@ class Surroundings:
         """As ``looked``, for whoever only asks: nothing is remembered of it."""
         return self._situation(self._orchestrator.level)
 
-    def around(self, *, max_age_s: float | None) -> tuple[str, FleetLevel]:
+    def around(self, *, max_age_s: float | None) -> tuple[str, FleetSnapshot]:
         """This node's name, and the fleet: as it is read now, or was so long ago. Raises BackendError."""
         fleet = None if max_age_s is None else self._slots.recalled(max_age_s=max_age_s)
         return self._orchestrator.view().name, fleet or self._slots.learn()
@@ -181,7 +181,7 @@ class Surroundings:
     def _is_young(self) -> bool:
         return self._slots.recalled(max_age_s=max(_JUST_READ_S, self._pause_s)) is not None
 
-    def _situation(self, level: Callable[[], FleetLevel]) -> Situation:
+    def _situation(self, level: Callable[[], FleetSnapshot]) -> Situation:
         try:
             view = self.viewed = self._orchestrator.view()
             if view.fenced and self._slots.held():
@@ -197,7 +197,7 @@ class Surroundings:
         return Situation(view=view, level=fleet, fleet_findings=elsewhere(view.name, fleet, self._clock()))
 
 
-def elsewhere(me: str, fleet: FleetLevel, now: datetime) -> tuple[SeenElsewhere, ...]:
+def elsewhere(me: str, fleet: FleetSnapshot, now: datetime) -> tuple[SeenElsewhere, ...]:
     """The findings on other nodes: of those that are held by their reason, of others by their mark; and those from
     which they returned. What is said of a time that has not come is none."""
     found = [
@@ -213,5 +213,5 @@ def elsewhere(me: str, fleet: FleetLevel, now: datetime) -> tuple[SeenElsewhere,
     return tuple(each for each in found if each.node != me and not is_ahead(each.at, now))
 
 
-def _own(name: str, fleet: FleetLevel) -> str:
+def _own(name: str, fleet: FleetSnapshot) -> str:
     return next((mark.text for mark in fleet.marks if mark.node == name), "")

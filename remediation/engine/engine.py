@@ -32,7 +32,7 @@ from healthd.remediation.engine.orphans import Leftovers, Orphans
 from healthd.remediation.engine.stats import Tally
 from healthd.remediation.engine.steps import Steps
 from healthd.remediation.engine.turns import Turn
-from healthd.remediation.ports import FleetLevel, NodeView, StateOwner
+from healthd.remediation.ports import FleetSnapshot, NodeView, StateOwner
 
 _ORDER_WAITS_S = 20.0  # for a turn that is under way
 _ENDING = "healthd is stopping: nothing more is begun; what is left is done once it is back"
@@ -178,7 +178,7 @@ class Engine:
         if is_left:
             self._leftovers.search(anew=True)
 
-    def learn(self) -> FleetLevel | None:
+    def learn(self) -> FleetSnapshot | None:
         """Read the fleet, where it is time for that and nothing is going on; None where it was not read.
 
         Raises StoreError, BackendUnknown.
@@ -233,7 +233,7 @@ class Engine:
         with self._asking:
             return tuple(words for words, _ in self._commands.rehearsed(case))
 
-    def fleet(self) -> FleetLevel | None:
+    def fleet(self) -> FleetSnapshot | None:
         """The fleet as it is read for such questions; None where it cannot be."""
         with self._asking:
             return self._seen_lately().level

@@ -26,7 +26,7 @@ from healthd.remediation.decide.fleet import (
     plan,
     scopes_of,
 )
-from healthd.remediation.ports import FleetLevel, Orchestrator, Slot
+from healthd.remediation.ports import FleetSnapshot, Orchestrator, Slot
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
 LOOKS_PER_S = 50.0
@@ -70,7 +70,7 @@ class SlotKeeper:
         monotonic_s: Callable[[], float],
         random: Callable[[], float],
         settle_s: float = SETTLE_S,
-        known: FleetLevel | None = None,
+        known: FleetSnapshot | None = None,
         known_age_s: float = 0.0,
     ) -> None:
         self._orchestrator, self._node, self._quotas = orchestrator, node, quotas
@@ -87,7 +87,7 @@ class SlotKeeper:
 
     # -- what is known of the fleet -----------------------------------------------------------------------------------
 
-    def learn(self) -> FleetLevel:
+    def learn(self) -> FleetSnapshot:
         """Read the fleet. Raises BackendUnknown.
 
         What is remembered lets a node ask for a slot, or wait; it never lets one keep a slot, or be taken out.
@@ -103,7 +103,7 @@ class SlotKeeper:
         """Whether it is time to read the fleet in quiet: then a storm need not begin with all reading all nodes."""
         return self._monotonic_s() >= self._learn_s
 
-    def recalled(self, *, max_age_s: float | None = None) -> FleetLevel | None:
+    def recalled(self, *, max_age_s: float | None = None) -> FleetSnapshot | None:
         """The fleet as it was read last, unless that is older than ``max_age_s``, or than is of any use."""
         if self._level is None:
             return None
@@ -294,10 +294,10 @@ class SlotKeeper:
         self._look_s = self._monotonic_s() + most_s * (0.5 + 0.5 * self._random())
         return self._waiting
 
-    def _scopes_of(self, level: FleetLevel | None) -> tuple[Scope, ...]:
+    def _scopes_of(self, level: FleetSnapshot | None) -> tuple[Scope, ...]:
         return () if level is None else scopes_of(level, self._quotas())
 
-    def _next_learning_s(self, level: FleetLevel) -> float:
+    def _next_learning_s(self, level: FleetSnapshot) -> float:
         return self._level_s + learning_s(level.total) * (0.75 + 0.5 * self._random())
 
 

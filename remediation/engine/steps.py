@@ -26,7 +26,7 @@ from healthd.remediation.engine.cluster_view import Surroundings
 from healthd.remediation.engine.dependencies import Parts
 from healthd.remediation.engine.gates import Guards, lost, seen
 from healthd.remediation.engine.repairs import Repairs, before_the_act
-from healthd.remediation.engine.slot_gates import Places
+from healthd.remediation.engine.slot_gate import SlotGate
 from healthd.remediation.engine.turns import Turn, at_next, ended, is_out, left_to_cluster, lingers, waits
 from healthd.remediation.ports import NodeView
 
@@ -57,7 +57,7 @@ class Steps:
             too_many=lambda by_order: parts.too_many(by_order=by_order),
             intend=self._intend,
         )
-        self._places = Places(
+        self._places = SlotGate(
             parts, surroundings=surroundings, guards=self._guards, forbidden=forbidden, write=self.write
         )
         self._collect, self._look_again, self._start = parts.collect, parts.look_again, parts.resetter.start

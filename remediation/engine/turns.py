@@ -14,7 +14,7 @@ from healthd.core.model import Clearance, ClearsBy, Component, Diagnosis, Event,
 from healthd.remediation.decide.case import Case, End, Phase
 from healthd.remediation.decide.fleet import Go, Scope, Settle, WaitForSlot
 from healthd.remediation.decide.paging import Limits, Stands
-from healthd.remediation.ports import FleetLevel, Slot
+from healthd.remediation.ports import FleetSnapshot, Slot
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,13 +133,13 @@ class Cases(Protocol):
 class Slots(Protocol):
     """The places of this node in the fleet's budget. Every call may raise BackendError."""
 
-    def learn(self) -> FleetLevel:
+    def learn(self) -> FleetSnapshot:
         """Read the fleet, and remember it."""
 
     def wants_to_learn(self) -> bool:
         """Whether it is time to read the fleet in quiet."""
 
-    def recalled(self, *, max_age_s: float | None = None) -> FleetLevel | None:
+    def recalled(self, *, max_age_s: float | None = None) -> FleetSnapshot | None:
         """The fleet as it was read last, unless that is older than this, or than is of any use."""
 
     def budget(self) -> tuple[Scope, ...]:

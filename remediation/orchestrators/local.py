@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
-from healthd.remediation.ports import FleetLevel, Hold, Mark, NodeView, Slot
+from healthd.remediation.ports import FleetSnapshot, Hold, Mark, NodeView, Slot
 from healthd.sources.gpu_holders import MONITORS, gpu_holders
 
 HOLD_FILE, SLOT_FOLDER, MARK_FILE = "hold.json", "slots", "mark"
@@ -62,10 +62,10 @@ class LocalOrchestrator:
             jobs=self._jobs() if jobs else (),
         )
 
-    def level(self) -> FleetLevel:
+    def level(self) -> FleetSnapshot:
         """A fleet of one."""
         text = self._text(self._path.with_name(MARK_FILE))
-        return FleetLevel(
+        return FleetSnapshot(
             out=frozenset() if self._read() is None else frozenset({self._node}),
             total=1,
             marks=(Mark(node=self._node, text=text),) if text else (),

@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
 from healthd.remediation.decide.fleet import SETTLE_S, Go
 from healthd.remediation.engine.slots import LONGEST_PAUSE_S, SlotKeeper
-from healthd.remediation.ports import FleetLevel, Slot
+from healthd.remediation.ports import FleetSnapshot, Slot
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 
 NODES = tuple(f"n{number}" for number in range(7))
@@ -78,7 +78,7 @@ class Boundaries(FakeOrchestrator):
         super().__init__(cluster, node)
         self._boundary, self._saw = boundary, saw
 
-    def level(self) -> FleetLevel:
+    def level(self) -> FleetSnapshot:
         self._boundary()
         found = super().level()
         self._saw(self._cluster.stale_s)

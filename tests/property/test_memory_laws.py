@@ -16,14 +16,14 @@ from healthd.remediation.decide.handoff import CaseMark, PastAct, parse
 from healthd.remediation.decide.ledger import Bounds, on_record, repairs_of
 from healthd.remediation.decide.policy import Rules, Situation, decide
 from healthd.remediation.decide.rules import REPAIRS
-from healthd.remediation.ports import FleetLevel, NodeView
+from healthd.remediation.ports import FleetSnapshot, NodeView
 from tests.judgement import START, a_case, diagnosis
 
 LAW = settings(max_examples=200, deadline=None)
 RULES = Rules(mode=Mode.REPAIR)
 HERE = Situation(
     view=NodeView(name="n1", in_service=True, flags=frozenset(), hold=None),
-    level=FleetLevel(out=frozenset(), total=100),
+    level=FleetSnapshot(out=frozenset(), total=100),
 )
 REMEDIES = (Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)
 

@@ -15,7 +15,7 @@ from healthd.remediation.decide.fleet import out_limit
 from healthd.remediation.decide.ledger import Bounds, rungs_left
 from healthd.remediation.decide.policy import Rules, SeenElsewhere, Situation, decide
 from healthd.remediation.decide.rules import MODE_RANK, OWN_REMEDY, REPAIRS, STEPS, Policy, Rule
-from healthd.remediation.ports import FleetLevel, Hold, NodeView
+from healthd.remediation.ports import FleetSnapshot, Hold, NodeView
 from tests.judgement import START, at, components, diagnosis
 
 LAW = settings(max_examples=200)
@@ -113,7 +113,7 @@ views = st.builds(
     flags=st.frozensets(st.sampled_from(["DRAIN", "DOWN", "FAIL", "COMPLETING"])),
     hold=st.none() | holds,
 )
-levels = st.builds(FleetLevel, out=st.frozensets(st.sampled_from(NODES), max_size=4), total=st.just(len(NODES)))
+levels = st.builds(FleetSnapshot, out=st.frozensets(st.sampled_from(NODES), max_size=4), total=st.just(len(NODES)))
 ladders = st.lists(st.sampled_from(NEEDS_THE_NODE), max_size=4).map(
     lambda some: tuple(sorted(some, key=REMEDY_RANK.__getitem__))
 )
@@ -188,7 +188,7 @@ def test_a_node_is_taken_out_exactly_when_it_may_be(case: Case) -> None:
 def test_a_node_that_is_out_is_decided_about_as_one_alone_in_its_fleet(case: Case) -> None:
     """Where a case holds it, neither its place nor the others are asked for; all else is as it is without one."""
     view = NodeView(name=ME, in_service=True, flags=frozenset(), hold=None)
-    alone = replace(case, situation=Situation(view=view, level=FleetLevel(out=frozenset(), total=1)))
+    alone = replace(case, situation=Situation(view=view, level=FleetSnapshot(out=frozenset(), total=1)))
     assert alone.decide(held=True) == alone.decide()
     assert len(alone.asked) <= 1
 
@@ -249,7 +249,7 @@ def test_more_nodes_out_never_let_a_node_go(case: Case, more: frozenset[str]) ->
     """Where a level forbids, a level with more nodes out forbids as well."""
     if case.situation.level is None or case.decide().steps:
         return
-    level = FleetLevel(out=case.situation.level.out | more, total=case.situation.level.total)
+    level = FleetSnapshot(out=case.situation.level.out | more, total=case.situation.level.total)
     assert not replace(case, situation=replace(case.situation, level=level)).decide().steps
 
 
@@ -257,7 +257,7 @@ def test_more_nodes_out_never_let_a_node_go(case: Case, more: frozenset[str]) ->
 @given(cases)
 def test_at_the_level_nothing_is_taken_out(case: Case) -> None:
     """With every other node out, nothing whatever takes this one."""
-    full = FleetLevel(out=frozenset(NODES[1:]), total=len(NODES))
+    full = FleetSnapshot(out=frozenset(NODES[1:]), total=len(NODES))
     case = replace(case, situation=replace(case.situation, level=full), rules=replace(case.rules, max_out="20%"))
     assert not case.decide().steps
 

@@ -18,7 +18,7 @@ from healthd.core.model import Mode
 from healthd.judge.history import Fault
 from healthd.remediation.decide.policy import Rules, Situation, decide
 from healthd.remediation.policy_files import bounds_of, policy_of
-from healthd.remediation.ports import FleetLevel, NodeView
+from healthd.remediation.ports import FleetSnapshot, NodeView
 from healthd.replay.replay import Trial, replay
 
 CORPUS = Path(__file__).parents[1] / "checks"
@@ -26,7 +26,7 @@ KERNEL_CHECKS = ("kernel.host", "kernel.lustre", "kernel.efa")
 WHENEVER = datetime(2026, 1, 1, tzinfo=UTC)
 WELL = Situation(
     view=NodeView(name="kmsg", in_service=True, flags=frozenset(), hold=None),
-    level=FleetLevel(out=frozenset(), total=1),
+    level=FleetSnapshot(out=frozenset(), total=1),
 )
 
 

@@ -17,7 +17,7 @@ from healthd.remediation.decide.handoff import CaseMark, parse
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.engine.dependencies import Parts
 from healthd.remediation.engine.turns import Cases, Judgement
-from healthd.remediation.ports import FleetLevel, Mark, NodeView, Orchestrator, Slot
+from healthd.remediation.ports import FleetSnapshot, Mark, NodeView, Orchestrator, Slot
 from tests.engine_wire import Wire, WiredCases, WiredOrchestrator, WiredProvisioner
 
 
@@ -54,7 +54,7 @@ class Change:
         """How the messages of one daemon leave it."""
         return deliver
 
-    def seen_by_head(self, level: FleetLevel) -> FleetLevel:
+    def seen_by_head(self, level: FleetSnapshot) -> FleetSnapshot:
         """The fleet as the controller reads it."""
         return level
 
@@ -79,7 +79,7 @@ class _WithoutHistory(Through):
     def mark(self, text: str) -> None:
         super().mark(_forgotten(text))
 
-    def level(self) -> FleetLevel:
+    def level(self) -> FleetSnapshot:
         level = super().level()
         return replace(level, marks=tuple(Mark(node=each.node, text=_forgotten(each.text)) for each in level.marks))
 
@@ -246,9 +246,9 @@ class SlotLeaks(Change):
 
 
 class _FirstReading(Through):
-    first: FleetLevel | None = None
+    first: FleetSnapshot | None = None
 
-    def level(self) -> FleetLevel:
+    def level(self) -> FleetSnapshot:
         level = super().level()
         self.first = self.first or level
         return replace(level, out=self.first.out)
@@ -292,7 +292,7 @@ class OrderFromMemory(Change):
     def __init__(self) -> None:
         self._asked: dict[tuple[str, str, str, int], CaseMark] = {}
 
-    def seen_by_head(self, level: FleetLevel) -> FleetLevel:
+    def seen_by_head(self, level: FleetSnapshot) -> FleetSnapshot:
         return replace(level, marks=tuple(self._first_shown(each) for each in level.marks))
 
     def at_head(self, door: Orchestrator, node: str) -> Orchestrator:

@@ -13,7 +13,7 @@ from healthd.core.model import Remedy
 from healthd.remediation.decide.brakes import FleetRecords, held_back, many_returns, records_of, returns_of, settle_s
 from healthd.remediation.decide.handoff import CaseMark, Helped, PastAct, PastRepair
 from healthd.remediation.decide.ledger import Bounds
-from healthd.remediation.ports import FleetLevel, HeldNode, Mark
+from healthd.remediation.ports import FleetSnapshot, HeldNode, Mark
 from tests.judgement import START
 
 CODE = "gpu.driver.odd"
@@ -40,7 +40,7 @@ def test_what_is_none_of_healthds_is_no_record() -> None:
     """Other comments, and other people's drains; and what is said of a time that is ahead."""
     ahead = NOW + timedelta(days=400)
     odd = CaseMark(code=CODE, since=ahead, replaced=ahead, history=(replace(past(PastAct.REBOOT, 0), at=ahead),))
-    level = FleetLevel(
+    level = FleetSnapshot(
         out=frozenset(),
         total=7,
         marks=(

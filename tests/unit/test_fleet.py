@@ -27,7 +27,7 @@ from healthd.remediation.decide.fleet import (
     that_counts,
 )
 from healthd.remediation.decide.handoff import CaseMark, PastAct, PastRepair, parse
-from healthd.remediation.ports import FleetLevel, Mark, ScopeLevel, Slot
+from healthd.remediation.ports import FleetSnapshot, Mark, ScopeSnapshot, Slot
 
 ME = "me"
 
@@ -232,13 +232,13 @@ def test_all_or_none() -> None:
 
 def test_quotas_become_limits_per_scope() -> None:
     """A share is of the scope's own nodes, the floor is one, the cluster comes first, no quota means no scope."""
-    level = FleetLevel(
+    level = FleetSnapshot(
         out=frozenset({"a", "b"}),
         total=100,
         scopes=(
-            ScopeLevel(scope="cluster", out=frozenset(), total=1),  # a partition of that name: the fleet's stands
-            ScopeLevel(scope="all", out=frozenset({"a"}), total=10),
-            ScopeLevel(scope="gpu", out=frozenset(), total=30),
+            ScopeSnapshot(scope="cluster", out=frozenset(), total=1),  # a partition of that name: the fleet's stands
+            ScopeSnapshot(scope="all", out=frozenset({"a"}), total=10),
+            ScopeSnapshot(scope="gpu", out=frozenset(), total=30),
         ),
     )
     found = scopes_of(level, {"gpu": "10%", "cluster": "5%", "all": "5%", "elsewhere": 3})

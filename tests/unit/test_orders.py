@@ -27,7 +27,7 @@ from healthd.remediation.decide.commands import (
 )
 from healthd.remediation.decide.policy import Rules, Situation, decide
 from healthd.remediation.decide.rules import LABEL, QUARANTINE, STEPS, by_feature, by_label, kept_out, without_drain
-from healthd.remediation.ports import FleetLevel, NodeView
+from healthd.remediation.ports import FleetSnapshot, NodeView
 from tests.judgement import START, a_case, diagnosis
 
 OUT = Order(verb=Verb.QUARANTINE, who="uid 0", why="psu looks odd")
@@ -255,7 +255,7 @@ def test_a_feature_holds_a_decision(mode: Mode) -> None:
     """Before anything else that the cluster shows: somebody else's hold included."""
     rules = Rules(mode=mode, opt_out_feature="mine")
     view = NodeView(name="n1", in_service=False, flags=frozenset({"DRAIN"}), hold=None, features=frozenset({"mine"}))
-    situation = Situation(view=view, level=FleetLevel(out=frozenset(), total=9))
+    situation = Situation(view=view, level=FleetSnapshot(out=frozenset(), total=9))
     decision = decide([SICK], lambda _: False, lambda: situation, rules, lambda _: "", now=START)
     assert (decision.refusal, decision.reason) == (Refusal.OPTED_OUT, "opted out: the node has the feature mine")
     assert rules.hands_off(None) == ""

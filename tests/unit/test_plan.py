@@ -12,13 +12,13 @@ from healthd.core.model import Action, Diagnosis, Mode, Remedy, Severity, Step
 from healthd.remediation.decide.case import Case, End, Repair
 from healthd.remediation.decide.policy import Considered, Rules, Situation, decide, decide_each
 from healthd.remediation.decide.rules import OWN_REMEDY, QUARANTINE, REBOOT, Policy, Rule
-from healthd.remediation.ports import FleetLevel, Hold, NodeView
+from healthd.remediation.ports import FleetSnapshot, Hold, NodeView
 from tests.judgement import GPU, START, a_case, diagnosis
 
 SICK = diagnosis(code="gpu.xid.79", remedy=Remedy.REBOOT_NODE)
 OTHER = diagnosis(code="gpu.remap.failure", component=GPU[1], remedy=Remedy.REPLACE_NODE)
 VIEW = NodeView(name="n1", in_service=True, flags=frozenset({"IDLE"}), hold=None)
-WELL = Situation(view=VIEW, level=FleetLevel(out=frozenset(), total=100))
+WELL = Situation(view=VIEW, level=FleetSnapshot(out=frozenset(), total=100))
 REPAIR = Rules(mode=Mode.REPAIR)
 HEAD = {
     "node": "n1", "mode": "repair", "policy": "p", "orchestrator": "slurm", "opted_out": "", "opt_out_unread": "",
@@ -103,7 +103,7 @@ def test_why_a_repair_cannot_be_made_is_said() -> None:
         ({"rules": Rules(mode=Mode.REPAIR, opted_out="/etc/x exists")}, "opted out: /etc/x exists"),
         ({"seen": (SICK,)}, "acknowledged: "),
         (
-            {"situation": Situation(view=VIEW, level=FleetLevel(out=frozenset({"n2"}), total=10))},
+            {"situation": Situation(view=VIEW, level=FleetSnapshot(out=frozenset({"n2"}), total=10))},
             "at the fleet limit: 1 of 10 nodes are out, 1 may be",
         ),
         (

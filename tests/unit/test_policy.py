@@ -14,12 +14,12 @@ from healthd.remediation.decide.case import Repair
 from healthd.remediation.decide.ledger import Bounds
 from healthd.remediation.decide.policy import Rules, SeenElsewhere, Situation, decide, left_of
 from healthd.remediation.decide.rules import OWN_REMEDY, QUARANTINE, REBOOT, REPLACE, RESET, STEPS, Policy, Rule
-from healthd.remediation.ports import FleetLevel, Hold, NodeView
+from healthd.remediation.ports import FleetSnapshot, Hold, NodeView
 from tests.judgement import GPU, START, a_case, at, diagnosis
 
 SICK = diagnosis(code="gpu.xid.79", remedy=Remedy.REBOOT_NODE)
 VIEW = NodeView(name="n1", in_service=True, flags=frozenset({"IDLE"}), hold=None)
-LEVEL = FleetLevel(out=frozenset(), total=100)
+LEVEL = FleetSnapshot(out=frozenset(), total=100)
 WELL = Situation(view=VIEW, level=LEVEL)
 REPAIR = Rules(mode=Mode.REPAIR)
 
@@ -217,7 +217,7 @@ def test_what_the_cluster_drained_by_itself_is_repaired_where_that_is_allowed() 
     """Its place in the budget is asked for like any other; with the setting, in repair mode."""
     situation = replace(WELL, view=KILLED)
     assert decided(SICK, situation=situation, rules=ADOPTING).action is Action.REPAIR
-    full = FleetLevel(out=frozenset({"n2", "n3", "n4", "n5", "n6"}), total=100)
+    full = FleetSnapshot(out=frozenset({"n2", "n3", "n4", "n5", "n6"}), total=100)
     assert decided(SICK, situation=replace(situation, level=full), rules=ADOPTING).refusal is Refusal.BUDGET
 
 
@@ -247,7 +247,7 @@ def test_what_the_cluster_took_out_by_itself_is_else_paged_with_both_facts(
 def test_at_the_limit_it_pages() -> None:
     """Five of a hundred may be out: the fifth goes, the sixth does not."""
     out = [f"n{index}" for index in range(2, 8)]
-    fifth, sixth = (FleetLevel(out=frozenset(out[:count]), total=100) for count in (4, 5))
+    fifth, sixth = (FleetSnapshot(out=frozenset(out[:count]), total=100) for count in (4, 5))
     assert decided(SICK, situation=replace(WELL, level=fifth)).action is Action.REPAIR
     refused = decided(SICK, situation=replace(WELL, level=sixth))
     assert refused.action is Action.PAGE
@@ -266,7 +266,7 @@ def test_a_limit_that_the_cluster_holds_everybody_to_goes_before_the_configured_
     limit: int, action: Action, reason: str
 ) -> None:
     """Five of a hundred are out, and 5 % is what the agent's own configuration allows: Kubernetes' Lease decides."""
-    level = FleetLevel(out=frozenset(f"n{index}" for index in range(2, 7)), total=100, limit=limit)
+    level = FleetSnapshot(out=frozenset(f"n{index}" for index in range(2, 7)), total=100, limit=limit)
     decision = decided(SICK, rules=Rules(mode=Mode.REPAIR, max_out="5%"), situation=replace(WELL, level=level))
     assert decision.action is action
     assert decision.reason.startswith(reason)
@@ -290,7 +290,7 @@ def test_who_waits_for_its_turn_calls_nobody() -> None:
 
 def test_a_node_does_not_stand_in_its_own_way() -> None:
     """A level that counts this node among those out does not keep its slot from it."""
-    level = FleetLevel(out=frozenset({"n1"}), total=8)
+    level = FleetSnapshot(out=frozenset({"n1"}), total=8)
     assert decided(SICK, situation=replace(WELL, level=level)).action is Action.REPAIR
 
 
@@ -532,7 +532,7 @@ def test_what_is_this_nodes_own_is_still_repaired() -> None:
         (decided(SICK, situation=Situation(view=None, level=None, problem="silence")), Refusal.UNREADABLE),
         (decided(SICK, situation=Situation(view=VIEW, level=None, problem="silence")), Refusal.UNREADABLE),
         (decided(SICK, situation=replace(WELL, view=replace(VIEW, in_service=False))), Refusal.FOREIGN_HOLD),
-        (decided(SICK, situation=replace(WELL, level=FleetLevel(out=frozenset({"a"}), total=9))), Refusal.BUDGET),
+        (decided(SICK, situation=replace(WELL, level=FleetSnapshot(out=frozenset({"a"}), total=9))), Refusal.BUDGET),
         (decided(diagnosis(Remedy.ASK_HUMAN, severity=Severity.WARNING)), Refusal.PERSON),
         (
             decided(SICK, ledger=[tried(Remedy.REPLACE_NODE, code="gpu.xid.79")] * 4),

@@ -10,7 +10,7 @@ import pytest
 from healthd.core.errors import BackendUnknown, SlotTaken
 from healthd.remediation.decide.fleet import LEARNING_S, Go, Settle, WaitForSlot, learning_s
 from healthd.remediation.engine.slots import FIRST_LEARNING_S, SlotKeeper
-from healthd.remediation.ports import FleetLevel, Slot
+from healthd.remediation.ports import FleetSnapshot, Slot
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 from healthd.testing import FakeClock
 
@@ -28,7 +28,7 @@ class Counting(FakeOrchestrator):
         self.takes_s = 0.0
         self.unfenced = 0
 
-    def level(self) -> FleetLevel:
+    def level(self) -> FleetSnapshot:
         self.asked["level"] += 1
         return super().level()
 

@@ -26,7 +26,7 @@ from healthd.remediation.orchestrators.slurm.orchestrator import (
 )
 from healthd.remediation.orchestrators.slurm.power import may_sleep
 from healthd.remediation.orchestrators.slurm.slots import in_hostlist, parse_maintenance, parse_slots, slot_name
-from healthd.remediation.ports import FleetLevel, Hold, Mark, ScopeLevel, Slot
+from healthd.remediation.ports import FleetSnapshot, Hold, Mark, ScopeSnapshot, Slot
 
 IDLE = "n0001|idle|0/4/0/4|Unknown|Unknown|(null)|(null)|none|\n"
 
@@ -216,7 +216,7 @@ def test_a_name_that_sleeps_is_no_machine(state: str) -> None:
     level = parse_level("me", _line("me", "IDLE", "MCS_label=N/A Partitions=main BootTime=1") + sleeper)
     assert (level.out, level.total, level.asleep) == (frozenset(), 1, frozenset({"s"}))
     assert level.drained == frozenset()
-    assert level.scopes == (ScopeLevel(scope="main", out=frozenset(), total=1),)
+    assert level.scopes == (ScopeSnapshot(scope="main", out=frozenset(), total=1),)
     assert level.marks == (Mark(node="s", text="healthd case=x"),)
 
 
@@ -294,7 +294,7 @@ def test_a_list_without_our_own_node_is_unknown(answer: str) -> None:
 def test_from_elsewhere_no_node_is_our_own() -> None:
     """The head node need not be a node: every partition is another's, and no nodes at all is still no level."""
     level = parse_level("", _line("n1", "IDLE") + _line("n2", "DOWN*"))
-    assert level == FleetLevel(out=frozenset({"n2"}), total=2, down=frozenset({"n2"}), speakers=("n1",))
+    assert level == FleetSnapshot(out=frozenset({"n2"}), total=2, down=frozenset({"n2"}), speakers=("n1",))
     with pytest.raises(BackendUnknown, match="does not have any"):
         parse_level("", "No nodes in the system\n")
 
@@ -500,8 +500,8 @@ def test_the_level_has_our_partitions_and_every_mark() -> None:
     )
     level = parse_level("me", text)
     assert level.scopes == (
-        ScopeLevel(scope="all", out=frozenset({"c"}), total=2),
-        ScopeLevel(scope="gpu", out=frozenset({"b"}), total=2),
+        ScopeSnapshot(scope="all", out=frozenset({"c"}), total=2),
+        ScopeSnapshot(scope="gpu", out=frozenset({"b"}), total=2),
     )
     assert level.marks == (Mark(node="me", text="healthd replaced=1 id=x"), Mark(node="b", text="healthd y"))
 

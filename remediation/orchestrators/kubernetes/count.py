@@ -25,7 +25,7 @@ from healthd.remediation.orchestrators.kubernetes.budget import (
 )
 from healthd.remediation.orchestrators.kubernetes.node import CLAIMED, HOLD, UNHEALTHY, KubeNode, away_by
 from healthd.remediation.orchestrators.kubernetes.stray_claims import RELABELLED_S, Stray, is_tainted
-from healthd.remediation.ports import FleetLevel, HeldNode, Mark
+from healthd.remediation.ports import FleetSnapshot, HeldNode, Mark
 
 UNSHOWN_S = 900.0
 """How long a claim may stand without a taint on its Node before that is reported: longer than every settle time."""
@@ -155,9 +155,9 @@ def rejoined(seen: CountedNodes, provider_id: str, *, old: str) -> str:
 
 def level_of(
     seen: CountedNodes, budget: Budget, marks: Mapping[str, str], *, tolerated: Collection[str] = ()
-) -> FleetLevel:
+) -> FleetSnapshot:
     """The fleet as the controller's own questions need it."""
-    return FleetLevel(
+    return FleetSnapshot(
         out=frozenset(node.name for node in seen.nodes.values() if away_by(node, tolerated)),
         total=len(seen.nodes),
         marks=tuple(Mark(node=name, text=text) for name, text in sorted(marks.items())),

@@ -37,7 +37,7 @@ from healthd.remediation.orchestrators.kubernetes.stray_claims import (
     is_left_in,
     strays,
 )
-from healthd.remediation.ports import FleetLevel, Slot
+from healthd.remediation.ports import FleetSnapshot, Slot
 
 UNCOVERED_S = 60.0
 """How often all Nodes are read where a selector leaves some out."""
@@ -125,7 +125,7 @@ class KubeFleet:
         self._stray_claims = StrayClaims()
         self._outside: dict[str, KubeNode] = {}
         self._outside_s = monotonic_s()
-        self._level: FleetLevel | None = None
+        self._level: FleetSnapshot | None = None
         self._scopes: dict[str, Scope] = {}
 
     # -- the round ----------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ class KubeFleet:
 
     # -- what the Controller asks -------------------------------------------------------------------------------------
 
-    def fleet(self) -> FleetLevel:
+    def fleet(self) -> FleetSnapshot:
         """Every node, as the last counting had it. Raises BackendUnknown before the first."""
         if self._level is None:
             raise BackendUnknown("the nodes were not counted yet")

@@ -45,7 +45,7 @@ from healthd.remediation.orchestrators.kubernetes.old_records import OldMarks
 from healthd.remediation.orchestrators.kubernetes.plugin import asking_patch
 from healthd.remediation.orchestrators.kubernetes.pod_resources import GPU_RESOURCES, SOCKET, pods_with
 from healthd.remediation.orchestrators.kubernetes.signals import SIGNALS
-from healthd.remediation.ports import FleetLevel, HeldNode, Mark, NodeView, ScopeLevel, Slot
+from healthd.remediation.ports import FleetSnapshot, HeldNode, Mark, NodeView, ScopeSnapshot, Slot
 
 RECORDS_S = 60.0
 """How old the handoff records of others may be for a node that waits for room in the budget."""
@@ -121,7 +121,7 @@ class KubernetesOrchestrator:
         held = pods_with(self._resources, path=self._pod_resources, timeout_s=self._timeout_s) if jobs else ()
         return nodes.view_of(node, tolerated=self._tolerated, jobs=held)
 
-    def level(self) -> FleetLevel:
+    def level(self) -> FleetSnapshot:
         """Read who is out from the Leases, and of this node from itself: its own word is the newest.
 
         The handoff records come from one LIST of the server's cache, as new as what this node has left. Where the
@@ -135,10 +135,10 @@ class KubernetesOrchestrator:
         self._limits = {budget.scope: budget.limit for budget in budgets}
         own = frozenset({self._name} if nodes.away_by(node, self._tolerated) else ())
         first, *others = budgets
-        return FleetLevel(
+        return FleetSnapshot(
             out=_out(first) | own,
             total=first.total,
-            scopes=tuple(ScopeLevel(scope=each.scope, out=_out(each) | own, total=each.total) for each in others),
+            scopes=tuple(ScopeSnapshot(scope=each.scope, out=_out(each) | own, total=each.total) for each in others),
             marks=tuple(Mark(node=name, text=text) for name, text in sorted(self._records(budgets).items())),
             held=tuple(
                 HeldNode(node=claim.node, text=claim.text, stamp=claim.stamp)

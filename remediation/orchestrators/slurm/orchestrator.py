@@ -29,7 +29,7 @@ from healthd.remediation.orchestrators.slurm.slots import (
     parse_slots,
     slot_name,
 )
-from healthd.remediation.ports import FleetLevel, HeldNode, Hold, Mark, NodeView, ScopeLevel, Slot, is_drain
+from healthd.remediation.ports import FleetSnapshot, HeldNode, Hold, Mark, NodeView, ScopeSnapshot, Slot, is_drain
 from healthd.sources.command import TRUNCATED, find_tool, run_command
 
 # sinfo -O with a suffix and no size pads nothing and cuts nothing (sinfo(1): "type[:[.][size][suffix]]"). StateComplete
@@ -125,12 +125,12 @@ class SlurmOrchestrator:
         ids, work = parse_jobs(queue)
         return replace(view, maintenance=window, may_sleep=may_sleep(config, self._node), jobs=ids, work=work)
 
-    def level(self) -> FleetLevel:
+    def level(self) -> FleetSnapshot:
         """Read all nodes of all partitions, hidden ones too, in one request. Raises BackendUnknown."""
         answer = self._read("scontrol", "-a", "-o", "show", "nodes", limit_bytes=_LEVEL_LIMIT_BYTES)
         return parse_level(self._node, answer)
 
-    def fleet(self) -> FleetLevel:
+    def fleet(self) -> FleetSnapshot:
         """The same from a machine that need not be a node, with no scopes of its own. Raises BackendUnknown."""
         answer = self._read("scontrol", "-a", "-o", "show", "nodes", limit_bytes=_LEVEL_LIMIT_BYTES)
         return parse_level("", answer)
@@ -308,7 +308,7 @@ def parse_view(node: str, answer: str, *, jobs: tuple[str, ...] = (), controller
     )
 
 
-def parse_level(node: str, answer: str) -> FleetLevel:
+def parse_level(node: str, answer: str) -> FleetSnapshot:
     """The level from what ``scontrol -a -o show nodes`` printed.
 
     FUTURE nodes do not exist yet and do not count. A node that sleeps is a name without a machine: it is neither out
@@ -351,7 +351,7 @@ def parse_level(node: str, answer: str) -> FleetLevel:
         problem = f"the list of {len(is_out)} nodes from scontrol does not have {node or 'any'}, our own"
         raise BackendUnknown(f"{problem}: check [node] name, and PrivateData in slurm.conf")
     own = sorted(filter(None, partitions.get(node, "").split(",")))
-    return FleetLevel(
+    return FleetSnapshot(
         out=frozenset(name for name, out in is_out.items() if out),
         total=len(is_out),
         scopes=tuple(_scope(name, partitions, is_out) for name in own),
@@ -375,9 +375,9 @@ def _is_dead(state: str) -> bool:
     return "DOWN" in _words(state) and ("*" in state or "NOT_RESPONDING" in _words(state))
 
 
-def _scope(name: str, partitions: Mapping[str, str], is_out: Mapping[str, bool]) -> ScopeLevel:
+def _scope(name: str, partitions: Mapping[str, str], is_out: Mapping[str, bool]) -> ScopeSnapshot:
     members = [node for node, names in partitions.items() if name in names.split(",")]
-    return ScopeLevel(scope=name, out=frozenset(node for node in members if is_out[node]), total=len(members))
+    return ScopeSnapshot(scope=name, out=frozenset(node for node in members if is_out[node]), total=len(members))
 
 
 def _comment(tail: str) -> str:

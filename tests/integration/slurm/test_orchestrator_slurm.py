@@ -14,7 +14,7 @@ from healthd.agent.node_facts import ThisNode
 from healthd.config.load import load
 from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator, client_environment, parse_boot_time
-from healthd.remediation.ports import FleetLevel, Hold
+from healthd.remediation.ports import FleetSnapshot, Hold
 from healthd.sources.command import abandoned, run_command
 from tests.integration.slurm.slurm_lab import SlurmLab
 
@@ -30,7 +30,7 @@ def _of(lab: SlurmLab, node: str = NODE, *, timeout_s: float = 5.0, bin_dir: str
     return SlurmOrchestrator(node=node, conf=str(lab.conf), timeout_s=timeout_s, bin_dir=bin_dir)
 
 
-def _counts(level: FleetLevel) -> tuple[frozenset[str], int]:
+def _counts(level: FleetSnapshot) -> tuple[frozenset[str], int]:
     return level.out, level.total
 
 

@@ -28,7 +28,7 @@ _REPAIR_LOOKS_EVERY_S = 30.0
 _PAGES = frozenset({Refusal.BUDGET, Refusal.CORRELATED, Refusal.HELD_BACK, Refusal.UNREADABLE})
 
 
-class Places:
+class SlotGate:
     """The places of one node's cases.
 
     ``forbidden``: why what was decided would not be decided now, by a reading of this moment; None where it would.
