@@ -111,7 +111,7 @@ class ScopeSnapshot:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mark:
+class NodeRecord:
     """What healthd has left with a node of the cluster, by the node's name: it outlives the disk, and is evidence."""
 
     node: str
@@ -143,7 +143,7 @@ class FleetSnapshot:
     out: frozenset[str]
     total: int
     scopes: tuple[ScopeSnapshot, ...] = ()
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[NodeRecord, ...] = ()
     held: tuple[HeldNode, ...] = ()
     asleep: frozenset[str] = frozenset()
     drained: frozenset[str] = frozenset()

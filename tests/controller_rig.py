@@ -15,7 +15,7 @@ from healthd.core.model import Mode, Remedy, Step
 from healthd.remediation.controller.controller import Controller
 from healthd.remediation.controller.node_status import Standing
 from healthd.remediation.decide.case import Phase
-from healthd.remediation.decide.handoff import CaseMark, RequestAnswer, parse
+from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, parse
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.engine.turns import Patience
 from healthd.remediation.ports import Provisioner
@@ -47,7 +47,7 @@ class AskedWorld:
         self.kills = 0
         self.cluster.update(NODE, "drain", TEXT, user="healthd")
         self.cluster.claim("cluster", 0, NODE)
-        self.ask(CaseMark(case="k3", machine="i-1", remedy=remedy, asks=asks, attempt=1))
+        self.ask(HandoffRecord(case="k3", machine="i-1", remedy=remedy, asks=asks, attempt=1))
         self.start()
 
     def repeats(self, after_s: float) -> AskedWorld:
@@ -59,13 +59,13 @@ class AskedWorld:
     def seconds(self) -> float:
         return self.clock.now().timestamp()
 
-    def ask(self, mark: CaseMark) -> None:
+    def ask(self, mark: HandoffRecord) -> None:
         following = (Remedy.REPLACE_NODE,) if mark.remedy is Remedy.REBOOT_NODE else ()
         self.cluster.nodes[NODE].mark = replace(mark, asked=self.clock.now(), following=following).text
 
     @property
-    def mark(self) -> CaseMark:
-        return parse(self.cluster.nodes[NODE].mark) or CaseMark()
+    def mark(self) -> HandoffRecord:
+        return parse(self.cluster.nodes[NODE].mark) or HandoffRecord()
 
     def start(self) -> None:
         """A new process on the same disk."""

@@ -33,7 +33,7 @@ from healthd.remediation.orchestrators.kubernetes.silence import (
 )
 from healthd.remediation.orchestrators.kubernetes.telling import KubeTelling
 from healthd.remediation.orchestrators.kubernetes.told import KubeTold
-from healthd.remediation.ports import Mark
+from healthd.remediation.ports import NodeRecord
 
 POLICIES_S = 60.0
 """How often the policies are read: ten small objects."""
@@ -78,7 +78,7 @@ class KubeWatch:
         self._events = KubeTroubleEvents(api, leads=leads, clock=clock, monotonic_s=monotonic_s)
 
     def round(
-        self, counted: Round, marks: Sequence[Mark], standings: Sequence[Standing], now: datetime
+        self, counted: Round, marks: Sequence[NodeRecord], standings: Sequence[Standing], now: datetime
     ) -> tuple[Standing, ...]:
         """What pages now. ``marks``: the handoff records. ``standings``: what this round says already."""
         found = [ClusterFinding(node=odd.node, trouble=odd.kind, said=odd.said) for odd in counted.oddities]
@@ -91,7 +91,7 @@ class KubeWatch:
         return (*standings_of(found), *(Standing(node="", said=each) for each in problems if each))
 
     def _quiet(
-        self, counted: Round, marks: Sequence[Mark], standings: Sequence[Standing], now: datetime
+        self, counted: Round, marks: Sequence[NodeRecord], standings: Sequence[Standing], now: datetime
     ) -> dict[str, Quiet]:
         """Each node by name, and the policies, where they are not whole, by ""."""
         settings = self._settings

@@ -34,7 +34,7 @@ from healthd.remediation.orchestrators.kubernetes.drain import KubeDrain
 from healthd.remediation.orchestrators.kubernetes.drain_record import RECORDS
 from healthd.remediation.orchestrators.kubernetes.eviction import EvictionRule, EvictMode, GangMode
 from healthd.remediation.orchestrators.kubernetes.fleet import KubeFleet, Round
-from healthd.remediation.orchestrators.kubernetes.gang_kinds import GangMarks
+from healthd.remediation.orchestrators.kubernetes.gang_kinds import GangLabels
 from healthd.remediation.orchestrators.kubernetes.lead import RENEW_S, Lead, Renewal
 from healthd.remediation.orchestrators.kubernetes.node import hold_of
 from healthd.remediation.orchestrators.kubernetes.plugin import KubePlugins
@@ -142,7 +142,7 @@ class KubernetesWork:
             leads=self._lead.check,
             clock=_now,
             records=KubeTold(self._api, namespace=section.namespace, leads=self._lead.check, key=RECORDS),
-            gangs=GangMarks(labels=config.controller.gang_labels, devices=section.job_resources),
+            gangs=GangLabels(labels=config.controller.gang_labels, devices=section.job_resources),
             patience_s=config.controller.drain_patience_s,
             opt_out_label=config.remediation.opt_out_label,
         )

@@ -25,7 +25,7 @@ from healthd.remediation.ports import (
     FleetSnapshot,
     HeldNode,
     Hold,
-    Mark,
+    NodeRecord,
     NodeView,
     ScopeSnapshot,
     Slot,
@@ -278,7 +278,7 @@ class FakeOrchestrator:
             scopes=tuple(
                 ScopeSnapshot(scope=name, out=out & mine[name], total=len(mine[name])) for name in sorted(mine)
             ),
-            marks=tuple(Mark(node=name, text=node.mark) for name, node in nodes.items() if node.mark),
+            marks=tuple(NodeRecord(node=name, text=node.mark) for name, node in nodes.items() if node.mark),
             held=tuple(
                 HeldNode(node=name, text=without_remarks(node.hold.text)[0], stamp=node.hold.stamp)
                 for name, node in nodes.items()

@@ -13,7 +13,7 @@ from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown
 from healthd.core.model import Clearance, Event, Mode, Refusal, Refused, Remedy
 from healthd.remediation.controller.requests import WantedAct, is_away, is_silent
 from healthd.remediation.decide.case import Case, End, Phase, with_act
-from healthd.remediation.decide.handoff import CaseMark, RequestAnswer, instance_of, parse, word
+from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, instance_of, parse, word
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.engine.gates import in_maintenance
 from healthd.remediation.engine.repairs import Door, Repairs
@@ -29,7 +29,7 @@ class FoundRequest:
     """
 
     want: WantedAct
-    mark: CaseMark
+    mark: HandoffRecord
     text: str
     has_place: bool = False
 
@@ -240,14 +240,14 @@ def _is_still(view: NodeView, before: Hold | None) -> bool:
     return view.drained_by_itself or view.hold.is_still(before)
 
 
-def _request(text: str) -> CaseMark | None:
+def _request(text: str) -> HandoffRecord | None:
     """A mark without what the node shows of itself beside it, which may change at any time, and without what a node of
     an earlier version leaves out when it does."""
     shown = _shown(text)
     return replace(shown, boot="") if shown is not None else None
 
 
-def _shown(text: str) -> CaseMark | None:
+def _shown(text: str) -> HandoffRecord | None:
     """A mark without what the node shows of itself beside it, and without the sentence."""
     mark = parse(text)
     if mark is None:

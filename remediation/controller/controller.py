@@ -29,12 +29,20 @@ from healthd.remediation.controller.requests import (
 )
 from healthd.remediation.decide.case import Case, End, Phase, shifted, with_act
 from healthd.remediation.decide.fleet import DAY_WINDOW, RATE_WINDOW, day_limit, rate_held, replacements
-from healthd.remediation.decide.handoff import CaseMark, RequestAnswer, instance_of, launched_after, parse, plain, word
+from healthd.remediation.decide.handoff import (
+    HandoffRecord,
+    RequestAnswer,
+    instance_of,
+    launched_after,
+    parse,
+    plain,
+    word,
+)
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.rules import STEPS
 from healthd.remediation.engine.repairs import Door
 from healthd.remediation.engine.turns import Patience, Turn
-from healthd.remediation.ports import FleetSnapshot, Mark, NodeView, Provisioner, Slot
+from healthd.remediation.ports import FleetSnapshot, NodeRecord, NodeView, Provisioner, Slot
 
 _STEP = {Remedy.REBOOT_NODE: Step.REBOOT, Remedy.REPLACE_NODE: Step.REPLACE}
 _SAID_ANEW_S = 30.0  # how often a mark is written only because its sentence changed
@@ -144,7 +152,9 @@ class Controller:
         for case in [each for each in self._known.values() if each.end is None and each.id.startswith(f"{node}/")]:
             self._save(replace(case, end=End.DONE, note=why), why)
 
-    def _found(self, shown: Mark, level: FleetSnapshot, places: Collection[str], now: datetime) -> FoundRequest | None:
+    def _found(
+        self, shown: NodeRecord, level: FleetSnapshot, places: Collection[str], now: datetime
+    ) -> FoundRequest | None:
         """What is wanted of a node; of one that asked for nothing, only while it is out and holds its place."""
         mark = parse(shown.text)
         if mark is None:
@@ -160,7 +170,7 @@ class Controller:
             return None  # it is done, and the node was told
         return FoundRequest(want=want, mark=mark, text=shown.text, has_place=has_place)
 
-    def _begun_before(self, node: str, mark: CaseMark) -> WantedAct | None:
+    def _begun_before(self, node: str, mark: HandoffRecord) -> WantedAct | None:
         """A request that its node has withdrawn and that was begun, or may have been: the node has to know."""
         want = withdrawn(node, mark)
         case = self._known.get(want.id) if want is not None else None
@@ -181,7 +191,7 @@ class Controller:
         for case in waiting:
             self._save(case, f"{was_set(by)}: what is waited for is waited for as long as before")
 
-    def _by_its_age(self, node: str, mark: CaseMark, now: datetime) -> datetime:
+    def _by_its_age(self, node: str, mark: HandoffRecord, now: datetime) -> datetime:
         """The time to judge the age of a mark by: the wall clock's when it was first seen, and from then on only what
         has really gone by. A clock that is set makes no request too old, and no reboot overdue."""
         known = self._seen.get(node)
@@ -393,7 +403,7 @@ class Controller:
                 told = replace(told, answer=RequestAnswer.REFUSED, said=case.note)
         self._tell(found, told, begun=case if case.acts else None)
 
-    def _tell(self, found: FoundRequest, told: CaseMark, *, begun: Case | None) -> None:
+    def _tell(self, found: FoundRequest, told: HandoffRecord, *, begun: Case | None) -> None:
         """Write the mark anew, if the node has not moved on meanwhile and there is something new to say. Of an act that
         was not ``begun`` nothing is counted, and a request that is withdrawn stays so."""
         want, orchestrator = found.want, self._node(found.want.node)
@@ -515,7 +525,7 @@ class Controller:
         return replacements(level.marks, window, now) | Counter(case.id.partition("/")[0] for case in acts)
 
 
-def _asked_for(mark: CaseMark) -> Remedy | None:
+def _asked_for(mark: HandoffRecord) -> Remedy | None:
     return mark.withdrawn if mark.is_withdrawn else mark.remedy
 
 

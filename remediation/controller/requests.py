@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from healthd.core.model import Refusal, Refused, Remedy
 from healthd.remediation.decide.case import case_of
-from healthd.remediation.decide.handoff import CLOSE, CaseMark, RequestAnswer
+from healthd.remediation.decide.handoff import CLOSE, HandoffRecord, RequestAnswer
 from healthd.remediation.ports import NodeView
 
 _SILENT = frozenset({"DOWN", "NOT_RESPONDING"})
@@ -47,7 +47,7 @@ class WantedAct:
         return f"{self.node}/{self.case}/{self.remedy}-{self.attempt}@{int(self.asked.timestamp())}"
 
 
-def wanted(node: str, mark: CaseMark, now: datetime, *, reboot_timeout_s: float) -> WantedAct | None:
+def wanted(node: str, mark: HandoffRecord, now: datetime, *, reboot_timeout_s: float) -> WantedAct | None:
     """What a mark asks the controller to look at, or None. A reboot that should be over long ago is looked after."""
     if mark.remedy is None or mark.asked is None or not mark.case:
         return None
@@ -60,7 +60,7 @@ def wanted(node: str, mark: CaseMark, now: datetime, *, reboot_timeout_s: float)
     return WantedAct(node=node, case=mark.case, remedy=mark.remedy, attempt=mark.attempt, asked=mark.asked)
 
 
-def withdrawn(node: str, mark: CaseMark) -> WantedAct | None:
+def withdrawn(node: str, mark: HandoffRecord) -> WantedAct | None:
     """The request that a node has withdrawn, or None. Nothing is begun for it: it tells what may have been begun."""
     if not mark.is_withdrawn or mark.withdrawn is None or mark.asked is None or not mark.case:
         return None
@@ -69,7 +69,7 @@ def withdrawn(node: str, mark: CaseMark) -> WantedAct | None:
 
 def refusal(
     want: WantedAct,
-    mark: CaseMark,
+    mark: HandoffRecord,
     view: NodeView,
     *,
     has_place: bool,
@@ -106,7 +106,7 @@ def is_moot(want: WantedAct, booted: datetime | None) -> bool:
     return want.remedy is Remedy.REBOOT_NODE and booted is not None and booted > want.asked + CLOSE
 
 
-def needs_person(mark: CaseMark, booted: datetime | None) -> str:
+def needs_person(mark: HandoffRecord, booted: datetime | None) -> str:
     """Why a node that is silent after its reboot is not replaced but left to a person, or ""."""
     if Remedy.REPLACE_NODE not in mark.following:
         return "it did not come back from its reboot, and another machine is not what its policy has next"

@@ -23,7 +23,7 @@ from healthd.remediation.decide.case import (
     followed,
     parts_of,
 )
-from healthd.remediation.decide.handoff import CLOSE, CaseMark, instance_of, parse
+from healthd.remediation.decide.handoff import CLOSE, HandoffRecord, instance_of, parse
 from healthd.remediation.decide.rules import QUARANTINE, REPLACE, kept_out, without_drain
 from healthd.remediation.ports import NodeView, Slot
 
@@ -38,7 +38,7 @@ def repair_mark(
     ``before``: the mark that it has. ``following``: what can be tried after this. ``delegated``: the controller acts,
     and makes the entry in the history when it does.
     """
-    remedy, old = ACTS[case.step], parse(before) or CaseMark()
+    remedy, old = ACTS[case.step], parse(before) or HandoffRecord()
     is_reset = remedy is Remedy.RESET_GPU  # the machine stays, and no other daemon goes on from here
     is_same = is_reset or instance_of(old.became) == instance_of(case.machine)
     is_asked = delegated and not is_reset
@@ -84,7 +84,7 @@ def found_case(
     """
     if not own:
         return None
-    shown = parse(mark) or CaseMark()
+    shown = parse(mark) or HandoffRecord()
     named = _named(view, shown)
     given = shown if shown.case and shown.machine and shown.is_of_replacement else None
     if named is None and given is not None and (view.hold is None or view.hold.text in platform_texts):
@@ -123,7 +123,7 @@ def found_case(
     return _by_order(replace(case, adopted=is_automatic and not shown.case), code)
 
 
-def _named(view: NodeView, shown: CaseMark) -> tuple[str, str, str] | None:
+def _named(view: NodeView, shown: HandoffRecord) -> tuple[str, str, str] | None:
     """Code, component and case id that the drain names; where the cluster's controller put a text of its own in the
     place of ours, those of the mark."""
     if view.hold is None:

@@ -14,12 +14,12 @@ from datetime import UTC, datetime, timedelta
 from healthd.core.model import Remedy
 from healthd.remediation.decide.case import code_of
 from healthd.remediation.decide.fleet import listed, out_limit
-from healthd.remediation.decide.handoff import CaseMark, Helped, PastAct, PastRepair, by_now, is_ahead, parse
+from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair, by_now, is_ahead, parse
 from healthd.remediation.decide.ledger import Bounds
 from healthd.remediation.ports import FleetSnapshot
 
 _LARGE = (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)
-_VERSIONS: Mapping[str, Callable[[CaseMark], str]] = {
+_VERSIONS: Mapping[str, Callable[[HandoffRecord], str]] = {
     "driver": lambda mark: mark.driver,
     "kernel": lambda mark: mark.kernel,
     "image": lambda mark: mark.image,
@@ -31,7 +31,7 @@ class FleetRecords:
     """The handoff records of a fleet of ``total`` nodes, and the codes by which nodes are held and since when, by
     name."""
 
-    marks: Mapping[str, CaseMark]
+    marks: Mapping[str, HandoffRecord]
     held: Mapping[str, tuple[str, datetime]]
     total: int
 
@@ -135,13 +135,13 @@ def _replaced_in_vain(code: str, records: FleetRecords, now: datetime, bounds: B
     return f"another machine did not end {code} on {listed(nodes)}, so none is given away for it: a person has to look"
 
 
-def _in_vain(mark: CaseMark, code: str, since: datetime) -> bool:
+def _in_vain(mark: HandoffRecord, code: str, since: datetime) -> bool:
     """Whether a machine was given away for this code, and the code was there again after it."""
     replaced = [each for each in mark.history if each.act is PastAct.REPLACE and each.code == code and each.at > since]
     return any(each.outcome is Helped.FAILED or _came_back(mark, each) for each in replaced)
 
 
-def _ends(mark: CaseMark, code: str) -> list[tuple[datetime, bool]]:
+def _ends(mark: HandoffRecord, code: str) -> list[tuple[datetime, bool]]:
     """When each repair of this code came to its end, and whether it helped for good. An act that failed and is followed
     by the next is one repair with it; what is under way is none yet."""
     acts = [each for each in mark.history if each.code == code and each.act is not PastAct.RETURN]
@@ -153,7 +153,7 @@ def _ends(mark: CaseMark, code: str) -> list[tuple[datetime, bool]]:
     return ends
 
 
-def _came_back(mark: CaseMark, repair: PastRepair) -> bool:
+def _came_back(mark: HandoffRecord, repair: PastRepair) -> bool:
     """Whether the code was there again after this repair: a later act for it, or the finding that the node shows."""
     again = any(each.code == repair.code and each.at > repair.at for each in mark.history)
     return again or (mark.code == repair.code and mark.since is not None and mark.since > repair.at)

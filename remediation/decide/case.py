@@ -16,7 +16,7 @@ from healthd.core.model import Diagnosis, Mode, Refused, Remedy, Step
 from healthd.judge.clock import moved
 from healthd.remediation.decide.handoff import (
     CLOSE,
-    CaseMark,
+    HandoffRecord,
     Helped,
     PastAct,
     PastRepair,
@@ -226,12 +226,12 @@ PAST_OF: Mapping[Remedy, PastAct] = {
 """The words by which a history names the remedies."""
 
 
-def begun(old: CaseMark, case: Case, remedy: Remedy, now: datetime) -> tuple[PastRepair, ...]:
+def begun(old: HandoffRecord, case: Case, remedy: Remedy, now: datetime) -> tuple[PastRepair, ...]:
     """The history of a node on which this case begins an act now."""
     return remembering(followed(old, case), PastRepair(act=PAST_OF[remedy], at=now, code=case.code or old.code))
 
 
-def followed(old: CaseMark, case: Case) -> tuple[PastRepair, ...]:
+def followed(old: HandoffRecord, case: Case) -> tuple[PastRepair, ...]:
     """The history before an act of this case: what the case did before for the same finding did not help."""
     newest = next((each for each in reversed(old.history) if each.act is not PastAct.RETURN), None)
     is_same = newest is not None and newest.code == (case.code or old.code)
@@ -239,7 +239,7 @@ def followed(old: CaseMark, case: Case) -> tuple[PastRepair, ...]:
     return with_outcome(old.history, Helped.FAILED) if is_mine and is_same else old.history
 
 
-def is_begun(mark: CaseMark) -> bool:
+def is_begun(mark: HandoffRecord) -> bool:
     """Whether the act that a mark names was begun. A request to the controller is none until the controller has taken
     it, which it says by its answer and by its entry in the history; one that it refused without taking never was."""
     if mark.is_withdrawn:
@@ -249,12 +249,14 @@ def is_begun(mark: CaseMark) -> bool:
     return has_entry(mark, mark.remedy, mark.asked)
 
 
-def has_entry(mark: CaseMark, remedy: Remedy, since: datetime) -> bool:
+def has_entry(mark: HandoffRecord, remedy: Remedy, since: datetime) -> bool:
     """Whether a history says that this was begun then or later."""
     return any(each.act is PAST_OF[remedy] and each.at >= since - CLOSE for each in mark.history)
 
 
-def with_act(there: CaseMark, remedy: Remedy, at: datetime, *, boot_id: str, after_silence: bool = False) -> CaseMark:
+def with_act(
+    there: HandoffRecord, remedy: Remedy, at: datetime, *, boot_id: str, after_silence: bool = False
+) -> HandoffRecord:
     """A record with the act that the controller begins at that moment, or began: then nothing is entered twice.
 
     ``boot_id``: the boot that a reboot is to end. ``after_silence``: the node did not come back from its last repair,
@@ -279,7 +281,7 @@ def after(before: str, case: Case) -> str:
     """The mark of a node whose case has come to its end: it wants to be out no more, and what was done has helped or
     not. A node that came back without a repair for its last finding has returned; that is an entry as well. One that
     was given up stays out for its finding."""
-    mark = parse(before) or CaseMark()
+    mark = parse(before) or HandoffRecord()
     is_given_up = case.end is End.FAILED
     over = (
         replace(mark, given_up=case.id)
@@ -289,7 +291,7 @@ def after(before: str, case: Case) -> str:
     return said_of(replace(over, history=_ended(mark, case)))
 
 
-def _ended(mark: CaseMark, case: Case) -> tuple[PastRepair, ...]:
+def _ended(mark: HandoffRecord, case: Case) -> tuple[PastRepair, ...]:
     history = mark.history
     if case.end is End.FAILED:
         return with_outcome(history, Helped.FAILED) if mark.case == case.id and is_begun(mark) else history

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fractions import Fraction
 
-from healthd.remediation.decide.handoff import CLOSE, CaseMark, PastAct, by_now, is_ahead, parse
-from healthd.remediation.ports import FleetSnapshot, Mark, Slot
+from healthd.remediation.decide.handoff import CLOSE, HandoffRecord, PastAct, by_now, is_ahead, parse
+from healthd.remediation.ports import FleetSnapshot, NodeRecord, Slot
 
 CLUSTER = "cluster"
 """The scope of the whole fleet. It comes first in the order in which scopes are taken."""
@@ -177,7 +177,7 @@ def plan(
     return _held(scopes, slots, kept, now_s=now_s, looks_s=(first_look_s, first_look_s + settle_s))
 
 
-def replacements(marks: Iterable[Mark], window: timedelta, now: datetime) -> Counter[str]:
+def replacements(marks: Iterable[NodeRecord], window: timedelta, now: datetime) -> Counter[str]:
     """How many machines were given away under each name within ``window``, as the marks say. A mark of no time, or of
     one that is ahead, counts as none, and one from before there were histories as one."""
     counted = {mark.node: len(_replaced(mark.text, window, now)) for mark in marks}
@@ -189,8 +189,8 @@ def that_counts(text: str, now: datetime) -> str:
     successor has another name, so that the bounds of the fleet know of it by this mark alone. It asks for nothing."""
     if not _replaced(text, DAY_WINDOW, now):
         return ""
-    mark = by_now(parse(text) or CaseMark(), now)
-    return CaseMark(
+    mark = by_now(parse(text) or HandoffRecord(), now)
+    return HandoffRecord(
         replaced=mark.replaced, driver=mark.driver, kernel=mark.kernel, image=mark.image, history=mark.history
     ).text
 

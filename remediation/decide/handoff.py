@@ -79,7 +79,7 @@ class PastRepair:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CaseMark:
+class HandoffRecord:
     """A mark, read. What a mark does not say is empty, None or 0; times have whole seconds.
 
     ``remedy``: what is or was being done to ``machine``, the ``attempt``-th time, since ``asked``. ``asks``: the
@@ -132,7 +132,7 @@ class CaseMark:
         return self.withdrawn is not None and self.remedy is None
 
     @property
-    def lasting(self) -> CaseMark:
+    def lasting(self) -> HandoffRecord:
         """What outlives a request: the mark without one, and without what became of it."""
         return replace(
             self,
@@ -182,7 +182,7 @@ class CaseMark:
 
 
 @lru_cache(maxsize=4096)
-def parse(text: str) -> CaseMark | None:
+def parse(text: str) -> HandoffRecord | None:
     """The mark that a node shows, or None where it is none of healthd's. A reading of the fleet has one of each node,
     and nearly all of them were read before."""
     head, *rest = text.split(" ", 1)
@@ -194,7 +194,7 @@ def parse(text: str) -> CaseMark | None:
         key, _, value = each.partition("=")
         words.setdefault(key, value)
     answer = next((each for each in RequestAnswer if _time(words.get(each))), None)
-    return CaseMark(
+    return HandoffRecord(
         case=words.get("case", ""),
         machine=words.get("machine", ""),
         remedy=_remedy(words.get("asks", "")) or _remedy(words.get("does", ""), _DOES),
@@ -227,7 +227,7 @@ def is_ahead(at: datetime | None, now: datetime) -> bool:
     return at is not None and at > now + AHEAD
 
 
-def by_now(mark: CaseMark, now: datetime) -> CaseMark:
+def by_now(mark: HandoffRecord, now: datetime) -> HandoffRecord:
     """The mark without what it says of a time that is still ahead: that would count, or not end, for ever."""
 
     def come(at: datetime | None) -> datetime | None:
@@ -261,18 +261,18 @@ def showing(before: str, code: str, since: datetime | None, versions: Versions |
 
     ``versions``: what the node runs now; left out, they stay as they are.
     """
-    mark = replace(parse(before) or CaseMark(), code=code, since=since, given_up="")
+    mark = replace(parse(before) or HandoffRecord(), code=code, since=since, given_up="")
     if versions is not None:
         mark = replace(mark, driver=versions.driver, kernel=versions.kernel, image=versions.image)
     return said_of(mark)
 
 
-def said_of(mark: CaseMark) -> str:
+def said_of(mark: HandoffRecord) -> str:
     """The text of a mark, or "" where it tells only which versions the node runs."""
-    return "" if replace(mark, driver="", kernel="", image="") == CaseMark() else mark.text
+    return "" if replace(mark, driver="", kernel="", image="") == HandoffRecord() else mark.text
 
 
-def withdrawing(mark: CaseMark) -> CaseMark:
+def withdrawing(mark: HandoffRecord) -> HandoffRecord:
     """A record whose request is withdrawn. What tells this request from others stays: a controller that has begun it
     says so by that."""
     asked = mark.remedy if mark.remedy in _ASKED else None

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from healthd.core.model import REMEDY_RANK, Remedy
 from healthd.remediation.decide.case import PAST_OF, Case, Repair
-from healthd.remediation.decide.handoff import CLOSE, CaseMark, Helped, PastAct, PastRepair
+from healthd.remediation.decide.handoff import CLOSE, HandoffRecord, Helped, PastAct, PastRepair
 from healthd.remediation.decide.rules import REPAIRS, STEPS
 
 _REMEDY_OF = {act: remedy for remedy, act in PAST_OF.items()}
@@ -116,7 +116,7 @@ def _repair(case: Case) -> Repair:
     )
 
 
-def on_record(repairs: Sequence[Repair], open_case: Case | None, mark: CaseMark) -> tuple[Repair, ...]:
+def on_record(repairs: Sequence[Repair], open_case: Case | None, mark: HandoffRecord) -> tuple[Repair, ...]:
     """These repairs, which the store knows, and those that only the handoff record knows, oldest first.
 
     The acts of one case are one repair: an act that failed and the one that followed for the same code. What the store
@@ -131,7 +131,7 @@ def on_record(repairs: Sequence[Repair], open_case: Case | None, mark: CaseMark)
     return tuple(sorted((*repairs, *found), key=lambda each: each.began))
 
 
-def _entries(mark: CaseMark) -> tuple[PastRepair, ...]:
+def _entries(mark: HandoffRecord) -> tuple[PastRepair, ...]:
     """The repairs of a history. A mark of before there was one says only when a machine was replaced."""
     repairs = tuple(each for each in mark.history if each.act is not PastAct.RETURN)
     if mark.replaced is None or any(each.act is PastAct.REPLACE for each in repairs):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from healthd.remediation.decide.case import QUARANTINE_CODE, case_of, code_of
-from healthd.remediation.decide.handoff import CaseMark, is_ahead, parse
+from healthd.remediation.decide.handoff import HandoffRecord, is_ahead, parse
 from healthd.remediation.decide.paging import ORDERED_FOR_S
 from healthd.remediation.ports import FleetSnapshot, HeldNode, Slot
 
@@ -73,12 +73,12 @@ def held_out(level: FleetSnapshot, slots: Iterable[Slot]) -> tuple[HeldOut, ...]
     not answer page for that."""
     holders = {slot.node: slot for slot in slots if " " not in slot.node}  # a slot that was taken by hand names no node
     held = {each.node: each for each in level.held}
-    marks = {mark.node: parse(mark.text) or CaseMark() for mark in level.marks}
+    marks = {mark.node: parse(mark.text) or HandoffRecord() for mark in level.marks}
     names = (held.keys() | holders.keys()) - level.asleep - (level.down & holders.keys())
-    return tuple(_held_out(name, held.get(name), holders, marks.get(name) or CaseMark()) for name in sorted(names))
+    return tuple(_held_out(name, held.get(name), holders, marks.get(name) or HandoffRecord()) for name in sorted(names))
 
 
-def _held_out(name: str, drain: HeldNode | None, holders: Mapping[str, Slot], mark: CaseMark) -> HeldOut:
+def _held_out(name: str, drain: HeldNode | None, holders: Mapping[str, Slot], mark: HandoffRecord) -> HeldOut:
     if drain is None:
         slot = holders[name]
         text = f"slot {slot.scope} {slot.index}"

@@ -23,7 +23,7 @@ from healthd.core.model import Mode, Remedy
 from healthd.remediation.decide.brakes import returns_of
 from healthd.remediation.decide.case import QUARANTINE_CODE, case_of, code_of, is_begun
 from healthd.remediation.decide.fleet import learning_s
-from healthd.remediation.decide.handoff import CaseMark, PastAct, PastRepair, by_now, is_ahead, parse, remembering
+from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, by_now, is_ahead, parse, remembering
 from healthd.remediation.decide.ledger import Bounds
 from healthd.remediation.decide.paging import ORDERED_FOR_S
 from healthd.remediation.decide.policy import Rules
@@ -232,7 +232,7 @@ def without_machine(
     return (level.asleep & (holders | drained)) - acting
 
 
-def why_it_stays(text: str, mark: CaseMark | None, now: datetime, bounds: Bounds, *, has_slot: bool) -> str:
+def why_it_stays(text: str, mark: HandoffRecord | None, now: datetime, bounds: Bounds, *, has_slot: bool) -> str:
     """Why a drain of this text under a name without a machine is not released, or "". ``mark``: the node's own record.
 
     A text alone proves nothing, since anybody can write it. What an operator ordered stands until it is taken back, and
@@ -246,7 +246,7 @@ def why_it_stays(text: str, mark: CaseMark | None, now: datetime, bounds: Bounds
     return "" if has_slot or recorded else "neither a slot nor the node's record shows that healthd made it"
 
 
-def _bar(code: str, mark: CaseMark | None, now: datetime, bounds: Bounds) -> str:
+def _bar(code: str, mark: HandoffRecord | None, now: datetime, bounds: Bounds) -> str:
     """Why a node that is out for this code stays out, whosever text its drain has, or ""."""
     if code == QUARANTINE_CODE:
         return _ORDERED
@@ -272,14 +272,14 @@ def kept_drains(level: FleetSnapshot, holders: set[str], now: datetime, bounds: 
     return tuple(kept)
 
 
-def _written_over(level: FleetSnapshot, marks: dict[str, CaseMark | None]) -> Iterator[HeldNode]:
+def _written_over(level: FleetSnapshot, marks: dict[str, HandoffRecord | None]) -> Iterator[HeldNode]:
     """The names without a machine that healthd gave up, and over whose drain the cluster wrote its own text."""
     for name in sorted(level.drained):
         if (mark := marks.get(name)) is not None and mark.given_up:
             yield HeldNode(node=name, text=f"the cluster's own, over that for {mark.code}", stamp=0)
 
 
-def _marks(level: FleetSnapshot) -> dict[str, CaseMark | None]:
+def _marks(level: FleetSnapshot) -> dict[str, HandoffRecord | None]:
     return {mark.node: parse(mark.text) for mark in level.marks}
 
 
@@ -292,20 +292,22 @@ def _stays(name: str, text: str, why: str) -> str:
     return f'its drain "{text}" stays, because {why}. No job can wake the node: {todo}'
 
 
-def is_acted_on(mark: CaseMark | None, now: datetime, takes_s: dict[Remedy, float]) -> bool:
+def is_acted_on(mark: HandoffRecord | None, now: datetime, takes_s: dict[Remedy, float]) -> bool:
     """Whether the act that a record tells of is begun, and may be under way. ``takes_s``: how long each may take."""
     if mark is None or mark.remedy not in takes_s or mark.asked is None or is_ahead(mark.asked, now):
         return False
     return is_begun(mark) and now - mark.asked < timedelta(seconds=takes_s[mark.remedy])
 
 
-def _last_word_is_older(mark: CaseMark | None, seconds: float, now: datetime) -> bool:
+def _last_word_is_older(mark: HandoffRecord | None, seconds: float, now: datetime) -> bool:
     """Whether the daemon of this record last said so long ago that it watches. A time ahead is no time."""
     watched = mark.watched if mark is not None else None
     return watched is not None and not is_ahead(watched, now) and now - watched >= timedelta(seconds=seconds)
 
 
-def _our_drain(view: NodeView, mark: CaseMark | None, now: datetime, bounds: Bounds, *, has_slot: bool) -> Hold | None:
+def _our_drain(
+    view: NodeView, mark: HandoffRecord | None, now: datetime, bounds: Bounds, *, has_slot: bool
+) -> Hold | None:
     """The drain that is healthd's to undo, or None: also where only the DOWN is left that the node went through under
     it, since slurmctld lost the drain in a restart. No job wakes such a node either. A node that is back keeps its old
     reason on 24.11, so that a slot, or what it is out for, has to be there as well."""
@@ -331,7 +333,7 @@ def _note_kept(node: Orchestrator, view: NodeView) -> None:
 def _note_sleep(node: Orchestrator, now: datetime, code: str) -> str:
     """Leave it in the record, and that the node returns after it was out for ``code``. Returns why that cannot be, or
     "": somebody else's comment is in its place."""
-    mark = parse(node.marked()) or CaseMark()
+    mark = parse(node.marked()) or HandoffRecord()
     returned = PastRepair(act=PastAct.RETURN, at=now.replace(microsecond=0), code=code)
     history = remembering(mark.history, returned) if code else mark.history
     try:

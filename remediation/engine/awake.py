@@ -13,7 +13,7 @@ from datetime import datetime
 
 from healthd.core.errors import BackendError, BackendRefused
 from healthd.core.model import Event
-from healthd.remediation.decide.handoff import CaseMark, parse, said_of
+from healthd.remediation.decide.handoff import HandoffRecord, parse, said_of
 from healthd.remediation.engine.turns import Judgement
 from healthd.remediation.ports import NodeView, Orchestrator
 
@@ -49,7 +49,7 @@ class Awake:
 
     def _tell(self, now: datetime) -> None:
         before = self._orchestrator.marked()
-        mark = parse(before) or CaseMark()
+        mark = parse(before) or HandoffRecord()
         if mark.awake is None:
             self._orchestrator.mark(replace(mark, awake=now).text)
         try:

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from healthd.core.errors import BackendError, BackendRefused
 from healthd.core.model import Decision
 from healthd.remediation.decide.case import Case, after, code_of
-from healthd.remediation.decide.handoff import CaseMark, Versions, by_now, is_ahead, parse, showing
+from healthd.remediation.decide.handoff import HandoffRecord, Versions, by_now, is_ahead, parse, showing
 from healthd.remediation.decide.policy import SeenElsewhere, Situation
 from healthd.remediation.decide.unwatched import WATCH_S
 from healthd.remediation.engine.slots import FIRST_PAUSE_S, LONGEST_PAUSE_S
@@ -103,7 +103,7 @@ class Surroundings:
         fleet = None if max_age_s is None else self._slots.recalled(max_age_s=max_age_s)
         return self._orchestrator.view().name, fleet or self._slots.learn()
 
-    def record(self) -> CaseMark:
+    def record(self) -> HandoffRecord:
         """This node's own handoff record, as this daemon left it, read it with the fleet, or reads it now. What it did
         itself since, its store knows; what is of a time ahead is left out. Raises BackendError."""
         if self._own is None:
@@ -111,7 +111,7 @@ class Surroundings:
             fleet = self._slots.recalled(max_age_s=self._monotonic_s() - self._began_s) if name else None
             own = self._orchestrator.marked() if fleet is None else _own(name, fleet)
             self._own = own
-        return by_now(parse(self._own) or CaseMark(), self._clock())
+        return by_now(parse(self._own) or HandoffRecord(), self._clock())
 
     # -- what is shown ------------------------------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class Surroundings:
             return
         self._watch_due_s = now_s + _WATCH_AGAIN_S
         with contextlib.suppress(BackendError):
-            self._mark(lambda before: replace(parse(before) or CaseMark(), watched=self._clock()).text)
+            self._mark(lambda before: replace(parse(before) or HandoffRecord(), watched=self._clock()).text)
             self._watch_due_s = now_s + WATCH_S
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def elsewhere(me: str, fleet: FleetSnapshot, now: datetime) -> tuple[SeenElsewhe
         if (code := code_of(held.text))
     ]
     for mark in fleet.marks:
-        shown = parse(mark.text) or CaseMark()
+        shown = parse(mark.text) or HandoffRecord()
         if shown.code and shown.since is not None:
             found.append(SeenElsewhere(node=mark.node, code=shown.code, at=shown.since))
         found += [SeenElsewhere(node=mark.node, code=past.code, at=past.at, returned=True) for past in shown.history]

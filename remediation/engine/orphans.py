@@ -19,7 +19,7 @@ from healthd.core.model import Action, Decision, Refusal, Refused
 from healthd.remediation.decide.adoption import found_case, has_booted, must_be_shown
 from healthd.remediation.decide.brakes import many_returns, returns_of
 from healthd.remediation.decide.case import Case, case_of
-from healthd.remediation.decide.handoff import CaseMark, parse
+from healthd.remediation.decide.handoff import HandoffRecord, parse
 from healthd.remediation.decide.rules import roots_of
 from healthd.remediation.engine.dependencies import Parts
 from healthd.remediation.ports import Hold, is_drain
@@ -166,9 +166,9 @@ class Leftovers:
             return None
         if parts.cases.knows(case.id):  # and what became of its fault
             return replace(case, id=parts.new_id())
-        return self._shown(self._returning(case, shown or CaseMark(), now))
+        return self._shown(self._returning(case, shown or HandoffRecord(), now))
 
-    def _returning(self, case: Case, shown: CaseMark, now: datetime) -> Case:
+    def _returning(self, case: Case, shown: HandoffRecord, now: datetime) -> Case:
         """With how often the node was let in after the same finding: an empty disk lets it in no sooner. Another
         machine has not returned, and what an operator ordered waits for no settling."""
         if case.attempts or case.order:

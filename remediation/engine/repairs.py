@@ -20,7 +20,7 @@ from healthd.core.model import NODE, Clearance, ClearsBy, Event, Refusal, Refuse
 from healthd.remediation.decide.adoption import repair_mark
 from healthd.remediation.decide.case import ACTS, Case, End, Phase, has_entry, is_begun
 from healthd.remediation.decide.drive import is_replaced
-from healthd.remediation.decide.handoff import UNASKED_S, CaseMark, instance_of, parse, word
+from healthd.remediation.decide.handoff import UNASKED_S, HandoffRecord, instance_of, parse, word
 from healthd.remediation.decide.rules import STEPS, without_drain
 from healthd.remediation.engine.turns import Patience, Turn, at_next, ended, waits
 from healthd.remediation.ports import NodeView, Provisioner, StateOwner
@@ -442,7 +442,7 @@ class Repairs:
         mark = self._record()
         return mark is not None and mark.case == case.id and mark.is_withdrawn
 
-    def _record(self) -> CaseMark | None:
+    def _record(self) -> HandoffRecord | None:
         """The node's record, where a controller acts for it."""
         return parse(self._orchestrator.marked()) if self._provisioner.delegates else None
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
-from healthd.remediation.ports import FleetSnapshot, Hold, Mark, NodeView, Slot
+from healthd.remediation.ports import FleetSnapshot, Hold, NodeRecord, NodeView, Slot
 from healthd.sources.gpu_holders import MONITORS, gpu_holders
 
 HOLD_FILE, SLOT_FOLDER, MARK_FILE = "hold.json", "slots", "mark"
@@ -68,7 +68,7 @@ class LocalOrchestrator:
         return FleetSnapshot(
             out=frozenset() if self._read() is None else frozenset({self._node}),
             total=1,
-            marks=(Mark(node=self._node, text=text),) if text else (),
+            marks=(NodeRecord(node=self._node, text=text),) if text else (),
         )
 
     def quarantine(self, text: str) -> None:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 
 from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import UNASKED_S, CaseMark, RequestAnswer, instance_of, parse, withdrawing
+from healthd.remediation.decide.handoff import UNASKED_S, HandoffRecord, RequestAnswer, instance_of, parse, withdrawing
 from healthd.remediation.ports import Provisioner, StateOwner
 
 UNTAKEN_S = 180.0
@@ -119,13 +119,13 @@ class DelegatedProvisioner:
 
     def _ask(self, remedy: Remedy) -> None:
         """Turn the mark that the engine has left into a request. One that stands already is not made again."""
-        mark = parse(self._read()) or CaseMark()
+        mark = parse(self._read()) or HandoffRecord()
         if (mark.remedy, instance_of(mark.machine)) != (remedy, self._instance_id):
             raise BackendRefused("no request could be left: the node's mark is not what was written a moment ago")
         if not mark.asks:
             self._write(replace(mark, asks=True).text)
 
-    def _withdrawn_s(self, mark: CaseMark) -> float:
+    def _withdrawn_s(self, mark: HandoffRecord) -> float:
         """For how many seconds this process has seen this request withdrawn."""
         now_s = self._monotonic_s()
         if self._withdrawn is None or self._withdrawn[:2] != (mark.case, mark.asked):

@@ -33,7 +33,7 @@ from healthd.sources.command import run_command
 from healthd.sources.machine import Machine
 
 
-class Marks(Protocol):
+class RecordPort(Protocol):
     """This node's mark, as the orchestrator keeps it. Both raise BackendError."""
 
     def mark(self, text: str) -> None:
@@ -57,7 +57,7 @@ def open_provisioner(
     root: str = "/",
     made_by_us: Callable[[str], bool] | None = None,
     run: Callable[..., CommandResult] = run_command,
-    marks: Marks | None = None,
+    marks: RecordPort | None = None,
     asking: Callable[[str], Asking] | None = None,
 ) -> Provisioner:
     """The provisioner of this node, as ``[provisioner]`` says. ``scontrol`` None: Slurm does not run it.
@@ -234,7 +234,7 @@ def _delegated(
     subject: Subject,
     found: DetectedPlatform,
     scontrol: Scontrol | None,
-    marks: Marks | None,
+    marks: RecordPort | None,
 ) -> Provisioner:
     if marks is None:
         raise ConfigError(("provisioner.act_from = controller needs a cluster: set [orchestrator] kind",))
@@ -246,7 +246,7 @@ def _delegated(
     )
 
 
-def _by_karpenter(section: ProvisionerSection, subject: Subject, marks: Marks | None) -> Provisioner:
+def _by_karpenter(section: ProvisionerSection, subject: Subject, marks: RecordPort | None) -> Provisioner:
     if marks is None or section.act_from != "controller":
         wrong = (
             "provisioner.kind = karpenter: a node may not delete NodeClaims; set act_from = controller, on Kubernetes"
@@ -257,7 +257,7 @@ def _by_karpenter(section: ProvisionerSection, subject: Subject, marks: Marks | 
 
 
 def _by_own_node(
-    kind: str, subject: Subject, marks: Marks | None, asking: Callable[[str], Asking] | None
+    kind: str, subject: Subject, marks: RecordPort | None, asking: Callable[[str], Asking] | None
 ) -> Provisioner:
     if marks is None or asking is None:
         how = 'provisioner.hyperpod.how = "label"' if kind == "hyperpod" else f"provisioner.kind = {kind}"

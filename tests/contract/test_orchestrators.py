@@ -12,7 +12,7 @@ from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
 from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
 from healthd.remediation.orchestrators.local import LocalOrchestrator
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
-from healthd.remediation.ports import Mark, Orchestrator, Slot
+from healthd.remediation.ports import NodeRecord, Orchestrator, Slot
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 from tests.integration.kubernetes.agent_rig import add_leases, administrator, install_resource
 from tests.integration.kubernetes.control_plane import ControlPlane
@@ -208,7 +208,7 @@ def test_a_mark_stays_until_it_is_taken_away(orchestrator: Orchestrator) -> None
     orchestrator.mark("healthd case=2")
     orchestrator.quarantine(REASON)
     orchestrator.release(resume=True)
-    assert orchestrator.level().marks == (Mark(node=NODE, text="healthd case=2"),)
+    assert orchestrator.level().marks == (NodeRecord(node=NODE, text="healthd case=2"),)
     orchestrator.mark("")
     assert orchestrator.level().marks == ()
     assert orchestrator.marked() == ""

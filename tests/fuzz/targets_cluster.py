@@ -196,7 +196,7 @@ _CLAIMS = {
 _HEALTH = {
     "metadata": {"name": "n1", "uid": "u-1", "resourceVersion": "7"},
     "status": {"state": "repairing", "code": "gpu.xid.79", "since": "2026-11-21T00:00:00Z", "step": "reboot"},
-    "record": kube_record.record_of(marks.parse(_MARKS[0].decode()) or marks.CaseMark()),
+    "record": kube_record.record_of(marks.parse(_MARKS[0].decode()) or marks.HandoffRecord()),
 }
 
 _NO_JSON = (msgspec.MsgspecError, ValueError, RecursionError)  # what kube_api makes BackendUnknown of
@@ -262,7 +262,7 @@ def _kube_health(data: bytes) -> None:
 
 def _kube_pods(data: bytes) -> None:
     for pod in _page(kube_eviction.pods_in, data):
-        kube_gang_kinds.gang_of(pod, kube_gang_kinds.GangMarks(labels=("app",), devices=("*",)))
+        kube_gang_kinds.gang_of(pod, kube_gang_kinds.GangLabels(labels=("app",), devices=("*",)))
         kube_eviction.owner_of(pod)
         kube_plugin.the_plugin([pod], "n1")
 

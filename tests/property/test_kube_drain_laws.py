@@ -28,7 +28,7 @@ from healthd.remediation.orchestrators.kubernetes.eviction import (
     Pod,
     planned,
 )
-from healthd.remediation.orchestrators.kubernetes.gang_kinds import GangMarks, gang_of
+from healthd.remediation.orchestrators.kubernetes.gang_kinds import GangLabels, gang_of
 from healthd.remediation.orchestrators.kubernetes.gangs import gangs_to_see, with_gangs
 from healthd.remediation.orchestrators.kubernetes.node import UNHEALTHY, Held, Taint
 
@@ -132,7 +132,7 @@ def test_what_was_there_at_the_first_look_is_evicted(skew_s: float, waited_s: fl
 
 # -- gangs ------------------------------------------------------------------------------------------------------------
 
-MARKS = GangMarks(labels=("example.com/job",))
+MARKS = GangLabels(labels=("example.com/job",))
 LABELS = ("jobset.sigs.k8s.io/jobset-name", "training.kubeflow.org/job-name", "ray.io/cluster", "example.com/job")
 MEMBERS = st.lists(
     st.fixed_dictionaries(

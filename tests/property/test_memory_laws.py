@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from healthd.core.model import Action, Component, Mode, Remedy
 from healthd.remediation.decide.adoption import repair_mark
 from healthd.remediation.decide.case import Case, End, after
-from healthd.remediation.decide.handoff import CaseMark, PastAct, parse
+from healthd.remediation.decide.handoff import HandoffRecord, PastAct, parse
 from healthd.remediation.decide.ledger import Bounds, on_record, repairs_of
 from healthd.remediation.decide.policy import Rules, Situation, decide
 from healthd.remediation.decide.rules import REPAIRS
@@ -73,7 +73,7 @@ def test_no_loss_of_a_disk_gives_a_name_more_repairs(story: list[Episode]) -> No
     for number, episode in enumerate(story):
         now += timedelta(hours=episode.hours)
         sick = diagnosis(episode.remedy, Component(kind="gpu", id=f"GPU-{len(made)}"), code=episode.code, since=now)
-        known = partial(on_record, repairs_of(store), None, parse(mark) or CaseMark())
+        known = partial(on_record, repairs_of(store), None, parse(mark) or HandoffRecord())
         decision = decide([sick], lambda _: False, lambda: HERE, RULES, lambda _: "", ledger=known, now=now)
         if decision.action is not Action.REPAIR:
             continue
@@ -107,7 +107,7 @@ def test_what_store_and_record_both_know_is_one_repair(story: list[Episode]) -> 
         case, mark = acted(case, mark, episode.acts, now)
         store.append(case)
         known = repairs_of(store)
-        assert on_record(known, None, parse(mark) or CaseMark()) == known
+        assert on_record(known, None, parse(mark) or HandoffRecord()) == known
 
 
 @LAW

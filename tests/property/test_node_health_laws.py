@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import CaseMark, Helped, PastAct, PastRepair, RequestAnswer, parse
+from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair, RequestAnswer, parse
 from healthd.remediation.orchestrators.kubernetes.record import (
     read_record,
     record_of,
@@ -31,7 +31,7 @@ HISTORY = st.lists(
     max_size=20,
 ).map(tuple)
 MARKS = st.builds(
-    CaseMark,
+    HandoffRecord,
     case=TEXTS,
     machine=TEXTS,
     remedy=REMEDIES,
@@ -65,7 +65,7 @@ JSON = st.recursive(
 
 
 @given(MARKS)
-def test_what_a_line_can_say_survives_as_fields(made: CaseMark) -> None:
+def test_what_a_line_can_say_survives_as_fields(made: HandoffRecord) -> None:
     """As JSON on the wire, too; and a second time nothing changes."""
     mark = parse(made.text)
     assert mark is not None
@@ -77,7 +77,7 @@ def test_what_a_line_can_say_survives_as_fields(made: CaseMark) -> None:
         assert without_nulls(record_patch("n1", mark.text))["record"] == record_of(mark)
 
 
-@given(st.dictionaries(st.sampled_from(sorted(record_of(CaseMark(case="x")) | {"history": 1, "asked": 1})), JSON))
+@given(st.dictionaries(st.sampled_from(sorted(record_of(HandoffRecord(case="x")) | {"history": 1, "asked": 1})), JSON))
 def test_whatever_stands_there_is_read(record: dict[str, object]) -> None:
     """And what comes of it is a line that healthd can read."""
     text = text_of(record)

@@ -16,7 +16,7 @@ from healthd.core.model import Mode, Remedy
 from healthd.remediation.controller.requests import wanted
 from healthd.remediation.decide.adoption import repair_mark
 from healthd.remediation.decide.case import Case
-from healthd.remediation.decide.handoff import CaseMark, RequestAnswer, parse
+from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, parse
 from healthd.remediation.decide.rules import STEPS
 from tests.controller_rig import AskedWorld
 from tests.engine_wire import kill, no_answer
@@ -89,7 +89,7 @@ def test_whatever_is_answered_it_is_the_same_request(answer: RequestAnswer, afte
     text = request(BEGAN, "")
     now = BEGAN + timedelta(seconds=after)
     answered = replace(
-        parse(text) or CaseMark(),
+        parse(text) or HandoffRecord(),
         answer=answer,
         answered=now,
         said=said,

@@ -11,7 +11,7 @@ from healthd.agent.agent import Agent, looking_agent
 from healthd.config.load import load
 from healthd.core.check import discover
 from healthd.core.model import Mode
-from healthd.remediation.decide.handoff import CaseMark
+from healthd.remediation.decide.handoff import HandoffRecord
 from healthd.remediation.decide.unwatched import SILENT_S
 from healthd.remediation.engine.absent import DEAD_S, AbsentNodes, AbsentWatch
 from healthd.sim.cluster import FakeOrchestrator
@@ -110,7 +110,7 @@ def test_a_node_whose_daemon_is_away_pages_by_the_first_agent_and_later_by_the_s
             learns(world, agent, max(SILENT_S, DEAD_S))
             assert [each.node for each in agent.paged_absent] == ["n7"] * (turn >= pages)
         assert sum("its own healthd has said nothing" in text for text in world.audit("decision")) == (pages <= 3)
-        FakeOrchestrator(world.cluster, "n7").mark(CaseMark(watched=world.clock.now()).text)
+        FakeOrchestrator(world.cluster, "n7").mark(HandoffRecord(watched=world.clock.now()).text)
         learns(world, agent, 600)
         assert agent.paged_absent == ()
     finally:

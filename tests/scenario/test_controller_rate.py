@@ -11,7 +11,7 @@ import pytest
 from healthd.core.errors import BackendBusy, BackendRefused
 from healthd.core.model import Refusal, Remedy, Step
 from healthd.remediation.decide.case import Phase
-from healthd.remediation.decide.handoff import CaseMark, RequestAnswer, parse
+from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, parse
 from healthd.remediation.ports import Provisioner
 from healthd.sim.cluster import FakeProvisioner
 from tests.controller_rig import NODE, AskedWorld
@@ -40,7 +40,9 @@ class TwoAsk(AskedWorld):
         self.cluster.update(OTHER, "drain", "healthd: gpu.xid.79 gpu:1 [k4]", user="healthd")
         self.cluster.slots["cluster", 1] = OTHER
         now = self.clock.now()
-        node.mark = CaseMark(case="k4", machine="i-9", remedy=Remedy.REPLACE_NODE, asks=True, attempt=1, asked=now).text
+        node.mark = HandoffRecord(
+            case="k4", machine="i-9", remedy=Remedy.REPLACE_NODE, asks=True, attempt=1, asked=now
+        ).text
 
     def _answers(self) -> None:
         if self.error is not None:

@@ -11,7 +11,7 @@ import pytest
 
 from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown, HealthdError
 from healthd.core.model import Mode, Remedy
-from healthd.remediation.decide.handoff import CaseMark, RequestAnswer, word
+from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, word
 from tests.controller_rig import NODE, STEP_S, AskedWorld, Happening
 from tests.engine_wire import disk_is_full, kill, no_answer
 
@@ -221,7 +221,7 @@ def test_it_waits_for_what_passes_and_then_acts(tmp_path: Path) -> None:
 
     def rate(world: AskedWorld) -> None:
         world.rules = replace(world.rules, replacements_per_hour=1)
-        world.cluster.nodes["n5"].mark = CaseMark(replaced=world.clock.now()).text
+        world.cluster.nodes["n5"].mark = HandoffRecord(replaced=world.clock.now()).text
 
     cases: dict[str, tuple[Happening, Happening]] = {
         "not idle": (
@@ -298,7 +298,7 @@ def test_a_second_attempt_is_another_act_and_an_empty_disk_none(tmp_path: Path) 
     world.run(ROUNDS)
     assert (world.acts, world.mark.became) == (1, "i-2")
     world.provisioner.instance = "i-1"
-    world.ask(CaseMark(case="k3", machine="i-1", remedy=Remedy.REPLACE_NODE, asks=True, attempt=2))
+    world.ask(HandoffRecord(case="k3", machine="i-1", remedy=Remedy.REPLACE_NODE, asks=True, attempt=2))
     assert world.run(ROUNDS).acts == 2
 
 

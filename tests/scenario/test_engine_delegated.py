@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from healthd.core.model import Action, Mode, Remedy
-from healthd.remediation.decide.handoff import CaseMark, PastAct, RequestAnswer, parse
+from healthd.remediation.decide.handoff import HandoffRecord, PastAct, RequestAnswer, parse
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner
 from tests.engine_rig import XID_79, Trouble, World
@@ -57,7 +57,7 @@ def test_a_node_that_came_back_while_it_asked_has_returned(tmp_path: Path) -> No
     assert world.clock() < 120 + 600
     assert repairs_of(world.store.cases()) == ()
     assert acts(world) == [PastAct.RETURN]
-    assert not (parse(world.orchestrator.marked()) or CaseMark()).asks
+    assert not (parse(world.orchestrator.marked()) or HandoffRecord()).asks
 
 
 @pytest.mark.parametrize("answer", [None, RequestAnswer.WAITS])
@@ -72,7 +72,7 @@ def test_what_waits_at_the_controller_is_withdrawn_when_its_fault_ends(
     world.at(10, lambda: world.levels.add(trouble)).at(90, lambda: answers(world, remedy, answer))
     assert not world.run(60).orchestrator.view().in_service
     world.at(int(world.clock()) + 1, lambda: world.levels.discard(trouble)).run(4)
-    mark = parse(world.orchestrator.marked()) or CaseMark()
+    mark = parse(world.orchestrator.marked()) or HandoffRecord()
     assert (mark.asks, mark.withdrawn, mark.is_withdrawn) == (False, remedy, True)
     since_s = world.clock()
     assert world.run_to_end().ending().in_service
@@ -82,7 +82,7 @@ def test_what_waits_at_the_controller_is_withdrawn_when_its_fault_ends(
 
 def answers(world: World, remedy: Remedy, answer: RequestAnswer | None) -> None:
     """The controller's answer, in the place of a round of it."""
-    mark = parse(world.orchestrator.marked()) or CaseMark()
+    mark = parse(world.orchestrator.marked()) or HandoffRecord()
     assert (mark.asks, mark.remedy) == (True, remedy)
     if answer is not None:
         world.orchestrator.mark(replace(mark, answer=answer, answered=world.clock.now(), said="throttled").text)
@@ -110,7 +110,7 @@ def test_a_boot_by_another_hand_ends_the_request_and_is_no_repair(tmp_path: Path
     world.at(10, lambda: world.log_line(XID_79)).at(200, world.power_cycle)
     assert world.run_to_end().ending().in_service
     assert any("rebooted: boot id" in line for line in world.audit("step"))
-    mark = parse(world.orchestrator.marked()) or CaseMark()
+    mark = parse(world.orchestrator.marked()) or HandoffRecord()
     assert (mark.asks, mark.remedy, mark.is_withdrawn) == (False, None, True)
     assert repairs_of(world.store.cases()) == ()
     assert acts(world) == [PastAct.RETURN]
@@ -126,7 +126,7 @@ def test_a_request_that_was_never_left_is_told_from_an_earlier_one(is_first: boo
             200, lambda: answers(world, Remedy.REBOOT_NODE, RequestAnswer.TAKEN)
         )
         world.at(230, world.power_cycle).run_to_end()
-    first, mark = parse(world.orchestrator.marked()) or CaseMark(), world.orchestrator.mark
+    first, mark = parse(world.orchestrator.marked()) or HandoffRecord(), world.orchestrator.mark
     assert (first.asks, first.answer) == ((False, None) if is_first else (True, RequestAnswer.TAKEN))
 
     def dies_of_it(text: str) -> None:

@@ -12,7 +12,7 @@ from healthd.core.errors import BackendBusy, BackendError, BackendRefused
 from healthd.core.model import Action, Component, Mode, Refusal, Remedy, Severity, Verdict
 from healthd.notify.news import topics
 from healthd.remediation.decide.commands import Order, Verb
-from healthd.remediation.decide.handoff import CaseMark, Helped, PastAct, PastRepair, Versions, parse
+from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair, Versions, parse
 from tests.engine_rig import IN, NODE, STORIES, WORN_OUT, XID_79, XID_95, Trouble, World
 
 
@@ -59,7 +59,7 @@ def test_an_empty_disk_lets_no_node_in_sooner_that_comes_and_goes(
         PastRepair(act=PastAct.RETURN, at=world.clock.now() - timedelta(hours=hour), code=link.code)
         for hour in range(returns, 0, -1)
     )
-    world.orchestrator.mark(CaseMark(history=tuple(entries)).text)
+    world.orchestrator.mark(HandoffRecord(history=tuple(entries)).text)
     world.at(10, lambda: world.levels.add(link)).at(100, lambda: world.levels.discard(link)).run(25)
     world.lose_store()
     world.run(150)
@@ -166,7 +166,7 @@ def with_a_busy_day(tmp_path: Path) -> World:
     at = world.clock.now() - timedelta(hours=2)
     for name in ("n2", "n3", "n4", "n5"):
         past = PastRepair(act=PastAct.REPLACE, at=at, code="gpu.remap.failure", outcome=Helped.HELPED)
-        world.cluster.nodes[name].mark = CaseMark(history=(past,)).text
+        world.cluster.nodes[name].mark = HandoffRecord(history=(past,)).text
     return world.at(10, lambda: world.log_line(WORN_OUT)).run(20)
 
 
@@ -303,7 +303,7 @@ def storm(world: World, others: int) -> None:
     """Other nodes were out for the same today, and came back after a reset. The store of this one's driver is new."""
     past = PastRepair(act=PastAct.RESET, at=world.clock.now() - timedelta(hours=5), code="gpu.xid.79")
     for number in range(2, 2 + others):
-        world.cluster.nodes[f"n{number}"].mark = CaseMark(history=(past,), driver="580.95").text
+        world.cluster.nodes[f"n{number}"].mark = HandoffRecord(history=(past,), driver="580.95").text
     world.versions = Versions(driver="580.95", kernel="6.14", image="ami-1")
 
 

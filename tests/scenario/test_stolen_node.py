@@ -14,7 +14,7 @@ import pytest
 
 from healthd.core.model import Mode, Remedy, Step
 from healthd.remediation.decide.case import Phase
-from healthd.remediation.decide.handoff import CaseMark
+from healthd.remediation.decide.handoff import HandoffRecord
 from healthd.remediation.ports import Provisioner
 from healthd.sim.cluster import FakeProvisioner
 from tests.controller_rig import STEP_S, AskedWorld
@@ -40,7 +40,7 @@ class StolenWorld(AskedWorld):
             case = f"f{int(self.seconds())}"
             self.cluster.update(name, "drain", f"healthd: gpu.xid.79 gpu:0 [{case}]", user="healthd")
             self.cluster.slots["cluster", number] = name
-            asks = CaseMark(case=case, machine=self.platforms[name].instance, remedy=remedy, asks=True, attempt=1)
+            asks = HandoffRecord(case=case, machine=self.platforms[name].instance, remedy=remedy, asks=True, attempt=1)
             node.mark = replace(asks, asked=self.clock.now()).text
 
     def steal(self, steps: int, most: int = 8) -> None:

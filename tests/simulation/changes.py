@@ -13,11 +13,11 @@ from datetime import datetime
 from healthd.core.model import Component, Diagnosis, Event
 from healthd.notify.delivery import Deliver, Message
 from healthd.remediation.decide.case import Case
-from healthd.remediation.decide.handoff import CaseMark, parse
+from healthd.remediation.decide.handoff import HandoffRecord, parse
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.engine.dependencies import Parts
 from healthd.remediation.engine.turns import Cases, Judgement
-from healthd.remediation.ports import FleetSnapshot, Mark, NodeView, Orchestrator, Slot
+from healthd.remediation.ports import FleetSnapshot, NodeRecord, NodeView, Orchestrator, Slot
 from tests.engine_wire import Wire, WiredCases, WiredOrchestrator, WiredProvisioner
 
 
@@ -81,7 +81,9 @@ class _WithoutHistory(Through):
 
     def level(self) -> FleetSnapshot:
         level = super().level()
-        return replace(level, marks=tuple(Mark(node=each.node, text=_forgotten(each.text)) for each in level.marks))
+        return replace(
+            level, marks=tuple(NodeRecord(node=each.node, text=_forgotten(each.text)) for each in level.marks)
+        )
 
 
 class SuccessorForgets(Change):
@@ -270,7 +272,7 @@ class BudgetFromMemory(Change):
 class _FirstOrder(Through):
     """``first``: the mark as it would be if the node's first order were its last."""
 
-    first: Callable[[CaseMark], CaseMark] = lambda mark: mark
+    first: Callable[[HandoffRecord], HandoffRecord] = lambda mark: mark
     _asked: datetime | None = None
 
     def marked(self) -> str:
@@ -290,7 +292,7 @@ class OrderFromMemory(Change):
     found_by = ("an_answer_has_its_act",)
 
     def __init__(self) -> None:
-        self._asked: dict[tuple[str, str, str, int], CaseMark] = {}
+        self._asked: dict[tuple[str, str, str, int], HandoffRecord] = {}
 
     def seen_by_head(self, level: FleetSnapshot) -> FleetSnapshot:
         return replace(level, marks=tuple(self._first_shown(each) for each in level.marks))
@@ -300,11 +302,11 @@ class OrderFromMemory(Change):
         first.first = lambda mark: self._first(node, mark)
         return first
 
-    def _first_shown(self, shown: Mark) -> Mark:
+    def _first_shown(self, shown: NodeRecord) -> NodeRecord:
         mark = parse(shown.text)
-        return shown if mark is None else Mark(node=shown.node, text=self._first(shown.node, mark).text)
+        return shown if mark is None else NodeRecord(node=shown.node, text=self._first(shown.node, mark).text)
 
-    def _first(self, node: str, mark: CaseMark) -> CaseMark:
+    def _first(self, node: str, mark: HandoffRecord) -> HandoffRecord:
         if not mark.asks:
             return mark
         first = self._asked.setdefault((node, mark.case, str(mark.remedy), mark.attempt), mark)

@@ -14,7 +14,7 @@ from healthd.core.errors import BackendRefused
 from healthd.core.model import Mode, Remedy
 from healthd.notify.news import PAGED, of_absent
 from healthd.remediation.decide.case import QUARANTINE_CODE, parts_of
-from healthd.remediation.decide.handoff import CaseMark, PastAct, PastRepair, parse
+from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, parse
 from healthd.remediation.decide.paging import ORDERED_FOR_S
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.unwatched import SILENT_S
@@ -106,7 +106,7 @@ def test_a_slot_without_a_drain_is_released_and_the_record_keeps_its_history() -
     """As on ParallelCluster and PCS, where the slot alone fences."""
     rig = Rig()
     rig.cluster.claim("cluster", 4, "n1")
-    record = CaseMark(case="k3v9", machine="i-1", replaced=rig.clock.now() - timedelta(days=1))
+    record = HandoffRecord(case="k3v9", machine="i-1", replaced=rig.clock.now() - timedelta(days=1))
     rig.node("n1").mark(record.text)
     rig.cluster.asleep.add("n1")
     rig.look()
@@ -119,7 +119,7 @@ def test_a_slot_without_a_drain_is_released_and_the_record_keeps_its_history() -
     "wakes",
     [
         lambda rig: rig.cluster.asleep.clear(),
-        lambda rig: rig.node("n1").mark(CaseMark(remedy=Remedy.REPLACE_NODE, asked=rig.clock.now()).text),
+        lambda rig: rig.node("n1").mark(HandoffRecord(remedy=Remedy.REPLACE_NODE, asked=rig.clock.now()).text),
         lambda rig: setattr(rig, "rules", replace(rig.rules, mode=Mode.OBSERVE)),
         lambda rig: setattr(rig, "rules", replace(rig.rules, opted_out="hands off")),
     ],
@@ -140,7 +140,7 @@ def test_an_act_that_never_came_to_an_end_is_no_reason_to_wait_for_ever() -> Non
     """A replacement that was asked for longer ago than it may take."""
     rig = Rig()
     rig.held()
-    rig.node("n1").mark(CaseMark(remedy=Remedy.REPLACE_NODE, asked=rig.clock.now()).text)
+    rig.node("n1").mark(HandoffRecord(remedy=Remedy.REPLACE_NODE, asked=rig.clock.now()).text)
     rig.cluster.asleep.add("n1")
     assert rig.after(PATIENCE.replace_timeout_s - 1) == rig.after(1) == ()
     assert [found.node for found in rig.after(SETTLE_S)] == ["n1"]
@@ -161,8 +161,8 @@ def test_a_drain_that_an_operator_made_or_ordered_stays(text: str) -> None:
     assert hold.text == text
 
 
-@pytest.mark.parametrize("record", [CaseMark(case="k3v9"), CaseMark(code="gpu.xid.79")])
-def test_a_drain_that_the_record_knows_is_released_without_a_slot(record: CaseMark) -> None:
+@pytest.mark.parametrize("record", [HandoffRecord(case="k3v9"), HandoffRecord(code="gpu.xid.79")])
+def test_a_drain_that_the_record_knows_is_released_without_a_slot(record: HandoffRecord) -> None:
     """A daemon that was killed between the two, or a controller that lost the reservation."""
     rig = Rig()
     rig.cluster.update("n1", "drain", TEXT, user="healthd")
@@ -179,13 +179,13 @@ def test_an_act_of_a_time_that_has_not_come_is_no_reason_to_wait(ahead: timedelt
     """A clock that was set, or a forged record, keeps no slot for ever."""
     rig = Rig()
     rig.held()
-    rig.node("n1").mark(CaseMark(remedy=Remedy.REPLACE_NODE, asked=rig.clock.now() + ahead).text)
+    rig.node("n1").mark(HandoffRecord(remedy=Remedy.REPLACE_NODE, asked=rig.clock.now() + ahead).text)
     rig.cluster.asleep.add("n1")
     rig.look()
     assert [found.node for found in rig.after(SETTLE_S)] == ["n1"]
 
 
-@pytest.mark.parametrize("record", ["", CaseMark(case="other", code="gpu.xid.48").text])
+@pytest.mark.parametrize("record", ["", HandoffRecord(case="other", code="gpu.xid.48").text])
 def test_a_text_alone_undoes_no_drain_and_pages(record: str) -> None:
     """Anybody can write it: without a slot and without a record of its case an operator has to decide."""
     rig = Rig()
@@ -205,7 +205,7 @@ def test_a_node_that_was_given_up_stays_out_and_pages_while_it_sleeps() -> None:
     """Only its slot is released, and its daemon is not there to call an operator."""
     rig = Rig()
     rig.held()
-    rig.node("n1").mark(CaseMark(case="k3v9", code="gpu.xid.79", given_up="k3v9").text)
+    rig.node("n1").mark(HandoffRecord(case="k3v9", code="gpu.xid.79", given_up="k3v9").text)
     rig.cluster.asleep.add("n1")
     assert rig.look() == ()
     (found,) = rig.after(SETTLE_S)
@@ -221,7 +221,7 @@ def test_a_node_that_was_given_up_stays_out_and_pages_while_it_sleeps() -> None:
 def test_a_node_that_goes_out_again_each_time_it_wakes_stays_out_past_the_bound() -> None:
     """Each time that a job wakes it, the job is lost: a release while it sleeps is a return like any other."""
     rig = Rig()
-    rig.node("n1").mark(CaseMark(code="gpu.xid.79").text)
+    rig.node("n1").mark(HandoffRecord(code="gpu.xid.79").text)
     for _ in range(rig.rules.bounds.returns_per_day):
         (found,) = rig.sleeps()
         assert "its drain" in found.message
@@ -244,7 +244,7 @@ def test_a_node_that_goes_out_again_each_time_it_wakes_stays_out_past_the_bound(
 def test_what_the_record_says_the_node_is_out_for_is_what_returns() -> None:
     """A case that goes on for another finding keeps the text of its first one: the bound holds for what is wrong."""
     rig = Rig()
-    rig.node("n1").mark(CaseMark(code="mount.missing").text)
+    rig.node("n1").mark(HandoffRecord(code="mount.missing").text)
     for _ in range(rig.rules.bounds.returns_per_day):
         rig.sleeps()
         rig.wakes()
@@ -272,7 +272,7 @@ def test_what_an_operator_drained_over_a_node_that_was_given_up_is_theirs() -> N
     """Its record still says so, and no daemon runs there that could take it back: their drain is no page."""
     rig = Rig()
     rig.cluster.update("n1", "drain", "RMA 123", user="bob")
-    rig.node("n1").mark(CaseMark(code="gpu.xid.79", given_up="k3v9").text)
+    rig.node("n1").mark(HandoffRecord(code="gpu.xid.79", given_up="k3v9").text)
     rig.cluster.asleep.add("n1")
     assert rig.look() == rig.after(86_400.0) == ()
 
@@ -282,7 +282,7 @@ def test_what_was_seen_before_a_gap_is_forgotten_and_what_paged_stays() -> None:
     that; what was on its way to one begins again."""
     rig = Rig()
     rig.cluster.update("n1", "drain", TEXT, user="healthd")
-    rig.node("n1").mark(CaseMark(code="gpu.xid.79").text)
+    rig.node("n1").mark(HandoffRecord(code="gpu.xid.79").text)
     rig.cluster.nodes["n1"].hold = None  # the cluster tells no time of the drain: only what is seen counts
     rig.cluster.claim("cluster", 0, "n1")
     assert rig.look() == rig.after(SILENT_S - 60.0) == ()
@@ -329,7 +329,7 @@ def test_a_text_of_slurms_own_over_our_drain_is_released_with_its_slot() -> None
     """`Kill task failed` overwrites a drain of healthd's: the slot and the record show whose it is."""
     rig = Rig()
     rig.held()
-    rig.node("n1").mark(CaseMark(code="gpu.xid.79").text)
+    rig.node("n1").mark(HandoffRecord(code="gpu.xid.79").text)
     rig.cluster.drains_by_itself("n1")
     rig.cluster.asleep.add("n1")
     rig.look()
@@ -345,7 +345,7 @@ def test_a_text_of_slurms_own_over_a_drain_that_stays_pages_until_somebody_undoe
     at = rig.clock.now().replace(microsecond=0)
     history = tuple(PastRepair(act=PastAct.RETURN, at=at - timedelta(hours=n), code="gpu.xid.79") for n in range(4))
     rig.held()
-    rig.node("n1").mark(CaseMark(code="gpu.xid.79", history=history).text)
+    rig.node("n1").mark(HandoffRecord(code="gpu.xid.79", history=history).text)
     rig.cluster.drains_by_itself("n1")
     rig.cluster.asleep.add("n1")
     rig.look()
@@ -360,8 +360,10 @@ def test_a_text_of_slurms_own_over_a_drain_that_stays_pages_until_somebody_undoe
     assert rig.look() == ()
 
 
-@pytest.mark.parametrize("record", [CaseMark(), CaseMark(code=QUARANTINE_CODE), CaseMark(code="x", given_up="k3v9")])
-def test_slurms_own_drain_stays_where_the_one_under_it_would(record: CaseMark) -> None:
+@pytest.mark.parametrize(
+    "record", [HandoffRecord(), HandoffRecord(code=QUARANTINE_CODE), HandoffRecord(code="x", given_up="k3v9")]
+)
+def test_slurms_own_drain_stays_where_the_one_under_it_would(record: HandoffRecord) -> None:
     """Ordered, given up, or of no case."""
     rig = Rig()
     rig.held()
@@ -414,7 +416,7 @@ def test_the_record_of_a_dead_node_tells_a_daemon_that_has_just_begun() -> None:
     rig = Rig()
     rig.held()
     rig.cluster.nodes["n1"].flags |= {"DOWN", "NOT_RESPONDING"}
-    mark = CaseMark(case="k3v9", watched=rig.clock.now())
+    mark = HandoffRecord(case="k3v9", watched=rig.clock.now())
     rig.node("n1").mark(mark.text)
     rig.clock.advance(DEAD_S - 1)
     rig.absent = rig.daemon()
@@ -438,7 +440,7 @@ def test_a_node_whose_daemon_says_nothing_pages_and_nothing_of_it_is_released() 
         (found,) = rig.after(1)
         assert found.page
         assert "its own healthd has said nothing of it" in found.message
-    rig.node("n1").mark(CaseMark(watched=rig.clock.now()).text)
+    rig.node("n1").mark(HandoffRecord(watched=rig.clock.now()).text)
     assert rig.look() == rig.after(SILENT_S - 1) == ()
     assert [each.node for each in rig.after(1)] == ["n1"]
     assert (rig.cluster.slots, rig.cluster.nodes["n1"].flags) == ({("cluster", 0): "n1"}, {"DRAIN"})
@@ -450,7 +452,7 @@ def test_silence_is_seen_also_where_no_time_tells_of_it(is_drained: bool) -> Non
     rig = Rig()
     if is_drained:
         rig.held()
-        rig.node("n1").mark(CaseMark(watched=rig.clock.now() + timedelta(days=9)).text)
+        rig.node("n1").mark(HandoffRecord(watched=rig.clock.now() + timedelta(days=9)).text)
     else:
         rig.cluster.claim("cluster", 0, "n1")
     assert rig.look() == rig.after(SILENT_S - 1) == ()
@@ -464,7 +466,7 @@ def test_a_node_that_is_being_repaired_says_nothing_for_as_long_as_that_takes() 
     asked = rig.clock.now() + timedelta(seconds=SILENT_S)
     rig.look()
     rig.clock.advance(SILENT_S)
-    rig.node("n1").mark(CaseMark(remedy=Remedy.REPLACE_NODE, asked=asked).text)
+    rig.node("n1").mark(HandoffRecord(remedy=Remedy.REPLACE_NODE, asked=asked).text)
     assert rig.look() == rig.after(PATIENCE.replace_timeout_s - 1) == ()
     assert [each.node for each in rig.after(1)] == ["n1"]
 

@@ -19,16 +19,16 @@ from healthd.remediation.controller.requests import (
     wanted,
     withdrawn,
 )
-from healthd.remediation.decide.handoff import CaseMark, RequestAnswer, withdrawing
+from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, withdrawing
 from healthd.remediation.ports import Hold, NodeView
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 REBOOT, REPLACE = Remedy.REBOOT_NODE, Remedy.REPLACE_NODE
-MARK = CaseMark(case="k3", machine="i-1", remedy=REPLACE, asks=True, attempt=1, asked=NOW - timedelta(seconds=5))
+MARK = HandoffRecord(case="k3", machine="i-1", remedy=REPLACE, asks=True, attempt=1, asked=NOW - timedelta(seconds=5))
 LATE = replace(MARK, remedy=REBOOT, asked=NOW - timedelta(seconds=601), following=(REPLACE,))
 
 
-def want(mark: CaseMark) -> WantedAct | None:
+def want(mark: HandoffRecord) -> WantedAct | None:
     return wanted("n1", mark, NOW, reboot_timeout_s=600)
 
 
@@ -98,7 +98,9 @@ def test_a_reboot_that_nobody_made_is_no_reason_to_replace() -> None:
     assert "too long ago" in why(found, LATE)
 
 
-def why(found: WantedAct | None, mark: CaseMark = MARK, seen: NodeView | None = None, *, has_place: bool = True) -> str:
+def why(
+    found: WantedAct | None, mark: HandoffRecord = MARK, seen: NodeView | None = None, *, has_place: bool = True
+) -> str:
     assert found is not None
     refused = refusal(
         found,
@@ -130,7 +132,7 @@ def test_a_request_that_all_stands_for_is_not_refused() -> None:
     ],
 )
 def test_what_one_of_them_does_not_stand_for_is_refused(
-    mark: CaseMark, seen: NodeView, has_place: bool, words: str
+    mark: HandoffRecord, seen: NodeView, has_place: bool, words: str
 ) -> None:
     """Anybody who may write a comment can forge a mark: it is never enough."""
     assert words in why(want(mark), mark, seen, has_place=has_place)

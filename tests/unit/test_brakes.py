@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from healthd.core.model import Remedy
 from healthd.remediation.decide.brakes import FleetRecords, held_back, many_returns, records_of, returns_of, settle_s
-from healthd.remediation.decide.handoff import CaseMark, Helped, PastAct, PastRepair
+from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair
 from healthd.remediation.decide.ledger import Bounds
-from healthd.remediation.ports import FleetSnapshot, HeldNode, Mark
+from healthd.remediation.ports import FleetSnapshot, HeldNode, NodeRecord
 from tests.judgement import START
 
 CODE = "gpu.driver.odd"
@@ -26,7 +26,7 @@ def past(act: PastAct, hours_ago: float, outcome: Helped = Helped.HELPED, code: 
     return PastRepair(act=act, at=NOW - timedelta(hours=hours_ago), code=code, outcome=outcome)
 
 
-def records(marks: dict[str, CaseMark], *, total: int = 100, held: dict[str, float] | None = None) -> FleetRecords:
+def records(marks: dict[str, HandoffRecord], *, total: int = 100, held: dict[str, float] | None = None) -> FleetRecords:
     """``held``: for how many hours each of these is drained for the code."""
     drains = {node: (CODE, NOW - timedelta(hours=hours)) for node, hours in (held or {}).items()}
     return FleetRecords(marks=marks, held=drains, total=total)
@@ -39,14 +39,14 @@ def against(remedy: Remedy, fleet: FleetRecords, *, code: str = CODE, me: str = 
 def test_what_is_none_of_healthds_is_no_record() -> None:
     """Other comments, and other people's drains; and what is said of a time that is ahead."""
     ahead = NOW + timedelta(days=400)
-    odd = CaseMark(code=CODE, since=ahead, replaced=ahead, history=(replace(past(PastAct.REBOOT, 0), at=ahead),))
+    odd = HandoffRecord(code=CODE, since=ahead, replaced=ahead, history=(replace(past(PastAct.REBOOT, 0), at=ahead),))
     level = FleetSnapshot(
         out=frozenset(),
         total=7,
         marks=(
-            Mark(node="a", text=CaseMark(code=CODE).text),
-            Mark(node="b", text="ticket 7"),
-            Mark(node="e", text=odd.text),
+            NodeRecord(node="a", text=HandoffRecord(code=CODE).text),
+            NodeRecord(node="b", text="ticket 7"),
+            NodeRecord(node="e", text=odd.text),
         ),
         held=(
             HeldNode(node="c", text=f"healthd: {CODE} gpu:0 [1]", stamp=1),
@@ -55,7 +55,7 @@ def test_what_is_none_of_healthds_is_no_record() -> None:
         ),
     )
     assert records_of(level, NOW) == FleetRecords(
-        marks={"a": CaseMark(code=CODE), "e": CaseMark()},
+        marks={"a": HandoffRecord(code=CODE), "e": HandoffRecord()},
         held={"c": (CODE, datetime.fromtimestamp(1, UTC))},
         total=7,
     )
@@ -64,9 +64,9 @@ def test_what_is_none_of_healthds_is_no_record() -> None:
 # -- a slow storm -----------------------------------------------------------------------------------------------------
 
 
-def stormed(count: int, **words: str) -> dict[str, CaseMark]:
+def stormed(count: int, **words: str) -> dict[str, HandoffRecord]:
     """So many other nodes that were repaired for the code today, and are back."""
-    mark = replace(CaseMark(history=(past(PastAct.RESET, 5),)), **words)  # type: ignore[arg-type]
+    mark = replace(HandoffRecord(history=(past(PastAct.RESET, 5),)), **words)  # type: ignore[arg-type]
     return {f"n{number}": mark for number in range(1, count + 1)}
 
 
@@ -83,9 +83,9 @@ def test_the_same_code_on_many_nodes_within_a_day_is_no_nodes_own(others: int, t
 
 def test_a_node_counts_by_when_it_got_the_code() -> None:
     """By its drain, or what it shows; nodes that came one by one over weeks, and wait for spare parts, are no storm."""
-    shown = {f"n{number}": CaseMark(code=CODE, since=NOW - timedelta(hours=number)) for number in range(1, 4)}
+    shown = {f"n{number}": HandoffRecord(code=CODE, since=NOW - timedelta(hours=number)) for number in range(1, 4)}
     held = dict.fromkeys(("n3", "n4", "n5", "n6"), 23.0)
-    old = {f"o{number}": CaseMark(history=(past(PastAct.RETURN, 50),)) for number in range(9)}
+    old = {f"o{number}": HandoffRecord(history=(past(PastAct.RETURN, 50),)) for number in range(9)}
     for_weeks = {f"p{number}": 30.0 * number for number in range(1, 20)}
     assert against(REBOOT, records({**shown, **old}, held=held)) == ""
     assert against(REBOOT, records({}, held=for_weeks)) == ""
@@ -96,7 +96,7 @@ def test_a_node_counts_by_when_it_got_the_code() -> None:
 @pytest.mark.parametrize(("out", "is_storm"), [(7, True), (1, True), (0, False)])
 def test_a_storm_that_no_person_looked_at_is_not_over_by_the_clock(out: int, is_storm: bool) -> None:
     """Eight got it on one day, five days ago: it holds while one of them is still out for it, the last that got it."""
-    back = {f"n{number}": CaseMark(history=(past(PastAct.RESET, 130 - number),)) for number in range(8 - out)}
+    back = {f"n{number}": HandoffRecord(history=(past(PastAct.RESET, 130 - number),)) for number in range(8 - out)}
     held = {f"m{number}": 121.0 - number for number in range(out)}
     assert bool(against(REBOOT, records(back, held=held), me="x")) is (is_storm and len(back) + len(held) == 8)
 
@@ -106,7 +106,9 @@ def test_a_storm_has_its_nodes_within_its_window(seen: list[tuple[int, float, bo
     """Whatever nodes went out and came back when: so many are named only where so many got it within one window."""
     held = {f"n{number}": hours for number, hours, is_out in seen if is_out}
     marks = {
-        f"n{number}": CaseMark(history=(past(PastAct.RESET, hours),)) for number, hours, is_out in seen if not is_out
+        f"n{number}": HandoffRecord(history=(past(PastAct.RESET, hours),))
+        for number, hours, is_out in seen
+        if not is_out
     }
     words = against(REBOOT, records(marks, held=held), me="n0")
     ats = {
@@ -121,7 +123,7 @@ def test_a_storm_has_its_nodes_within_its_window(seen: list[tuple[int, float, bo
 
 def test_the_words_are_the_same_on_every_node() -> None:
     """One story for the fleet: whoever tells it tells the same."""
-    fleet = records({"n0": CaseMark(code=CODE), **stormed(9)}, held={"n0": 1.0})
+    fleet = records({"n0": HandoffRecord(code=CODE), **stormed(9)}, held={"n0": 1.0})
     assert len({against(REBOOT, fleet, me=f"n{number}") for number in range(10)}) == 1
 
 
@@ -136,7 +138,7 @@ def test_the_words_are_the_same_on_every_node() -> None:
 )
 def test_what_the_nodes_have_in_common_is_said(here: dict[str, str], there: dict[str, str], said: str) -> None:
     """As far as records tell it, and only what the others have not as well."""
-    others = {f"o{number}": CaseMark(history=(past(PastAct.RESET, 99),), **there) for number in range(3)}  # type: ignore[arg-type]
+    others = {f"o{number}": HandoffRecord(history=(past(PastAct.RESET, 99),), **there) for number in range(3)}  # type: ignore[arg-type]
     assert said in against(REBOOT, records({**stormed(8, **here), **others}), me="n8")
     words = against(REBOOT, records({**stormed(8, driver="580"), **others}), me="n9")
     assert "all 8 that tell it have driver 580" in words
@@ -146,16 +148,18 @@ def test_nodes_of_two_versions_have_none_in_common() -> None:
     """Then nothing is said of it."""
     fleet = records({**stormed(4, driver="570"), **{f"m{n}": each for n, each in stormed(4, driver="580").items()}})
     assert "have driver" not in against(REBOOT, fleet)
-    assert "have driver 570" in against(REBOOT, records({**stormed(8, driver="570"), "n0": CaseMark(driver="570")}))
+    assert "have driver 570" in against(
+        REBOOT, records({**stormed(8, driver="570"), "n0": HandoffRecord(driver="570")})
+    )
 
 
 # -- in vain ----------------------------------------------------------------------------------------------------------
 
 
-def repaired(*outcomes: Helped) -> dict[str, CaseMark]:
+def repaired(*outcomes: Helped) -> dict[str, HandoffRecord]:
     """A node for each outcome of a repair, the newest last."""
     return {
-        f"n{number}": CaseMark(history=(past(PastAct.RESET, 20 - number, outcome),))
+        f"n{number}": HandoffRecord(history=(past(PastAct.RESET, 20 - number, outcome),))
         for number, outcome in enumerate(outcomes, 1)
     }
 
@@ -183,7 +187,7 @@ def test_a_repair_after_which_it_came_back_was_in_vain() -> None:
     """A later act for the same code, or the finding that the node shows now; what failed and was followed by the next
     act is one repair with it."""
     relapsed = {
-        f"n{number}": CaseMark(
+        f"n{number}": HandoffRecord(
             history=(past(PastAct.RESET, 9, F), past(PastAct.REBOOT, 8, H)), code=CODE, since=NOW - timedelta(hours=1)
         )
         for number in range(5)
@@ -194,8 +198,8 @@ def test_a_repair_after_which_it_came_back_was_in_vain() -> None:
     assert against(RESET, records(dict(list(relapsed.items())[:4]))) == ""
 
 
-def replaced(outcome: Helped, *later: PastRepair) -> CaseMark:
-    return CaseMark(history=(past(PastAct.REPLACE, 9, outcome), *later))
+def replaced(outcome: Helped, *later: PastRepair) -> HandoffRecord:
+    return HandoffRecord(history=(past(PastAct.REPLACE, 9, outcome), *later))
 
 
 @pytest.mark.parametrize(
@@ -205,10 +209,10 @@ def replaced(outcome: Helped, *later: PastRepair) -> CaseMark:
         ((replaced(F), replaced(F)), True),
         ((replaced(F), replaced(H, past(PastAct.RETURN, 2))), True),
         ((replaced(F), replaced(H), replaced(U)), False),
-        ((replaced(F), CaseMark(history=(past(PastAct.REPLACE, 200, F),))), False),
+        ((replaced(F), HandoffRecord(history=(past(PastAct.REPLACE, 200, F),))), False),
     ],
 )
-def test_from_the_second_machine_in_vain_none_is_given_away(marks: tuple[CaseMark, ...], is_held: bool) -> None:
+def test_from_the_second_machine_in_vain_none_is_given_away(marks: tuple[HandoffRecord, ...], is_held: bool) -> None:
     """On two nodes the new machine had the same: the machine was not the cause. Reboots go on."""
     fleet = records({f"n{number}": mark for number, mark in enumerate(marks, 1)})
     assert bool(against(REPLACE, fleet)) is is_held
@@ -219,16 +223,18 @@ outcomes = st.sampled_from(list(Helped))
 entries = st.builds(past, st.sampled_from(list(PastAct)), st.floats(0, 200), outcomes, st.sampled_from([CODE, "other"]))
 fleets = st.dictionaries(
     st.sampled_from([f"n{number}" for number in range(12)]),
-    st.lists(entries, max_size=8).map(lambda each: CaseMark(history=tuple(sorted(each, key=lambda e: e.at)))),
+    st.lists(entries, max_size=8).map(lambda each: HandoffRecord(history=tuple(sorted(each, key=lambda e: e.at)))),
 )
 
 
 @settings(deadline=None)
 @given(fleets, st.sampled_from([RESET, REBOOT, REPLACE]), entries)
-def test_what_another_code_did_holds_nothing(fleet: dict[str, CaseMark], remedy: Remedy, entry: PastRepair) -> None:
+def test_what_another_code_did_holds_nothing(
+    fleet: dict[str, HandoffRecord], remedy: Remedy, entry: PastRepair
+) -> None:
     """A brake is about one code; and a larger remedy is never free where a smaller one is held."""
     others = {
-        node: CaseMark(history=tuple(each for each in mark.history if each.code != CODE))
+        node: HandoffRecord(history=tuple(each for each in mark.history if each.code != CODE))
         for node, mark in fleet.items()
     }
     assert against(remedy, records(others)) == ""

@@ -9,13 +9,13 @@ import pytest
 
 from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import UNASKED_S, CaseMark, RequestAnswer, parse, withdrawing
+from healthd.remediation.decide.handoff import UNASKED_S, HandoffRecord, RequestAnswer, parse, withdrawing
 from healthd.remediation.provisioners.delegated import UNTAKEN_S, DelegatedProvisioner
 from healthd.sim.cluster import FakeProvisioner
 from healthd.testing import FakeClock
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-LEFT = CaseMark(case="k3", machine="i-1", remedy=Remedy.REPLACE_NODE, attempt=1, asked=NOW)
+LEFT = HandoffRecord(case="k3", machine="i-1", remedy=Remedy.REPLACE_NODE, attempt=1, asked=NOW)
 ASKED = replace(LEFT, asks=True)
 
 
@@ -26,7 +26,7 @@ def called() -> None:
 class Comment:
     """A node's comment."""
 
-    def __init__(self, mark: CaseMark | None = None) -> None:
+    def __init__(self, mark: HandoffRecord | None = None) -> None:
         self.text = mark.text if mark else ""
 
     def read(self) -> str:
@@ -63,7 +63,7 @@ def test_asking_turns_the_mark_into_a_request() -> None:
 
 
 @pytest.mark.parametrize("there", [None, replace(LEFT, machine="i-2"), replace(LEFT, remedy=Remedy.REBOOT_NODE)])
-def test_a_mark_that_is_not_ours_is_not_turned_into_a_request(there: CaseMark | None) -> None:
+def test_a_mark_that_is_not_ours_is_not_turned_into_a_request(there: HandoffRecord | None) -> None:
     """An admin's comment, another machine's mark, another act: refused, and left as it is."""
     comment = Comment(there)
     before = comment.text
@@ -91,7 +91,7 @@ def test_a_machine_that_moved_is_another_one_by_the_controllers_word() -> None:
     assert asking(Comment(replace(ASKED, became="i-2"))).machine() == "i-1"
 
 
-def progress(mark: CaseMark | None, *, after_s: float = 1.0) -> str:
+def progress(mark: HandoffRecord | None, *, after_s: float = 1.0) -> str:
     return asking(Comment(mark), after_s=after_s).progress()
 
 
@@ -129,7 +129,7 @@ def test_a_request_that_was_never_left_can_be_made_again() -> None:
 @pytest.mark.parametrize(
     "there", [LEFT, ASKED, replace(ASKED, answer=RequestAnswer.WAITS, answered=NOW, said="no time")]
 )
-def test_what_nobody_took_is_withdrawn_and_taken_back_a_minute_later(there: CaseMark) -> None:
+def test_what_nobody_took_is_withdrawn_and_taken_back_a_minute_later(there: HandoffRecord) -> None:
     """A controller that was at it has said so by then. Until then the request may have been begun."""
     comment, clock = Comment(there), FakeClock()
     asked = asking(comment, monotonic_s=clock)

@@ -26,8 +26,8 @@ from healthd.remediation.decide.fleet import (
     scopes_of,
     that_counts,
 )
-from healthd.remediation.decide.handoff import CaseMark, PastAct, PastRepair, parse
-from healthd.remediation.ports import FleetSnapshot, Mark, ScopeSnapshot, Slot
+from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, parse
+from healthd.remediation.ports import FleetSnapshot, NodeRecord, ScopeSnapshot, Slot
 
 ME = "me"
 
@@ -274,11 +274,13 @@ def past(act: PastAct, minutes_ago: float, code: str = "gpu.xid.79") -> PastRepa
     return PastRepair(act=act, at=NOW - timedelta(minutes=minutes_ago), code=code)
 
 
-def mark(node: str, *minutes_ago: float, replaced: float | None = None) -> Mark:
+def mark(node: str, *minutes_ago: float, replaced: float | None = None) -> NodeRecord:
     old = None if replaced is None else NOW - timedelta(minutes=replaced)
-    return Mark(
+    return NodeRecord(
         node=node,
-        text=CaseMark(case="x", replaced=old, history=tuple(past(PastAct.REPLACE, each) for each in minutes_ago)).text,
+        text=HandoffRecord(
+            case="x", replaced=old, history=tuple(past(PastAct.REPLACE, each) for each in minutes_ago)
+        ).text,
     )
 
 
@@ -296,9 +298,9 @@ def test_every_machine_that_was_given_away_counts() -> None:
         mark("new", 10, replaced=10),
         mark("ahead", -6, replaced=-600_000),
         mark("just", -4),
-        Mark(node="d", text="healthd case=y"),
-        Mark(node="e", text="mine, replaced=1795226977"),
-        Mark(node="f", text=CaseMark(history=(past(PastAct.REBOOT, 10),)).text),
+        NodeRecord(node="d", text="healthd case=y"),
+        NodeRecord(node="e", text="mine, replaced=1795226977"),
+        NodeRecord(node="f", text=HandoffRecord(history=(past(PastAct.REBOOT, 10),)).text),
     ]
     assert replacements(marks, HOUR, NOW) == {"a": 2, "b": 1, "old": 1, "new": 1, "just": 1}
 
@@ -334,7 +336,7 @@ def test_the_bound_of_a_day_is_a_share_and_at_least_four(setting: str | int, tot
 @given(st.lists(st.floats(0, 3000), max_size=8), st.floats(0, 3000))
 def test_the_bounds_outlive_a_node_that_is_gone(minutes: list[float], now_in: float) -> None:
     """Its successor has another name: what the record counts within the day stays, and no request does."""
-    gone = CaseMark(
+    gone = HandoffRecord(
         case="k3",
         machine="i-1",
         remedy=Remedy.REPLACE_NODE,
@@ -346,7 +348,9 @@ def test_the_bounds_outlive_a_node_that_is_gone(minutes: list[float], now_in: fl
     now = NOW + timedelta(minutes=now_in)
     day = timedelta(days=1)
     kept = that_counts(gone, now)
-    assert replacements([Mark(node="n", text=kept)], day, now) == replacements([Mark(node="n", text=gone)], day, now)
+    assert replacements([NodeRecord(node="n", text=kept)], day, now) == replacements(
+        [NodeRecord(node="n", text=gone)], day, now
+    )
     assert that_counts(kept, now) == kept
     left = parse(kept)
     assert left is None or not (left.asks or left.case or left.code)

@@ -8,14 +8,14 @@ import pytest
 
 from healthd.agent.engine_parts import fleet_of, kept_of
 from healthd.remediation.decide.handoff import showing
-from healthd.remediation.ports import FleetSnapshot, HeldNode, Mark, ScopeSnapshot
+from healthd.remediation.ports import FleetSnapshot, HeldNode, NodeRecord, ScopeSnapshot
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 FLEET = FleetSnapshot(
     out=frozenset({"n2"}),
     total=3,
     scopes=(ScopeSnapshot(scope="gpu", out=frozenset(), total=2),),
-    marks=(Mark(node="n1", text="healthd replaced=1795226977"),),
+    marks=(NodeRecord(node="n1", text="healthd replaced=1795226977"),),
     held=(HeldNode(node="n2", text="healthd: gpu.xid.79 gpu:0 [k1]", stamp=1795226977),),
 )
 

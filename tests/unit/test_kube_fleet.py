@@ -11,7 +11,7 @@ import pytest
 from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.core.model import ClusterTrouble, Remedy
 from healthd.remediation.decide.fleet import CLUSTER
-from healthd.remediation.decide.handoff import CaseMark, PastAct, PastRepair
+from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, Missing, ResourceKind
 from healthd.remediation.orchestrators.kubernetes.budget import COUNTED, LEASE, key_of
 from healthd.remediation.orchestrators.kubernetes.fleet import UNCOVERED_S, KubeFleet
@@ -122,7 +122,7 @@ def test_of_a_gone_node_stays_what_the_bounds_of_a_day_count() -> None:
     server, clock = Server("n1", "n2"), FakeClock()
     fleet = fleet_of(server, clock)
     given_away = PastRepair(act=PastAct.REPLACE, at=clock.now().replace(microsecond=0), code="gpu.xid.79")
-    asked = CaseMark(case="k3", machine="i-1", remedy=Remedy.REPLACE_NODE, asks=True, history=(given_away,))
+    asked = HandoffRecord(case="k3", machine="i-1", remedy=Remedy.REPLACE_NODE, asks=True, history=(given_away,))
     server.healths["n2"] = {"status": {"state": "repairing"}, "record": record_of(asked)}
     server.healths["n3"] = {"status": {"state": "held"}}
     server.nodes.remove("n2")
@@ -133,7 +133,7 @@ def test_of_a_gone_node_stays_what_the_bounds_of_a_day_count() -> None:
         return health_of({"metadata": {"name": "n2"}, **there}).text if there is not None else ""
 
     assert kept() == asked.text, "one list proves nothing"
-    assert kept() == kept() == CaseMark(history=(given_away,)).text
+    assert kept() == kept() == HandoffRecord(history=(given_away,)).text
     assert (set(server.healths), "status" in server.healths["n2"]) == ({"n2"}, False), "nothing else is kept"
     assert [mark.node for mark in fleet.fleet().marks] == ["n2"], "nodes and controller read it on"
     clock.advance(86_400.0)
@@ -146,7 +146,7 @@ def test_of_a_gone_node_of_an_older_agent_stays_the_same_on_its_lease() -> None:
     server, clock = Server("n1", "n2"), FakeClock()
     fleet = fleet_of(server, clock)
     given_away = PastRepair(act=PastAct.REPLACE, at=clock.now().replace(microsecond=0), code="gpu.xid.79")
-    asked = CaseMark(case="k3", machine="i-1", remedy=Remedy.REPLACE_NODE, asks=True, history=(given_away,))
+    asked = HandoffRecord(case="k3", machine="i-1", remedy=Remedy.REPLACE_NODE, asks=True, history=(given_away,))
     server.notes[MARKS] = {key_of("n2", MARK): json.dumps({"node": "n2", "text": asked.text})}
     server.nodes.remove("n2")
 
@@ -155,7 +155,7 @@ def test_of_a_gone_node_of_an_older_agent_stays_the_same_on_its_lease() -> None:
         return marks_in(server.notes[MARKS]).get("n2", "")
 
     assert kept() == asked.text, "one list proves nothing"
-    assert kept() == kept() == CaseMark(history=(given_away,)).text
+    assert kept() == kept() == HandoffRecord(history=(given_away,)).text
     assert [mark.node for mark in fleet.fleet().marks] == ["n2"], "nodes and controller read it on"
     clock.advance(86_400.0)
     assert (kept() != "", kept()) == (True, ""), "again by two lists"
@@ -173,7 +173,7 @@ def test_a_record_of_a_node_that_does_not_count_is_another_controllers() -> None
         clock=clock.now,
         selector="pool=a",
     )
-    server.healths = {name: {"record": record_of(CaseMark(case="k3"))} for name in ("n1", "n2")}
+    server.healths = {name: {"record": record_of(HandoffRecord(case="k3"))} for name in ("n1", "n2")}
     server.elsewhere = {"n2"}
     for _ in range(3):
         fleet.count()

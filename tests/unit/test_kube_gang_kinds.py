@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from healthd.remediation.orchestrators.kubernetes.eviction import Pod
-from healthd.remediation.orchestrators.kubernetes.gang_kinds import Gang, GangMarks, gang_of
+from healthd.remediation.orchestrators.kubernetes.gang_kinds import Gang, GangLabels, gang_of
 from tests.unit.test_kube_eviction import pod
 
-MARKS = GangMarks(labels=("example.com/job",), devices=("nvidia.com/*",))
+MARKS = GangLabels(labels=("example.com/job",), devices=("nvidia.com/*",))
 GPU = {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "8"}}}]}
 PODSET = {"kueue.x-k8s.io/podset": "main"}
 INDEXED = {"batch.kubernetes.io/job-name": "train", "batch.kubernetes.io/job-completion-index": "3"}

@@ -16,13 +16,13 @@ from healthd.remediation.orchestrators.kubernetes.eviction import (
     Pod,
     planned,
 )
-from healthd.remediation.orchestrators.kubernetes.gang_kinds import GangMarks, gang_of
+from healthd.remediation.orchestrators.kubernetes.gang_kinds import GangLabels, gang_of
 from healthd.remediation.orchestrators.kubernetes.gangs import gangs_to_see, with_gangs
 from tests.unit.test_kube_eviction import SINCE, drain, pod
 
 NODE = "n1"
 GROUP = "kueue.x-k8s.io/pod-group-name"
-MARKS = GangMarks()
+MARKS = GangLabels()
 
 
 def member(name: str, node: str = NODE, *, made: str = "2026-11-20T10:00:00Z", **meta: Any) -> Pod:

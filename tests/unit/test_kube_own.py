@@ -15,7 +15,7 @@ from healthd.config.schema.provisioner import HyperpodSection, ProvisionerSectio
 from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown, ConfigError
 from healthd.core.model import Remedy
 from healthd.core.node import KernelLogState
-from healthd.remediation.decide.handoff import CaseMark
+from healthd.remediation.decide.handoff import HandoffRecord
 from healthd.remediation.orchestrators.kubernetes.asking import KubeAsking
 from healthd.remediation.orchestrators.kubernetes.node import HOLD, UNHEALTHY, KubeNode, node_of
 from healthd.remediation.orchestrators.kubernetes.signals import ASKED, EKS_CONDITION, HYPERPOD_LABEL
@@ -175,7 +175,7 @@ def test_a_request_of_which_nothing_comes_is_a_persons_business() -> None:
     """After three quarters of an hour by the mark, with what to look at; before, it says what the node shows."""
     node = hyperpod_node()
     of(node, "hyperpod").replace()
-    mark = CaseMark(case="k3v9", machine=MACHINE, remedy=Remedy.REPLACE_NODE, attempt=1, asked=NOW).text
+    mark = HandoffRecord(case="k3v9", machine=MACHINE, remedy=Remedy.REPLACE_NODE, attempt=1, asked=NOW).text
     shown = f"the node shows {HYPERPOD_LABEL}={REPLACE}"
     assert of(node, "hyperpod", mark=mark).progress() == shown
     assert of(node, "hyperpod").progress() == shown

@@ -12,7 +12,7 @@ import yaml
 from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.core.model import Action, Decision, Mode, Refusal, Remedy, Step
 from healthd.remediation.decide.case import Case
-from healthd.remediation.decide.handoff import CaseMark, Helped, PastAct, PastRepair, RequestAnswer
+from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair, RequestAnswer
 from healthd.remediation.orchestrators.kubernetes.conditions import LONGEST_RETRY_S, RETRY_S
 from healthd.remediation.orchestrators.kubernetes.labels import GAP_S, Labels, NodeState
 from healthd.remediation.orchestrators.kubernetes.record import (
@@ -34,7 +34,7 @@ from healthd.remediation.orchestrators.kubernetes.record import (
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 RESOURCE = Path(__file__).resolve().parents[2] / "packaging" / "kubernetes" / "nodehealths.yaml"
-MARK = CaseMark(
+MARK = HandoffRecord(
     case="k3v9",
     machine="i-1@2026-11-20T00:00:00+00:00",
     remedy=Remedy.REBOOT_NODE,
@@ -70,7 +70,7 @@ CASE = Case(
 
 def test_a_record_has_a_field_for_each_word_and_none_for_what_is_not_said() -> None:
     """Times are RFC 3339, the history a list of objects."""
-    assert record_of(CaseMark()) == {}
+    assert record_of(HandoffRecord()) == {}
     assert record_of(MARK)["asked"] == "2026-11-21T12:00:00Z"
     assert record_of(MARK)["givenUp"] == "k3v8"
     assert record_of(MARK)["history"][1] == {"act": "return", "at": "2026-11-21T12:00:00Z"}
@@ -135,7 +135,10 @@ def test_what_is_odd_is_named_and_hides_nothing_else(odd: dict[str, Any], named:
 def test_a_time_that_is_ahead_is_odd_and_stays_for_those_who_leave_it_out() -> None:
     """In the record itself, and in its history."""
     later = NOW + timedelta(hours=1)
-    for mark in (CaseMark(asked=later), CaseMark(history=(PastRepair(act=PastAct.REBOOT, at=NOW, back=later),))):
+    for mark in (
+        HandoffRecord(asked=later),
+        HandoffRecord(history=(PastRepair(act=PastAct.REBOOT, at=NOW, back=later),)),
+    ):
         assert read_record(record_of(mark), NOW).odd == "a time that is ahead"
         assert read_record(record_of(mark)).odd == ""
         assert read_record(record_of(mark), NOW).mark == mark

@@ -9,7 +9,7 @@ import pytest
 
 from healthd.core.model import Remedy, Step
 from healthd.remediation.decide.case import End, Repair
-from healthd.remediation.decide.handoff import CaseMark, Helped, PastAct, PastRepair
+from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair
 from healthd.remediation.decide.ledger import Bounds, on_record, recent, repairs_of, rungs_left, same_fault
 from healthd.remediation.decide.modes import lowered
 from healthd.remediation.decide.rules import QUARANTINE, STEPS
@@ -112,8 +112,8 @@ def past(act: PastAct, seconds: float, outcome: Helped = Helped.HELPED, code: st
     return PastRepair(act=act, at=at(seconds), code=code, outcome=outcome)
 
 
-def recorded(*entries: PastRepair) -> CaseMark:
-    return CaseMark(history=entries)
+def recorded(*entries: PastRepair) -> HandoffRecord:
+    return HandoffRecord(history=entries)
 
 
 def test_what_only_the_record_knows_counts_on_whatever_component() -> None:
@@ -156,6 +156,6 @@ def test_what_the_store_knows_is_not_counted_twice() -> None:
 
 def test_a_mark_of_before_there_were_histories_tells_of_one_replacement() -> None:
     """When it was, and for what as far as the node shows it."""
-    (made,) = on_record((), None, CaseMark(replaced=at(0), code="gpu.xid.79"))
+    (made,) = on_record((), None, HandoffRecord(replaced=at(0), code="gpu.xid.79"))
     assert (made.remedy, made.code, made.at) == (REPLACE, "gpu.xid.79", at(0))
     assert len(on_record((), None, replace(recorded(past(PastAct.REPLACE, 0)), replaced=at(0)))) == 1

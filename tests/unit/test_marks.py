@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from healthd.core.model import Remedy
 from healthd.remediation.decide.handoff import (
-    CaseMark,
+    HandoffRecord,
     Helped,
     PastAct,
     PastRepair,
@@ -57,12 +57,12 @@ def newest(history: Sequence[PastRepair]) -> tuple[PastRepair, ...]:
 
 
 @st.composite
-def marks(draw: st.DrawFn) -> CaseMark:
+def marks(draw: st.DrawFn) -> HandoffRecord:
     """Any mark that a caller could ask for, with any text in it."""
     remedy = draw(st.none() | REMEDIES)
     answer = draw(st.none() | st.sampled_from(list(RequestAnswer)))
     recent = TIMES
-    return CaseMark(
+    return HandoffRecord(
         case=draw(WORDS),
         machine=draw(WORDS),
         remedy=remedy,
@@ -88,7 +88,7 @@ def marks(draw: st.DrawFn) -> CaseMark:
 
 
 @given(marks())
-def test_what_is_written_is_read_back(mark: CaseMark) -> None:
+def test_what_is_written_is_read_back(mark: HandoffRecord) -> None:
     """Every field, with texts as the grammar can hold them; the line is one that Slurm keeps as it is."""
     back = parse(mark.text)
     assert back is not None
@@ -135,7 +135,7 @@ def test_an_odd_entry_hides_no_other(odd: str) -> None:
 
 def test_a_code_cannot_pretend_to_be_another_entry() -> None:
     """A plug-in may call its finding what it likes."""
-    mark = CaseMark(history=(PastRepair(act=PastAct.RESET, at=NOW, code="mine:ours,replace:1:x:helped"),))
+    mark = HandoffRecord(history=(PastRepair(act=PastAct.RESET, at=NOW, code="mine:ours,replace:1:x:helped"),))
     back = parse(mark.text)
     assert back is not None
     assert [(str(each.act), each.code) for each in back.history] == [("reset", "mine_ours_replace_1_x_helped")]
@@ -164,7 +164,7 @@ def test_a_node_that_comes_and_goes_keeps_its_repairs(before: list[PastRepair], 
 
 
 @given(marks(), TIMES)
-def test_what_is_ahead_counts_for_nothing(mark: CaseMark, now: datetime) -> None:
+def test_what_is_ahead_counts_for_nothing(mark: HandoffRecord, now: datetime) -> None:
     """No time of a record is more than five minutes ahead; what is not stays, and a second reading finds no more."""
     limit, read = now + timedelta(minutes=5), by_now(mark, now)
     past = [at for each in read.history for at in (each.at, each.back)]
@@ -226,7 +226,7 @@ def test_a_reboot_after_a_replacement_is_a_reboot(text: str, is_of_replacement: 
 
 def test_a_sentence_cannot_pretend_to_be_more() -> None:
     """What a platform says goes last, on one line, and no word of it is taken for one of ours."""
-    mark = CaseMark(case="k3", said='no "capacity" | replaced=1795226977\nasks=replace_node Comment=x')
+    mark = HandoffRecord(case="k3", said='no "capacity" | replaced=1795226977\nasks=replace_node Comment=x')
     back = parse(mark.text)
     assert back is not None
     assert (back.replaced, back.asks) == (None, False)
@@ -240,7 +240,7 @@ def test_a_launch_time_is_no_part_of_an_instance() -> None:
 
 def test_what_a_node_shows_of_itself_leaves_the_rest_alone() -> None:
     """A finding comes and goes beside a request; with neither there is no mark."""
-    request = CaseMark(case="k3", machine="i-1", remedy=Remedy.REBOOT_NODE, asks=True).text
+    request = HandoffRecord(case="k3", machine="i-1", remedy=Remedy.REBOOT_NODE, asks=True).text
     shown = showing(request, "gpu.xid.79", NOW)
     assert "code=gpu.xid.79" in shown
     assert showing(shown, "", None) == request
@@ -249,7 +249,7 @@ def test_what_a_node_shows_of_itself_leaves_the_rest_alone() -> None:
 
 def test_a_history_outlives_what_the_node_shows() -> None:
     """A record with nothing but the past is kept; one with nothing but versions is not."""
-    past = CaseMark(history=(PastRepair(act=PastAct.RETURN, at=NOW, code="gpu.xid.79"),), driver="570").text
+    past = HandoffRecord(history=(PastRepair(act=PastAct.RETURN, at=NOW, code="gpu.xid.79"),), driver="570").text
     assert showing(showing(past, "gpu.xid.95", NOW), "", None) == past
     assert showing("healthd driver=580 kernel=6.14 image=ami-1", "", None) == ""
 
@@ -279,7 +279,7 @@ def test_when_a_machine_was_launched(machine: str, at: datetime | None, is_after
 
 
 @given(marks())
-def test_a_request_that_is_withdrawn_asks_for_nothing_and_stays_known(mark: CaseMark) -> None:
+def test_a_request_that_is_withdrawn_asks_for_nothing_and_stays_known(mark: HandoffRecord) -> None:
     """Which request it was can be told, for a controller that has begun it; what the disk forgets is carried on."""
     left = withdrawing(mark)
     assert (left.asks, left.remedy, left.answer, left.withdrawn) == (False, None, None, mark.remedy)

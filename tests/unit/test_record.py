@@ -10,7 +10,15 @@ import pytest
 from healthd.core.model import Remedy, Step
 from healthd.remediation.decide.adoption import repair_mark
 from healthd.remediation.decide.case import QUARANTINE_CODE, End, after, begun, is_begun, with_act
-from healthd.remediation.decide.handoff import CaseMark, PastAct, PastRepair, RequestAnswer, parse, showing, withdrawing
+from healthd.remediation.decide.handoff import (
+    HandoffRecord,
+    PastAct,
+    PastRepair,
+    RequestAnswer,
+    parse,
+    showing,
+    withdrawing,
+)
 from healthd.remediation.decide.rules import QUARANTINE, REBOOT, REPLACE, RESET
 from tests.judgement import START, a_case
 
@@ -48,7 +56,7 @@ def test_what_follows_for_another_fault_says_nothing_of_the_one_before() -> None
 
 def test_a_case_without_a_code_has_that_of_the_mark() -> None:
     """A successor that lost its disk knows the code by what the node shows."""
-    entries = begun(CaseMark(code="gpu.xid.95"), replace(CASE, code=""), Remedy.REBOOT_NODE, START)
+    entries = begun(HandoffRecord(code="gpu.xid.95"), replace(CASE, code=""), Remedy.REBOOT_NODE, START)
     assert [each.code for each in entries] == ["gpu.xid.95"]
 
 
@@ -146,10 +154,10 @@ def test_a_case_that_was_given_up_is_out_for_its_finding_all_the_same() -> None:
     assert given_up is not None
     assert (given_up.code, given_up.given_up, over) == ("gpu.xid.79", OUT.id, "")
     assert after(given_up.text, replace(OUT, end=End.LOST)) == "", "an operator has decided"
-    assert showing(given_up.text, "gpu.xid.48", START) == CaseMark(code="gpu.xid.48", since=START).text
+    assert showing(given_up.text, "gpu.xid.48", START) == HandoffRecord(code="gpu.xid.48", since=START).text
 
 
-REQUEST = CaseMark(case=CASE.id, machine="i-1", remedy=Remedy.REBOOT_NODE, asks=True, attempt=1, asked=START)
+REQUEST = HandoffRecord(case=CASE.id, machine="i-1", remedy=Remedy.REBOOT_NODE, asks=True, attempt=1, asked=START)
 
 
 @pytest.mark.parametrize(
@@ -162,10 +170,10 @@ REQUEST = CaseMark(case=CASE.id, machine="i-1", remedy=Remedy.REBOOT_NODE, asks=
         (replace(REQUEST, asks=False), True),
         (withdrawing(REQUEST), False),
         (replace(REQUEST, withdrawn=Remedy.REBOOT_NODE, answer=RequestAnswer.TAKEN, answered=LATER), True),
-        (CaseMark(), True),
+        (HandoffRecord(), True),
     ],
 )
-def test_a_request_is_begun_once_it_was_taken(mark: CaseMark, expected: bool) -> None:
+def test_a_request_is_begun_once_it_was_taken(mark: HandoffRecord, expected: bool) -> None:
     """What waits, and what was refused at once, is no act; what the node does itself is one when it is written."""
     assert is_begun(mark) is expected
 

@@ -26,7 +26,7 @@ from healthd.remediation.orchestrators.slurm.orchestrator import (
 )
 from healthd.remediation.orchestrators.slurm.power import may_sleep
 from healthd.remediation.orchestrators.slurm.slots import in_hostlist, parse_maintenance, parse_slots, slot_name
-from healthd.remediation.ports import FleetSnapshot, Hold, Mark, ScopeSnapshot, Slot
+from healthd.remediation.ports import FleetSnapshot, Hold, NodeRecord, ScopeSnapshot, Slot
 
 IDLE = "n0001|idle|0/4/0/4|Unknown|Unknown|(null)|(null)|none|\n"
 
@@ -217,7 +217,7 @@ def test_a_name_that_sleeps_is_no_machine(state: str) -> None:
     assert (level.out, level.total, level.asleep) == (frozenset(), 1, frozenset({"s"}))
     assert level.drained == frozenset()
     assert level.scopes == (ScopeSnapshot(scope="main", out=frozenset(), total=1),)
-    assert level.marks == (Mark(node="s", text="healthd case=x"),)
+    assert level.marks == (NodeRecord(node="s", text="healthd case=x"),)
 
 
 @pytest.mark.parametrize(
@@ -503,7 +503,10 @@ def test_the_level_has_our_partitions_and_every_mark() -> None:
         ScopeSnapshot(scope="all", out=frozenset({"c"}), total=2),
         ScopeSnapshot(scope="gpu", out=frozenset({"b"}), total=2),
     )
-    assert level.marks == (Mark(node="me", text="healthd replaced=1 id=x"), Mark(node="b", text="healthd y"))
+    assert level.marks == (
+        NodeRecord(node="me", text="healthd replaced=1 id=x"),
+        NodeRecord(node="b", text="healthd y"),
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from healthd.remediation.decide.case import QUARANTINE_CODE
-from healthd.remediation.decide.handoff import AHEAD, CaseMark
+from healthd.remediation.decide.handoff import AHEAD, HandoffRecord
 from healthd.remediation.decide.paging import ORDERED_FOR_S
 from healthd.remediation.decide.unwatched import SILENT_S, WATCH_S, HeldOut, held_out
-from healthd.remediation.ports import FleetSnapshot, HeldNode, Mark, Slot
+from healthd.remediation.ports import FleetSnapshot, HeldNode, NodeRecord, Slot
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 TEXT = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"
@@ -22,11 +22,11 @@ OVERDUE_S = 14_400.0
 
 def level(*, asleep: str = "", down: str = "", watched: datetime | None = None, drained: bool = True) -> FleetSnapshot:
     held = (HeldNode(node="n1", text=TEXT, stamp=int(NOW.timestamp())),) if drained else ()
-    mark = CaseMark(case="k3v9", code="gpu.xid.79", watched=watched)
+    mark = HandoffRecord(case="k3v9", code="gpu.xid.79", watched=watched)
     return FleetSnapshot(
         out=frozenset({"n1"}),
         total=3,
-        marks=(Mark(node="n1", text=mark.text), Mark(node="n2", text="ask bob")),
+        marks=(NodeRecord(node="n1", text=mark.text), NodeRecord(node="n2", text="ask bob")),
         held=held,
         asleep=frozenset(asleep.split()),
         down=frozenset(down.split()),

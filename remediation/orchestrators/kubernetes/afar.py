@@ -17,7 +17,7 @@ from healthd.remediation.orchestrators.kubernetes.api import KubeApi, Missing, R
 from healthd.remediation.orchestrators.kubernetes.eviction import is_lost, pods_in
 from healthd.remediation.orchestrators.kubernetes.health import NodeHealths
 from healthd.remediation.orchestrators.kubernetes.node import KubeNode, instance_id_of, node_of, view_of
-from healthd.remediation.orchestrators.kubernetes.old_records import OldMarks
+from healthd.remediation.orchestrators.kubernetes.old_records import OldRecords
 from healthd.remediation.ports import NodeView
 
 _SILENT = frozenset({"DOWN", "NOT_RESPONDING"})
@@ -40,7 +40,7 @@ class KubeNodeAfar:
     ) -> None:
         self._clock = clock
         self._api, self._name, self._leads = api, node, leads
-        self._healths, self._old_marks = NodeHealths(api), OldMarks(api, namespace)
+        self._healths, self._old_marks = NodeHealths(api), OldRecords(api, namespace)
         self._resources, self._tolerated = tuple(resources), tuple(tolerated)
 
     def view(self, *, jobs: bool = False) -> NodeView:

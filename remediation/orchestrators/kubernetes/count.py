@@ -25,7 +25,7 @@ from healthd.remediation.orchestrators.kubernetes.budget import (
 )
 from healthd.remediation.orchestrators.kubernetes.node import CLAIMED, HOLD, UNHEALTHY, KubeNode, away_by
 from healthd.remediation.orchestrators.kubernetes.stray_claims import RELABELLED_S, Stray, is_tainted
-from healthd.remediation.ports import FleetSnapshot, HeldNode, Mark
+from healthd.remediation.ports import FleetSnapshot, HeldNode, NodeRecord
 
 UNSHOWN_S = 900.0
 """How long a claim may stand without a taint on its Node before that is reported: longer than every settle time."""
@@ -160,7 +160,7 @@ def level_of(
     return FleetSnapshot(
         out=frozenset(node.name for node in seen.nodes.values() if away_by(node, tolerated)),
         total=len(seen.nodes),
-        marks=tuple(Mark(node=name, text=text) for name, text in sorted(marks.items())),
+        marks=tuple(NodeRecord(node=name, text=text) for name, text in sorted(marks.items())),
         held=tuple(
             HeldNode(node=claim.node, text=claim.text, stamp=claim.stamp)
             for claim in sorted(budget.claims.values(), key=lambda claim: claim.node)

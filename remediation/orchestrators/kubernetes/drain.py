@@ -43,7 +43,7 @@ from healthd.remediation.orchestrators.kubernetes.eviction import (
     pods_in,
     told,
 )
-from healthd.remediation.orchestrators.kubernetes.gang_kinds import Gang, GangMarks, gang_of
+from healthd.remediation.orchestrators.kubernetes.gang_kinds import Gang, GangLabels, gang_of
 from healthd.remediation.orchestrators.kubernetes.gangs import gangs_to_see, with_gangs
 from healthd.remediation.orchestrators.kubernetes.node import UNHEALTHY, Held, KubeNode, features_of, hold_of, node_of
 from healthd.remediation.orchestrators.kubernetes.told import KubeTold
@@ -76,7 +76,7 @@ class KubeDrain:
         leads: Callable[[], None],
         clock: Callable[[], datetime],
         records: KubeTold,
-        gangs: GangMarks,
+        gangs: GangLabels,
         patience_s: float,
         opt_out_label: str = "",
     ) -> None:

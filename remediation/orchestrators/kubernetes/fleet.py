@@ -26,7 +26,7 @@ from healthd.remediation.orchestrators.kubernetes.count import CountedNodes, Odd
 from healthd.remediation.orchestrators.kubernetes.health import NodeHealths
 from healthd.remediation.orchestrators.kubernetes.node import KubeNode, node_of, nodes_in
 from healthd.remediation.orchestrators.kubernetes.old_records import Lease as OldLease
-from healthd.remediation.orchestrators.kubernetes.old_records import OldMarks
+from healthd.remediation.orchestrators.kubernetes.old_records import OldRecords
 from healthd.remediation.orchestrators.kubernetes.record import STATUS, NodeHealth, read_record, record_patch
 from healthd.remediation.orchestrators.kubernetes.stray_claims import (
     IDLE_S,
@@ -116,7 +116,7 @@ class KubeFleet:
     ) -> None:
         self._api, self._namespace, self._quotas, self._leads = api, namespace, dict(quotas), leads
         self._monotonic_s, self._clock, self._recount_s = monotonic_s, clock, recount_s
-        self._healths, self._old_marks = NodeHealths(api), OldMarks(api, namespace)
+        self._healths, self._old_marks = NodeHealths(api), OldRecords(api, namespace)
         self._scope_label, self._selector, self._tolerated = scope_label, selector, tuple(tolerated)
         self._absent: frozenset[str] = frozenset()
         self._gone: dict[str, str] = {}  # not told yet: a counting may fail after it

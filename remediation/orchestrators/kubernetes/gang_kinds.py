@@ -85,7 +85,7 @@ class Gang:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GangMarks:
+class GangLabels:
     """What is a gang beyond what is known of itself. ``labels``: keys; pods of a namespace with one value belong
     together. ``devices``: globs of resources; an Indexed Job is a gang where its pods hold such."""
 
@@ -93,13 +93,13 @@ class GangMarks:
     devices: tuple[str, ...] = ()
 
 
-def gang_of(pod: Pod, marks: GangMarks) -> Gang | None:
+def gang_of(pod: Pod, marks: GangLabels) -> Gang | None:
     """The gang that a pod is of, or None: pods of a serving group, a ReplicaSet or a StatefulSet without such marks
     are each for themselves."""
     return next(_gangs(pod, marks), None)
 
 
-def _gangs(pod: Pod, marks: GangMarks) -> Iterator[Gang]:
+def _gangs(pod: Pod, marks: GangLabels) -> Iterator[Gang]:
     """Every gang that something says it is of, the one that counts first."""
     labels, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
     yield from _by_label(pod, ((key, "gang_labels") for key in marks.labels))
@@ -138,7 +138,7 @@ def _native(pod: Pod) -> Iterator[Gang]:
         yield _gang(pod, "PodGroup", group.podGroupName)
 
 
-def _by_owner(pod: Pod, marks: GangMarks) -> Iterator[Gang]:
+def _by_owner(pod: Pod, marks: GangLabels) -> Iterator[Gang]:
     labels, owner = pod.metadata.labels or {}, owner_of(pod)
     if owner is None:
         return

@@ -24,10 +24,10 @@ from healthd.remediation.orchestrators.kubernetes.eviction import (
     planned,
     rule_of,
 )
-from healthd.remediation.orchestrators.kubernetes.gang_kinds import Gang, GangMarks, gang_of
+from healthd.remediation.orchestrators.kubernetes.gang_kinds import Gang, GangLabels, gang_of
 
 
-def gangs_to_see(plans: Sequence[Plan], rules: Sequence[EvictionRule], marks: GangMarks) -> tuple[Gang, ...]:
+def gangs_to_see(plans: Sequence[Plan], rules: Sequence[EvictionRule], marks: GangLabels) -> tuple[Gang, ...]:
     """The gangs whose members must be known before these plans are carried out."""
     leaving = [plan for plan in plans if plan.fate is Fate.EVICT and _mode(plan, rules) is not GangMode.MEMBERS]
     found = dict.fromkeys(gang_of(plan.pod, marks) for plan in leaving)
@@ -38,7 +38,7 @@ def with_gangs(
     plans: Sequence[Plan],
     members: Mapping[Gang, Collection[Pod]],
     rules: Sequence[EvictionRule],
-    marks: GangMarks,
+    marks: GangLabels,
     *,
     drain: Drain,
     now: datetime,

@@ -38,7 +38,7 @@ class Lease:
         return {*self.texts, *self.odd}
 
 
-class OldMarks:
+class OldRecords:
     """``namespace``: of the Lease. Once it was found missing it is not asked for again."""
 
     def __init__(self, api: KubeApi, namespace: str, pause: Callable[[float], object] = lambda _: None) -> None:

@@ -41,11 +41,11 @@ from healthd.remediation.orchestrators.kubernetes.budget import Budget
 from healthd.remediation.orchestrators.kubernetes.gpu_clients import resumed_patch
 from healthd.remediation.orchestrators.kubernetes.health import NodeHealths
 from healthd.remediation.orchestrators.kubernetes.node import Held, KubeNode
-from healthd.remediation.orchestrators.kubernetes.old_records import OldMarks
+from healthd.remediation.orchestrators.kubernetes.old_records import OldRecords
 from healthd.remediation.orchestrators.kubernetes.plugin import asking_patch
 from healthd.remediation.orchestrators.kubernetes.pod_resources import GPU_RESOURCES, SOCKET, pods_with
 from healthd.remediation.orchestrators.kubernetes.signals import SIGNALS
-from healthd.remediation.ports import FleetSnapshot, HeldNode, Mark, NodeView, ScopeSnapshot, Slot
+from healthd.remediation.ports import FleetSnapshot, HeldNode, NodeRecord, NodeView, ScopeSnapshot, Slot
 
 RECORDS_S = 60.0
 """How old the handoff records of others may be for a node that waits for room in the budget."""
@@ -104,7 +104,7 @@ class KubernetesOrchestrator:
         self._counts_age_s, self._clock, self._sleep, self._chance = counts_age_s, clock, sleep, chance
         self._lately_s, self._lately = lately_s, dict[tuple[ResourceKind, str], tuple[float, dict[str, Any]]]()
         self._healths = NodeHealths(api, self._pause)
-        self._old_marks = OldMarks(api, namespace, self._pause)
+        self._old_marks = OldRecords(api, namespace, self._pause)
         self._scopes: tuple[str, ...] = ()
         self._limits: dict[str, int] = {}
         self._records_then: tuple[float, dict[str, str]] = (float("-inf"), {})
@@ -139,7 +139,7 @@ class KubernetesOrchestrator:
             out=_out(first) | own,
             total=first.total,
             scopes=tuple(ScopeSnapshot(scope=each.scope, out=_out(each) | own, total=each.total) for each in others),
-            marks=tuple(Mark(node=name, text=text) for name, text in sorted(self._records(budgets).items())),
+            marks=tuple(NodeRecord(node=name, text=text) for name, text in sorted(self._records(budgets).items())),
             held=tuple(
                 HeldNode(node=claim.node, text=claim.text, stamp=claim.stamp)
                 for claim in sorted(first.claims.values(), key=lambda claim: claim.node)

@@ -22,7 +22,7 @@ import msgspec
 from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.core.model import Action, Decision, Refusal, Step
 from healthd.remediation.decide.case import Case
-from healthd.remediation.decide.handoff import CaseMark, PastRepair, is_ahead, parse
+from healthd.remediation.decide.handoff import HandoffRecord, PastRepair, is_ahead, parse
 from healthd.remediation.orchestrators.kubernetes.conditions import LONGEST_RETRY_S, RETRY_S
 from healthd.remediation.orchestrators.kubernetes.labels import GAP_S, Labels, NodeState
 from healthd.remediation.orchestrators.kubernetes.node import rfc3339
@@ -35,7 +35,7 @@ _AWARE = Annotated[datetime, msgspec.Meta(tz=True)] | None
 _CAMEL = {"given_up": "givenUp"}  # the one field of two words
 _FIELDS: Mapping[str, tuple[str, Any]] = {
     _CAMEL.get(name, name): (name, _AWARE if kind == datetime | None else kind)
-    for name, kind in get_type_hints(CaseMark).items()
+    for name, kind in get_type_hints(HandoffRecord).items()
     if name != "history"
 }
 _PAST = {each.name for each in fields(PastRepair)}
@@ -87,11 +87,11 @@ class NodeHealth(msgspec.Struct, frozen=True, kw_only=True):
 class ReadRecord:
     """A record, read. ``odd``: what of it no healthd of this version writes, in words; "" for nothing."""
 
-    mark: CaseMark
+    mark: HandoffRecord
     odd: str
 
 
-def record_of(mark: CaseMark) -> dict[str, Any]:
+def record_of(mark: HandoffRecord) -> dict[str, Any]:
     """A handoff record as fields; what it does not say is not there."""
     told = msgspec.to_builtins(mark)
     history = [{name: value for name, value in each.items() if value} for each in told.pop("history")]
@@ -103,7 +103,7 @@ def read_record(record: Any, now: datetime | None = None) -> ReadRecord:
     """The handoff record in these fields. ``now``: times that are ahead of it are odd; they stay, and whoever counts
     leaves them out, see ``marks.by_now``."""
     if not isinstance(record, Mapping):
-        return ReadRecord(mark=CaseMark(), odd="it is no record")
+        return ReadRecord(mark=HandoffRecord(), odd="it is no record")
     odd = sorted(str(name) for name in record if name not in FIELDS)
     known: dict[str, Any] = {}
     for name, (own, kind) in _FIELDS.items():
@@ -112,15 +112,15 @@ def read_record(record: Any, now: datetime | None = None) -> ReadRecord:
         except msgspec.ValidationError:
             odd.append(name)
     history, odd_entries = _history(record.get("history", []))
-    mark = CaseMark(**known, history=history)
+    mark = HandoffRecord(**known, history=history)
     ahead = ["a time that is ahead"] if now is not None and any(is_ahead(at, now) for at in _times(mark)) else []
     return ReadRecord(mark=mark, odd=", ".join([*odd, *odd_entries, *ahead]))
 
 
 def text_of(record: Any) -> str:
     """A record as the line of text that the ports speak, or "" for one that says nothing."""
-    mark = read_record(record).mark if record is not None else CaseMark()
-    return "" if mark == CaseMark() else mark.text
+    mark = read_record(record).mark if record is not None else HandoffRecord()
+    return "" if mark == HandoffRecord() else mark.text
 
 
 def record_patch(node: str, text: str) -> dict[str, Any]:
@@ -261,7 +261,9 @@ class _RecordPage(msgspec.Struct, frozen=True):
 
 
 _READS_PAGE = msgspec.json.Decoder(_RecordPage)
-_KNOWN = [msgspec.json.Decoder(kind) for kind in (_Thing, HealthStatus, CaseMark)]  # made by one thread, see kube_node
+_KNOWN = [
+    msgspec.json.Decoder(kind) for kind in (_Thing, HealthStatus, HandoffRecord)
+]  # made by one thread, see kube_node
 
 
 def _made(thing: _Thing) -> NodeHealth:
@@ -298,6 +300,6 @@ def _past(entry: Any) -> PastRepair | None:
     return None if is_odd else past
 
 
-def _times(mark: CaseMark) -> list[datetime]:
+def _times(mark: HandoffRecord) -> list[datetime]:
     own = [value for each in fields(mark) if isinstance(value := getattr(mark, each.name), datetime)]
     return [*own, *(each.at for each in mark.history), *(each.back for each in mark.history if each.back is not None)]

@@ -29,7 +29,7 @@ from healthd.remediation.orchestrators.slurm.slots import (
     parse_slots,
     slot_name,
 )
-from healthd.remediation.ports import FleetSnapshot, HeldNode, Hold, Mark, NodeView, ScopeSnapshot, Slot, is_drain
+from healthd.remediation.ports import FleetSnapshot, HeldNode, Hold, NodeRecord, NodeView, ScopeSnapshot, Slot, is_drain
 from healthd.sources.command import TRUNCATED, find_tool, run_command
 
 # sinfo -O with a suffix and no size pads nothing and cuts nothing (sinfo(1): "type[:[.][size][suffix]]"). StateComplete
@@ -340,7 +340,7 @@ def parse_level(node: str, answer: str) -> FleetSnapshot:
             down |= {name} if out and _is_dead(state[1]) else set()
             partitions[name] = (label[1] or "") if label else ""
         if comment := _comment(free or fields):
-            marks.append(Mark(node=name, text=comment))
+            marks.append(NodeRecord(node=name, text=comment))
         is_drained = bool(out) and is_drain(_words(state[1]))  # 24.11 keeps the reason of a node that is back
         text = _A_REASON.match(free) if is_drained and name in asleep else None
         drained |= {name} if text is not None and is_automatic(text[1]) else set()

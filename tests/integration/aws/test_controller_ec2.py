@@ -9,7 +9,7 @@ import boto3
 import pytest
 
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import CaseMark, RequestAnswer
+from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.provisioners.autoscaling import AutoScalingProvisioner
 from healthd.remediation.provisioners.aws import Aws
@@ -30,7 +30,7 @@ class Ec2World(AskedWorld):
     def __init__(self, folder: Path, instance: str, act: Callable[[Subject], Provisioner]) -> None:
         self._act, self._instance = act, instance
         super().__init__(folder)
-        self.ask(CaseMark(case="k3", machine=instance, remedy=Remedy.REPLACE_NODE, asks=True, attempt=1))
+        self.ask(HandoffRecord(case="k3", machine=instance, remedy=Remedy.REPLACE_NODE, asks=True, attempt=1))
 
     def acts_on(self, node: str, instance: str) -> Provisioner:
         assert (node, instance) == (NODE, self._instance)

@@ -13,7 +13,7 @@ import boto3
 
 from healthd.core.model import Remedy
 from healthd.remediation.decide.fleet import that_counts
-from healthd.remediation.decide.handoff import CaseMark, RequestAnswer, parse
+from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, parse
 from tests.integration.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.integration.aws.fake_hyperpod import CLUSTER, FakeHyperPod, FakeNode
 from tests.integration.kubernetes.agent_rig import write_kubeconfig
@@ -155,7 +155,7 @@ class ControllerLife(KubeLife):
     def _asks(self) -> None:
         now = datetime.now(UTC)
         self.agent.mark(
-            CaseMark(
+            HandoffRecord(
                 case="k3v9",
                 machine=self.instance,
                 remedy=self.remedy,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import CaseMark, RequestAnswer, parse
+from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, parse
 from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
 from tests.integration.aws.aws_endpoint import REGION
 from tests.integration.aws.fake_hyperpod import CLUSTER
@@ -114,7 +114,7 @@ class AgentLife(KubeLife):
             self.is_mended()
         return True
 
-    def _is_answered(self, mark: CaseMark) -> None:
+    def _is_answered(self, mark: HandoffRecord) -> None:
         """As ``healthd controller`` answers, and HyperPod does what it was asked for."""
         self.answered += 1
         is_new = mark.remedy is Remedy.REPLACE_NODE
@@ -128,7 +128,7 @@ class AgentLife(KubeLife):
             self.boots()
             self.is_mended()
 
-    def _mark(self) -> CaseMark | None:
+    def _mark(self) -> HandoffRecord | None:
         return parse(self.stage.plane.records().get(self.node, ""))
 
     def ending(self) -> Ending:

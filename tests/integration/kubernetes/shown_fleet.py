@@ -16,7 +16,7 @@ from healthd.controller.status import status_of
 from healthd.core.model import Action, Decision, Mode, Refusal, Remedy, Step
 from healthd.remediation.controller.node_status import Standing
 from healthd.remediation.decide.case import Case
-from healthd.remediation.decide.handoff import CaseMark
+from healthd.remediation.decide.handoff import HandoffRecord
 from healthd.remediation.orchestrators.kubernetes import record as kube_record
 from healthd.remediation.orchestrators.kubernetes.budget import LEASE, counts
 from healthd.remediation.orchestrators.kubernetes.conditions import TYPES, ConditionState, WrittenCondition, patch_of
@@ -89,7 +89,7 @@ def lay_out(plane: ControlPlane, agents: Agents) -> None:
     agent = agents("n1")
     agent.claim("cluster", 0)
     agent.quarantine(REASON)
-    asked = CaseMark(case="k3v9", machine="i-1", remedy=Remedy.REPLACE_NODE, asks=True, attempt=1, asked=now)
+    asked = HandoffRecord(case="k3v9", machine="i-1", remedy=Remedy.REPLACE_NODE, asks=True, attempt=1, asked=now)
     agent.mark(asked.text)
     page = Decision(action=Action.PAGE, reason="refused: no time", refusal=Refusal.REFUSED)
     NodeHealths(agents.api("n1")).show("n1", kube_record.status_of(sick, case(now), page, HealthStatus(), now))

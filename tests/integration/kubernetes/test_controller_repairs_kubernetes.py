@@ -18,7 +18,7 @@ import boto3
 import pytest
 
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import CaseMark, RequestAnswer, parse
+from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, parse
 from healthd.remediation.orchestrators.kubernetes.eviction import LOST_S
 from healthd.remediation.orchestrators.kubernetes.old_records import MARK, MARKS
 from healthd.remediation.orchestrators.kubernetes.record import record_of
@@ -100,11 +100,13 @@ class Site:
         agent.claim("cluster", 0)
         agent.quarantine(REASON)
         agent.mark(
-            CaseMark(case="k3v9", machine=machine, remedy=remedy, asks=True, attempt=1, asked=datetime.now(UTC)).text
+            HandoffRecord(
+                case="k3v9", machine=machine, remedy=remedy, asks=True, attempt=1, asked=datetime.now(UTC)
+            ).text
         )
 
-    def mark(self, name: str) -> CaseMark:
-        return parse(self.agents(name).marked()) or CaseMark()
+    def mark(self, name: str) -> HandoffRecord:
+        return parse(self.agents(name).marked()) or HandoffRecord()
 
     def is_gone(self, name: str) -> None:
         """The machine has ended: whoever manages the Nodes takes its Node away."""
@@ -199,7 +201,7 @@ def test_what_does_not_all_stand_for_the_act_is_refused(
     if wrong == "machine":
         site.asks("n1", "i-0123456789abcdef0")
     else:
-        asked = CaseMark(
+        asked = HandoffRecord(
             case="k3v9",
             machine=machine,
             remedy=Remedy.REPLACE_NODE,
@@ -234,7 +236,7 @@ def test_the_agent_of_one_node_cannot_have_the_machine_of_another_replaced(site:
     victim = site.agents("n1")
     victim.claim("cluster", 0)
     victim.quarantine(REASON)
-    asked = CaseMark(
+    asked = HandoffRecord(
         case="k3v9", machine=machine, remedy=Remedy.REPLACE_NODE, asks=True, attempt=1, asked=datetime.now(UTC)
     )
     head = {"apiVersion": "healthd.io/v1alpha1", "kind": "NodeHealth", "metadata": {"name": "n1"}}
@@ -251,7 +253,7 @@ def test_the_agent_of_one_node_cannot_have_the_machine_of_another_replaced(site:
     rounds = rounds_of(controller)
     site.wait(lambda: rounds_of(controller) >= rounds + 3, "three more rounds")
     assert hyperpod.count("BatchReplaceClusterNodes") == 0
-    assert site.mark("n1") == CaseMark()
+    assert site.mark("n1") == HandoffRecord()
 
 
 def test_a_reboot_shows_as_another_boot_id_of_the_kubelet(site: Site, hyperpod: AwsEndpoint) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import CaseMark
+from healthd.remediation.decide.handoff import HandoffRecord
 from healthd.remediation.orchestrators.kubernetes.api import FIELD_MANAGER
 from healthd.remediation.orchestrators.kubernetes.budget import CLAIM, LEASE, LIMIT, NODES, OUT
 from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, event_of
@@ -56,7 +56,9 @@ HEALTH = {
         "waitsFor": "x",
     },
     "record": {
-        **record_of(CaseMark(case="k3v9", machine="i-1", remedy=Remedy.REBOOT_NODE, asks=True, attempt=1, asked=NOW)),
+        **record_of(
+            HandoffRecord(case="k3v9", machine="i-1", remedy=Remedy.REBOOT_NODE, asks=True, attempt=1, asked=NOW)
+        ),
         "following": ["replace_node"],
         "history": [{"act": "reboot", "at": "2026-01-01T00:00:00Z", "code": "gpu.xid.79", "outcome": "helped"}],
         "said": "not idle",

@@ -14,14 +14,14 @@ import pytest
 
 from healthd.core.errors import BackendError, BackendRefused, BackendUnknown
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import CaseMark, Helped, PastAct, PastRepair, RequestAnswer, parse
+from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair, RequestAnswer, parse
 from healthd.remediation.orchestrators.kubernetes.afar import KubeNodeAfar
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, connect
 from healthd.remediation.orchestrators.kubernetes.health import NO_CRD, NodeHealths
 from healthd.remediation.orchestrators.kubernetes.old_records import MARK, MARKS, marked_with
 from healthd.remediation.orchestrators.kubernetes.record import HealthStatus, record_of, text_of
 from healthd.remediation.orchestrators.kubernetes.transport import Pace
-from healthd.remediation.ports import Mark, Slot
+from healthd.remediation.ports import NodeRecord, Slot
 from tests.integration.kubernetes.agent_rig import Agents, add_leases, install_resource
 from tests.integration.kubernetes.control_plane import HEALTHS, LEASES, NAMESPACE, ControlPlane
 from tests.integration.kubernetes.fleet_controller import Fleet, Start
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.kubernetes
 NOW = datetime.now(UTC).replace(microsecond=0)
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/nodehealths.healthd.io"
 AS_AGENT = "?fieldManager=healthd-agent"
-REQUEST = CaseMark(
+REQUEST = HandoffRecord(
     case="k3v9",
     machine="i-0123456789abcdef0@2026-11-20T00:00:00+00:00",
     remedy=Remedy.REPLACE_NODE,
@@ -92,7 +92,7 @@ def test_what_one_leaves_the_other_reads(control_plane: ControlPlane, controller
     agent.mark("healthd case=k3w1")
     assert (controller.marked(), agent.level().marks) == (
         "healthd case=k3w1",
-        (Mark(node="n1", text="healthd case=k3w1"),),
+        (NodeRecord(node="n1", text="healthd case=k3w1"),),
     )
     agent.mark("")
     assert (controller.marked(), agent.level().marks, control_plane.health("n1")) == ("", (), {})
@@ -295,7 +295,7 @@ def test_of_a_node_that_is_gone_the_record_that_counts_stays_and_the_rest_goes(
     control_plane.wait(lambda: there() == ["n1", "n4"], 20, f"n2 and n3 to go; there are {there()}")
     control_plane.wait(lambda: "status" not in control_plane.health("n1"), 10, "what was shown of n1 to go")
     left = parse(text_of(control_plane.record("n1")))
-    assert left == CaseMark(
+    assert left == HandoffRecord(
         replaced=NOW, history=(replaced,), driver=REQUEST.driver, kernel=REQUEST.kernel, image=REQUEST.image
     )
     assert control_plane.health("n4")["status"]["state"] == "held"

@@ -16,7 +16,7 @@ from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, ResourceKind
 from healthd.remediation.orchestrators.kubernetes.budget import COUNTED, LIMIT, counts
 from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
-from healthd.remediation.ports import HeldNode, Mark, Slot
+from healthd.remediation.ports import HeldNode, NodeRecord, Slot
 from tests.integration.kubernetes.agent_rig import Agents, add_leases, note
 from tests.integration.kubernetes.control_plane import ControlPlane
 
@@ -365,7 +365,10 @@ def test_marks_are_of_the_node_and_for_all_to_see(control_plane: ControlPlane, a
     add_leases(control_plane)
     for one in (first, second):
         one.mark("healthd case=1")
-    assert first.level().marks == (Mark(node="n1", text="healthd case=1"), Mark(node="n2", text="healthd case=1"))
+    assert first.level().marks == (
+        NodeRecord(node="n1", text="healthd case=1"),
+        NodeRecord(node="n2", text="healthd case=1"),
+    )
     first.mark("")
     assert (first.marked(), second.marked()) == ("", "healthd case=1")
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from healthd.core.check import discover
-from healthd.remediation.decide.handoff import CaseMark, parse
+from healthd.remediation.decide.handoff import HandoffRecord, parse
 from healthd.state.store import Store
 from tests.imds import Imds
 from tests.integration.aws.aws_endpoint import REGION, AwsEndpoint
@@ -181,8 +181,8 @@ class ControllerLab:
         self.controllers.append(controller)
         return controller
 
-    def mark(self, name: str) -> CaseMark:
-        return parse(self.slurm.shows(name, "Comment")) or CaseMark()
+    def mark(self, name: str) -> HandoffRecord:
+        return parse(self.slurm.shows(name, "Comment")) or HandoffRecord()
 
     def replaced(self) -> int:
         return self.aws.count("BatchReplaceClusterNodes")

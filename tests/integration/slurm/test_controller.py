@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from healthd.core.model import Remedy
-from healthd.remediation.decide.handoff import CaseMark, RequestAnswer
+from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer
 from tests.integration.prometheus.prometheus_server import promtool
 from tests.integration.slurm.controller_lab import ControllerLab, RunningController
 from tests.integration.slurm.slurm_lab import SlurmLab
@@ -216,7 +216,7 @@ def falls_silent(lab: ControllerLab, name: str) -> None:
     """Our place and our drain, a mark that says that its reboot should be over long ago, with nothing behind it, and no
     slurmd."""
     since = datetime.now(UTC) - timedelta(seconds=700)
-    mark = CaseMark(case="f0f0f0f0", machine=lab.instance(name), remedy=Remedy.REBOOT_NODE, asked=since, attempt=1)
+    mark = HandoffRecord(case="f0f0f0f0", machine=lab.instance(name), remedy=Remedy.REBOOT_NODE, asked=since, attempt=1)
     slot = ("reservationname=healthd-cluster-0", f"nodes={name}", "starttime=now", "duration=UNLIMITED", "users=root")
     lab.slurm.scontrol("create", "reservation", *slot, "flags=MAINT,IGNORE_JOBS,STATIC_ALLOC")
     lab.slurm.update(name, "state=drain", "reason=healthd: gpu.xid.79 gpu:0 [f0f0f0f0]")

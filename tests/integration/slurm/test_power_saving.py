@@ -13,7 +13,7 @@ import pytest
 from healthd.core.errors import BackendRefused
 from healthd.core.model import Mode
 from healthd.remediation.decide.fleet import TakeSlot, plan, scopes_of
-from healthd.remediation.decide.handoff import CaseMark, parse
+from healthd.remediation.decide.handoff import HandoffRecord, parse
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.engine.absent import AbsentNodes
 from healthd.remediation.engine.turns import Patience
@@ -66,7 +66,7 @@ def asleep(slurm_lab_factory: Callable[..., SlurmLab]) -> Iterator[SlurmLab]:
         _of(lab, name).claim("cluster", index)
     _of(lab, "n0001").quarantine(TEXT)
     lab.update("n0003", "state=drain", f"reason={OPERATORS}")
-    _of(lab, "n0001").mark(CaseMark(case="abcd1234", code="gpu.xid.79").text)
+    _of(lab, "n0001").mark(HandoffRecord(case="abcd1234", code="gpu.xid.79").text)
     sleepers = {"n0001", "n0002", "n0003"}
     lab.wait(
         lambda: _of(lab, "n0004").level().asleep == sleepers and _is_down(lab), 60, "three nodes to be powered down"

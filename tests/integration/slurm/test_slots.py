@@ -11,7 +11,7 @@ from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
 from healthd.remediation.decide.fleet import Go, Settle, WaitForSlot
 from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
-from healthd.remediation.ports import Mark, ScopeSnapshot, Slot
+from healthd.remediation.ports import NodeRecord, ScopeSnapshot, Slot
 from tests.integration.slurm.slurm_lab import SlurmLab
 
 pytestmark = pytest.mark.slurm
@@ -179,9 +179,9 @@ def test_the_level_shows_partitions_and_marks(slurm: SlurmLab) -> None:
     orchestrator.quarantine(TEXT)
     level = orchestrator.level()
     assert level.scopes == (ScopeSnapshot(scope="main", out=frozenset({NODE, OTHER}), total=8),)
-    assert Mark(node=NODE, text="healthd replaced=1795226977 id=k3") in level.marks
+    assert NodeRecord(node=NODE, text="healthd replaced=1795226977 id=k3") in level.marks
     orchestrator.release(resume=False)
-    assert Mark(node=NODE, text="healthd replaced=1795226977 id=k3") in orchestrator.level().marks
+    assert NodeRecord(node=NODE, text="healthd replaced=1795226977 id=k3") in orchestrator.level().marks
     orchestrator.mark("")
     assert NODE not in {mark.node for mark in orchestrator.level().marks}
 
