@@ -35,14 +35,14 @@ from bench.measure import cpu_ms, percentile, skipped, write_down
 from healthd.agent.engine_parts import fleet_of, kept_of
 from healthd.core.errors import BackendError
 from healthd.core.model import Clearance, Component, Diagnosis, Event, Mode, Remedy, Severity
-from healthd.remediation.decide.case import Case
 from healthd.remediation.decide.fleet import out_limit
 from healthd.remediation.decide.ledger import Bounds
 from healthd.remediation.decide.policy import Rules
+from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.engine.dependencies import Parts
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.slots import SlotKeeper
-from healthd.remediation.engine.turns import Patience
+from healthd.remediation.engine.step_result import Patience
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.ports import FleetSnapshot, Slot
 from healthd.sim.cluster import FakeProvisioner, FakeResetter
@@ -108,7 +108,7 @@ def cluster(count: int) -> SlurmLab:
 def one_storm(lab: SlurmLab, count: int, kills: int, *, known: bool, same: bool, seed: int) -> dict[str, Any]:
     """All nodes fail, groups are killed and come back, until every agent has decided and settled."""
     for kind in (
-        Case,
+        Remediation,
         FleetSnapshot,
     ):  # what msgspec learns of a type it must not learn in 25 threads at once: it crashes
         msgspec.json.Decoder(kind)
@@ -324,11 +324,11 @@ class OneFile:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def open_case(self) -> Case | None:
+    def open_case(self) -> Remediation | None:
         """The case that was written last."""
         if not self._path.exists():
             return None
-        case = msgspec.json.decode(self._path.read_bytes(), type=Case)
+        case = msgspec.json.decode(self._path.read_bytes(), type=Remediation)
         return case if case.is_open else None
 
     def knows(self, case_id: str) -> bool:
@@ -336,7 +336,7 @@ class OneFile:
         case = self.open_case()
         return case is not None and case.id == case_id
 
-    def save_case(self, case: Case, event: Event) -> None:
+    def save_case(self, case: Remediation, event: Event) -> None:
         """Written beside, then renamed: whoever is killed leaves the old one or the new one."""
         beside = self._path.with_suffix(".new")
         beside.write_bytes(msgspec.json.encode(case))

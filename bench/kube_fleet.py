@@ -23,12 +23,12 @@ import msgspec
 
 from bench.bench_fleet import OneFault, OneFile
 from healthd.core.model import Mode, Outcome, Result, Status
-from healthd.remediation.decide.case import Case
 from healthd.remediation.decide.policy import Rules
+from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.engine.dependencies import Parts
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.slots import SlotKeeper
-from healthd.remediation.engine.turns import Patience
+from healthd.remediation.engine.step_result import Patience
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, connect
 from healthd.remediation.orchestrators.kubernetes.opening import BURST, RATE_PER_S
 from healthd.remediation.orchestrators.kubernetes.orchestrator import Fence, KubernetesOrchestrator
@@ -136,7 +136,7 @@ def _engine(orchestrator: KubernetesOrchestrator, node: str, folder: Path, agent
 
 def simulated(plane: ControlPlane, nodes: Sequence[str], folder: Path) -> list[Agent]:
     """Their agents, connected to nothing yet."""
-    for kind in (Case, FleetSnapshot):  # what msgspec learns of a type it must not learn in many threads at once
+    for kind in (Remediation, FleetSnapshot):  # what msgspec learns of a type it must not learn in many threads at once
         msgspec.json.Decoder(kind)
     with ThreadPoolExecutor(8) as pool:
         return list(pool.map(lambda node: Agent(plane, node, folder / node), nodes))

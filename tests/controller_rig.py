@@ -14,10 +14,10 @@ from healthd.core.errors import BackendBusy
 from healthd.core.model import Mode, Remedy, Step
 from healthd.remediation.controller.controller import Controller
 from healthd.remediation.controller.node_status import Standing
-from healthd.remediation.decide.case import Phase
 from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, parse
 from healthd.remediation.decide.policy import Rules
-from healthd.remediation.engine.turns import Patience
+from healthd.remediation.decide.remediation import Phase
+from healthd.remediation.engine.step_result import Patience
 from healthd.remediation.ports import Provisioner
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator, FakeProvisioner
 from healthd.state.store import Store

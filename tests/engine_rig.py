@@ -17,17 +17,17 @@ from healthd.core.errors import StoreError
 from healthd.core.model import Clearance, ClearsBy, Component, Finding, Mode, Outcome, Remedy, Result, Severity, Step
 from healthd.core.node import Node
 from healthd.judge.clock import ClockWatch, was_set
-from healthd.remediation.decide.case import Phase
 from healthd.remediation.decide.commands import Obeyed, Order, Verb
 from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.decide.handoff import Versions
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.policy import Rules
+from healthd.remediation.decide.remediation import Phase
 from healthd.remediation.engine.dependencies import Parts
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.heartbeat import Beat
 from healthd.remediation.engine.slots import SlotKeeper
-from healthd.remediation.engine.turns import Patience
+from healthd.remediation.engine.step_result import Patience
 from healthd.remediation.ports import Orchestrator
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator, FakeProvisioner, FakeResetter, FakeUpdate
 from healthd.state.monitor import Monitor

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from healthd.core.errors import BackendRefused, BackendUnknown, StoreError
 from healthd.core.model import Event, Remedy, Step
-from healthd.remediation.decide.case import Case
+from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.engine.repairs import Resetter
 from healthd.remediation.ports import FleetSnapshot, NodeView, Orchestrator, Provisioner, Slot, StateOwner
 from healthd.state.store import Store
@@ -178,13 +178,13 @@ class WiredCases:
     inner: Store
     wire: Wire
 
-    def open_case(self) -> Case | None:
+    def open_case(self) -> Remediation | None:
         return self.inner.open_case()
 
     def knows(self, case_id: str) -> bool:
         return self.inner.knows(case_id)
 
-    def save_case(self, case: Case, event: Event) -> None:
+    def save_case(self, case: Remediation, event: Event) -> None:
         self.wire.around("save", lambda: self.inner.save_case(case, event))
 
 
@@ -217,8 +217,8 @@ class WiredKept:
     def __init__(self, store: Store, wire: Wire) -> None:
         self._store, self._wire = store, wire
 
-    def cases(self) -> tuple[Case, ...]:
+    def cases(self) -> tuple[Remediation, ...]:
         return self._store.cases()
 
-    def save_case(self, case: Case, event: Event) -> None:
+    def save_case(self, case: Remediation, event: Event) -> None:
         self._wire.around("save", lambda: self._store.save_case(case, event))

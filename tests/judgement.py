@@ -32,7 +32,7 @@ from healthd.core.model import (
 from healthd.core.node import KernelRecord
 from healthd.judge.history import Fault, History, observe
 from healthd.judge.trends import Baseline
-from healthd.remediation.decide.case import Case
+from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.rules import REBOOT
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -135,9 +135,9 @@ def diagnosis(remedy: Remedy = Remedy.RESET_GPU, component: Component = GPU[0], 
     return replace(plain, **changes)
 
 
-def a_case(**changes: Any) -> Case:
+def a_case(**changes: Any) -> Remediation:
     """The case of a GPU off the bus, before its first step."""
-    plain = Case(
+    plain = Remediation(
         id="c1",
         opened=START,
         since=START,

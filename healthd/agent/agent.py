@@ -30,7 +30,7 @@ from healthd.observe import journal
 from healthd.observe.checkup import Checkup, boot_id_or_unknown
 from healthd.observe.evidence import save_bundle
 from healthd.observe.report import as_data
-from healthd.remediation.decide.case import Case
+from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.rules import Policy
 from healthd.remediation.engine.absent import AbsentNode, AbsentNodes, AbsentWatch
 from healthd.remediation.engine.engine import Engine
@@ -366,7 +366,7 @@ def kernel_needles(checks: Mapping[str, Check], settings: Mapping[str, CheckConf
     return tuple(sorted(needle.encode() for needle in needles))
 
 
-def collect_evidence(agent: Agent, case: Case) -> str:
+def collect_evidence(agent: Agent, case: Remediation) -> str:
     """Save what is known about the node before a repair changes it. Returns where, and what could not be had."""
     config = agent.config
     return save_bundle(

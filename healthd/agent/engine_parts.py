@@ -25,17 +25,17 @@ from healthd.core.model import NODE, Outcome
 from healthd.core.node import CommandResult
 from healthd.judge.own_reset import OwnResets
 from healthd.observe.checkup import Checkup
-from healthd.remediation.decide.case import Case
 from healthd.remediation.decide.handoff import Versions
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.policy import Rules
+from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.rules import Policy, by_label
 from healthd.remediation.engine.dependencies import Parts
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.gpu_reset import GpuReset
 from healthd.remediation.engine.heartbeat import Beat
 from healthd.remediation.engine.slots import SlotKeeper
-from healthd.remediation.engine.turns import Patience
+from healthd.remediation.engine.step_result import Patience
 from healthd.remediation.policy_files import bounds_of
 from healthd.remediation.ports import FleetSnapshot, Orchestrator, Provisioner
 from healthd.remediation.provisioners.opening import open_provisioner
@@ -61,7 +61,7 @@ def make_engine(
     store: Store,
     orchestrator: Orchestrator,
     policy: Policy,
-    collect: Callable[[Case], str],
+    collect: Callable[[Remediation], str],
     run: Callable[..., CommandResult] = run_command,
     after_reset: Callable[[], None] = lambda: None,
     beat: Beat | None = None,
@@ -75,7 +75,7 @@ def make_engine(
     beat, cluster = beat or Beat(), cluster_of(config, orchestrator)
     run = beat.announcing(run)
 
-    def announced(case: Case) -> str:
+    def announced(case: Remediation) -> str:
         beat(config.evidence.timeout_s)  # its commands run side by side, in threads of their own
         return collect(case)
 

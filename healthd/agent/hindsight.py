@@ -16,7 +16,7 @@ from healthd.core.errors import SourceError
 from healthd.core.model import ClearsBy
 from healthd.core.node import Tree
 from healthd.observe.checkup import Checkup
-from healthd.remediation.decide.case import ORDERED
+from healthd.remediation.decide.remediation import ORDERED
 from healthd.sources.identity import boot_time
 from healthd.sources.journal import JournalBatch, read_kernel_since
 

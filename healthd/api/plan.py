@@ -14,9 +14,9 @@ from healthd.core.errors import BackendError, HealthdError
 from healthd.core.model import Action, Diagnosis, Mode, Refusal, Step
 from healthd.judge.acknowledge import in_words
 from healthd.observe.report import diagnosis_data, printable
-from healthd.remediation.decide.case import Case, End
 from healthd.remediation.decide.commands import only_out
 from healthd.remediation.decide.policy import Considered, Rules
+from healthd.remediation.decide.remediation import End, Remediation
 from healthd.remediation.decide.rules import STEPS
 from healthd.remediation.engine.engine import Engine
 
@@ -53,7 +53,7 @@ def _operator(engine: Engine) -> str:
     return decision.reason if is_wanted and decision.diagnosis is None else ""
 
 
-def case_plan(case: Case, rules: Rules, opted_out: str = "") -> dict[str, Any]:
+def case_plan(case: Remediation, rules: Rules, opted_out: str = "") -> dict[str, Any]:
     """Where an open case stands, and what comes next in it."""
     return {
         "id": case.id,
@@ -73,7 +73,7 @@ def case_plan(case: Case, rules: Rules, opted_out: str = "") -> dict[str, Any]:
     }
 
 
-def paused_by(case: Case, rules: Rules, opted_out: str = "") -> str:
+def paused_by(case: Remediation, rules: Rules, opted_out: str = "") -> str:
     """Why nothing is done for an open case now, although it is not given up; "" where something is. A person's order is
     carried out in any mode, but not on a node that is opted out."""
     if opted_out := opted_out or rules.opted_out:
@@ -81,7 +81,7 @@ def paused_by(case: Case, rules: Rules, opted_out: str = "") -> str:
     return "observe mode" if rules.mode is Mode.OBSERVE and not case.by_order else ""
 
 
-def entry(each: Considered, case: Case | None, acknowledged: str = "", *, paused: str = "") -> dict[str, Any]:
+def entry(each: Considered, case: Remediation | None, acknowledged: str = "", *, paused: str = "") -> dict[str, Any]:
     """One diagnosis and what would be done about it. While a case is open, nothing new is decided.
 
     ``paused``: why nothing is done for that case now.
@@ -135,7 +135,7 @@ def _entry_lines(plan: dict[str, Any]) -> Iterator[str]:
         yield f"  seen        {plan['acknowledged']}"
 
 
-def _case_words(case: Case, rules: Rules, opted_out: str) -> str:
+def _case_words(case: Remediation, rules: Rules, opted_out: str) -> str:
     """``[c1] gpu.xid.79 on gpu:… at wait_idle since …; then collect, reboot, verify, release``."""
     words = f"[{case.id}] {case.code} on {case.component} at {case.step} since {_time(case.since)}"
     if case.end is End.FAILED:
@@ -158,12 +158,12 @@ def _opted_out_now(engine: Engine) -> tuple[str, str]:
         return engine.opted_out(), str(error)
 
 
-def _if_it_does_not_help(case: Case) -> str:
+def _if_it_does_not_help(case: Remediation) -> str:
     larger = [remedy for remedy in case.ladder[1:] if remedy in STEPS]
     return f"; if that does not help {', then '.join(larger)}" if larger else ""
 
 
-def _held_by_case(case: Case, diagnosis: Diagnosis, paused: str) -> str:
+def _held_by_case(case: Remediation, diagnosis: Diagnosis, paused: str) -> str:
     if case.code in (diagnosis.code, *diagnosis.codes) and case.component in diagnosis.component.all_names():
         if case.end is End.FAILED:
             return f"case {case.id} is open for it, and was given up: {case.note}"

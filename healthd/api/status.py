@@ -23,7 +23,7 @@ from healthd.checklib.tables import instance_profile
 from healthd.core.errors import StoreError
 from healthd.core.model import Event, Status, Step
 from healthd.observe.report import CheckView, as_data, diagnosis_data, printable
-from healthd.remediation.decide.case import Case
+from healthd.remediation.decide.remediation import Remediation
 
 SCHEMA = "healthd.status/v1"
 _TRAIL = 300
@@ -129,7 +129,7 @@ def _more(agent: Agent, view: CheckView) -> dict[str, Any]:
     }
 
 
-def _case_data(agent: Agent, case: Case | None, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+def _case_data(agent: Agent, case: Remediation | None, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     if case is None or agent.engine is None:
         return None
     opted_out, rules = agent.engine.opted_out(), agent.engine.rules
@@ -157,7 +157,7 @@ def _case_data(agent: Agent, case: Case | None, parts: Sequence[Mapping[str, Any
     }
 
 
-def _open_case(agent: Agent) -> tuple[Case | None, str]:
+def _open_case(agent: Agent) -> tuple[Remediation | None, str]:
     try:
         return (agent.store.open_case() if agent.store else None), ""
     except StoreError as error:

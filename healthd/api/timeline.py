@@ -16,7 +16,7 @@ from typing import Any
 from healthd.core.errors import StoreError
 from healthd.core.model import Event
 from healthd.observe.report import printable
-from healthd.remediation.decide.case import Case
+from healthd.remediation.decide.remediation import Remediation
 from healthd.state.store import SCHEMA_VERSION, Store
 
 SCHEMA = "healthd.history/v1"
@@ -30,7 +30,7 @@ class Trail:
     """
 
     events: tuple[Event, ...]
-    cases: tuple[Case, ...] = ()
+    cases: tuple[Remediation, ...] = ()
     cut: str = ""
 
 
@@ -117,7 +117,7 @@ def _evidence_lines(data: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"{'':31}{name}: {value}" for name, value in evidence.items())
 
 
-def _case_line(case: Case) -> str:
+def _case_line(case: Remediation) -> str:
     steps = ", ".join(case.steps)
     if case.end is None:
         state = f"open, at {case.step} since {case.since:%Y-%m-%d %H:%M:%S}"
@@ -127,7 +127,7 @@ def _case_line(case: Case) -> str:
     return _line(case.opened, "case", words)
 
 
-def _case_data(case: Case) -> dict[str, Any]:
+def _case_data(case: Remediation) -> dict[str, Any]:
     return {
         "id": case.id,
         "code": case.code,

@@ -20,7 +20,7 @@ from healthd.api.wire import Reply
 from healthd.cli.output import progress
 from healthd.core.errors import HealthdError
 from healthd.core.model import Event
-from healthd.remediation.decide.case import Case, End
+from healthd.remediation.decide.remediation import End, Remediation
 from healthd.sim.machine import SimulatedMachine
 from healthd.state.store import Store
 
@@ -106,7 +106,7 @@ class _Show:
             time.sleep(0.2)
         raise AssertionError("unreachable: the deadline raises")
 
-    def _wait_for_the_end(self) -> Case:
+    def _wait_for_the_end(self) -> Remediation:
         while self._time_is_left("the case ends"):
             if self._machine.reboot_is_wanted:
                 self._power_cycle()
@@ -132,7 +132,7 @@ class _Show:
             raise DemoError(f"the daemon ended with {code}: {(self._machine.folder / 'log').read_text()[-2000:]}")
         return True
 
-    def _audit(self) -> tuple[tuple[Event, ...], tuple[Case, ...]]:
+    def _audit(self) -> tuple[tuple[Event, ...], tuple[Remediation, ...]]:
         path = self._machine.state_dir / "healthd.db"
         if not path.exists():
             return (), ()

@@ -13,7 +13,7 @@ from healthd.remediation.controller.node_status import Reckoning
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.rules import FEATURE
 from healthd.remediation.engine.repairs import Door
-from healthd.remediation.engine.turns import Patience
+from healthd.remediation.engine.step_result import Patience
 from healthd.remediation.ports import Provisioner
 from healthd.sources.identity import metadata_endpoint
 from healthd.sources.imds import MetadataSource

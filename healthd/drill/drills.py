@@ -22,7 +22,7 @@ from healthd.drill.injection import prepare
 from healthd.drill.rehearsal import Heard, Rehearsal, Stage
 from healthd.observe.checkup import Checkup
 from healthd.observe.idle import why_not_idle
-from healthd.remediation.decide.case import Case
+from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.ports import Orchestrator
 
@@ -40,7 +40,7 @@ class Drills:
         checkup: Checkup,
         engine: Engine,
         orchestrator: Orchestrator | None,
-        open_case: Callable[[], Case | None],
+        open_case: Callable[[], Remediation | None],
         inject: Callable[[str], None],
         wake: Callable[[], None],
         say: Callable[..., None],

@@ -33,9 +33,9 @@ from healthd.drill.injection import Injection
 from healthd.judge.diagnose import diagnose
 from healthd.judge.history import Change, Fault, observe
 from healthd.observe.checkup import Checkup
-from healthd.remediation.decide.case import Case
 from healthd.remediation.decide.fleet import out_limit
 from healthd.remediation.decide.policy import Considered
+from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.engine.engine import Engine
 
 _TICK_S = 5.0
@@ -61,7 +61,7 @@ class Stage:
 
     checkup: Checkup
     engine: Engine
-    open_case: Callable[[], Case | None]
+    open_case: Callable[[], Remediation | None]
     inject: Callable[[str], None]
     wake: Callable[[], None]
 

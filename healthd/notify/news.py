@@ -17,7 +17,7 @@ from healthd.core.model import SEVERITY_RANK, Action, Decision, Diagnosis, Refus
 from healthd.judge.acknowledge import in_words
 from healthd.judge.clock import moved
 from healthd.judge.history import Fault
-from healthd.remediation.decide.case import Case, End
+from healthd.remediation.decide.remediation import End, Remediation
 from healthd.remediation.decide.rules import roots_of
 
 LASTS_S = 15.0
@@ -122,9 +122,9 @@ def topics(
     diagnoses: Iterable[Diagnosis],
     acknowledged: Iterable[Diagnosis],
     decision: Decision | None,
-    case: Case | None,
+    case: Remediation | None,
     least: Severity,
-    ended: Case | None = None,
+    ended: Remediation | None = None,
     faults: Iterable[Fault] = (),
 ) -> tuple[Topic, ...]:
     """What is worth telling: faults of ``least`` severity or worse, acknowledged ones as that; a node that cannot be
@@ -212,7 +212,7 @@ def _symptoms(diagnoses: Sequence[Diagnosis], faults: Iterable[Fault]) -> Iterat
             yield Topic(key=key, words=words, last=True)
 
 
-def _replaced(case: Case | None, keys: Container[str]) -> Iterator[Topic]:
+def _replaced(case: Remediation | None, keys: Container[str]) -> Iterator[Topic]:
     """The fault for which a machine was replaced: the new one has an empty disk, and is to say that it is over."""
     if case is None or Step.REPLACE not in case.steps or case.index <= case.steps.index(Step.REPLACE):
         return
@@ -223,7 +223,7 @@ def _replaced(case: Case | None, keys: Container[str]) -> Iterator[Topic]:
         )
 
 
-def _node(decision: Decision | None, case: Case | None, ended: Case | None) -> Iterator[Topic]:
+def _node(decision: Decision | None, case: Remediation | None, ended: Remediation | None) -> Iterator[Topic]:
     """The node's own state: out by our act, kept out by another owner or a drain of ours without a case, or how our
     part in it ended."""
     refusal = decision.refusal if decision is not None else None
@@ -249,18 +249,18 @@ def _node(decision: Decision | None, case: Case | None, ended: Case | None) -> I
         yield Topic(key=NODE_KEY, words=words, cause=_story(ended), last=True, stays_out=stays_out)
 
 
-def _story(case: Case) -> str:
+def _story(case: Remediation) -> str:
     """What makes an outage another one. On a node that the cluster drained by itself, a fault that comes and goes opens
     a case each time: that is one story."""
     return f"the cluster's own drain, {case.code}" if case.adopted else f"case {case.id}"
 
 
-def _is_out(case: Case) -> bool:
+def _is_out(case: Remediation) -> bool:
     """Whether jobs are kept off by our drain, or where the platform owns the node's state by our slot."""
     return case.hold is not None or (Step.DRAIN not in case.steps and case.step is not Step.SLOT)
 
 
-def _page(decision: Decision, case: Case | None) -> Topic:
+def _page(decision: Decision, case: Remediation | None) -> Topic:
     """What an operator is wanted for. One key for a fault: it is over when nobody is wanted for it any more, and until
     then another kind of cause is news."""
     about = decision.diagnosis or case
@@ -274,7 +274,7 @@ def _page(decision: Decision, case: Case | None) -> Topic:
     return Topic(key=key, words=words, lasts_s=lasts_s, cause=_kind(decision, case), again_s=AGAIN_S, title=title)
 
 
-def _kind(decision: Decision, case: Case | None) -> str:
+def _kind(decision: Decision, case: Remediation | None) -> str:
     """What makes a page another one: not the error of the moment, nor what only counts."""
     match decision.refusal:
         case Refusal.STUCK | Refusal.UNREADABLE | Refusal.HELD_BACK | Refusal.BUDGET:

@@ -18,7 +18,7 @@ from healthd.notify.delivery import Deliver
 from healthd.notify.news import NODE_KEY, PAGED, Topic, of_absent, topics, unkept
 from healthd.notify.notifier import NEWS, Notifier, channels_of, still_told
 from healthd.observe.checkup import Checkup
-from healthd.remediation.decide.case import Case, ended_last
+from healthd.remediation.decide.remediation import Remediation, ended_last
 from healthd.remediation.engine.absent import AbsentNode
 from healthd.remediation.engine.engine import Engine
 from healthd.state.monitor import Monitor
@@ -69,7 +69,7 @@ def node_notifier(
     """The same for these receivers, whatever is configured; ``about`` says who speaks. Raises StoreError."""
     kept = store.fact(NEWS)
     before = [topic for topic in still_told(kept) if topic.key == NODE_KEY or topic.key.startswith(PAGED)]
-    ended: Case | None = None
+    ended: Remediation | None = None
     for case in store.cases():
         ended = ended_last(case, ended)
 
@@ -94,7 +94,7 @@ def node_notifier(
 
 
 def wrong_with(
-    monitor: Monitor, engine: Engine | None, least: Severity, *, ended: Case | None = None
+    monitor: Monitor, engine: Engine | None, least: Severity, *, ended: Remediation | None = None
 ) -> Sequence[Topic]:
     """What is wrong with this node now and worth telling: from severity ``least`` on. Nothing is read from the disk: a
     store that fails hides nothing, and is told itself. ``ended``: the case that ended last before this daemon began."""

@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from healthd.core.model import Event
-from healthd.remediation.decide.case import Case
+from healthd.remediation.decide.remediation import Remediation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Moved:
     """A case as it was written, what it was before (None where it is new), and why it moved."""
 
-    before: Case | None
-    case: Case
+    before: Remediation | None
+    case: Remediation
     said: str
 
     @property
@@ -30,9 +30,9 @@ class PastCases:
     """The cases of one machine. ``moved``: every write since somebody last emptied it."""
 
     moved: list[Moved] = field(default_factory=list)
-    _cases: dict[str, Case] = field(default_factory=dict)
+    _cases: dict[str, Remediation] = field(default_factory=dict)
 
-    def open_case(self) -> Case | None:
+    def open_case(self) -> Remediation | None:
         """The case that is not at its end."""
         return next((case for case in reversed(self._cases.values()) if case.is_open), None)
 
@@ -40,12 +40,12 @@ class PastCases:
         """Whether a case of this id was ever kept."""
         return case_id in self._cases
 
-    def save_case(self, case: Case, event: Event) -> None:
+    def save_case(self, case: Remediation, event: Event) -> None:
         """Keep a case and why it moved."""
         said = event.text.removeprefix(f"[{case.id}] ")
         self.moved.append(Moved(before=self._cases.get(case.id), case=case, said=said))
         self._cases[case.id] = case
 
-    def cases(self) -> tuple[Case, ...]:
+    def cases(self) -> tuple[Remediation, ...]:
         """All cases, oldest first."""
         return tuple(self._cases.values())

@@ -15,11 +15,11 @@ from healthd.core.node import KernelRecord
 from healthd.judge.history import Change, Fault, FaultKey
 from healthd.notify.news import TopicMemory, tell
 from healthd.notify.telling import wrong_with
-from healthd.remediation.decide.case import Case
 from healthd.remediation.decide.commands import Order, Verb
 from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.paging import due
+from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.rules import REPAIRS
 from healthd.remediation.engine.dependencies import Parts
 from healthd.remediation.engine.engine import Engine
@@ -151,7 +151,7 @@ class PastHost:
         is_wrong = self._is_out or not all(map(self.monitor.is_acknowledged, critical))
         self._account.message(now, wrong=is_wrong, told=bool(pieces))
 
-    def _wait(self, engine: Engine, case: Case | None, said: str, now: datetime) -> None:
+    def _wait(self, engine: Engine, case: Remediation | None, said: str, now: datetime) -> None:
         """When the engine turns next: as often as the daemon's at first, and ever more rarely while nothing moves."""
         if not _asks(engine, case):
             self._person_comes = None
@@ -167,7 +167,7 @@ class PastHost:
         pause = timedelta(seconds=max(1.0, engine.next_in_s(self._pause_s)))
         self._turns_at = min([now + pause, *(at for at in self._bounds(case) if at > now)])
 
-    def _bounds(self, case: Case | None) -> Iterator[datetime]:
+    def _bounds(self, case: Remediation | None) -> Iterator[datetime]:
         """When a case comes to something although nothing happens to it."""
         if case is not None:
             patience = self._world.patience
@@ -276,13 +276,13 @@ class PastHost:
         )
 
 
-def _asks(engine: Engine, case: Case | None) -> bool:
+def _asks(engine: Engine, case: Remediation | None) -> bool:
     """Whether it waits for a person: one who was paged, or who alone can end what keeps the node out."""
     is_kept_out = case is not None and case.hold is not None and not REPAIRS.intersection(case.steps)
     return is_kept_out or engine.decision.action is Action.PAGE
 
 
-def _longest_s(engine: Engine, case: Case | None) -> float:
+def _longest_s(engine: Engine, case: Remediation | None) -> float:
     """How rarely the engine turns while nothing moves: what waits for other nodes may go on when they are back."""
     if engine.decision.refusal in _OF_OTHERS or (case is not None and case.hold is None):
         return _WAITING_PAUSE_S

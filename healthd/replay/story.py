@@ -7,7 +7,7 @@ from datetime import datetime
 
 from healthd.core.model import REMEDY_RANK, Action, Decision, Remedy, Step
 from healthd.judge.history import Change, Fault
-from healthd.remediation.decide.case import End
+from healthd.remediation.decide.remediation import End
 from healthd.remediation.decide.rules import REPAIRS
 from healthd.replay.cases import Moved
 

@@ -25,7 +25,7 @@ from healthd.core.model import NODE, Component, Event
 from healthd.judge.history import Fault, History
 from healthd.judge.hold_down import Sightings
 from healthd.judge.trends import Baseline, Days, Highest
-from healthd.remediation.decide.case import Case
+from healthd.remediation.decide.remediation import Remediation
 from healthd.state.ballast import Ballast
 
 SCHEMA_VERSION = 1
@@ -64,7 +64,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 # What SQLite says when the disk or its rights are at fault, and not what is in the file (sqlite.org/rescode.html).
 _CODES = ("PERM", "BUSY", "LOCKED", "NOMEM", "IOERR", "FULL", "CANTOPEN", "PROTOCOL")
 _OF_THE_DISK = frozenset(getattr(sqlite3, f"SQLITE_{code}") for code in _CODES)
-_AnyRow = Fault | Baseline | Highest | Days | Sightings | Component | Case
+_AnyRow = Fault | Baseline | Highest | Days | Sightings | Component | Remediation
 _Row = TypeVar("_Row", bound=_AnyRow)
 # Made once, here: threads that decode one type for the first time at the same moment have crashed msgspec.
 _DECODERS: Mapping[type, msgspec.json.Decoder[Any]] = {kind: msgspec.json.Decoder(kind) for kind in get_args(_AnyRow)}
@@ -162,23 +162,25 @@ class Store:
 
     # -- acting -------------------------------------------------------------------------------------------------------
 
-    def open_case(self) -> Case | None:
+    def open_case(self) -> Remediation | None:
         """The one case that the engine still looks after, or None."""
         with self._transaction(writes=False) as db:
             row = db.execute("SELECT body FROM remedial_case WHERE open ORDER BY rowid DESC LIMIT 1").fetchone()
-        return _decode(row[0], Case) if row else None
+        return _decode(row[0], Remediation) if row else None
 
-    def cases(self) -> tuple[Case, ...]:
+    def cases(self) -> tuple[Remediation, ...]:
         """All cases, oldest first."""
         with self._transaction(writes=False) as db:
-            return tuple(_decode(body, Case) for (body,) in db.execute("SELECT body FROM remedial_case ORDER BY rowid"))
+            return tuple(
+                _decode(body, Remediation) for (body,) in db.execute("SELECT body FROM remedial_case ORDER BY rowid")
+            )
 
     def knows(self, case_id: str) -> bool:
         """Whether a case of this id was ever kept."""
         with self._transaction(writes=False) as db:
             return db.execute("SELECT 1 FROM remedial_case WHERE id = ?", (case_id,)).fetchone() is not None
 
-    def save_case(self, case: Case, event: Event) -> None:
+    def save_case(self, case: Remediation, event: Event) -> None:
         """Write a case and the event that says why it moved, all or nothing."""
         with self._transaction() as db:
             db.execute(
@@ -318,7 +320,7 @@ def _prove(db: sqlite3.Connection) -> None:
     end this daemon and every one after it."""
     _history(db)
     for case_id, body in db.execute("SELECT id, body FROM remedial_case"):
-        if _decode(body, Case).id != case_id:
+        if _decode(body, Remediation).id != case_id:
             raise _Unusable(f"the row of case {case_id} holds another case")
     for key, _ in db.execute("SELECT key, value FROM fact"):
         _fact(db, key)

@@ -12,12 +12,12 @@ from datetime import datetime
 from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown
 from healthd.core.model import Clearance, Event, Mode, Refusal, Refused, Remedy
 from healthd.remediation.controller.requests import WantedAct, is_away, is_silent
-from healthd.remediation.decide.case import Case, End, Phase, with_act
 from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, instance_of, parse, word
 from healthd.remediation.decide.policy import Rules
+from healthd.remediation.decide.remediation import End, Phase, Remediation, with_act
 from healthd.remediation.engine.gates import in_maintenance
 from healthd.remediation.engine.repairs import Door, Repairs
-from healthd.remediation.engine.turns import Patience, Turn, ended
+from healthd.remediation.engine.step_result import Patience, StepResult, ended
 from healthd.remediation.ports import Hold, NodeView, Provisioner, Slot
 
 
@@ -52,13 +52,13 @@ class Errand:
         rules: Callable[[], Rules],
         patience: Patience,
         too_many: Callable[[], str],
-        save: Callable[[Case, str], None],
+        save: Callable[[Remediation, str], None],
         boot_id: Callable[[], str] | None = None,
     ) -> None:
         self.found, self._expected = found, found.text
         self._orchestrator, self._provisioner, self._places = orchestrator, provisioner, places
         self._booted, self._rules, self._save, self._boot_id = booted, rules, save, boot_id
-        self._case: Case | None = None
+        self._case: Remediation | None = None
         self._fenced, self._marked, self._is_wanted = False, "", True
         self._repairs = Repairs(
             orchestrator=self,
@@ -82,13 +82,13 @@ class Errand:
             return f"{machine} is behind the name now, and {self.found.mark.machine} was meant"
         return ""
 
-    def go(self, case: Case, now: datetime) -> Turn:
+    def go(self, case: Remediation, now: datetime) -> StepResult:
         """Act, or where that was done, look for its evidence."""
         self._case = case
         act = self._repairs.reboot if self.found.want.remedy is Remedy.REBOOT_NODE else self._repairs.replace
         return act(case, now)
 
-    def again(self, turn: Turn, now: datetime) -> Turn:
+    def again(self, turn: StepResult, now: datetime) -> StepResult:
         """Ask once more for what a controller before this one may have asked for, or what has had no answer: where that
         is safe, and everything is as it was. What has moved is no loss, its evidence is awaited as before."""
         case = self._case = turn.case
@@ -101,7 +101,7 @@ class Errand:
             return replace(turn, said=f"{turn.said}; not asked for again: {why}")
         return self._ask_again(turn, now)
 
-    def _against(self, case: Case, now: datetime) -> str:
+    def _against(self, case: Remediation, now: datetime) -> str:
         """What a look at everything has against asking once more, or ""."""
         want, view = self.found.want, self.view(jobs=True)
         if (lost := self.watched(case, view, now)) is not None:
@@ -115,13 +115,13 @@ class Errand:
         is_known = case.boot_id and self._known_boot() == case.boot_id
         return "" if is_known else "which boot it has is not known"
 
-    def _mark_as_taken(self, case: Case) -> None:
+    def _mark_as_taken(self, case: Remediation) -> None:
         """As it was to be written before the act: the controller before this one may have been killed in between."""
         _, text = self._taken(case, case.since)
         if _shown(text) != _shown(self._marked):
             self.mark(text)
 
-    def _ask_again(self, turn: Turn, now: datetime) -> Turn:
+    def _ask_again(self, turn: StepResult, now: datetime) -> StepResult:
         act = "reboot" if self.found.want.remedy is Remedy.REBOOT_NODE else "replacement"
         try:
             self._provisioner.reboot() if act == "reboot" else self._provisioner.replace()
@@ -172,11 +172,11 @@ class Errand:
     def record(self, event: Event) -> None:
         """What is to be recorded comes with the case."""
 
-    def is_over(self, case: Case) -> str:
+    def is_over(self, case: Remediation) -> str:
         """Whether the fault is over is the node's to know: it would take its request back."""
         return ""
 
-    def watched(self, case: Case, view: NodeView, now: datetime) -> Turn | None:
+    def watched(self, case: Remediation, view: NodeView, now: datetime) -> StepResult | None:
         """None while the node is as it was when it was judged: drain, place and mark, and silent if it was."""
         want = self.found.want
         if not _is_still(view, case.hold):
@@ -190,7 +190,7 @@ class Errand:
             return ended(case, End.ABANDONED, "it answers again: not touched")
         return None
 
-    def no_repair_now(self, case: Case, view: NodeView) -> Refused | None:
+    def no_repair_now(self, case: Remediation, view: NodeView) -> Refused | None:
         """What a look before the act has against it."""
         if why := self._rules().hands_off(view):
             return Refused(kind=Refusal.OPTED_OUT, words=f"opted out: {why}")
@@ -204,12 +204,12 @@ class Errand:
 
     # ------------------------------------------------------------------------------------------------------------------
 
-    def _intend(self, case: Case, now: datetime, act: str) -> Case:
+    def _intend(self, case: Remediation, now: datetime, act: str) -> Remediation:
         case = replace(case, phase=Phase.INTENDED, since=now)
         self._save(case, f"intends: {act}, {case.why}")
         return case
 
-    def _taken(self, case: Case, now: datetime) -> tuple[None, str]:
+    def _taken(self, case: Remediation, now: datetime) -> tuple[None, str]:
         """The mark that says so to the node, to another controller, and to the machine that follows. Where nothing is
         begun after all, the controller's answer takes its place.
 

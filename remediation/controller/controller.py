@@ -27,7 +27,6 @@ from healthd.remediation.controller.requests import (
     wanted,
     withdrawn,
 )
-from healthd.remediation.decide.case import Case, End, Phase, shifted, with_act
 from healthd.remediation.decide.fleet import DAY_WINDOW, RATE_WINDOW, day_limit, rate_held, replacements
 from healthd.remediation.decide.handoff import (
     HandoffRecord,
@@ -39,9 +38,10 @@ from healthd.remediation.decide.handoff import (
     word,
 )
 from healthd.remediation.decide.policy import Rules
+from healthd.remediation.decide.remediation import End, Phase, Remediation, shifted, with_act
 from healthd.remediation.decide.rules import STEPS
 from healthd.remediation.engine.repairs import Door
-from healthd.remediation.engine.turns import Patience, Turn
+from healthd.remediation.engine.step_result import Patience, StepResult
 from healthd.remediation.ports import FleetSnapshot, NodeRecord, NodeView, Provisioner, Slot
 
 _STEP = {Remedy.REBOOT_NODE: Step.REBOOT, Remedy.REPLACE_NODE: Step.REPLACE}
@@ -61,10 +61,10 @@ class Fleet(Protocol):
 class RequestStore(Protocol):
     """Where the controller keeps what it intends. Raises StoreError; then nothing is done."""
 
-    def cases(self) -> tuple[Case, ...]:
+    def cases(self) -> tuple[Remediation, ...]:
         """All cases, oldest first."""
 
-    def save_case(self, case: Case, event: Event) -> None:
+    def save_case(self, case: Remediation, event: Event) -> None:
         """Write a case and why it moved."""
 
 
@@ -213,7 +213,7 @@ class Controller:
         self._answer(found, case)
         return _standing(found, case.note, STATES[case.end], page=case.end is not End.DONE)
 
-    def _followed(self, found: FoundRequest, case: Case, now: datetime) -> Standing:
+    def _followed(self, found: FoundRequest, case: Remediation, now: datetime) -> Standing:
         """It was asked for, or may have been: only its evidence counts now, which AWS is not asked for all the time."""
         if found.mark.is_withdrawn:
             self._answer(found, case)
@@ -225,7 +225,7 @@ class Controller:
             turn = self._again(found, errand, turn, now)
         return self._looks.note(case.id, self._came_of(found, turn))
 
-    def _may_repeat(self, found: FoundRequest, turn: Turn) -> bool:
+    def _may_repeat(self, found: FoundRequest, turn: StepResult) -> bool:
         """Whether nothing shows what became of it, its platform gave this controller no answer, and a second request is
         safe by now. What its node has withdrawn is not asked for again."""
         want, case = found.want, turn.case
@@ -237,7 +237,7 @@ class Controller:
         since_s = self._unsure.get(want.id, self._monotonic_s())
         return after_s is not None and self._monotonic_s() - since_s >= after_s
 
-    def _again(self, found: FoundRequest, errand: Errand, turn: Turn, now: datetime) -> Turn:
+    def _again(self, found: FoundRequest, errand: Errand, turn: StepResult, now: datetime) -> StepResult:
         """A controller before this one died in it, or its platform did not answer. Judged as before the first time."""
         try:
             view = self._node(found.want.node).view()
@@ -326,7 +326,7 @@ class Controller:
         silent = f"its machine is replaced if it stays silent for {self._silent_s:g} s"
         return _standing(found, f"it did not come back from its reboot; {silent}", RepairState.SILENT)
 
-    def _adopted(self, found: FoundRequest, now: datetime) -> Case:
+    def _adopted(self, found: FoundRequest, now: datetime) -> Remediation:
         """The case of a request that a controller took whose store is not this one: it may have been carried out. The
         mark has the boot that a reboot was to end; the present one may be the one after, and so may the machine."""
         machine, mark = self._provisioner_of(found).machine(), found.mark
@@ -343,7 +343,7 @@ class Controller:
         self._save(case, "taken by a controller whose store is not here: it is not asked for again")
         return case
 
-    def _came_of(self, found: FoundRequest, turn: Turn) -> Standing:
+    def _came_of(self, found: FoundRequest, turn: StepResult) -> Standing:
         """Write down what a turn came to. What was not begun is taken out of the mark first: the disk is believed."""
         want, case = found.want, replace(turn.case, note=turn.said)
         if turn.asked:
@@ -389,7 +389,7 @@ class Controller:
         self._tell(found, replace(found.mark, answer=RequestAnswer.WAITS, said=why.words), begun=None)
         return _standing(found, why.words, RepairState.WAITS, page=page, refusal=why.kind)
 
-    def _answer(self, found: FoundRequest, case: Case) -> None:
+    def _answer(self, found: FoundRequest, case: Remediation) -> None:
         """Have the mark say what the disk says. What it says already is left alone."""
         want, mark = found.want, found.mark
         told = replace(mark, asks=True, remedy=want.remedy, attempt=want.attempt)
@@ -403,7 +403,7 @@ class Controller:
                 told = replace(told, answer=RequestAnswer.REFUSED, said=case.note)
         self._tell(found, told, begun=case if case.acts else None)
 
-    def _tell(self, found: FoundRequest, told: HandoffRecord, *, begun: Case | None) -> None:
+    def _tell(self, found: FoundRequest, told: HandoffRecord, *, begun: Remediation | None) -> None:
         """Write the mark anew, if the node has not moved on meanwhile and there is something new to say. Of an act that
         was not ``begun`` nothing is counted, and a request that is withdrawn stays so."""
         want, orchestrator = found.want, self._node(found.want.node)
@@ -464,11 +464,11 @@ class Controller:
             boot_id=None if self._boot_id is None else lambda: self._boot_id(node),  # type: ignore[misc]
         )
 
-    def _opened(self, found: FoundRequest, view: NodeView | None, now: datetime) -> Case:
+    def _opened(self, found: FoundRequest, view: NodeView | None, now: datetime) -> Remediation:
         """The controller's own case: one act, no other remedy behind it."""
         want = found.want
         steps = STEPS[want.remedy]
-        return Case(
+        return Remediation(
             id=want.id,
             opened=now,
             since=now,
@@ -485,7 +485,7 @@ class Controller:
             ladder=(want.remedy,),
         )
 
-    def _save(self, case: Case, said: str) -> None:
+    def _save(self, case: Remediation, said: str) -> None:
         data = {"case": case.id, "step": case.step, "phase": case.phase, "end": case.end}
         self._kept.save_case(case, Event(at=self._clock(), kind="step", text=f"[{case.id}] {said}", data=data))
         self.reckoning.time(self._known.get(case.id), case, self._clock())

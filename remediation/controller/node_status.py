@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from healthd.core.model import ClusterTrouble, Refusal, Remedy
-from healthd.remediation.decide.case import Case, End
+from healthd.remediation.decide.remediation import End, Remediation
 from healthd.remediation.engine.stats import Tally
 
 
@@ -103,7 +103,7 @@ class Reckoning:
         """Forget the nodes that ask for nothing any more."""
         self._counted = {node: counted for node, counted in self._counted.items() if node in nodes}
 
-    def time(self, before: Case | None, after: Case, now: datetime) -> None:
+    def time(self, before: Remediation | None, after: Remediation, now: datetime) -> None:
         """Time the one act of a case. One that was given up is over from here: nobody watches it on."""
         if before is not None:
             self.tally.time(before, after if after.end is None else replace(after, end=End.DONE), now)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from healthd.core.model import Refusal, Refused, Remedy
-from healthd.remediation.decide.case import case_of
 from healthd.remediation.decide.handoff import CLOSE, HandoffRecord, RequestAnswer
+from healthd.remediation.decide.remediation import case_of
 from healthd.remediation.ports import NodeView
 
 _SILENT = frozenset({"DOWN", "NOT_RESPONDING"})

@@ -12,18 +12,18 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from healthd.core.model import NODE, ClearsBy, Mode, Remedy, Step
-from healthd.remediation.decide.case import (
+from healthd.remediation.decide.handoff import CLOSE, HandoffRecord, instance_of, parse
+from healthd.remediation.decide.remediation import (
     ACTS,
     ORDERED,
     QUARANTINE_CODE,
     REPAIR_CODE,
-    Case,
     End,
+    Remediation,
     begun,
     followed,
     parts_of,
 )
-from healthd.remediation.decide.handoff import CLOSE, HandoffRecord, instance_of, parse
 from healthd.remediation.decide.rules import QUARANTINE, REPLACE, kept_out, without_drain
 from healthd.remediation.ports import NodeView, Slot
 
@@ -31,7 +31,7 @@ _NO_CASE = "without-a-case"
 
 
 def repair_mark(
-    case: Case, now: datetime, *, before: str = "", following: Sequence[Remedy] = (), delegated: bool = False
+    case: Remediation, now: datetime, *, before: str = "", following: Sequence[Remedy] = (), delegated: bool = False
 ) -> str:
     """What is left with the node before its GPUs are reset, it is rebooted, or its machine is given away.
 
@@ -76,7 +76,7 @@ def found_case(
     mode: Mode,
     boot_id: str,
     now: datetime,
-) -> Case | None:
+) -> Remediation | None:
     """The case to go on with, or None where nothing of ours is there.
 
     Without a place of ours nothing is: a text alone anybody can write. With a place and somebody else's drain, or none,
@@ -133,7 +133,7 @@ def _named(view: NodeView, shown: HandoffRecord) -> tuple[str, str, str] | None:
     return parts_of(view.hold.text)
 
 
-def orphaned(view: NodeView, case_id: str, *, mode: Mode, boot_id: str, now: datetime) -> Case | None:
+def orphaned(view: NodeView, case_id: str, *, mode: Mode, boot_id: str, now: datetime) -> Remediation | None:
     """The case by which an operator has a drain of ours undone that no case is open for; None where none is there.
 
     ``case_id``: of the case that the text names, or a new one where that is known to have ended. It verifies first, as
@@ -155,12 +155,12 @@ def orphaned(view: NodeView, case_id: str, *, mode: Mode, boot_id: str, now: dat
     )
 
 
-def has_booted(case: Case, booted_at: datetime | None) -> bool:
+def has_booted(case: Remediation, booted_at: datetime | None) -> bool:
     """Whether the machine has booted since the drain that was found, by its own clock and the drain's stamp."""
     return case.hold is not None and booted_at is not None and booted_at.timestamp() > case.hold.stamp
 
 
-def must_be_shown(case: Case, ends_by: ClearsBy | None, booted_at: datetime | None) -> bool:
+def must_be_shown(case: Remediation, ends_by: ClearsBy | None, booted_at: datetime | None) -> bool:
     """Whether a fault that is not seen may be there all the same: a drain names it, only an act ends it, and none is
     known to have been made since. A boot ends all but what another machine is needed for."""
     if ends_by is None or case.hold is None or case.attempts or case.end is not None:
@@ -168,7 +168,7 @@ def must_be_shown(case: Case, ends_by: ClearsBy | None, booted_at: datetime | No
     return ends_by is ClearsBy.REPLACE or not has_booted(case, booted_at)
 
 
-def _by_order(case: Case, code: str) -> Case:
+def _by_order(case: Remediation, code: str) -> Remediation:
     """What a person ordered is still an order: no mode is too low for it, and a quarantine stays one."""
     if code not in ORDERED:
         return case
@@ -179,7 +179,7 @@ def _by_order(case: Case, code: str) -> Case:
     return replace(case, steps=steps, index=steps.index(Step.STAY))
 
 
-def _follows(case_id: str, machine: str, steps: tuple[Step, ...], mode: Mode, now: datetime) -> Case:
+def _follows(case_id: str, machine: str, steps: tuple[Step, ...], mode: Mode, now: datetime) -> Remediation:
     why = f"this machine follows {machine} under the same name"
     case = _case(case_id, mode, now, why=why, steps=steps)
     return replace(case, index=steps.index(Step.VERIFY), machine=machine, attempts=1)
@@ -187,9 +187,9 @@ def _follows(case_id: str, machine: str, steps: tuple[Step, ...], mode: Mode, no
 
 def _case(
     case_id: str, mode: Mode, now: datetime, *, why: str, steps: tuple[Step, ...], end: End | None = None
-) -> Case:
+) -> Remediation:
     """A case of which nothing is known but that it was there."""
-    return Case(
+    return Remediation(
         id=case_id,
         opened=now,
         since=now,

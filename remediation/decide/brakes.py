@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from healthd.core.model import Remedy
-from healthd.remediation.decide.case import code_of
 from healthd.remediation.decide.fleet import listed, out_limit
 from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair, by_now, is_ahead, parse
 from healthd.remediation.decide.ledger import Bounds
+from healthd.remediation.decide.remediation import code_of
 from healthd.remediation.ports import FleetSnapshot
 
 _LARGE = (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)

@@ -12,8 +12,8 @@ from datetime import datetime
 from enum import StrEnum
 
 from healthd.core.model import NODE, Diagnosis, Mode, Refusal, Refused, Remedy, Step
-from healthd.remediation.decide.case import QUARANTINE_CODE, REPAIR_CODE, Case, End, Phase, visible_text
 from healthd.remediation.decide.ledger import closed
+from healthd.remediation.decide.remediation import QUARANTINE_CODE, REPAIR_CODE, End, Phase, Remediation, visible_text
 from healthd.remediation.decide.rules import QUARANTINE, REPAIRS, STEPS, kept_out, without_drain
 
 REMEDIES: Mapping[str, Remedy] = {
@@ -65,20 +65,20 @@ class Obeyed:
     refusal: Refusal | None = None
 
 
-def quarantined(order: Order, case_id: str, now: datetime, *, drains: bool) -> Case:
+def quarantined(order: Order, case_id: str, now: datetime, *, drains: bool) -> Remediation:
     """A node that is out until a person says otherwise. ``drains``: where that is not a replacement."""
     return _case(order, case_id, now, steps=kept_out(QUARANTINE), drains=drains)
 
 
 def repaired(
     order: Order, case_id: str, now: datetime, *, ladder: Sequence[Remedy], about: Diagnosis | None, drains: bool
-) -> Case:
+) -> Remediation:
     """A node that is mended by the first of these remedies; ``about``: for what, None for no fault in particular."""
     case = _case(order, case_id, now, steps=STEPS[ladder[0]], drains=drains, about=about)
     return replace(case, ladder=tuple(ladder), remedy=ladder[0])
 
 
-def mended_meanwhile(case: Case, order: Order, remedy: Remedy, now: datetime) -> Case:
+def mended_meanwhile(case: Remediation, order: Order, remedy: Remedy, now: datetime) -> Remediation:
     """The same of a node that is out by order already: it is mended, and stays out all the same."""
     steps = kept_out(STEPS[remedy])
     steps = steps if Step.DRAIN in case.steps else without_drain(steps)
@@ -96,12 +96,12 @@ def mended_meanwhile(case: Case, order: Order, remedy: Remedy, now: datetime) ->
     )
 
 
-def only_out(case: Case) -> bool:
+def only_out(case: Remediation) -> bool:
     """Whether the policy keeps its node out until what is open there is over, and nothing is done to mend it."""
     return case.step is Step.VERIFY and not (case.end or case.by_order or REPAIRS.intersection(case.steps))
 
 
-def instead(case: Case, new: Case) -> Case:
+def instead(case: Remediation, new: Remediation) -> Remediation:
     """A case that goes on as another one would: drain, slot and id stay, and so does a text that may be seen already.
 
     One that has not taken its node out yet stays where it is; one that has begins after that. Unless its attempts go
@@ -141,7 +141,7 @@ def instead(case: Case, new: Case) -> Case:
     )
 
 
-def may_be_mended(case: Case, order: Order) -> bool:
+def may_be_mended(case: Remediation, order: Order) -> bool:
     """Whether an order to repair takes this case over: its node is out, and nothing is being done to it, or not any
     more. One that is out by order is mended only by name."""
     given_up = case.end is End.FAILED
@@ -150,19 +150,19 @@ def may_be_mended(case: Case, order: Order) -> bool:
     return given_up or only_out(case) or _waits_to_replace(case)
 
 
-def _waits_to_replace(case: Case) -> bool:
+def _waits_to_replace(case: Remediation) -> bool:
     """Whether another machine is next and was not asked for: its platform has no time, or too many were replaced. A
     person's order passes the bound of a day."""
     is_next = case.step is Step.REPLACE and case.phase is Phase.PLANNED
     return is_next and not (case.attempts or case.by_order or case.end)
 
 
-def stays(case: Case) -> bool:
+def stays(case: Remediation) -> bool:
     """Whether it is out by order and nothing is being done to it."""
     return case.code == QUARANTINE_CODE and case.step is Step.STAY and not case.release_order
 
 
-def let_in(case: Case, order: Order, trouble: str) -> Case | Refused:
+def let_in(case: Remediation, order: Order, trouble: str) -> Remediation | Refused:
     """The case with the order to let the node in, or why not. ``trouble``: what is wrong with the node now, or ""."""
     if trouble and not order.forced:
         help_ = "it is let in all the same, and what is open acknowledged, with --force --reason TEXT"
@@ -173,7 +173,7 @@ def let_in(case: Case, order: Order, trouble: str) -> Case | Refused:
     return replace(case, end=None, phase=Phase.PLANNED)  # what it had asked of the machine was given up as well
 
 
-def heading_back(case: Case, now: datetime) -> Case:
+def heading_back(case: Remediation, now: datetime) -> Remediation:
     """An order to let the node in is obeyed from wherever the case stands: verified first, or at once where it was
     forced. Before the node is out there is nothing to go back from; what was asked of the machine has to come first.
     """
@@ -194,10 +194,10 @@ def _case(
     steps: tuple[Step, ...],
     drains: bool,
     about: Diagnosis | None = None,
-) -> Case:
+) -> Remediation:
     own = QUARANTINE_CODE if order.verb is Verb.QUARANTINE else REPAIR_CODE
     code, component = (about.code, about.component) if about else (own, NODE)
-    return Case(
+    return Remediation(
         id=case_id,
         opened=now,
         since=now,

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from healthd.core.model import REMEDY_RANK, Action, Decision, Mode, Remedy, Step
-from healthd.remediation.decide.case import REPAIR_CODE, Case, Phase
 from healthd.remediation.decide.commands import only_out
+from healthd.remediation.decide.remediation import REPAIR_CODE, Phase, Remediation
 from healthd.remediation.decide.rules import REPAIRS, RuleAnswer
 
 
@@ -34,12 +34,12 @@ class KnownFaults:
     verify_timeout: timedelta
 
 
-def own(case: Case, open_: Sequence[RuleAnswer]) -> RuleAnswer | None:
+def own(case: Remediation, open_: Sequence[RuleAnswer]) -> RuleAnswer | None:
     """The fault that the case is about, if it is open."""
     return next((answer for answer in open_ if _is_own(case, answer)), None)
 
 
-def undriven(case: Case, open_: Sequence[RuleAnswer]) -> str:
+def undriven(case: Remediation, open_: Sequence[RuleAnswer]) -> str:
     """Why the law forbids the act whose turn it is, or "". An operator's order needs no fault."""
     remedy = _remedy(case)
     if case.order or any(_calls_for(answer, remedy) for answer in open_):
@@ -47,7 +47,7 @@ def undriven(case: Case, open_: Sequence[RuleAnswer]) -> str:
     return f"no open fault calls for {remedy}"
 
 
-def not_helped(case: Case, open_: Sequence[RuleAnswer]) -> str:
+def not_helped(case: Remediation, open_: Sequence[RuleAnswer]) -> str:
     """The open fault that the repair of the case has not ended, in words, or "". Anything else that is open is decided
     by its own rule, and says nothing of the repair. An order for no fault in particular is measured by those that were
     there before it."""
@@ -59,13 +59,13 @@ def not_helped(case: Case, open_: Sequence[RuleAnswer]) -> str:
     return f"{found.root.code} on {found.diagnosis.component} is still open" if found else ""
 
 
-def may_turn(case: Case) -> bool:
+def may_turn(case: Remediation) -> bool:
     """Whether another fault may take the case over: no operator ordered it, and nothing is under way."""
     is_begun = case.phase is Phase.INTENDED and case.step in REPAIRS
     return not (case.by_order or case.end or is_begun or case.step in (Step.STAY, Step.RELEASE))
 
 
-def is_due(case: Case, seen: KnownFaults) -> bool:
+def is_due(case: Remediation, seen: KnownFaults) -> bool:
     """Whether it is time to ask what would be decided now."""
     if not seen.open or not may_turn(case):
         return False
@@ -80,7 +80,7 @@ def is_due(case: Case, seen: KnownFaults) -> bool:
     return seen.looked or _is_new(case, first, seen) or _is_late(case, seen)
 
 
-def turns(case: Case, decision: Decision, seen: KnownFaults) -> bool:
+def turns(case: Remediation, decision: Decision, seen: KnownFaults) -> bool:
     """Whether what is decided now takes the case over; ``decision``: as for a node that is out already."""
     mine, about = own(case, seen.open), decided_about(decision, seen.open)
     if about is None or not decision.steps:
@@ -94,7 +94,7 @@ def turns(case: Case, decision: Decision, seen: KnownFaults) -> bool:
     return about is not mine and _rank(decision.ladder) > _rank(_ahead(case)) and _is_new(case, about, seen)
 
 
-def is_untried(case: Case, decision: Decision, open_: Sequence[RuleAnswer]) -> bool:
+def is_untried(case: Remediation, decision: Decision, open_: Sequence[RuleAnswer]) -> bool:
     """Whether what is decided about began after the last repair of the case, which then says nothing of it."""
     about = decided_about(decision, open_)
     return about is None or (about is not own(case, open_) and _is_since(case, about))
@@ -109,7 +109,7 @@ def decided_about(decision: Decision, open_: Sequence[RuleAnswer]) -> RuleAnswer
     return next((a for a, name in zip(open_, named, strict=True) if name == (about.code, about.component)), None)
 
 
-def why_turned(case: Case, turned: Case, reason: str) -> str:
+def why_turned(case: Remediation, turned: Remediation, reason: str) -> str:
     """What made of a case the one that it is now, for the audit trail."""
     if (turned.code, turned.component) == (case.code, case.component):
         return f"goes on to repair it: {reason}"
@@ -117,7 +117,7 @@ def why_turned(case: Case, turned: Case, reason: str) -> str:
     return f"goes on for {turned.code} on {turned.component}, which is open: {reason}{seen}"
 
 
-def is_replaced(case: Case) -> bool:
+def is_replaced(case: Remediation) -> bool:
     """Whether the case verifies the machine that came for another; a successor without a memory knows no ladder."""
     is_successor = bool(case.attempts) and not case.ladder
     is_given_away = Remedy.REPLACE_NODE in case.acts or is_successor
@@ -127,7 +127,7 @@ def is_replaced(case: Case) -> bool:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _is_own(case: Case, answer: RuleAnswer) -> bool:
+def _is_own(case: Remediation, answer: RuleAnswer) -> bool:
     """By its code on its component, by any of its names. Another machine has other parts: there the code tells, and
     where that is not known either, any fault may be the one."""
     if is_replaced(case):
@@ -139,11 +139,11 @@ def _calls_for(answer: RuleAnswer, remedy: Remedy) -> bool:
     return answer.rule.mode is Mode.REPAIR and remedy in answer.ladder
 
 
-def _remedy(case: Case) -> Remedy:
+def _remedy(case: Remediation) -> Remedy:
     return case.ladder[0] if case.ladder else case.remedy
 
 
-def _ahead(case: Case) -> tuple[Remedy, ...]:
+def _ahead(case: Remediation) -> tuple[Remedy, ...]:
     """The remedies that the case has before it; none where it only keeps its node out."""
     return case.ladder if REPAIRS.intersection(case.steps) else ()
 
@@ -152,17 +152,17 @@ def _rank(ladder: Sequence[Remedy]) -> int:
     return REMEDY_RANK[ladder[0]] if ladder else 0
 
 
-def _is_since(case: Case, answer: RuleAnswer) -> bool:
+def _is_since(case: Remediation, answer: RuleAnswer) -> bool:
     return is_replaced(case) or answer.root.since >= case.since
 
 
-def _is_new(case: Case, answer: RuleAnswer, seen: KnownFaults) -> bool:
+def _is_new(case: Remediation, answer: RuleAnswer, seen: KnownFaults) -> bool:
     """Whether it began after the last repair, and has been open for the settle time."""
     lasts = seen.now - max(answer.root.since, case.since) if is_replaced(case) else seen.now - answer.root.since
     return _is_since(case, answer) and lasts >= seen.settle
 
 
-def _is_late(case: Case, seen: KnownFaults) -> bool:
+def _is_late(case: Remediation, seen: KnownFaults) -> bool:
     """Whether what is open has had its time to end. A node that was repaired, perhaps by a daemon before this one, may
     show for a while what it had before."""
     was_repaired = case.attempts or case.earlier or case.remedy is Remedy.NONE

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from healthd.core.model import REMEDY_RANK, Remedy
-from healthd.remediation.decide.case import PAST_OF, Case, Repair
 from healthd.remediation.decide.handoff import CLOSE, HandoffRecord, Helped, PastAct, PastRepair
+from healthd.remediation.decide.remediation import PAST_OF, Remediation, Repair
 from healthd.remediation.decide.rules import REPAIRS, STEPS
 
 _REMEDY_OF = {act: remedy for remedy, act in PAST_OF.items()}
@@ -68,7 +68,7 @@ def rungs_left(ladder: Sequence[Remedy], tried: Sequence[Repair], bounds: Bounds
     return tuple(left)
 
 
-def left_after(case: Case, ladder: Sequence[Remedy]) -> tuple[Remedy, ...]:
+def left_after(case: Remediation, ladder: Sequence[Remedy]) -> tuple[Remedy, ...]:
     """What of a ladder is left for a case whose last repair did not help: nothing smaller, and nothing after another
     machine. A successor without a memory knows only that it is one."""
     if not case.attempts:
@@ -85,7 +85,7 @@ def recent(repairs: Iterable[Repair], now: datetime, days: float) -> tuple[Repai
     return tuple(each for each in repairs if each.at >= since)
 
 
-def repairs_of(cases: Iterable[Case]) -> tuple[Repair, ...]:
+def repairs_of(cases: Iterable[Remediation]) -> tuple[Repair, ...]:
     """The repairs that these cases came to: one for each fault that they were about and began an act for.
 
     A case that went up its ladder counts by the largest that it tried, which is what the next one is judged by. One
@@ -95,17 +95,17 @@ def repairs_of(cases: Iterable[Case]) -> tuple[Repair, ...]:
     return tuple(repair for case in cases for repair in (*case.earlier, *_present(case)))
 
 
-def closed(case: Case) -> tuple[Repair, ...]:
+def closed(case: Remediation) -> tuple[Repair, ...]:
     """The repairs of a case that another fault takes over: what it did until now is over."""
     return (*case.earlier, _repair(case)) if _is_repair(case) else case.earlier
 
 
-def _present(case: Case) -> tuple[Repair, ...]:
+def _present(case: Remediation) -> tuple[Repair, ...]:
     counts = _is_repair(case) and (case.has_ended or REPAIRS.intersection(case.steps))
     return (_repair(case),) if counts else ()
 
 
-def _repair(case: Case) -> Repair:
+def _repair(case: Remediation) -> Repair:
     return Repair(
         code=case.code,
         component=case.component,
@@ -116,7 +116,7 @@ def _repair(case: Case) -> Repair:
     )
 
 
-def on_record(repairs: Sequence[Repair], open_case: Case | None, mark: HandoffRecord) -> tuple[Repair, ...]:
+def on_record(repairs: Sequence[Repair], open_case: Remediation | None, mark: HandoffRecord) -> tuple[Repair, ...]:
     """These repairs, which the store knows, and those that only the handoff record knows, oldest first.
 
     The acts of one case are one repair: an act that failed and the one that followed for the same code. What the store
@@ -139,7 +139,7 @@ def _entries(mark: HandoffRecord) -> tuple[PastRepair, ...]:
     return (PastRepair(act=PastAct.REPLACE, at=mark.replaced, code=mark.code), *repairs)
 
 
-def _is_known(entry: PastRepair, repairs: Iterable[Repair], open_case: Case | None) -> bool:
+def _is_known(entry: PastRepair, repairs: Iterable[Repair], open_case: Remediation | None) -> bool:
     spans = [(each.code, each.began, each.at) for each in repairs if each.component]
     if open_case is not None:
         spans.append((open_case.code, open_case.opened, entry.at))
@@ -154,12 +154,12 @@ def _cycle(entries: Sequence[PastRepair]) -> Repair:
     )
 
 
-def _is_repair(case: Case) -> bool:
+def _is_repair(case: Remediation) -> bool:
     """Whether an act was begun: an attempt that was refused, or that no controller took, is none."""
     return bool(case.acts)
 
 
-def _tried(case: Case) -> Remedy:
+def _tried(case: Remediation) -> Remedy:
     if case.acts:
         return max(case.acts, key=REMEDY_RANK.__getitem__)
     return case.ladder[0] if case.ladder else case.remedy

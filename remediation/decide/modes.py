@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from healthd.core.model import Diagnosis, Mode, Step
-from healthd.remediation.decide.case import Case, Phase
 from healthd.remediation.decide.policy import Rules
+from healthd.remediation.decide.remediation import Phase, Remediation
 from healthd.remediation.decide.rules import QUARANTINE, REPAIRS, RuleAnswer, roots_of, without_drain
 
 
-def may_be_lowered(case: Case) -> bool:
+def may_be_lowered(case: Remediation) -> bool:
     """Whether it has a repair before it that was not begun. A reset that was first starts what it had stopped."""
     is_begun = case.step in REPAIRS and case.phase is Phase.INTENDED
     return not (case.by_order or is_begun or case.end) and bool(REPAIRS.intersection(case.steps))
 
 
-def why_lowered(case: Case, rules: Rules, diagnoses: Sequence[Diagnosis]) -> str:
+def why_lowered(case: Remediation, rules: Rules, diagnoses: Sequence[Diagnosis]) -> str:
     """Why what the case is about may no longer be repaired as it was decided, or "". Where it is not open any more only
     the mode tells: what that means the case's own steps see.
     """
@@ -38,7 +38,7 @@ def why_lowered(case: Case, rules: Rules, diagnoses: Sequence[Diagnosis]) -> str
     return "no rule takes a node out for it any more" if is_open else ""
 
 
-def lowered(case: Case) -> Case:
+def lowered(case: Remediation) -> Remediation:
     """The same case, which from here on only keeps its node out."""
     steps = QUARANTINE if Step.DRAIN in case.steps else without_drain(QUARANTINE)
     if case.step in steps:
@@ -48,7 +48,7 @@ def lowered(case: Case) -> Case:
     )
 
 
-def _objection(case: Case, answer: RuleAnswer) -> str:
+def _objection(case: Remediation, answer: RuleAnswer) -> str:
     """What the rule that now answers has against the remedy whose turn it is, or ""."""
     who = f"rule {answer.rule.name}" if answer.rule.name else "the finding itself"
     if answer.rule.mode is not Mode.REPAIR:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from healthd.core.model import Action, Decision, Refusal, Remedy, Step
-from healthd.remediation.decide.case import Case, End, Phase
+from healthd.remediation.decide.remediation import End, Phase, Remediation
 from healthd.remediation.decide.rules import REPAIRS
 
 STUCK_AFTER_S = 600.0
@@ -47,7 +47,7 @@ class Limits:
 class Stands:
     """Where a case stands after its last turn. ``page``: that asks for an operator; ``refusal``: what it waits for."""
 
-    case: Case
+    case: Remediation
     page: bool = False
     refusal: Refusal | None = None
 
@@ -74,7 +74,7 @@ def wanted(
     return decision
 
 
-def due(case: Case, limits: Limits) -> datetime:
+def due(case: Remediation, limits: Limits) -> datetime:
     """From when on an open case is overdue. A wait that is expected has its own bound: a replacement as long as it may
     take, an order a day, a job under a fatal fault ``idle_patience_s``. One that settles counts from then on; a page
     that stands is over ``WELL_FOR_S`` after that.
@@ -94,7 +94,7 @@ def due(case: Case, limits: Limits) -> datetime:
     return overdue
 
 
-def out_since(case: Case) -> datetime:
+def out_since(case: Remediation) -> datetime:
     """Since when the node is out: as its own drain says that a daemon before this one made, else since the case was
     opened. The cluster's own drains are older than what healthd keeps out by them."""
     hold = case.hold
@@ -103,7 +103,7 @@ def out_since(case: Case) -> datetime:
     return min(case.opened, datetime.fromtimestamp(hold.stamp, UTC))
 
 
-def _not_well_yet(case: Case, now: datetime) -> Case:
+def _not_well_yet(case: Remediation, now: datetime) -> Remediation:
     """A case that is overdue, as it counts: a fault that comes and goes is one page, and not one each time."""
     is_well = case.good_since is not None and now - case.good_since >= timedelta(seconds=WELL_FOR_S)
     return case if is_well else replace(case, good_since=None)
@@ -123,13 +123,13 @@ def _of_case(decided: Decision, stands: Stands, problem: str, now: datetime, lim
     return decided if decided.action is not Action.PAGE else _goes_on(case)
 
 
-def _overdue(case: Case, problem: str) -> str:
+def _overdue(case: Remediation, problem: str) -> str:
     """``out of service since 2026-01-01 03:00 UTC for gpu.xid.79 on gpu:3 [id]: waits for 12.`` and what to do."""
     what = "not moved" if case.hold is None and Step.DRAIN in case.steps else "out of service"
     about = f"{what} since {out_since(case):%Y-%m-%d %H:%M} UTC for {case.code} on {case.component} [{case.id}]"
     return f"{about}: {problem or case.note}. {_HINTS.get(case.step, _HELP)}"
 
 
-def _goes_on(case: Case) -> Decision:
+def _goes_on(case: Remediation) -> Decision:
     action = Action.REPAIR if REPAIRS.intersection(case.steps) else Action.QUARANTINE
     return Decision(action=action, reason=f"{action} for {case.code} on {case.component} goes on [{case.id}]")

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from healthd.core.model import Action, Decision, Diagnosis, Mode, Refusal, Remedy, Root
-from healthd.remediation.decide.case import Case, Repair
 from healthd.remediation.decide.fleet import WaitForSlot, at_limit, listed, out_limit
 from healthd.remediation.decide.ledger import Bounds, left_after, recent, rungs_left, same_fault
+from healthd.remediation.decide.remediation import Remediation, Repair
 from healthd.remediation.decide.rules import (
     BY_REMEDY,
     FEATURE,
@@ -296,7 +296,7 @@ def _taken_out(
     )
 
 
-def left_of(decision: Decision, case: Case) -> Decision:
+def left_of(decision: Decision, case: Remediation) -> Decision:
     """The same for a node that this case tried to mend already, by as much of the ladder as that leaves."""
     left = left_after(case, decision.ladder)
     if decision.action is not Action.REPAIR or left == decision.ladder:

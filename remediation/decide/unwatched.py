@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from healthd.remediation.decide.case import QUARANTINE_CODE, case_of, code_of
 from healthd.remediation.decide.handoff import HandoffRecord, is_ahead, parse
 from healthd.remediation.decide.paging import ORDERED_FOR_S
+from healthd.remediation.decide.remediation import QUARANTINE_CODE, case_of, code_of
 from healthd.remediation.ports import FleetSnapshot, HeldNode, Slot
 
 WATCH_S = 7_200.0

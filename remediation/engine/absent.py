@@ -21,15 +21,15 @@ from datetime import UTC, datetime, timedelta
 from healthd.core.errors import BackendError, BackendRefused
 from healthd.core.model import Mode, Remedy
 from healthd.remediation.decide.brakes import returns_of
-from healthd.remediation.decide.case import QUARANTINE_CODE, case_of, code_of, is_begun
 from healthd.remediation.decide.fleet import learning_s
 from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, by_now, is_ahead, parse, remembering
 from healthd.remediation.decide.ledger import Bounds
 from healthd.remediation.decide.paging import ORDERED_FOR_S
 from healthd.remediation.decide.policy import Rules
+from healthd.remediation.decide.remediation import QUARANTINE_CODE, case_of, code_of, is_begun
 from healthd.remediation.decide.unwatched import HeldOut, held_out
 from healthd.remediation.engine.awake import released
-from healthd.remediation.engine.turns import Patience
+from healthd.remediation.engine.step_result import Patience
 from healthd.remediation.ports import FleetSnapshot, HeldNode, Hold, NodeView, Orchestrator, Slot, is_drain
 
 SETTLE_S = 60.0

@@ -17,12 +17,12 @@ from datetime import UTC, datetime
 
 from healthd.core.errors import BackendError, BackendRefused
 from healthd.core.model import Decision
-from healthd.remediation.decide.case import Case, after, code_of
 from healthd.remediation.decide.handoff import HandoffRecord, Versions, by_now, is_ahead, parse, showing
 from healthd.remediation.decide.policy import SeenElsewhere, Situation
+from healthd.remediation.decide.remediation import Remediation, after, code_of
 from healthd.remediation.decide.unwatched import WATCH_S
 from healthd.remediation.engine.slots import FIRST_PAUSE_S, LONGEST_PAUSE_S
-from healthd.remediation.engine.turns import Slots
+from healthd.remediation.engine.step_result import Slots
 from healthd.remediation.ports import FleetSnapshot, NodeView, Orchestrator
 
 _JUST_READ_S = 2.0  # in the same turn, that is
@@ -144,14 +144,14 @@ class Surroundings:
             return f"what it shows the others is not known, or not taken back yet: {error}"
         return ""
 
-    def hide(self, case: Case) -> None:
+    def hide(self, case: Remediation) -> None:
         """Take the finding out of the node's mark, and leave there what came of the case. Raises BackendUnknown; where
         somebody else's text is in the mark's place, nothing of ours is there to be taken out."""
         with contextlib.suppress(BackendRefused):
             self._mark(lambda before: after(before, case))
         self._shown = None
 
-    def remember(self, case: Case) -> None:
+    def remember(self, case: Remediation) -> None:
         """Leave in the node's mark, once, that this case was given up. Raises BackendUnknown, see ``hide``."""
         if self._remembered != case.id:
             with contextlib.suppress(BackendRefused):

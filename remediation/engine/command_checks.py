@@ -13,7 +13,6 @@ from datetime import datetime
 from healthd.core.errors import BackendError
 from healthd.core.model import Action, Decision, Diagnosis, Refusal, Refused, Remedy, Step
 from healthd.remediation.decide.adoption import orphaned
-from healthd.remediation.decide.case import QUARANTINE_CODE, Case, case_of
 from healthd.remediation.decide.commands import (
     Order,
     Verb,
@@ -25,6 +24,7 @@ from healthd.remediation.decide.commands import (
     repaired,
 )
 from healthd.remediation.decide.policy import holder
+from healthd.remediation.decide.remediation import QUARANTINE_CODE, Remediation, case_of
 from healthd.remediation.engine.dependencies import Parts
 from healthd.remediation.ports import NodeView, StateOwner
 
@@ -33,12 +33,14 @@ class Commands:
     """The orders of one node. ``as_repair``: what would be decided if the mode were repair, about a node that no case
     holds, or this one does."""
 
-    def __init__(self, parts: Parts, *, as_repair: Callable[[datetime, Case | None], Decision]) -> None:
+    def __init__(self, parts: Parts, *, as_repair: Callable[[datetime, Remediation | None], Decision]) -> None:
         self._orchestrator, self._provisioner, self._resetter = parts.orchestrator, parts.provisioner, parts.resetter
         self._slots, self._judgement, self._rules = parts.slots, parts.judgement, parts.rules
         self._parts, self._as_repair = parts, as_repair
 
-    def wanted(self, order: Order, case: Case | None, now: datetime, case_id: str) -> Case | Refused | str:
+    def wanted(
+        self, order: Order, case: Remediation | None, now: datetime, case_id: str
+    ) -> Remediation | Refused | str:
         """The case that carries the order out, why it is refused, or in words that it is so already.
 
         ``case``: the one that is open. Raises BackendError where the cluster could not be read.
@@ -56,7 +58,7 @@ class Commands:
             case Verb.RELEASE:
                 return self._release(order, case, view, now, case_id)
 
-    def rehearsed(self, case: Case) -> Iterator[tuple[str, Refusal | None]]:
+    def rehearsed(self, case: Remediation) -> Iterator[tuple[str, Refusal | None]]:
         """What each step that is left would do, in words, and what is known to be against it. Raises BackendError."""
         for step in case.steps[case.index :]:
             words, refusal = self._rehearsal(step, case)
@@ -65,8 +67,8 @@ class Commands:
     # -- the three ----------------------------------------------------------------------------------------------------
 
     def _quarantine(
-        self, order: Order, case: Case | None, view: NodeView, now: datetime, case_id: str
-    ) -> Case | Refused | str:
+        self, order: Order, case: Remediation | None, view: NodeView, now: datetime, case_id: str
+    ) -> Remediation | Refused | str:
         if case is not None and case.code == QUARANTINE_CODE and not (case.release_order or case.has_ended):
             return f"ordered already, {case.order}: case {case.id} is at {case.step}"
         return (
@@ -75,7 +77,9 @@ class Commands:
             or quarantined(order, case_id, now, drains=self._drains)
         )
 
-    def _repair(self, order: Order, case: Case | None, view: NodeView, now: datetime, case_id: str) -> Case | Refused:
+    def _repair(
+        self, order: Order, case: Remediation | None, view: NodeView, now: datetime, case_id: str
+    ) -> Remediation | Refused:
         is_out = case is not None and may_be_mended(case, order)
         if not is_out and (no := self._open_already(case) or self._cannot_go_out(view)) is not None:
             return no
@@ -93,7 +97,7 @@ class Commands:
         return new if case is None else instead(case, new)
 
     def _rungs(
-        self, order: Order, case: Case | None, now: datetime
+        self, order: Order, case: Remediation | None, now: datetime
     ) -> tuple[tuple[Remedy, ...], Diagnosis | None] | Refused:
         """What is to be tried in turn, and for what: the one remedy that was named, or what the policy says."""
         if order.remedy is not None:
@@ -105,8 +109,8 @@ class Commands:
         return Refused(kind=decision.refusal or Refusal.NOT_NEEDED, words=words)
 
     def _release(
-        self, order: Order, case: Case | None, view: NodeView, now: datetime, case_id: str
-    ) -> Case | Refused | str:
+        self, order: Order, case: Remediation | None, view: NodeView, now: datetime, case_id: str
+    ) -> Remediation | Refused | str:
         if case is None:
             return self._orphan(order, view, now, case_id) or self._nothing_of_ours(view)
         if case.has_ended:
@@ -122,7 +126,7 @@ class Commands:
     def _drains(self) -> bool:
         return self._provisioner.state_owner is not StateOwner.PLATFORM
 
-    def _open_already(self, case: Case | None) -> Refused | None:
+    def _open_already(self, case: Remediation | None) -> Refused | None:
         if case is None:
             return None
         about = f"case {case.id} is open for {case.code} on {case.component}, at {case.step}"
@@ -147,7 +151,7 @@ class Commands:
             return Refused(kind=Refusal.RATE, words=many)
         return None
 
-    def _foreign(self, case: Case, view: NodeView) -> Refused | None:
+    def _foreign(self, case: Remediation, view: NodeView) -> Refused | None:
         """Whether somebody else holds the node that the case is about: its next turn says so too, and ends it."""
         ours, hold = {case.text, *self._parts.platform_texts}, view.hold
         is_over_ours = view.drained_by_itself and case.hold is not None
@@ -155,7 +159,7 @@ class Commands:
             return None
         return Refused(kind=Refusal.FOREIGN_HOLD, words=f"held by {holder(view)}, not by case {case.id}: left alone")
 
-    def _orphan(self, order: Order, view: NodeView, now: datetime, case_id: str) -> Case | Refused | None:
+    def _orphan(self, order: Order, view: NodeView, now: datetime, case_id: str) -> Remediation | Refused | None:
         """The case that undoes a drain of ours for which none is open. Its own id, unless that has ended."""
         named = case_of(view.hold.text) if view.hold is not None else ""
         new_id = case_id if self._parts.cases.knows(named) else ""
@@ -171,7 +175,7 @@ class Commands:
 
     # -- the rehearsal ------------------------------------------------------------------------------------------------
 
-    def _rehearsal(self, step: Step, case: Case) -> tuple[str, Refusal | None]:
+    def _rehearsal(self, step: Step, case: Remediation) -> tuple[str, Refusal | None]:
         match step:
             case Step.SLOT:
                 return "takes a place in the fleet's budget, which keeps new jobs off; there is room", None

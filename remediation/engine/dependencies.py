@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from healthd.core.model import Remedy
-from healthd.remediation.decide.case import Case, Repair
 from healthd.remediation.decide.fleet import DAY_WINDOW, RATE_WINDOW, day_limit, rate_held, replacements
 from healthd.remediation.decide.handoff import Versions
 from healthd.remediation.decide.policy import Rules
+from healthd.remediation.decide.remediation import Remediation, Repair
 from healthd.remediation.engine.heartbeat import Beat
 from healthd.remediation.engine.repairs import Resetter
-from healthd.remediation.engine.turns import Cases, Hindsight, Judgement, NoHindsight, Patience, Slots
+from healthd.remediation.engine.step_result import Hindsight, Judgement, NoHindsight, Patience, RemediationStore, Slots
 from healthd.remediation.ports import Orchestrator, Provisioner
 
 
@@ -38,9 +38,9 @@ class Parts:
     resetter: Resetter
     slots: Slots
     judgement: Judgement
-    cases: Cases
+    cases: RemediationStore
     rules: Callable[[], Rules]
-    collect: Callable[[Case], str]
+    collect: Callable[[Remediation], str]
     look_again: Callable[[datetime], None]
     patience: Patience
     platform_texts: Collection[str] = ()

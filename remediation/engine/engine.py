@@ -15,7 +15,6 @@ from datetime import datetime, timedelta
 from healthd.core.errors import BackendError, StoreError
 from healthd.core.model import Action, Decision, Diagnosis, Event, Mode, Refusal, Refused, Root, Step
 from healthd.remediation.decide.brakes import many_returns, returns_of
-from healthd.remediation.decide.case import Case, Repair, ended_last, reason_text
 from healthd.remediation.decide.commands import Obeyed, Order, instead, only_out
 from healthd.remediation.decide.drive import KnownFaults, decided_about, is_due, is_untried, own, turns, why_turned
 from healthd.remediation.decide.fleet import Scope
@@ -23,6 +22,7 @@ from healthd.remediation.decide.ledger import on_record
 from healthd.remediation.decide.modes import lowered, may_be_lowered, why_lowered
 from healthd.remediation.decide.paging import STUCK_AFTER_S, wanted
 from healthd.remediation.decide.policy import Considered, Rules, Situation, decide, decide_each, left_of, many_at_once
+from healthd.remediation.decide.remediation import Remediation, Repair, ended_last, reason_text
 from healthd.remediation.decide.rules import roots_of, without_drain
 from healthd.remediation.engine.cluster_view import Surroundings, elsewhere
 from healthd.remediation.engine.command_checks import Commands
@@ -30,8 +30,8 @@ from healthd.remediation.engine.dependencies import Parts
 from healthd.remediation.engine.execute import Obedience
 from healthd.remediation.engine.orphans import Leftovers, Orphans
 from healthd.remediation.engine.stats import Tally
+from healthd.remediation.engine.step_result import StepResult
 from healthd.remediation.engine.steps import Steps
-from healthd.remediation.engine.turns import Turn
 from healthd.remediation.ports import FleetSnapshot, NodeView, StateOwner
 
 _ORDER_WAITS_S = 20.0  # for a turn that is under way
@@ -65,8 +65,8 @@ class Engine:
         self._asked_s = float("-inf")
         self._commands = Commands(parts, as_repair=self._as_repair)
         self._decided_last = Decision(action=Action.HOLD, reason="nothing has been decided yet")
-        self._turn: Turn | None = None
-        self._ended: Case | None = None
+        self._turn: StepResult | None = None
+        self._ended: Remediation | None = None
         self._has_case = False
         self._failing_since_s: float | None = None
         self.decision = self._decided_last
@@ -190,18 +190,18 @@ class Engine:
         finally:
             self._lock.release()
 
-    def holds_node(self) -> Case | None:
+    def holds_node(self) -> Remediation | None:
         """The open case whose drain was read back, or None. Raises StoreError."""
         case = self._cases.open_case()
         return case if case is not None and case.hold is not None else None
 
     @property
-    def case(self) -> Case | None:
+    def case(self) -> Remediation | None:
         """The open case as the last turn left it, or None. Read from memory: a store that fails hides no case."""
         return self._turn.case if self._turn is not None and self._turn.case.is_open else None
 
     @property
-    def ended(self) -> Case | None:
+    def ended(self) -> Remediation | None:
         """The case that ended last since this process began, or None. A slot that was found alone is none: what had the
         node out before is."""
         return self._ended
@@ -253,7 +253,7 @@ class Engine:
             self._seen = (now, self._surroundings.unnoted())
         return self._seen[1]
 
-    def _resumed(self, now: datetime) -> Case | None:
+    def _resumed(self, now: datetime) -> Remediation | None:
         """The open case, on disk or found with the cluster. Raises StoreError."""
         case = self._steps.resume()
         self._leftovers.search(anew=case is not None)
@@ -273,14 +273,14 @@ class Engine:
         """Where a place, a drain or an order of an earlier daemon's may stand and nobody knows, nothing is begun."""
         return Situation(view=None, level=None, problem=self._leftovers.unknown)
 
-    def _keep(self, case: Case) -> None:
+    def _keep(self, case: Remediation) -> None:
         self._steps.write(case, f"found: {case.why}")
 
     def _begun(self, order: Order, words: str) -> None:
         self.decision = self._decided_last = Decision(action=Action(order.verb), reason=words)
         self.tally.decided[self.decision.action] += 1
 
-    def _as_repair(self, now: datetime, case: Case | None) -> Decision:
+    def _as_repair(self, now: datetime, case: Remediation | None) -> Decision:
         situation = self._surroundings.looked if case is None else None
         return self._decided(situation, replace(self._rules(), mode=Mode.REPAIR), now)
 
@@ -368,14 +368,14 @@ class Engine:
             return None
         return Refused(kind=decision.refusal or Refusal.NOT_NEEDED, words=decision.reason)
 
-    def _opened(self, decision: Decision, diagnosis: Diagnosis, now: datetime) -> Case:
+    def _opened(self, decision: Decision, diagnosis: Diagnosis, now: datetime) -> Remediation:
         """A new case, its slot already intended: the decision has just read what an intent must be read from.
 
         Raises BackendError.
         """
         case_id, bounds = self._parts.new_id(), self._rules().bounds
         returns = returns_of(self._surroundings.record().history, diagnosis.code, now)
-        return Case(
+        return Remediation(
             id=case_id,
             opened=now,
             since=now,
@@ -405,10 +405,10 @@ class Engine:
 
     # -- going on -----------------------------------------------------------------------------------------------------
 
-    def _go_on(self, case: Case, now: datetime) -> str:
+    def _go_on(self, case: Remediation, now: datetime) -> str:
         self._has_case = True
         if self._turn is None or self._turn.case.id != case.id:
-            self._turn = Turn(case=case, said=case.note)
+            self._turn = StepResult(case=case, said=case.note)
         case = self._turned(case, now)
         while True:
             self._parts.beat()
@@ -421,7 +421,7 @@ class Engine:
             if not turn.go_on or case.end is not None or self._ending.is_set():
                 return turn.said
 
-    def _turned(self, case: Case, now: datetime) -> Case:
+    def _turned(self, case: Remediation, now: datetime) -> Remediation:
         """The case, turned to what is open now: its mode may have been raised since, its own fault may be over while
         another is open, or a more serious one may have arrived."""
         seen, now_s = self._steps.seen(case, now), self._parts.monotonic_s()
@@ -445,7 +445,7 @@ class Engine:
         self._asked = frozenset()
         return turned
 
-    def _decided_about(self, case: Case, seen: KnownFaults) -> Decision:
+    def _decided_about(self, case: Remediation, seen: KnownFaults) -> Decision:
         """What would be decided now about the node that this case holds. Counted from when it was taken out: waiting
         for an operator repairs no lemon."""
         decision = self._decided(None, self._rules(), case.opened, shared=self._shared)
@@ -455,7 +455,7 @@ class Engine:
         name, fleet = self._surroundings.around(max_age_s=_ANEW_EVERY_S)
         return many_at_once(root.code, root.since, name, elsewhere(name, fleet, self._clock()), self._rules().bounds)
 
-    def _fitted(self, case: Case) -> Case:
+    def _fitted(self, case: Remediation) -> Remediation:
         """The case as far as it may still go: a mode or a rule that was lowered since lowers it too. In observe mode it
         rests as it is."""
         rules = self._rules()

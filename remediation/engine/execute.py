@@ -11,8 +11,8 @@ from datetime import datetime
 
 from healthd.core.errors import BackendError
 from healthd.core.model import Event, Refusal, Refused
-from healthd.remediation.decide.case import Case, End
 from healthd.remediation.decide.commands import Obeyed, Order, heading_back
+from healthd.remediation.decide.remediation import End, Remediation
 from healthd.remediation.engine.command_checks import Commands
 from healthd.remediation.engine.dependencies import Parts
 from healthd.remediation.engine.stats import Tally
@@ -26,7 +26,7 @@ class Obedience:
         self._commands, self._steps, self._judgement, self._tally = commands, steps, parts.judgement, tally
         self._new_id, self._clock = parts.new_id, parts.clock
 
-    def begin(self, order: Order, case: Case | None, now: datetime, begun: Callable[[str], None]) -> Obeyed:
+    def begin(self, order: Order, case: Remediation | None, now: datetime, begun: Callable[[str], None]) -> Obeyed:
         """Write the order down and take the first step. ``case``: the open one. ``begun`` hears when it is written.
 
         Raises StoreError: then nothing was done.
@@ -61,7 +61,7 @@ class Obedience:
         self._judgement.record(Event(at=self._clock(), kind="order", text=text, data=data))
         return Obeyed(done=False, said=refused.words, refusal=refused.kind)
 
-    def rehearse(self, order: Order, case: Case | None, now: datetime) -> Obeyed:
+    def rehearse(self, order: Order, case: Remediation | None, now: datetime) -> Obeyed:
         """What beginning it would come to, step by step. Nothing is done, noted or counted."""
         try:
             wanted = self._commands.wanted(order, case, now, "…")

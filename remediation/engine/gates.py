@@ -10,16 +10,16 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from healthd.core.model import Mode, Refusal, Refused, Step
-from healthd.remediation.decide.case import QUARANTINE_CODE, REPAIR_CODE, Case, End, Phase
 from healthd.remediation.decide.drive import own, undriven
 from healthd.remediation.decide.handoff import by_now, parse
 from healthd.remediation.decide.modes import why_lowered
 from healthd.remediation.decide.paging import out_since
 from healthd.remediation.decide.policy import holder
+from healthd.remediation.decide.remediation import QUARANTINE_CODE, REPAIR_CODE, End, Phase, Remediation
 from healthd.remediation.decide.rules import REPAIRS, RuleAnswer
 from healthd.remediation.engine.awake import Awake
 from healthd.remediation.engine.dependencies import Parts
-from healthd.remediation.engine.turns import Turn, ended, paused
+from healthd.remediation.engine.step_result import StepResult, ended, paused
 from healthd.remediation.ports import NodeView
 
 
@@ -34,7 +34,7 @@ class Guards:
         self._awake = Awake(parts.orchestrator, parts.judgement)
         self.viewed: NodeView | None = None
 
-    def at_rest(self, case: Case, view: NodeView | None = None) -> Refused | None:
+    def at_rest(self, case: Remediation, view: NodeView | None = None) -> Refused | None:
         """Why the operator wants nothing done here, as far as it is known without, or with, a reading of the node.
 
         An order is somebody who says so, and no mode is too low for it; who opts a node out has said more.
@@ -46,7 +46,7 @@ class Guards:
             return Refused(kind=Refusal.OBSERVE, words="in observe mode")
         return None
 
-    def no_repair_now(self, case: Case, view: NodeView) -> Refused | None:
+    def no_repair_now(self, case: Remediation, view: NodeView) -> Refused | None:
         """What the last look before a repair, a mode or a rule that was lowered, or the law of acts has against it."""
         if not view.idle:
             return Refused(kind=Refusal.NOT_IDLE, words="the node is no longer idle")
@@ -57,7 +57,7 @@ class Guards:
             return Refused(kind=Refusal.LOWERED, words=words)
         return self._undriven(case)
 
-    def _undriven(self, case: Case) -> Refused | None:
+    def _undriven(self, case: Remediation) -> Refused | None:
         """The law of acts. A level that only the disk remembers drives nothing: an operator may have repaired the node
         while the daemon was away."""
         open_ = self.open_now()
@@ -74,13 +74,13 @@ class Guards:
         live = (answer for answer in answers if answer.rule.mode is not Mode.OBSERVE)
         return tuple(answer for answer in live if not self._judgement.is_acknowledged(answer.diagnosis))
 
-    def stopped(self, case: Case, view: NodeView, now: datetime) -> Turn | None:
+    def stopped(self, case: Remediation, view: NodeView, now: datetime) -> StepResult | None:
         """What stops a step after it has looked: the operator's word, or that the node is no longer as we left it."""
         if (why := self.at_rest(case, view)) is not None:
             return self.resting(case, why, now, view)
         return self.watched(case, view, now)
 
-    def watched(self, case: Case, view: NodeView, now: datetime) -> Turn | None:
+    def watched(self, case: Remediation, view: NodeView, now: datetime) -> StepResult | None:
         """As ``not_ours_any_more``; a node that is ours is kept awake."""
         turn = self.not_ours_any_more(case, view, now)
         if turn is None:
@@ -91,7 +91,7 @@ class Guards:
         """The case is over: the cluster may power the node down again. Raises BackendUnknown."""
         self._awake.let_sleep()
 
-    def resting(self, case: Case, why: Refused, now: datetime, view: NodeView | None = None) -> Turn:
+    def resting(self, case: Remediation, why: Refused, now: datetime, view: NodeView | None = None) -> StepResult:
         """Nothing is touched. But a person who undoes our drain meanwhile is obeyed as ever: that is the end, after
         which the place in the budget is given back, which would keep jobs off and which nobody else made.
 
@@ -105,13 +105,13 @@ class Guards:
         turn = self.not_ours_any_more(case, view, now)
         return turn if turn is not None and turn.case.end is End.ACKNOWLEDGED else paused(case, why)
 
-    def down_unexplained(self, case: Case, view: NodeView) -> str:
+    def down_unexplained(self, case: Remediation, view: NodeView) -> str:
         """Why a node that is DOWN must not be resumed, or ""."""
         if "DOWN" in view.flags and self._judgement.boot_id == case.drain_boot_id:
             return "the node is DOWN, and no reboot since our drain explains it"
         return ""
 
-    def not_ours_any_more(self, case: Case, view: NodeView, now: datetime) -> Turn | None:
+    def not_ours_any_more(self, case: Remediation, view: NodeView, now: datetime) -> StepResult | None:
         """None while the node is as we left it: our drain, with text, user and stamp; without one, our place in the
         budget."""
         if self._as_we_left_it(case, view):
@@ -122,7 +122,7 @@ class Guards:
         if self._is_late_drain(case, view, now):
             case = replace(case, hold=view.hold, controller=view.controller)
             said = "a drain of ours that got no answer was applied late: it is ours as well"
-            return Turn(case=case, said=said, go_on=True)
+            return StepResult(case=case, said=said, go_on=True)
         if (turn := self._remarked(case, view, now)) is not None:
             return turn
         if view.hold is not None or not view.standing:
@@ -142,7 +142,7 @@ class Guards:
         self._judgement.acknowledge_shown(case.code, case.component, by=_out_since(case), until=until, now=now, why=why)
         return ended(case, End.ACKNOWLEDGED, why)
 
-    def _slept_since(self, case: Case, now: datetime) -> bool:
+    def _slept_since(self, case: Remediation, now: datetime) -> bool:
         """Whether another daemon released the node because it had no machine: see ``absent``. What the daemon did since
         it woke, before it looked at its drain, is no reason to forget that."""
         mark = parse(self._orchestrator.marked())
@@ -150,7 +150,7 @@ class Guards:
         held = case.since if case.hold is None else datetime.fromtimestamp(case.hold.stamp, UTC)
         return slept is not None and slept > held
 
-    def comes_until(self, case: Case, now: datetime) -> datetime | None:
+    def comes_until(self, case: Remediation, now: datetime) -> datetime | None:
         """Until when a drain or an undrain of this case that got no answer may still be applied, or None: a controller
         that slept applies what it finds when it wakes up."""
         asked = [at for at in (case.unanswered, case.drain_unanswered) if at is not None]
@@ -159,13 +159,13 @@ class Guards:
     def _comes_until(self, asked: datetime | None, now: datetime) -> datetime | None:
         return asked + self._unanswered if asked is not None and now < asked + self._unanswered else None
 
-    def _is_late_drain(self, case: Case, view: NodeView, now: datetime) -> bool:
+    def _is_late_drain(self, case: Remediation, view: NodeView, now: datetime) -> bool:
         """Whether what holds the node is our own drain once more: one that got no answer, applied after another."""
         if case.hold is None or view.hold is None or self._comes_until(case.drain_unanswered, now) is None:
             return False
         return (view.hold.text, view.hold.user) == (case.hold.text, case.hold.user) and not view.standing
 
-    def _remarked(self, case: Case, view: NodeView, now: datetime) -> Turn | None:
+    def _remarked(self, case: Remediation, view: NodeView, now: datetime) -> StepResult | None:
         """The cluster's controller put a reason of its own in the place of ours, as Slurm does for a process that it
         cannot end: no order of a person's, and the drain is ours while its slot is. None for any other hold."""
         hold = view.hold
@@ -178,25 +178,25 @@ class Guards:
         case = replace(
             case, opened=opened, hold=hold, controller=view.controller, index=index, phase=phase, good_since=None
         )
-        return Turn(case=case, said=said, go_on=True)
+        return StepResult(case=case, said=said, go_on=True)
 
-    def adopts(self, case: Case, view: NodeView) -> bool:
+    def adopts(self, case: Remediation, view: NodeView) -> bool:
         """Whether this case may repair a node that the cluster's controller drained by itself. Its text stays."""
         return bool(REPAIRS.intersection(case.steps)) and self._rules().adopts(view)
 
-    def _as_we_left_it(self, case: Case, view: NodeView) -> bool:
+    def _as_we_left_it(self, case: Remediation, view: NodeView) -> bool:
         if Step.DRAIN in case.steps:
             return _is_still(case, view) and not view.standing
         if view.hold is not None and not (view.hold.automatic or view.hold.text in self._platform_texts):
             return False
         return bool(self._slots.held())  # the view shows any maintenance, an administrator's too
 
-    def is_needless(self, case: Case) -> str:
+    def is_needless(self, case: Remediation) -> str:
         """What makes it needless to take the node out, or "". After a repair not that the fault is over: a node whose
         drain got lost then has yet to prove itself."""
         return "" if case.attempts and not case.forced else self.is_over(case)
 
-    def is_over(self, case: Case) -> str:
+    def is_over(self, case: Remediation) -> str:
         """What makes the case needless, or "". What is ordered, whatever is found, only an order takes back."""
         if case.release_order:
             return f"released by order, {case.release_order}"
@@ -213,28 +213,28 @@ def in_maintenance(view: NodeView) -> Refused | None:
     return Refused(kind=Refusal.MAINTENANCE, words=words)
 
 
-def _out_since(case: Case) -> datetime:
+def _out_since(case: Remediation) -> datetime:
     """When the node went out for all to see: what was open then is what an operator knew of."""
     drained = datetime.fromtimestamp(case.hold.stamp, UTC) if case.hold is not None else case.opened
     return max(case.opened, drained)
 
 
-def _made_again(case: Case, now: datetime, said: str) -> Turn:
+def _made_again(case: Remediation, now: datetime, said: str) -> StepResult:
     """Our drain is gone, and by no person's hand."""
-    return Turn(case=replace(case, index=0, phase=Phase.PLANNED, hold=None, since=now, end=None), said=said)
+    return StepResult(case=replace(case, index=0, phase=Phase.PLANNED, hold=None, since=now, end=None), said=said)
 
 
-def seen(case: Case, view: NodeView) -> Case:
+def seen(case: Remediation, view: NodeView) -> Remediation:
     """Remember which run of the controller showed us our drain, and how: only a later restart may have lost it."""
     hold = view.hold if _is_still(case, view) else case.hold
     return replace(case, hold=hold, controller=view.controller or case.controller)
 
 
-def _is_still(case: Case, view: NodeView) -> bool:
+def _is_still(case: Remediation, view: NodeView) -> bool:
     return case.hold is not None and view.hold is not None and view.hold.is_still(case.hold)
 
 
-def lost(case: Case, view: NodeView) -> Turn:
+def lost(case: Remediation, view: NodeView) -> StepResult:
     """Somebody else holds the node: it is theirs."""
     turn = ended(case, End.LOST, f"the node is held by {holder(view)}: not touched")
     return replace(turn, refusal=Refusal.FOREIGN_HOLD)

@@ -18,8 +18,8 @@ from healthd.core.errors import BackendError
 from healthd.core.model import Action, Decision, Refusal, Refused
 from healthd.remediation.decide.adoption import found_case, has_booted, must_be_shown
 from healthd.remediation.decide.brakes import many_returns, returns_of
-from healthd.remediation.decide.case import Case, case_of
 from healthd.remediation.decide.handoff import HandoffRecord, parse
+from healthd.remediation.decide.remediation import Remediation, case_of
 from healthd.remediation.decide.rules import roots_of
 from healthd.remediation.engine.dependencies import Parts
 from healthd.remediation.ports import Hold, is_drain
@@ -95,7 +95,7 @@ class Leftovers:
             self._due_s = self._parts.monotonic_s()
             self._until_s = self._due_s + self._parts.patience.unanswered_s
 
-    def found(self, now: datetime, keep: Callable[[Case], None]) -> Case | None:
+    def found(self, now: datetime, keep: Callable[[Remediation], None]) -> Remediation | None:
         """The case of what is left, told to ``keep`` before it counts as found; None where there is nothing, or it is
         not time to look.
 
@@ -119,7 +119,7 @@ class Leftovers:
         self._due_s = again_s if now_s < self._until_s else None
         return case
 
-    def _shown(self, case: Case) -> Case:
+    def _shown(self, case: Remediation) -> Remediation:
         """The case of a drain, with what cannot be shown of the fault that it names. A fault that is found in what was
         logged since is open again, and decided about like any other."""
         hindsight = self._parts.hindsight
@@ -141,7 +141,7 @@ class Leftovers:
     def _is_open(self, code: str) -> bool:
         return any(root.code == code for each in self._parts.judgement.diagnoses() for root in roots_of(each))
 
-    def _left_behind(self, now: datetime) -> Case | None:
+    def _left_behind(self, now: datetime) -> Remediation | None:
         """It is asked while no case is open: one that the store knows has ended. What its mark says is over, and its
         record is not written over."""
         parts = self._parts
@@ -168,7 +168,7 @@ class Leftovers:
             return replace(case, id=parts.new_id())
         return self._shown(self._returning(case, shown or HandoffRecord(), now))
 
-    def _returning(self, case: Case, shown: HandoffRecord, now: datetime) -> Case:
+    def _returning(self, case: Remediation, shown: HandoffRecord, now: datetime) -> Remediation:
         """With how often the node was let in after the same finding: an empty disk lets it in no sooner. Another
         machine has not returned, and what an operator ordered waits for no settling."""
         if case.attempts or case.order:

@@ -18,11 +18,11 @@ from typing import Protocol
 from healthd.core.errors import BackendBusy, BackendError, BackendRefused, BackendUnknown
 from healthd.core.model import NODE, Clearance, ClearsBy, Event, Refusal, Refused, Remedy, Step
 from healthd.remediation.decide.adoption import repair_mark
-from healthd.remediation.decide.case import ACTS, Case, End, Phase, has_entry, is_begun
 from healthd.remediation.decide.drive import is_replaced
 from healthd.remediation.decide.handoff import UNASKED_S, HandoffRecord, instance_of, parse, word
+from healthd.remediation.decide.remediation import ACTS, End, Phase, Remediation, has_entry, is_begun
 from healthd.remediation.decide.rules import STEPS, without_drain
-from healthd.remediation.engine.turns import Patience, Turn, at_next, ended, waits
+from healthd.remediation.engine.step_result import Patience, StepResult, at_next, ended, waits
 from healthd.remediation.ports import NodeView, Provisioner, StateOwner
 
 
@@ -73,17 +73,17 @@ class Witness(Protocol):
 class Permission(Protocol):
     """What is asked before an act: Guards on the node itself, the controller's own from elsewhere."""
 
-    def watched(self, case: Case, view: NodeView, now: datetime) -> Turn | None:
+    def watched(self, case: Remediation, view: NodeView, now: datetime) -> StepResult | None:
         """None while the node is as it was left, and it is kept awake; else what that comes to."""
 
-    def no_repair_now(self, case: Case, view: NodeView) -> Refused | None:
+    def no_repair_now(self, case: Remediation, view: NodeView) -> Refused | None:
         """What a look before a repair has against it: work, an opt-out, a mode that was lowered."""
 
-    def is_over(self, case: Case) -> str:
+    def is_over(self, case: Remediation) -> str:
         """What makes the case needless, or ""."""
 
 
-def before_the_act(case: Case, now: datetime) -> Case:
+def before_the_act(case: Remediation, now: datetime) -> Remediation:
     """The case where it waits for its node to be idle, before its act is made, or made again."""
     return replace(case, index=case.steps.index(Step.WAIT_IDLE), phase=Phase.PLANNED, since=now, good_since=None)
 
@@ -108,8 +108,8 @@ class Repairs:
         patience: Patience,
         why_not: Callable[[Remedy], str],
         too_many: Callable[[bool], str],
-        intend: Callable[[Case, datetime, str], Case],
-        mark_of: Callable[[Case, datetime], tuple[str | None, str]] | None = None,
+        intend: Callable[[Remediation, datetime, str], Remediation],
+        mark_of: Callable[[Remediation, datetime], tuple[str | None, str]] | None = None,
     ) -> None:
         self._orchestrator, self._provisioner, self._resetter = orchestrator, provisioner, resetter
         self._judgement, self._guards, self._patience = judgement, guards, patience
@@ -118,14 +118,14 @@ class Repairs:
         self._resetting = ""
         self._before: str | None = None  # the mark before the act that is about to be begun
 
-    def reset(self, case: Case, now: datetime) -> Turn:
+    def reset(self, case: Remediation, now: datetime) -> StepResult:
         """Reset the GPUs, with every holder stopped; whoever takes the step starts them again after. One that was
         interrupted is made again, and is another attempt."""
         if case.phase is Phase.PLANNED:
             begun = self._begun(case, now, "GPU reset", lambda: replace(case, stopped=self._resetter.holders()))
         else:
             begun = self._still_allowed(case, case, now, "GPU reset") or self._taken_up(case, now)
-        if isinstance(begun, Turn):
+        if isinstance(begun, StepResult):
             return begun
         case, self._resetting = begun, ""
         if why := self._resetter.why_not():
@@ -135,20 +135,20 @@ class Repairs:
         except BackendBusy as error:
             if now - case.since <= timedelta(seconds=self._patience.let_go_s):
                 self._resetting = case.id
-                return Turn(case=case, said=f"GPU reset waits: {error}", refusal=Refusal.NOT_IDLE)
+                return StepResult(case=case, said=f"GPU reset waits: {error}", refusal=Refusal.NOT_IDLE)
             why = f"no GPU reset: {error}, {self._patience.let_go_s:g} s later"
             return self.again_or_fail(self._refused(case, now), now, why)
         except (BackendRefused, BackendUnknown) as error:
             return self.again_or_fail(case, now, f"the GPU reset did not succeed: {error}")
         self._judgement.clear(Clearance(by=ClearsBy.GPU_RESET, component=NODE, note=f"case {case.id}: {done}"), now)
-        return Turn(case=at_next(case, now), said=f"GPUs reset: {done}", go_on=True)
+        return StepResult(case=at_next(case, now), said=f"GPUs reset: {done}", go_on=True)
 
-    def reboot(self, case: Case, now: datetime) -> Turn:
+    def reboot(self, case: Remediation, now: datetime) -> StepResult:
         """Ask for a reboot, once, and wait for another boot id."""
         if case.phase is Phase.INTENDED:
             return self._await_new_boot(self._taken_over(case), now)
         begun = self._begun(case, now, "reboot", lambda: self._with_boot(case))
-        if isinstance(begun, Turn):
+        if isinstance(begun, StepResult):
             return begun
         try:
             self._provisioner.reboot()
@@ -157,11 +157,11 @@ class Repairs:
         except BackendRefused as error:
             return self.again_or_fail(self._refused(begun, now), now, f"the reboot was refused: {error}")
         except BackendUnknown as error:
-            return Turn(case=self._handed_over(begun), said=f"reboot: no answer, the boot id will tell: {error}")
+            return StepResult(case=self._handed_over(begun), said=f"reboot: no answer, the boot id will tell: {error}")
         said = f"reboot {self._asked}; waiting for a new boot id"
-        return Turn(case=self._handed_over(begun), said=said, asked=True)
+        return StepResult(case=self._handed_over(begun), said=said, asked=True)
 
-    def replace(self, case: Case, now: datetime) -> Turn:
+    def replace(self, case: Remediation, now: datetime) -> StepResult:
         """Ask for another machine, once, and wait for another instance id behind the name.
 
         Most often the one that waits is no longer this daemon: the new machine's finds the hold and goes on from there.
@@ -171,7 +171,7 @@ class Repairs:
         if case.attempts == 0 and not self._has_its_mark(case) and (why := self._too_many(bool(case.order))):
             return waits(case, "replacement", Refused(kind=Refusal.RATE, words=why), page=True)
         begun = self._begun(case, now, "replacement", lambda: self._with_machine(case))
-        if isinstance(begun, Turn):
+        if isinstance(begun, StepResult):
             return begun
         try:
             self._provisioner.replace()
@@ -181,24 +181,24 @@ class Repairs:
             return self.again_or_fail(self._refused(begun, now), now, f"the replacement was refused: {error}")
         except BackendUnknown as error:
             said = f"replacement: no answer, the instance id will tell: {error}"
-            return Turn(case=self._handed_over(begun), said=said)
+            return StepResult(case=self._handed_over(begun), said=said)
         said = f"replacement of {begun.machine} {self._asked}; waiting for another instance"
-        return Turn(case=self._handed_over(begun), said=said, asked=True)
+        return StepResult(case=self._handed_over(begun), said=said, asked=True)
 
-    def let_rest(self, turn: Turn) -> Turn:
+    def let_rest(self, turn: StepResult) -> StepResult:
         """A case that is paused, its reset not under way any more: what that had stopped is ours to give back, whoever
         forbids the reset."""
         return replace(turn, case=replace(turn.case, phase=Phase.PLANNED)) if turn.case.stopped else turn
 
-    def again_or_fail(self, case: Case, now: datetime, why: str) -> Turn:
+    def again_or_fail(self, case: Remediation, now: datetime, why: str) -> StepResult:
         """What did not help is tried again, then the next remedy of the ladder; at its end a person is needed."""
         again = before_the_act(case, now)
         if case.release_order:  # it waited for this act alone, and is obeyed from where it ended
-            return Turn(case=again, said=f"not tried again, {case.release_order}: {why}", go_on=True)
+            return StepResult(case=again, said=f"not tried again, {case.release_order}: {why}", go_on=True)
         if is_replaced(case):
             return ended(case, End.FAILED, f"another machine did not help, a person is needed: {why}")
         if case.attempts < self._patience.max_attempts:
-            return Turn(case=again, said=f"attempt {case.attempts} failed, trying again: {why}")
+            return StepResult(case=again, said=f"attempt {case.attempts} failed, trying again: {why}")
         following = [remedy for remedy in case.ladder[1:] if not self._why_not(remedy)]
         if not following:
             return ended(case, End.FAILED, f"given up after {case.attempts} attempts, a person is needed: {why}")
@@ -207,9 +207,9 @@ class Repairs:
         up = replace(again, ladder=tuple(following), steps=steps, index=steps.index(Step.WAIT_IDLE), attempts=0)
         was_made = case.step is Step.VERIFY and case.ladder[0] in case.acts
         did_not_help = f"{case.ladder[0]} did not help, " if was_made else ""
-        return Turn(case=up, said=f"{did_not_help}{following[0]} is next: {why}")
+        return StepResult(case=up, said=f"{did_not_help}{following[0]} is next: {why}")
 
-    def _taken_up(self, case: Case, now: datetime) -> Case | Turn:
+    def _taken_up(self, case: Remediation, now: datetime) -> Remediation | StepResult:
         """A reset that is intended: the one that this process waits to make; else one that an earlier daemon may have
         been ended in the middle of, or whose end could not be written down."""
         if case.id == self._resetting:
@@ -220,7 +220,9 @@ class Repairs:
 
     # -- before an act ------------------------------------------------------------------------------------------------
 
-    def _begun(self, case: Case, now: datetime, act: str, prepared: Callable[[], Case]) -> Case | Turn:
+    def _begun(
+        self, case: Remediation, now: datetime, act: str, prepared: Callable[[], Remediation]
+    ) -> Remediation | StepResult:
         """The case with the intent of an act written down and everything read again after; else why it is not begun."""
         view = self._orchestrator.view(jobs=True)
         if (turn := self._guards.watched(case, view, now)) is not None:
@@ -242,7 +244,7 @@ class Repairs:
             self._unmark(begun, now)
         return turn or begun
 
-    def _still_allowed(self, case: Case, planned: Case, now: datetime, act: str) -> Turn | None:
+    def _still_allowed(self, case: Remediation, planned: Remediation, now: datetime, act: str) -> StepResult | None:
         """The last look before an act, at the jobs too: a suspended one shows nowhere else. Where it forbids, the case
         is as it was ``planned``: nothing was done."""
         planned = replace(planned, phase=Phase.PLANNED)
@@ -252,7 +254,7 @@ class Repairs:
         why = self._guards.no_repair_now(planned, view)
         return None if why is None else waits(planned, act, why)
 
-    def _unmarked(self, begun: Case, now: datetime, act: str) -> Turn | None:
+    def _unmarked(self, begun: Remediation, now: datetime, act: str) -> StepResult | None:
         """Leave the mark that must outlive this machine. A reset or a reboot leaves the disk as it is, and goes on
         without one."""
         self._before = None
@@ -269,13 +271,13 @@ class Repairs:
         self._before = before
         return None
 
-    def _own_mark(self, case: Case, now: datetime) -> tuple[str, str]:
+    def _own_mark(self, case: Remediation, now: datetime) -> tuple[str, str]:
         before = self._orchestrator.marked()
         following = [remedy for remedy in case.ladder[1:] if not self._why_not(remedy)]
         delegated = self._provisioner.delegates
         return before, repair_mark(case, now, before=before, following=following, delegated=delegated)
 
-    def _unmark(self, case: Case, now: datetime) -> None:
+    def _unmark(self, case: Remediation, now: datetime) -> None:
         """Take an act that was not begun out of the node's history again. Where that fails, the next one finds it."""
         before, self._before = self._before, None
         if before is None:
@@ -285,10 +287,10 @@ class Repairs:
         except BackendError as error:
             self._note(case, now, f"an act that was not begun stays in the node's history: {error}")
 
-    def _note(self, case: Case, now: datetime, said: str) -> None:
+    def _note(self, case: Remediation, now: datetime, said: str) -> None:
         self._judgement.record(Event(at=now, kind="step", text=f"[{case.id}] {said}"))
 
-    def _has_its_mark(self, case: Case) -> bool:
+    def _has_its_mark(self, case: Remediation) -> bool:
         """Whether this case was let through already: its mark is counted, and must not hold up itself. A machine that
         came for another is let through by none: it is one more."""
         mark = parse(self._orchestrator.marked())
@@ -300,27 +302,27 @@ class Repairs:
     def _asked(self) -> str:
         return "asked of healthd controller" if self._provisioner.delegates else "asked for"
 
-    def _not_begun(self, case: Case) -> Case:
+    def _not_begun(self, case: Remediation) -> Remediation:
         """Nothing was done, so the attempt does not count."""
         return replace(case, phase=Phase.PLANNED, attempts=case.attempts - 1, acts=case.acts[:-1])
 
-    def _put_off(self, case: Case, now: datetime) -> Case:
+    def _put_off(self, case: Remediation, now: datetime) -> Remediation:
         """The same of an act for which the platform has no time now: until it has, nothing is counted."""
         self._unmark(case, now)
         return self._not_begun(case)
 
-    def _refused(self, case: Case, now: datetime) -> Case:
+    def _refused(self, case: Remediation, now: datetime) -> Remediation:
         """An attempt, and no repair: the answer was no."""
         self._unmark(case, now)
         return replace(case, acts=case.acts[:-1])
 
-    def _handed_over(self, case: Case) -> Case:
+    def _handed_over(self, case: Remediation) -> Remediation:
         """Where the request itself took our drain's place, the place in the budget is what is left of ours."""
         if self._provisioner.state_owner is not StateOwner.AFTER_ASKING or Step.DRAIN not in case.steps:
             return case
         return replace(case, steps=without_drain(case.steps), index=case.index - 1, hold=None)
 
-    def _taken_over(self, case: Case, *, came: bool = False) -> Case:
+    def _taken_over(self, case: Remediation, *, came: bool = False) -> Remediation:
         """The same where a kill came between the request and its record: another text in the place of our drain, or
         once what was asked for ``came``, none, is the platform's doing, and no undoing of a person's."""
         if self._handed_over(case) is case:
@@ -331,7 +333,7 @@ class Repairs:
         is_ours = hold.automatic or (case.hold is not None and hold.is_still(case.hold))
         return case if is_ours else self._handed_over(case)
 
-    def _with_boot(self, case: Case) -> Case:
+    def _with_boot(self, case: Remediation) -> Remediation:
         """The same before a reboot. Which machine it is matters to the controller alone, should it not come back."""
         try:
             return self._with_machine(case)
@@ -340,12 +342,12 @@ class Repairs:
                 raise
             return replace(case, machine="", boot_id=self._judgement.boot_id)
 
-    def _with_machine(self, case: Case) -> Case:
+    def _with_machine(self, case: Remediation) -> Remediation:
         return replace(case, machine=self._provisioner.machine(), boot_id=self._judgement.boot_id)
 
     # -- waiting for the evidence -------------------------------------------------------------------------------------
 
-    def _await_new_boot(self, case: Case, now: datetime) -> Turn:
+    def _await_new_boot(self, case: Remediation, now: datetime) -> StepResult:
         """Only another boot id says that the reboot happened. Until then it may still come, and nothing is done. Where
         it is not known which boot was to end, none proves it."""
         boot_id = self._judgement.boot_id
@@ -353,21 +355,21 @@ class Repairs:
             said = f"rebooted: boot id {case.boot_id[:8]} became {boot_id[:8]}"
             case = self._taken_over(self._without_untaken(case), came=True)
             self._provisioner.take_back(carried_out=True)
-            return Turn(case=at_next(case, now), said=said, go_on=True)
+            return StepResult(case=at_next(case, now), said=said, go_on=True)
         if (turn := self._taken_back(case, now, "reboot")) is not None:
             return turn
         # asked of the controller it may be refused; asked of the platform, only the boot tells
         progress = self._progress(case, now, "reboot") if self._provisioner.delegates else ""
-        if isinstance(progress, Turn):
+        if isinstance(progress, StepResult):
             return progress
         if now - case.since > timedelta(seconds=self._patience.reboot_timeout_s):
             return self._came_to_nothing(case, now, "the reboot that was asked for never showed as a new boot id")
         waits_for = "waiting for a new boot id"
         if not case.boot_id:
             waits_for = "which boot it had is not known: its own daemon tells when it is back"
-        return Turn(case=case, said=f"reboot {self._asked}; {progress or waits_for}")
+        return StepResult(case=case, said=f"reboot {self._asked}; {progress or waits_for}")
 
-    def _await_new_machine(self, case: Case, now: datetime) -> Turn:
+    def _await_new_machine(self, case: Remediation, now: datetime) -> StepResult:
         """Only another instance id says that the replacement happened. No capacity is a wait, not an end."""
         try:
             machine, unread = self._provisioner.machine(), ""
@@ -378,18 +380,18 @@ class Repairs:
         if machine != case.machine:
             said = f"replaced: {case.machine} became {machine}"
             case = self._taken_over(case, came=True)
-            return Turn(case=at_next(replace(case, machine=machine), now), said=said, go_on=True)
+            return StepResult(case=at_next(replace(case, machine=machine), now), said=said, go_on=True)
         if (turn := self._taken_back(case, now, "replacement")) is not None:
             return turn
         progress = unread or self._progress(case, now, "replacement")
-        if isinstance(progress, Turn):
+        if isinstance(progress, StepResult):
             return progress
         if now - case.since > timedelta(seconds=self._patience.replace_timeout_s):
             return self._came_to_nothing(case, now, f"no other machine came: {progress or 'nothing was said'}")
         said = f"replacement of {case.machine} {self._asked}; {progress or 'waiting for another instance'}"
-        return Turn(case=case, said=said)
+        return StepResult(case=case, said=said)
 
-    def _progress(self, case: Case, now: datetime, act: str) -> str | Turn:
+    def _progress(self, case: Remediation, now: datetime, act: str) -> str | StepResult:
         """How far it is; else what it comes to that it failed, or is held up."""
         try:
             return self._unasked(case, now) or self._provisioner.progress()
@@ -398,7 +400,7 @@ class Repairs:
         except BackendUnknown as error:
             return f"it cannot be told how far it is: {error}"
 
-    def _unasked(self, case: Case, now: datetime) -> str:
+    def _unasked(self, case: Remediation, now: datetime) -> str:
         """That the node's record shows no request of this case to the controller, or "". The daemon before this one was
         killed before it left one, which is known a minute later: raises BackendRefused then. What the record says of an
         earlier request is no answer to this one."""
@@ -409,26 +411,26 @@ class Repairs:
             raise BackendRefused("the request was never left with the cluster")
         return "the request is not to be seen in the node's mark yet"
 
-    def _said_no(self, case: Case, now: datetime, act: str, why: BackendRefused) -> Turn:
+    def _said_no(self, case: Remediation, now: datetime, act: str, why: BackendRefused) -> StepResult:
         """For now: it is waited for, and pages. Or for good."""
         if isinstance(why, BackendBusy):
             return self._held_up(case, now, act, why)
         return self._came_to_nothing(case, now, f"the {act} failed: {why}")
 
-    def _taken_back(self, case: Case, now: datetime, act: str) -> Turn | None:
+    def _taken_back(self, case: Remediation, now: datetime, act: str) -> StepResult | None:
         """What was asked for is not needed any more, and its platform lets it be taken back in time; else None."""
         if not (over := self._guards.is_over(case)) or not self._provisioner.take_back(carried_out=False):
             return None
         said = f"the {act} was taken back before anybody began: {over}"
-        return Turn(case=at_next(self._not_begun(case), now), said=said, go_on=True)
+        return StepResult(case=at_next(self._not_begun(case), now), said=said, go_on=True)
 
-    def _came_to_nothing(self, case: Case, now: datetime, why: str) -> Turn:
+    def _came_to_nothing(self, case: Remediation, now: datetime, why: str) -> StepResult:
         """What was awaited failed, or took too long. A request that the node itself withdrew is not even an attempt."""
         if self._is_withdrawn(case):
-            return Turn(case=before_the_act(self._not_begun(case), now), said=f"{why}; judged anew")
+            return StepResult(case=before_the_act(self._not_begun(case), now), said=f"{why}; judged anew")
         return self.again_or_fail(self._without_untaken(case), now, why)
 
-    def _without_untaken(self, case: Case) -> Case:
+    def _without_untaken(self, case: Remediation) -> Remediation:
         """What no controller took is an attempt, and no repair: also where somebody else did it meanwhile. A record in
         which the request never stood has it in its history, if any controller began it."""
         mark = self._record()
@@ -438,7 +440,7 @@ class Repairs:
         was_begun = is_begun(mark) if stands else has_entry(mark, case.acts[-1], case.since)
         return case if was_begun else replace(case, acts=case.acts[:-1])
 
-    def _is_withdrawn(self, case: Case) -> bool:
+    def _is_withdrawn(self, case: Remediation) -> bool:
         mark = self._record()
         return mark is not None and mark.case == case.id and mark.is_withdrawn
 
@@ -446,10 +448,10 @@ class Repairs:
         """The node's record, where a controller acts for it."""
         return parse(self._orchestrator.marked()) if self._provisioner.delegates else None
 
-    def _held_up(self, case: Case, now: datetime, act: str, why: BackendBusy) -> Turn:
+    def _held_up(self, case: Remediation, now: datetime, act: str, why: BackendBusy) -> StepResult:
         """Asked for, and held up by what a person must see to. It is waited for as long as for the act itself."""
         patience = self._patience
         patience_s = patience.reboot_timeout_s if case.step is Step.REBOOT else patience.replace_timeout_s
         if now - case.since > timedelta(seconds=patience_s):
             return self._came_to_nothing(case, now, f"{act} was held up for too long: {why}")
-        return Turn(case=case, said=f"{act} {self._asked}; held up: {why}", page=True)
+        return StepResult(case=case, said=f"{act} {self._asked}; held up: {why}", page=True)

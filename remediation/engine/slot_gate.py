@@ -14,14 +14,14 @@ from datetime import datetime
 from healthd.core.errors import BackendError, BackendRefused
 from healthd.core.model import Refusal, Refused, Step
 from healthd.remediation.decide.brakes import held_back, records_of
-from healthd.remediation.decide.case import ACTS, Case, End, Phase
 from healthd.remediation.decide.fleet import Go, Settle, WaitForSlot
 from healthd.remediation.decide.policy import many_at_once
+from healthd.remediation.decide.remediation import ACTS, End, Phase, Remediation
 from healthd.remediation.decide.rules import roots_of
 from healthd.remediation.engine.cluster_view import Surroundings, elsewhere
 from healthd.remediation.engine.dependencies import Parts
 from healthd.remediation.engine.gates import Guards, lost
-from healthd.remediation.engine.turns import Turn, at_next, ended, is_out, lingers, waits
+from healthd.remediation.engine.step_result import StepResult, at_next, ended, is_out, lingers, waits
 from healthd.remediation.ports import NodeView
 
 _REPAIR_LOOKS_EVERY_S = 30.0
@@ -41,7 +41,7 @@ class SlotGate:
         surroundings: Surroundings,
         guards: Guards,
         forbidden: Callable[[datetime], Refused | None],
-        write: Callable[[Case, str], None],
+        write: Callable[[Remediation, str], None],
     ) -> None:
         self._orchestrator, self._slots = parts.orchestrator, parts.slots
         self._judgement, self._rules = parts.judgement, parts.rules
@@ -50,7 +50,7 @@ class SlotGate:
         self._objected: Refused | None = None
         self._held_back = ""
 
-    def take(self, case: Case, now: datetime, *, hurry: bool) -> Turn:
+    def take(self, case: Remediation, now: datetime, *, hurry: bool) -> StepResult:
         """Take a place in the fleet's budget and see, after the settle time, that it is still ours.
 
         It keeps new jobs off from the first moment, and touches neither the node's state nor anybody's text.
@@ -74,26 +74,26 @@ class SlotGate:
         try:
             move = self._slots.take(objection=None if is_new else lambda: self._objection(case, now))
         except BackendRefused as error:
-            return Turn(case=case, said=f"no slot can be taken: {error}", page=True, refusal=Refusal.REFUSED)
+            return StepResult(case=case, said=f"no slot can be taken: {error}", page=True, refusal=Refusal.REFUSED)
         return self._answered(case, move, now, hurry=hurry)
 
-    def let_be(self, case: Case, now: datetime, why: str) -> Turn:
+    def let_be(self, case: Remediation, now: datetime, why: str) -> StepResult:
         """Nothing calls for a drain any more. One that got no answer may come all the same, and must find its case."""
         until = self._guards.comes_until(case, now)
         return ended(case, End.ABANDONED, why) if until is None else lingers(case, why, until)
 
-    def settled(self, case: Case, now: datetime) -> Turn:
+    def settled(self, case: Remediation, now: datetime) -> StepResult:
         """Drained in a hurry: nothing further is done before its place has settled; without one it is let go."""
         match move := self._slots.take():
             case Go():
-                return Turn(case=replace(case, settling=False), said=f"holds {_named(move)}", go_on=True)
+                return StepResult(case=replace(case, settling=False), said=f"holds {_named(move)}", go_on=True)
             case Settle():
-                return Turn(case=case, said=f"drained: {move.reason}")
+                return StepResult(case=case, said=f"drained: {move.reason}")
             case WaitForSlot():
                 release = replace(case, index=case.steps.index(Step.RELEASE), phase=Phase.PLANNED, since=now)
-                return Turn(case=release, said=f"no place was left: {move.reason}", go_on=True)
+                return StepResult(case=release, said=f"no place was left: {move.reason}", go_on=True)
 
-    def no_drain(self, case: Case, now: datetime) -> Turn | None:
+    def no_drain(self, case: Remediation, now: datetime) -> StepResult | None:
         """Why the node is not drained now although its place is: nobody would decide so any more, or the place is
         gone."""
         if (why := self._not_now(case, now)) is not None:
@@ -101,9 +101,9 @@ class SlotGate:
             return self._stood_back(case, now, why) if is_let_go else _waits(case, "drain", why)
         if case.settling or case.since == now or isinstance(self._slots.take(), Go):
             return None
-        return Turn(case=_at_slot(case, now), said="its slot has to settle before the drain")
+        return StepResult(case=_at_slot(case, now), said="its slot has to settle before the drain")
 
-    def no_repair(self, case: Case, now: datetime) -> Turn | None:
+    def no_repair(self, case: Remediation, now: datetime) -> StepResult | None:
         """Why a drained node is not mended now: its place is gone and no other is free, or many have what it has."""
         act = str(case.step).replace("_", " ")
         is_ours = Step.DRAIN in case.steps or bool(self._slots.held())  # else it was taken away: an order, not a gap
@@ -116,7 +116,7 @@ class SlotGate:
         self._held_back = "" if against is None else case.id
         return None if against is None else _waits(case, act, against)
 
-    def _against_repair(self, case: Case, now: datetime) -> Refused | None:
+    def _against_repair(self, case: Remediation, now: datetime) -> Refused | None:
         """What other nodes have to do with it: many at once, or the story of days."""
         again, bounds = self._held_back == case.id, self._rules().bounds
         name, fleet = self._surroundings.around(max_age_s=_REPAIR_LOOKS_EVERY_S if again else None)
@@ -125,35 +125,37 @@ class SlotGate:
         words = held_back(ACTS[case.step], case.code, name, records_of(fleet, now), now=now, bounds=bounds)
         return Refused(kind=Refusal.HELD_BACK, words=words) if words else None
 
-    def show(self, case: Case) -> str:
+    def show(self, case: Remediation) -> str:
         """Show the finding of a case, or that it is an order: a daemon with an empty store must not end that. Returns
         why it cannot be shown, or ""."""
         return self._surroundings.show(case.code, self._began(case))
 
-    def given_up(self, case: Case) -> None:
+    def given_up(self, case: Remediation) -> None:
         """Leave with the cluster that what was done for this case did not help. Raises BackendError."""
         self._surroundings.remember(case)
 
-    def given_back(self, case: Case) -> Turn:
+    def given_back(self, case: Remediation) -> StepResult:
         """The last act of a case. Until it is done, no other begins."""
         try:
             self._guards.let_sleep()
             self._surroundings.hide(case)
             dropped = self._slots.give_back()
         except BackendError as error:
-            return Turn(case=case, said=f"{_without_slot(case)}; its slot could not be given back yet: {error}")
+            return StepResult(case=case, said=f"{_without_slot(case)}; its slot could not be given back yet: {error}")
         places = ", ".join(f"{slot.scope} {slot.index}" for slot in dropped)
         said = f"{_without_slot(case)}; slot {places} given back" if dropped else _without_slot(case)
-        return Turn(case=replace(case, fenced=False), said=said)
+        return StepResult(case=replace(case, fenced=False), said=said)
 
     # -----------------------------------------------------------------------------------------------------------------
 
-    def _answered(self, case: Case, move: WaitForSlot | Settle | Go, now: datetime, *, hurry: bool) -> Turn:
+    def _answered(
+        self, case: Remediation, move: WaitForSlot | Settle | Go, now: datetime, *, hurry: bool
+    ) -> StepResult:
         match move:
             case Go():
                 if Step.DRAIN in case.steps or (why := self._not_now(case, now)) is None:  # a drain asks for itself
                     out = at_next(case, now) if Step.DRAIN in case.steps else is_out(case, now)
-                    return Turn(case=out, said=f"holds {_named(move)}", go_on=True)
+                    return StepResult(case=out, said=f"holds {_named(move)}", go_on=True)
                 if why.kind is Refusal.CORRELATED:
                     return self._stood_back(case, now, why)
                 return _waits(case, "taking a slot", why)
@@ -161,52 +163,52 @@ class SlotGate:
                 unseen = self.show(case)
                 if hurry and Step.DRAIN in case.steps:
                     said = "holds a slot, and drains at once: a job is about to start"
-                    return Turn(case=replace(at_next(case, now), settling=True), said=said, go_on=True)
-                return Turn(case=case, said="; ".join(filter(None, (f"fenced: {move.reason}", unseen))))
+                    return StepResult(case=replace(at_next(case, now), settling=True), said=said, go_on=True)
+                return StepResult(case=case, said="; ".join(filter(None, (f"fenced: {move.reason}", unseen))))
             case WaitForSlot():
                 objected = self._objected is not None and self._objected.words == move.reason
                 kind = self._objected.kind if self._objected is not None and objected else Refusal.BUDGET
                 unseen = self.show(case) if kind is Refusal.CORRELATED else ""
                 said = "; ".join(filter(None, (f"waits for a slot: {move.reason}", unseen)))
-                return Turn(case=case, said=said, page=True, refusal=kind)
+                return StepResult(case=case, said=said, page=True, refusal=kind)
 
-    def _not_now(self, case: Case, now: datetime) -> Refused | None:
+    def _not_now(self, case: Remediation, now: datetime) -> Refused | None:
         """Whether what was decided then would be decided now. An order is its own decision, and stands; so does a
         repair that was made and is not proven yet, whose fault nobody decides about any more."""
         stands = case.order or (case.attempts and self._guards.is_over(case))
         return None if stands else self._forbidden(now)
 
-    def _objection(self, case: Case, now: datetime) -> str:
+    def _objection(self, case: Remediation, now: datetime) -> str:
         self._objected = self._not_now(case, now)
         return "" if self._objected is None else self._objected.words
 
-    def _stood_back(self, case: Case, now: datetime, why: Refused) -> Turn:
+    def _stood_back(self, case: Remediation, now: datetime, why: Refused) -> StepResult:
         """Let the node go and wait: what it shows stays, so that the others see it too. Written before it is done, so
         that a case at its drain always has its place.
         """
         self._objected, case = why, _at_slot(case, now)
         self._write(case, f"intends to give its slot back: {why.words}")
         move = self._slots.stand_back(why.words)
-        return Turn(case=case, said=f"waits for a slot: {move.reason}", page=True, refusal=why.kind)
+        return StepResult(case=case, said=f"waits for a slot: {move.reason}", page=True, refusal=why.kind)
 
-    def _began(self, case: Case) -> datetime:
+    def _began(self, case: Remediation) -> datetime:
         """When what the case is about was first seen, if that is open still."""
         roots = [root for diagnosis in self._judgement.diagnoses() for root in roots_of(diagnosis)]
         return min((root.since for root in roots if root.code == case.code), default=case.opened)
 
 
-def _at_slot(case: Case, now: datetime) -> Case:
+def _at_slot(case: Remediation, now: datetime) -> Remediation:
     return replace(case, index=0, phase=Phase.PLANNED, settling=False, since=now)
 
 
-def _waits(case: Case, act: str, why: Refused) -> Turn:
+def _waits(case: Remediation, act: str, why: Refused) -> StepResult:
     return waits(case, act, why, page=why.kind in _PAGES)
 
 
-def _out_already(case: Case, view: NodeView, now: datetime) -> Turn:
+def _out_already(case: Remediation, view: NodeView, now: datetime) -> StepResult:
     """Drained before our drain: by this case, before it was killed or lost its place; else by somebody."""
     if view.hold is not None and view.hold.text == case.text:
-        return Turn(case=at_next(case, now), said="drained by this case already", go_on=True)
+        return StepResult(case=at_next(case, now), said="drained by this case already", go_on=True)
     return lost(case, view)
 
 
@@ -214,5 +216,5 @@ def _named(move: Go) -> str:
     return "slot " + ", ".join(f"{slot.scope} {slot.index}" for slot in move.slots)
 
 
-def _without_slot(case: Case) -> str:
+def _without_slot(case: Remediation) -> str:
     return case.note.partition("; its slot could not")[0]

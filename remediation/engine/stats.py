@@ -6,8 +6,8 @@ from collections import Counter
 from datetime import datetime
 
 from healthd.core.model import Action, Refusal, Step
-from healthd.remediation.decide.case import Case
-from healthd.remediation.engine.turns import Turn
+from healthd.remediation.decide.remediation import Remediation
+from healthd.remediation.engine.step_result import StepResult
 
 
 class Tally:
@@ -27,14 +27,14 @@ class Tally:
         if kind is not None:
             self.refused[kind] += 1
 
-    def wait(self, turn: Turn) -> None:
+    def wait(self, turn: StepResult) -> None:
         """Count what a case waits for, when it begins to."""
         waiting = (turn.case.id, turn.case.step, turn.refusal)
         if waiting != self._waiting:
             self.refuse(turn.refusal)
         self._waiting = waiting
 
-    def time(self, before: Case, after: Case, now: datetime) -> None:
+    def time(self, before: Remediation, after: Remediation, now: datetime) -> None:
         """Time the step that a case stood at, if it has left it. One that an earlier daemon began counts from what that
         wrote down last."""
         known = self._under_way.pop(before.id, None)

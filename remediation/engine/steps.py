@@ -18,16 +18,16 @@ from healthd.core.errors import BackendRefused, BackendUnknown, HealthdError
 from healthd.core.model import ClearsBy, Event, Refusal, Refused, Step
 from healthd.judge.clock import JUMP, ClockWatch, moved, was_set
 from healthd.remediation.decide.brakes import returns_of, settle_s
-from healthd.remediation.decide.case import Case, End, Phase, shifted
 from healthd.remediation.decide.commands import heading_back, only_out
 from healthd.remediation.decide.drive import KnownFaults, not_helped
+from healthd.remediation.decide.remediation import End, Phase, Remediation, shifted
 from healthd.remediation.decide.rules import REPAIRS
 from healthd.remediation.engine.cluster_view import Surroundings
 from healthd.remediation.engine.dependencies import Parts
 from healthd.remediation.engine.gates import Guards, lost, seen
 from healthd.remediation.engine.repairs import Repairs, before_the_act
 from healthd.remediation.engine.slot_gate import SlotGate
-from healthd.remediation.engine.turns import Turn, at_next, ended, is_out, left_to_cluster, lingers, waits
+from healthd.remediation.engine.step_result import StepResult, at_next, ended, is_out, left_to_cluster, lingers, waits
 from healthd.remediation.ports import NodeView
 
 _ACTS = {Step.RESET: "GPU reset", Step.REBOOT: "reboot", Step.REPLACE: "replacement"}
@@ -68,9 +68,9 @@ class Steps:
         self.hurry = False
         self._began: datetime | None = None
         self._inherited = False
-        self._written: Case | None = None
+        self._written: Remediation | None = None
         self._moved: datetime | None = None
-        self._take: Mapping[Step, Callable[[Case, datetime], Turn]] = {
+        self._take: Mapping[Step, Callable[[Remediation, datetime], StepResult]] = {
             Step.SLOT: self._slot,
             Step.DRAIN: self._drain,
             Step.WAIT_IDLE: self._wait_idle,
@@ -83,12 +83,12 @@ class Steps:
             Step.RELEASE: self._release,
         }
 
-    def take(self, case: Case, now: datetime) -> Turn:
+    def take(self, case: Remediation, now: datetime) -> StepResult:
         """Do what the case stands at, as far as it goes now, and write down what came of it. Raises HealthdError."""
         if self._began is None:
             self._inherited = case.phase is Phase.INTENDED
         self._began, self._moved = self._began or now, self._moved or now
-        case = self._repaid(Turn(case=heading_back(case, now), said=case.note)).case
+        case = self._repaid(StepResult(case=heading_back(case, now), said=case.note)).case
         if case.forced and not case.has_ended:
             self._judgement.acknowledge(now, f"released by force, {case.release_order}")
         if case.has_ended:
@@ -122,19 +122,19 @@ class Steps:
         """The last reading of the node for the case that is open, or None."""
         return None if self._written is None else self._guards.viewed
 
-    def _kept_from_repair(self, case: Case, now: datetime) -> Turn | None:
+    def _kept_from_repair(self, case: Remediation, now: datetime) -> StepResult | None:
         """What is asked before a repair is begun, and no longer once it may have been: first whether it is needed.
         However long it waits, an operator who undoes the drain is obeyed."""
         if case.step not in REPAIRS or case.phase is not Phase.PLANNED:
             return None
         if over := self._guards.is_over(case):
-            return Turn(case=at_next(case, now), said=f"no {_ACTS[case.step]} is needed: {over}", go_on=True)
+            return StepResult(case=at_next(case, now), said=f"no {_ACTS[case.step]} is needed: {over}", go_on=True)
         turn = self._places.no_repair(case, now)
         if turn is None or case.hold is None:
             return turn
         return self._guards.watched(case, self._orchestrator.view(jobs=True), now) or turn
 
-    def seen(self, case: Case, now: datetime) -> KnownFaults:
+    def seen(self, case: Remediation, now: datetime) -> KnownFaults:
         """What is known now of what is open, for the question whose fault drives the case."""
         since = max(case.since, self._began or now)
         return KnownFaults(
@@ -146,17 +146,17 @@ class Steps:
             verify_timeout=timedelta(seconds=self._patience.verify_timeout_s),
         )
 
-    def show(self, case: Case) -> str:
+    def show(self, case: Remediation) -> str:
         """Let the other nodes see what the case is about now; why they cannot, or ""."""
         return self._places.show(case)
 
-    def write(self, case: Case, said: str) -> None:
+    def write(self, case: Remediation, said: str) -> None:
         """Put a case and the sentence why it moved on disk. Raises StoreError."""
         data = {"case": case.id, "step": case.step, "phase": case.phase, "end": case.end, "code": case.code}
         self._cases.save_case(case, Event(at=self._clock(), kind="step", text=f"[{case.id}] {said}", data=data))
         self._written = case
 
-    def resume(self) -> Case | None:
+    def resume(self) -> Remediation | None:
         """The open case as the disk has it, or None; its times moved with the clock, where that was set. Raises
         StoreError.
 
@@ -176,7 +176,7 @@ class Steps:
         self._unmoved = timedelta()
         return self._written
 
-    def _repaid(self, turn: Turn) -> Turn:
+    def _repaid(self, turn: StepResult) -> StepResult:
         """With everything started that a GPU reset stopped, once that is over, whatever it came to. Its end is on disk
         then: a kill in here, or a start that takes its time, is no reason for another reset."""
         case = turn.case
@@ -191,10 +191,10 @@ class Steps:
 
     # -- the steps ----------------------------------------------------------------------------------------------------
 
-    def _slot(self, case: Case, now: datetime) -> Turn:
+    def _slot(self, case: Remediation, now: datetime) -> StepResult:
         return self._places.take(case, now, hurry=self.hurry)
 
-    def _drain(self, case: Case, now: datetime) -> Turn:
+    def _drain(self, case: Remediation, now: datetime) -> StepResult:
         """Take the node out, unless it is out already: by us (adopt it) or by others (leave it)."""
         view = self._orchestrator.view(jobs=True)
         is_adopted = self._guards.adopts(case, view)
@@ -218,21 +218,25 @@ class Steps:
             return waits(case, "drain", why)
         return self._quarantine(case, now)
 
-    def _quarantine(self, case: Case, now: datetime) -> Turn:
+    def _quarantine(self, case: Remediation, now: datetime) -> StepResult:
         try:
             self._orchestrator.quarantine(case.text)
         except BackendRefused as error:
             said = f"drain refused, will be tried again: {error}"
-            return Turn(case=case, said=said, refusal=Refusal.REFUSED)
+            return StepResult(case=case, said=said, refusal=Refusal.REFUSED)
         except BackendUnknown as error:
             said = f"drain: no answer, will be read back: {error}"
-            return Turn(case=replace(case, drain_unanswered=now), said=said, refusal=Refusal.UNREADABLE)
+            return StepResult(case=replace(case, drain_unanswered=now), said=said, refusal=Refusal.UNREADABLE)
         view = self._orchestrator.view(jobs=True)
         if view.standing:
-            return Turn(case=replace(case, drain_unanswered=now), said="drain: not to be seen yet, will be read back")
+            return StepResult(
+                case=replace(case, drain_unanswered=now), said="drain: not to be seen yet, will be read back"
+            )
         return self._adopted_or_lost(case, view, now, is_made=True)
 
-    def _adopted_or_lost(self, case: Case, view: NodeView, now: datetime, *, is_made: bool = False) -> Turn:
+    def _adopted_or_lost(
+        self, case: Remediation, view: NodeView, now: datetime, *, is_made: bool = False
+    ) -> StepResult:
         """``is_made``: the cluster acknowledged our drain just now, so that a text of its own stands over ours."""
         is_ours = (view.hold is not None and view.hold.text == case.text) or (is_made and view.drained_by_itself)
         is_adopted = not is_ours and self._guards.adopts(case, view)
@@ -245,35 +249,35 @@ class Steps:
         if not case.order:  # it may have been let in by others while it was asleep, which is one return more
             case = replace(case, returns=returns_of(self._surroundings.record().history, case.code, now))
         case = replace(is_out(case, now), hold=view.hold, controller=view.controller)
-        return Turn(case=case, said=said, go_on=True)
+        return StepResult(case=case, said=said, go_on=True)
 
-    def _wait_idle(self, case: Case, now: datetime) -> Turn:
+    def _wait_idle(self, case: Remediation, now: datetime) -> StepResult:
         view = self._orchestrator.view(jobs=True)
         if (turn := self._guards.stopped(case, view, now)) is not None:
             return turn
         case = seen(case, view)
         if not view.idle:
             said = f"drained; waiting for {', '.join(view.work or view.jobs) or 'completing work'} to end"
-            return Turn(case=case, said=said, refusal=Refusal.NOT_IDLE)
-        return Turn(case=at_next(case, now), said="idle: no job and no holder of a GPU is left", go_on=True)
+            return StepResult(case=case, said=said, refusal=Refusal.NOT_IDLE)
+        return StepResult(case=at_next(case, now), said="idle: no job and no holder of a GPU is left", go_on=True)
 
-    def _collect_evidence(self, case: Case, now: datetime) -> Turn:
+    def _collect_evidence(self, case: Remediation, now: datetime) -> StepResult:
         """Save the evidence before anything changes it. What cannot be saved is said, and does not stop the repair."""
         try:
             said = f"evidence collected in {self._collect(case)}"
         except (HealthdError, OSError) as error:
             said = f"evidence could not be collected in full: {error}"
-        return Turn(case=at_next(case, now), said=said, go_on=True)
+        return StepResult(case=at_next(case, now), said=said, go_on=True)
 
-    def _stay(self, case: Case, now: datetime) -> Turn:
+    def _stay(self, case: Remediation, now: datetime) -> StepResult:
         """Out because a person said so, and until one says otherwise. Nothing here lets the node in by itself."""
         view = self._orchestrator.view(jobs=True)
         if (turn := self._guards.stopped(case, view, now)) is not None:
             return turn
         said = f"out by order, until `healthd release`: {case.order}"
-        return Turn(case=seen(case, view), said=said)
+        return StepResult(case=seen(case, view), said=said)
 
-    def _verify(self, case: Case, now: datetime) -> Turn:
+    def _verify(self, case: Remediation, now: datetime) -> StepResult:
         """Trust is earned back: nothing open, every check has looked anew, so for the settle time, and looked again."""
         view = self._orchestrator.view(jobs=True)
         if (turn := self._guards.stopped(case, view, now)) is not None:
@@ -284,26 +288,26 @@ class Steps:
             return self._not_well(replace(case, good_since=None), now, trouble)
         if self._is_unproven(case):
             said = f"stays out, a person is needed: {case.unproven}; see `healthd repair --step` and `healthd release`"
-            return Turn(case=replace(case, good_since=None), said=said, page=True, refusal=Refusal.PERSON)
+            return StepResult(case=replace(case, good_since=None), said=said, page=True, refusal=Refusal.PERSON)
         good_since = case.good_since or now
         case = replace(case, good_since=good_since)
         returns, plain_s = 0 if case.release_order else case.returns, self._patience.settle_s
         long_s = settle_s(returns, plain_s, self._rules().bounds, is_repaired=bool(case.acts))
         if now - good_since < timedelta(seconds=long_s):
             after = f" for {long_s:g} s, after {returns} returns within a day" if long_s > plain_s else ""
-            return Turn(case=case, said=f"well again; settling{after}")
+            return StepResult(case=case, said=f"well again; settling{after}")
         if unseen := self._judgement.trouble(good_since):
-            return Turn(case=case, said=f"well again; settling: {unseen}")
-        return Turn(case=at_next(case, now), said=f"verified: well since {good_since:%H:%M:%S}", go_on=True)
+            return StepResult(case=case, said=f"well again; settling: {unseen}")
+        return StepResult(case=at_next(case, now), said=f"verified: well since {good_since:%H:%M:%S}", go_on=True)
 
-    def _is_unproven(self, case: Case) -> bool:
+    def _is_unproven(self, case: Remediation) -> bool:
         """Whether what the case found named in its drain may be there although it is not seen: nothing was done since,
         no boot has ended it, and no person takes it on himself."""
         if not case.unproven or case.acts or case.release_order:
             return False
         return self._judgement.boot_id == case.boot_id or self._ends_by(case.code) is ClearsBy.REPLACE
 
-    def _not_well(self, case: Case, now: datetime, trouble: str) -> Turn:
+    def _not_well(self, case: Remediation, now: datetime, trouble: str) -> StepResult:
         """Wait, or after a repair and long enough, try again. A daemon that was away has not been looking meanwhile.
 
         Only the fault of the case says that its repair did not help: what else is open is decided by its own rule. What
@@ -315,12 +319,12 @@ class Steps:
         late = repairs and now - since > timedelta(seconds=self._patience.verify_timeout_s)
         failed = not_helped(case, self._guards.open_now()) if repairs else ""
         if failed and not case.attempts:
-            return Turn(case=before_the_act(case, now), said=f"{case.ladder[0]} is needed after all: {failed}")
+            return StepResult(case=before_the_act(case, now), said=f"{case.ladder[0]} is needed after all: {failed}")
         if failed and late:
             return self._repairs.again_or_fail(case, now, f"not healthy after the repair: {failed}")
-        return Turn(case=case, said=f"out until it is well: {trouble}", page=late, refusal=Refusal.NOT_WELL)
+        return StepResult(case=case, said=f"out until it is well: {trouble}", page=late, refusal=Refusal.NOT_WELL)
 
-    def _release(self, case: Case, now: datetime) -> Turn:
+    def _release(self, case: Remediation, now: datetime) -> StepResult:
         view = self._orchestrator.view()
         if case.phase is Phase.INTENDED and (view.standing or view.hold is None):
             return self._undrained(case, view, now)
@@ -333,7 +337,7 @@ class Steps:
         if not (case.settling or case.forced) and (trouble := self._judgement.trouble(case.opened)):
             verify = case.steps.index(Step.VERIFY)
             case = replace(case, index=verify, phase=Phase.PLANNED, since=now, good_since=None)
-            return Turn(case=case, said=f"release taken back: {trouble}")
+            return StepResult(case=case, said=f"release taken back: {trouble}")
         if self._is_clusters(case) and not (case.acts or case.earlier or case.release_order):
             return left_to_cluster(case, "nothing was repaired")
         if down := self._guards.down_unexplained(case, view):
@@ -351,51 +355,51 @@ class Steps:
             self._orchestrator.release(resume="DOWN" in view.flags)
         except BackendRefused as error:
             said = f"release refused, will be tried again: {error}"
-            return Turn(case=case, said=said, refusal=Refusal.REFUSED)
+            return StepResult(case=case, said=said, refusal=Refusal.REFUSED)
         except BackendUnknown as error:
             said = f"release: no answer, will be read back: {error}"
-            return Turn(case=replace(case, unanswered=now), said=said, refusal=Refusal.UNREADABLE)
+            return StepResult(case=replace(case, unanswered=now), said=said, refusal=Refusal.UNREADABLE)
         view = self._orchestrator.view()
         if view.standing:
             return self._undrained(case, view, now)
-        return Turn(case=case, said="release: not to be seen yet, will be read back")
+        return StepResult(case=case, said="release: not to be seen yet, will be read back")
 
-    def _is_clusters(self, case: Case) -> bool:
+    def _is_clusters(self, case: Remediation) -> bool:
         """Whether what keeps the node out is the cluster's own word: it drained the node before us, or in this boot it
         wrote over our drain what it found (a process that does not end). The end of our fault says nothing of that."""
         is_written_over = case.hold is not None and case.hold.automatic
         return case.adopted or (is_written_over and self._judgement.boot_id == case.drain_boot_id)
 
-    def _undrained(self, case: Case, view: NodeView, now: datetime) -> Turn:
+    def _undrained(self, case: Remediation, view: NodeView, now: datetime) -> StepResult:
         """The end, unless a drain or an undrain is still on its way: a controller that slept applies what it finds when
         it wakes, and the one must find this case, the other no drain of the next. Until then the case, and with it the
         node's place, stays."""
         until = self._guards.comes_until(case, now)
         return ended(case, End.RELEASED, _released(view)) if until is None else lingers(case, "undrained", until)
 
-    def _released_by_slot(self, case: Case, view: NodeView) -> Turn:
+    def _released_by_slot(self, case: Remediation, view: NodeView) -> StepResult:
         """Where the platform has the node's state there is nothing of ours to undo but the place in the budget."""
         if not view.standing:
             said = f"release waits: the platform has not put the node back yet: {'/'.join(sorted(view.flags))}"
-            return Turn(case=case, said=said, refusal=Refusal.MANAGED)
+            return StepResult(case=case, said=said, refusal=Refusal.MANAGED)
         return ended(case, End.RELEASED, "verified, and put back by its platform")
 
-    def _watch(self, case: Case, now: datetime) -> Turn:
+    def _watch(self, case: Remediation, now: datetime) -> StepResult:
         """Given up: the node stays out by our drain, and what a person does with that is respected as ever."""
         view = self._orchestrator.view(jobs=True)
         if (turn := self._guards.watched(case, view, now)) is not None:
             return turn
         self._places.given_up(case)
-        return Turn(case=seen(case, view), said=case.note)
+        return StepResult(case=seen(case, view), said=case.note)
 
     # -- writing intents ----------------------------------------------------------------------------------------------
 
-    def _intend(self, case: Case, now: datetime, act: str) -> Case:
+    def _intend(self, case: Remediation, now: datetime, act: str) -> Remediation:
         case = replace(case, phase=Phase.INTENDED, since=now)
         self.write(case, f"intends to {_TO_DO.get(act, act)}")
         return case
 
-    def _intend_drain(self, case: Case, now: datetime) -> Case:
+    def _intend_drain(self, case: Remediation, now: datetime) -> Remediation:
         """Write the intent, unless it is written. A node that is DOWN later is judged by the boot it was drained in."""
         if case.phase is Phase.INTENDED and case.drain_boot_id == self._judgement.boot_id:
             return case

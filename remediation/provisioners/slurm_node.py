@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from healthd.core.errors import BackendUnknown
-from healthd.remediation.decide.case import is_our_text
+from healthd.remediation.decide.remediation import is_our_text
 from healthd.remediation.orchestrators.slurm.reasons import as_written
 
 ACTION_REBOOT, ACTION_REPLACE = "Action:Reboot", "Action:Replace"

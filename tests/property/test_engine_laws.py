@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from healthd.core.model import ClearsBy, Mode, Remedy, Step
-from healthd.remediation.decide.case import Case, End, Phase
+from healthd.remediation.decide.remediation import End, Phase, Remediation
 from healthd.remediation.orchestrators.slurm.reasons import without_remarks
 from healthd.remediation.ports import Hold
 from tests.engine_rig import NODE, PATIENCE, STEP_S, XID_79, XID_95, Trouble, World, lowered
@@ -199,7 +199,7 @@ class Life:
             said = self.world.step()
             assert said.endswith("which lost our drain: it is made again")
 
-    def _held_in_calm(self, *, paused: bool = False) -> Case | None:
+    def _held_in_calm(self, *, paused: bool = False) -> Remediation | None:
         """The case whose drain is on the node, if nothing keeps the engine from looking at it in the next turn.
 
         ``paused``: also one for which nothing may be done now.

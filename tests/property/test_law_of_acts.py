@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from healthd.core.model import NODE as WHOLE_NODE
 from healthd.core.model import Clearance, ClearsBy, Component, Mode, Remedy, Step
-from healthd.remediation.decide.case import End
 from healthd.remediation.decide.commands import Order, Verb
+from healthd.remediation.decide.remediation import End
 from healthd.remediation.decide.rules import OWN_REMEDY, Ladder, Policy, Rule
 from tests.engine_rig import NODE, WORN_OUT, XID_79, XID_95, Trouble, World
 from tests.engine_wire import kill, no_answer

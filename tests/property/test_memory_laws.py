@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from healthd.core.model import Action, Component, Mode, Remedy
 from healthd.remediation.decide.adoption import repair_mark
-from healthd.remediation.decide.case import Case, End, after
 from healthd.remediation.decide.handoff import HandoffRecord, PastAct, parse
 from healthd.remediation.decide.ledger import Bounds, on_record, repairs_of
 from healthd.remediation.decide.policy import Rules, Situation, decide
+from healthd.remediation.decide.remediation import End, Remediation, after
 from healthd.remediation.decide.rules import REPAIRS
 from healthd.remediation.ports import FleetSnapshot, NodeView
 from tests.judgement import START, a_case, diagnosis
@@ -52,7 +52,7 @@ episodes = st.lists(
 )
 
 
-def acted(case: Case, mark: str, times: int, now: datetime) -> tuple[Case, str]:
+def acted(case: Remediation, mark: str, times: int, now: datetime) -> tuple[Remediation, str]:
     """The case after it began this many acts, and the record of it."""
     for attempt in range(1, times + 1):
         step = next(step for step in case.steps if step in REPAIRS)
@@ -68,7 +68,7 @@ def test_no_loss_of_a_disk_gives_a_name_more_repairs(story: list[Episode]) -> No
     """Repairs of a week, for any fault, stay within the bound of a lemon, and those of one code within its own, however
     often the store is lost, and whichever GPUs the machines have. A replacement loses the disk each time."""
     bounds, mark, now = Bounds(), "", START
-    store: list[Case] = []
+    store: list[Remediation] = []
     made: list[tuple[datetime, str]] = []
     for number, episode in enumerate(story):
         now += timedelta(hours=episode.hours)
@@ -100,7 +100,7 @@ def test_no_loss_of_a_disk_gives_a_name_more_repairs(story: list[Episode]) -> No
 def test_what_store_and_record_both_know_is_one_repair(story: list[Episode]) -> None:
     """As long as no disk is lost the record adds nothing to what the store knows."""
     mark, now = "", START
-    store: list[Case] = []
+    store: list[Remediation] = []
     for number, episode in enumerate(story):
         now += timedelta(hours=episode.hours)
         case = a_case(id=f"c{number}", opened=now, code=episode.code, ladder=(Remedy.REBOOT_NODE,))

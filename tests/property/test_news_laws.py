@@ -22,8 +22,8 @@ from healthd.notify.news import (
     tell,
     topics,
 )
-from healthd.remediation.decide.case import End, Phase
 from healthd.remediation.decide.paging import Limits, Stands, due, wanted
+from healthd.remediation.decide.remediation import End, Phase
 from healthd.remediation.decide.rules import STEPS, kept_out
 from healthd.remediation.ports import Hold
 from tests.judgement import a_case

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from healthd.core.model import REMEDY_RANK, Action, Component, Decision, Diagnosis, Mode, Remedy, Root, Severity, Step
-from healthd.remediation.decide.case import Repair, is_our_text, reason_text
 from healthd.remediation.decide.fleet import out_limit
 from healthd.remediation.decide.ledger import Bounds, rungs_left
 from healthd.remediation.decide.policy import Rules, SeenElsewhere, Situation, decide
+from healthd.remediation.decide.remediation import Repair, is_our_text, reason_text
 from healthd.remediation.decide.rules import MODE_RANK, OWN_REMEDY, REPAIRS, STEPS, Policy, Rule
 from healthd.remediation.ports import FleetSnapshot, Hold, NodeView
 from tests.judgement import START, at, components, diagnosis

@@ -15,8 +15,8 @@ from healthd.core.errors import HealthdError
 from healthd.core.model import Mode, Remedy
 from healthd.remediation.controller.requests import wanted
 from healthd.remediation.decide.adoption import repair_mark
-from healthd.remediation.decide.case import Case
 from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, parse
+from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.rules import STEPS
 from tests.controller_rig import AskedWorld
 from tests.engine_wire import kill, no_answer
@@ -24,7 +24,7 @@ from tests.engine_wire import kill, no_answer
 BEGAN = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 STEPS_OF_REPLACE = STEPS[Remedy.REPLACE_NODE]
-CASE = Case(
+CASE = Remediation(
     id="k3",
     opened=BEGAN,
     since=BEGAN,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.remediation.decide.case import case_of, visible_text
+from healthd.remediation.decide.remediation import case_of, visible_text
 from healthd.remediation.orchestrators.slurm.reasons import (
     AUTOMATIC,
     SEPARATOR,

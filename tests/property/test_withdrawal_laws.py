@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from healthd.core.errors import BackendBusy
 from healthd.core.model import Mode, Remedy, Step
-from healthd.remediation.decide.case import Phase
 from healthd.remediation.decide.handoff import RequestAnswer
+from healthd.remediation.decide.remediation import Phase
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner
 from healthd.sim.cluster import FakeOrchestrator
 from tests.controller_rig import NODE, AskedWorld

@@ -9,8 +9,8 @@ import pytest
 
 from healthd.core.errors import BackendRefused
 from healthd.core.model import Event, Remedy
-from healthd.remediation.decide.case import Case, End, Phase
 from healthd.remediation.decide.handoff import RequestAnswer
+from healthd.remediation.decide.remediation import End, Phase, Remediation
 from healthd.remediation.decide.rules import STEPS
 from healthd.state.store import Store
 from tests.controller_rig import NODE, AskedWorld
@@ -108,7 +108,7 @@ def test_an_order_that_comes_while_the_last_answer_is_written_stays_an_order(tmp
 def old_case(world: AskedWorld, *, end: End | None, phase: Phase = Phase.INTENDED) -> None:
     """A case in the store under an id of an earlier version."""
     now, steps = world.clock.now(), STEPS[Remedy.REPLACE_NODE]
-    case = Case(
+    case = Remediation(
         id=f"{NODE}/k3/replace_node-1",
         opened=now,
         since=now,

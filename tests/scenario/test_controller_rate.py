@@ -10,8 +10,8 @@ import pytest
 
 from healthd.core.errors import BackendBusy, BackendRefused
 from healthd.core.model import Refusal, Remedy, Step
-from healthd.remediation.decide.case import Phase
 from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, parse
+from healthd.remediation.decide.remediation import Phase
 from healthd.remediation.ports import Provisioner
 from healthd.sim.cluster import FakeProvisioner
 from tests.controller_rig import NODE, AskedWorld

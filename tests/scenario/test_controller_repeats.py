@@ -11,8 +11,8 @@ import pytest
 
 from healthd.core.errors import BackendRefused, BackendUnknown, HealthdError
 from healthd.core.model import Mode, Remedy
-from healthd.remediation.decide.case import PAST_OF
 from healthd.remediation.decide.handoff import RequestAnswer, withdrawing
+from healthd.remediation.decide.remediation import PAST_OF
 from tests.controller_rig import NODE, STEP_S, AskedWorld
 from tests.engine_wire import kill, no_answer
 from tests.scenario.test_controller_replay import STORIES

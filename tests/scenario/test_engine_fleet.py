@@ -11,7 +11,7 @@ import pytest
 
 from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.core.model import Action, Mode, Refusal
-from healthd.remediation.decide.case import End
+from healthd.remediation.decide.remediation import End
 from healthd.remediation.ports import StateOwner
 from tests.engine_rig import NODE, XID_79, XID_95, World, repair_story
 from tests.engine_wire import kill

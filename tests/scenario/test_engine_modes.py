@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from healthd.core.model import Action, Mode, Refusal, Remedy, Step
-from healthd.remediation.decide.case import Phase, Repair
 from healthd.remediation.decide.commands import Order, Verb
 from healthd.remediation.decide.policy import Rules
+from healthd.remediation.decide.remediation import Phase, Repair
 from healthd.remediation.decide.rules import OWN_REMEDY, Ladder, Policy, Rule, layered
 from healthd.remediation.ports import StateOwner
 from tests.engine_replay import WELL, Replay

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from healthd.core.model import Action, Mode, Refusal, Remedy, Step
-from healthd.remediation.decide.case import End
 from healthd.remediation.decide.commands import Order, Verb
 from healthd.remediation.decide.policy import Rules
+from healthd.remediation.decide.remediation import End
 from healthd.remediation.ports import StateOwner
 from tests.engine_replay import ADMIN, WELL, Replay, when
 from tests.engine_rig import IN, NODE, OUT, XID_79, XID_95, World, lowered, opted_out, ordered_story

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from healthd.core.model import Action, Mode
-from healthd.remediation.decide.case import End
+from healthd.remediation.decide.remediation import End
 from tests.engine_replay import ADMIN, WELL, Replay, when
 from tests.engine_rig import NODE, PATIENCE, XID_79, XID_95, Ending, World, quarantine_story, repair_story
 from tests.engine_wire import kill, no_answer, refused

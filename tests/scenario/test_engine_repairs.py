@@ -11,8 +11,8 @@ import pytest
 
 from healthd.core.errors import BackendBusy, BackendRefused
 from healthd.core.model import Action, Mode, Refusal, Remedy, Step
-from healthd.remediation.decide.case import QUARANTINE_CODE
 from healthd.remediation.decide.commands import Order
+from healthd.remediation.decide.remediation import QUARANTINE_CODE
 from healthd.remediation.engine.slots import LONGEST_PAUSE_S
 from healthd.remediation.ports import StateOwner
 from tests.engine_replay import ADMIN, WELL, Replay, when

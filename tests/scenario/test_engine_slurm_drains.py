@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from healthd.core.model import Action, Mode, Refusal
-from healthd.remediation.decide.case import End
 from healthd.remediation.decide.commands import Order, Verb
 from healthd.remediation.decide.paging import ORDERED_FOR_S
+from healthd.remediation.decide.remediation import End
 from tests.engine_replay import ADMIN, WELL, Replay
 from tests.engine_rig import NODE, STEP_S, XID_79, XID_95, World, replace_story
 from tests.engine_wire import kill

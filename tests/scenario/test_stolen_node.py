@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from healthd.core.model import Mode, Remedy, Step
-from healthd.remediation.decide.case import Phase
 from healthd.remediation.decide.handoff import HandoffRecord
+from healthd.remediation.decide.remediation import Phase
 from healthd.remediation.ports import Provisioner
 from healthd.sim.cluster import FakeProvisioner
 from tests.controller_rig import STEP_S, AskedWorld

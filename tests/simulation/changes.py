@@ -12,11 +12,11 @@ from datetime import datetime
 
 from healthd.core.model import Component, Diagnosis, Event
 from healthd.notify.delivery import Deliver, Message
-from healthd.remediation.decide.case import Case
 from healthd.remediation.decide.handoff import HandoffRecord, parse
 from healthd.remediation.decide.policy import Rules
+from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.engine.dependencies import Parts
-from healthd.remediation.engine.turns import Cases, Judgement
+from healthd.remediation.engine.step_result import Judgement, RemediationStore
 from healthd.remediation.ports import FleetSnapshot, NodeRecord, NodeView, Orchestrator, Slot
 from tests.engine_wire import Wire, WiredCases, WiredOrchestrator, WiredProvisioner
 
@@ -146,7 +146,7 @@ class RepairsWithoutEnd(_Unbounded):
 
 
 class _CountsAll(WiredCases):
-    def save_case(self, case: Case, event: Event) -> None:
+    def save_case(self, case: Remediation, event: Event) -> None:
         needless = case.has_ended and not case.attempts and bool(case.ladder)
         super().save_case(replace(case, attempts=1, acts=case.ladder[:1]) if needless else case, event)
 
@@ -167,7 +167,7 @@ class NeedlessActCounts(Change):
 class _Judged:
     """A judgement that a change alters in a call or two."""
 
-    def __init__(self, inner: Judgement, cases: Cases) -> None:
+    def __init__(self, inner: Judgement, cases: RemediationStore) -> None:
         self._inner, self._cases = inner, cases
 
     def __getattr__(self, name: str) -> object:
@@ -181,7 +181,7 @@ class _AnyFaultIsOurs(_Judged):
             return found
         return tuple(self._taken_for_ours(each, case) for each in found)
 
-    def _taken_for_ours(self, other: Diagnosis, case: Case) -> Diagnosis:
+    def _taken_for_ours(self, other: Diagnosis, case: Remediation) -> Diagnosis:
         kind, _, name = case.component.partition(":")
         where = Component(kind=kind, id=name)
         return replace(other, code=case.code, component=where, remedy=case.remedy, roots=())

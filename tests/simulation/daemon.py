@@ -34,7 +34,7 @@ from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.heartbeat import Beat
 from healthd.remediation.engine.repairs import Resetter
 from healthd.remediation.engine.slots import SlotKeeper
-from healthd.remediation.engine.turns import Hindsight
+from healthd.remediation.engine.step_result import Hindsight
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.provisioners.slurm_node import MANAGERS_TEXTS, OUR_TEXTS
 from healthd.state.monitor import Monitor

@@ -17,9 +17,9 @@ from healthd.core.model import Mode
 from healthd.notify.delivery import Deliver
 from healthd.notify.notifier import NEWS, Notifier
 from healthd.remediation.controller.controller import Controller
-from healthd.remediation.decide.case import Case
+from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.engine.absent import AbsentNodes
-from healthd.remediation.engine.turns import Patience
+from healthd.remediation.engine.step_result import Patience
 from healthd.remediation.ports import Orchestrator, Provisioner
 from healthd.remediation.provisioners.slurm_node import OUR_TEXTS
 from healthd.state.store import IN_MEMORY, Store
@@ -42,7 +42,7 @@ class Head:
         platform: Callable[[str], Provisioner],
         asks: Callable[[], bool],
         deliver: Deliver,
-        dies: Callable[[Sequence[Case]], None],
+        dies: Callable[[Sequence[Remediation]], None],
     ) -> None:
         self._ground, self._platform, self._asks, self._deliver, self._dies = ground, platform, asks, deliver, dies
         self.wall, self.fuse = WallClock(ground.timeline), Fuse()

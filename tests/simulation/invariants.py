@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from healthd.core.model import Action, Remedy, Severity, Step
 from healthd.notify.delivery import Message
 from healthd.notify.news import KNOWN_CHANGES_EVERY_S, NODE_KEY, PAGED, NewsKind
-from healthd.remediation.decide.case import ACTS, QUARANTINE_CODE, Case, End, Phase, code_of
 from healthd.remediation.decide.fleet import out_limit
 from healthd.remediation.decide.handoff import RequestAnswer, parse
 from healthd.remediation.decide.ledger import repairs_of
+from healthd.remediation.decide.remediation import ACTS, QUARANTINE_CODE, End, Phase, Remediation, code_of
 from healthd.sim.cluster import FakeUpdate
 from tests.simulation.daemon import Ground
 from tests.simulation.head import Head
@@ -230,7 +230,7 @@ class Invariants:
         if asked_itself and case is not None and case.step in ACTS and case.phase is Phase.INTENDED:
             self.perhaps.setdefault((case.id, ACTS[case.step]), self._ground.timeline.s)
 
-    def head_dies(self, cases: Sequence[Case]) -> None:
+    def head_dies(self, cases: Sequence[Remediation]) -> None:
         """The controller was killed in a round: what it had written down it may have asked for."""
         for case in cases:
             if case.end is None and case.phase is Phase.INTENDED:
@@ -421,7 +421,7 @@ class Invariants:
         self._power.machines()
         self.done = [each for each in self.done if each.s > s - 8 * DAY] if len(self.done) > 500 else self.done
 
-    def nothing_out_in_silence(self, name: str, seen: Seen, s: float, case: Case | None) -> None:
+    def nothing_out_in_silence(self, name: str, seen: Seen, s: float, case: Remediation | None) -> None:
         """What healthd keeps out for longer than a bound is paged, and again every day: a node in silence is lost. An
         operator who ordered it knows of it for a day."""
         told = self.told[name]
@@ -444,7 +444,7 @@ class Invariants:
             return 0.0
         return UNWATCHED_S + (0.0 if self.head is not None else SECOND_S)
 
-    def _awaited_s(self, name: str, case: Case | None) -> float:
+    def _awaited_s(self, name: str, case: Remediation | None) -> float:
         """Since when another machine is awaited: that is as long as it may take, whatever was before. It counts from
         the request, also where the controller that took it died before it acted; and from the death of a daemon that
         may have made it, since only the other machine tells whether it did."""
@@ -454,7 +454,7 @@ class Invariants:
         requests = (self.asked.get((name, Remedy.REPLACE_NODE)), self.perhaps.get((case.id, Remedy.REPLACE_NODE)))
         return max((*acted, *(each for each in requests if each is not None)), default=-DAY)
 
-    def every_slot_lives(self, name: str, seen: Seen, s: float, case: Case | None, *, has_slot: bool) -> None:
+    def every_slot_lives(self, name: str, seen: Seen, s: float, case: Remediation | None, *, has_slot: bool) -> None:
         """A slot has an open case behind it, or is found within a bounded time: slots that leak stop all repairs."""
         reason = case is not None and case.fenced
         node = self._nodes[name]
@@ -505,7 +505,7 @@ class Invariants:
         if lives and s - since_s > STEADY_S:
             self.fail("held_nodes_stay_awake", name, f"powered down while held by {hold}")
 
-    def the_good_come_back(self, name: str, seen: Seen, s: float, case: Case | None, *, ours: bool) -> None:
+    def the_good_come_back(self, name: str, seen: Seen, s: float, case: Remediation | None, *, ours: bool) -> None:
         """A node that is good, and whose faults are over, comes back: unless an operator said otherwise, or was told
         that one is needed, or a machine that was asked for is awaited."""
         node = self._nodes[name]
@@ -521,7 +521,7 @@ class Invariants:
             said = daemon.said if daemon is not None else ""
             self.fail("the_good_come_back", name, f"good for {(s - seen.good_s) / HOUR:.1f} h, and out: {said}")
 
-    def a_page_has_its_cause(self, name: str, seen: Seen, s: float, case: Case | None) -> None:
+    def a_page_has_its_cause(self, name: str, seen: Seen, s: float, case: Remediation | None) -> None:
         """A page that stands says its present cause: whoever reads it acts on it."""
         daemon = self._nodes[name].daemon
         if daemon is None or not daemon.alive or case is None or case.end is not End.FAILED:
@@ -597,7 +597,7 @@ class Invariants:
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
-    def case(self, name: str) -> Case | None:
+    def case(self, name: str) -> Remediation | None:
         return self._nodes[name].disk.store.open_case()
 
     def _is_paged(self, name: str) -> bool:

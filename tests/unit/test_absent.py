@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from healthd.core.errors import BackendRefused
 from healthd.core.model import Mode, Remedy
 from healthd.notify.news import PAGED, of_absent
-from healthd.remediation.decide.case import QUARANTINE_CODE, parts_of
 from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, parse
 from healthd.remediation.decide.paging import ORDERED_FOR_S
 from healthd.remediation.decide.policy import Rules
+from healthd.remediation.decide.remediation import QUARANTINE_CODE, parts_of
 from healthd.remediation.decide.unwatched import SILENT_S
 from healthd.remediation.engine.absent import DEAD_S, SETTLE_S, AbsentNode, AbsentNodes
-from healthd.remediation.engine.turns import Patience
+from healthd.remediation.engine.step_result import Patience
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 from healthd.testing import FakeClock
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from healthd.core.model import Component, Step
-from healthd.remediation.decide.case import (
+from healthd.remediation.decide.remediation import (
     End,
     Phase,
     case_of,

@@ -8,7 +8,6 @@ from datetime import timedelta
 import pytest
 
 from healthd.core.model import Action, Component, Decision, Diagnosis, Mode, Remedy, Root, Severity, Step
-from healthd.remediation.decide.case import REPAIR_CODE, Case, End, Phase, Repair
 from healthd.remediation.decide.drive import (
     KnownFaults,
     decided_about,
@@ -22,6 +21,7 @@ from healthd.remediation.decide.drive import (
     undriven,
     why_turned,
 )
+from healthd.remediation.decide.remediation import REPAIR_CODE, End, Phase, Remediation, Repair
 from healthd.remediation.decide.rules import (
     OWN_REMEDY,
     QUARANTINE,
@@ -257,5 +257,5 @@ def test_what_a_policy_answers_is_what_drives() -> None:
     """The same by a policy: the finding's own remedy, most far-reaching first."""
     open_ = Policy(rules=(OWN_REMEDY,)).answers((MINE.diagnosis, WORSE.diagnosis))
     assert [answer.root.code for answer in open_] == ["gpu.xid.79", "gpu.xid.95"]
-    case: Case = CASE
+    case: Remediation = CASE
     assert own(case, open_) == open_[1]

@@ -9,7 +9,7 @@ import pytest
 from healthd.agent.hindsight import ends_by
 from healthd.core.model import ClearsBy
 from healthd.remediation.decide.adoption import must_be_shown
-from healthd.remediation.decide.case import End
+from healthd.remediation.decide.remediation import End
 from healthd.remediation.ports import Hold
 from tests.judgement import START, a_case
 

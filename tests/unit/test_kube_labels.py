@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from healthd.core.model import Action, Component, Decision, Diagnosis, Mode, Refusal, Remedy, Severity, Step
-from healthd.remediation.decide.case import Case
+from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.rules import QUARANTINE, REBOOT, kept_out
 from healthd.remediation.orchestrators.kubernetes.conditions import NOT_LOOKED, ConditionState
 from healthd.remediation.orchestrators.kubernetes.labels import (
@@ -35,8 +35,8 @@ def diagnosis(code: str = "gpu.xid.79", severity: Severity = Severity.CRITICAL) 
     return Diagnosis(code=code, component=gpu, severity=severity, remedy=Remedy.REBOOT_NODE, since=NOW, reasons=("r",))
 
 
-def case(step: Step, steps: tuple[Step, ...] = REBOOT, code: str = "gpu.xid.79") -> Case:
-    return Case(
+def case(step: Step, steps: tuple[Step, ...] = REBOOT, code: str = "gpu.xid.79") -> Remediation:
+    return Remediation(
         id="k3v9",
         opened=NOW,
         since=NOW,

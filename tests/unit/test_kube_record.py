@@ -11,8 +11,8 @@ import yaml
 
 from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.core.model import Action, Decision, Mode, Refusal, Remedy, Step
-from healthd.remediation.decide.case import Case
 from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair, RequestAnswer
+from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.orchestrators.kubernetes.conditions import LONGEST_RETRY_S, RETRY_S
 from healthd.remediation.orchestrators.kubernetes.labels import GAP_S, Labels, NodeState
 from healthd.remediation.orchestrators.kubernetes.record import (
@@ -53,7 +53,7 @@ MARK = HandoffRecord(
     ),
     said="not idle: train-0",
 )
-CASE = Case(
+CASE = Remediation(
     id="k3v9",
     opened=NOW,
     since=NOW + timedelta(minutes=5),

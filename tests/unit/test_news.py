@@ -29,7 +29,7 @@ from healthd.notify.news import (
     topics,
     unkept,
 )
-from healthd.remediation.decide.case import Case, End
+from healthd.remediation.decide.remediation import End, Remediation
 from healthd.remediation.ports import Hold
 from tests.judgement import a_case
 
@@ -226,9 +226,9 @@ def told(
     diagnoses: tuple[Diagnosis, ...] = (),
     acknowledged: tuple[Diagnosis, ...] = (),
     decision: Decision | None = HOLD,
-    case: Case | None = None,
+    case: Remediation | None = None,
     least: Severity = Severity.CRITICAL,
-    ended: Case | None = None,
+    ended: Remediation | None = None,
     faults: tuple[Fault, ...] = (),
 ) -> tuple[Topic, ...]:
     return topics(

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from healthd.core.model import Mode, Refusal, Refused, Remedy, Step
-from healthd.remediation.decide.case import Case, End, Phase
 from healthd.remediation.decide.commands import (
     REMEDIES,
     Order,
@@ -26,6 +25,7 @@ from healthd.remediation.decide.commands import (
     stays,
 )
 from healthd.remediation.decide.policy import Rules, Situation, decide
+from healthd.remediation.decide.remediation import End, Phase, Remediation
 from healthd.remediation.decide.rules import LABEL, QUARANTINE, STEPS, by_feature, by_label, kept_out, without_drain
 from healthd.remediation.ports import FleetSnapshot, NodeView
 from tests.judgement import START, a_case, diagnosis
@@ -172,7 +172,7 @@ def test_trouble_refuses_a_release_unless_it_is_forced() -> None:
     assert refused.kind is Refusal.NOT_WELL
     assert "gpu.xid.79 on gpu:0 is still open; it is let in all the same" in refused.words
     forced = let_in(case, replace(IN, forced=True), "gpu.xid.79 on gpu:0 is still open")
-    assert isinstance(forced, Case)
+    assert isinstance(forced, Remediation)
     assert (forced.forced, forced.release_order) == (True, "it is new (uid 7)")
 
 
@@ -182,13 +182,13 @@ def test_a_case_that_was_given_up_is_taken_up_again(end: End | None, after: End 
     case = repaired(MEND, "c1", START, ladder=(Remedy.REBOOT_NODE,), about=SICK, drains=True)
     case = replace(case, index=case.steps.index(Step.REBOOT), phase=Phase.INTENDED, end=end, forced=True)
     let = let_in(case, IN, "")
-    assert isinstance(let, Case)
+    assert isinstance(let, Remediation)
     assert (let.end, let.forced) == (after, True)
     assert let.phase is (Phase.PLANNED if end is End.FAILED else Phase.INTENDED)
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Case:
+def cases(draw: st.DrawFn) -> Remediation:
     """A case of any repair, at any of its steps, ended or not, ordered back or not."""
     ladder = (draw(st.sampled_from(list(REMEDIES.values()))),)
     case = repaired(MEND, "c1", START, ladder=ladder, about=SICK, drains=draw(st.booleans()))
@@ -206,7 +206,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 @given(cases())
-def test_heading_back_never_goes_to_an_act(case: Case) -> None:
+def test_heading_back_never_goes_to_an_act(case: Remediation) -> None:
     """Without an order nothing moves. With one nothing but verifying and releasing is ahead, except where the node is
     not out yet, where the machine was asked for something, and where it is over; and a second look changes nothing."""
     back = heading_back(case, LATER)

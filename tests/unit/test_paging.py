@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from healthd.core.model import Action, Decision, Refusal, Refused, Remedy, Step
-from healthd.remediation.decide.case import Case, End, Phase
 from healthd.remediation.decide.paging import (
     ORDERED_FOR_S,
     STUCK_AFTER_S,
@@ -19,6 +18,7 @@ from healthd.remediation.decide.paging import (
     out_since,
     wanted,
 )
+from healthd.remediation.decide.remediation import End, Phase, Remediation
 from healthd.remediation.decide.rules import QUARANTINE, REBOOT, REPLACE, kept_out
 from healthd.remediation.ports import Hold
 from tests.judgement import a_case
@@ -35,7 +35,9 @@ def at(seconds: float) -> datetime:
     return T0 + timedelta(seconds=seconds)
 
 
-def stands(case: Case, seconds: float = 0, *, decided: Decision = REPAIR, problem: str = "", page: bool = False) -> str:
+def stands(
+    case: Remediation, seconds: float = 0, *, decided: Decision = REPAIR, problem: str = "", page: bool = False
+) -> str:
     """What is wanted so many seconds after the case was opened, as ``action refusal``."""
     refusal = Refusal.BUDGET if page else None
     turn = Stands(case=case, page=page, refusal=refusal)
@@ -122,7 +124,7 @@ IDLE, PARTS = Step.WAIT_IDLE, REBOOT.index(Step.WAIT_IDLE)
         "slot left",
     ],
 )
-def test_what_lasts_longer_than_its_bound_pages(case: Case, seconds: float) -> None:
+def test_what_lasts_longer_than_its_bound_pages(case: Remediation, seconds: float) -> None:
     """Out, or not moved; with what it waits for and what the operator can do. Not a second sooner."""
     assert (due(case, LIMITS), stands(case, seconds)) == (at(seconds), "page overdue")
     assert not stands(case, seconds - 1).startswith("page")
@@ -133,7 +135,7 @@ def test_a_fault_that_comes_and_goes_is_one_page() -> None:
     overdue = Decision(action=Action.PAGE, reason="out of service", refusal=Refusal.OVERDUE)
     settles = replace(CASE, good_since=at(LIMITS.overdue_s))
 
-    def after(seconds: float, was: Decision, case: Case = settles) -> Refusal | None:
+    def after(seconds: float, was: Decision, case: Remediation = settles) -> Refusal | None:
         return wanted(REPAIR, Stands(case=case), "", at(LIMITS.overdue_s + seconds), LIMITS, was=was).refusal
 
     assert after(WELL_FOR_S - 1, overdue) is Refusal.OVERDUE

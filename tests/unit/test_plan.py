@@ -9,8 +9,8 @@ import pytest
 
 from healthd.api.plan import as_text, case_plan, entry, paused_by
 from healthd.core.model import Action, Diagnosis, Mode, Remedy, Severity, Step
-from healthd.remediation.decide.case import Case, End, Repair
 from healthd.remediation.decide.policy import Considered, Rules, Situation, decide, decide_each
+from healthd.remediation.decide.remediation import End, Remediation, Repair
 from healthd.remediation.decide.rules import OWN_REMEDY, QUARANTINE, REBOOT, Policy, Rule
 from healthd.remediation.ports import FleetSnapshot, Hold, NodeView
 from tests.judgement import GPU, START, a_case, diagnosis
@@ -44,7 +44,7 @@ def plans(
     )
 
 
-def shown(each: Considered, case: Case | None = None) -> str:
+def shown(each: Considered, case: Remediation | None = None) -> str:
     """The text for one diagnosis on a node of its own."""
     said = None if case is None else case_plan(case, REPAIR)
     return as_text({**HEAD, "case": said, "plans": [entry(each, case)]})
@@ -158,7 +158,7 @@ def test_an_open_case_is_all_that_goes_on() -> None:
         (CASE, Rules(mode=Mode.OBSERVE), "; paused: observe mode"),
     ],
 )
-def test_a_case_that_is_paused_says_why(case: Case, rules: Rules, words: str) -> None:
+def test_a_case_that_is_paused_says_why(case: Remediation, rules: Rules, words: str) -> None:
     """Given up, opted out, or in observe mode, it is not said to go on; neither is the fault that it is open for."""
     assert str(case_plan(case, rules)["words"]).endswith(words)
     (each,) = plans(SICK, rules=rules)

@@ -10,9 +10,9 @@ import pytest
 
 from healthd.core.model import Action, Decision, Diagnosis, Mode, Refusal, Remedy, Root, Severity
 from healthd.remediation.decide import fleet
-from healthd.remediation.decide.case import Repair
 from healthd.remediation.decide.ledger import Bounds
 from healthd.remediation.decide.policy import Rules, SeenElsewhere, Situation, decide, left_of
+from healthd.remediation.decide.remediation import Repair
 from healthd.remediation.decide.rules import OWN_REMEDY, QUARANTINE, REBOOT, REPLACE, RESET, STEPS, Policy, Rule
 from healthd.remediation.ports import FleetSnapshot, Hold, NodeView
 from tests.judgement import GPU, START, a_case, at, diagnosis

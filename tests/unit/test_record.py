@@ -9,7 +9,6 @@ import pytest
 
 from healthd.core.model import Remedy, Step
 from healthd.remediation.decide.adoption import repair_mark
-from healthd.remediation.decide.case import QUARANTINE_CODE, End, after, begun, is_begun, with_act
 from healthd.remediation.decide.handoff import (
     HandoffRecord,
     PastAct,
@@ -19,6 +18,7 @@ from healthd.remediation.decide.handoff import (
     showing,
     withdrawing,
 )
+from healthd.remediation.decide.remediation import QUARANTINE_CODE, End, after, begun, is_begun, with_act
 from healthd.remediation.decide.rules import QUARANTINE, REBOOT, REPLACE, RESET
 from tests.judgement import START, a_case
 

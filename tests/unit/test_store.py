@@ -28,7 +28,7 @@ from healthd.core.model import Component, Event, Mode, Remedy, Repeats, Step
 from healthd.judge.history import History
 from healthd.judge.hold_down import Sightings
 from healthd.judge.trends import Days, Highest
-from healthd.remediation.decide.case import Case, End, Phase
+from healthd.remediation.decide.remediation import End, Phase, Remediation
 from healthd.remediation.decide.rules import QUARANTINE, REBOOT
 from healthd.remediation.ports import Hold
 from healthd.state.monitor import Monitor
@@ -99,7 +99,7 @@ histories = st.builds(
     names=st.dictionaries(anyhow, any_component, max_size=2),
 )
 cases = st.builds(
-    Case,
+    Remediation,
     id=st.sampled_from(["0a1b", "2c3d"]),
     opened=times,
     since=times,
@@ -147,7 +147,7 @@ def test_every_history_comes_back(steps: list[History]) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(cases, min_size=1, max_size=4))
-def test_every_case_comes_back(moves: list[Case]) -> None:
+def test_every_case_comes_back(moves: list[Remediation]) -> None:
     """The last word on each case is what is loaded, and the newest that still has to be looked after is open."""
     with tempfile.TemporaryDirectory() as folder:
         store = opened(Path(folder))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from healthd.core.model import Step
-from healthd.remediation.decide.case import End
+from healthd.remediation.decide.remediation import End
 from healthd.remediation.engine.stats import Tally
 from tests.judgement import a_case, at
 

@@ -13,7 +13,7 @@ import pytest
 from healthd.api.timeline import Trail, read_trail, trail_json, trail_of, trail_text
 from healthd.core.errors import StoreError
 from healthd.core.model import Event
-from healthd.remediation.decide.case import Case, End
+from healthd.remediation.decide.remediation import End, Remediation
 from healthd.state.store import Store
 from tests.judgement import START, a_case, at
 
@@ -57,7 +57,7 @@ def test_the_timeline_reads_from_old_to_new_with_evidence() -> None:
         (replace(CASE, end=End.FAILED, note="no boot"), "; failed at 2026-01-01 00:01:00: no boot"),
     ],
 )
-def test_how_a_case_stands_is_said(case: Case, words: str) -> None:
+def test_how_a_case_stands_is_said(case: Remediation, words: str) -> None:
     """Open ones with their step, others with their end and why; a case newer than every event comes last."""
     assert trail_text(Trail(events=(FAULT,), cases=(case,))).splitlines()[-1].endswith(words)
 

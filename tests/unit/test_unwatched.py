@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.remediation.decide.case import QUARANTINE_CODE
 from healthd.remediation.decide.handoff import AHEAD, HandoffRecord
 from healthd.remediation.decide.paging import ORDERED_FOR_S
+from healthd.remediation.decide.remediation import QUARANTINE_CODE
 from healthd.remediation.decide.unwatched import SILENT_S, WATCH_S, HeldOut, held_out
 from healthd.remediation.ports import FleetSnapshot, HeldNode, NodeRecord, Slot
 

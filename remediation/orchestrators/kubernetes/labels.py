@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import Any
 
 from healthd.core.model import Action, Decision, Diagnosis, Refusal, Severity, Step
-from healthd.remediation.decide.case import Case
+from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.rules import REPAIRS
 from healthd.remediation.orchestrators.kubernetes.conditions import ConditionState
 from healthd.remediation.orchestrators.kubernetes.node import KubeNode, label_value
@@ -58,7 +58,10 @@ class Labels:
 
 
 def labels_of(
-    conditions: Collection[ConditionState], diagnoses: Iterable[Diagnosis], case: Case | None, decision: Decision | None
+    conditions: Collection[ConditionState],
+    diagnoses: Iterable[Diagnosis],
+    case: Remediation | None,
+    decision: Decision | None,
 ) -> Labels:
     """The labels of what is known now. ``conditions``: as they are shown. ``case``: the open one. ``decision``: the
     engine's last; None where no engine runs."""
@@ -77,7 +80,7 @@ def with_labels(patch: Mapping[str, Any], labels: Labels) -> dict[str, Any]:
     return {**patch, "metadata": {"labels": labels.metadata}}
 
 
-def _state(case: Case | None, decision: Decision | None, *, is_well: bool) -> NodeState | None:
+def _state(case: Remediation | None, decision: Decision | None, *, is_well: bool) -> NodeState | None:
     if decision is not None and decision.action is Action.PAGE:
         return NodeState.NEEDS_OPERATOR
     if case is not None:
@@ -87,7 +90,7 @@ def _state(case: Case | None, decision: Decision | None, *, is_well: bool) -> No
     return NodeState.OK if is_well else None
 
 
-def _of_case(case: Case) -> NodeState:
+def _of_case(case: Remediation) -> NodeState:
     if case.step in _ON_THE_WAY:
         return NodeState.DRAINING
     proves_a_repair = case.step in _PROVES and bool(REPAIRS.intersection(case.steps))

@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import msgspec
 
 from healthd.core.errors import BackendRefused, BackendUnknown
-from healthd.remediation.decide.case import PREFIX
+from healthd.remediation.decide.remediation import PREFIX
 from healthd.remediation.ports import Hold, NodeView
 
 UNHEALTHY, CLAIMED, UNVERIFIED = "healthd.io/unhealthy", "healthd.io/claimed", "healthd.io/unverified"

@@ -21,8 +21,8 @@ import msgspec
 
 from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.core.model import Action, Decision, Refusal, Step
-from healthd.remediation.decide.case import Case
 from healthd.remediation.decide.handoff import HandoffRecord, PastRepair, is_ahead, parse
+from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.orchestrators.kubernetes.conditions import LONGEST_RETRY_S, RETRY_S
 from healthd.remediation.orchestrators.kubernetes.labels import GAP_S, Labels, NodeState
 from healthd.remediation.orchestrators.kubernetes.node import rfc3339
@@ -181,7 +181,7 @@ _BY_STEP: Mapping[Step, str] = {
 
 
 def status_of(
-    labels: Labels, case: Case | None, decision: Decision | None, shown: HealthStatus, now: datetime
+    labels: Labels, case: Remediation | None, decision: Decision | None, shown: HealthStatus, now: datetime
 ) -> HealthStatus:
     """What is to be shown of a node. ``shown``: what is shown now. ``since``: of a case, when it was opened; else when
     this state and this code came to be shown. No word of it changes by time alone, so that each change is news."""
@@ -196,7 +196,7 @@ def status_of(
     return status if status.is_quiet else msgspec.structs.replace(status, waits_for=_waits_for(case, decision))
 
 
-def _waits_for(case: Case | None, decision: Decision | None) -> str:
+def _waits_for(case: Remediation | None, decision: Decision | None) -> str:
     refusal = decision.refusal if decision is not None else None
     if decision is not None and decision.action is Action.PAGE:
         return f"an operator: {refusal}" if refusal is not None else "an operator"

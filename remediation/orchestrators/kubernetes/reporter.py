@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 
 from healthd.core.errors import BackendError
 from healthd.core.model import Decision, Diagnosis, Outcome
-from healthd.remediation.decide.case import Case
+from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.orchestrators.kubernetes import conditions, events
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, How, KubeApi, Missing, ResourceKind
 from healthd.remediation.orchestrators.kubernetes.conditions import Conditions, ConditionState, WrittenCondition
@@ -48,7 +48,7 @@ class Known:
     outcomes: Mapping[str, Outcome]
     expected: Collection[str]
     decision: Decision | None = None
-    case: Case | None = None
+    case: Remediation | None = None
     has_decided: bool = True
 
 

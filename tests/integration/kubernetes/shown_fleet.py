@@ -15,8 +15,8 @@ from pathlib import Path
 from healthd.controller.status import status_of
 from healthd.core.model import Action, Decision, Mode, Refusal, Remedy, Step
 from healthd.remediation.controller.node_status import Standing
-from healthd.remediation.decide.case import Case
 from healthd.remediation.decide.handoff import HandoffRecord
+from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.orchestrators.kubernetes import record as kube_record
 from healthd.remediation.orchestrators.kubernetes.budget import LEASE, counts
 from healthd.remediation.orchestrators.kubernetes.conditions import TYPES, ConditionState, WrittenCondition, patch_of
@@ -53,9 +53,9 @@ class Operator:
         return subprocess.run(argv, env=env, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True)
 
 
-def case(now: datetime) -> Case:
+def case(now: datetime) -> Remediation:
     """n1's: it waits for its new machine."""
-    return Case(
+    return Remediation(
         id="k3v9",
         opened=now,
         since=now,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from healthd.core.model import Component, Diagnosis, Mode, Outcome, Remedy, Result, Severity, Status, Step
-from healthd.remediation.decide.case import Case
+from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.rules import REBOOT
 from healthd.remediation.orchestrators.kubernetes.conditions import DEBOUNCE_S, HEARTBEAT_S, TYPES
 from healthd.remediation.orchestrators.kubernetes.labels import GAP_S, Labels, labels_on
@@ -37,9 +37,9 @@ WELL = Known(diagnoses=(), outcomes={"gpu.count": LOOKED}, expected=("gpu.count"
 SICK = replace(WELL, diagnoses=(XID,))
 
 
-def case(step: Step) -> Case:
+def case(step: Step) -> Remediation:
     """A case of XID 79 at this step of its reboot."""
-    return Case(
+    return Remediation(
         id="k3v9",
         opened=NOW,
         since=NOW,

@@ -35,7 +35,7 @@ from healthd.core.model import Component, Event, Finding, Outcome, Remedy, Resul
 from healthd.core.node import CommandResult, KernelLogState, Node
 from healthd.judge.own_reset import OwnResets
 from healthd.observe.checkup import Checkup
-from healthd.remediation.decide.case import Case
+from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.policy_files import policy_of
 from healthd.remediation.ports import Orchestrator
@@ -170,7 +170,7 @@ class DyingStore(Store):
         self._line, self._what = line, "history"
         super().__init__(path, now=now)
 
-    def save_case(self, case: Case, event: Event) -> None:
+    def save_case(self, case: Remediation, event: Event) -> None:
         """As Store."""
         self._what = f"case {case.step} {case.phase}{f' {case.end}' if case.end else ''}"
         try:
@@ -308,7 +308,7 @@ def live(order: Order, open_orchestrator: Callable[[Config, Line], Orchestrator]
     (story / "rest").write_text(json.dumps(answer))
 
 
-def _collected(story: Path, case: Case) -> str:
+def _collected(story: Path, case: Remediation) -> str:
     """The evidence of a case."""
     bundle = story / f"bundle-{case.id}"
     bundle.write_text(f"{case.code} on {case.component}\n")

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import boto3
 
-from healthd.remediation.decide.case import Case, End
+from healthd.remediation.decide.remediation import End, Remediation
 from healthd.sim.machine import SimulatedMachine
 from healthd.sim.machine import main as ask_for_reboot
 from healthd.sim.tree import new_boot
@@ -344,7 +344,7 @@ class NodeMachine:
         """The audit trails of all machines that had the name, oldest first."""
         return "\n".join(f"--- {daemon.folder.parent.name}\n{daemon.said()}" for daemon in self.daemons)
 
-    def cases(self) -> list[Case]:
+    def cases(self) -> list[Remediation]:
         """The cases of the machine as it is now, oldest first."""
         store = Store(self.daemon.state_dir / "healthd.db", now=datetime.now(UTC))
         try:

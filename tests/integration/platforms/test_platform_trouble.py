@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from healthd.remediation.decide.case import End
+from healthd.remediation.decide.remediation import End
 from tests.integration.aws.aws_endpoint import DENIED, THROTTLED, THROTTLED_JSON, Fault
 from tests.integration.platforms.platform_lab import NodeMachine, Platform, PlatformLab
 from tests.integration.platforms.players import (

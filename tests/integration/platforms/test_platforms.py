@@ -12,7 +12,7 @@ import itertools
 
 import pytest
 
-from healthd.remediation.decide.case import End
+from healthd.remediation.decide.remediation import End
 from tests.integration.platforms.platform_lab import NodeMachine, Platform, PlatformLab
 from tests.integration.platforms.players import EC2, PLATFORMS
 from tests.integration.platforms.side_by_side import Results, Scenario

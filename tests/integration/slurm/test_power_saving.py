@@ -16,7 +16,7 @@ from healthd.remediation.decide.fleet import TakeSlot, plan, scopes_of
 from healthd.remediation.decide.handoff import HandoffRecord, parse
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.engine.absent import AbsentNodes
-from healthd.remediation.engine.turns import Patience
+from healthd.remediation.engine.step_result import Patience
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from tests.integration.slurm.controller_lab import RunningController
 from tests.integration.slurm.slurm_lab import SlurmLab

@@ -74,7 +74,7 @@ class Repair:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Case:
+class Remediation:
     """The state of one case.
 
     ``hold`` is the drain exactly as the cluster showed it after we made it: what a release must match.
@@ -154,13 +154,13 @@ class Case:
         return self.end not in (None, End.FAILED)
 
 
-def ended_last(case: Case, before: Case | None) -> Case | None:
+def ended_last(case: Remediation, before: Remediation | None) -> Remediation | None:
     """Of a case and the one that ended before it, the last whose end says what became of the node."""
     took_nothing_out = case.end is End.ABANDONED and case.hold is None
     return case if case.has_ended and not case.fenced and not took_nothing_out else before
 
 
-def shifted(case: Case, by: timedelta, now: datetime) -> Case:
+def shifted(case: Remediation, by: timedelta, now: datetime) -> Remediation:
     """The case after the clock was set by ``by``: what it waits for it waits for as long as before."""
     return replace(
         case,
@@ -226,12 +226,12 @@ PAST_OF: Mapping[Remedy, PastAct] = {
 """The words by which a history names the remedies."""
 
 
-def begun(old: HandoffRecord, case: Case, remedy: Remedy, now: datetime) -> tuple[PastRepair, ...]:
+def begun(old: HandoffRecord, case: Remediation, remedy: Remedy, now: datetime) -> tuple[PastRepair, ...]:
     """The history of a node on which this case begins an act now."""
     return remembering(followed(old, case), PastRepair(act=PAST_OF[remedy], at=now, code=case.code or old.code))
 
 
-def followed(old: HandoffRecord, case: Case) -> tuple[PastRepair, ...]:
+def followed(old: HandoffRecord, case: Remediation) -> tuple[PastRepair, ...]:
     """The history before an act of this case: what the case did before for the same finding did not help."""
     newest = next((each for each in reversed(old.history) if each.act is not PastAct.RETURN), None)
     is_same = newest is not None and newest.code == (case.code or old.code)
@@ -277,7 +277,7 @@ def with_act(
     )
 
 
-def after(before: str, case: Case) -> str:
+def after(before: str, case: Remediation) -> str:
     """The mark of a node whose case has come to its end: it wants to be out no more, and what was done has helped or
     not. A node that came back without a repair for its last finding has returned; that is an entry as well. One that
     was given up stays out for its finding."""
@@ -291,7 +291,7 @@ def after(before: str, case: Case) -> str:
     return said_of(replace(over, history=_ended(mark, case)))
 
 
-def _ended(mark: HandoffRecord, case: Case) -> tuple[PastRepair, ...]:
+def _ended(mark: HandoffRecord, case: Remediation) -> tuple[PastRepair, ...]:
     history = mark.history
     if case.end is End.FAILED:
         return with_outcome(history, Helped.FAILED) if mark.case == case.id and is_begun(mark) else history

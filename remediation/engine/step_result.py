@@ -11,9 +11,9 @@ from datetime import datetime
 from typing import Protocol
 
 from healthd.core.model import Clearance, ClearsBy, Component, Diagnosis, Event, Refusal, Refused, Step
-from healthd.remediation.decide.case import Case, End, Phase
 from healthd.remediation.decide.fleet import Go, Scope, Settle, WaitForSlot
 from healthd.remediation.decide.paging import Limits, Stands
+from healthd.remediation.decide.remediation import End, Phase, Remediation
 from healthd.remediation.ports import FleetSnapshot, Slot
 
 
@@ -117,16 +117,16 @@ class NoHindsight:
         return "nothing was read"
 
 
-class Cases(Protocol):
+class RemediationStore(Protocol):
     """Where cases are kept. Raises StoreError; then nothing is done."""
 
-    def open_case(self) -> Case | None:
+    def open_case(self) -> Remediation | None:
         """The case that is not at its end."""
 
     def knows(self, case_id: str) -> bool:
         """Whether a case of this id was ever kept."""
 
-    def save_case(self, case: Case, event: Event) -> None:
+    def save_case(self, case: Remediation, event: Event) -> None:
         """Write a case and why it moved."""
 
 
@@ -172,14 +172,14 @@ class Slots(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Turn:
+class StepResult:
     """What one step came to: the case as it is now, the sentence, and whether the next step may follow at once.
 
     ``page``: a person has to know. ``refusal``: what the case waits for, or why it is paused; None where it moved.
     ``asked``: the platform has answered in this step that it was asked.
     """
 
-    case: Case
+    case: Remediation
     said: str
     go_on: bool = False
     page: bool = False
@@ -192,12 +192,12 @@ class Turn:
         return Stands(case=self.case, page=self.page, refusal=self.refusal)
 
 
-def at_next(case: Case, now: datetime) -> Case:
+def at_next(case: Remediation, now: datetime) -> Remediation:
     """The case at the step after this one."""
     return replace(case, index=case.index + 1, phase=Phase.PLANNED, since=now, good_since=None)
 
 
-def is_out(case: Case, now: datetime) -> Case:
+def is_out(case: Remediation, now: datetime) -> Remediation:
     """The case whose node is out now: at the step after, or where it was repaired before its drain or place got lost,
     where it would be after that. What did not help is tried again from there."""
     if not case.attempts:
@@ -206,28 +206,28 @@ def is_out(case: Case, now: datetime) -> Case:
     return replace(at_next(case, now), index=case.steps.index(repaired))
 
 
-def ended(case: Case, end: End, said: str) -> Turn:
+def ended(case: Remediation, end: End, said: str) -> StepResult:
     """The case is over."""
-    return Turn(case=replace(case, end=end), said=said)
+    return StepResult(case=replace(case, end=end), said=said)
 
 
-def left_to_cluster(case: Case, why: str) -> Turn:
+def left_to_cluster(case: Remediation, why: str) -> StepResult:
     """The end of a case that nothing was repaired for, on a node that the cluster's controller drained by itself."""
     return ended(case, End.ABANDONED, f"{why}; the node stays drained by the cluster itself, whose drain is not ours")
 
 
-def paused(case: Case, why: Refused) -> Turn:
+def paused(case: Remediation, why: Refused) -> StepResult:
     """An open case that goes on when the operator lets it."""
     said = f"case {case.id} is paused at {case.step}: {why.words}, nothing is touched"
-    return Turn(case=case, said=said, refusal=why.kind)
+    return StepResult(case=case, said=said, refusal=why.kind)
 
 
-def lingers(case: Case, why: str, until: datetime) -> Turn:
+def lingers(case: Remediation, why: str, until: datetime) -> StepResult:
     """A case that would be at its end, had every update of its own been answered."""
     said = f"{why}; its place is kept until {until:%H:%M:%S}: an update without an answer may still be applied"
-    return Turn(case=case, said=said, refusal=Refusal.UNREADABLE)
+    return StepResult(case=case, said=said, refusal=Refusal.UNREADABLE)
 
 
-def waits(case: Case, act: str, why: Refused, *, page: bool = False) -> Turn:
+def waits(case: Remediation, act: str, why: Refused, *, page: bool = False) -> StepResult:
     """An act that is tried again."""
-    return Turn(case=case, said=f"{act} waits: {why.words}", page=page, refusal=why.kind)
+    return StepResult(case=case, said=f"{act} waits: {why.words}", page=page, refusal=why.kind)
