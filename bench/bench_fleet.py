@@ -39,10 +39,10 @@ from healthd.remediation.decide.fleet import out_limit
 from healthd.remediation.decide.ledger import Bounds
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Remediation
-from healthd.remediation.engine.dependencies import Parts
+from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.slots import SlotKeeper
-from healthd.remediation.engine.step_result import Patience
+from healthd.remediation.engine.step_result import Timeouts
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.ports import FleetSnapshot, Slot
 from healthd.sim.cluster import FakeProvisioner, FakeResetter
@@ -240,7 +240,7 @@ def engine_of(storm: Storm, disk: Path, node: str, fault: OneFault) -> Engine:
     known, known_age_s = fleet_of((disk / "fleet").read_text() if (disk / "fleet").exists() else "", datetime.now(UTC))
     bounds = Bounds() if storm.same else Bounds(same_fault_nodes=100_000)
     return Engine(
-        Parts(
+        Dependencies(
             orchestrator=orchestrator,
             provisioner=FakeProvisioner(lambda: None),
             resetter=FakeResetter(),
@@ -258,7 +258,7 @@ def engine_of(storm: Storm, disk: Path, node: str, fault: OneFault) -> Engine:
             rules=lambda: Rules(mode=Mode.QUARANTINE, max_out=QUOTAS["cluster"], bounds=bounds),
             collect=lambda _: "",
             look_again=lambda _: None,
-            patience=Patience(),
+            patience=Timeouts(),
         )
     )
 

@@ -25,10 +25,10 @@ from bench.bench_fleet import OneFault, OneFile
 from healthd.core.model import Mode, Outcome, Result, Status
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Remediation
-from healthd.remediation.engine.dependencies import Parts
+from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.slots import SlotKeeper
-from healthd.remediation.engine.step_result import Patience
+from healthd.remediation.engine.step_result import Timeouts
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, connect
 from healthd.remediation.orchestrators.kubernetes.opening import BURST, RATE_PER_S
 from healthd.remediation.orchestrators.kubernetes.orchestrator import Fence, KubernetesOrchestrator
@@ -117,7 +117,7 @@ def _engine(orchestrator: KubernetesOrchestrator, node: str, folder: Path, agent
         random=agent.dice.random,
     )
     return Engine(
-        Parts(
+        Dependencies(
             orchestrator=orchestrator,
             provisioner=FakeProvisioner(lambda: None),
             resetter=FakeResetter(),
@@ -127,7 +127,7 @@ def _engine(orchestrator: KubernetesOrchestrator, node: str, folder: Path, agent
             rules=lambda: Rules(mode=Mode.QUARANTINE),
             collect=lambda _: "",
             look_again=lambda _: None,
-            patience=Patience(),
+            patience=Timeouts(),
             clock=agent.clock,
             monotonic_s=agent.monotonic_s,
         )

@@ -17,7 +17,7 @@ from healthd.remediation.controller.node_status import Standing
 from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, parse
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Phase
-from healthd.remediation.engine.step_result import Patience
+from healthd.remediation.engine.step_result import Timeouts
 from healthd.remediation.ports import Provisioner
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator, FakeProvisioner
 from healthd.state.store import Store
@@ -25,7 +25,7 @@ from healthd.testing import FakeClock
 from tests.engine_wire import Killed, Wire, WiredFleet, WiredKept, WiredOrchestrator, WiredProvisioner
 
 NODE, TEXT = "n1", "healthd: gpu.xid.79 gpu:0 [k3]"
-PATIENCE = Patience(reboot_timeout_s=600.0, replace_timeout_s=900.0)
+PATIENCE = Timeouts(reboot_timeout_s=600.0, replace_timeout_s=900.0)
 SILENT_S, TAKES_S, STEP_S = 60.0, 45.0, 10.0
 
 

@@ -23,11 +23,11 @@ from healthd.remediation.decide.handoff import Versions
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Phase
-from healthd.remediation.engine.dependencies import Parts
+from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.heartbeat import Beat
 from healthd.remediation.engine.slots import SlotKeeper
-from healthd.remediation.engine.step_result import Patience
+from healthd.remediation.engine.step_result import Timeouts
 from healthd.remediation.ports import Orchestrator
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator, FakeProvisioner, FakeResetter, FakeUpdate
 from healthd.state.monitor import Monitor
@@ -37,7 +37,7 @@ from tests.engine_wire import Killed, Wire, WiredCases, WiredOrchestrator, Wired
 
 NODE = "n1"
 GPU = Component(kind="gpu", id="GPU-5e1f")
-PATIENCE = Patience(
+PATIENCE = Timeouts(
     settle_s=30.0, verify_timeout_s=300.0, reboot_timeout_s=600.0, replace_timeout_s=900.0, max_attempts=2
 )
 STEP_S = 5.0
@@ -351,7 +351,7 @@ class World:
         self._clock_watch = ClockWatch(now, self.clock())
         orchestrator = WiredOrchestrator(self.orchestrator, self.wire, self._intended, self._fencing)
         self.engine = Engine(
-            Parts(
+            Dependencies(
                 orchestrator=orchestrator,
                 provisioner=WiredProvisioner(self.provisioner, self.wire, self._intended),
                 resetter=WiredResetter(self.resetter, self.wire, self._intended),

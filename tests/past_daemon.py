@@ -26,7 +26,7 @@ from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.rules import REPAIRS, Policy
-from healthd.remediation.engine.dependencies import Parts
+from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.slots import SlotKeeper
 from healthd.sim.cluster import FakeCluster, FakeClusterNode, FakeOrchestrator, FakeProvisioner, FakeResetter
@@ -199,7 +199,7 @@ class Daemon:
         orchestrator, store = FakeOrchestrator(fleet.cluster, self.name), self.store
         self._looks = True
         self.engine = Engine(
-            Parts(
+            Dependencies(
                 orchestrator=orchestrator,
                 provisioner=self.provisioner,
                 resetter=self.resetter,

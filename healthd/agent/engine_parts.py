@@ -30,12 +30,12 @@ from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.rules import Policy, by_label
-from healthd.remediation.engine.dependencies import Parts
+from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.gpu_reset import GpuReset
 from healthd.remediation.engine.heartbeat import Beat
 from healthd.remediation.engine.slots import SlotKeeper
-from healthd.remediation.engine.step_result import Patience
+from healthd.remediation.engine.step_result import Timeouts
 from healthd.remediation.policy_files import bounds_of
 from healthd.remediation.ports import FleetSnapshot, Orchestrator, Provisioner
 from healthd.remediation.provisioners.opening import open_provisioner
@@ -80,7 +80,7 @@ def make_engine(
         return collect(case)
 
     return Engine(
-        Parts(
+        Dependencies(
             orchestrator=orchestrator,
             provisioner=provisioner_of(
                 config,
@@ -212,10 +212,10 @@ def owe(monitor: Monitor, why: str, now: datetime) -> None:
     monitor.absorb(Outcome(check="gpu.recovery", result=result, at=now, duration_s=0.0), past=True)
 
 
-def patience_of(config: Config, cluster: Cluster) -> Patience:
+def patience_of(config: Config, cluster: Cluster) -> Timeouts:
     """How long this node's engine waits for what, as configured."""
     remediation = config.remediation
-    return Patience(
+    return Timeouts(
         settle_s=remediation.settle_s,
         verify_timeout_s=remediation.verify_timeout_s,
         reboot_timeout_s=remediation.reboot_timeout_s,

@@ -13,7 +13,7 @@ from healthd.remediation.controller.node_status import Reckoning
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.rules import FEATURE
 from healthd.remediation.engine.repairs import Door
-from healthd.remediation.engine.step_result import Patience
+from healthd.remediation.engine.step_result import Timeouts
 from healthd.remediation.ports import Provisioner
 from healthd.sources.identity import metadata_endpoint
 from healthd.sources.imds import MetadataSource
@@ -68,10 +68,10 @@ def controller_rules(config: Config, opt_out: str, feature_is: str = FEATURE) ->
     )
 
 
-def controller_patience(config: Config) -> Patience:
+def controller_patience(config: Config) -> Timeouts:
     """How long the controller waits for what it asked a platform for."""
     remediation = config.remediation
-    return Patience(
+    return Timeouts(
         reboot_timeout_s=remediation.reboot_timeout_s,
         replace_timeout_s=remediation.replace_timeout_s,
         overdue_s=remediation.overdue_s,

@@ -21,7 +21,7 @@ from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.paging import due
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.rules import REPAIRS
-from healthd.remediation.engine.dependencies import Parts
+from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.slots import SlotKeeper
 from healthd.replay.account import NOTHING, Account
@@ -250,7 +250,7 @@ class PastHost:
         world, cases = self._world, self._cases
         orchestrator = PastOrchestrator(world, self.name)
         return Engine(
-            Parts(
+            Dependencies(
                 orchestrator=orchestrator,
                 provisioner=self._machine,
                 resetter=self._machine,

@@ -17,7 +17,7 @@ from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import End, Phase, Remediation, with_act
 from healthd.remediation.engine.gates import in_maintenance
 from healthd.remediation.engine.repairs import Door, Repairs
-from healthd.remediation.engine.step_result import Patience, StepResult, ended
+from healthd.remediation.engine.step_result import StepResult, Timeouts, ended
 from healthd.remediation.ports import Hold, NodeView, Provisioner, Slot
 
 
@@ -50,7 +50,7 @@ class Errand:
         places: Callable[[], tuple[Slot, ...]],
         booted: Callable[[], datetime | None],
         rules: Callable[[], Rules],
-        patience: Patience,
+        patience: Timeouts,
         too_many: Callable[[], str],
         save: Callable[[Remediation, str], None],
         boot_id: Callable[[], str] | None = None,

@@ -41,7 +41,7 @@ from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import End, Phase, Remediation, shifted, with_act
 from healthd.remediation.decide.rules import STEPS
 from healthd.remediation.engine.repairs import Door
-from healthd.remediation.engine.step_result import Patience, StepResult
+from healthd.remediation.engine.step_result import StepResult, Timeouts
 from healthd.remediation.ports import FleetSnapshot, NodeRecord, NodeView, Provisioner, Slot
 
 _STEP = {Remedy.REBOOT_NODE: Step.REBOOT, Remedy.REPLACE_NODE: Step.REPLACE}
@@ -87,7 +87,7 @@ class Controller:
         provisioner: Callable[[str, str], Provisioner],
         kept: RequestStore,
         rules: Callable[[], Rules],
-        patience: Patience,
+        patience: Timeouts,
         silent_s: float,
         monotonic_s: Callable[[], float],
         clock: Callable[[], datetime],

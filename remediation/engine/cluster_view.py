@@ -29,7 +29,7 @@ _JUST_READ_S = 2.0  # in the same turn, that is
 _WATCH_AGAIN_S = 600.0  # after a start, and after the record could not be written
 
 
-class Surroundings:
+class ClusterView:
     """The surroundings of one node. Calls never overlap, but for ``unnoted``. ``versions``: what the node runs."""
 
     def __init__(

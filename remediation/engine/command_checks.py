@@ -25,7 +25,7 @@ from healthd.remediation.decide.commands import (
 )
 from healthd.remediation.decide.policy import holder
 from healthd.remediation.decide.remediation import QUARANTINE_CODE, Remediation, case_of
-from healthd.remediation.engine.dependencies import Parts
+from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.ports import NodeView, StateOwner
 
 
@@ -33,7 +33,7 @@ class Commands:
     """The orders of one node. ``as_repair``: what would be decided if the mode were repair, about a node that no case
     holds, or this one does."""
 
-    def __init__(self, parts: Parts, *, as_repair: Callable[[datetime, Remediation | None], Decision]) -> None:
+    def __init__(self, parts: Dependencies, *, as_repair: Callable[[datetime, Remediation | None], Decision]) -> None:
         self._orchestrator, self._provisioner, self._resetter = parts.orchestrator, parts.provisioner, parts.resetter
         self._slots, self._judgement, self._rules = parts.slots, parts.judgement, parts.rules
         self._parts, self._as_repair = parts, as_repair

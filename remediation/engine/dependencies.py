@@ -15,12 +15,12 @@ from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Remediation, Repair
 from healthd.remediation.engine.heartbeat import Beat
 from healthd.remediation.engine.repairs import Resetter
-from healthd.remediation.engine.step_result import Hindsight, Judgement, NoHindsight, Patience, RemediationStore, Slots
+from healthd.remediation.engine.step_result import Hindsight, Judgement, NoHindsight, RemediationStore, Slots, Timeouts
 from healthd.remediation.ports import Orchestrator, Provisioner
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class Dependencies:
     """The parts of one node's engine.
 
     ``rules`` is asked before every step and once more right before every act: an operator may have spoken meanwhile.
@@ -42,7 +42,7 @@ class Parts:
     rules: Callable[[], Rules]
     collect: Callable[[Remediation], str]
     look_again: Callable[[datetime], None]
-    patience: Patience
+    patience: Timeouts
     platform_texts: Collection[str] = ()
     ledger: Callable[[], Sequence[Repair]] = tuple
     versions: Callable[[], Versions] = Versions

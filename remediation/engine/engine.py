@@ -24,11 +24,11 @@ from healthd.remediation.decide.paging import STUCK_AFTER_S, wanted
 from healthd.remediation.decide.policy import Considered, Rules, Situation, decide, decide_each, left_of, many_at_once
 from healthd.remediation.decide.remediation import Remediation, Repair, ended_last, reason_text
 from healthd.remediation.decide.rules import roots_of, without_drain
-from healthd.remediation.engine.cluster_view import Surroundings, elsewhere
+from healthd.remediation.engine.cluster_view import ClusterView, elsewhere
 from healthd.remediation.engine.command_checks import Commands
-from healthd.remediation.engine.dependencies import Parts
+from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.execute import Obedience
-from healthd.remediation.engine.orphans import Leftovers, Orphans
+from healthd.remediation.engine.orphans import OrphanDrains, OrphanSlots
 from healthd.remediation.engine.stats import Tally
 from healthd.remediation.engine.step_result import StepResult
 from healthd.remediation.engine.steps import Steps
@@ -44,11 +44,11 @@ _ANEW_EVERY_S = 60.0  # whether a reset can be made is asked of the machine
 class Engine:
     """One node's engine. ``turn`` is called whenever something changed and every few seconds; calls never overlap."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Dependencies) -> None:
         self._parts = parts
         self._orchestrator, self._provisioner, self._slots = parts.orchestrator, parts.provisioner, parts.slots
         self._judgement, self._cases, self._rules, self._clock = parts.judgement, parts.cases, parts.rules, parts.clock
-        self._surroundings = Surroundings(
+        self._surroundings = ClusterView(
             orchestrator=parts.orchestrator,
             slots=parts.slots,
             versions=parts.versions,
@@ -60,7 +60,7 @@ class Engine:
         self._seen: tuple[datetime, Situation] | None = None
         self._own: tuple[datetime, NodeView] | None = None
         self._stands, self._last_noted = False, ""
-        self._leftovers, self._orphans = Leftovers(parts), Orphans(parts)
+        self._leftovers, self._orphans = OrphanSlots(parts), OrphanDrains(parts)
         self._asked: frozenset[tuple[str, str]] = frozenset()
         self._asked_s = float("-inf")
         self._commands = Commands(parts, as_repair=self._as_repair)

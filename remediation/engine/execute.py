@@ -14,7 +14,7 @@ from healthd.core.model import Event, Refusal, Refused
 from healthd.remediation.decide.commands import Obeyed, Order, heading_back
 from healthd.remediation.decide.remediation import End, Remediation
 from healthd.remediation.engine.command_checks import Commands
-from healthd.remediation.engine.dependencies import Parts
+from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.stats import Tally
 from healthd.remediation.engine.steps import Steps
 
@@ -22,7 +22,7 @@ from healthd.remediation.engine.steps import Steps
 class Obedience:
     """The orders of one node."""
 
-    def __init__(self, parts: Parts, *, commands: Commands, steps: Steps, tally: Tally) -> None:
+    def __init__(self, parts: Dependencies, *, commands: Commands, steps: Steps, tally: Tally) -> None:
         self._commands, self._steps, self._judgement, self._tally = commands, steps, parts.judgement, tally
         self._new_id, self._clock = parts.new_id, parts.clock
 

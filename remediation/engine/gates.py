@@ -18,15 +18,15 @@ from healthd.remediation.decide.policy import holder
 from healthd.remediation.decide.remediation import QUARANTINE_CODE, REPAIR_CODE, End, Phase, Remediation
 from healthd.remediation.decide.rules import REPAIRS, RuleAnswer
 from healthd.remediation.engine.awake import Awake
-from healthd.remediation.engine.dependencies import Parts
+from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.step_result import StepResult, ended, paused
 from healthd.remediation.ports import NodeView
 
 
-class Guards:
+class Gates:
     """The guards of one node's cases."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Dependencies) -> None:
         self._orchestrator, self._slots, self._judgement = parts.orchestrator, parts.slots, parts.judgement
         self._rules, self._platform_texts = parts.rules, parts.platform_texts
         self._unanswered = timedelta(seconds=parts.patience.unanswered_s)

@@ -5,7 +5,7 @@ reported, and undone by an operator's `healthd release` alone. The search runs a
 case, because such a drain comes from nowhere else.
 
 A slot was left by a daemon before this one, with its drain or its order, or by a claim without an answer that was made
-after its case had ended. ``Leftovers`` reads; the engine keeps what it found and goes on with it.
+after its case had ended. ``OrphanSlots`` reads; the engine keeps what it found and goes on with it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from healthd.remediation.decide.brakes import many_returns, returns_of
 from healthd.remediation.decide.handoff import HandoffRecord, parse
 from healthd.remediation.decide.remediation import Remediation, case_of
 from healthd.remediation.decide.rules import roots_of
-from healthd.remediation.engine.dependencies import Parts
+from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.ports import Hold, is_drain
 
 _DRAIN_EVERY_S = 1800.0  # one reading of this node
 _FOR_S = 86_400.0
 
 
-class Orphans:
+class OrphanDrains:
     """The search of one node. Asked in turns in which no case is open."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Dependencies) -> None:
         self._parts = parts
         self.fence = ""
         """What fences the node for a place of ours, in words, or "": as the cluster showed it last."""
@@ -79,10 +79,10 @@ _BEFORE_A_DRAIN = timedelta(hours=1)  # a fault is older than its drain, by as l
 _SLOT_EVERY_S = 60.0  # a list of the places costs slurmctld 0.2 ms
 
 
-class Leftovers:
+class OrphanSlots:
     """The search of one node. ``unknown``: why nothing may be begun, as long as it was not answered once, or ""."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Dependencies) -> None:
         self._parts, self.unknown = parts, ""
         self._answered = False
         self._since: datetime | None = None  # when the finding that the mark shows was first seen

@@ -22,7 +22,7 @@ from healthd.remediation.decide.drive import is_replaced
 from healthd.remediation.decide.handoff import UNASKED_S, HandoffRecord, instance_of, parse, word
 from healthd.remediation.decide.remediation import ACTS, End, Phase, Remediation, has_entry, is_begun
 from healthd.remediation.decide.rules import STEPS, without_drain
-from healthd.remediation.engine.step_result import Patience, StepResult, at_next, ended, waits
+from healthd.remediation.engine.step_result import StepResult, Timeouts, at_next, ended, waits
 from healthd.remediation.ports import NodeView, Provisioner, StateOwner
 
 
@@ -105,7 +105,7 @@ class Repairs:
         resetter: Resetter,
         judgement: Witness,
         guards: Permission,
-        patience: Patience,
+        patience: Timeouts,
         why_not: Callable[[Remedy], str],
         too_many: Callable[[bool], str],
         intend: Callable[[Remediation, datetime, str], Remediation],

@@ -18,9 +18,9 @@ from healthd.remediation.decide.fleet import Go, Settle, WaitForSlot
 from healthd.remediation.decide.policy import many_at_once
 from healthd.remediation.decide.remediation import ACTS, End, Phase, Remediation
 from healthd.remediation.decide.rules import roots_of
-from healthd.remediation.engine.cluster_view import Surroundings, elsewhere
-from healthd.remediation.engine.dependencies import Parts
-from healthd.remediation.engine.gates import Guards, lost
+from healthd.remediation.engine.cluster_view import ClusterView, elsewhere
+from healthd.remediation.engine.dependencies import Dependencies
+from healthd.remediation.engine.gates import Gates, lost
 from healthd.remediation.engine.step_result import StepResult, at_next, ended, is_out, lingers, waits
 from healthd.remediation.ports import NodeView
 
@@ -36,10 +36,10 @@ class SlotGate:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: Dependencies,
         *,
-        surroundings: Surroundings,
-        guards: Guards,
+        surroundings: ClusterView,
+        guards: Gates,
         forbidden: Callable[[datetime], Refused | None],
         write: Callable[[Remediation, str], None],
     ) -> None:

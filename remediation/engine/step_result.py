@@ -18,7 +18,7 @@ from healthd.remediation.ports import FleetSnapshot, Slot
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Patience:
+class Timeouts:
     """How long the engine waits, in seconds. ``settle_s``: good for so long before a release. ``unanswered_s``: a
     claim, a drain or an undrain without an answer may be applied for so long. ``let_go_s``: for what was asked to end
     to let the GPUs go, before a reset. ``calm_s``: how often a case is looked at that has stood still for twice as

@@ -22,9 +22,9 @@ from healthd.remediation.decide.commands import heading_back, only_out
 from healthd.remediation.decide.drive import KnownFaults, not_helped
 from healthd.remediation.decide.remediation import End, Phase, Remediation, shifted
 from healthd.remediation.decide.rules import REPAIRS
-from healthd.remediation.engine.cluster_view import Surroundings
-from healthd.remediation.engine.dependencies import Parts
-from healthd.remediation.engine.gates import Guards, lost, seen
+from healthd.remediation.engine.cluster_view import ClusterView
+from healthd.remediation.engine.dependencies import Dependencies
+from healthd.remediation.engine.gates import Gates, lost, seen
 from healthd.remediation.engine.repairs import Repairs, before_the_act
 from healthd.remediation.engine.slot_gate import SlotGate
 from healthd.remediation.engine.step_result import StepResult, at_next, ended, is_out, left_to_cluster, lingers, waits
@@ -42,10 +42,10 @@ class Steps:
     """All steps of one node's cases. ``forbidden``: why this node may not be drained now although it was decided."""
 
     def __init__(
-        self, parts: Parts, *, surroundings: Surroundings, forbidden: Callable[[datetime], Refused | None]
+        self, parts: Dependencies, *, surroundings: ClusterView, forbidden: Callable[[datetime], Refused | None]
     ) -> None:
         self._orchestrator, self._judgement, self._cases = parts.orchestrator, parts.judgement, parts.cases
-        self._surroundings, self._guards = surroundings, Guards(parts)
+        self._surroundings, self._guards = surroundings, Gates(parts)
         self._repairs = Repairs(
             orchestrator=parts.orchestrator,
             provisioner=parts.provisioner,

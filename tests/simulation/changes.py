@@ -15,7 +15,7 @@ from healthd.notify.delivery import Deliver, Message
 from healthd.remediation.decide.handoff import HandoffRecord, parse
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Remediation
-from healthd.remediation.engine.dependencies import Parts
+from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.step_result import Judgement, RemediationStore
 from healthd.remediation.ports import FleetSnapshot, NodeRecord, NodeView, Orchestrator, Slot
 from tests.engine_wire import Wire, WiredCases, WiredOrchestrator, WiredProvisioner
@@ -46,7 +46,7 @@ class Change:
         """The door of one daemon to the cluster."""
         return door
 
-    def parts(self, parts: Parts, node: str) -> Parts:
+    def parts(self, parts: Dependencies, node: str) -> Dependencies:
         """The parts of one daemon's engine."""
         return parts
 
@@ -100,7 +100,7 @@ class _Unbounded(Change):
 
     bounds: Mapping[str, int]
 
-    def parts(self, parts: Parts, node: str) -> Parts:
+    def parts(self, parts: Dependencies, node: str) -> Dependencies:
         return replace(parts, rules=lambda: self._without(parts.rules()))
 
     def _without(self, rules: Rules) -> Rules:
@@ -156,7 +156,7 @@ class NeedlessActCounts(Change):
 
     found_by = ("what_counts_was_begun",)
 
-    def parts(self, parts: Parts, node: str) -> Parts:
+    def parts(self, parts: Dependencies, node: str) -> Dependencies:
         return replace(parts, cases=_CountsAll(parts.cases, Quiet()))  # type: ignore[arg-type]
 
 
@@ -192,7 +192,7 @@ class ForeignFaultDrives(Change):
 
     found_by = ("law_of_acts",)
 
-    def parts(self, parts: Parts, node: str) -> Parts:
+    def parts(self, parts: Dependencies, node: str) -> Dependencies:
         return replace(parts, judgement=_AnyFaultIsOurs(parts.judgement, parts.cases))  # type: ignore[arg-type]
 
 
@@ -208,7 +208,7 @@ class ResumeHoldsForever(Change):
 
     found_by = ("a_resume_holds_a_day",)
 
-    def parts(self, parts: Parts, node: str) -> Parts:
+    def parts(self, parts: Dependencies, node: str) -> Dependencies:
         return replace(parts, judgement=_Forever(parts.judgement, parts.cases))  # type: ignore[arg-type]
 
 
@@ -323,7 +323,7 @@ class RequestStands(Change):
 
     found_by = ("law_of_requests",)
 
-    def parts(self, parts: Parts, node: str) -> Parts:
+    def parts(self, parts: Dependencies, node: str) -> Dependencies:
         return replace(parts, provisioner=_NeverTakenBack(parts.provisioner, Quiet(), lambda _: None))
 
 

@@ -29,7 +29,7 @@ from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.rules import FEATURE, Policy
 from healthd.remediation.engine.absent import AbsentNodes, AbsentWatch
-from healthd.remediation.engine.dependencies import Parts
+from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.heartbeat import Beat
 from healthd.remediation.engine.repairs import Resetter
@@ -293,7 +293,7 @@ class Daemon:
 
     # -- what it is put together from ---------------------------------------------------------------------------------
 
-    def _parts(self, provisioner: Provisioner, resetter: Resetter, fuse: Fuse) -> Parts:
+    def _parts(self, provisioner: Provisioner, resetter: Resetter, fuse: Fuse) -> Dependencies:
         ground, store, wall = self._ground, self.disk.store, self._wall
         cluster = ground.cluster()
         door = ground.change.orchestrator(Door(ground.slurm, self.name), self.name)
@@ -305,7 +305,7 @@ class Daemon:
             monotonic_s=ground.timeline,
         )
         self.absent = AbsentWatch(absent, orchestrator, self.name)
-        return Parts(
+        return Dependencies(
             orchestrator=orchestrator,
             provisioner=WiredProvisioner(provisioner, fuse, lambda _: None),
             resetter=WiredResetter(resetter, fuse, lambda _: None),

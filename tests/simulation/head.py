@@ -19,7 +19,7 @@ from healthd.notify.notifier import NEWS, Notifier
 from healthd.remediation.controller.controller import Controller
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.engine.absent import AbsentNodes
-from healthd.remediation.engine.step_result import Patience
+from healthd.remediation.engine.step_result import Timeouts
 from healthd.remediation.ports import Orchestrator, Provisioner
 from healthd.remediation.provisioners.slurm_node import OUR_TEXTS
 from healthd.state.store import IN_MEMORY, Store
@@ -57,7 +57,7 @@ class Head:
         ground, self.alive = self._ground, True
         section, remediation = ground.config.controller, ground.config.remediation
         door = Door(ground.slurm, "")  # the head node is none of the nodes
-        patience = Patience(
+        patience = Timeouts(
             reboot_timeout_s=remediation.reboot_timeout_s,
             replace_timeout_s=remediation.replace_timeout_s,
             overdue_s=remediation.overdue_s,

@@ -19,13 +19,13 @@ from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import QUARANTINE_CODE, parts_of
 from healthd.remediation.decide.unwatched import SILENT_S
 from healthd.remediation.engine.absent import DEAD_S, SETTLE_S, AbsentNode, AbsentNodes
-from healthd.remediation.engine.step_result import Patience
+from healthd.remediation.engine.step_result import Timeouts
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 from healthd.testing import FakeClock
 
 TEXT = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"
 ORDER = f"healthd: {QUARANTINE_CODE} node [k3v9]"
-PATIENCE = Patience(reboot_timeout_s=600.0, replace_timeout_s=900.0)
+PATIENCE = Timeouts(reboot_timeout_s=600.0, replace_timeout_s=900.0)
 
 
 class Commented(FakeOrchestrator):

@@ -16,7 +16,7 @@ from healthd.remediation.decide.fleet import TakeSlot, plan, scopes_of
 from healthd.remediation.decide.handoff import HandoffRecord, parse
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.engine.absent import AbsentNodes
-from healthd.remediation.engine.step_result import Patience
+from healthd.remediation.engine.step_result import Timeouts
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from tests.integration.slurm.controller_lab import RunningController
 from tests.integration.slurm.slurm_lab import SlurmLab
@@ -98,7 +98,7 @@ def test_what_sleeps_keeps_no_place_and_can_be_woken(asleep: SlurmLab) -> None:
     absent = AbsentNodes(
         node=lambda name: _of(lab, name),
         rules=lambda: Rules(mode=Mode.REPAIR),
-        patience=Patience(),
+        patience=Timeouts(),
         monotonic_s=time.monotonic,
         settle_s=1.0,
     )
