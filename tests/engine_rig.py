@@ -17,7 +17,7 @@ from healthd.core.errors import StoreError
 from healthd.core.model import Clearance, ClearsBy, Component, Finding, Mode, Outcome, Remedy, Result, Severity, Step
 from healthd.core.node import Node
 from healthd.judge.clock import ClockWatch, was_set
-from healthd.remediation.decide.commands import Obeyed, Order, Verb
+from healthd.remediation.decide.commands import Command, CommandOutcome, Verb
 from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.decide.handoff import Versions
 from healthd.remediation.decide.ledger import repairs_of
@@ -42,8 +42,8 @@ PATIENCE = Timeouts(
 )
 STEP_S = 5.0
 SETTLE_S = 10.0
-OUT = Order(verb=Verb.QUARANTINE, who="uid 0", why="psu looks odd")
-IN = Order(verb=Verb.RELEASE, who="uid 0", why="psu was changed")
+OUT = Command(verb=Verb.QUARANTINE, who="uid 0", why="psu looks odd")
+IN = Command(verb=Verb.RELEASE, who="uid 0", why="psu was changed")
 BOOT_TAKES_S = 40.0
 MACHINE_TAKES_S = 120.0
 
@@ -143,7 +143,7 @@ class World:
         self.said: list[str] = []
         self.turned_at: list[datetime] = []
         self.kills = 0
-        self.obeyed: Obeyed | None = None
+        self.obeyed: CommandOutcome | None = None
         self.held_by_at_reboot: list[str] = []
         self.acting: Callable[[Step], None] = lambda _: None
         self.provisioner = FakeProvisioner(self._asked_to_reboot, self._asked_to_replace if can_replace else None)
@@ -209,7 +209,7 @@ class World:
         """A fault is seen in the kernel log."""
         self._absorb(LOG, judged([trouble.finding()]))
 
-    def orders(self, order: Order) -> Obeyed:
+    def orders(self, order: Command) -> CommandOutcome:
         """A person orders something of the daemon. One that is killed meanwhile is asked once more when it is back:
         what came of it is not known, and the answer to the second asking tells."""
         while True:
@@ -219,7 +219,7 @@ class World:
                 self.restart_daemon()
                 continue
             except StoreError as error:
-                self.obeyed = Obeyed(done=False, said=str(error))
+                self.obeyed = CommandOutcome(done=False, said=str(error))
             return self.obeyed
 
     def reset_gpu(self) -> None:

@@ -17,7 +17,7 @@ from healthd.core.errors import HealthdError, UsageError
 from healthd.judge.acknowledge import in_words, named
 from healthd.judge.history import Fault
 from healthd.observe.report import printable
-from healthd.remediation.decide.commands import REMEDIES, Order, Verb
+from healthd.remediation.decide.commands import REMEDIES, Command, Verb
 
 EXIT_REFUSED = 1
 
@@ -78,13 +78,13 @@ def order_answer(agent: Agent, options: Namespace, *, who: str) -> Reply:
     return Reply(code=0, out=f"{printable(done.said)}\n")
 
 
-def _order(options: Namespace, who: str) -> Order:
+def _order(options: Namespace, who: str) -> Command:
     step, forced = getattr(options, "step", None), getattr(options, "force", False)
     if forced and not options.reason:
         words = "--force acknowledges whatever is open: say why, with --reason TEXT"
         raise UsageError(f"healthd release: {words}")
     remedy = REMEDIES[step] if step else None
-    return Order(verb=Verb(options.verb), who=who, why=options.reason or "", remedy=remedy, forced=forced)
+    return Command(verb=Verb(options.verb), who=who, why=options.reason or "", remedy=remedy, forced=forced)
 
 
 def _was(fault: Fault) -> str:

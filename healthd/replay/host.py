@@ -15,7 +15,7 @@ from healthd.core.node import KernelRecord
 from healthd.judge.history import Change, Fault, FaultKey
 from healthd.notify.news import TopicMemory, tell
 from healthd.notify.telling import wrong_with
-from healthd.remediation.decide.commands import Order, Verb
+from healthd.remediation.decide.commands import Command, Verb
 from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.paging import due
@@ -38,7 +38,7 @@ _WAITING_PAUSE_S = 60.0  # for a place in the budget: no daemon looks more rarel
 _OUT_PAUSE_S = 7_200.0
 _QUIET_PAUSE_S = 86_400.0
 _OF_OTHERS = frozenset({Refusal.BUDGET, Refusal.CORRELATED, Refusal.RATE, Refusal.UNREADABLE})
-_PERSON = Order(verb=Verb.RELEASE, who="a person", why="assumed to have seen to it ([replay] person_s)")
+_PERSON = Command(verb=Verb.RELEASE, who="a person", why="assumed to have seen to it ([replay] person_s)")
 
 
 class PastHost:

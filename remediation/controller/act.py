@@ -34,7 +34,7 @@ class FoundRequest:
     has_place: bool = False
 
 
-class Errand:
+class RequestedAct:
     """``places`` lists the budget's places that are taken now. ``booted``: when slurmctld last heard of a boot.
 
     ``too_many``: why no machine may be replaced now, or "". ``save`` writes a case down; raises StoreError.

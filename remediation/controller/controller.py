@@ -16,7 +16,7 @@ from typing import Protocol
 from healthd.core.errors import BackendError
 from healthd.core.model import Event, Mode, Refusal, Refused, Remedy, Step
 from healthd.judge.clock import ClockWatch, was_set
-from healthd.remediation.controller.act import Errand, FoundRequest
+from healthd.remediation.controller.act import FoundRequest, RequestedAct
 from healthd.remediation.controller.node_status import STATES, Looks, Reckoning, RepairState, Standing
 from healthd.remediation.controller.requests import (
     WantedAct,
@@ -237,7 +237,7 @@ class Controller:
         since_s = self._unsure.get(want.id, self._monotonic_s())
         return after_s is not None and self._monotonic_s() - since_s >= after_s
 
-    def _again(self, found: FoundRequest, errand: Errand, turn: StepResult, now: datetime) -> StepResult:
+    def _again(self, found: FoundRequest, errand: RequestedAct, turn: StepResult, now: datetime) -> StepResult:
         """A controller before this one died in it, or its platform did not answer. Judged as before the first time."""
         try:
             view = self._node(found.want.node).view()
@@ -449,9 +449,9 @@ class Controller:
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
-    def _errand(self, found: FoundRequest, *, too_many: Callable[[], str] = str) -> Errand:
+    def _errand(self, found: FoundRequest, *, too_many: Callable[[], str] = str) -> RequestedAct:
         node = found.want.node
-        return Errand(
+        return RequestedAct(
             orchestrator=self._node(node),
             provisioner=self._provisioner_of(found),
             found=found,

@@ -33,7 +33,7 @@ class Verb(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Order:
+class Command:
     """What a person told healthd to do with this node.
 
     ``who``: as the kernel names whoever asked. ``why``: in their own words. ``remedy``: of a repair, None for what the
@@ -53,7 +53,7 @@ class Order:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Obeyed:
+class CommandOutcome:
     """What an order came to. ``done``: it is so, or has begun; else ``refusal`` says why not, and ``said`` in words.
 
     ``lines``: of a rehearsal, what each step would do.
@@ -65,20 +65,20 @@ class Obeyed:
     refusal: Refusal | None = None
 
 
-def quarantined(order: Order, case_id: str, now: datetime, *, drains: bool) -> Remediation:
+def quarantined(order: Command, case_id: str, now: datetime, *, drains: bool) -> Remediation:
     """A node that is out until a person says otherwise. ``drains``: where that is not a replacement."""
     return _case(order, case_id, now, steps=kept_out(QUARANTINE), drains=drains)
 
 
 def repaired(
-    order: Order, case_id: str, now: datetime, *, ladder: Sequence[Remedy], about: Diagnosis | None, drains: bool
+    order: Command, case_id: str, now: datetime, *, ladder: Sequence[Remedy], about: Diagnosis | None, drains: bool
 ) -> Remediation:
     """A node that is mended by the first of these remedies; ``about``: for what, None for no fault in particular."""
     case = _case(order, case_id, now, steps=STEPS[ladder[0]], drains=drains, about=about)
     return replace(case, ladder=tuple(ladder), remedy=ladder[0])
 
 
-def mended_meanwhile(case: Remediation, order: Order, remedy: Remedy, now: datetime) -> Remediation:
+def mended_meanwhile(case: Remediation, order: Command, remedy: Remedy, now: datetime) -> Remediation:
     """The same of a node that is out by order already: it is mended, and stays out all the same."""
     steps = kept_out(STEPS[remedy])
     steps = steps if Step.DRAIN in case.steps else without_drain(steps)
@@ -141,7 +141,7 @@ def instead(case: Remediation, new: Remediation) -> Remediation:
     )
 
 
-def may_be_mended(case: Remediation, order: Order) -> bool:
+def may_be_mended(case: Remediation, order: Command) -> bool:
     """Whether an order to repair takes this case over: its node is out, and nothing is being done to it, or not any
     more. One that is out by order is mended only by name."""
     given_up = case.end is End.FAILED
@@ -162,7 +162,7 @@ def stays(case: Remediation) -> bool:
     return case.code == QUARANTINE_CODE and case.step is Step.STAY and not case.release_order
 
 
-def let_in(case: Remediation, order: Order, trouble: str) -> Remediation | Refused:
+def let_in(case: Remediation, order: Command, trouble: str) -> Remediation | Refused:
     """The case with the order to let the node in, or why not. ``trouble``: what is wrong with the node now, or ""."""
     if trouble and not order.forced:
         help_ = "it is let in all the same, and what is open acknowledged, with --force --reason TEXT"
@@ -187,7 +187,7 @@ def heading_back(case: Remediation, now: datetime) -> Remediation:
 
 
 def _case(
-    order: Order,
+    order: Command,
     case_id: str,
     now: datetime,
     *,

@@ -14,7 +14,7 @@ from healthd.core.errors import BackendError
 from healthd.core.model import Action, Decision, Diagnosis, Refusal, Refused, Remedy, Step
 from healthd.remediation.decide.adoption import orphaned
 from healthd.remediation.decide.commands import (
-    Order,
+    Command,
     Verb,
     instead,
     let_in,
@@ -29,7 +29,7 @@ from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.ports import NodeView, StateOwner
 
 
-class Commands:
+class CommandChecks:
     """The orders of one node. ``as_repair``: what would be decided if the mode were repair, about a node that no case
     holds, or this one does."""
 
@@ -39,7 +39,7 @@ class Commands:
         self._parts, self._as_repair = parts, as_repair
 
     def wanted(
-        self, order: Order, case: Remediation | None, now: datetime, case_id: str
+        self, order: Command, case: Remediation | None, now: datetime, case_id: str
     ) -> Remediation | Refused | str:
         """The case that carries the order out, why it is refused, or in words that it is so already.
 
@@ -67,7 +67,7 @@ class Commands:
     # -- the three ----------------------------------------------------------------------------------------------------
 
     def _quarantine(
-        self, order: Order, case: Remediation | None, view: NodeView, now: datetime, case_id: str
+        self, order: Command, case: Remediation | None, view: NodeView, now: datetime, case_id: str
     ) -> Remediation | Refused | str:
         if case is not None and case.code == QUARANTINE_CODE and not (case.release_order or case.has_ended):
             return f"ordered already, {case.order}: case {case.id} is at {case.step}"
@@ -78,7 +78,7 @@ class Commands:
         )
 
     def _repair(
-        self, order: Order, case: Remediation | None, view: NodeView, now: datetime, case_id: str
+        self, order: Command, case: Remediation | None, view: NodeView, now: datetime, case_id: str
     ) -> Remediation | Refused:
         is_out = case is not None and may_be_mended(case, order)
         if not is_out and (no := self._open_already(case) or self._cannot_go_out(view)) is not None:
@@ -97,7 +97,7 @@ class Commands:
         return new if case is None else instead(case, new)
 
     def _rungs(
-        self, order: Order, case: Remediation | None, now: datetime
+        self, order: Command, case: Remediation | None, now: datetime
     ) -> tuple[tuple[Remedy, ...], Diagnosis | None] | Refused:
         """What is to be tried in turn, and for what: the one remedy that was named, or what the policy says."""
         if order.remedy is not None:
@@ -109,7 +109,7 @@ class Commands:
         return Refused(kind=decision.refusal or Refusal.NOT_NEEDED, words=words)
 
     def _release(
-        self, order: Order, case: Remediation | None, view: NodeView, now: datetime, case_id: str
+        self, order: Command, case: Remediation | None, view: NodeView, now: datetime, case_id: str
     ) -> Remediation | Refused | str:
         if case is None:
             return self._orphan(order, view, now, case_id) or self._nothing_of_ours(view)
@@ -159,7 +159,7 @@ class Commands:
             return None
         return Refused(kind=Refusal.FOREIGN_HOLD, words=f"held by {holder(view)}, not by case {case.id}: left alone")
 
-    def _orphan(self, order: Order, view: NodeView, now: datetime, case_id: str) -> Remediation | Refused | None:
+    def _orphan(self, order: Command, view: NodeView, now: datetime, case_id: str) -> Remediation | Refused | None:
         """The case that undoes a drain of ours for which none is open. Its own id, unless that has ended."""
         named = case_of(view.hold.text) if view.hold is not None else ""
         new_id = case_id if self._parts.cases.knows(named) else ""

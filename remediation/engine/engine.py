@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from healthd.core.errors import BackendError, StoreError
 from healthd.core.model import Action, Decision, Diagnosis, Event, Mode, Refusal, Refused, Root, Step
 from healthd.remediation.decide.brakes import many_returns, returns_of
-from healthd.remediation.decide.commands import Obeyed, Order, instead, only_out
+from healthd.remediation.decide.commands import Command, CommandOutcome, instead, only_out
 from healthd.remediation.decide.drive import KnownFaults, decided_about, is_due, is_untried, own, turns, why_turned
 from healthd.remediation.decide.fleet import Scope
 from healthd.remediation.decide.ledger import on_record
@@ -25,9 +25,9 @@ from healthd.remediation.decide.policy import Considered, Rules, Situation, deci
 from healthd.remediation.decide.remediation import Remediation, Repair, ended_last, reason_text
 from healthd.remediation.decide.rules import roots_of, without_drain
 from healthd.remediation.engine.cluster_view import ClusterView, elsewhere
-from healthd.remediation.engine.command_checks import Commands
+from healthd.remediation.engine.command_checks import CommandChecks
 from healthd.remediation.engine.dependencies import Dependencies
-from healthd.remediation.engine.execute import Obedience
+from healthd.remediation.engine.execute import CommandExecution
 from healthd.remediation.engine.orphans import OrphanDrains, OrphanSlots
 from healthd.remediation.engine.stats import Tally
 from healthd.remediation.engine.step_result import StepResult
@@ -63,7 +63,7 @@ class Engine:
         self._leftovers, self._orphans = OrphanSlots(parts), OrphanDrains(parts)
         self._asked: frozenset[tuple[str, str]] = frozenset()
         self._asked_s = float("-inf")
-        self._commands = Commands(parts, as_repair=self._as_repair)
+        self._commands = CommandChecks(parts, as_repair=self._as_repair)
         self._decided_last = Decision(action=Action.HOLD, reason="nothing has been decided yet")
         self._turn: StepResult | None = None
         self._ended: Remediation | None = None
@@ -74,7 +74,7 @@ class Engine:
         self.has_decided = False
         """Whether a turn has come through: until then nothing says that what a daemon before this one paged is over."""
         self.tally = Tally()
-        self._obedience = Obedience(parts, commands=self._commands, steps=self._steps, tally=self.tally)
+        self._obedience = CommandExecution(parts, commands=self._commands, steps=self._steps, tally=self.tally)
 
     def turn(self, now: datetime, *, wait_s: float = -1, hurry: bool = False) -> str:
         """Decide or go on, as far as it goes now. Returns what was done and why; never raises a HealthdError.
@@ -107,7 +107,7 @@ class Engine:
             self._lock.release()
         return said
 
-    def obey(self, order: Order, now: datetime) -> Obeyed:
+    def obey(self, order: Command, now: datetime) -> CommandOutcome:
         """Begin to carry an order out, or refuse it. What is left to do is done by the turns that follow.
 
         Raises StoreError: then nothing was done.
@@ -141,13 +141,13 @@ class Engine:
         self._lock.release()
         return True
 
-    def rehearse(self, order: Order, now: datetime) -> Obeyed:
+    def rehearse(self, order: Command, now: datetime) -> CommandOutcome:
         """What obeying would come to, step by step. Nothing is done, noted or counted. Raises StoreError."""
         with self._asking:
             case = self._cases.open_case()
             if case is None and self._leftovers.unknown:
                 words = f"the cluster did not answer, and {self._leftovers.unknown}"
-                return Obeyed(done=False, said=words, refusal=Refusal.UNREADABLE)
+                return CommandOutcome(done=False, said=words, refusal=Refusal.UNREADABLE)
             return self._obedience.rehearse(order, case, now)
 
     def opted_out(self) -> str:
@@ -276,7 +276,7 @@ class Engine:
     def _keep(self, case: Remediation) -> None:
         self._steps.write(case, f"found: {case.why}")
 
-    def _begun(self, order: Order, words: str) -> None:
+    def _begun(self, order: Command, words: str) -> None:
         self.decision = self._decided_last = Decision(action=Action(order.verb), reason=words)
         self.tally.decided[self.decision.action] += 1
 

@@ -11,22 +11,24 @@ from datetime import datetime
 
 from healthd.core.errors import BackendError
 from healthd.core.model import Event, Refusal, Refused
-from healthd.remediation.decide.commands import Obeyed, Order, heading_back
+from healthd.remediation.decide.commands import Command, CommandOutcome, heading_back
 from healthd.remediation.decide.remediation import End, Remediation
-from healthd.remediation.engine.command_checks import Commands
+from healthd.remediation.engine.command_checks import CommandChecks
 from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.stats import Tally
 from healthd.remediation.engine.steps import Steps
 
 
-class Obedience:
+class CommandExecution:
     """The orders of one node."""
 
-    def __init__(self, parts: Dependencies, *, commands: Commands, steps: Steps, tally: Tally) -> None:
+    def __init__(self, parts: Dependencies, *, commands: CommandChecks, steps: Steps, tally: Tally) -> None:
         self._commands, self._steps, self._judgement, self._tally = commands, steps, parts.judgement, tally
         self._new_id, self._clock = parts.new_id, parts.clock
 
-    def begin(self, order: Order, case: Remediation | None, now: datetime, begun: Callable[[str], None]) -> Obeyed:
+    def begin(
+        self, order: Command, case: Remediation | None, now: datetime, begun: Callable[[str], None]
+    ) -> CommandOutcome:
         """Write the order down and take the first step. ``case``: the open one. ``begun`` hears when it is written.
 
         Raises StoreError: then nothing was done.
@@ -41,38 +43,40 @@ class Obedience:
         words = f"{order.verb} by order: {order.words}"
         if isinstance(wanted, str):
             self._judgement.record(Event(at=self._clock(), kind="order", text=f"{words}: {wanted}"))
-            return Obeyed(done=True, said=wanted)
+            return CommandOutcome(done=True, said=wanted)
         self._steps.write(wanted, words)
         begun(words)
         try:
             turn = self._steps.take(wanted, now)
         except BackendError as error:
             said = f"case {wanted.id} is open; the cluster did not answer yet, and it goes on: {error}"
-            return Obeyed(done=True, said=said, refusal=Refusal.UNREADABLE)
+            return CommandOutcome(done=True, said=said, refusal=Refusal.UNREADABLE)
         self._tally.wait(turn)
         is_lost = turn.case.end is End.LOST
-        return Obeyed(done=not is_lost, said=f"case {wanted.id}: {turn.said}", refusal=turn.refusal)
+        return CommandOutcome(done=not is_lost, said=f"case {wanted.id}: {turn.said}", refusal=turn.refusal)
 
-    def refuse(self, order: Order, refused: Refused) -> Obeyed:
+    def refuse(self, order: Command, refused: Refused) -> CommandOutcome:
         """Not done: counted, and in the trail with who asked and why not."""
         self._tally.refuse(refused.kind)
         text = f"refused: {order.verb} by order, {order.words}: {refused.words}"
         data = {"verb": order.verb, "refusal": refused.kind}
         self._judgement.record(Event(at=self._clock(), kind="order", text=text, data=data))
-        return Obeyed(done=False, said=refused.words, refusal=refused.kind)
+        return CommandOutcome(done=False, said=refused.words, refusal=refused.kind)
 
-    def rehearse(self, order: Order, case: Remediation | None, now: datetime) -> Obeyed:
+    def rehearse(self, order: Command, case: Remediation | None, now: datetime) -> CommandOutcome:
         """What beginning it would come to, step by step. Nothing is done, noted or counted."""
         try:
             wanted = self._commands.wanted(order, case, now, "…")
             if isinstance(wanted, Refused):
-                return Obeyed(done=False, said=wanted.words, refusal=wanted.kind)
+                return CommandOutcome(done=False, said=wanted.words, refusal=wanted.kind)
             if isinstance(wanted, str):
-                return Obeyed(done=True, said=wanted)
+                return CommandOutcome(done=True, said=wanted)
             steps = tuple(self._commands.rehearsed(heading_back(wanted, now)))
         except BackendError as error:
             words = f"the cluster did not answer: {error}"
-            return Obeyed(done=False, said=words, refusal=Refusal.UNREADABLE)
+            return CommandOutcome(done=False, said=words, refusal=Refusal.UNREADABLE)
         against = next((refusal for _, refusal in steps if refusal is not None), None)
         said = f"{wanted.code} on {wanted.component}, {order.words}"
-        return Obeyed(done=against is None, said=said, lines=tuple(words for words, _ in steps), refusal=against)
+        return CommandOutcome(
+            done=against is None, said=said, lines=tuple(words for words, _ in steps), refusal=against
+        )

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from healthd.core.model import NODE as WHOLE_NODE
 from healthd.core.model import Clearance, ClearsBy, Component, Mode, Remedy, Step
-from healthd.remediation.decide.commands import Order, Verb
+from healthd.remediation.decide.commands import Command, Verb
 from healthd.remediation.decide.remediation import End
 from healthd.remediation.decide.rules import OWN_REMEDY, Ladder, Policy, Rule
 from tests.engine_rig import NODE, WORN_OUT, XID_79, XID_95, Trouble, World
@@ -62,8 +62,8 @@ RULES = st.lists(
     st.tuples(st.sampled_from(CODES), st.sampled_from(LADDERS), st.sampled_from([Mode.REPAIR, *Mode])), max_size=4
 )
 DID_NOT_HELP = re.compile(r"(reset_gpu|reboot_node|replace_node|another machine) did not help")
-REPAIR_BY_NAME = Order(verb=Verb.REPAIR, who="uid 0", why="now", remedy=REBOOT)
-RELEASE = Order(verb=Verb.RELEASE, who="uid 0", why="seen")
+REPAIR_BY_NAME = Command(verb=Verb.REPAIR, who="uid 0", why="now", remedy=REBOOT)
+RELEASE = Command(verb=Verb.RELEASE, who="uid 0", why="seen")
 QUIET_STEPS = 400
 
 

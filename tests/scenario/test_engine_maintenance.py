@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from healthd.core.model import Refusal, Remedy
-from healthd.remediation.decide.commands import Order, Verb
+from healthd.remediation.decide.commands import Command, Verb
 from tests.engine_replay import WELL, Replay
 from tests.engine_rig import NODE, OUT, STORIES, World
 
@@ -62,7 +62,7 @@ def test_an_ordered_repair_waits_for_the_end_of_the_window(tmp_path: Path) -> No
     world = World(tmp_path)
     world.at(10, lambda: world.orders(OUT)).run(8)
     window_opens(world)
-    order = Order(verb=Verb.REPAIR, who="uid 0", why="bad", remedy=Remedy.REBOOT_NODE)
+    order = Command(verb=Verb.REPAIR, who="uid 0", why="bad", remedy=Remedy.REBOOT_NODE)
     lines = world.engine.rehearse(order, world.clock.now()).lines
     assert any("waits for the end of maintenance window maintenance; then" in line for line in lines), lines
     assert world.orders(order).done

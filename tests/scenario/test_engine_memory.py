@@ -11,7 +11,7 @@ import pytest
 from healthd.core.errors import BackendBusy, BackendError, BackendRefused
 from healthd.core.model import Action, Component, Mode, Refusal, Remedy, Severity, Verdict
 from healthd.notify.news import topics
-from healthd.remediation.decide.commands import Order, Verb
+from healthd.remediation.decide.commands import Command, Verb
 from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair, Versions, parse
 from tests.engine_rig import IN, NODE, STORIES, WORN_OUT, XID_79, XID_95, Trouble, World
 
@@ -185,7 +185,7 @@ def test_a_person_s_order_passes_the_bound_of_a_day(tmp_path: Path) -> None:
     """The same case goes on, with its drain and its place; the node is back after it was out for its fault."""
     world = with_a_busy_day(tmp_path)
     text = world.hold_text
-    obeyed = world.orders(Order(verb=Verb.REPAIR, who="uid 0", why="seen it", remedy=Remedy.REPLACE_NODE))
+    obeyed = world.orders(Command(verb=Verb.REPAIR, who="uid 0", why="seen it", remedy=Remedy.REPLACE_NODE))
     assert obeyed.done, obeyed.said
     world.run(5)
     assert (world.provisioner.replacements, world.hold_text) == (1, text)
@@ -330,7 +330,7 @@ def test_a_slow_storm_holds_reboots_and_is_one_story(tmp_path: Path) -> None:
     assert [topic.key for topic in page if topic.key.startswith("page ")] == ["page fleet gpu.xid.79"]
     assert (world.provisioner.requests, world.hold_text != "") == (0, True)
     assert " driver=580.95 kernel=6.14 image=ami-1" in world.cluster.nodes[NODE].mark
-    world.orders(Order(verb=Verb.RELEASE, who="uid 0", why="known", forced=True))
+    world.orders(Command(verb=Verb.RELEASE, who="uid 0", why="known", forced=True))
     assert world.run_to_end().ending().in_service
 
 

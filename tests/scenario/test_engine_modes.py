@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from healthd.core.model import Action, Mode, Refusal, Remedy, Step
-from healthd.remediation.decide.commands import Order, Verb
+from healthd.remediation.decide.commands import Command, Verb
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Phase, Repair
 from healthd.remediation.decide.rules import OWN_REMEDY, Ladder, Policy, Rule, layered
@@ -33,8 +33,8 @@ from tests.engine_wire import kill
 
 TEXT_79 = "healthd: gpu.xid.79 gpu:GPU-5e1f [c1]"
 NO_DRIVER = Trouble(code="efa.driver_absent", remedy=Remedy.ASK_HUMAN, clears_by=None)
-REBOOT = Order(verb=Verb.REPAIR, who="uid 0", why="now", remedy=Remedy.REBOOT_NODE)
-MEND = Order(verb=Verb.REPAIR, who="uid 0", why="now")
+REBOOT = Command(verb=Verb.REPAIR, who="uid 0", why="now", remedy=Remedy.REBOOT_NODE)
+MEND = Command(verb=Verb.REPAIR, who="uid 0", why="now")
 
 
 def rule(code: str, *, ladder: Ladder | None = None, mode: Mode = Mode.REPAIR) -> Rule:
@@ -246,7 +246,7 @@ def test_what_nobody_here_can_mend_is_kept_out_and_pages(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("order", [REBOOT, MEND])
 @pytest.mark.parametrize("mode", [Mode.OBSERVE, Mode.QUARANTINE])
-def test_a_node_that_is_only_kept_out_is_mended_by_order(tmp_path: Path, order: Order, mode: Mode) -> None:
+def test_a_node_that_is_only_kept_out_is_mended_by_order(tmp_path: Path, order: Command, mode: Mode) -> None:
     """Under its own drain and place, in any mode; one reboot, and it comes back when it is well."""
     world = World(tmp_path, mode=Mode.QUARANTINE)
     world.start_job()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from healthd.core.model import Action, Mode, Refusal, Remedy, Step
-from healthd.remediation.decide.commands import Order, Verb
+from healthd.remediation.decide.commands import Command, Verb
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import End
 from healthd.remediation.ports import StateOwner
@@ -21,8 +21,8 @@ from tests.engine_replay import ADMIN, WELL, Replay, when
 from tests.engine_rig import IN, NODE, OUT, XID_79, XID_95, World, lowered, opted_out, ordered_story
 from tests.engine_wire import disk_is_full, kill, no_answer
 
-REBOOT = Order(verb=Verb.REPAIR, who="uid 0", why="kernel update", remedy=Remedy.REBOOT_NODE)
-MEND = Order(verb=Verb.REPAIR, who="uid 0")
+REBOOT = Command(verb=Verb.REPAIR, who="uid 0", why="kernel update", remedy=Remedy.REBOOT_NODE)
+MEND = Command(verb=Verb.REPAIR, who="uid 0")
 FORCE = replace(IN, forced=True)
 OUR_TEXT = "healthd: operator.quarantine node [c1]"
 FEATURE = "healthd-opt-out"
@@ -223,7 +223,7 @@ def test_where_a_drain_is_a_replacement_the_place_alone_keeps_jobs_off(tmp_path:
 )
 @pytest.mark.parametrize("order", [OUT, REBOOT])
 def test_a_refused_order_is_said_counted_and_leaves_nothing(
-    tmp_path: Path, before: Callable[[World], None], refusal: Refusal, words: str, order: Order
+    tmp_path: Path, before: Callable[[World], None], refusal: Refusal, words: str, order: Command
 ) -> None:
     """The sentence is the answer and in the audit, the word is the metric; nothing is changed. So is a rehearsal."""
     world = World(tmp_path, fleet=8, max_out=1)
@@ -333,7 +333,7 @@ def test_a_reboot_that_was_given_up_is_not_waited_for_any_more(tmp_path: Path) -
 
 @pytest.mark.parametrize("order", [IN, FORCE])
 @pytest.mark.parametrize("came", [False, True])
-def test_a_release_outlives_the_reboot_that_it_waited_for(tmp_path: Path, order: Order, came: bool) -> None:
+def test_a_release_outlives_the_reboot_that_it_waited_for(tmp_path: Path, order: Command, came: bool) -> None:
     """Accepted while the last attempt is awaited, which never comes, or comes: the node is let in either way."""
     world = World(tmp_path, mode=Mode.REPAIR)
     world.never_boots = True
@@ -458,7 +458,7 @@ def under_repair(world: World) -> None:
     ],
 )
 def test_a_repair_is_refused_for_what_would_stop_it(
-    tmp_path: Path, before: Callable[[World], None], order: Order, refusal: Refusal
+    tmp_path: Path, before: Callable[[World], None], order: Command, refusal: Refusal
 ) -> None:
     """Another case, a manager at the machine, nobody who could."""
     world = World(tmp_path)
@@ -575,7 +575,7 @@ def test_the_mode_does_not_lower_an_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", [OUT, REBOOT, IN, FORCE])
-def test_a_rehearsal_names_every_step_and_leaves_no_trace(tmp_path: Path, order: Order) -> None:
+def test_a_rehearsal_names_every_step_and_leaves_no_trace(tmp_path: Path, order: Command) -> None:
     """As many lines as steps are left; no update, no slot, no line in the trail, no count, no case."""
     world = out_by_order(tmp_path) if order.verb is Verb.RELEASE else World(tmp_path)
     world.run(1)

@@ -11,7 +11,7 @@ import pytest
 
 from healthd.core.errors import BackendBusy, BackendRefused
 from healthd.core.model import Action, Mode, Refusal, Remedy, Step
-from healthd.remediation.decide.commands import Order
+from healthd.remediation.decide.commands import Command
 from healthd.remediation.decide.remediation import QUARANTINE_CODE
 from healthd.remediation.engine.slots import LONGEST_PAUSE_S
 from healthd.remediation.ports import StateOwner
@@ -252,7 +252,7 @@ def test_a_repaired_node_that_is_not_well_after_its_drain_got_lost_is_tried_agai
 
 @pytest.mark.parametrize(("order", "ends"), [(IN, "released"), (replace(IN, forced=True), "abandoned")])
 def test_an_order_to_let_a_repaired_node_in_holds_though_its_drain_got_lost(
-    tmp_path: Path, order: Order, ends: str
+    tmp_path: Path, order: Command, ends: str
 ) -> None:
     """Verified first, or where it was forced left in service as it is."""
     world = repair_story(tmp_path)

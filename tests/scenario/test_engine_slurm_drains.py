@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from healthd.core.model import Action, Mode, Refusal
-from healthd.remediation.decide.commands import Order, Verb
+from healthd.remediation.decide.commands import Command, Verb
 from healthd.remediation.decide.paging import ORDERED_FOR_S
 from healthd.remediation.decide.remediation import End
 from tests.engine_replay import ADMIN, WELL, Replay
@@ -62,7 +62,7 @@ def test_kill_task_failed_is_survived_with_a_kill_at_every_boundary(tmp_path: Pa
 def test_an_order_counts_from_when_it_was_given_whatever_slurm_writes_over_its_drain(tmp_path: Path) -> None:
     """Its disk is lost as well, so that only the drain told when that was. It pages a day after it, and no later."""
     world = World(tmp_path, mode=Mode.REPAIR)
-    world.orders(Order(verb=Verb.QUARANTINE, who="uid 0", why="psu looks odd"))
+    world.orders(Command(verb=Verb.QUARANTINE, who="uid 0", why="psu looks odd"))
     drained_s = world.run(6).clock()
     world.clock.advance(43_200.0)
     world.lose_store()

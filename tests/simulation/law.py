@@ -13,7 +13,7 @@ from random import Random
 from healthd.core.errors import HealthdError
 from healthd.core.model import Refusal, Remedy
 from healthd.notify.delivery import Message
-from healthd.remediation.decide.commands import Order, Verb
+from healthd.remediation.decide.commands import Command, Verb
 from tests.engine_wire import Killed, disk_is_full, kill, no_answer
 from tests.simulation.ailments import (
     BAD_DRIVER,
@@ -248,11 +248,11 @@ class Law:
             node.power_cycle(300.0, Act.HAND)
         if chance < self._rates.ordered_share:
             remedy = self._random.choice((Remedy.REBOOT_NODE, Remedy.REPLACE_NODE))
-            self._order(name, Order(verb=Verb.REPAIR, who="uid 0", remedy=remedy))
+            self._order(name, Command(verb=Verb.REPAIR, who="uid 0", remedy=remedy))
         elif chance < 0.65:
-            self._timeline.after(30 * MINUTE, lambda: self._order(name, Order(verb=Verb.RELEASE, who="uid 0")))
+            self._timeline.after(30 * MINUTE, lambda: self._order(name, Command(verb=Verb.RELEASE, who="uid 0")))
         elif chance < 0.8:
-            order = Order(verb=Verb.RELEASE, who="uid 0", why="looked at", forced=True)
+            order = Command(verb=Verb.RELEASE, who="uid 0", why="looked at", forced=True)
             self._timeline.after(20 * MINUTE, lambda: self._order(name, order))
         elif chance < 0.9 and self._slurm.nodes[name].flags:
             self._slurm.people(name, "resume")
@@ -272,7 +272,7 @@ class Law:
         if any(asks_for_a_person(key) for key in self._watch.told[name].standing):
             self._call(name)
 
-    def _order(self, name: str, order: Order) -> None:
+    def _order(self, name: str, order: Command) -> None:
         """A command of an operator; one that has to wait, or whose daemon is away, is given again."""
         node = self._nodes[name]
         daemon = node.daemon
@@ -302,8 +302,8 @@ class Law:
 
     def _order_out(self) -> None:
         name = self._any().name
-        self._order(name, Order(verb=Verb.QUARANTINE, who="uid 0", why="psu looks odd"))
-        back = Order(verb=Verb.RELEASE, who="uid 0", why="psu was changed")
+        self._order(name, Command(verb=Verb.QUARANTINE, who="uid 0", why="psu looks odd"))
+        back = Command(verb=Verb.RELEASE, who="uid 0", why="psu was changed")
         self._timeline.after(self._random.uniform(HOUR, 20 * HOUR), lambda: self._order(name, back))
 
     def _admin_drains(self) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from healthd.core.model import Mode, Refusal, Refused, Remedy, Step
 from healthd.remediation.decide.commands import (
     REMEDIES,
-    Order,
+    Command,
     Verb,
     heading_back,
     instead,
@@ -30,9 +30,9 @@ from healthd.remediation.decide.rules import LABEL, QUARANTINE, STEPS, by_featur
 from healthd.remediation.ports import FleetSnapshot, NodeView
 from tests.judgement import START, a_case, diagnosis
 
-OUT = Order(verb=Verb.QUARANTINE, who="uid 0", why="psu looks odd")
-MEND = Order(verb=Verb.REPAIR, who="uid 0")
-IN = Order(verb=Verb.RELEASE, who="uid 7", why="it is new")
+OUT = Command(verb=Verb.QUARANTINE, who="uid 0", why="psu looks odd")
+MEND = Command(verb=Verb.REPAIR, who="uid 0")
+IN = Command(verb=Verb.RELEASE, who="uid 7", why="it is new")
 SICK = diagnosis(code="gpu.xid.79", remedy=Remedy.REBOOT_NODE)
 LATER = START + timedelta(minutes=5)
 
