@@ -21,7 +21,7 @@ RESULTS = (OK, "busy", "denied", "refused", "unknown")
 """What a request can come to everywhere; Kubernetes has further words for what it refuses (``api``)."""
 
 
-class Calls:
+class RequestStats:
     """The counts of one process since it began. Used by several threads."""
 
     def __init__(self) -> None:

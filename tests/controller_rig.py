@@ -13,7 +13,7 @@ from pathlib import Path
 from healthd.core.errors import BackendBusy
 from healthd.core.model import Mode, Remedy, Step
 from healthd.remediation.controller.controller import Controller
-from healthd.remediation.controller.node_status import Standing
+from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, parse
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Phase
@@ -42,7 +42,7 @@ class AskedWorld:
         self.comes_at_s, self.boots_at_s, self.look_s = 0.0, 0.0, 0.0
         self.booted: datetime | None = datetime(2026, 1, 1, tzinfo=UTC)
         self.boot = ""  # as Kubernetes names it; Slurm knows only when that was
-        self.standings: tuple[Standing, ...] = ()
+        self.standings: tuple[NodeStatus, ...] = ()
         self.said: list[str] = []
         self.kills = 0
         self.cluster.update(NODE, "drain", TEXT, user="healthd")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 
 from healthd import __version__
-from healthd.api.controller_stats import ROUND_RESULTS, Course
+from healthd.api.controller_stats import ROUND_RESULTS, ControllerStats
 from healthd.api.families import Bounded, budget, started, store_failing, told
 from healthd.core.model import ClusterTrouble, Refusal, Step
 from healthd.remediation.controller.node_status import RepairState
@@ -23,7 +23,7 @@ _STEPS = (Step.REBOOT, Step.REPLACE)
 class ControllerPage(Bounded):
     """The page of one controller."""
 
-    def __init__(self, course: Course) -> None:
+    def __init__(self, course: ControllerStats) -> None:
         self._course = course
 
     def families(self) -> Iterator[Metric]:

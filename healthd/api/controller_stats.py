@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 
 from healthd.core.model import Mode
 from healthd.notify.notifier import Notifier
-from healthd.remediation.controller.node_status import Reckoning, Standing
+from healthd.remediation.controller.node_status import NodeStatus, RepairStats
 from healthd.remediation.decide.fleet import Scope
-from healthd.remediation.request_stats import Calls
+from healthd.remediation.request_stats import RequestStats
 
 ROUND_RESULTS = ("ok", "cluster", "store")
 """What a round can come to: done, the cluster did not answer, nothing could be written down."""
 
 
 @dataclass(kw_only=True)
-class Course:
+class ControllerStats:
     """How one controller has done since its process began: written by its thread, read by the page. ``began`` is in
     Unix time; ``succeeded_s`` and ``led_s`` are monotonic.
 
@@ -32,7 +32,7 @@ class Course:
     orchestrator: str
     provisioner: str
     mode: Mode
-    calls: Calls = field(default_factory=Calls)
+    calls: RequestStats = field(default_factory=RequestStats)
     began: float = field(default_factory=time.time)
     leads: Callable[[], bool] = lambda: False
     slow: Callable[[], str] = str
@@ -41,8 +41,8 @@ class Course:
     succeeded_s: float | None = None
     rounds: Counter[str] = field(default_factory=Counter)
     rounds_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ROUND_RESULTS, 0.0))
-    standings: Sequence[Standing] = ()
-    reckoning: Reckoning = field(default_factory=Reckoning)
+    standings: Sequence[NodeStatus] = ()
+    reckoning: RepairStats = field(default_factory=RepairStats)
     scopes: Sequence[Scope] = ()
     limits: bool = False
     problem: str = ""

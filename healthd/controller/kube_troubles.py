@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from healthd.core.model import ClusterTrouble
-from healthd.remediation.controller.node_status import Standing
+from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, event_name
 
 MANY = 10
@@ -50,12 +50,12 @@ class ClusterFinding:
     said: str
 
 
-def standings_of(found: Sequence[ClusterFinding]) -> tuple[Standing, ...]:
+def standings_of(found: Sequence[ClusterFinding]) -> tuple[NodeStatus, ...]:
     """Each of them as it pages."""
     counts = Counter(each.trouble for each in found if each.trouble in _WORDS)
     many = {trouble for trouble, count in counts.items() if count > MANY}
     each_one = [
-        Standing(node=each.node, said=each.said, page=each.trouble not in many, troubles=(each.trouble,))
+        NodeStatus(node=each.node, said=each.said, page=each.trouble not in many, troubles=(each.trouble,))
         for each in found
     ]
     return (*each_one, *(_together(trouble, found) for trouble in sorted(many)))
@@ -85,7 +85,7 @@ class EventsDue:
         self._next_s[event_name(node, news)] = now_s + AGAIN_S
 
 
-def _together(trouble: ClusterTrouble, found: Collection[ClusterFinding]) -> Standing:
+def _together(trouble: ClusterTrouble, found: Collection[ClusterFinding]) -> NodeStatus:
     names = sorted(each.node for each in found if each.trouble is trouble)
     shown = f"{', '.join(names[:MANY])} and {len(names) - MANY} more"
-    return Standing(node="", said=f"{len(names)} {_WORDS[trouble]} ({shown})", page=True, troubles=(trouble,))
+    return NodeStatus(node="", said=f"{len(names)} {_WORDS[trouble]} ({shown})", page=True, troubles=(trouble,))

@@ -15,7 +15,7 @@ from typing import Any
 from healthd.controller.kube_troubles import ClusterFinding, EventsDue, news_of_trouble, standings_of
 from healthd.core.errors import BackendBusy, BackendError, StoreError
 from healthd.core.model import ClusterTrouble, Remedy
-from healthd.remediation.controller.node_status import Standing
+from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.decide.handoff import parse
 from healthd.remediation.engine.absent import is_acted_on
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, KubeApi, Missing, ResourceKind
@@ -78,8 +78,8 @@ class KubeWatch:
         self._events = KubeTroubleEvents(api, leads=leads, clock=clock, monotonic_s=monotonic_s)
 
     def round(
-        self, counted: Round, marks: Sequence[NodeRecord], standings: Sequence[Standing], now: datetime
-    ) -> tuple[Standing, ...]:
+        self, counted: Round, marks: Sequence[NodeRecord], standings: Sequence[NodeStatus], now: datetime
+    ) -> tuple[NodeStatus, ...]:
         """What pages now. ``marks``: the handoff records. ``standings``: what this round says already."""
         found = [ClusterFinding(node=odd.node, trouble=odd.kind, said=odd.said) for odd in counted.oddities]
         silent, unread = self._silent(self._quiet(counted, marks, standings, now))
@@ -88,10 +88,10 @@ class KubeWatch:
             for name, each in silent.items()
         ]
         problems = (unread, self._keep(silent), self._events.tell(found, {**counted.uncovered, **counted.seen.nodes}))
-        return (*standings_of(found), *(Standing(node="", said=each) for each in problems if each))
+        return (*standings_of(found), *(NodeStatus(node="", said=each) for each in problems if each))
 
     def _quiet(
-        self, counted: Round, marks: Sequence[NodeRecord], standings: Sequence[Standing], now: datetime
+        self, counted: Round, marks: Sequence[NodeRecord], standings: Sequence[NodeStatus], now: datetime
     ) -> dict[str, Quiet]:
         """Each node by name, and the policies, where they are not whole, by ""."""
         settings = self._settings

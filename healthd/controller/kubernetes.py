@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from healthd.api.controller_stats import Course
+from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.config import Config
 from healthd.controller.kube_watch import KubeWatch, WatchSettings
 from healthd.controller.parts import controller_patience, make_controller, metadata_of
@@ -25,7 +25,7 @@ from healthd.core.errors import ConfigError
 from healthd.core.model import ClusterTrouble, Mode, Refusal, Remedy
 from healthd.core.node import CommandResult
 from healthd.remediation.controller.controller import Controller
-from healthd.remediation.controller.node_status import Standing
+from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.decide.fleet import CLUSTER, Scope
 from healthd.remediation.decide.rules import LABEL
 from healthd.remediation.orchestrators.kubernetes.afar import KubeClaims, KubeNodeAfar
@@ -45,7 +45,7 @@ from healthd.remediation.orchestrators.kubernetes.transport import Pace
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.provisioners.opening import channel_of, found_by_controller, open_for_kubernetes
 from healthd.remediation.provisioners.registry import KINDS, RepairChannel
-from healthd.remediation.request_stats import Calls
+from healthd.remediation.request_stats import RequestStats
 from healthd.sources.command import run_command
 from healthd.state.store import Store
 
@@ -57,7 +57,7 @@ _COUNTS_IN_AN_AGE = 15  # so many countings may be missed before agents take the
 
 
 def connect_controller(
-    config: Config, environ: Mapping[str, str], *, timeout_s: float, calls: Calls | None = None
+    config: Config, environ: Mapping[str, str], *, timeout_s: float, calls: RequestStats | None = None
 ) -> KubeApi:
     """To the cluster that the configuration names, as the controller. Raises ConfigError."""
     return connect(
@@ -88,7 +88,7 @@ class KubernetesWork:
         self._repairs = channel_of(config.provisioner) not in (RepairChannel.COMMAND, RepairChannel.OWN_NODE)
         self.about = self._checked()
         kind, mode = config.provisioner.kind, config.remediation.mode
-        self.course = Course(orchestrator="kubernetes", provisioner=kind, mode=mode, limits=True)
+        self.course = ControllerStats(orchestrator="kubernetes", provisioner=kind, mode=mode, limits=True)
         self._api = opened(config, environ, timeout_s=max(section.timeout_s, _LIST_S), calls=self.course.calls)
         # A connection of its own, so that no long answer keeps the renewal waiting.
         self._lead = Lead(
@@ -272,15 +272,15 @@ class KubernetesRounds:
         """The budgets as the last round counted them."""
         return self._fleet.scopes
 
-    def __call__(self, now: datetime) -> Sequence[Standing]:
+    def __call__(self, now: datetime) -> Sequence[NodeStatus]:
         """What is there to say of each node. Raises BackendError where the cluster does not answer, StoreError."""
         counted = self._fleet.count()
-        standings = [Standing(node=name, said=why) for name, why in (*counted.gone.items(), *counted.remarks.items())]
+        standings = [NodeStatus(node=name, said=why) for name, why in (*counted.gone.items(), *counted.remarks.items())]
         if self._mode is not Mode.OBSERVE:
             standings += self._drained(counted)
         if self._mode is not Mode.OBSERVE and self._plugins is not None:
             told = self._plugins.round(counted.seen.nodes)
-            standings += [Standing(node=name, said=said) for name, said in told.items()]
+            standings += [NodeStatus(node=name, said=said) for name, said in told.items()]
         if self._controller is not None:
             for name, why in counted.gone.items():
                 self._controller.gone(name, why)
@@ -288,28 +288,28 @@ class KubernetesRounds:
         standings += self._watch.round(counted, self._fleet.fleet().marks, standings, now)
         return merged(standings)
 
-    def _drained(self, counted: Round) -> list[Standing]:
+    def _drained(self, counted: Round) -> list[NodeStatus]:
         drained = {node.name for node in counted.seen.nodes.values() if hold_of(node) is not None}
         claimed = {claim.node for claim in counted.budget.claims.values()}
         stuck = (ClusterTrouble.DRAIN_STUCK,)
         return [
-            Standing(node=name, said=state.said, page=True, refusal=Refusal.OVERDUE, troubles=stuck)
+            NodeStatus(node=name, said=state.said, page=True, refusal=Refusal.OVERDUE, troubles=stuck)
             if state.stuck
-            else Standing(node=name, said=state.said)
+            else NodeStatus(node=name, said=state.said)
             for name, state in self._drain.round(drained, claimed).items()
         ]
 
 
-def merged(standings: Sequence[Standing]) -> tuple[Standing, ...]:
+def merged(standings: Sequence[NodeStatus]) -> tuple[NodeStatus, ...]:
     """One of each node, in the order of their names: what is asked of its machine first, then the rest."""
-    found: dict[str, Standing] = {}
+    found: dict[str, NodeStatus] = {}
     for each in sorted(standings, key=lambda each: (each.node, each.remedy is None)):
         known = found.get(each.node)
         found[each.node] = each if known is None else _both(known, each)
     return tuple(found.values())
 
 
-def _both(known: Standing, each: Standing) -> Standing:
+def _both(known: NodeStatus, each: NodeStatus) -> NodeStatus:
     said, troubles = f"{known.said}; {each.said}", tuple(dict.fromkeys((*known.troubles, *each.troubles)))
     return replace(known, said=said, page=known.page or each.page, troubles=troubles)
 

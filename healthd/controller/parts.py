@@ -9,7 +9,7 @@ from pathlib import Path
 
 from healthd.config.schema.config import Config
 from healthd.remediation.controller.controller import Controller, Fleet
-from healthd.remediation.controller.node_status import Reckoning
+from healthd.remediation.controller.node_status import RepairStats
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.rules import FEATURE
 from healthd.remediation.engine.repairs import Door
@@ -35,7 +35,7 @@ def make_controller(
     provisioner: Callable[[str, str], Provisioner],
     platform_texts: Collection[str] = (),
     boot_id: Callable[[str], str] | None = None,
-    reckoning: Reckoning | None = None,
+    reckoning: RepairStats | None = None,
 ) -> Controller:
     """The controller of a configuration. ``opt_out``: the feature by which the cluster says that a node is to be left
     alone, ``feature_is`` what it is called there. What else differs between clusters is as in Controller."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from healthd import __version__
 from healthd.agent.node_facts import runs_kubernetes, runs_slurm
-from healthd.api.controller_stats import Course
+from healthd.api.controller_stats import ControllerStats
 from healthd.api.http import HttpServer, common_routes, open_http
 from healthd.api.scrape import on_demand
 from healthd.api.wire import EXIT_FAILED
@@ -35,7 +35,7 @@ from healthd.daemon.sd_notify import notify, take_address
 from healthd.daemon.signals import Signals
 from healthd.notify.notifier import Notifier
 from healthd.notify.telling import keep_telling
-from healthd.remediation.controller.node_status import Standing
+from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.decide.fleet import Scope
 from healthd.remediation.provisioners.opening import found_by_controller
 from healthd.state.store import Store
@@ -72,7 +72,7 @@ class ControllerRounds(Protocol):
     def scopes(self) -> tuple[Scope, ...]:
         """The budget as the last round read it."""
 
-    def __call__(self, now: datetime) -> Sequence[Standing]:
+    def __call__(self, now: datetime) -> Sequence[NodeStatus]:
         """One round. Raises BackendError, StoreError."""
 
 
@@ -80,7 +80,7 @@ class Work(Protocol):
     """What differs between clusters: how one controller comes to lead, and what it does in a round."""
 
     @property
-    def course(self) -> Course:
+    def course(self) -> ControllerStats:
         """What is told and counted of this controller."""
 
     @property
@@ -267,10 +267,10 @@ class ControllerService:
             if not self._stop.is_set():  # as there
                 self._signals.end()
 
-    def _round(self, rounds: ControllerRounds) -> Sequence[Standing]:
+    def _round(self, rounds: ControllerRounds) -> Sequence[NodeStatus]:
         """What there is to say after one more round. One that did not succeed leaves what is known of the nodes."""
         began, result, said = time.monotonic(), "ok", ""
-        standings: Sequence[Standing] = ()
+        standings: Sequence[NodeStatus] = ()
         try:
             standings = rounds(datetime.now(UTC))
         except BackendError as error:
@@ -278,13 +278,13 @@ class ControllerService:
         except StoreError as error:
             result, said = "store", f"nothing was done: {error}"
         if said:
-            standings = (Standing(node="", said=said, page=result == "store"),)
+            standings = (NodeStatus(node="", said=said, page=result == "store"),)
         else:
             self._course.standings, self._course.scopes = standings, rounds.scopes
         self._course.ended(result, time.monotonic() - began, said)
         return standings
 
-    def _tell(self, standings: Sequence[Standing], store: Store) -> None:
+    def _tell(self, standings: Sequence[NodeStatus], store: Store) -> None:
         """What is new goes to the log and the trail; all of it to where ``--status`` reads it."""
         for each in standings:
             if self._said.get(each.node) == each.said:

@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from healthd.api.controller_stats import Course
+from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.config import Config
 from healthd.controller.parts import controller_patience, controller_rules, make_controller, metadata_of
 from healthd.controller.progress import Progress
 from healthd.controller.status import StatusFile
 from healthd.notify.notifier import NEWS
 from healthd.remediation.controller.controller import Controller
-from healthd.remediation.controller.node_status import Standing
+from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.decide.fleet import CLUSTER, Scope
 from healthd.remediation.engine.absent import AbsentNodes
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
@@ -40,7 +40,7 @@ class SlurmWork:
         self._metadata = metadata_of(config)
         self._found = found_by_controller(config.provisioner, self._metadata)
         kind, mode = config.provisioner.kind, config.remediation.mode
-        self.course = Course(orchestrator="slurm", provisioner=kind, mode=mode)
+        self.course = ControllerStats(orchestrator="slurm", provisioner=kind, mode=mode)
         self._fleet = self._slurm(socket.gethostname().partition(".")[0])
 
     @property
@@ -112,15 +112,15 @@ class SlurmRounds:
         level = self._controller.level
         return () if level is None else (Scope(name=CLUSTER, out=level.out, total=level.total, limit=0),)
 
-    def __call__(self, now: datetime) -> Sequence[Standing]:
+    def __call__(self, now: datetime) -> Sequence[NodeStatus]:
         """The controller's own, and what nodes left behind that Slurm powered down. Raises BackendError, StoreError."""
         standings = self._controller.round(now)
         level = self._controller.level
         found = () if level is None else self._absent.release(level, self._controller.slots, now)
-        return _joined(standings, [Standing(node=each.node, said=each.message, page=each.page) for each in found])
+        return _joined(standings, [NodeStatus(node=each.node, said=each.message, page=each.page) for each in found])
 
 
-def _joined(standings: Sequence[Standing], found: Sequence[Standing]) -> tuple[Standing, ...]:
+def _joined(standings: Sequence[NodeStatus], found: Sequence[NodeStatus]) -> tuple[NodeStatus, ...]:
     """One standing for each node: the controller's own, unless only the other one pages."""
     pages = {each.node for each in found if each.page} - {each.node for each in standings if each.page}
     kept = [each for each in standings if each.node not in pages]

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from healthd.core.errors import StoreError
 from healthd.core.model import Mode
 from healthd.daemon.textfile import replace_file
-from healthd.remediation.controller.node_status import Standing
+from healthd.remediation.controller.node_status import NodeStatus
 
 KEEP_S = 20.0
 FILE = "status.json"
@@ -46,7 +46,7 @@ class StatusBoard(Protocol):
 
 
 def status_of(
-    mode: Mode, standings: Sequence[Standing], *, leader: str, now: datetime, notices: Sequence[str] = ()
+    mode: Mode, standings: Sequence[NodeStatus], *, leader: str, now: datetime, notices: Sequence[str] = ()
 ) -> dict[str, Any]:
     """The status as it is kept. ``notices``: receivers that do not take messages, in words."""
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from healthd.api.controller_stats import Course
+from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.notify import NotifySection
 from healthd.notify.news import AGAIN_S, LASTS_S, PAGED, Topic
 from healthd.notify.notifier import Notifier, channels_of, still_told
@@ -16,7 +16,7 @@ ROUNDS_LAST_S = 300.0
 
 
 def controller_notifier(
-    notify: NotifySection, course: Course, *, name: str, kept: str, keep: Callable[[str], None]
+    notify: NotifySection, course: ControllerStats, *, name: str, kept: str, keep: Callable[[str], None]
 ) -> Notifier | None:
     """The notifier of the controller ``name``, or None where nobody is to be told. ``kept``: what the one before it
     told, as it gave it to ``keep``."""
@@ -34,7 +34,7 @@ def controller_notifier(
     )
 
 
-def wrong_with_controller(course: Course) -> Sequence[Topic]:
+def wrong_with_controller(course: ControllerStats) -> Sequence[Topic]:
     """What a controller knows that asks for a person, or that no node can tell: one that does not come back, and rounds
     that do not succeed."""
     found = []
@@ -52,7 +52,7 @@ def wrong_with_controller(course: Course) -> Sequence[Topic]:
     return found
 
 
-def about_controller(course: Course, name: str) -> Mapping[str, Any]:
+def about_controller(course: ControllerStats, name: str) -> Mapping[str, Any]:
     """Who speaks: what each message of the controller begins with."""
     return {
         "controller": name,

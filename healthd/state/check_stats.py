@@ -28,7 +28,7 @@ class Runs:
     told: datetime | None = None
 
 
-class Counts:
+class CheckStats:
     """The counts of one monitor, under its lock."""
 
     def __init__(self) -> None:

@@ -50,7 +50,7 @@ from healthd.judge.history import (
 from healthd.judge.hold_down import seen_once
 from healthd.judge.trends import Highest, Key
 from healthd.remediation.decide.rules import BY_REMEDY, OpenCodes, Policy
-from healthd.state.check_stats import Counts
+from healthd.state.check_stats import CheckStats
 from healthd.state.store import Store
 
 _PENDING_EVENTS = 10_000
@@ -92,7 +92,7 @@ class Monitor:
         self._cursor_saved_at = datetime.min.replace(tzinfo=UTC)
         self._outcomes: dict[str, Outcome] = {}
         self._told: dict[str, tuple[Status, bool]] = {}
-        self.counts = Counts()
+        self.counts = CheckStats()
         self._pending: deque[Event] = deque()
         self._dropped = 0
         self._judged = self._judge(self._history)

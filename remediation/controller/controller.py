@@ -17,7 +17,7 @@ from healthd.core.errors import BackendError
 from healthd.core.model import Event, Mode, Refusal, Refused, Remedy, Step
 from healthd.judge.clock import ClockWatch, was_set
 from healthd.remediation.controller.act import FoundRequest, RequestedAct
-from healthd.remediation.controller.node_status import STATES, Looks, Reckoning, RepairState, Standing
+from healthd.remediation.controller.node_status import STATES, NodeStatus, RecentStatus, RepairState, RepairStats
 from healthd.remediation.controller.requests import (
     WantedAct,
     is_moot,
@@ -94,9 +94,9 @@ class Controller:
         look_s: float = 30.0,
         platform_texts: Collection[str] = (),
         boot_id: Callable[[str], str] | None = None,
-        reckoning: Reckoning | None = None,
+        reckoning: RepairStats | None = None,
     ) -> None:
-        self._looks, self._boot_id = Looks(look_s, monotonic_s), boot_id
+        self._looks, self._boot_id = RecentStatus(look_s, monotonic_s), boot_id
         self._fleet, self._node, self._booted, self._provisioner = fleet, node, booted, provisioner
         self._kept, self._rules, self._silent_s = kept, rules, silent_s
         self._patience, self._monotonic_s, self._clock = replace(patience, max_attempts=1), monotonic_s, clock
@@ -109,13 +109,13 @@ class Controller:
         self._watch = ClockWatch(clock(), monotonic_s())
         self._seen: dict[str, tuple[datetime | None, datetime, float]] = {}
         self._written_s: dict[str, float] = {}
-        self.reckoning = reckoning or Reckoning()
+        self.reckoning = reckoning or RepairStats()
         self.level: FleetSnapshot | None = None
         """The nodes as the last round read them."""
         self.slots: tuple[Slot, ...] = ()
         """The slots as the last round read them."""
 
-    def round(self, now: datetime) -> tuple[Standing, ...]:
+    def round(self, now: datetime) -> tuple[NodeStatus, ...]:
         """Look at every node that wants something, and go on with each as far as it goes now.
 
         A node that could not be read or marked is said, and holds up no other. Raises BackendError where the cluster as
@@ -202,7 +202,7 @@ class Controller:
 
     # -- one node -----------------------------------------------------------------------------------------------------
 
-    def _go_on(self, found: FoundRequest, level: FleetSnapshot, now: datetime) -> Standing:
+    def _go_on(self, found: FoundRequest, level: FleetSnapshot, now: datetime) -> NodeStatus:
         case = self._known.get(found.want.id)
         if case is None and found.mark.answer is RequestAnswer.TAKEN and not found.want.unanswered:
             case = self._adopted(found, now)
@@ -213,7 +213,7 @@ class Controller:
         self._answer(found, case)
         return _standing(found, case.note, STATES[case.end], page=case.end is not End.DONE)
 
-    def _followed(self, found: FoundRequest, case: Remediation, now: datetime) -> Standing:
+    def _followed(self, found: FoundRequest, case: Remediation, now: datetime) -> NodeStatus:
         """It was asked for, or may have been: only its evidence counts now, which AWS is not asked for all the time."""
         if found.mark.is_withdrawn:
             self._answer(found, case)
@@ -247,7 +247,7 @@ class Controller:
         except BackendError as error:
             return replace(turn, said=f"{turn.said}; not asked for again: {error}")
 
-    def _begin_unless_busy(self, found: FoundRequest, level: FleetSnapshot, now: datetime) -> Standing:
+    def _begin_unless_busy(self, found: FoundRequest, level: FleetSnapshot, now: datetime) -> NodeStatus:
         """A platform that is at the machine, or has no time for us, is not asked again in every round either."""
         known = self._looks.lately(found.want.id)
         if known is not None and known.refusal is Refusal.MANAGED:
@@ -255,7 +255,7 @@ class Controller:
         standing = self._begin(found, level, now)
         return self._looks.note(found.want.id, standing) if standing.refusal is Refusal.MANAGED else standing
 
-    def _begin(self, found: FoundRequest, level: FleetSnapshot, now: datetime) -> Standing:
+    def _begin(self, found: FoundRequest, level: FleetSnapshot, now: datetime) -> NodeStatus:
         """Judge everything anew, and act."""
         want = found.want
         view = self._node(want.node).view()
@@ -295,7 +295,7 @@ class Controller:
             return Refused(kind=Refusal.MANAGED, words=words)
         return None
 
-    def _powered_down(self, found: FoundRequest) -> Standing:
+    def _powered_down(self, found: FoundRequest) -> NodeStatus:
         """Nothing is there to act on. What the node left is released (``absent``), and its daemon asks again."""
         self._silent.pop(found.want.node, None)
         why = Refused(kind=Refusal.MANAGED, words="power saving has taken its machine away")
@@ -314,7 +314,7 @@ class Controller:
             timeout_s=self._timeout_s(found.want.remedy),
         )
 
-    def _silence(self, found: FoundRequest) -> Standing | None:
+    def _silence(self, found: FoundRequest) -> NodeStatus | None:
         """None once a node has been silent for so long, at every look, that its machine may be given up."""
         node = found.want.node
         if why := needs_person(found.mark, self._booted(node)):
@@ -343,7 +343,7 @@ class Controller:
         self._save(case, "taken by a controller whose store is not here: it is not asked for again")
         return case
 
-    def _came_of(self, found: FoundRequest, turn: StepResult) -> Standing:
+    def _came_of(self, found: FoundRequest, turn: StepResult) -> NodeStatus:
         """Write down what a turn came to. What was not begun is taken out of the mark first: the disk is believed."""
         want, case = found.want, replace(turn.case, note=turn.said)
         if turn.asked:
@@ -371,7 +371,7 @@ class Controller:
 
     # -- what the node is told ----------------------------------------------------------------------------------------
 
-    def _refused(self, found: FoundRequest, why: Refused, now: datetime) -> Standing:
+    def _refused(self, found: FoundRequest, why: Refused, now: datetime) -> NodeStatus:
         """For good: the node goes on from there, or a person does."""
         if found.want.unanswered:
             said = f"it did not come back from its reboot, and is not replaced: {why.words}"
@@ -381,7 +381,7 @@ class Controller:
         self._answer(found, case)
         return _standing(found, case.note, RepairState.REFUSED, page=True, refusal=why.kind)
 
-    def _waits(self, found: FoundRequest, why: Refused, *, page: bool = False) -> Standing:
+    def _waits(self, found: FoundRequest, why: Refused, *, page: bool = False) -> NodeStatus:
         if found.want.unanswered:
             self._put_back(found)
             said = f"it did not come back from its reboot, and is not replaced yet: {why.words}"
@@ -531,9 +531,9 @@ def _asked_for(mark: HandoffRecord) -> Remedy | None:
 
 def _standing(
     found: FoundRequest, said: str, state: RepairState, *, page: bool = False, refusal: Refusal | None = None
-) -> Standing:
+) -> NodeStatus:
     want = found.want
-    return Standing(
+    return NodeStatus(
         node=want.node,
         said=said,
         remedy=want.remedy,

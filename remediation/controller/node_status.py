@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from healthd.core.model import ClusterTrouble, Refusal, Remedy
 from healthd.remediation.decide.remediation import End, Remediation
-from healthd.remediation.engine.stats import Tally
+from healthd.remediation.engine.stats import EngineStats
 
 
 class RepairState(StrEnum):
@@ -37,7 +37,7 @@ STATES: Mapping[End | None, RepairState] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
+class NodeStatus:
     """How it stands with one node, in one sentence; ``node`` "": with the cluster. ``page``: a person has to know.
 
     ``refusal``: what it waits for, or why it was refused. ``troubles``: what else pages.
@@ -53,35 +53,35 @@ class Standing:
     troubles: tuple[ClusterTrouble, ...] = ()
 
 
-class Looks:
+class RecentStatus:
     """How it stood with each request when its platform was asked last, which is not in every round: at most once in
     ``every_s`` seconds."""
 
     def __init__(self, every_s: float, monotonic_s: Callable[[], float]) -> None:
         self._every_s, self._monotonic_s = every_s, monotonic_s
-        self._last: dict[str, tuple[float, Standing]] = {}
+        self._last: dict[str, tuple[float, NodeStatus]] = {}
 
-    def lately(self, request: str) -> Standing | None:
+    def lately(self, request: str) -> NodeStatus | None:
         """As the last look found it; None where another is due."""
         at_s, standing = self._last.get(request, (float("-inf"), None))
         return standing if self._monotonic_s() - at_s < self._every_s else None
 
-    def note(self, request: str, standing: Standing) -> Standing:
+    def note(self, request: str, standing: NodeStatus) -> NodeStatus:
         """It was looked at just now."""
         self._last[request] = (self._monotonic_s(), standing)
         return standing
 
 
-class Reckoning:
+class RepairStats:
     """The counts of one controller since its process began."""
 
     def __init__(self) -> None:
-        self.tally = Tally()
+        self.tally = EngineStats()
         self.answered: Counter[RepairState] = Counter()
         """What became of requests, each counted once when it is new."""
-        self._counted: dict[str, tuple[str, Standing]] = {}
+        self._counted: dict[str, tuple[str, NodeStatus]] = {}
 
-    def count(self, request: str, standing: Standing) -> None:
+    def count(self, request: str, standing: NodeStatus) -> None:
         """Count what became of a request by its id, where that is new."""
         known = self._counted.get(standing.node)
         before = known[1] if known is not None and known[0] == request else None

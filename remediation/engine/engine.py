@@ -29,7 +29,7 @@ from healthd.remediation.engine.command_checks import CommandChecks
 from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.execute import CommandExecution
 from healthd.remediation.engine.orphans import OrphanDrains, OrphanSlots
-from healthd.remediation.engine.stats import Tally
+from healthd.remediation.engine.stats import EngineStats
 from healthd.remediation.engine.step_result import StepResult
 from healthd.remediation.engine.steps import Steps
 from healthd.remediation.ports import FleetSnapshot, NodeView, StateOwner
@@ -73,7 +73,7 @@ class Engine:
         """What was decided last; or while a case is open, or no turn succeeds, what an operator is wanted for."""
         self.has_decided = False
         """Whether a turn has come through: until then nothing says that what a daemon before this one paged is over."""
-        self.tally = Tally()
+        self.tally = EngineStats()
         self._obedience = CommandExecution(parts, commands=self._commands, steps=self._steps, tally=self.tally)
 
     def turn(self, now: datetime, *, wait_s: float = -1, hurry: bool = False) -> str:

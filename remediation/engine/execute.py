@@ -15,14 +15,14 @@ from healthd.remediation.decide.commands import Command, CommandOutcome, heading
 from healthd.remediation.decide.remediation import End, Remediation
 from healthd.remediation.engine.command_checks import CommandChecks
 from healthd.remediation.engine.dependencies import Dependencies
-from healthd.remediation.engine.stats import Tally
+from healthd.remediation.engine.stats import EngineStats
 from healthd.remediation.engine.steps import Steps
 
 
 class CommandExecution:
     """The orders of one node."""
 
-    def __init__(self, parts: Dependencies, *, commands: CommandChecks, steps: Steps, tally: Tally) -> None:
+    def __init__(self, parts: Dependencies, *, commands: CommandChecks, steps: Steps, tally: EngineStats) -> None:
         self._commands, self._steps, self._judgement, self._tally = commands, steps, parts.judgement, tally
         self._new_id, self._clock = parts.new_id, parts.clock
 

@@ -10,7 +10,7 @@ from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.engine.step_result import StepResult
 
 
-class Tally:
+class EngineStats:
     """The counts of one engine, or of the controller, since its process began."""
 
     def __init__(self) -> None:

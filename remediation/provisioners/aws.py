@@ -25,7 +25,7 @@ from healthd.core.errors import (
 from healthd.core.node import CommandResult
 from healthd.remediation.provisioners.aws_calls import find_call
 from healthd.remediation.provisioners.aws_errors import CallTrouble
-from healthd.remediation.request_stats import Calls
+from healthd.remediation.request_stats import RequestStats
 from healthd.sources.command import TRUNCATED, run_command
 
 _CHILD = "healthd.remediation.provisioners.aws_child"
@@ -62,9 +62,9 @@ class Aws:
         endpoint_url: str = "",
         timeout_s: float = 20.0,
         run: RunChild = run_command,
-        calls: Calls | None = None,
+        calls: RequestStats | None = None,
     ) -> None:
-        self.region, self._calls = region, calls or Calls()
+        self.region, self._calls = region, calls or RequestStats()
         self._endpoint_url, self._timeout_s, self._run = endpoint_url, timeout_s, run
         self._had_credentials = False
 

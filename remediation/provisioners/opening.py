@@ -28,7 +28,7 @@ from healthd.remediation.provisioners.looking import Paced
 from healthd.remediation.provisioners.registry import KINDS, PLATFORMS, PlatformInputs, RepairChannel
 from healthd.remediation.provisioners.slurm_node import OUR_TEXTS, Scontrol
 from healthd.remediation.provisioners.subject import Subject
-from healthd.remediation.request_stats import Calls
+from healthd.remediation.request_stats import RequestStats
 from healthd.sources.command import run_command
 from healthd.sources.machine import Machine
 
@@ -121,7 +121,7 @@ def open_for_kubernetes(
     leads: Callable[[], None],
     label: Callable[[], str] | None = None,
     run: Callable[..., CommandResult] = run_command,
-    calls: Calls | None = None,
+    calls: RequestStats | None = None,
 ) -> Provisioner:
     """The provisioner of a node of Kubernetes, for the controller. ``machine``: the instance behind its Node now, by
     its providerID; raises BackendUnknown. ``claims``: Karpenter's. ``leads`` raises BackendRefused where
@@ -146,7 +146,7 @@ def open_elsewhere(
     scontrol: Scontrol | None,
     *,
     root: str = "/",
-    calls: Calls | None = None,
+    calls: RequestStats | None = None,
 ) -> Provisioner:
     """The provisioner of another node, for the controller: ``instance_id`` is what its mark says is to be acted upon.
 
@@ -186,7 +186,7 @@ def open_for(
     *,
     made_by_us: Callable[[str], bool] | None = None,
     run: Callable[..., CommandResult] = run_command,
-    calls: Calls | None = None,
+    calls: RequestStats | None = None,
     label: Callable[[], str] | None = None,
 ) -> Provisioner:
     """The provisioner of any node of a platform: from elsewhere with ``subject.here`` false."""

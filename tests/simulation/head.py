@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from healthd.api.controller_stats import Course
+from healthd.api.controller_stats import ControllerStats
 from healthd.controller.slurm import SlurmRounds
 from healthd.controller.telling import wrong_with_controller
 from healthd.core.errors import BackendError, StoreError
@@ -62,7 +62,9 @@ class Head:
             replace_timeout_s=remediation.replace_timeout_s,
             overdue_s=remediation.overdue_s,
         )
-        self.course = Course(orchestrator="slurm", provisioner="simulated", mode=Mode.REPAIR, leads=lambda: True)
+        self.course = ControllerStats(
+            orchestrator="slurm", provisioner="simulated", mode=Mode.REPAIR, leads=lambda: True
+        )
         controller = Controller(
             fleet=WiredFleet(door, self.fuse, ground.change.seen_by_head),
             node=self._node,

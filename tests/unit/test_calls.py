@@ -11,7 +11,7 @@ from healthd.core.errors import BackendBusy, BackendDenied, BackendError, Backen
 from healthd.core.node import CommandResult
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, Disrupting, Missing
 from healthd.remediation.provisioners.aws import Aws
-from healthd.remediation.request_stats import RESULTS, Calls
+from healthd.remediation.request_stats import RESULTS, RequestStats
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from healthd.remediation.request_stats import RESULTS, Calls
 )
 def test_an_error_is_counted_by_its_class_and_goes_on(error: BackendError, word: str) -> None:
     """The word is the same for every sentence; every other result of that request is there at 0."""
-    calls = Calls()
+    calls = RequestStats()
     with pytest.raises(type(error)), calls.counting("kubernetes", "get node"):
         raise error
     found = {result: count for (_, _, result), count in calls.counted.items()}
@@ -38,7 +38,7 @@ def test_an_error_is_counted_by_its_class_and_goes_on(error: BackendError, word:
 
 def test_what_raises_nothing_went_well() -> None:
     """Each request by itself."""
-    calls = Calls()
+    calls = RequestStats()
     for _ in range(2):
         with calls.counting("aws", "ec2:RebootInstances"):
             pass
@@ -57,7 +57,7 @@ def test_a_command_is_counted_by_its_program() -> None:
             raise SourceTimeout("late")
         return results.pop(0)
 
-    calls = Calls()
+    calls = RequestStats()
     counted = calls.of_commands("slurm", run)
     assert [counted(["/opt/slurm/bin/scontrol", "show"]).code, counted(["scontrol"]).code] == [0, 1]
     with pytest.raises(SourceTimeout):
@@ -76,7 +76,7 @@ def test_aws_is_counted_by_its_operation() -> None:
     def child(*_: Any, **__: Any) -> CommandResult:
         return CommandResult(argv=(), duration_s=0.1, code=0, stdout=told.pop(0), stderr="")
 
-    calls = Calls()
+    calls = RequestStats()
     aws = Aws(region="us-east-1", run=child, calls=calls)
     aws.call("ec2", "RebootInstances", InstanceIds=["i-1"])
     for error in (BackendDenied, BackendUnknown):

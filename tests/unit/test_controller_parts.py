@@ -21,7 +21,7 @@ from healthd.controller.status import FILE, KEEP_S, StatusFile, StatusNote, fitt
 from healthd.core.errors import ConfigError, StoreError
 from healthd.core.model import Mode, Remedy
 from healthd.core.node import KernelLogState
-from healthd.remediation.controller.node_status import Standing
+from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws_calls import Platform
 from healthd.remediation.provisioners.opening import (
@@ -140,7 +140,7 @@ def status(config: Path, capsys: pytest.CaptureFixture[str], *more: str) -> tupl
     return code, told.out, told.err
 
 
-def write_status(folder: Path, *standings: Standing, notices: tuple[str, ...] = ()) -> None:
+def write_status(folder: Path, *standings: NodeStatus, notices: tuple[str, ...] = ()) -> None:
     """As a controller that leads shows it."""
     now = datetime.now(UTC)
     StatusFile(folder).show(status_of(Mode.REPAIR, standings, leader="head-1 process 7", now=now, notices=notices))
@@ -154,7 +154,7 @@ def test_the_status_tells_who_needs_a_person(tmp_path: Path, capsys: pytest.Capt
     write_status(tmp_path)
     code, out, _ = status(config, capsys)
     assert (code, out.splitlines()[1]) == (0, "nothing is asked of it")
-    refused = Standing(node="n1", said="refused: it is not drained", page=True)
+    refused = NodeStatus(node="n1", said="refused: it is not drained", page=True)
     write_status(tmp_path, refused)
     code, out, _ = status(config, capsys)
     assert (code, out.splitlines()[1]) == (1, "PAGE n1  refused: it is not drained")
@@ -196,7 +196,7 @@ def test_a_status_in_the_cluster_is_written_when_it_says_something_new_or_grows_
         at = datetime(2026, 1, 1, 12, 0, second, tzinfo=UTC)
         board.show(status_of(Mode.REPAIR, (), leader="one", now=at))
     assert note.written == 60 / KEEP_S
-    board.show(status_of(Mode.REPAIR, (Standing(node="n1", said="s"),), leader="one", now=datetime.now(UTC)))
+    board.show(status_of(Mode.REPAIR, (NodeStatus(node="n1", said="s"),), leader="one", now=datetime.now(UTC)))
     assert note.written == 1 + 60 / KEEP_S
     shown = board.shown()
     assert shown is not None
@@ -215,7 +215,7 @@ def test_what_is_no_status_says_nothing(text: str, tmp_path: Path) -> None:
 @given(st.lists(st.tuples(st.text(max_size=80), st.booleans()), max_size=60), st.integers(300, 4000))
 def test_a_status_fits_and_leaves_out_pages_last(said: list[tuple[str, bool]], most_bytes: int) -> None:
     """However much there is to say, and in whatever script: it fits, is counted, and keeps its order."""
-    standings = [Standing(node=f"n{number:02}", said=text, page=page) for number, (text, page) in enumerate(said)]
+    standings = [NodeStatus(node=f"n{number:02}", said=text, page=page) for number, (text, page) in enumerate(said)]
     text = fitted(status_of(Mode.REPAIR, standings, leader="one", now=datetime.now(UTC)), most_bytes)
     shown = json.loads(text)
     assert len(text.encode()) <= most_bytes

@@ -8,28 +8,28 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from healthd.api.controller_metrics import ControllerPage
-from healthd.api.controller_stats import Course
+from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.notify import NotifySection
 from healthd.controller.telling import ROUNDS_LAST_S, controller_notifier, wrong_with_controller
 from healthd.core.model import Mode, Refusal, Remedy
 from healthd.notify.news import AGAIN_S, LASTS_S
 from healthd.notify.notifier import Notifier
-from healthd.remediation.controller.node_status import RepairState, Standing
+from healthd.remediation.controller.node_status import NodeStatus, RepairState
 from healthd.remediation.decide.fleet import Scope
 
-PAGED = Standing(node="n1", said="refused: it is not drained", page=True, state=RepairState.REFUSED)
-SILENT = Standing(node="n2", said="it did not come back from its reboot", state=RepairState.SILENT)
-REPAIRED = Standing(node="n3", said="asked for", remedy=Remedy.REPLACE_NODE, state=RepairState.REPAIR)
+PAGED = NodeStatus(node="n1", said="refused: it is not drained", page=True, state=RepairState.REFUSED)
+SILENT = NodeStatus(node="n2", said="it did not come back from its reboot", state=RepairState.SILENT)
+REPAIRED = NodeStatus(node="n3", said="asked for", remedy=Remedy.REPLACE_NODE, state=RepairState.REPAIR)
 
 
-def course(**more: Any) -> Course:
-    made = Course(orchestrator="slurm", provisioner="ec2", mode=Mode.REPAIR, **more)
+def course(**more: Any) -> ControllerStats:
+    made = ControllerStats(orchestrator="slurm", provisioner="ec2", mode=Mode.REPAIR, **more)
     made.leads = lambda: True
     made.took_lead()
     return made
 
 
-def samples(made: Course) -> dict[tuple[str, ...], float]:
+def samples(made: ControllerStats) -> dict[tuple[str, ...], float]:
     """Name and label values of every sample."""
     text = ControllerPage(made).render()
     found = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
@@ -39,7 +39,7 @@ def samples(made: Course) -> dict[tuple[str, ...], float]:
 def test_the_page_counts_nodes_by_state_and_names_none() -> None:
     """A fleet of any size has as many series; the cluster itself is no node, and may need a person too."""
     made = course()
-    made.standings = (PAGED, SILENT, REPAIRED, Standing(node="", said="x", page=True))
+    made.standings = (PAGED, SILENT, REPAIRED, NodeStatus(node="", said="x", page=True))
     found = samples(made)
     assert [found["healthd_controller_nodes", state] for state in ("refused", "silent", "repair", "waits")] == [
         1,
@@ -51,7 +51,7 @@ def test_the_page_counts_nodes_by_state_and_names_none() -> None:
     assert found["healthd_controller_person_needed",] == 2
     assert not any(node in key for key in found for node in ("n1", "n2", "n3"))
     many = course()
-    many.standings = tuple(Standing(node=f"n{number}", said="x") for number in range(500))
+    many.standings = tuple(NodeStatus(node=f"n{number}", said="x") for number in range(500))
     assert len(samples(many)) == len(found)
 
 
@@ -127,7 +127,7 @@ class Post:
         self.texts: list[str] = []
         self.kept = ""
 
-    def opened(self, made: Course) -> Notifier:
+    def opened(self, made: ControllerStats) -> Notifier:
         notify = NotifySection(command=("/bin/true",))
         notifier = controller_notifier(notify, made, name="head-1", kept=self.kept, keep=self._keep)
         assert notifier is not None

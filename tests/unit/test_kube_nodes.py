@@ -14,7 +14,7 @@ from healthd.controller.kubernetes import drain_rules, merged
 from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown, ConfigError
 from healthd.core.model import Remedy
 from healthd.core.node import KernelLogState
-from healthd.remediation.controller.node_status import Standing
+from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.orchestrators.kubernetes.eviction import EvictMode
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws_calls import Platform
@@ -186,10 +186,10 @@ def test_karpenter_is_kubernetess_and_the_controllers(tmp_path: Path) -> None:
 
 def test_one_line_for_a_node() -> None:
     """What is asked of its machine first; a person is called if any of it needs one."""
-    drains = Standing(node="n1", said="evicted")
-    repairs = Standing(node="n1", said="asked for", remedy=Remedy.REPLACE_NODE, machine="i-1")
-    odd = Standing(node="n0", said="odd", page=True)
-    one, two = merged([drains, repairs, odd, Standing(node="n0", said="gone")])
+    drains = NodeStatus(node="n1", said="evicted")
+    repairs = NodeStatus(node="n1", said="asked for", remedy=Remedy.REPLACE_NODE, machine="i-1")
+    odd = NodeStatus(node="n0", said="odd", page=True)
+    one, two = merged([drains, repairs, odd, NodeStatus(node="n0", said="gone")])
     assert (one.node, one.said, one.page) == ("n0", "odd; gone", True)
     assert (two.said, two.remedy, two.machine, two.page) == ("asked for; evicted", Remedy.REPLACE_NODE, "i-1", False)
 

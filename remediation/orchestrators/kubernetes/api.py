@@ -48,7 +48,7 @@ from healthd.remediation.orchestrators.kubernetes.transport import (
     retry_after_s,
     sentence_of,
 )
-from healthd.remediation.request_stats import Calls
+from healthd.remediation.request_stats import RequestStats
 
 T = TypeVar("T")
 FIELD_MANAGER = "healthd-agent"
@@ -133,10 +133,10 @@ class KubeApi:
         timeout_s: float,
         pace: Pace,
         sleep: Callable[[float], None] = time.sleep,
-        calls: Calls | None = None,
+        calls: RequestStats | None = None,
     ) -> None:
         self._client, self._timeout_s, self._pace, self._sleep = client, timeout_s, pace, sleep
-        self._calls, self.sent = calls or Calls(), dict[str, int]()
+        self._calls, self.sent = calls or RequestStats(), dict[str, int]()
 
     def get(self, kind: ResourceKind, name: str, *, namespace: str | None = None, ahead: int = 0) -> dict[str, Any]:
         """Read one object, past every cache; ``ahead`` requests follow at once. Raises Missing, BackendUnknown."""
@@ -326,7 +326,7 @@ def connect(
     environ: Mapping[str, str],
     account: str = SERVICE_ACCOUNT,
     manager: str = FIELD_MANAGER,
-    calls: Calls | None = None,
+    calls: RequestStats | None = None,
     dry_run: bool = False,
 ) -> KubeApi:
     """A connection as this pod's ServiceAccount, or as ``kubeconfig`` says. No request is sent. ``manager``: the name

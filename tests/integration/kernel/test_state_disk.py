@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from healthd.api.controller_stats import Course
+from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.config import Config
 from healthd.config.schema.controller import ControllerSection
 from healthd.controller.progress import Progress
@@ -22,7 +22,7 @@ from healthd.controller.status import StatusFile
 from healthd.core.errors import StoreError
 from healthd.core.model import Event, Mode
 from healthd.daemon.signals import Signals
-from healthd.remediation.controller.node_status import Standing
+from healthd.remediation.controller.node_status import NodeStatus
 from healthd.state.ballast import BALLAST, Ballast
 from healthd.state.lock import is_usable, lock_state
 from healthd.state.store import Store
@@ -93,7 +93,7 @@ class Recording:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def __call__(self, now: datetime) -> Sequence[Standing]:
+    def __call__(self, now: datetime) -> Sequence[NodeStatus]:
         self._store.append(*[EVENT] * 20)
         return ()
 
@@ -105,7 +105,7 @@ class Leading:
 
     def __init__(self, folder: Path, *before: Callable[[], object]) -> None:
         self._folder, self._before = folder, list(before)
-        self.course = Course(orchestrator="slurm", provisioner="ec2", mode=Mode.OBSERVE)
+        self.course = ControllerStats(orchestrator="slurm", provisioner="ec2", mode=Mode.OBSERVE)
         self.ended: list[str] = []
 
     def take_lead(self, held: ExitStack, progress: Progress) -> bool:

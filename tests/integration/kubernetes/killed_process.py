@@ -30,7 +30,7 @@ from healthd.remediation.orchestrators.kubernetes.node import CLAIMED, HOLD
 from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
 from healthd.remediation.orchestrators.kubernetes.transport import Pace
 from healthd.remediation.ports import Orchestrator
-from healthd.remediation.request_stats import Calls
+from healthd.remediation.request_stats import RequestStats
 from tests.integration.platforms.killed_agent import DyingStore, Line, Order, Rest, live, main
 
 _LEADS_S = 1.0  # a successor waits no longer than that for a leader that was killed
@@ -161,7 +161,9 @@ class DyingWork(KubernetesWork):
         api = self._opened(config, {}, timeout_s=5.0)
         self.lead = self._lead = Lead(api, namespace=namespace, identity=identity, duration_s=_LEADS_S, renew_s=30.0)
 
-    def _opened(self, config: Config, _: Mapping[str, str], *, timeout_s: float, calls: Calls | None = None) -> KubeApi:
+    def _opened(
+        self, config: Config, _: Mapping[str, str], *, timeout_s: float, calls: RequestStats | None = None
+    ) -> KubeApi:
         kubeconfig = config.orchestrator.kubernetes.kubeconfig
         self.apis.append(DyingApi(self._line, self._story, lambda: _opened(kubeconfig, timeout_s)))
         return cast(KubeApi, self.apis[-1])

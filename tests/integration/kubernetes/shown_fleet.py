@@ -14,7 +14,7 @@ from pathlib import Path
 
 from healthd.controller.status import status_of
 from healthd.core.model import Action, Decision, Mode, Refusal, Remedy, Step
-from healthd.remediation.controller.node_status import Standing
+from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.decide.handoff import HandoffRecord
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.orchestrators.kubernetes import record as kube_record
@@ -93,6 +93,6 @@ def lay_out(plane: ControlPlane, agents: Agents) -> None:
     agent.mark(asked.text)
     page = Decision(action=Action.PAGE, reason="refused: no time", refusal=Refusal.REFUSED)
     NodeHealths(agents.api("n1")).show("n1", kube_record.status_of(sick, case(now), page, HealthStatus(), now))
-    said = Standing(node="n1", said="refused: no time", page=True)
+    said = NodeStatus(node="n1", said="refused: no time", page=True)
     shown = status_of(Mode.REPAIR, (said,), leader="controller-1", now=now)
     plane.add_lease(STATUS_LEASE, {STATUS: json.dumps(shown)})
