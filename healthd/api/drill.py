@@ -1,4 +1,4 @@
-"""What ``drill`` answers: the report of a drill, for a person or as ``healthd.drill/v1``, and what can be played."""
+"""What ``drill`` answers: the report of a drill, for a person or as ``healthd.drill/v1``."""
 
 from __future__ import annotations
 
@@ -36,16 +36,6 @@ def drill_answer(agent: Agent, options: Namespace, tick: Callable[[str], None], 
     data = {**as_data(report), "messages": [{"to": to, "delivered": not why, "why": why} for to, why in told.items()]}
     text = json.dumps(data, indent=2, default=str) + "\n" if options.json else as_text(report) + _told_text(told)
     return Reply(code=EXIT_CODE[report.ended] or int(any(told.values())), out=text)
-
-
-def kinds_text() -> str:
-    """What can be played, a line or two for each."""
-    lines = []
-    for kind in KINDS.values():
-        options = f" [{kind.number}]" if kind.number is not None else ""
-        options += f" [--{kind.on} {kind.on.upper()}]" if kind.on else ""
-        lines += [f"{kind.name}{options}", f"  {kind.title}; {kind.check} must find it", f"  {kind.enters}"]
-    return "\n".join(lines) + "\n"
 
 
 def as_data(report: DrillReport) -> dict[str, Any]:

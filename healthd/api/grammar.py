@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from healthd import __version__
 from healthd.core.errors import UsageError
-from healthd.drill.chain import KINDS
+from healthd.drill.chain import KINDS, DrillFault
 
 CONTEXTS = ("manual", "prolog", "epilog", "boot")
 REPAIR_STEPS = ("reset", "reboot", "replace")
@@ -51,14 +51,23 @@ class _Version(argparse.Action):
         raise TextRequested(f"healthd {__version__}\n")
 
 
+class _Kinds(argparse.Action):
+    def __call__(self, *_: object) -> NoReturn:
+        raise TextRequested("".join(_played(kind) for kind in KINDS.values()))
+
+
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The options of a command line; ``verb`` names its module. Raises UsageError; Shown for --help, --version."""
+    """The options of a command line. ``module`` of ``healthd.cli`` answers it; "": the one of the verb's own name.
+
+    Raises UsageError; Shown for what asks for a text, such as --help.
+    """
     return _grammar().parse_args(arguments)
 
 
 def _grammar() -> _Parser:
     top = _Parser(prog="healthd", description="Node health checks and remediation for GPU clusters.")
     top.add_argument("--version", action=_Version, nargs=0, help="print the version")
+    top.set_defaults(module="")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_Parser)
     for group in (
         _looking,
@@ -138,7 +147,7 @@ def _ordering(verbs: Any) -> None:
     how = relearn.add_mutually_exclusive_group()
     how.add_argument("--yes", action="store_true", help="do not ask")
     _dry_run(how, "what would be forgotten")
-    _socket(relearn)
+    _daemons(relearn)
 
     ack = verbs.add_parser("ack", help="keep the node in service although this fault is open, for a time")
     ack.add_argument("fault", metavar="FAULT", help="an open fault: CODE, or CODE@COMPONENT where several have it")
@@ -147,12 +156,12 @@ def _ordering(verbs: Any) -> None:
     )
     _reason(ack, required=True)
     _dry_run(ack, "what would be acknowledged")
-    _socket(ack)
+    _daemons(ack)
 
     quarantine = verbs.add_parser("quarantine", help="take this node out, until `healthd release`")
     _reason(quarantine, required=True)
     _dry_run(quarantine, "what each step would do")
-    _socket(quarantine)
+    _daemons(quarantine)
 
     release = verbs.add_parser("release", help="let this node in again, once it is verified")
     _reason(release)
@@ -160,7 +169,7 @@ def _ordering(verbs: Any) -> None:
         "--force", action="store_true", help="whatever is open, which is then acknowledged; needs --reason"
     )
     _dry_run(release, "what each step would do")
-    _socket(release)
+    _daemons(release)
 
     repair = verbs.add_parser("repair", help="take this node out, mend it, verify it and let it in again")
     repair.add_argument(
@@ -170,7 +179,7 @@ def _ordering(verbs: Any) -> None:
     how = repair.add_mutually_exclusive_group()
     how.add_argument("--yes", action="store_true", help="do not ask")
     _dry_run(how, "what each step would do, and what AWS says to it")
-    _socket(repair)
+    _daemons(repair)
 
 
 def _explaining(verbs: Any) -> None:
@@ -234,7 +243,7 @@ def _drilling(verbs: Any) -> None:
         "--timeout", type=_seconds, metavar="SECONDS", help="how long to wait (default: as long as it may take)"
     )
     drill.add_argument("--notify", action="store_true", help="also send a message, which says that it is a drill")
-    drill.add_argument("--list", action="store_true", help="only say what can be played")
+    drill.add_argument("--list", action=_Kinds, nargs=0, help="only say what can be played")
     _asking(drill)
 
 
@@ -291,9 +300,21 @@ def _words(text: str) -> str:
     return words
 
 
+def _played(kind: DrillFault) -> str:
+    """What can be played, in three lines."""
+    options = f" [{kind.number}]" if kind.number is not None else ""
+    options += f" [--{kind.on} {kind.on.upper()}]" if kind.on else ""
+    return f"{kind.name}{options}\n  {kind.title}; {kind.check} must find it\n  {kind.enters}\n"
+
+
 def _asking(parser: argparse.ArgumentParser) -> None:
-    """What only the daemon can answer: no configuration is read for it."""
     parser.add_argument("--json", action="store_true", help="as JSON")
+    _daemons(parser)
+
+
+def _daemons(parser: argparse.ArgumentParser) -> None:
+    """What only the daemon can answer, by a row of ``healthd.cli.asking``: no configuration is read for it."""
+    parser.set_defaults(module="asking")
     _socket(parser)
 
 

@@ -12,12 +12,12 @@ from healthd.core.errors import HealthdError
 
 
 def run(arguments: Sequence[str]) -> int:
-    """One command line, from its arguments to its exit code. A verb's module has ``answer(options) -> Answer``."""
+    """One command line, from its arguments to its exit code. The module of a verb has ``answer(options) -> Answer``."""
     try:
         options = parse(arguments)
         options.arguments = tuple(arguments)
-        verb = importlib.import_module(f"healthd.cli.{options.verb.replace('-', '_')}")
-        answer: Reply = verb.answer(options)
+        module = importlib.import_module(f"healthd.cli.{options.module or options.verb.replace('-', '_')}")
+        answer: Reply = module.answer(options)
     except TextRequested as shown:
         answer = Reply(code=0, out=str(shown))
     except HealthdError as error:

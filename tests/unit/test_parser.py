@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from healthd import __version__
 from healthd.__main__ import _LOCAL_ONLY
 from healthd.api.grammar import TextRequested, parse
+from healthd.cli.asking import VERBS as DAEMON_VERBS
 from healthd.core.errors import UsageError
+from tests.pages import ROOT
 
 VERBS = (
     "check",
@@ -162,3 +165,19 @@ def test_what_keeps_the_hot_path_at_home_is_in_the_grammar(option: str) -> None:
             parse(arguments)
     else:
         assert parse(arguments).verb == "check"
+
+
+def test_a_verb_that_only_the_daemon_answers_has_its_row() -> None:
+    """And no other has one: the module of its own name answers that."""
+    rest = {"ack": ["x", "--for", "1h", "--reason", "r"], "relearn": ["--reason", "r"], "quarantine": ["--reason", "r"]}
+    rows = {verb: parse([verb, *rest.get(verb, [])]).module for verb in DAEMON_VERBS}
+    assert set(rows.values()) == {"asking"}
+    modules = {path.stem for path in (ROOT / "healthd" / "cli").glob("*.py")}
+    assert not modules & DAEMON_VERBS.keys()
+    assert {verb.replace("-", "_") for verb in _verbs()} - DAEMON_VERBS.keys() <= modules
+
+
+def _verbs() -> set[str]:
+    with pytest.raises(TextRequested) as shown:
+        parse(["--help"])
+    return set(re.findall(r"^    ([a-z-]+)(?: |$)", str(shown.value), re.MULTILINE))
