@@ -16,6 +16,7 @@ import re
 import sys
 import tempfile
 import tomllib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -43,7 +44,7 @@ from healthd.remediation.orchestrators.slurm.reasons import AUTOMATIC, REBOOTS  
 from healthd.remediation.orchestrators.slurm.versions import DIFFERENCES, TESTED, Difference, has  # noqa: E402
 from healthd.remediation.policy_files import SHIPPED as SHIPPED_POLICIES  # noqa: E402
 from healthd.remediation.policy_files import rules_named  # noqa: E402
-from healthd.remediation.provisioners import aws_calls  # noqa: E402
+from healthd.remediation.provisioners import aws_calls, aws_errors  # noqa: E402
 from healthd.remediation.provisioners.iam import MANAGED_TAG, policies  # noqa: E402
 from healthd.sim.machine import SimulatedMachine  # noqa: E402
 from tests.faults.case import Case  # noqa: E402
@@ -230,6 +231,13 @@ AWS_CALLS = """# Calls to AWS
 Every call to AWS that healthd can make; a call that is not in this table is refused before it is sent. None of them
 shrinks a group of nodes. *node*: by the daemon on the node itself. *controller*: by healthd's controller for all nodes,
 so that nodes need no rights at all; on HyperPod a node needs none either, with `how = "scontrol"`.
+"""
+
+AWS_ERRORS = """## Errors
+
+What an error says of what was asked. After each of these nothing was applied. Other codes count by their HTTP status:
+429 is throttled, 401 and 403 are denied, and any other from 400 to 499 is a refusal. After all other errors it may have
+been applied, so it is not sent a second time, and its effect is looked for. A question is asked up to three times.
 """
 
 IAM = """## Policies
@@ -730,10 +738,21 @@ def fault_row(case: Case) -> tuple[str, ...]:
 def aws_calls_page() -> str:
     """The table of calls, then the policies that are made from it."""
     head = ("IAM action", "why", "changes something", "platforms", "limited to")
-    rows = [(f"`{c.action}`", c.why, acting(c), "; ".join(used_by(c)), c.scope.value) for c in aws_calls.CALLS]
+    calls = aws_calls.calls().values()
+    rows = [(f"`{c.action}`", c.why, acting(c), "; ".join(used_by(c)), c.scope.value) for c in calls]
     files = [f"* [{name}](../../packaging/iam/{name})" for name in sorted(policies())]
-    parts = [NOTE.format(source="remediation/provisioners/aws_calls.py"), AWS_CALLS, table(head, rows)]
-    return "\n".join([*parts, IAM.format(tag=MANAGED_TAG), *files, ""])
+    note = NOTE.format(source="remediation/data/aws_calls.csv and aws_errors.csv")
+    errors = table(("error code", "means"), list(aws_error_rows()))
+    parts = [note, AWS_CALLS, table(head, rows), AWS_ERRORS, errors, IAM.format(tag=MANAGED_TAG), *files, ""]
+    return "\n".join(parts)
+
+
+def aws_error_rows() -> Iterator[tuple[str, str]]:
+    """The codes of one meaning in one row."""
+    by_meaning = defaultdict[str, list[str]](list)
+    for error in aws_errors.errors().values():
+        by_meaning[f"{error.trouble.replace('_', ' ')}: {error.why}"].append(f"`{error.code}`")
+    return ((", ".join(codes), meaning) for meaning, codes in by_meaning.items())
 
 
 def acting(call: aws_calls.AwsCall) -> str:

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from healthd.core.model import ClearsBy, Remedy, Severity
 
-_DATA = "data"
+_CHECKS, _DATA = "healthd.checks", "data"
 K = TypeVar("K")
 R = TypeVar("R")
 
@@ -140,14 +140,17 @@ def instance_profile(instance_type: str | None) -> InstanceProfile | None:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _text(name: str) -> str:
-    return resources.files("healthd.checks").joinpath(_DATA, name).read_text(encoding="utf-8")
+def _text(name: str, package: str = _CHECKS) -> str:
+    return resources.files(package).joinpath(_DATA, name).read_text(encoding="utf-8")
 
 
-def keyed_rows(name: str, parse: Callable[[Mapping[str, str]], R], key: Callable[[R], K]) -> Mapping[K, R]:
-    """A table by key. Raises ValueError with the line for a row that cannot be read or whose key is taken."""
+def keyed_rows(
+    name: str, parse: Callable[[Mapping[str, str]], R], key: Callable[[R], K], package: str = _CHECKS
+) -> Mapping[K, R]:
+    """A table of a package's ``data`` by key. Raises ValueError with the line for a row that cannot be read or whose
+    key is taken."""
     table: dict[K, R] = {}
-    for line, cells in _lines(name):
+    for line, cells in _lines(name, package):
         try:
             row = parse(cells)
         except (KeyError, ValueError, TypeError) as error:
@@ -158,8 +161,8 @@ def keyed_rows(name: str, parse: Callable[[Mapping[str, str]], R], key: Callable
     return MappingProxyType(table)
 
 
-def _lines(name: str) -> Iterator[tuple[int, Mapping[str, str]]]:
-    reader = csv.DictReader(_text(name).splitlines(), strict=True)
+def _lines(name: str, package: str) -> Iterator[tuple[int, Mapping[str, str]]]:
+    reader = csv.DictReader(_text(name, package).splitlines(), strict=True)
     for cells in reader:
         yield reader.line_num, cells
 

@@ -1,12 +1,17 @@
-"""What an error of AWS means for what was asked: applied, not applied, or not to be told. Pure.
+"""What an error of AWS means for what was asked: applied, not applied, or not to be told; by ``aws_errors.csv``.
 
 Codes: botocore/retries/standard.py for throttling; Amazon EC2 API Reference, "Error codes"; the error shapes of the
-service models of Auto Scaling and SageMaker (2026).
+service models of Auto Scaling and SageMaker (2026). docs/reference/aws-calls.md is made from the same rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
+
+from healthd.checklib.tables import filled, keyed_rows
 
 
 class CallTrouble(StrEnum):
@@ -22,73 +27,31 @@ class CallTrouble(StrEnum):
     WOULD_DO = "would_do"  # the answer to a dry run that is allowed
 
 
-_WOULD_DO = frozenset({"DryRunOperation"})
-_THROTTLED = frozenset(
-    {
-        "BandwidthLimitExceeded",
-        "EC2ThrottledException",
-        "LimitExceededException",
-        "PriorRequestNotComplete",
-        "ProvisionedThroughputExceededException",
-        "RequestLimitExceeded",
-        "RequestThrottled",
-        "RequestThrottledException",
-        "SlowDown",
-        "ThrottledException",
-        "Throttling",
-        "ThrottlingException",
-        "TooManyRequestsException",
-        "TransactionInProgressException",
-    }
-)
-_BUSY = frozenset(
-    {
-        # another operation on the same thing is in flight
-        "IncorrectInstanceState",
-        "IncorrectState",
-        "ResourceContention",
-        "ResourceContentionFault",
-        "ScalingActivityInProgress",
-        "ScalingActivityInProgressFault",
-        # there is no capacity now
-        "InsufficientCapacity",
-        "InsufficientHostCapacity",
-        "InsufficientInstanceCapacity",
-        "InsufficientReservedInstanceCapacity",
-        "ReservationCapacityExceeded",
-    }
-)
-_DENIED = frozenset(
-    {
-        "AccessDenied",
-        "AccessDeniedException",
-        "OptInRequired",
-        "UnauthorizedOperation",
-    }
-)
-_CREDENTIALS = frozenset(
-    {
-        "AuthFailure",
-        "ExpiredToken",
-        "ExpiredTokenException",
-        "InvalidClientTokenId",
-        "RequestExpired",
-        "SignatureDoesNotMatch",
-        "UnrecognizedClientException",
-    }
-)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AwsError:
+    """What one error code means, and why."""
+
+    code: str
+    trouble: CallTrouble
+    why: str
+
+
+@cache
+def errors() -> Mapping[str, AwsError]:
+    """``aws_errors.csv`` by code. Raises ValueError naming the line that cannot be read."""
+    return keyed_rows("aws_errors.csv", _error, lambda error: error.code, "healthd.remediation")
 
 
 def trouble_of(code: str, status: int) -> CallTrouble:
     """What an error code with its HTTP status means. What the service itself did not understand was not applied."""
-    if code in _WOULD_DO:
-        return CallTrouble.WOULD_DO
-    if code in _THROTTLED or status == 429:
+    if status == 429:
         return CallTrouble.THROTTLED
-    if code in _BUSY:
-        return CallTrouble.BUSY
-    if code in _CREDENTIALS:
-        return CallTrouble.CREDENTIALS
-    if code in _DENIED or status in (401, 403):
+    if (error := errors().get(code)) is not None:
+        return error.trouble
+    if status in (401, 403):
         return CallTrouble.DENIED
     return CallTrouble.REFUSED if 400 <= status < 500 else CallTrouble.UNKNOWN
+
+
+def _error(cells: Mapping[str, str]) -> AwsError:
+    return AwsError(code=filled(cells, "code"), trouble=CallTrouble(cells["trouble"]), why=filled(cells, "why"))

@@ -17,7 +17,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from healthd.remediation.provisioners.aws_calls import CALLS, AwsCall, IamScope, Platform, Way
+from healthd.remediation.provisioners.aws_calls import AwsCall, IamScope, Platform, Way, calls
 
 MANAGED_TAG = "healthd:managed"
 """Instances and groups that healthd may act on have this tag, with the value ``true``."""
@@ -48,12 +48,12 @@ def policy(platform: Platform, way: Way) -> dict[str, Any]:
 
 
 def _statements(platform: Platform, way: Way) -> Iterator[dict[str, Any]]:
-    used = [call for call in CALLS if (platform, way) in call.uses]
-    for (acts, scope), calls in groupby(sorted(used, key=_order), key=lambda call: (call.acts, call.scope)):
+    used = [call for call in calls().values() if (platform, way) in call.uses]
+    for (acts, scope), alike in groupby(sorted(used, key=_order), key=lambda call: (call.acts, call.scope)):
         statement: dict[str, Any] = {
             "Sid": f"{'Act' if acts else 'Look'}{scope.name.title().replace('_', '')}",
             "Effect": "Allow",
-            "Action": [call.action for call in calls],
+            "Action": [call.action for call in alike],
             "Resource": _ARNS[scope],
         }
         if conditions := _conditions(scope, way):

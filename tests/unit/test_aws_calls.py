@@ -10,13 +10,14 @@ from pathlib import Path
 import botocore.session
 import pytest
 
-from healthd.remediation.provisioners.aws_calls import CALLS, AwsCall, IamScope, Platform, Way, find_call
+from healthd.remediation.provisioners.aws_calls import AwsCall, IamScope, Platform, Way, calls, find_call
 from healthd.remediation.provisioners.aws_errors import CallTrouble, trouble_of
 from healthd.remediation.provisioners.iam import policies
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "packaging" / "iam"
 PROVISIONERS = ROOT / "remediation" / "provisioners"
+CALLS = tuple(calls().values())
 NEVER = {"BatchDeleteClusterNodes", "TerminateInstances", "DeleteCluster", "UpdateCluster", "DeleteAutoScalingGroup"}
 
 
