@@ -8,14 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from healthd.checklib.loglines import LINE_CHARS, Burst, label
+from healthd.checklib.loglines import RowBurst, RowFold, label
 from healthd.checklib.patterns import safe_pattern
 from healthd.checklib.record_text import after_lead, words_of
 from healthd.core.check import FindingCode, check, judged, not_applicable
 from healthd.core.model import (
     NODE,
     REMEDY_RANK,
-    Clearance,
     ClearsBy,
     Component,
     Finding,
@@ -160,57 +159,25 @@ def kernel_rules(node: Node, settings: KernelRulesSettings) -> Result:
     """
     if not settings.rules:
         return not_applicable("no rules are configured")
-    batch = _Batch()
+    fold = RowFold[SiteRule](most=_PARTS)  # a pattern may name endless parts
     for record in node.kernel_records:
         at = words_of(record.text).at if record.source == "kernel" else after_lead(record.text)
         for rule in settings.rules:
             if rule.source == record.source and rule.unit in ("", record.unit):
-                batch.take(record, at, rule)
-    return judged(batch.findings(), clearances=batch.clearances)
+                _compare(fold, record, at, rule)
+    return judged(map(_finding, fold.bursts.values()), clearances=fold.clearances)
 
 
-@dataclass(kw_only=True, slots=True)
-class _Group(Burst):
-    rule: SiteRule
-    component: Component
-    groups: Mapping[str, str | None]
+def _compare(fold: RowFold[SiteRule], record: KernelRecord, at: int, rule: SiteRule) -> None:
+    """One record with one rule. ``at``: where its words begin."""
+    if rule.clears and (groups := safe_pattern(rule.clears).match(record.text, at)) is not None:
+        fold.take_end(record, rule.slug, _component(rule, groups))
+    elif (groups := safe_pattern(rule.pattern).match(record.text, at)) is not None:
+        fold.take(record, rule, rule.slug, _component(rule, groups), groups)
 
 
-class _Batch:
-    """The fold of one batch: one finding per rule and component; a line that ends one starts a new one."""
-
-    def __init__(self) -> None:
-        self._groups: dict[tuple[object, ...], _Group] = {}
-        self.clearances: list[Clearance] = []
-
-    def take(self, record: KernelRecord, at: int, rule: SiteRule) -> None:
-        """Compare one record with one rule."""
-        if rule.clears and (groups := safe_pattern(rule.clears).match(record.text, at)) is not None:
-            note = f"{record.text[:LINE_CHARS]}{label(record)}"
-            where = _component(rule, groups)
-            over = Clearance(by=ClearsBy.LOG_LINE, component=where, time=record.time, note=note, code=rule.slug)
-            self.clearances.append(over)
-        elif (groups := safe_pattern(rule.pattern).match(record.text, at)) is not None:
-            self._add(record, rule, groups)
-
-    def _add(self, record: KernelRecord, rule: SiteRule, groups: Mapping[str, str | None]) -> None:
-        component = _component(rule, groups)
-        era = sum(over.code == rule.slug and over.component in (NODE, component) for over in self.clearances)
-        key = (rule.name, component, record.trusted, era)
-        if key not in self._groups and len(self._groups) >= _PARTS:
-            key, component = (rule.name, NODE, record.trusted, era), NODE  # a pattern that names endless parts
-        group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = _Group(rule=rule, component=component, groups=groups, first=record)
-        group.add(record)
-
-    def findings(self) -> Iterator[Finding]:
-        """One finding per group, in the order of their first lines."""
-        return (_finding(group) for group in self._groups.values())
-
-
-def _finding(group: _Group) -> Finding:
-    rule, record = group.rule, group.first
+def _finding(group: RowBurst[SiteRule]) -> Finding:
+    rule, record = group.row, group.first
     evidence = {
         **group.seen(),
         **{name: value for name, value in group.groups.items() if value},

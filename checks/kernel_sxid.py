@@ -5,16 +5,16 @@ What a number means is a row of ``checks/data/sxid.csv``; how bad a line is, its
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from healthd.checklib import nvrm
 from healthd.checklib.kernel_tables import SxidRow, sxid_rows
-from healthd.checklib.loglines import LINE_CHARS, Burst, label
+from healthd.checklib.loglines import LINE_CHARS, Burst, BurstFold, label
 from healthd.core.check import FindingCode, NoSettings, check, judged
 from healthd.core.errors import SourceError
-from healthd.core.model import NODE, Clearance, ClearsBy, Component, Finding, Remedy, Result, Severity
+from healthd.core.model import NODE, ClearsBy, Component, Finding, Remedy, Result, Severity
 from healthd.core.node import KernelRecord, Node
 
 FAMILY = FindingCode(
@@ -85,72 +85,65 @@ def kernel_sxid(node: Node, _settings: NoSettings) -> Result:
     Sources: open-gpu-kernel-modules, error_nvswitch.c and ctrl_dev_nvswitch.h at 525 to 595; NVIDIA, Fabric Manager
     user guide, SXid tables. Unproven on hardware: no NVSwitch was at hand.
     """
-    batch = _Batch(node)
+    lines = _SxidFold()
     for record in node.kernel_records:
-        batch.take(record)
-    return judged(batch.findings(), clearances=batch.clearances)
+        lines.take(record)
+    running = _running(node) if lines.bursts and not lines.loaded else None
+    return judged([_finding(burst, running) for burst in lines.bursts.values()], clearances=lines.clearances)
 
 
 @dataclass(kw_only=True, slots=True)
-class _Group(Burst):
+class _SxidBurst(Burst):
     line: nvrm.SxidLine
     major: int | None
     links: list[int] = field(default_factory=list)
     more: list[str] = field(default_factory=list)
 
 
-class _Batch:
+class _SxidFold(BurstFold[_SxidBurst]):
     """The fold of one batch, with the driver's version as the log goes on."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._groups: dict[tuple[object, ...], _Group] = {}
-        self._loaded: int | None = None
-        self.clearances: list[Clearance] = []
+    def __init__(self) -> None:
+        super().__init__()
+        self.loaded: int | None = None
 
     def take(self, record: KernelRecord) -> None:
         """Fold one record in."""
         line = nvrm.parse_sxid(record.text)
         if line is None:
             if _LOADING in record.text and isinstance(said := nvrm.parse_line(record.text), nvrm.DriverLoad):
-                self._loaded = _major(said.version)
+                self.loaded = _major(said.version)
             return
-        era = sum(over.component == _switch(line) for over in self.clearances)
-        key = (line.pci, line.sxid, line.word, record.trusted, era)
-        group = self._groups.get(key)
         if line.continues:
             self._continue(line)
             return
-        if group is None:
-            group = self._groups[key] = _Group(line=line, first=record, major=self._loaded)
+        era = self.era(_switch(line)) if self.clearances else 0
+        key = (line.pci, line.sxid, line.word, record.trusted, era)
+        burst = self.bursts.get(key)
+        if burst is None:
+            burst = self.bursts[key] = _SxidBurst(line=line, first=record, major=self.loaded)
             self._end(record, line)
-        group.add(record)
-        if line.link is not None and line.link not in group.links and len(group.links) < _LINKS:
-            group.links.append(line.link)
+        burst.add(record)
+        if line.link is not None and line.link not in burst.links and len(burst.links) < _LINKS:
+            burst.links.append(line.link)
 
     def _continue(self, line: nvrm.SxidLine) -> None:
         """Keep the registers beside the error that they belong to: the last one of that number on that switch."""
-        mine = [g for g in self._groups.values() if (g.line.pci, g.line.sxid) == (line.pci, line.sxid)]
+        mine = [each for each in self.bursts.values() if (each.line.pci, each.line.sxid) == (line.pci, line.sxid)]
         if mine and len(mine[-1].more) < 4:
             mine[-1].more.append(line.text[:LINE_CHARS])
 
     def _end(self, record: KernelRecord, line: nvrm.SxidLine) -> None:
         rows = sxid_rows(line.sxid)
         if line.word is None and len(rows) == 1 and rows[0].ends is not None:
-            note = f"SXid {line.sxid}: {rows[0].meaning}{label(record)}"
-            code = f"nvswitch.sxid.{rows[0].ends}"
-            over = Clearance(by=ClearsBy.LOG_LINE, component=_switch(line), time=record.time, note=note, code=code)
-            self.clearances.append(over)
-
-    def findings(self) -> Iterator[Finding]:
-        """One finding per group, in the order of their first lines."""
-        for group in self._groups.values():
-            major = group.major or (None if self._loaded else _running(self._node))
-            yield _finding(group, _row(group.line.sxid, major), major)
+            note = f"SXid {line.sxid}: {rows[0].meaning}"
+            self.over(record, _switch(line), note, by=ClearsBy.LOG_LINE, code=_code(rows[0].ends))
 
 
-def _finding(group: _Group, row: SxidRow | None, major: int | None) -> Finding:
-    line, record = group.line, group.first
+def _finding(group: _SxidBurst, running: int | None) -> Finding:
+    """``running``: the driver that is loaded now, for lines from before the first that names one."""
+    line, record, major = group.line, group.first, group.major or running
+    row = _row(line.sxid, major)
     severity, remedy, clears_by, why = _verdict(line, row)
     meaning = row.meaning if row else _unknown(line.sxid)
     word = f" {line.word}" if line.word else ""
@@ -166,7 +159,7 @@ def _finding(group: _Group, row: SxidRow | None, major: int | None) -> Finding:
         "source": row.source if row else "not in checks/data/sxid.csv for this driver",
     }
     return Finding(
-        code=f"nvswitch.sxid.{line.sxid}",
+        code=_code(line.sxid),
         severity=severity,
         component=_switch(line),
         message=f"SXid {line.sxid}{word} on NVSwitch {line.pci or line.switch}{group.times}: {meaning}{label(record)}",
@@ -221,6 +214,10 @@ def _running(node: Node) -> int | None:
 def _major(version: str) -> int | None:
     number = version.partition(".")[0]
     return int(number) if number.isdecimal() else None
+
+
+def _code(sxid: int) -> str:
+    return f"nvswitch.sxid.{sxid}"
 
 
 def _switch(line: nvrm.SxidLine) -> Component:

@@ -8,13 +8,13 @@ is distinct faults, never log lines.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 from healthd.checklib import kernel_tables, nvrm, tables
 from healthd.checklib.jobs import owner_of
-from healthd.checklib.loglines import Burst, label
+from healthd.checklib.loglines import Burst, BurstFold, label
 from healthd.core.check import FindingCode, check, judged
 from healthd.core.model import (
     NODE,
@@ -46,7 +46,6 @@ ACROSS_JOBS = FindingCode(
 )
 _PIDS = 16
 _NO_RULE = "no published rule fits"
-_Key = tuple[object, ...]
 _Judgement = tables.XidRow | tables.XidCase
 
 
@@ -108,15 +107,15 @@ def kernel_xid(node: Node, settings: KernelXidSettings) -> Result:
     The process that a line names is tied to its Slurm job or pod while it still lives; a process that is gone is never
     guessed at. The same job-level error in several jobs on one GPU is a finding of its own.
     """
-    batch = _Batch()
+    lines = _XidFold()
     for record in node.kernel_records:
-        batch.take(record)
-    findings = [found for group in batch.groups() for found in _findings(node, settings, group)]
-    return judged(findings, batch.readings(), clearances=batch.clearances())
+        lines.take(record)
+    findings = [found for burst in lines.faults() for found in _findings(node, settings, burst)]
+    return judged(findings, lines.readings(), clearances=lines.ended())
 
 
 @dataclass(kw_only=True, slots=True)
-class _Group(Burst):
+class _XidBurst(Burst):
     line: nvrm.XidLine
     judgement: _Judgement
     pci: str | None = None
@@ -131,13 +130,12 @@ class _Group(Burst):
             self.pids.append(line.pid)
 
 
-class _Batch:
-    """The fold of one batch. Evidence that a fault is over starts a new fault: nothing folds across it."""
+class _XidFold(BurstFold[_XidBurst]):
+    """The fold of one batch. GPUs go by their PCI address until all of it was read: their UUIDs may come last."""
 
     def __init__(self) -> None:
-        self._groups: dict[_Key, _Group] = {}
+        super().__init__()
         self._uuids: dict[str, str] = {}
-        self._over: list[tuple[ClearsBy, str | None, KernelRecord, str]] = []
         self._probed: nvrm.ProbeHead | None = None
 
     def take(self, record: KernelRecord) -> None:
@@ -149,8 +147,7 @@ class _Batch:
             case nvrm.GpuIdentity():
                 self._uuids[said.pci] = said.uuid
             case nvrm.DriverLoad():
-                note = f"NVIDIA driver {said.version} was loaded{label(record)}"
-                self._over.append((ClearsBy.DRIVER_RELOAD, None, record, note))
+                self.over(record, NODE, f"NVIDIA driver {said.version} was loaded", by=ClearsBy.DRIVER_RELOAD)
         if said is not None:
             self._probed = said if isinstance(said, nvrm.ProbeHead) else None
 
@@ -159,33 +156,37 @@ class _Batch:
         if pci is None and not line.numbered and self._probed is not None:
             pci = self._probed.pci
         if case == "to:0" and pci is not None:
-            note = f"the driver no longer recommends a recovery{label(record)}"
-            self._over.append((ClearsBy.GPU_RESET, pci, record, note))
-        era = sum(where in (None, pci) for _, where, _, _ in self._over) if self._over else 0
+            self.over(record, _gpu(pci), "the driver no longer recommends a recovery", by=ClearsBy.GPU_RESET)
+        era = self.era(_gpu(pci)) if self.clearances else 0
         key = (pci, line.xid, case, record.trusted, era)
-        group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = _Group(line=line, judgement=judgement, first=record, pci=pci)
-        group.take(record, line)
+        burst = self.bursts.get(key)
+        if burst is None:
+            burst = self.bursts[key] = _XidBurst(line=line, judgement=judgement, first=record, pci=pci)
+        burst.take(record, line)
 
-    def groups(self) -> Iterator[_Group]:
-        """One group per fault, in the order of their first lines."""
-        for group in self._groups.values():
-            group.component = self._component(group.pci)
-            yield group
+    def faults(self) -> Iterator[_XidBurst]:
+        """One burst per fault, in the order of their first lines."""
+        for burst in self.bursts.values():
+            burst.component = self._known(_gpu(burst.pci))
+            yield burst
 
     def readings(self) -> Iterator[Reading]:
         """Passes learned identities on, so that later lines, which carry only the PCI address, find their GPU."""
         for pci in self._uuids:
-            yield Reading(component=self._component(pci), name="kernel_log_identity_known", value=1.0)
+            yield Reading(component=self._known(_gpu(pci)), name="kernel_log_identity_known", value=1.0)
 
-    def clearances(self) -> Iterator[Clearance]:
+    def ended(self) -> Iterator[Clearance]:
         """What was seen to be over."""
-        for by, pci, record, note in self._over:
-            yield Clearance(by=by, component=self._component(pci), time=record.time, note=note)
+        return (replace(over, component=self._known(over.component)) for over in self.clearances)
 
-    def _component(self, pci: str | None) -> Component:
-        return gpu_component(uuid=self._uuids.get(pci), pci=pci) if pci else NODE
+    def _known(self, gpu: Component) -> Component:
+        """A GPU by its UUID, where a line told it."""
+        uuid = self._uuids.get(gpu.id)
+        return gpu_component(uuid=uuid, pci=gpu.id) if uuid else gpu
+
+
+def _gpu(pci: str | None) -> Component:
+    return gpu_component(pci=pci) if pci else NODE
 
 
 @lru_cache(maxsize=1024)
@@ -206,7 +207,7 @@ def _judgement(line: nvrm.XidLine) -> tuple[_Judgement, str | None]:
     return tables.xid_cases().get((line.xid, case or "")) or tables.xid_row(line.xid), case
 
 
-def _findings(node: Node, settings: KernelXidSettings, group: _Group) -> Iterator[Finding]:
+def _findings(node: Node, settings: KernelXidSettings, group: _XidBurst) -> Iterator[Finding]:
     line, judgement, record = group.line, group.judgement, group.first
     cause = nvrm.caused_by(line.text)
     where = f"GPU {group.pci}" if group.pci else "a GPU that the line does not name"
@@ -244,7 +245,7 @@ def _across_jobs(
     )
 
 
-def _evidence(group: _Group, cause: int | None, owners: Sequence[Mapping[str, str]]) -> Sequence[tuple[str, Any]]:
+def _evidence(group: _XidBurst, cause: int | None, owners: Sequence[Mapping[str, str]]) -> Sequence[tuple[str, Any]]:
     line = group.line
     pods, jobs = ([owner[kind] for owner in owners if kind in owner] for kind in ("pod_uid", "job"))
     return (

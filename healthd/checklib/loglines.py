@@ -7,10 +7,11 @@ wrote a record, not that it chose the words, and a user can have it echo a text 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from typing import Any
+from math import inf
+from typing import Any, Generic, TypeVar
 
 from healthd.checklib.kernel_tables import LineRow, line_rows
 from healthd.checklib.record_text import after_lead, words_of
@@ -60,6 +61,68 @@ class Burst:
             "boot_id": self.first.boot_id,
             "trusted": self.first.trusted,
         }
+
+
+B = TypeVar("B", bound=Burst)
+
+
+class BurstFold(Generic[B]):
+    """The fold of one batch of lines: ``bursts`` by their keys, in the order of their first lines.
+
+    ``clearances``: evidence that faults are over. What it ends starts a new burst: nothing folds across it, which is
+    what the ``era`` in a key is for.
+    """
+
+    def __init__(self) -> None:
+        self.bursts: dict[tuple[object, ...], B] = {}
+        self.clearances: list[Clearance] = []
+
+    def era(self, component: Component, code: str = "") -> int:
+        """How often a fault was over there by now: of this code, or any."""
+        here = (over for over in self.clearances if over.component in (NODE, component))
+        return sum(not code or over.code in ("", code) for over in here)
+
+    def over(self, record: KernelRecord, component: Component, note: str, *, by: ClearsBy, code: str = "") -> None:
+        """Keep what a line says to be over."""
+        note = f"{note}{label(record)}"
+        self.clearances.append(Clearance(by=by, component=component, time=record.time, note=note, code=code))
+
+
+R = TypeVar("R")
+
+
+@dataclass(kw_only=True, slots=True)
+class RowBurst(Burst, Generic[R]):
+    """Lines that fit one row or rule at one place. ``groups``: what the pattern named in the first."""
+
+    row: R
+    component: Component
+    groups: Groups
+
+
+class RowFold(BurstFold[RowBurst[R]]):
+    """The fold of lines that rows or rules fit: a burst for each code and component. Once there are ``most``, what
+    names another component counts for the node."""
+
+    def __init__(self, *, most: float = inf) -> None:
+        super().__init__()
+        self._most = most
+
+    def take(self, record: KernelRecord, row: R, code: str, component: Component, groups: Groups) -> None:
+        """Fold one line in."""
+        era = self.era(component, code) if self.clearances else 0
+        key = (code, component, record.trusted, era)
+        burst = self.bursts.get(key)
+        if burst is None and len(self.bursts) >= self._most:
+            key, component = (code, NODE, record.trusted, era), NODE
+            burst = self.bursts.get(key)
+        if burst is None:
+            burst = self.bursts[key] = RowBurst(row=row, component=component, first=record, groups=groups)
+        burst.add(record)
+
+    def take_end(self, record: KernelRecord, code: str, component: Component) -> None:
+        """Fold in a line that says that it is over."""
+        self.over(record, component, record.text[:LINE_CHARS], by=ClearsBy.LOG_LINE, code=code)
 
 
 def label(record: KernelRecord) -> str:
@@ -116,14 +179,17 @@ def judge_lines(
 
     ``place``: the component of a line, else the row's own. ``more``: evidence beyond what the pattern names.
     """
-    batch = _Batch(check=check, place=place or place_of, more=more or _nothing)
+    fold = RowFold[LineRow]()
     for record in records:
-        batch.take(record)
-    return judged(batch.findings(), clearances=batch.clearances)
-
-
-def _nothing(_record: KernelRecord, _groups: Groups) -> Mapping[str, Any]:
-    return {}
+        if (found := _recognised(check, record.text)) is not None:
+            row, groups = found
+            component = (place or place_of)(row, groups)
+            if row.ends:
+                fold.take_end(record, row.code, component)
+            else:
+                fold.take(record, row, row.code, component, groups)
+    findings = [_finding(burst, more(burst.first, burst.groups) if more else {}) for burst in fold.bursts.values()]
+    return judged(findings, clearances=fold.clearances)
 
 
 def place_of(row: LineRow, groups: Groups) -> Component:
@@ -136,67 +202,26 @@ def place_of(row: LineRow, groups: Groups) -> Component:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(kw_only=True, slots=True)
-class _Group(Burst):
-    row: LineRow
-    component: Component
-    groups: Groups
-
-
-@dataclass(kw_only=True)
-class _Batch:
-    """The fold of one batch. A line that ends a fault starts a new one: nothing folds across it."""
-
-    check: str
-    place: Place
-    more: More
-    clearances: list[Clearance] = field(default_factory=list)
-    _folded: dict[tuple[object, ...], _Group] = field(default_factory=dict)
-
-    def take(self, record: KernelRecord) -> None:
-        """Fold one record in."""
-        found = _recognised(self.check, record.text)
-        if found is None:
-            return
-        row, groups = found
-        component = self.place(row, groups)
-        if row.ends:
-            note = f"{record.text[:LINE_CHARS]}{label(record)}"
-            over = Clearance(by=ClearsBy.LOG_LINE, component=component, time=record.time, note=note, code=row.code)
-            self.clearances.append(over)
-            return
-        era = sum(over.code == row.code and over.component in (NODE, component) for over in self.clearances)
-        key = (row.code, component, record.trusted, era)
-        group = self._folded.get(key)
-        if group is None:
-            group = self._folded[key] = _Group(row=row, component=component, first=record, groups=groups)
-        group.add(record)
-
-    def findings(self) -> Iterator[Finding]:
-        """One finding per group, in the order of their first lines."""
-        for group in self._folded.values():
-            yield self._finding(group)
-
-    def _finding(self, group: _Group) -> Finding:
-        row, record = group.row, group.first
-        evidence = {
-            **group.seen(),
-            **{name: value for name, value in group.groups.items() if value},
-            **self.more(record, group.groups),
-            "why": row.reason,
-            "source": row.source,
-        }
-        return Finding(
-            code=row.code,
-            severity=row.severity,
-            component=group.component,
-            message=f"{row.meaning}{group.times}: {record.text[:200]}{label(record)}",
-            remedy=row.remedy,
-            evidence=evidence,
-            time=record.time,
-            clears_by=row.clears_by,
-            symptom_of=row.symptom_of,
-        )
+def _finding(burst: RowBurst[LineRow], more: Mapping[str, Any]) -> Finding:
+    row, record = burst.row, burst.first
+    evidence = {
+        **burst.seen(),
+        **{name: value for name, value in burst.groups.items() if value},
+        **more,
+        "why": row.reason,
+        "source": row.source,
+    }
+    return Finding(
+        code=row.code,
+        severity=row.severity,
+        component=burst.component,
+        message=f"{row.meaning}{burst.times}: {record.text[:200]}{label(record)}",
+        remedy=row.remedy,
+        evidence=evidence,
+        time=record.time,
+        clears_by=row.clears_by,
+        symptom_of=row.symptom_of,
+    )
 
 
 @lru_cache(maxsize=1024)
