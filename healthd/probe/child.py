@@ -24,7 +24,7 @@ import healthd
 from healthd.probe import wire
 
 REAP_S = 0.3
-"""How long a killed worker may take to be gone before it counts as stuck."""
+"""How long a killed child may take to be gone before it counts as stuck."""
 
 _LAST_WORDS_BYTES = 400
 _STDERR_KEEP_BYTES = 256 * 1024
@@ -39,8 +39,13 @@ class ChildTrouble(Enum):
 
 
 def kill_group(pid: int) -> None:
-    """SIGKILL to the worker's whole process group, which it leads. A group that is gone is what was wanted."""
-    with contextlib.suppress(ProcessLookupError):
+    """SIGKILL to the process group that a child leads. A group that is gone is what was wanted; whether one that
+    may not be signalled (not as root, a set-uid child) has ended, the wait for it tells.
+
+    The number of a group in which anything lives is given to no new process; that of an empty one comes round again
+    only after all others.
+    """
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
 

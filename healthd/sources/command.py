@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
-import signal
 import subprocess
 import threading
 import time
@@ -25,6 +24,7 @@ from typing import IO
 
 from healthd.core.errors import SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.core.node import CommandResult
+from healthd.probe.child import REAP_S, kill_group
 
 LIMIT_BYTES = 4 * 1024 * 1024
 """How much of each of stdout and stderr is kept, unless the caller says otherwise."""
@@ -51,7 +51,6 @@ _OOM = "/proc/self/oom_score_adj"
 _EXPENDABLE = f'{{ read -r adj <{_OOM} && [ "$adj" -lt 0 ] && echo 0 >{_OOM}; }} 2>/dev/null; '
 _BECOME = _EXPENDABLE + 'command -v -- "$1" >/dev/null 2>&1 || { echo "$0: $1: not found" >&2; exit 127; }; exec "$@"'
 _SHELL_SAYS = "healthd-exec"  # $0 of the shell, so that its own complaints can be told from the tool's
-_GRACE_S = 0.3  # for a killed child to die before it is abandoned
 _TICK_S = 0.05  # how soon the end of a child is noticed while a grandchild holds its pipes open, before Linux 5.3
 
 
@@ -96,7 +95,7 @@ def run_command(
     finally:
         died = ended or _kill(child, argv)
         if ended and leave_nothing:
-            _kill_rest(child.pid)
+            kill_group(child.pid)  # what it left there
         for pipe in _pipes(child):
             pipe.close()
     if not ended:
@@ -246,24 +245,12 @@ def _ends_within(child: subprocess.Popen[bytes], left_s: float) -> bool:
 
 def _kill(child: subprocess.Popen[bytes], argv: tuple[str, ...]) -> bool:
     """Kill the child's process group; False if the child lives on, which is then remembered and left alone."""
-    # Already gone, or (not as root) a set-uid child that may not be signalled: either way the wait below tells.
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
-    if _ends_within(child, _GRACE_S):
+    kill_group(child.pid)
+    if _ends_within(child, REAP_S):
         return True
     with _left_lock:
         _left[child.pid] = (Abandoned(pid=child.pid, argv=argv, since_s=time.monotonic()), child)
     return False
-
-
-def _kill_rest(group: int) -> None:
-    """Kill what an ended child has left in its process group.
-
-    The number of a group in which anything lives is given to no new process; that of an empty one comes round again
-    only after all others.
-    """
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGKILL)
 
 
 def _shown(argv: tuple[str, ...]) -> str:

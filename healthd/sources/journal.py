@@ -10,12 +10,10 @@ bytes, UNIT is a field of the service manager's own messages.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
 import select
-import signal
 import subprocess
 import tempfile
 import threading
@@ -29,6 +27,7 @@ from uuid import UUID
 from healthd.core.encodable import encodable
 from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.core.node import KernelRecord
+from healthd.probe.child import kill_group
 from healthd.sources.command import TRUNCATED, find_tool, run_command
 
 _FIELDS = "MESSAGE,PRIORITY,UNIT,_SYSTEMD_UNIT,_UID,_PID,_TRANSPORT,_BOOT_ID"
@@ -277,5 +276,4 @@ def _text(message: Any) -> str:
 
 def _kill(child: subprocess.Popen[bytes]) -> None:
     if child.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
+        kill_group(child.pid)
