@@ -1,10 +1,10 @@
-"""Makes the reference pages from the code, so that they cannot say anything else.
+"""Makes the reference pages from the code, so that they cannot differ from it.
 
     python docs/generate.py            write the pages, and the table of figures in bench/README.md
     python docs/generate.py --check    write nothing; exit 1 and name the pages that are out of date
 
-tests/unit/test_docs.py compares every page with what the code says now. Nothing here adds a fact of its own: what is
-missing on a page is missing in a docstring, a table or a finding code.
+tests/unit/test_docs.py compares every page with the code. Nothing here adds a fact of its own: a fact that a page
+lacks is missing in a docstring, a table or a finding code.
 """
 
 from __future__ import annotations
@@ -57,34 +57,34 @@ NOTE = "<!-- Made by docs/generate.py from {source}. Change that, and run the ge
 
 CHECKS = """# Checks
 
-Every check that this version has. Beside its own settings each one takes `enabled`, `interval_s`, `timeout_s` and
-`optional` (see [config.md](config.md)); each code is listed with what it means in [findings.md](findings.md).
+Every check of this version. Beside its own settings each one takes `enabled`, `interval_s`, `timeout_s` and
+`optional` (see [config.md](config.md)); [findings.md](findings.md) explains each code.
 """
 
 SLURM = f"""# Versions of Slurm
 
 `make test-slurm VERSION=…` runs the live tests on {", ".join(TESTED)}: Debian 12, 13 and testing, each with the
-packages and the Python of its own distribution. healthd asks for no version: it tries, and reads what Slurm answers.
+packages and the Python of its own distribution. healthd compares no versions: it tries, and reads Slurm's answer.
 """
 
-REASONS = """healthd takes none of these texts for an order of a person, whichever user Slurm shows.
+REASONS = """healthd takes none of these texts for an operator's command, whichever user Slurm shows.
 
-- Over a drain of healthd's own such a text is a remark. The case and its slot go on, the trail records the remark, and
-  the release undoes the drain if it stands as it was read.
+- Over a drain of healthd's own such a text is a remark. The remediation and its slot go on, the trail records the
+  remark, and the release undoes the drain if it stands as healthd read it.
 - Behind the reason of a drain of healthd's own (` : Not responding`) it is a remark too.
-- A node that Slurm drained so, and on which a fault calls for a repair, is repaired in `repair` mode, unless
-  `[orchestrator.slurm] adopt_automatic_drains = false`. Else healthd leaves it alone and pages with both facts. A node
-  that is DOWN is always left alone.
-- Any other text is somebody's, also where it holds the id of a case.
+- In `repair` mode healthd repairs a node that Slurm drained so, if a fault there calls for a repair, unless
+  `[orchestrator.slurm] adopt_automatic_drains = false`. Otherwise it leaves the node alone and pages with both facts.
+  It always leaves a node alone that is DOWN.
+- Any other text belongs to a user, also where it holds the id of a remediation.
 """
 
 FINDINGS = """# Findings
 
-*Severity* says whether a job may start now: a node with a critical finding is not fit for one. *Calls for* is the
+*Severity* decides whether a job may start now: a node with a critical finding is not fit for one. *Calls for* is the
 remedy: `reset_gpu`, `reboot_node` and `replace_node` need the node to themselves, so they take it out (mode
 `quarantine` or `repair`); the others never do. *Ends by* is the evidence that closes the fault; for a fault from the
-kernel log, age never does. `healthd explain CODE` prints the same on a node. Which fault classes of other projects
-these codes answer is in [peers.md](peers.md); which states of a node come to which of them, in [faults.md](faults.md).
+kernel log, age never does. `healthd explain CODE` prints the same on a node. [peers.md](peers.md) compares the codes
+with the fault classes of other projects; [faults.md](faults.md) lists the states of a node behind them.
 """
 
 XIDS = """## XIDs
@@ -104,14 +104,14 @@ CONFIG = """# Configuration
 TOML. `/etc/healthd/config.toml`, then `/etc/healthd/conf.d/*.toml` in the order of their names, then environment
 variables; a later source wins key by key. `--config FILE` replaces the files, not the variables. A variable is
 `HEALTHD_` and the key in capitals, with `_` for everything else: `HEALTHD_REMEDIATION_MODE` is `[remediation] mode`,
-`HEALTHD_CHECKS_GPU_COUNT_EXPECTED` is `[checks."gpu.count"] expected`. `HEALTHD_SOCKET` is `[daemon] socket`, and the
-one that clients know too.
+`HEALTHD_CHECKS_GPU_COUNT_EXPECTED` is `[checks."gpu.count"] expected`. `HEALTHD_SOCKET` is `[daemon] socket`, and
+clients read it too.
 
-The daemon reads all of it at its start, and anew at `systemctl reload healthd` (SIGHUP). Unknown keys and wrong values
-stop a start with exit code 78, all of them named; at a reload they change nothing, and the log names them. What only
-the machine can say (a platform that is not there, a folder that takes no file) is exit code 70, and systemd tries
-again. `healthd config show` prints every value and where it comes from; `healthd config validate` marks mistakes on the
-file itself, and with `--here` tries it out as a start would. Editors check and complete it by its JSON Schema: see
+The daemon reads all of it at its start, and again at `systemctl reload healthd` (SIGHUP). Unknown keys and wrong values
+stop a start with exit code 78, which names all of them; at a reload they change nothing, and the log names them. An
+error that only the machine shows (a missing platform, a folder that takes no file) is exit code 70, and systemd tries
+again. `healthd config show` prints every value and its origin; `healthd config validate` marks errors on the file
+itself, and with `--here` tries it out as a start would. Editors check and complete it by its JSON Schema: see
 [a first configuration](../how-to/first-configuration.md).
 """
 
@@ -130,21 +130,21 @@ Options are not abbreviated.
 
 METRICS = """# Metrics
 
-`GET /metrics` on `[daemon] http` (default `127.0.0.1:9809`), in Prometheus text format, made when it is scraped.
-`/healthz` is 200 while the daemon goes round and 503 with the reason when it does not; a sick node is no sick daemon.
-`/verdict` is the JSON of [verdict.md](verdict.md), `/` the status page, `/status` its JSON ([status.md](status.md)):
-both are for this machine only, whatever the address. Nothing on this port can act.
+`GET /metrics` on `[daemon] http` (default `127.0.0.1:9809`), in Prometheus text format, made at the scrape.
+`/healthz` is 200 while the daemon makes progress and 503 with the reason when it does not; a sick node is no sick
+daemon. `/verdict` is the JSON of [verdict.md](verdict.md), `/` the status page, `/status` its JSON
+([status.md](status.md)): both are for this machine only, whatever the address. This port is read-only.
 
-The page is made of what the daemon knows already: a scrape asks neither the machine nor the cluster, and between
-scrapes nothing is computed. `[metrics] textfile` writes the same page for node_exporter's textfile collector.
-[prometheus.md](../how-to/prometheus.md) says how to collect it, [rules.yaml](../../packaging/prometheus/rules.yaml) has
-the rules, and [fleet.json](../../packaging/grafana/fleet.json) and
+A scrape reads the daemon's memory, neither the machine nor the cluster; between scrapes nothing is computed.
+`[metrics] textfile` writes the same page for node_exporter's textfile collector.
+[prometheus.md](../how-to/prometheus.md) describes how to collect it,
+[rules.yaml](../../packaging/prometheus/rules.yaml) has the rules, and [fleet.json](../../packaging/grafana/fleet.json) and
 [node.json](../../packaging/grafana/node.json) are the dashboards.
 
-**How many series.** Labels are names of checks, codes, components of this node and words from fixed lists, never texts.
-No metric has more than 1,000 series on one page; `healthd_metrics_left_out_series` counts what was left out. A
+**How many series.** Labels are names of checks, codes, components of this node and values of fixed lists, never texts.
+No metric has more than 1,000 series on one page; `healthd_metrics_left_out_series` counts the omitted ones. A
 simulated p5.48xlarge with 8 GPUs, 32 EFA devices and Lustre has fewer than 3,000.
-Counters of the daemon's own start anew with it. Counters that a check, an action, a reason or a step labels are there
+Counters of the daemon's own start again with it. Counters that a check, an action, a reason or a step labels are there
 from the start, at 0; a code of a family, such as an XID, is there from its first fault on.
 """
 
@@ -152,13 +152,13 @@ CONTROLLER_METRICS = """## healthd controller
 
 `GET /metrics` on `[controller] http` (default `127.0.0.1:9810`), and `/healthz`. Beside these it has, under the same
 names as a daemon: `healthd_start_time_seconds`, `healthd_store_failing`, `healthd_notifications_total`,
-`healthd_notifications_undelivered`, `healthd_metrics_left_out_series`, and of the budget what it knows: on Slurm how
-many nodes are out (how many may be is in the nodes' own configuration), on Kubernetes all of it. No label names a
-node: how it stands with each, `healthd controller --status` says. All but `healthd_controller_info` start anew with
+`healthd_notifications_undelivered`, `healthd_metrics_left_out_series`, and its part of the budget: on Slurm how
+many nodes are out (the limit is in the nodes' own configuration), on Kubernetes all of it. No label names a
+node: `healthd controller --status` lists the nodes. All but `healthd_controller_info` start again with
 the process.
 
-`state` is `waits` (asked for, not begun), `repair` (its platform was asked), `done`, `refused`, `silent` (it did not
-come back from its reboot), `left_alone` or `other` (a drain, or what does not fit together). `to` is `slurm`,
+`state` is `waits` (requested, not begun), `repair` (its platform got the request), `done`, `refused`, `silent` (it did
+not come back from its reboot), `left_alone` or `other` (a drain, or an inconsistent record). `to` is `slurm`,
 `kubernetes` or `aws`; `request` is a client of Slurm, a verb and a kind, or an operation of
 [aws-calls.md](aws-calls.md); `result` is `ok`, `busy`, `denied`, `refused`, `unknown`, and of Kubernetes also
 `missing`, `conflict`, `disrupting` (a PodDisruptionBudget) and `ending`.
@@ -167,58 +167,56 @@ come back from its reboot), `left_alone` or `other` (a drain, or what does not f
 READINGS = """## Readings
 
 Every number that a check read, labelled with its `component`. A reading is there only where its check found the
-hardware. Units are base units: seconds, bytes, hertz, watts, degrees Celsius. Counters are as the hardware has them:
-they start anew with a driver load, a GPU reset or a boot, as each does.
+hardware. Units are base units: seconds, bytes, hertz, watts, degrees Celsius. Counters are those of the hardware:
+they start again with a driver load, a GPU reset or a boot, as each does.
 """
 
 POLICY = """# Policy
 
-What is done about which fault: rules in their order, of which the first that matches decides. A site's own are
+A policy is a list of rules for faults, in order; the first match decides. A site's own rules are
 `[[policy.rule]]` of its [configuration](config.md#policy), in front of a shipped policy. A policy's own file, for
-`--policy FILE` of `healthd policy` and `healthd replay`, has a `title` and `[[rule]]` with the same keys; unknown keys
-are refused, and `name`, `codes`, `reason` and `source` must be there. [policy.schema.json](policy.schema.json) says
-the same to editors: `#:schema ./policy.schema.json` in a file's first line is where they look for it. How to write one
-is [a page of its own](../how-to/write-a-policy.md).
+`--policy FILE` of `healthd policy` and `healthd replay`, has a `title` and `[[rule]]` with the same keys. healthd
+refuses unknown keys; `name`, `codes`, `reason` and `source` are required. [policy.schema.json](policy.schema.json) is
+the same for editors, which find it by `#:schema ./policy.schema.json` in a file's first line.
+[Write a policy](../how-to/write-a-policy.md) is the guide.
 
 ## A rule
 """
 
 RUNGS = """## Rungs of a ladder
 
-From small to large. A ladder goes up; `ask_human` stands alone. Behind the last rung a person is asked anyway.
+From small to large. A ladder goes up; `ask_human` stands alone. After the last rung healthd pages in any case.
 """
 
 SHIPPED = """## Shipped policies
 
-`[policy] use` names one. Behind its last rule stands the finding's own remedy, then what is larger.
+`[policy] use` names one. After its last rule come the finding's own remedy, then the larger ones.
 """
 
 PEERS = """# What others detect
 
-Every fault class that another project detects, with the codes of healthd that see it, or why there is none. As of
+Every fault class that another project detects, with healthd's codes for it, or why there is none. As of
 2026-11, from those projects' code and documentation. Codes are explained in [findings.md](findings.md).
 """
 
 FAULTS = """# The fault matrix
 
-{cases} states of a node that the {checks} checks tell apart, and what healthd makes of each. In `tests/faults` each
-of them is made to happen to a whole node that is well (a p5.48xlarge, unless the state says otherwise), through the
-code that a daemon runs: all checks look, not only the one that is meant. What they find must be exactly what stands
-here, folded into one diagnosis; what stands under *beside it* is a symptom of that. `make test TESTS=tests/faults`
-plays the matrix and prints it.
+{cases} states of a node that the {checks} checks distinguish, and healthd's diagnosis of each. `tests/faults` brings
+about each of them on a whole healthy node (a p5.48xlarge, unless the state names another), through the daemon's own
+code: all checks run, not only the one under test. Their findings must be exactly those listed here, folded into one
+diagnosis; *beside it* lists its symptoms. `make test TESTS=tests/faults` plays the matrix and prints it.
 
-*Made by* says what stands in for the fault. GPUs are called by their index.
+*Made by* names the stand-in for the fault. GPUs have their index as name.
 
 *Unproven on hardware*: nothing here has run on an NVIDIA GPU, an NVSwitch, an EFA device, a Nitro disk or a Lustre
-client. What is taken from documentation or source code only says what would prove it. Such a state is a warning that
-takes no node out, unless a published source is certain of it; those are listed at the end. healthd ships in mode
-`observe`, in which nothing takes a node out. A line of the kernel log that is published as it was seen in the field is
-proof of itself.
+client. A state from documentation or source code only has the proof that it needs. Such a state is a warning that
+takes no node out, unless a published source is certain of it; the end of the page lists those. healthd ships in mode
+`observe`, in which nothing takes a node out. A published line of the kernel log from the field is its own proof.
 """
 
 CERTAINTIES = """## Unproven, and acted on
 
-What keeps jobs off or takes a node out although no hardware has proven it here, and the source that is certain of it.
+Codes that keep jobs off or take a node out without proof on hardware here, and the source that is certain of each.
 XIDs, SXids and other kernel lines have theirs in their tables: [findings.md](findings.md) and `healthd explain CODE`.
 """
 
@@ -228,9 +226,9 @@ NOWHERE = """## Declared, and arranged nowhere
 
 AWS_CALLS = """# Calls to AWS
 
-Every call to AWS that healthd can make; a call that is not in this table is refused before it is sent. None of them
-shrinks a group of nodes. *node*: by the daemon on the node itself. *controller*: by healthd's controller for all nodes,
-so that nodes need no rights at all; on HyperPod a node needs none either, with `how = "scontrol"`.
+Every call to AWS that healthd can make; it refuses any other before sending it. None of them shrinks a group of
+nodes. *node*: by the daemon on the node itself. *controller*: by healthd's controller for all nodes, so that nodes
+need no rights at all; on HyperPod a node needs none either, with `how = "scontrol"`.
 """
 
 AWS_ERRORS = """## Errors
@@ -242,17 +240,17 @@ been applied, so it is not sent a second time, and its effect is looked for. A q
 
 IAM = """## Policies
 
-`packaging/iam` has the least that each platform and way needs, made from this table. Fill in `PARTITION` (`aws`),
+`packaging/iam` has the minimum for each platform and way, made from this table. Fill in `PARTITION` (`aws`),
 `REGION`, `ACCOUNT` and `CLUSTER_ID`, and tag the instances and Auto Scaling groups that healthd may act on with
 `{tag}` = `true`. IAM cannot limit a node of HyperPod, or of an Auto Scaling group, to itself: a role that may replace
 one may replace all of them, so prefer the controller there. The policies were not tried on AWS; `--dry-run` asks EC2.
 """
 
-ASKING = ("`ask_human`", "nothing is tried: the node stays out until the fault is over, or a person orders its release")
+ASKING = ("`ask_human`", "no repair: the node stays out until the fault is over, or until you run `healthd release`")
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
 PEERS_BEGIN, PEERS_END = "<!-- peers: begin -->\n", "<!-- peers: end -->\n"
 BESIDES = "Besides detection"
-# Those of docs/peers.toml that run on the nodes of a GPU cluster and may be taken in healthd's place.
+# Those of docs/peers.toml that run on the nodes of a GPU cluster and may replace healthd.
 COMPARED = ("gpud", "NVS", "gcm", "NMA", "HMA", "NPD", "NHC")
 AIMS = ("aim_", "least_")
 # Which figure an aim is about, where its name alone does not say.
@@ -487,15 +485,15 @@ def exit_codes() -> str:
         (
             EXIT_CODE[Verdict.CRITICAL],
             (
-                "`check`: critical. `hook prolog`: not fit, and our drain stands. An order: refused. "
+                "`check`: critical. `hook prolog`: not fit, and healthd's drain stands. A command: refused. "
                 "`drill`: a link is missing. `doctor`: something is missing. `demo`: it failed. "
-                "`controller --status`: a person is needed"
+                "`controller --status`: an operator is needed"
             ),
         ),
         (
             EXIT_CODE[Verdict.UNKNOWN],
             (
-                "`check`: unknown. `status`: no daemon answers. `doctor`: it could not be told. `drill`: refused. "
+                "`check`: unknown. `status`: no daemon answers. `doctor`: undecided. `drill`: refused. "
                 "`controller --status`: none leads"
             ),
         ),
@@ -602,7 +600,7 @@ def readings() -> list[tuple[str, str, str]]:
 
 
 def metric_name(reading: Reading) -> str:
-    """What the page calls it."""
+    """Its name on the page."""
     return metric_of(reading.name)[0] + ("_total" if reading.kind is ReadingKind.COUNTER else "")
 
 
@@ -611,14 +609,14 @@ def metric_name(reading: Reading) -> str:
 
 
 def slurm_page() -> str:
-    """What differs between versions of Slurm, and what Slurm writes into a reason by itself."""
-    parts = [NOTE.format(source="remediation/orchestrators/slurm/versions.py and reasons.py"), SLURM]
+    """Differences between versions of Slurm, and the reasons that Slurm writes by itself."""
+    parts = [NOTE.format(source="remediation/slurm_versions.py and slurm_reasons.py"), SLURM]
     rows = [(row.name, _versions(row), row.what, row.before or "-", row.source) for row in DIFFERENCES]
     parts += ["## What differs", "", table(("behaviour", "in", "what it does", "elsewhere", "seen"), rows), ""]
     texts = [(f"`{row.printed}`", row.when) for row in AUTOMATIC]
     parts += ["## Reasons that Slurm writes by itself", "", REASONS, table(("text", "when"), texts), ""]
     words = ", ".join(f"`{word}`" for word in REBOOTS)
-    parts += [f"Slurm also appends {words}. Somebody ordered that reboot: the node counts as theirs.", ""]
+    parts += [f"Slurm also appends {words}. A user requested that reboot: the node counts as theirs.", ""]
     return "\n".join(parts)
 
 
@@ -784,7 +782,7 @@ def between(path: Path, begin: str, end: str, made: str) -> str:
 
 
 def results() -> list[dict[str, Any]]:
-    """What the benchmarks wrote down last, in the order of their names."""
+    """The last records of the benchmarks, in the order of their names."""
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "bench/results").glob("*.json"))]
 
 
@@ -854,7 +852,7 @@ def unindented(text: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the pages, or say which are out of date."""
+    """Write the pages, or name those that are out of date."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a page is out of date")
     check = parser.parse_args(arguments).check
