@@ -138,8 +138,8 @@ daemon. `/verdict` is the JSON of [verdict.md](verdict.md), `/` the status page,
 A scrape reads the daemon's memory, neither the machine nor the cluster; between scrapes nothing is computed.
 `[metrics] textfile` writes the same page for node_exporter's textfile collector.
 [prometheus.md](../how-to/prometheus.md) describes how to collect it,
-[rules.yaml](../../packaging/prometheus/rules.yaml) has the rules, and [fleet.json](../../packaging/grafana/fleet.json) and
-[node.json](../../packaging/grafana/node.json) are the dashboards.
+[rules.yaml](../../packaging/prometheus/rules.yaml) has the rules, and
+[fleet.json](../../packaging/grafana/fleet.json) and [node.json](../../packaging/grafana/node.json) are the dashboards.
 
 **How many series.** Labels are names of checks, codes, components of this node and values of fixed lists, never texts.
 No metric has more than 1,000 series on one page; `healthd_metrics_left_out_series` counts the omitted ones. A

@@ -1,4 +1,4 @@
-"""Writes the recording in the README anew: what `healthd demo` prints, shortened.
+"""Writes the recording in the README again: the output of `healthd demo`, shortened.
 
     python docs/record.py            run the demo, which takes a quarter of a minute, and write
     python docs/record.py --check    write nothing; exit 1 if the README shows something else
@@ -37,7 +37,7 @@ _OF_THIS_RUN = (
 
 
 def shortened(output: str) -> str:
-    """What the README shows of a run."""
+    """The excerpt of a run for the README."""
     return "\n".join(_lines(output)) + "\n"
 
 
@@ -64,7 +64,7 @@ def comparable(recording: str) -> list[str]:
 
 
 def recorded() -> str:
-    """What the README shows now."""
+    """The present recording in the README."""
     _, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
     inside, _, _ = rest.partition(END)
     return inside.strip().removeprefix("```text\n").removesuffix("```")

@@ -1,4 +1,4 @@
-"""Writes anew what docs/how-to/kubernetes.md shows of kubectl, as a real API server and the real kubectl print it.
+"""Writes the kubectl output in docs/how-to/kubernetes.md again, from a real API server and the real kubectl.
 
     python docs/record_kubectl.py            start etcd and an API server, lay a fleet out, and write
     python docs/record_kubectl.py --check    write nothing; exit 1 if the page shows something else
@@ -35,7 +35,7 @@ def comparable(text: str) -> list[list[str]]:
 
 
 def shown(page: str, title: str) -> str:
-    """What the page shows in the block of this title. Raises ValueError where there is none."""
+    """The text of the block with this title. Raises ValueError where there is none."""
     found = re.search(_block(title), page, re.DOTALL)
     if found is None:
         raise ValueError(f"{PAGE}: no block ```text {title}")
@@ -51,7 +51,7 @@ def with_shown(page: str, printed: Mapping[str, str]) -> str:
 
 
 def printed() -> dict[str, str]:
-    """What kubectl prints of the fleet, by the titles of the blocks."""
+    """The output of kubectl for the fleet, by the titles of the blocks."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="healthd-docs-")))
         plane = stack.enter_context(ControlPlane())

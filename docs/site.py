@@ -5,7 +5,7 @@
 
 The site has the paths of the repository, so that a link means the same in both: what is built is a copy of the pages
 and of each file that one of them leads to. What it looks like, and its table of contents, is in docs/mkdocs.yml.
-Nothing of it is fetched from elsewhere, neither here nor by whoever reads it.
+Nothing of it is fetched from elsewhere, neither here nor in a browser.
 """
 
 from __future__ import annotations

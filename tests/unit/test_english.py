@@ -27,11 +27,14 @@ PAGES_CHECKED: tuple[str, ...] = (
     "docs/reference/glossary.md",
     "docs/reference/status.md",
     "docs/reference/verdict.md",
+    "docs/reference/aws-calls.md",
+    "docs/reference/peers.md",
+    "bench/README.md",
     "packaging/**/*.md",
     "packaging/**/NOTES.txt",
 )
-"""Globs below the root. The other reference pages are made from docstrings: see `CODE_CHECKED`."""
-CODE_CHECKED: tuple[str, ...] = ()
+"""Globs below the root. The reference pages that are missing here are made from docstrings: see `CODE_CHECKED`."""
+CODE_CHECKED: tuple[str, ...] = ("docs/generate.py", "docs/record_kubectl.py", "docs/screenshots.py", "docs/site.py")
 """Globs of Python files whose docstrings and string constants are clean, such as ``checks/*.py``."""
 
 
