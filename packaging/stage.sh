@@ -51,8 +51,8 @@ sed -i "1s|^#!.*|#!/opt/healthd/bin/python|" "$venv/bin/healthd"
 sed -i "/^command = /d" "$venv/pyvenv.cfg"
 rm -f "$venv/.gitignore" # Python 3.13 leaves one
 
-# Bytecode that is never compared with its source: what a package manager put there does not change, each start saves
-# the look, and nobody but the package manager writes below /opt/healthd.
+# Bytecode that is never compared with its source: a package manager's files do not change, each start saves the
+# comparison, and only the package manager writes below /opt/healthd.
 "$venv/bin/python" -m compileall -q -j 0 -s "$dest" --invalidation-mode unchecked-hash "$venv/lib"
 if grep -rlF "$dest" "$venv" >&2; then
     echo "packaging/stage.sh: the files above still name $dest, which is not there once installed" >&2

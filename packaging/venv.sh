@@ -41,7 +41,7 @@ need_ensurepip() {
 make_venv() {
     python=$(find_python)
     need_ensurepip "$python"
-    # A folder copied from elsewhere, or whose Python is gone, is made anew.
+    # A folder copied from elsewhere, or whose Python is gone, is made again.
     here=$(.venv/bin/python -c 'import sys; print(sys.prefix)' 2>/dev/null || true)
     if [ "$here" != "$PWD/.venv" ] || ! fits .venv/bin/python; then
         rm -rf .venv

@@ -43,7 +43,7 @@ Description: Node health checks and remediation for GPU clusters on AWS
  One daemon per GPU node. It reads the machine, says what is wrong in the words of the hardware's vendor, decides what
  that calls for, and does it through the cluster that is already there: Slurm or Kubernetes, HyperPod or EC2.
  .
- Installed and not configured it only looks: nothing in a cluster is changed until its configuration says so.
+ Without configuration healthd only observes: it changes nothing in a cluster until its configuration allows it.
 CONTROL
 (cd "$tree" && find . -path ./DEBIAN -prune -o -type f -printf '%P\0' | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
 

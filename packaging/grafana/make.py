@@ -214,8 +214,8 @@ NODE: Rows = {
         ),
     ),
     "healthd": (
-        panel("Refusals", ("{{reason}}", "healthd_refusals_total"), note="Why nothing, or less, was done."),
-        panel("Step of the open case", ("{{step}}", "healthd_case_step")),
+        panel("Refusals", ("{{reason}}", "healthd_refusals_total"), note="Why healthd did nothing, or less."),
+        panel("Step of the open remediation", ("{{step}}", "healthd_case_step")),
         panel(
             "Steps: how long they took",
             ("{{step}}", "healthd_step_duration_seconds_sum / (healthd_step_duration_seconds_count > 0)"),
@@ -286,7 +286,7 @@ FLEET: Rows = {
         panel(
             "Refusals",
             ("{{reason}}", "sum by (reason) (increase(healthd_refusals_total[R]))"),
-            note="Why nothing, or less, was done.",
+            note="Why healthd did nothing, or less.",
         ),
         panel("Nodes under repair, by step", ("{{step}}", "sum by (step) (healthd_case_step)")),
         panel(
@@ -308,7 +308,7 @@ FLEET: Rows = {
         panel(
             "Nodes at the controller",
             ("{{state}}", "sum by (state) (healthd_controller_nodes)"),
-            ("a person is needed", "sum(healthd_controller_person_needed)"),
+            ("an operator is needed", "sum(healthd_controller_person_needed)"),
         ),
         panel(
             "What became of requests",
@@ -316,9 +316,9 @@ FLEET: Rows = {
             ("refused: {{reason}}", "sum by (reason) (increase(healthd_controller_refusals_total[R]))"),
         ),
         panel(
-            "Since a round succeeded",
+            "Since a sync succeeded",
             ("{{instance}}", "healthd_controller_last_success_seconds"),
-            ("a round, on average", _PER_ROUND),
+            ("a sync, on average", _PER_ROUND),
             unit="s",
         ),
         panel("Reboots and replacements: how long they take", ("{{step}}", _PER_ACT), unit="s"),

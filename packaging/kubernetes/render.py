@@ -96,7 +96,7 @@ def static(program: str) -> str:
 
 
 def uninstall(program: str) -> str:
-    """What the chart does before it is deleted, as one file: it lets every node in."""
+    """The chart's hook before its deletion, as one file: it returns every node to service."""
     return NOTE + _rendered(program, "--show-only", "templates/uninstall.yaml")
 
 
@@ -144,7 +144,7 @@ def config_definitions() -> Schema:
 
 
 def _value(part: Schema) -> Schema:
-    """A null takes away what the chart sets. What is a list of tables with names in a file is a table of them here."""
+    """A null removes a setting of the chart. A list of tables with names in a file is a table of them here."""
     match part:
         case {"$ref": _}:
             return part

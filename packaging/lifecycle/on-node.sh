@@ -9,8 +9,8 @@
 #
 # Head, controller and login nodes are passed over. Run as root; running it again is an upgrade.
 #
-# Never fails: both platforms take a script that fails for a node that failed, and replace it, again and again. What went
-# wrong is in syslog (healthd-setup) and on stderr. --required makes it fail.
+# Never fails: both platforms take a script that fails for a node that failed, and replace it, again and again. Errors go
+# to syslog (healthd-setup) and to stderr. --required makes it fail.
 # HEALTHD_ROOT is a folder to work in instead of /, for the test of this script.
 set -u
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -103,7 +103,7 @@ if test -n "$config"; then
     install -D -m 644 "$config" "$root/etc/healthd/config.toml" ||
         give_up "$root/etc/healthd/config.toml cannot be written"
 elif ! test -e "$root/etc/healthd/config.toml"; then
-    healthd init >&2 || say "healthd init wrote no configuration; healthd runs with its defaults, and only looks"
+    healthd init >&2 || say "healthd init wrote no configuration; healthd runs with its defaults, and only observes"
 fi
 healthd config validate >&2 || give_up "$root/etc/healthd/config.toml is not valid"
 systemctl enable healthd.service >&2 || give_up "healthd.service cannot be enabled"

@@ -28,8 +28,8 @@ case "$code:$newline$said" in
     ;;
 esac
 
-# Slurm 22.05 shows a Prolog's output to nobody but slurmd's log. The owner hears of it in two other ways: srun and
-# salloc print the notice; for a batch job the text stands in `scontrol show job`, as AdminComment, also once requeued.
+# Slurm 22.05 writes a Prolog's output to slurmd's log alone. The owner gets it in two other ways: srun and salloc print
+# the notice; for a batch job the text is in `scontrol show job`, as AdminComment, also once requeued.
 printf '%s\n' "$said"
 words=${said#*"print "}
 timeout -k 1 2 scontrol notify "${SLURM_JOB_ID:-0}" "$words" >/dev/null 2>&1

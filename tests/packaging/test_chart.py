@@ -812,7 +812,7 @@ def test_evictions_by_taint_need_no_second_switch() -> None:
             {"config": {"provisioner": {"kind": "local"}}, "profile": "restricted"},
             "name another kind",
         ),
-        ({"config": {"orchestrator": {"kubernetes": {"device_plugin": "app=x"}}}}, "nobody restarts the plugin"),
+        ({"config": {"orchestrator": {"kubernetes": {"device_plugin": "app=x"}}}}, "no controller restarts the plugin"),
         ({"image": {"repository": ""}}, "image.repository is not set"),
         ({"config": {"controller": {"drain": DRAIN}}}, "controller.drain.10-llm evicts, without controller.enabled"),
         (

@@ -1,7 +1,7 @@
 """The prose of the project keeps to the field's words: a list of banned phrases, over pages and shipped texts.
 
 `BANNED` is the list: what to say instead, and regular expressions that hit the private use of a word and not ordinary
-English. healthd's own words are in docs/reference/glossary.md. `PAGES_CHECKED` and `CODE_CHECKED` are searched; add a
+English. healthd's own words are in docs/reference/glossary.md. The globs of the three `…_CHECKED` are searched; add a
 package to `CODE_CHECKED` once its docstrings and messages are clean.
 """
 
@@ -34,6 +34,16 @@ PAGES_CHECKED: tuple[str, ...] = (
     "packaging/**/NOTES.txt",
 )
 """Globs below the root. The reference pages that are missing here are made from docstrings: see `CODE_CHECKED`."""
+SHIPPED_CHECKED: tuple[str, ...] = (
+    "packaging/**/*.yaml",
+    "packaging/**/*.tpl",
+    "packaging/**/*.sh",
+    "packaging/**/*.service",
+    "packaging/container/Dockerfile",
+    "packaging/deb/*",
+    "packaging/rpm/*.spec",
+)
+"""Globs of shipped files. The whole text is searched: comments, messages of policies, texts of alerts."""
 CODE_CHECKED: tuple[str, ...] = ("docs/generate.py", "docs/record_kubectl.py", "docs/screenshots.py", "docs/site.py")
 """Globs of Python files whose docstrings and string constants are clean, such as ``checks/*.py``."""
 
@@ -125,6 +135,11 @@ def prose_of(path: Path) -> Passage:
     return Passage(path=shown(path), line=1, text=kept)
 
 
+def text_of(path: Path) -> Passage:
+    """A shipped file as it is: its comments and texts are for people, and its code has no banned phrase."""
+    return Passage(path=shown(path), line=1, text=path.read_text(encoding="utf-8"))
+
+
 def strings_of(path: Path) -> Iterator[Passage]:
     """Docstrings, docstrings of fields, messages and help: each string constant of a module that has a blank in it."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -155,6 +170,13 @@ def test_a_page_uses_the_fields_words(path: Path) -> None:
     assert not found, "\n".join(["banned words:", *found])
 
 
+@pytest.mark.parametrize("path", matching(SHIPPED_CHECKED), ids=shown)
+def test_a_shipped_file_uses_the_fields_words(path: Path) -> None:
+    """No comment, message or alert in packaging/ has a banned phrase."""
+    found = hits(text_of(path))
+    assert not found, "\n".join(["banned words:", *found])
+
+
 def test_the_code_uses_the_fields_words() -> None:
     """No docstring, message or help text of the packages in CODE_CHECKED has a banned phrase."""
     found = [line for path in matching(CODE_CHECKED) for passage in strings_of(path) for line in hits(passage)]
@@ -163,7 +185,7 @@ def test_the_code_uses_the_fields_words() -> None:
 
 def test_every_glob_finds_a_file() -> None:
     """A folder that is renamed does not drop out of the search."""
-    assert [glob for glob in (*PAGES_CHECKED, *CODE_CHECKED) if not matching((glob,))] == []
+    assert [glob for glob in (*PAGES_CHECKED, *SHIPPED_CHECKED, *CODE_CHECKED) if not matching((glob,))] == []
 
 
 @pytest.mark.parametrize(

@@ -1152,12 +1152,12 @@ def test_an_agent_writes_what_a_dozen_others_wrote_before_it(
 
 OF_A_PERSON: tuple[tuple[Any, Any, str], ...] = (
     # what a person did to the node; what the agent tries over it; what the server says
-    ({"spec": {"unschedulable": True}}, {"spec": {"unschedulable": None}}, "lift a cordon that somebody else set"),
-    ({"spec": {"taints": [OURS]}}, {"spec": {"taints": []}}, "a taint healthd.io/unhealthy that somebody else set"),
+    ({"spec": {"unschedulable": True}}, {"spec": {"unschedulable": None}}, "lift a cordon that it did not set"),
+    ({"spec": {"taints": [OURS]}}, {"spec": {"taints": []}}, "a taint healthd.io/unhealthy that it did not set"),
     (
         {"spec": {"taints": [OURS]}},
         {"spec": {"taints": [{**OURS, "value": "mine"}]}},
-        "a taint healthd.io/unhealthy that somebody else set",
+        "a taint healthd.io/unhealthy that it did not set",
     ),
     (
         {"spec": {"taints": [OURS]}},

@@ -1,5 +1,5 @@
 {{/*
-What the chart sets in healthd's configuration, because a container is no host. Values under `config` win.
+The chart's settings in healthd's configuration, because a container is no host. Values under `config` win.
 */}}
 {{- define "healthd.chartConfig" -}}
 orchestrator:
@@ -14,7 +14,7 @@ budget:
 {{- end }}
 remediation:
   mode: {{ .Values.mode }}
-  # On the host's disk, where a person on the node can make it.
+  # On the host's disk, where an operator on the node can make it.
   opt_out_file: /var/lib/healthd/opt-out
   {{- if ne .Values.profile "full" }}
   # Neither the devices nor the processes that hold them are this container's.

@@ -100,8 +100,8 @@ volumes:
 {{- end }}
 
 {{/*
-What an agent may write that its platform takes for an order: that of the provisioner that any part of the configuration
-names, and what `policies` adds or takes away.
+The requests to its platform that an agent may write: those of the provisioner that any part of the configuration names,
+and those that `policies` adds or removes.
 */}}
 {{- define "healthd.platformLabels" -}}
 {{- $found := dict -}}
@@ -169,7 +169,7 @@ is why none can.
 {{- dict "selector" (ternary (join "," $parts) "" (empty $problem)) "problem" $problem | toYaml -}}
 {{- end }}
 
-{{/* What cannot be right is refused before anything is installed. */}}
+{{/* Refuses invalid values before anything is installed. */}}
 {{- define "healthd.refuse" -}}
 {{- if semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version }}
 {{- fail (printf "this is Kubernetes %s, and healthd needs 1.30 or newer: from there on the API server keeps each agent to its own node and the fleet to its budget, by admission policies, without which one agent's token could take every node out" .Capabilities.KubeVersion.Version) }}
@@ -182,7 +182,7 @@ is why none can.
 {{- fail "provisioner.kind: local with profile: restricted: that profile cannot ask systemd for a reboot; name another kind, or profile: full" }}
 {{- end }}
 {{- if and $config.orchestrator.kubernetes.device_plugin (not .Values.controller.enabled) }}
-{{- fail "config.orchestrator.kubernetes.device_plugin without controller.enabled: agents would ask, and nobody restarts the plugin" }}
+{{- fail "config.orchestrator.kubernetes.device_plugin without controller.enabled: agents would ask, and no controller restarts the plugin" }}
 {{- end }}
 {{- $all := include "healthd.overlay" (list $config .Values.controller.config) | fromYaml }}
 {{- range $name, $rule := ($all.controller | default dict).drain }}
