@@ -18,6 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES_CHECKED: tuple[str, ...] = (
     "README.md",
+    "CHANGELOG.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
     "docs/tutorial/*.md",
@@ -111,6 +112,7 @@ EXPRESSIONS += [
         "a noun as the subject: the node, the operator, the fault",
     )
 ]
+RELEASED = re.compile(r"^## (?!Unreleased).*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)
 NOT_PROSE = re.compile(
     r"^( *)```.*?^\1```$"  # a fenced block
     r"|<!--.*?-->|`[^`]*`|\]\([^)\s]*\)|https?://\S+"  # a comment, code, the target of a link, an address
@@ -129,10 +131,15 @@ class Passage:
 
 
 def prose_of(path: Path) -> Passage:
-    """A page without code, comments, link targets and addresses."""
+    """A page without code, comments, link targets and addresses; of the changelog, what is not released yet."""
     text = path.read_text(encoding="utf-8")
-    kept = NOT_PROSE.sub(lambda found: re.sub(r"[^\n]", "\0", found[0]), text)
-    return Passage(path=shown(path), line=1, text=kept)
+    if path.name == "CHANGELOG.md":
+        text = RELEASED.sub(blanked, text)
+    return Passage(path=shown(path), line=1, text=NOT_PROSE.sub(blanked, text))
+
+
+def blanked(found: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", "\0", found[0])
 
 
 def text_of(path: Path) -> Passage:
@@ -144,7 +151,7 @@ def strings_of(path: Path) -> Iterator[Passage]:
     """Docstrings, docstrings of fields, messages and help: each string constant of a module that has a blank in it."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
-            text = re.sub(r"``?[^`]*``?", lambda found: re.sub(r"[^\n]", "\0", found[0]), node.value)
+            text = re.sub(r"``?[^`]*``?", blanked, node.value)
             yield Passage(path=shown(path), line=node.lineno, text=text)
 
 
@@ -240,6 +247,13 @@ def test_a_hit_names_file_line_word_and_remedy(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# Title\n\n`anew` [x](anew.md)\n\n```text\nanew\n```\n\nIt begins\nanew.\n", encoding="utf-8")
     assert hits(prose_of(page)) == ["page.md:10: 'anew': say again"]
+
+
+def test_released_history_is_not_searched(tmp_path: Path) -> None:
+    """Of the changelog, the sections that are not released yet count."""
+    page = tmp_path / "CHANGELOG.md"
+    page.write_text("## Unreleased: b\n\nanew\n\n## 0.1.0\n\nanew\n\n## Unreleased: a\n\nanew\n", encoding="utf-8")
+    assert hits(prose_of(page)) == ["CHANGELOG.md:3: 'anew': say again", "CHANGELOG.md:11: 'anew': say again"]
 
 
 def test_strings_of_code_are_searched(tmp_path: Path) -> None:
