@@ -23,7 +23,7 @@ FOLDER = Path(__file__).resolve().parent
 _WIDE, _HIGH = 24, 8
 GREEN, YELLOW, PURPLE, RED = "green", "yellow", "purple", "red"
 HEALTH = ((0, "ok", GREEN), (1, "warning", YELLOW), (2, "unknown", PURPLE), (3, "critical", RED))
-"""What the values of healthd_component_health mean, and their colours."""
+"""The meanings of the values of healthd_component_health, and their colours."""
 VERDICTS = {"ok": GREEN, "warning": YELLOW, "unknown": PURPLE, "critical": RED}
 
 
