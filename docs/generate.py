@@ -610,7 +610,7 @@ def metric_name(reading: Reading) -> str:
 
 def slurm_page() -> str:
     """Differences between versions of Slurm, and the reasons that Slurm writes by itself."""
-    parts = [NOTE.format(source="remediation/slurm_versions.py and slurm_reasons.py"), SLURM]
+    parts = [NOTE.format(source="remediation/orchestrators/slurm/versions.py and reasons.py"), SLURM]
     rows = [(row.name, _versions(row), row.what, row.before or "-", row.source) for row in DIFFERENCES]
     parts += ["## What differs", "", table(("behaviour", "in", "what it does", "elsewhere", "seen"), rows), ""]
     texts = [(f"`{row.printed}`", row.when) for row in AUTOMATIC]

@@ -1,1 +1,1 @@
-"""Deciding and acting: policy, budget and playbook are pure; the engine and its back ends do the I/O."""
+"""Deciding and acting: `decide` is pure; the engine, the controller and their back ends do the I/O."""
