@@ -38,7 +38,7 @@ LOW = FindingCode(code="host.filesystem.low", severity=_WARNING, remedy=Remedy.W
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostFilesystemsSettings:
+class FsSettings:
     """Which file systems ``host.filesystems`` looks at, and when they are short of room."""
 
     writable: tuple[str, ...] = ("/",)
@@ -60,10 +60,8 @@ class HostFilesystemsSettings:
     written there. What is kept for root (5 % by default on ext4) is part of it: no user can fill that."""
 
 
-@check(
-    "host.filesystems", settings=HostFilesystemsSettings, codes=(READ_ONLY, NOT_WRITABLE, ERRORS, FULL, FULL_DATA, LOW)
-)
-def host_filesystems(node: Node, settings: HostFilesystemsSettings) -> Result:
+@check("host.filesystems", settings=FsSettings, codes=(READ_ONLY, NOT_WRITABLE, ERRORS, FULL, FULL_DATA, LOW))
+def host_filesystems(node: Node, settings: FsSettings) -> Result:
     """The node's own disks take writes and have room.
 
     After an error, newer kernels keep ``rw`` in the options and add ``emergency_ro``; older ones show ``ro`` and count
@@ -95,7 +93,7 @@ def host_filesystems(node: Node, settings: HostFilesystemsSettings) -> Result:
     return judged(findings, readings, gaps=gaps)
 
 
-def _local(table: tuple[Mount, ...], settings: HostFilesystemsSettings) -> tuple[Mount, ...]:
+def _local(table: tuple[Mount, ...], settings: FsSettings) -> tuple[Mount, ...]:
     """One mount for each disk: where it must be writable, else the shortest path. A later mount covers one before."""
     visible = {mount.point: mount for mount in table}.values()
     ours = [mount for mount in visible if mount.fstype in _LOCAL_TYPES and not _below(mount.point, settings.ignore)]
@@ -103,7 +101,7 @@ def _local(table: tuple[Mount, ...], settings: HostFilesystemsSettings) -> tuple
     return tuple({mount.source: mount for mount in ours}.values())
 
 
-def _needed(table: tuple[Mount, ...], settings: HostFilesystemsSettings) -> frozenset[str]:
+def _needed(table: tuple[Mount, ...], settings: FsSettings) -> frozenset[str]:
     """The disks that must have room: of each path, that of the deepest mount above it."""
     visible = {mount.point: mount for mount in table}
     paths = (*settings.writable, *settings.must_have_room)
@@ -115,7 +113,7 @@ def _below(point: str, folders: tuple[str, ...]) -> bool:
     return any(point == folder or point.startswith(f"{folder}/") for folder in folders)
 
 
-def _state(node: Node, mount: Mount, settings: HostFilesystemsSettings) -> Iterator[Finding]:
+def _state(node: Node, mount: Mount, settings: FsSettings) -> Iterator[Finding]:
     where, errors = f"{mount.point} ({mount.source})", _errors(node, mount)
     must_write = "ro" in mount.options and mount.point in settings.writable
     if mount.options & _STOPPED or (must_write and errors):
@@ -136,9 +134,7 @@ def _errors(node: Node, mount: Mount) -> int:
         return 0
 
 
-def _room(
-    node: Node, mount: Mount, space: Space, settings: HostFilesystemsSettings, *, is_needed: bool
-) -> Iterator[Finding]:
+def _room(node: Node, mount: Mount, space: Space, settings: FsSettings, *, is_needed: bool) -> Iterator[Finding]:
     roots = below(shares(space, mount.fstype), settings.full_free_ratio)
     users = below(shares(space), settings.min_free_ratio)
     if roots:

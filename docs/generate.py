@@ -233,9 +233,10 @@ need no rights at all; on HyperPod a node needs none either, with `how = "scontr
 
 AWS_ERRORS = """## Errors
 
-What an error says of what was asked. After each of these nothing was applied. Other codes count by their HTTP status:
-429 is throttled, 401 and 403 are denied, and any other from 400 to 499 is a refusal. After all other errors it may have
-been applied, so it is not sent a second time, and its effect is looked for. A question is asked up to three times.
+The meaning of each error for the call that was made. After each of these nothing was applied. Other codes count by
+their HTTP status: 429 is throttled, 401 and 403 are denied, and any other from 400 to 499 is a refusal. After all
+other errors it may have been applied, so it is not sent a second time, and its effect is looked for. A question is
+asked up to three times.
 """
 
 IAM = """## Policies

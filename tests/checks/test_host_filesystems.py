@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from healthd.checks.host_filesystems import HostFilesystemsSettings, host_filesystems
+from healthd.checks.host_filesystems import FsSettings, host_filesystems
 from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.core.model import Remedy, Result, Severity, Status
 from healthd.core.node import Holders, Mount, Space
@@ -45,7 +45,7 @@ def run(
     given = {each.point: space() for each in table} if spaces is None else spaces
     held = {point: holders for point in given if holders is not None}
     node = FakeNode(mount_table=table, sys=tree if sys is None else sys, spaces=given, space_holders=held)
-    return host_filesystems(node, HostFilesystemsSettings(**settings))
+    return host_filesystems(node, FsSettings(**settings))
 
 
 codes = partial(codes_of, family="host.filesystem.")
@@ -278,4 +278,4 @@ def test_an_unreadable_error_count_is_a_gap() -> None:
 def test_an_unreadable_table_is_unknown(error: SourceError) -> None:
     """A mount table that cannot be read is unknown."""
     with pytest.raises(type(error)):
-        host_filesystems(FakeNode(mount_table=error), HostFilesystemsSettings())
+        host_filesystems(FakeNode(mount_table=error), FsSettings())

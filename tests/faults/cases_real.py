@@ -157,7 +157,7 @@ def on_ext4(*happens: Callable[[Ext4Disk], None], writable: bool = True) -> Call
         disk = rig.cleanup.enter_context(ext4_disk(folder(rig)))
         rig.has_real("host.filesystems", opened, {str(disk.point): "/scratch"})
         must = (str(disk.point),) if writable else ()
-        settings = host_filesystems.HostFilesystemsSettings(writable=must, ignore=alone(opened, disk.point))
+        settings = host_filesystems.FsSettings(writable=must, ignore=alone(opened, disk.point))
         rig.set("host.filesystems", settings)
         for each in happens:
             each(disk)

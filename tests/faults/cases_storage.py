@@ -332,7 +332,7 @@ FILESYSTEMS = (
         "host.filesystems",
         "read-only, as configured",
         root("ro,relatime", "ro"),
-        settings={"host.filesystems": host_filesystems.HostFilesystemsSettings(writable=())},
+        settings={"host.filesystems": host_filesystems.FsSettings(writable=())},
     ),
     built(
         "host.filesystems",
@@ -355,7 +355,7 @@ FILESYSTEMS = (
         "scratch is full, and must have room",
         scratch,
         "host.filesystem.full@mount:/scratch critical watch",
-        settings={"host.filesystems": host_filesystems.HostFilesystemsSettings(must_have_room=("/scratch",))},
+        settings={"host.filesystems": host_filesystems.FsSettings(must_have_room=("/scratch",))},
     ),
     faked("host.filesystems", "little room", room(available_bytes=30), "host.filesystem.low@mount:/ warning watch"),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -10,6 +11,8 @@ from types import ModuleType
 
 import pytest
 
+import healthd
+from healthd import remediation
 from healthd.checklib.tables import xid_table
 from healthd.core.check import discover
 from healthd.observe.report import EXIT_CODE, SCHEMA
@@ -19,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "bench/README.md"])
 REFERENCE = ROOT / "docs/reference"
 GENERATED = [
+    ROOT / "docs/explanation/the-house.md",
     *(
         REFERENCE / f"{name}.md"
         for name in (
@@ -87,6 +91,16 @@ def test_a_generated_page_is_what_the_code_says(path: Path, made: Mapping[Path, 
 def test_every_generated_page_is_compared(made: Mapping[Path, str]) -> None:
     """A page that is added to the generator is compared as well."""
     assert sorted(made) == sorted(GENERATED)
+
+
+def test_the_picture_of_the_house_shows_every_package() -> None:
+    """Each box of the mermaid blocks names packages that there are, and no package is missing."""
+    text = (ROOT / "docs/explanation/the-house.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```mermaid\nflowchart TD\n(.*?)```", text, re.DOTALL)
+    drawn = {name for block in blocks for box in re.findall(r'L\d+\["(.*)"\]', block) for name in box.split(" · ")}
+    there = {each.name for folder in (healthd, remediation) for each in pkgutil.iter_modules(folder.__path__)}
+    assert drawn == there | {"__main__"} - {"__init__"}
+    assert all(block.count("-->") == len(re.findall(r"\[", block)) - 1 for block in blocks)
 
 
 def test_every_code_and_every_xid_is_on_the_page() -> None:

@@ -71,6 +71,7 @@ LOADED_BY: Mapping[str, tuple[str, str]] = {
 }
 # Blocks by language: the test that loads them all. Blocks of the shell and ini are judged below.
 BLOCKS: Mapping[str, tuple[str, str]] = {
+    "mermaid": ("tests/unit/test_docs.py", "mermaid"),
     "toml": ("tests/unit/test_examples.py", 'block.language == "toml"'),
     "yaml": ("tests/packaging/test_chart.py", 'each.language == "yaml"'),
     "python": ("tests/scenario/test_write_a_check.py", "```python"),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.checks.host_filesystems import HostFilesystemsSettings, host_filesystems
+from healthd.checks.host_filesystems import FsSettings, host_filesystems
 from healthd.core.model import Result, Severity, Status
 from healthd.sources.mounts import parse_mountinfo
 from healthd.sources.trees import FileTree
@@ -45,7 +45,7 @@ def run_check(disk: Ext4Disk, *, writable: tuple[str, ...] = (), must_have_room:
     mine = [mount for mount in table if mount.point == str(disk.point)]
     assert len(mine) == 1
     node = FakeNode(mount_table=mine, sys=FileTree("/sys"), spaces={str(disk.point): statvfs(disk.point)})
-    return host_filesystems(node, HostFilesystemsSettings(writable=writable, must_have_room=must_have_room))
+    return host_filesystems(node, FsSettings(writable=writable, must_have_room=must_have_room))
 
 
 def trigger_error(disk: Ext4Disk) -> None:
