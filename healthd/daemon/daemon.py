@@ -38,6 +38,7 @@ from healthd.drill.drills import Drills
 from healthd.judge.clock import ClockWatch, was_set
 from healthd.notify.telling import keep_telling, open_notifier
 from healthd.observe import journal
+from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.engine.heartbeat import Beat
 from healthd.sources.identity import boot_time
 from healthd.sources.imds import Hurry
@@ -140,6 +141,7 @@ class Daemon:
             stopgap=stopgap,
             hurry=hurry,
         )
+        self._log = log.bind(node=self.agent.machine.name)
         self._metadata = Latecomer(self.agent.machine.imds)
         self._kernel_log: KernelLog = open_kernel_log(self.agent)
         self.agent.machine.kernel_log_state = self._kernel_log.state
@@ -286,7 +288,7 @@ class Daemon:
             yield "textfile", lambda: keep_writing(metrics, lambda: page()[1], self._stop, self._log)
 
     def _turn_engine(self) -> None:
-        engine, last = self.agent.engine, ""
+        engine, last, before = self.agent.engine, "", None
         assert engine is not None  # noqa: S101 - an acting agent has one
         self._caught_up.wait(_CATCH_UP_S)  # a fault early in the log may be over later in it
         self._metadata.wait(_CATCH_UP_S)  # which platform this is decides whether a node may be drained at all
@@ -297,14 +299,21 @@ class Daemon:
             said = engine.turn(datetime.now(UTC))
             self._drills.came_round()
             if said != last:
-                last = said
-                level = self._log.error if engine.decision.action is Action.PAGE else self._log.info
+                last, log = said, self._log_of(engine.case or before)  # what ends a case is said of it too
+                level = log.error if engine.decision.action is Action.PAGE else log.info
                 level("engine", said=said, mode=self.agent.mode, action=engine.decision.action)
+            before = engine.case
             if time.monotonic() - housekeeping > _HOUSEKEEPING_S:
                 housekeeping = time.monotonic()
                 self.agent.housekeeping(datetime.now(UTC))
                 self._learn_fleet()
             self._wake.wait(engine.next_in_s(poll_s))
+
+    def _log_of(self, case: Remediation | None) -> Any:
+        """The log of one remediation: which it is, what it is for, and the step that it is at."""
+        if case is None:
+            return self._log
+        return self._log.bind(case=case.id, component=case.component, code=case.code, step=case.step)
 
     def _learn_fleet(self) -> None:
         """In quiet times. What could not be read or kept is no reason for anything: it is read when it is needed."""

@@ -54,7 +54,7 @@ class CheckSchedule:
         """
         for name, interval_s in self._intervals_s.items():
             trigger, first = Every(interval_s), datetime.now(UTC) + timedelta(milliseconds=1)
-            self._scheduler.add_job(self._look, trigger, args=(name,), next_run_time=first)
+            self._scheduler.add_job(self._look, trigger, args=(name,), id=f"check {name}", next_run_time=first)
         self._scheduler.start()
 
     def anew(self) -> None:

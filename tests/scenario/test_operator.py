@@ -165,6 +165,10 @@ def test_an_order_takes_the_node_out_until_another_lets_it_in(ordered: RunningNo
     done = ask(ordered, "release")
     assert (done.returncode, done.stdout) == (0, "n1 is in service, and no case is open: there is nothing to release\n")
     assert "psu looks odd (uid " in ask(ordered, "history").stdout
+    lines = [json.loads(line) for line in ordered.log.read_text().splitlines()]
+    assert {line["node"] for line in lines if line["event"] == "engine"} == {"n1"}
+    bound = {(line["case"], line["code"], line["component"]) for line in lines if "case" in line}
+    assert bound == {(plan["case"]["id"], "operator.quarantine", "node")}, lines
 
 
 @pytest.mark.process
