@@ -38,7 +38,6 @@ from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.engine.step_result import Timeouts
 from healthd.remediation.policy_files import bounds_of
 from healthd.remediation.ports import FleetSnapshot, Orchestrator, Provisioner
-from healthd.remediation.provisioners.opening import open_provisioner
 from healthd.remediation.provisioners.slurm_node import MANAGERS_TEXTS, OUR_TEXTS
 from healthd.sources.command import run_command
 from healthd.sources.machine import Machine
@@ -126,6 +125,8 @@ def provisioner_of(
     run: Callable[..., CommandResult] = run_command,
 ) -> Provisioner:
     """Who reboots or replaces this machine, as its cluster lets it. See ``open_provisioner``; raises ConfigError."""
+    from healthd.remediation.provisioners.opening import open_provisioner  # all kinds of them; who only looks has none
+
     cluster = cluster_of(config, orchestrator)
     return open_provisioner(
         config,
