@@ -13,12 +13,12 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from healthd.core.node import Space
+from healthd.core.node import Mount, Space
 
 ROOT = Path(__file__).parents[1]
 FUSE_SERVER = Path(__file__).parent / "integration/kernel/fuse_disk.py"
@@ -154,6 +154,12 @@ def ext4_disk(folder: Path) -> Iterator[Ext4Disk]:
         command("mount", "-t", "ext4", "-o", "errors=remount-ro", device, str(point))
         cleanup.callback(command, "umount", str(point))
         yield Ext4Disk(point=point, device=device)
+
+
+def others(mounts: Iterable[Mount], *points: Path) -> tuple[str, ...]:
+    """The mount points among ``mounts`` to be ignored so that the file systems on these points are judged alone. One
+    that they lie below is not among them: what is ignored is ignored with all that is mounted below it."""
+    return tuple(mount.point for mount in mounts if not any(point.is_relative_to(mount.point) for point in points))
 
 
 @contextmanager

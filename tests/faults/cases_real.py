@@ -35,6 +35,7 @@ from tests.kernel_objects import (
     ext4_disk,
     fuse_disk,
     host_network_after,
+    others,
     tmpfs,
     write_kmsg,
 )
@@ -64,11 +65,6 @@ def folder(rig: Rig) -> Path:
     return Path(mkdtemp(dir=rig.root))
 
 
-def alone(opened: Machine, point: Path) -> tuple[str, ...]:
-    """All other mount points, to be ignored."""
-    return tuple(mount.point for mount in opened.mounts() if mount.point != str(point))
-
-
 # -- FUSE: lustre.io --------------------------------------------------------------------------------------------------
 
 
@@ -81,7 +77,7 @@ def on_fuse(*words: str, hung_after_s: float = 60.0, then: Callable[[FuseDisk], 
         rig.has_real("lustre.io", opened, {str(disk.point): "/fsx"})
         settings = lustre_io.LustreIoSettings(
             fstypes=("fuse.healthd",),
-            ignore=alone(opened, disk.point),
+            ignore=others(opened.mounts(), disk.point),
             slow_after_s=0.1,
             hung_after_s=hung_after_s,
             size_bytes=1 << 16,
@@ -143,7 +139,7 @@ def on_tmpfs(rig: Rig) -> None:
     opened = machine(rig)
     point = rig.cleanup.enter_context(tmpfs(folder(rig)))
     rig.has_real("lustre.io", opened, {str(point): "/fsx"})
-    rig.set("lustre.io", lustre_io.LustreIoSettings(fstypes=("tmpfs",), ignore=alone(opened, point)))
+    rig.set("lustre.io", lustre_io.LustreIoSettings(fstypes=("tmpfs",), ignore=others(opened.mounts(), point)))
 
 
 # -- ext4: host.filesystems -------------------------------------------------------------------------------------------
@@ -157,7 +153,7 @@ def on_ext4(*happens: Callable[[Ext4Disk], None], writable: bool = True) -> Call
         disk = rig.cleanup.enter_context(ext4_disk(folder(rig)))
         rig.has_real("host.filesystems", opened, {str(disk.point): "/scratch"})
         must = (str(disk.point),) if writable else ()
-        settings = host_filesystems.FsSettings(writable=must, ignore=alone(opened, disk.point))
+        settings = host_filesystems.FsSettings(writable=must, ignore=others(opened.mounts(), disk.point))
         rig.set("host.filesystems", settings)
         for each in happens:
             each(disk)

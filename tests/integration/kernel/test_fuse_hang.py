@@ -20,7 +20,7 @@ from healthd.core.model import Result, Status
 from healthd.core.node import KernelLogState
 from healthd.sources.filesystem import FilesystemSource
 from healthd.sources.machine import Machine, open_machine
-from tests.kernel_objects import FuseDisk, NotHere, fuse_disk, tmpfs
+from tests.kernel_objects import FuseDisk, NotHere, fuse_disk, others, tmpfs
 
 DEADLINE_S = 1.0
 
@@ -62,10 +62,10 @@ def machine() -> Iterator[Machine]:
 
 def look(machine: Machine, *disks: FuseDisk, hung_after_s: float = 60.0) -> Result:
     """lustre.io on these mounts alone."""
-    others = tuple(mount.point for mount in machine.mounts() if mount.point not in [str(disk.point) for disk in disks])
+    ignored = others(machine.mounts(), *(disk.point for disk in disks))
     return lustre_io(
         machine,
-        LustreIoSettings(fstypes=("fuse.healthd",), ignore=others, slow_after_s=0.2, hung_after_s=hung_after_s),
+        LustreIoSettings(fstypes=("fuse.healthd",), ignore=ignored, slow_after_s=0.2, hung_after_s=hung_after_s),
     )
 
 
@@ -199,8 +199,7 @@ def test_a_full_tmpfs(machine: Machine, tmp_path: Path) -> None:
     """A real file system without room for the file says so, and nothing of the probe stays behind."""
     try:
         with tmpfs(tmp_path) as point:
-            others = tuple(mount.point for mount in machine.mounts() if mount.point != str(point))
-            result = lustre_io(machine, LustreIoSettings(fstypes=("tmpfs",), ignore=others))
+            result = lustre_io(machine, LustreIoSettings(fstypes=("tmpfs",), ignore=others(machine.mounts(), point)))
             assert found(result) == [("full", str(point))]
             assert os.listdir(point) == []
     except NotHere as missing:
