@@ -1,7 +1,9 @@
 # Everything here works on a fresh Debian or Ubuntu with make and Python >= 3.11: each target sets .venv up by itself.
 #
 #   make demo    healthd on this machine, then a simulated node that breaks, is drained, repaired and let back
-#   make test    all tests; installs Slurm, munge, FUSE and a C compiler first where apt and root are there
+#   make test    all tests; installs Slurm, munge, FUSE and a C compiler first where apt and root are there; a repair
+#                with real daemons is interrupted at a sample of its boundaries, another one in each run
+#   make test-exhaustive   all tests, and every boundary
 #   make test-kubernetes   with a real API server, Helm and the image, built once where Go is there: ten minutes;
 #                VERSION=1.30 or VERSION=newest: on the oldest or the newest Kubernetes
 #   make test-slurm VERSION=26.05   the live Slurm tests on 22.05, 24.11 or 26.05, each in a root of its own: needs root
@@ -9,29 +11,31 @@
 #   make test-check CHECK=host.numa   one check: its own test, what every check keeps to, its rows of the fault matrix
 #   make simulate   fleets with production's daemons on one simulated cluster and clock, a life for each seed
 #   make fuzz    ten million changed inputs for every parser of text from outside: minutes on two free cores
-#   make check   what CI runs: lint, types, import contracts, branch coverage of the pure modules, all tests
+#   make check   what CI runs: lint, types, import contracts, all tests with branch coverage of the pure modules
 #   make bench   measurements; make docs: the generated reference pages and dashboards; make chart: what follows from
 #                the Helm chart; make site: all pages, in build/site; make wheel, deb,
 #                rpm: dist/, packages for the system that this is; make lock; make clean
 #
 # Variables: PYTHON (which python3), VERSION (of Slurm or Kubernetes), TESTS (paths for make test), WORKERS (processes that share
-# it), PYTEST_ARGS, DEMO_ARGS, BENCH_ARGS, FUZZ_ARGS, LOCK_ARGS; of make simulate SEED (the first), SEEDS (how many), HOURS, NODES, SIMULATE_ARGS.
+# it), HEALTHD_TEST_SEED (of its sample), PYTEST_ARGS, DEMO_ARGS, BENCH_ARGS, FUZZ_ARGS, LOCK_ARGS; of make simulate SEED (the first), SEEDS (how many), HOURS, NODES, SIMULATE_ARGS.
 
 TESTS = tests
-WORKERS = 2
+WORKERS = 4
 KUBERNETES_TESTS = tests/integration/kubernetes tests/packaging tests/contract/test_orchestrators.py
 VENV = .venv/bin
-# One waits for real daemons most of its time, and the other goes on meanwhile. In the order of the folders.
+# More of them than cores, which real daemons leave idle most of the time. In the order that tests/conftest.py gives.
 IN_PARALLEL = --numprocesses $(WORKERS) --no-loadscope-reorder
 # Nothing that runs from here asks the cloud anything.
 export AWS_EC2_METADATA_DISABLED = true
+# A process of ours that has to compile its modules takes half as long again to start, and tests start thousands.
+unexport PYTHONDONTWRITEBYTECODE
 
 SEED = 1
 SEEDS = 20
 HOURS = 336
-PURE_TESTS = tests/unit tests/property
+MEASURED = -p tests.pure_coverage
 
-.PHONY: demo test test-check fuzz simulate test-slurm test-kubernetes test-packages check lint types contracts coverage bench docs site chart lock wheel deb rpm clean
+.PHONY: demo test test-exhaustive test-check fuzz simulate test-slurm test-kubernetes test-packages check lint types contracts coverage bench docs site chart lock wheel deb rpm clean
 
 # `healthd check` may find this machine wanting (1) or hard to tell (2); only a crash of ours fails the demo.
 demo: .venv/runtime.stamp
@@ -42,7 +46,10 @@ demo: .venv/runtime.stamp
 
 test: .venv/dev.stamp
 	@sh tests/system-packages.sh
-	$(VENV)/python -m pytest $(IN_PARALLEL) $(PYTEST_ARGS) $(TESTS)
+	$(VENV)/python -m pytest $(IN_PARALLEL) $(if $(filter tests,$(TESTS)),$(MEASURED)) $(PYTEST_ARGS) $(TESTS)
+
+test-exhaustive:
+	HEALTHD_TEST_EXHAUSTIVE=1 $(MAKE) test
 
 # VERSION: 22.05, 24.11, 26.05; without one, the Slurm that is installed here, whose tests `make test` runs as well.
 test-slurm: .venv/dev.stamp
@@ -75,7 +82,7 @@ simulate: .venv/dev.stamp
 	$(VENV)/python -m tests.simulation --seed $(SEED) --seeds $(SEEDS) --hours $(HOURS) $(if $(NODES),--nodes $(NODES)) \
 		--workers $(WORKERS) $(SIMULATE_ARGS)
 
-check: lint types contracts coverage test
+check: lint types contracts test
 
 lint: .venv/dev.stamp
 	$(VENV)/ruff check
@@ -89,10 +96,9 @@ contracts: .venv/dev.stamp
 	$(VENV)/deptry .
 	$(VENV)/deptry . --optional-dependencies-dev-groups dev --extend-exclude "bench|docs|packaging|tests"
 
-# The modules that decide: each of their branches is taken by a test that does no I/O.
+# What `make test` measures as well, from the tests alone that count.
 coverage: .venv/dev.stamp
-	$(VENV)/coverage run -m pytest -q -m "not (process or slow or slurm or kubernetes or kernel or nvml)" $(PURE_TESTS)
-	$(VENV)/coverage report --include="$$($(VENV)/python -m tests.pure_modules)" --fail-under=100
+	$(VENV)/python -m pytest -q $(IN_PARALLEL) $(MEASURED) $(PYTEST_ARGS) tests/unit tests/property
 
 # All of them, also after one that cannot run here (77) or misses an aim.
 bench: .venv/dev.stamp

@@ -9,6 +9,7 @@ import ipaddress
 import os
 import socket
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,43 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.sampling import of_this_run
+
 # Tests in these folders are pure calls or read recorded input; one that starts a process on purpose says so by marker.
 PROCESS_FREE = ("unit", "checks", "property")
 # … or, where processes are what the whole file is about, stands here.
 ABOUT_PROCESSES = ("test_command.py", "test_local_orchestrator.py", "test_local_provisioner.py")
 MAY_START_PROCESSES = ("process", "slurm", "kubernetes", "kernel", "nvml", "slow")
 
-# Clusters whose daemons wait for seconds, not for minutes, and mounts that any process of this machine sees.
-ONE_AT_A_TIME = ("tests/integration/", "tests/faults/")
+# Where processes share the run, a file stays in one of them, and so do the files of a lane: they use what this machine
+# has once. Clusters, servers, browsers and namespaces need no lane: each has its own folder, ports and names.
+LANES = {
+    # A check that is asked about one mount ignores those that are there: one that comes meanwhile is taken for it.
+    "mounts": (
+        "tests/faults/test_matrix.py",
+        "tests/integration/kernel/test_ext4_error.py",
+        "tests/integration/kernel/test_fuse_hang.py",
+        "tests/integration/kernel/test_state_disk.py",
+    ),
+    # Every reader of /dev/kmsg reads what any of them writes, and the kernel limits how much is written.
+    "kernel log": (
+        "tests/integration/kernel/test_dev_kmsg.py",
+        "tests/integration/kernel/test_dev_syslog.py",
+    ),
+}
+LANE_OF = {file: lane for lane, files in LANES.items() for file in files}
+# These take longest, most of it in waiting, and so they begin first: none is left to be waited for at the end.
+FIRST = (
+    "tests/integration/platforms/",
+    "tests/faults/",
+    "tests/integration/slurm/",
+    "tests/integration/aws/",
+    "tests/integration/nvml/",
+    "tests/scenario/",
+)
+
+# Tests wait for the disk more than for anything else, where their databases are on one.
+MEMORY, MEMORY_BYTES = "/dev/shm", 4 << 30
 
 # Set by `make test-kubernetes`, as HEALTHD_TEST_KUBERNETES: see below.
 ASKED_FOR = "TEST_KUBERNETES"
@@ -87,6 +117,22 @@ os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
 # A healthd that a test starts takes every HEALTHD_ variable for one of its settings, and ends at one it does not know.
 for _name in [each for each in os.environ if each.startswith("HEALTHD_TEST_")]:
     os.environ[_name.removeprefix("HEALTHD_")] = os.environ.pop(_name)
+# Before pytest-xdist starts its processes, which then take the same.
+SAMPLE = of_this_run()
+
+
+def _has_memory() -> bool:
+    """Whether there is a file system in memory with room for all that tests write, that starts the programs there."""
+    if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK | os.X_OK):
+        return False
+    found = os.statvfs(MEMORY)
+    return found.f_bavail * found.f_frsize >= MEMORY_BYTES and not found.f_flag & os.ST_NOEXEC
+
+
+# For every process that a test starts, too. Where there is no such memory, it is the ordinary folder.
+if _has_memory():
+    os.environ["TMPDIR"] = MEMORY
+    tempfile.tempdir = None
 
 
 @pytest.fixture(autouse=True)
@@ -103,11 +149,11 @@ def _guarded(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types for it
-    """Where processes share the run, a file stays in one; and all that needs the machine for itself stays in one."""
+    """Where processes share the run, a file stays in one, and so does a lane."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return "the machine" if file.startswith(ONE_AT_A_TIME) else file
+        return LANE_OF.get(file, file)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -126,7 +172,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item in items if (not kubernetes and _is_of_kubernetes(item)) or (not boots and _boots(item))]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+    without = set(left_out)
+    items[:] = sorted((item for item in items if item not in without), key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    return next((turn for turn, folder in enumerate(FIRST) if item.nodeid.startswith(folder)), len(FIRST))
+
+
+def pytest_report_header() -> str:
+    """Which boundaries this run takes."""
+    return f"boundaries: {SAMPLE}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Which they were, for one who looks for why a test failed."""
+    if terminalreporter.stats.get("failed"):
+        terminalreporter.write_line(f"boundaries: {SAMPLE}")
 
 
 def _is_of_kubernetes(item: pytest.Item) -> bool:

@@ -1,11 +1,7 @@
-"""The modules that decide, read from the import contract on purity: one list for coverage and house tests.
-
-As a program it prints them as patterns for ``coverage report --include``.
-"""
+"""The modules that decide, read from the import contract on purity: one list for coverage and house tests."""
 
 from __future__ import annotations
 
-import sys
 import tomllib
 from pathlib import Path
 
@@ -31,6 +27,3 @@ def pure_modules() -> list[str]:
         found += [f"{module}.{path.stem}" for path in inside if path.stem != "__init__"] or [module]
     return [module for module in found if module != _NO_BRANCHES]
 
-
-if __name__ == "__main__":
-    sys.stdout.write(",".join(f"*/{source_of(module)}.py" for module in pure_modules()))

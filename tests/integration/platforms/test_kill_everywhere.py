@@ -4,6 +4,8 @@ Real slurmctld and slurmd, real boto3 against the endpoints, the real engine and
 Each platform's life is played once undisturbed; then once for each of its boundaries, killed there and started again on
 the same disk; then once for each boundary behind which the cluster or the platform has changed, and started again on
 another machine of the same name, with nothing on its disk. What was asked for is counted where it arrives.
+
+`make test-exhaustive` plays all of these lives, `make test` a sample of them (tests/sampling.py).
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from tests.integration.platforms.killed_lives import (
 )
 from tests.integration.platforms.killed_owners import Site
 from tests.integration.platforms.platform_lab import Account
+from tests.sampling import of_this_run
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
@@ -55,6 +58,8 @@ SCENARIOS = {
 }
 DRAINS_ARE_REPLACEMENTS = ("parallelcluster-reboot", "pcs-reboot")
 ACTS = ("before ", "after ")
+KILLS_OF_EACH = 3
+"""At least so many kills of each life, in a sample."""
 FOREIGN = ("state=drain", "reason=psu is being changed")
 Place = tuple[str, Nursery]
 
@@ -99,6 +104,29 @@ def plain(theatre: Theatre[Place, Ending]) -> dict[str, Played[Ending]]:
     return theatre.undisturbed(SCENARIOS)
 
 
+def boundary_of(kill: Kill) -> str:
+    """Its kind, for a sample: the boundary by its name, whichever of that name it is."""
+    return kill.boundary
+
+
+@pytest.fixture(scope="module")
+def kills(plain: dict[str, Played[Ending]]) -> dict[str, list[Kill]]:
+    """Where each life is cut, to go on with the same disk."""
+    everywhere = {name: life.kills() for name, life in plain.items()}
+    return of_this_run().of(everywhere, kind=boundary_of, least=KILLS_OF_EACH)
+
+
+@pytest.fixture(scope="module")
+def kills_of_machines(plain: dict[str, Played[Ending]]) -> dict[str, list[Kill]]:
+    """Where each life is cut, to go on with an empty disk: that alone is left to it, so before and after each act is
+    everywhere."""
+    at_acts = {
+        name: [replace(kill, empty_store=True) for kill in life.kills() if kill.boundary.startswith(ACTS)]
+        for name, life in plain.items()
+    }
+    return of_this_run().of(at_acts, kind=boundary_of, least=KILLS_OF_EACH)
+
+
 @pytest.fixture(params=SCENARIOS)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -121,32 +149,34 @@ def test_undisturbed_a_life_ends_well(plain: dict[str, Played[Ending]], name: st
 
 
 def test_killed_at_any_boundary_it_ends_in_the_same_place(
-    theatre: Theatre[Place, Ending], plain: dict[str, Played[Ending]], name: str
+    theatre: Theatre[Place, Ending],
+    plain: dict[str, Played[Ending]],
+    kills: dict[str, list[Kill]],
+    name: str,
 ) -> None:
     """Started again on the same disk: what was done is adopted, what was not is done, and asked for it is once: of a
     GPU reset whose success was not written down too, because the check behind the fault shows that it is over."""
-    kills, expected = plain[name].kills(), plain[name].ending
+    expected = plain[name].ending
 
     def fits(_: Kill, ending: Ending) -> bool:
         return ending == expected
 
-    theatre.all_end_well(name, kills, fits=fits, may_be_missing=may_be_missing)
+    theatre.all_end_well(name, kills[name], fits=fits, may_be_missing=may_be_missing)
 
 
 def test_killed_and_followed_by_another_machine_it_ends_in_the_same_place(
-    theatre: Theatre[Place, Ending], plain: dict[str, Played[Ending]], name: str
+    theatre: Theatre[Place, Ending],
+    plain: dict[str, Played[Ending]],
+    kills_of_machines: dict[str, list[Kill]],
+    name: str,
 ) -> None:
-    """With an empty store, the cluster alone tells what there was: the node is back, and nothing is asked for anew.
-
-    Nothing else is left to it, so a kill before and after each act is a kill everywhere.
-    """
-    kills = [replace(kill, empty_store=True) for kill in plain[name].kills() if kill.boundary.startswith(ACTS)]
+    """With an empty store, the cluster alone tells what there was: the node is back, and nothing is asked for anew."""
 
     def fits(_: Kill, ending: Ending) -> bool:
         expected = replace(plain[name].ending, asked=ending.asked, drains=ending.drains, ends=ending.ends)
         return ending == expected and ending.asked <= 1 and ending.drains <= 1 and ending.ends in ENDS_OF_A_SUCCESSOR
 
-    theatre.all_end_well(name, kills, fits=fits, may_be_missing=may_be_missing)
+    theatre.all_end_well(name, kills_of_machines[name], fits=fits, may_be_missing=may_be_missing)
 
 
 def test_what_is_a_persons_is_as_it_was(site: Site, plain: dict[str, Played[Ending]]) -> None:
