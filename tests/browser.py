@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.limits import limit_s
+
 _ANSWER_S = 30.0
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _ARGUMENTS = (
@@ -143,11 +145,11 @@ class Tab:
 
     def wait(self, expression: str, within_s: float = 15.0) -> None:
         """Wait until an expression is true."""
-        until = time.monotonic() + within_s
+        until = time.monotonic() + limit_s(within_s)
         while not self.evaluate(f"Boolean({expression})"):
             if time.monotonic() > until:
                 page = self.evaluate("document.body.innerText.slice(0, 1500)")
-                raise AssertionError(f"not within {within_s:g} s: {expression}\n{page}")
+                raise AssertionError(f"not within {limit_s(within_s):g} s: {expression}\n{page}")
             time.sleep(0.1)
 
     def press(self, key: str) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from healthd.core.model import Event
 from healthd.state.store import Store
+from tests.limits import limit_s
 
 ROOT = Path(__file__).resolve().parent.parent
 OFF_THE_BUS = "NVRM: Xid (PCI:{pci}): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
@@ -36,6 +37,7 @@ _AS_NOBODY = f"""
 import os, sys
 from healthd.api.client import ask
 from healthd.api.wire import Request
+
 os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
 answer = ask(sys.argv[1], Request(arguments=tuple(sys.argv[2:])), print)
 sys.stdout.write(answer.out)
@@ -209,14 +211,14 @@ class RunningNode(Running):
 
     def wait(self, condition: Callable[[], object], within_s: float, what: str) -> None:
         """Poll until it is so; fail with the end of the daemon's log."""
-        end = time.monotonic() + within_s
+        end = time.monotonic() + limit_s(within_s)
         while not condition():
             if self.process is not None and self.process.poll() is not None:
                 raise AssertionError(
                     f"{self.name}: the daemon ended with {self.process.returncode}:\n{self._log_end()}"
                 )
             if time.monotonic() > end:
-                raise AssertionError(f"{self.name}: not within {within_s:g} s: {what}\n{self._log_end()}")
+                raise AssertionError(f"{self.name}: not within {limit_s(within_s):g} s: {what}\n{self._log_end()}")
             time.sleep(0.05)
 
     def _log_end(self) -> str:

@@ -15,6 +15,7 @@ from healthd.sim.machine import INSTANCE_TYPE, SimulatedMachine
 from healthd.sim.nvml import write_state
 from healthd.sim.nvml_state import healthy_state, with_library_fault
 from tests.integration.slurm.slurm_conf import free_ports
+from tests.limits import limit_s
 from tests.running import ROOT, Running
 
 BAD_GPU = 3
@@ -49,11 +50,11 @@ class StatusNode(Running):
     def wait(self, condition: Callable[[dict[str, Any]], object], what: str, within_s: float = 25.0) -> None:
         """Poll the status until it is so; fail with the end of the daemon's log."""
 
-        until = time.monotonic() + within_s
+        until = time.monotonic() + limit_s(within_s)
         while not self._is_so(condition):
             if time.monotonic() > until:
                 log = self.log.read_text(errors="replace")[-2000:]
-                raise AssertionError(f"not within {within_s:g} s: {what}\n{log}")
+                raise AssertionError(f"not within {limit_s(within_s):g} s: {what}\n{log}")
             time.sleep(0.1)
 
     def _is_so(self, condition: Callable[[dict[str, Any]], object]) -> object:

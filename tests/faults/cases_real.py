@@ -39,15 +39,17 @@ from tests.kernel_objects import (
     tmpfs,
     write_kmsg,
 )
+from tests.limits import limit_s
 
-_DEADLINE_S = 0.5
+# Of what hangs; and of what answers in the end, however busy the machine is.
+_DEADLINE_S, _ANSWERS_IN_S = 0.5, 60.0
 
 
-def machine(rig: Rig) -> Machine:
+def machine(rig: Rig, *, deadline_s: float = _ANSWERS_IN_S) -> Machine:
     """The machine that this runs on, as a daemon sees it; its workers end with the case."""
     log = KernelLogState(source=KMSG, alive=True)
     opened = open_machine(Config(), lambda: log)
-    opened = replace(opened, file_systems=FilesystemSource(deadline_s=_DEADLINE_S))
+    opened = replace(opened, file_systems=FilesystemSource(deadline_s=deadline_s))
     rig.cleanup.callback(_close, opened)
     return opened
 
@@ -55,7 +57,7 @@ def machine(rig: Rig) -> Machine:
 def _close(opened: Machine) -> None:
     """The mounts are gone by now, so whoever hung on them ends, and is reaped by being seen."""
     opened.close()
-    until = time.monotonic() + 5
+    until = time.monotonic() + limit_s(5)
     while any(state.abandoned for state in opened.file_systems.states().values()) and time.monotonic() < until:
         time.sleep(0.02)
 
@@ -68,17 +70,23 @@ def folder(rig: Rig) -> Path:
 # -- FUSE: lustre.io --------------------------------------------------------------------------------------------------
 
 
-def on_fuse(*words: str, hung_after_s: float = 60.0, then: Callable[[FuseDisk], None] | None = None) -> Any:
+def on_fuse(
+    *words: str,
+    hung_after_s: float = 60.0,
+    slow_after_s: float = _ANSWERS_IN_S,
+    then: Callable[[FuseDisk], None] | None = None,
+) -> Any:
     """A FUSE mount whose server does as it is told: ``hang:write``, ``fail:statfs:EIO``."""
+    hangs = any(word.startswith("hang:") for word in words)
 
     def arrange(rig: Rig) -> None:
-        opened = machine(rig)
+        opened = machine(rig, deadline_s=_DEADLINE_S if hangs else _ANSWERS_IN_S)
         disk = rig.cleanup.enter_context(fuse_disk(folder(rig)))
         rig.has_real("lustre.io", opened, {str(disk.point): "/fsx"})
         settings = lustre_io.LustreIoSettings(
             fstypes=("fuse.healthd",),
             ignore=others(opened.mounts(), disk.point),
-            slow_after_s=0.1,
+            slow_after_s=slow_after_s,
             hung_after_s=hung_after_s,
             size_bytes=1 << 16,
         )
@@ -126,7 +134,7 @@ FUSE = (
     fuse("create is refused with EACCES", on_fuse("fail:create:EACCES")),
     fuse(
         "fsync is slow",
-        on_fuse("slow:fsync:0.2"),
+        on_fuse("slow:fsync:0.2", slow_after_s=0.1),
         "lustre.io.slow@mount:/fsx warning watch",
         lasts_s=300.0,
         every_s=150.0,

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from healthd.remediation.orchestrators.local import HOLD_FILE
+from tests.limits import limit_s
 from tests.running import OFF_THE_BUS, RECOVERED, UNCONTAINED, RunningNode
 
 pytestmark = pytest.mark.process
@@ -71,11 +72,10 @@ def noise(size: int) -> bytes:
     return random.Random(79).randbytes(size)  # noqa: S311 - not for secrets
 
 
-def run_once(node: RunningNode, **environ: str) -> tuple[int, str, float]:
-    """`healthd run` that is expected to end by itself: (exit code, stderr, seconds)."""
-    began = time.monotonic()
-    done = node.healthd("run", "--config", str(node.config), timeout_s=20, **environ)
-    return done.returncode, done.stderr, time.monotonic() - began
+def run_once(node: RunningNode, **environ: str) -> tuple[int, str]:
+    """`healthd run` that is expected to end by itself: (exit code, stderr)."""
+    done = node.healthd("run", "--config", str(node.config), timeout_s=limit_s(20), **environ)
+    return done.returncode, done.stderr
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -105,9 +105,16 @@ def test_torn_and_binary_records_hide_nothing(node: RunningNode) -> None:
 # the configuration and the command line
 
 
+def cpu_of_children_s() -> float:
+    """What the processes that were started here and have ended have computed so far."""
+    used = os.times()
+    return used.children_user + used.children_system
+
+
 @pytest.mark.parametrize("kind", ["bytes", "brackets", "keys"])
 def test_a_megabyte_of_garbage_is_refused_quickly(node: RunningNode, kind: str) -> None:
-    """1 MB of nonsense as the configuration: exit 78 within seconds, a message that names the file, no stack trace."""
+    """1 MB of nonsense as the configuration: exit 78 after less than five seconds of computing, a message that names the
+    file, no stack trace."""
     megabyte = 1024 * 1024
     garbage = {
         "bytes": noise(megabyte),
@@ -116,10 +123,10 @@ def test_a_megabyte_of_garbage_is_refused_quickly(node: RunningNode, kind: str) 
     }
     node.config.write_bytes(garbage[kind])
     for verb in (("run",), ("check", "--no-daemon"), ("config", "validate")):
-        began = time.monotonic()
-        done = node.healthd(*verb, "--config", str(node.config), timeout_s=30)
+        began_s = cpu_of_children_s()
+        done = node.healthd(*verb, "--config", str(node.config), timeout_s=limit_s(30))
         assert done.returncode == EX_CONFIG
-        assert time.monotonic() - began < 5
+        assert cpu_of_children_s() - began_s < 5
         assert str(node.config) in done.stderr + done.stdout
         assert "Traceback" not in done.stderr
         assert len(done.stderr + done.stdout) < 20_000
@@ -127,7 +134,7 @@ def test_a_megabyte_of_garbage_is_refused_quickly(node: RunningNode, kind: str) 
 
 def test_a_misspelt_variable_is_refused(node: RunningNode) -> None:
     """A HEALTHD_ variable that sets nothing ends the start with 78, and the right name is suggested."""
-    code, said, _ = run_once(node, HEALTHD_REMEDIATION_MOD="repair")
+    code, said = run_once(node, HEALTHD_REMEDIATION_MOD="repair")
     assert code == EX_CONFIG
     assert "HEALTHD_REMEDIATION_MOD" in said
     assert "did you mean HEALTHD_REMEDIATION_MODE?" in said
@@ -237,7 +244,7 @@ def test_a_read_only_state_dir_is_said_at_once(node: RunningNode, small_disk: Pa
 def test_a_state_dir_belongs_to_one_daemon(node: RunningNode) -> None:
     """A second daemon on the same state ends with 70; the first one does not notice."""
     node.start()
-    code, said, _ = run_once(node, HEALTHD_DAEMON_SOCKET=str(node.folder / "other"))
+    code, said = run_once(node, HEALTHD_DAEMON_SOCKET=str(node.folder / "other"))
     assert code == EX_SOFTWARE
     assert f"{node.state_dir}: another healthd is using it" in said
     assert node.status() is not None
@@ -249,16 +256,15 @@ def test_a_state_dir_belongs_to_one_daemon(node: RunningNode) -> None:
 
 def test_a_socket_path_that_is_too_long_is_refused(node: RunningNode) -> None:
     """A unix socket's path has 107 bytes, three of them ours: 78, with the limit, and no daemon out of reach."""
-    code, said, took_s = run_once(node, HEALTHD_DAEMON_SOCKET=str(node.folder / ("s" * 108)))
+    code, said = run_once(node, HEALTHD_DAEMON_SOCKET=str(node.folder / ("s" * 108)))
     assert code == EX_CONFIG
     assert "104 bytes at most" in said
-    assert took_s < 5
 
 
 def test_a_living_socket_is_left_to_its_daemon(node: RunningNode) -> None:
     """Where a daemon answers, a second one is refused, to be tried again, and the first one goes on answering."""
     node.start()
-    code, said, _ = run_once(node, HEALTHD_DAEMON_STATE_DIR=str(node.folder / "other"))
+    code, said = run_once(node, HEALTHD_DAEMON_STATE_DIR=str(node.folder / "other"))
     assert code == EX_SOFTWARE
     assert "another daemon answers there" in said
     assert node.status() is not None

@@ -32,6 +32,7 @@ from healthd.core.model import Event, Verdict
 from healthd.state.store import Store
 from healthd.testing import FakeClock
 from tests.integration.slurm.slurm_conf import free_ports
+from tests.limits import limit_s
 from tests.resting_agent import resting_agent
 from tests.running import NOBODY, RunningNode
 
@@ -146,7 +147,7 @@ def took_s(began: float) -> float:
 def until(condition: Callable[[], bool]) -> None:
     began = time.monotonic()
     while not condition():
-        assert took_s(began) < 10
+        assert took_s(began) < limit_s(10)
         time.sleep(0.01)
 
 

@@ -43,5 +43,5 @@ def endpoint(moto: tuple[str, int], aws_environment: None) -> Iterator[AwsEndpoi
 
 @pytest.fixture
 def aws(endpoint: AwsEndpoint) -> Aws:
-    """AWS by way of that endpoint."""
-    return Aws(region=REGION, endpoint_url=endpoint.url, timeout_s=10.0)
+    """AWS by way of that endpoint, which answers at once: only a busy machine needs some of these seconds."""
+    return Aws(region=REGION, endpoint_url=endpoint.url, timeout_s=60.0)

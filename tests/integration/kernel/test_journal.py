@@ -19,6 +19,7 @@ from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.judge.history import Fault
 from healthd.sources.journal import JournalBatch, JournalLog, WantedLines, read_journal, read_past_kernel
 from healthd.state.store import Store
+from tests.limits import limit_s
 from tests.running import RunningNode
 
 JOURNALD = Path("/lib/systemd/systemd-journald")
@@ -69,7 +70,7 @@ class Journal:
 
 
 def wait(condition: object, within_s: float = 10.0) -> None:
-    until = time.monotonic() + within_s
+    until = time.monotonic() + limit_s(within_s)
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < until
         time.sleep(0.02)

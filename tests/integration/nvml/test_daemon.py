@@ -16,6 +16,7 @@ from healthd.sim.machine import SimulatedMachine
 from healthd.sim.nvml import write_state
 from tests.compiled import NVML_SIM, compiled
 from tests.integration.nvml.conftest import live_workers
+from tests.limits import limit_s
 from tests.running import UNCONTAINED, RunningNode
 
 pytestmark = [pytest.mark.nvml, pytest.mark.process]
@@ -40,6 +41,8 @@ unresponsive_after_s = 6
 """
 NVML_CHECKS = ("gpu.count", "gpu.ecc", "gpu.remap", "gpu.recovery")
 WATCHED = (*NVML_CHECKS, "nvml.probe", "kernel.xid", "kmsg.reader")
+# The deadline of a question to NVML, which an answer that waits for one takes at least.
+QUESTION_S = 5.0
 EAGER = "".join(f'[checks."{name}"]\ninterval_s = 3\n' for name in NVML_CHECKS)
 # What else there is to check on a machine is no matter here.
 OTHERS = [name for name in discover() if name not in WATCHED]
@@ -135,8 +138,8 @@ def test_a_hang_is_unknown_then_a_fault_and_nothing_waits_for_it(p5: SimulatedNo
     assert outcomes == ["unknown", "findings"]
     finding = p5.probe()["findings"][0]
     assert (finding["code"], finding["severity"]) == ("nvml.unresponsive", "critical")
-    assert max(took + more) < 2.0
-    assert sorted(took + more)[len(took + more) // 2] < 1.0
+    assert max(took + more) < limit_s(2.0)
+    assert sorted(took + more)[len(took + more) // 2] < QUESTION_S
     p5.becomes(HEALTHY)
     watched(p5, lambda probe: probe["outcome"] == "ok", 20.0)
     p5.machine.kernel_says(HEALED.format(pci=PCI_1))
@@ -170,7 +173,7 @@ def test_xid_119_pauses_nvml_before_it_can_hang(p5: SimulatedNode) -> None:
         assert "paused" in p5.probe()["reason"]
         time.sleep(0.2)
     assert "no answer to" not in p5.node.said()
-    assert max(took) < 2.0
+    assert max(took) < limit_s(2.0)
 
 
 def test_a_lost_gpu_hides_no_other(p5: SimulatedNode) -> None:

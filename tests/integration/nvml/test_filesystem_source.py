@@ -11,6 +11,7 @@ import pytest
 
 from healthd.core.errors import SourceBusy, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.sources.filesystem import FilesystemSource
+from tests.limits import limit_s
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def descriptors() -> int:
 
 
 def until(condition: Callable[[], object], within_s: float = 10.0) -> None:
-    end = time.monotonic() + within_s
+    end = time.monotonic() + limit_s(within_s)
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)

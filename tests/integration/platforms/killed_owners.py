@@ -18,6 +18,7 @@ from typing import ClassVar
 from tests.integration.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.integration.platforms.platform_lab import Account
 from tests.integration.slurm.slurm_lab import LabError, SlurmLab
+from tests.limits import limit_s
 
 _NEVER_S = 1e9
 _PASSING = ("MAINTENANCE", "RESERVED", "NOT_RESPONDING")  # the last one shows for seconds after every undrain
@@ -43,10 +44,10 @@ class Site:
 
     def wait(self, condition: Callable[[], bool], within_s: float, what: str) -> None:
         """Wait without keeping slurmctld busy. Raises LabError."""
-        end_s = time.monotonic() + within_s
+        end_s = time.monotonic() + limit_s(within_s)
         while not condition():
             if time.monotonic() > end_s:
-                raise LabError(f"waited {within_s:g} s for {what}\n{self.lab.log_tail()}")
+                raise LabError(f"waited {limit_s(within_s):g} s for {what}\n{self.lab.log_tail()}")
             time.sleep(0.1)
 
     def line(self, node: str) -> str:

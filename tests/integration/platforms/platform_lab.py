@@ -47,6 +47,7 @@ from tests.integration.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.integration.aws.moto_server import dummy_env
 from tests.integration.slurm.interposed import Interposed
 from tests.integration.slurm.slurm_lab import LabError, SlurmLab
+from tests.limits import limit_s
 from tests.running import RunningNode
 
 if TYPE_CHECKING:
@@ -397,13 +398,13 @@ class NodeMachine:
 
     def wait(self, condition: Callable[[], object], within_s: float, what: str) -> None:
         """Poll until it is so. Fails at once with a player's own failure; else with all that is known of the node."""
-        end_s = time.monotonic() + within_s
+        end_s = time.monotonic() + limit_s(within_s)
         while not condition():
             if self.player.failed is not None:
                 raise AssertionError(f"{self.name}: the platform's player failed") from self.player.failed
             if time.monotonic() > end_s:
                 raise AssertionError(
-                    f"{self.name} ({self.platform}): not within {within_s:g} s: {what}\n{self.shown()}"
+                    f"{self.name} ({self.platform}): not within {limit_s(within_s):g} s: {what}\n{self.shown()}"
                 )
             time.sleep(0.2)
 

@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from tests.integration.slurm.slurm_conf import free_ports
+from tests.limits import limit_s
 
 
 def tool(name: str) -> str:
@@ -78,10 +79,10 @@ class Prometheus:
 
     def wait(self, condition: Callable[[], object], within_s: float, what: str) -> None:
         """Poll until it is so; fail with the end of the log."""
-        end = time.monotonic() + within_s
+        end = time.monotonic() + limit_s(within_s)
         while not self._holds(condition):
             if time.monotonic() > end or self._process.poll() is not None:
-                raise AssertionError(f"not within {within_s:g} s: {what}\n{self._log.read_text()[-3000:]}")
+                raise AssertionError(f"not within {limit_s(within_s):g} s: {what}\n{self._log.read_text()[-3000:]}")
             time.sleep(0.2)
 
     def _holds(self, condition: Callable[[], object]) -> bool:

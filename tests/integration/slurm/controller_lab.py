@@ -28,6 +28,7 @@ from tests.integration.aws.fake_hyperpod import CLUSTER, FakeHyperPod
 from tests.integration.aws.moto_server import dummy_env
 from tests.integration.slurm.slurm_conf import free_ports
 from tests.integration.slurm.slurm_lab import SlurmLab
+from tests.limits import limit_s
 from tests.running import ROOT, Running, RunningNode
 
 NOBODY = ("127.0.0.1", 9)
@@ -192,14 +193,14 @@ class ControllerLab:
 
     def until(self, condition: Callable[[], object], within_s: float, what: str) -> None:
         """Wait; fail with everything that is known."""
-        end = time.monotonic() + within_s
+        end = time.monotonic() + limit_s(within_s)
         while not condition():
             self.hyperpod.go_on()
             if time.monotonic() > end:
                 logs = [controller.said()[-2500:] for controller in self.controllers]
                 trails = [node.said()[-1500:] for node in self.nodes]
                 known = "\n".join([*logs, *trails, str(self.slurm.states()), str(self.aws.requests[-5:])])
-                raise AssertionError(f"not within {within_s:g} s: {what}\n{known}")
+                raise AssertionError(f"not within {limit_s(within_s):g} s: {what}\n{known}")
             time.sleep(0.1)
 
     def _became(self, host: str, instance: str) -> None:

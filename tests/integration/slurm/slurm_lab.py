@@ -25,6 +25,7 @@ from typing import Self
 
 from healthd.remediation.orchestrators.slurm.versions import has, version_in
 from tests.integration.slurm.slurm_conf import conf_text, free_ports
+from tests.limits import limit_s
 
 TOOL_DIRS = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin:/opt/slurm/sbin:/opt/slurm/bin"
 NEEDED = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo", "squeue", "sbatch", "scancel")
@@ -263,10 +264,12 @@ class SlurmLab:
 
     def wait(self, condition: Callable[[], bool], within_s: float, what: str) -> None:
         """Wait for a condition. Raises LabError that says what was awaited, the nodes' states and the logs' ends."""
-        end_s = time.monotonic() + within_s
+        end_s = time.monotonic() + limit_s(within_s)
         while not condition():
             if time.monotonic() > end_s:
-                raise LabError(f"waited {within_s:g} s for {what}; nodes: {self._states_or_error()}\n{self.log_tail()}")
+                raise LabError(
+                    f"waited {limit_s(within_s):g} s for {what}; nodes: {self._states_or_error()}\n{self.log_tail()}"
+                )
             time.sleep(0.05)
 
     def wait_state(self, node: str, state: str, *, within_s: float = 15.0) -> None:

@@ -18,6 +18,7 @@ from tests.integration.slurm.interposed import Interposed
 from tests.integration.slurm.slurm_conf import free_ports, hooks_we_ship
 from tests.integration.slurm.slurm_lab import SlurmLab
 from tests.integration.slurm.test_spine import PCI, quarantine, reason
+from tests.limits import limit_s
 from tests.running import NOBODY, OFF_THE_BUS, RECOVERED, ROOT, UNCONTAINED, RunningNode
 
 pytestmark = [pytest.mark.slurm, pytest.mark.process]
@@ -130,7 +131,7 @@ def run_script(kind: str, *, healthd: str, lab: SlurmLab, job: str = "4711") -> 
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=limit_s(30),
         check=False,
     )
     return done.returncode, done.stdout, done.stderr, time.monotonic() - began
@@ -336,24 +337,24 @@ def test_an_old_line_is_not_judged_again_by_a_hook(hooked: Hooked) -> None:
 
 
 def test_prologs_that_come_together_make_one_drain(hooked: Hooked) -> None:
-    """Five at once without a daemon: one drain is made, and all five jobs are refused by it."""
+    """Five at once without a daemon: one drain is made, and all five jobs are refused by it, in time: a hook that runs
+    out of its own lets the job pass."""
     bin_dir = Interposed(hooked.folder / "bin", ":")
     node = hooked.node("n0001", quarantine(more=f'bin_dir = "{bin_dir.folder}"'), start=False)
     node.kernel_says(OFF_THE_BUS.format(pci=PCI))
-    codes: list[tuple[int, float]] = []
+    codes: list[int] = []
 
     def prolog(job: int) -> None:
         healthd = str(hooked.hooks / "n0001/healthd")
-        code, _, _, took_s = run_script("prolog", healthd=healthd, lab=hooked.lab, job=str(job))
-        codes.append((code, took_s))
+        code, *_ = run_script("prolog", healthd=healthd, lab=hooked.lab, job=str(job))
+        codes.append(code)
 
     threads = [threading.Thread(target=prolog, args=(90_000 + number,)) for number in range(5)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [code for code, _ in codes] == [1] * 5
-    assert max(took_s for _, took_s in codes) < 10
+    assert codes == [1] * 5
     assert len([call for call in bin_dir.calls() if "state=drain" in call]) == 1
 
 
