@@ -42,6 +42,8 @@ LANES = {
         "tests/integration/kernel/test_dev_syslog.py",
     ),
 }
+# Long files whose tests share nothing: each of these goes where there is time for it.
+SPREAD = ("tests/scenario/test_engine_replay.py", "tests/simulation/test_simulated_fleet.py")
 LANE_OF = {file: lane for lane, files in LANES.items() for file in files}
 # These take longest, most of it in waiting, and so they begin first: none is left to be waited for at the end.
 FIRST = (
@@ -51,6 +53,7 @@ FIRST = (
     "tests/integration/aws/",
     "tests/integration/nvml/",
     "tests/scenario/",
+    "tests/simulation/",
 )
 
 # Tests wait for the disk more than for anything else, where their databases are on one.
@@ -149,11 +152,11 @@ def _guarded(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types for it
-    """Where processes share the run, a file stays in one, and so does a lane."""
+    """Where processes share the run, a file stays in one, and so does a lane; but the tests of some files do not."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return LANE_OF.get(file, file)
+        return nodeid if file in SPREAD else LANE_OF.get(file, file)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -182,13 +185,13 @@ def _turn(item: pytest.Item) -> int:
 
 def pytest_report_header() -> str:
     """Which boundaries this run takes."""
-    return f"boundaries: {SAMPLE}"
+    return f"sample: {SAMPLE}"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Which they were, for one who looks for why a test failed."""
     if terminalreporter.stats.get("failed"):
-        terminalreporter.write_line(f"boundaries: {SAMPLE}")
+        terminalreporter.write_line(f"sample: {SAMPLE}")
 
 
 def _is_of_kubernetes(item: pytest.Item) -> bool:

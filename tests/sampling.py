@@ -1,4 +1,4 @@
-"""Boundaries to interrupt a life at: all of them, or a sample that holds every kind of them.
+"""Boundaries to interrupt a life at, and other long lists: all of one, or a sample that holds every kind of it.
 
 Each boundary costs a life that is lived to its end. `make test` takes a sample of them, another one in each run, and
 prints its seed, once more where a test failed; `make test-exhaustive` takes them all. HEALTHD_TEST_SEED=SEED takes the
@@ -28,8 +28,8 @@ class Sample:
 
     def __str__(self) -> str:
         if self.seed is None:
-            return "every boundary"
-        return f"a sample of the boundaries: HEALTHD_TEST_SEED={self.seed} takes it again, make test-exhaustive all"
+            return "everything"
+        return f"of seed {self.seed}; HEALTHD_TEST_SEED={self.seed} takes it again, make test-exhaustive everything"
 
     def of(
         self, boundaries: Mapping[str, Sequence[Boundary]], *, kind: Callable[[Boundary], str], least: int

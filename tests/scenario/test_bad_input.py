@@ -113,8 +113,8 @@ def cpu_of_children_s() -> float:
 
 @pytest.mark.parametrize("kind", ["bytes", "brackets", "keys"])
 def test_a_megabyte_of_garbage_is_refused_quickly(node: RunningNode, kind: str) -> None:
-    """1 MB of nonsense as the configuration: exit 78 after less than five seconds of computing, a message that names the
-    file, no stack trace."""
+    """1 MB of nonsense as the configuration: exit 78 after less than five seconds of computing, a message that names
+    the file, no stack trace."""
     megabyte = 1024 * 1024
     garbage = {
         "bytes": noise(megabyte),
