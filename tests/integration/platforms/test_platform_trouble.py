@@ -26,6 +26,7 @@ from tests.integration.platforms.players import (
     AutoScaling,
 )
 from tests.integration.platforms.side_by_side import Results, Scenario
+from tests.sampling import of_this_run
 
 pytestmark = [pytest.mark.slurm, pytest.mark.process]
 
@@ -478,7 +479,9 @@ LEFT_OUT: Mapping[str, str] = {
 }
 """Why a branch is not played on every row."""
 
-SCENARIOS = [Scenario(play=play, platform=platform) for play, rows in BRANCHES.items() for platform in rows]
+EVERY_SCENARIO = [Scenario(play=play, platform=platform) for play, rows in BRANCHES.items() for platform in rows]
+SCENARIOS = of_this_run().of({"trouble": EVERY_SCENARIO}, kind=lambda each: each.play.__name__, least=0)["trouble"]
+"""`make test-exhaustive` plays all of them, `make test` each branch on one of its rows, whichever it is this time."""
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
