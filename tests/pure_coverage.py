@@ -1,9 +1,9 @@
 """A pytest plugin: branch coverage of the modules that decide, measured in the run that tests everything.
 
-``pytest -p tests.pure_coverage``; an import contract names the modules (``pure_modules``). It counts what the import of these modules
-runs, and what the tests below tests/unit and tests/property run that do no I/O. It traces nothing else, neither other
-modules nor other tests nor the processes that tests start: so it costs little, and a test of a whole daemon covers no
-branch. A branch that is left ends the run red, and stands in its report.
+``pytest -p tests.pure_coverage``; an import contract names the modules (``pure_modules``). It counts what the import of
+these modules runs, and what the tests below tests/unit and tests/property run that do no I/O. It traces nothing else,
+neither other modules nor other tests nor the processes that tests start: so it costs little, and a test of a whole
+daemon covers no branch. A branch that is left ends the run red, and stands in its report.
 """
 
 from __future__ import annotations
@@ -26,9 +26,15 @@ FOLDERS = (ROOT / "tests/unit", ROOT / "tests/property")
 MARKS = ("process", "slow", "slurm", "kubernetes", "kernel", "nvml")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--pure`` measures other modules than those of the contract."""
+    parser.addoption("--pure", default="", help="modules to measure, comma-separated: healthd.core.backoff")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Begin. Where pytest-xdist shares the run, its workers count, and the process that they belong to reports."""
-    files = [ROOT / f"{source_of(module)}.py" for module in pure_modules()]
+    named = config.getoption("--pure").split(",") if config.getoption("--pure") else pure_modules()
+    files = [ROOT / f"{source_of(module)}.py" for module in named]
     worker = getattr(config, "workerinput", None)
     if worker is not None:
         config.pluginmanager.register(Counter(files, worker["pure_coverage"]))
@@ -109,7 +115,8 @@ class Reporter:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """A branch that is left is an error of the run. A part of the tests can leave branches, and tells nothing."""
         option = session.config.option
-        if session.exitstatus != pytest.ExitCode.OK or option.keyword or option.markexpr:
+        in_part = option.keyword or option.markexpr or getattr(option, "lf", False)
+        if session.exitstatus != pytest.ExitCode.OK or in_part:
             return
         with self._folder as folder:
             coverage = measured(self._files, folder)

@@ -26,4 +26,3 @@ def pure_modules() -> list[str]:
         inside = sorted((ROOT / source_of(module)).glob("*.py"))
         found += [f"{module}.{path.stem}" for path in inside if path.stem != "__init__"] or [module]
     return [module for module in found if module != _NO_BRANCHES]
-
