@@ -57,7 +57,7 @@ FIRST = (
 )
 
 # Tests wait for the disk more than for anything else, where their databases are on one.
-MEMORY, MEMORY_BYTES = "/dev/shm", 4 << 30
+MEMORY, MEMORY_BYTES = "/dev/shm", 2 << 30
 
 # Set by `make test-kubernetes`, as HEALTHD_TEST_KUBERNETES: see below.
 ASKED_FOR = "TEST_KUBERNETES"

@@ -321,6 +321,8 @@ class NodeMachine:
             **SETTINGS,
             "orchestrator.slurm.bin_dir": str(self.clients.folder),
             "provisioner.aws.endpoint_url": self.endpoint.url,
+            # A busy machine's metadata service may be too late to tell it, and then nothing asks for it again.
+            "provisioner.aws.region": REGION,
             **self.platform.settings,
             **self._settings,
         }
