@@ -12,24 +12,30 @@ from collections.abc import Callable
 
 from healthd.sources.imds import Hurry, MetadataSource
 
-_AGAIN_S = 10.0
-_TAKES_TIME = "_HEALTHD_TAKES_TIME"
-"""In the environment of a start that follows an answer: it gives the service its whole second for each item. Without
-that a service that is always slow would have healthd start again and again."""
+_AGAIN_S, _AT_MOST_S = 10.0, 3600.0
+_RESTARTS = "_HEALTHD_METADATA_RESTARTS"
+"""In the environment of a start that follows an answer: how many such starts there were in a row. Such a start gives
+the service its whole second for each item, and waits twice as long for the next answer: a service that is always slow
+does not have healthd start again and again."""
 
 
 def begun() -> Hurry:
     """The hurry of this start."""
-    return Hurry(is_on=os.environ.pop(_TAKES_TIME, "") == "")
+    restarts = int(os.environ.pop(_RESTARTS, "0"))
+    return Hurry(is_on=not restarts, restarts=restarts)
 
 
 class Latecomer:
     """The metadata service of a daemon whose start is over."""
 
     def __init__(self, imds: MetadataSource) -> None:
-        self._imds, self._asked = imds, threading.Event()
+        self._imds, self._asked, self._restarts = imds, threading.Event(), imds.hurry.restarts
         self.is_awaited = imds.hurry.end()
         """Whether there is anything to ask it again."""
+        self.again_s = min(_AT_MOST_S, _AGAIN_S * 2**self._restarts)
+        """Seconds between two questions."""
+        if self._restarts:  # the service had its whole second in this start
+            self._asked.set()
 
     def wait(self, timeout_s: float) -> None:
         """Wait until the service has had its whole second, or answered: for who acts by what it tells."""
@@ -38,9 +44,11 @@ class Latecomer:
 
     def ask(self, stop: threading.Event, start_again: Callable[[], None]) -> None:
         """The work of a thread: ask until it answers or ``stop`` is set."""
+        if self._restarts and stop.wait(self.again_s):
+            return
         while not self._imds.answers():
             self._asked.set()
-            if stop.wait(_AGAIN_S):
+            if stop.wait(self.again_s):
                 return
-        os.environ[_TAKES_TIME] = "yes"
+        os.environ[_RESTARTS] = str(self._restarts + 1)
         start_again()

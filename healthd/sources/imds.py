@@ -49,11 +49,13 @@ def read_metadata(endpoint: str, path: str, *, timeout_s: float = _TIMEOUT_S) ->
 class Hurry:
     """A start, which waits for nobody: whoever asks the service in the same hurry asks it no more once it kept silent.
 
-    ``is_on``: until it ends. ``kept_silent``: whether an item was not to be had for it.
+    ``is_on``: until it ends. ``kept_silent``: whether an item was not to be had, in a hurry or within its whole second.
+    ``restarts``: how many starts in a row came before this one because the service had answered at last.
     """
 
     is_on: bool = False
     kept_silent: bool = False
+    restarts: int = 0
 
     def end(self) -> bool:
         """End it, and forget that the service kept silent; whether it did."""
@@ -94,6 +96,7 @@ class MetadataSource:
             text = self._item(path, _TIMEOUT_S)
         except SourceTimeout:
             self._silent_s, self._silent_times = self._clock(), self._silent_times + 1
+            self.hurry.kept_silent = True
             raise
         self._silent_times = 0
         return text
