@@ -200,11 +200,11 @@ ROUTE = ("ip address add 192.0.2.2/24 dev one", "ip route add default via 192.0.
 # Runs inside the namespace, with the namespace's own /sys/class/net mounted over /sys.
 _LOOK = """
 import json, sys
-from healthd.checks.host_network import Settings, host_network
+from healthd.checks.host_network import HostNetworkSettings, host_network
 from healthd.sources.trees import FileTree
 from healthd.testing import FakeNode
 node = FakeNode(sys=FileTree("/sys"), proc=FileTree("/proc"))
-found = host_network(node, Settings(interfaces=("one",)))
+found = host_network(node, HostNetworkSettings(interfaces=("one",)))
 findings = [[each.code, each.component.kind, each.component.id] for each in found.findings]
 print(json.dumps({"status": found.status, "findings": findings,
                   "readings": {reading.name: reading.value for reading in found.readings}}))
