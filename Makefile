@@ -5,7 +5,8 @@
 #                with real daemons is interrupted at a sample of its boundaries, another one in each run
 #   make test-exhaustive   all tests, and every boundary
 #   make test-kubernetes   with a real API server, Helm and the image, built once where Go is there: ten minutes;
-#                VERSION=1.30 or VERSION=newest: on the oldest or the newest Kubernetes
+#                VERSION=1.30 or VERSION=newest: on the oldest or the newest Kubernetes; HEALTHD_TEST_EXHAUSTIVE=1:
+#                agent and controller killed at every boundary, not at a sample
 #   make test-slurm VERSION=26.05   the live Slurm tests on 22.05, 24.11 or 26.05, each in a root of its own: needs root
 #   make test-packages     the .deb from installation to purge on a Debian that is booted for it: needs root
 #   make test-check CHECK=host.numa   one check: its own test, what every check keeps to, its rows of the fault matrix

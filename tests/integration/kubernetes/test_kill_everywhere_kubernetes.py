@@ -5,6 +5,8 @@ controller and stores in processes that really die. Each life is played once und
 boundaries, killed there and started again on the same disk; then once before and once in the course of each act, with
 an empty disk: another machine behind the name, or another controller that takes the lead. Evictions, calls and writes
 are counted where they arrive.
+
+`make test-kubernetes` plays a sample of these lives (tests/sampling.py), with HEALTHD_TEST_EXHAUSTIVE=1 all of them.
 """
 
 from __future__ import annotations
@@ -30,12 +32,15 @@ from tests.integration.kubernetes.killed_kube_lives import (
 )
 from tests.integration.kubernetes.kubelet_socket import KubeletSocket
 from tests.integration.kubernetes.test_controller_repairs_kubernetes import NODE_CLAIMS
+from tests.sampling import of_this_run
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow]
 
 SIDE_BY_SIDE = 8
 PROGRAM = "tests.integration.kubernetes.killed_process"
 ACTS = ("before ", "during ")
+KILLS_OF_EACH = 4
+"""At least so many kills of each life, in a sample."""
 OF_EVERY_ROUND = ("lead", "count", "history")
 LIVES: dict[str, type[KubeLife]] = {
     "quarantine": QuarantineLife,
@@ -96,6 +101,32 @@ def plain(theatre: Theatre[Stage, Ending]) -> dict[str, Played[Ending]]:
     return theatre.undisturbed(LIVES)
 
 
+def sampled(kills: dict[str, list[Kill]]) -> dict[str, list[Kill]]:
+    """Of an agent and of a controller each boundary is passed by its name at least once, in one of their lives."""
+    taken: dict[str, list[Kill]] = {}
+    for controllers in (False, True):
+        these = {name: of_life for name, of_life in kills.items() if name.startswith("c-") is controllers}
+        taken |= of_this_run().of(these, kind=lambda kill: kill.boundary, least=KILLS_OF_EACH)
+    return taken
+
+
+@pytest.fixture(scope="module")
+def kills(plain: dict[str, Played[Ending]]) -> dict[str, list[Kill]]:
+    """Where each life is cut, to go on with the same disk."""
+    return sampled({name: kills_of(life) for name, life in plain.items()})
+
+
+@pytest.fixture(scope="module")
+def kills_of_disks(plain: dict[str, Played[Ending]]) -> dict[str, list[Kill]]:
+    """Where each life is cut, to go on with an empty disk."""
+    everywhere = {
+        name: [kill for kill in kills_of(life) if kill.boundary.startswith(ACTS)] for name, life in plain.items()
+    }
+    return sampled(
+        {name: [replace(kill, empty_store=True) for kill in of_life] for name, of_life in everywhere.items()}
+    )
+
+
 @pytest.fixture(params=LIVES)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -108,22 +139,21 @@ def test_undisturbed_a_life_ends_well(plain: dict[str, Played[Ending]], name: st
 
 
 def test_killed_at_any_boundary_it_ends_in_the_same_place(
-    theatre: Theatre[Stage, Ending], plain: dict[str, Played[Ending]], name: str
+    theatre: Theatre[Stage, Ending], kills: dict[str, list[Kill]], name: str
 ) -> None:
     """Started again on the same disk: what was done is adopted, what was not is done, and nothing is done twice."""
 
     def fits(_: Kill, ending: Ending) -> bool:
         return ending == UNDISTURBED[name]
 
-    theatre.all_end_well(name, kills_of(plain[name]), fits=fits, may_be_missing=may_be_missing)
+    theatre.all_end_well(name, kills[name], fits=fits, may_be_missing=may_be_missing)
 
 
 def test_killed_and_followed_by_one_with_an_empty_disk_it_ends_in_the_same_place(
-    theatre: Theatre[Stage, Ending], plain: dict[str, Played[Ending]], name: str
+    theatre: Theatre[Stage, Ending], kills_of_disks: dict[str, list[Kill]], name: str
 ) -> None:
     """The cluster alone tells what there was: a successor believes it, and does nothing anew. Another machine comes
     behind the name, whatever the first had asked for."""
-    kills = [replace(kill, empty_store=True) for kill in kills_of(plain[name]) if kill.boundary.startswith(ACTS)]
     expected = UNDISTURBED[name]
     most, is_agent = dict(expected.counted), not name.startswith("c-")
 
@@ -134,4 +164,4 @@ def test_killed_and_followed_by_one_with_an_empty_disk_it_ends_in_the_same_place
         nothing_left = ending.left == expected.left and not ending.open_case
         return nothing_left and at_most_once and ending.ends in ENDS_OF_A_SUCCESSOR
 
-    theatre.all_end_well(name, kills, fits=fits, may_be_missing=may_be_missing)
+    theatre.all_end_well(name, kills_of_disks[name], fits=fits, may_be_missing=may_be_missing)
