@@ -21,6 +21,7 @@ from typing import Any, cast
 from healthd.config.load import load
 from healthd.config.schema.config import Config
 from healthd.controller.kubernetes import KubernetesWork
+from healthd.core.errors import BackendBusy
 from healthd.core.model import Event
 from healthd.core.node import CommandResult
 from healthd.remediation.orchestrators.kubernetes.api import How, KubeApi, ResourceKind, connect
@@ -190,7 +191,10 @@ def live_controller(order: Order) -> None:
     with (story / "said").open("a", buffering=1) as told:
         while still < _LOOKS:
             before = (said, work.moved)
-            said = "; ".join(f"{each.node}: {each.said}" for each in rounds(datetime.now(UTC)))
+            try:
+                said = "; ".join(f"{each.node}: {each.said}" for each in rounds(datetime.now(UTC)))
+            except BackendBusy as error:  # its second was over within the round, as on a busy machine
+                said = f"{error} at {time.monotonic():.3f}"  # never the same: this is no rest
             if said != before[0]:
                 store.append(Event(at=datetime.now(UTC), kind="decision", text=said or "nothing to say"))
             still = still + 1 if (said, work.moved) == before else 0
