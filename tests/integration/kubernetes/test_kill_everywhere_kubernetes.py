@@ -36,7 +36,7 @@ from tests.sampling import of_this_run
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow]
 
-SIDE_BY_SIDE = 8
+SIDE_BY_SIDE = 16
 PROGRAM = "tests.integration.kubernetes.killed_process"
 ACTS = ("before ", "during ")
 KILLS_OF_EACH = 4
