@@ -41,10 +41,12 @@ _OFTEN = ("lead", "count")  # written in every round, whatever there is to do
 
 
 class DyingApi:
-    """A connection to the API server whose every write passes boundaries. ``reopened`` is another like it."""
+    """A connection to the API server whose every write passes boundaries. ``reopened`` is another like it. ``only``:
+    the one node whose NodeHealth it lists, because those of other lives stand in the same cluster; "" for all."""
 
-    def __init__(self, line: Line, story: Path, reopened: Callable[[], KubeApi]) -> None:
+    def __init__(self, line: Line, story: Path, reopened: Callable[[], KubeApi], *, only: str = "") -> None:
         self._line, self._story, self._reopened, self._api = line, story, reopened, reopened()
+        self._only = only
         self.moved = 0
 
     def get(self, kind: ResourceKind, name: str, **more: Any) -> dict[str, Any]:
@@ -53,6 +55,8 @@ class DyingApi:
 
     def pages(self, kind: ResourceKind, decode: Callable[[bytes], Any], **params: str) -> Iterator[Any]:
         """As KubeApi."""
+        if self._only and kind is ResourceKind.NODE_HEALTH:
+            params["fieldSelector"] = f"metadata.name={self._only}"
         return self._api.pages(kind, decode, **params)
 
     def patch(
@@ -166,7 +170,8 @@ class DyingWork(KubernetesWork):
         self, config: Config, _: Mapping[str, str], *, timeout_s: float, calls: RequestStats | None = None
     ) -> KubeApi:
         kubeconfig = config.orchestrator.kubernetes.kubeconfig
-        self.apis.append(DyingApi(self._line, self._story, lambda: _opened(kubeconfig, timeout_s)))
+        node = config.controller.selector.removeprefix("life=")
+        self.apis.append(DyingApi(self._line, self._story, lambda: _opened(kubeconfig, timeout_s), only=node))
         return cast(KubeApi, self.apis[-1])
 
     def _called(self, argv: Any, **more: Any) -> CommandResult:
