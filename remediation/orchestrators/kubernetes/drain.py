@@ -135,11 +135,20 @@ class KubeDrain:
     def _drain_of(
         self, node: KubeNode, held: Held, pods: Sequence[Pod], claimed: Collection[str], now: datetime
     ) -> Drain:
-        made = {pod.metadata.uid: pod.metadata.creationTimestamp for pod in pods}
-        record = self._records.begun(node.name, held, made, claimed, now)
+        record = self._records.of(node.name, held) or self._begun(node.name, held, pods, claimed, now)
         taints = tuple(taint for taint in node.taints if taint.key == UNHEALTHY)
         since = datetime.fromtimestamp(held.stamp, UTC)
         return Drain(node=node.name, since=since, record=record, taints=taints, ready=node.is_ready)
+
+    def _begun(
+        self, name: str, held: Held, pods: Sequence[Pod], claimed: Collection[str], now: datetime
+    ) -> DrainRecord:
+        """It concerns the pods that are here now, and the members of their gangs wherever they run: a gang that has
+        just started must not lose those of one node alone."""
+        gangs = dict.fromkeys(gang for pod in pods if (gang := gang_of(pod, self._gangs)) is not None)
+        concerned = [*pods, *(member for gang in gangs for member in self._members(gang))]
+        made = {pod.metadata.uid: pod.metadata.creationTimestamp for pod in concerned}
+        return self._records.begin(name, held, made, claimed, now)
 
     def _asked(
         self, name: str, held: Held, members: Mapping[Gang, Collection[Pod]], plans: Sequence[Plan]
@@ -217,7 +226,13 @@ class DrainRecords:
         self._kept = records
         self._records: dict[str, DrainRecord] | None = None
 
-    def begun(
+    def of(self, node: str, held: Held) -> DrainRecord | None:
+        """The record of this hold, or None where its drain has not begun. Raises StoreError where it cannot be read:
+        then nothing may be evicted."""
+        known = self._read().get(node)
+        return known if known is not None and known.hold == hold_digest(held) else None
+
+    def begin(
         self,
         node: str,
         held: Held,
@@ -225,13 +240,9 @@ class DrainRecords:
         claimed: Collection[str],
         now: datetime,
     ) -> DrainRecord:
-        """The record of this hold, which begins now where there is none. ``pods``: uid to creationTimestamp of those on
-        the node. Raises StoreError where it cannot be read or written: then nothing may be evicted."""
-        records = self._read()
-        known = records.get(node)
-        if known is not None and known.hold == hold_digest(held):
-            return known
-        records = {**still_held(records, claimed), node: record_of(held, pods, now)}
+        """The record of this hold, which begins now. ``pods``: uid to creationTimestamp of those that it concerns.
+        Raises StoreError where it cannot be read or written: then nothing may be evicted."""
+        records = {**still_held(self._read(), claimed), node: record_of(held, pods, now)}
         self._kept.keep(records_text(records))
         self._records = records
         return records[node]

@@ -52,7 +52,8 @@ _READS_RECORDS = msgspec.json.Decoder(dict[str, DrainRecord])  # made by one thr
 
 
 def record_of(held: Held, pods: Mapping[str, datetime | None], now: datetime) -> DrainRecord:
-    """The record of a drain that begins now. ``pods``: uid to creationTimestamp of those that are on the node."""
+    """The record of a drain that begins now. ``pods``: uid to creationTimestamp of those that are on the node, and of
+    the members of their gangs."""
     began = now.replace(microsecond=0)  # as the record keeps it: its age tells of a pod then and later the same
     young = frozenset(_digest(uid) for uid, made in pods.items() if _is_young(made, began))
     return DrainRecord(hold=hold_digest(held), began=int(began.timestamp()), young=young)
