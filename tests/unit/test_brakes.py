@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from healthd.core.model import Remedy
@@ -266,6 +266,8 @@ def test_returns_of_a_day_are_counted_by_code() -> None:
 
 @settings(deadline=None)
 @given(st.integers(0, 50), st.floats(1, 3600))
+@example(0, 300.0)
+@example(BOUNDS.returns_per_day, 300.0)
 def test_each_return_doubles_the_settle_time_up_to_a_day(returns: int, plain_s: float) -> None:
     """It never shrinks, and from the bound on a day must be healthy and a person hears of it."""
     now_s, next_s = (settle_s(each, plain_s, BOUNDS, is_repaired=False) for each in (returns, returns + 1))

@@ -6,7 +6,9 @@ import socket
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
+from lightkube.codecs import resource_registry
 
 from healthd.core.errors import BackendBusy, BackendDenied, BackendUnknown, ConfigError
 from healthd.remediation.orchestrators.kubernetes.api import Disrupting, Ending, KubeApi, ResourceKind, connect
@@ -152,6 +154,21 @@ def test_an_overload_is_not_applied_and_is_left_alone_for_as_long_as_asked(tmp_p
             api.get(ResourceKind.NODE, "n1")
         assert api.sent == {"patch node": 1}
         api.close()
+
+
+def test_an_object_keeps_the_fields_that_no_model_knows(tmp_path: Path) -> None:
+    """Also where something else in the process has loaded lightkube's own model of it."""
+    for loaded in ("v1", "Node"), ("coordination.k8s.io/v1", "Lease"):
+        resource_registry.load(*loaded)
+    for kind in (ResourceKind.NODE, ResourceKind.LEASE):
+        object_ = {"kind": kind.value[2], "metadata": {"name": "n1"}, "spec": {"ofTomorrow": 1}}
+        with Plain(answer(b"200 OK", msgspec.json.encode(object_))) as url:
+            api = client_of(url, tmp_path, timeout_s=2.0)
+            namespace = "healthd" if kind is ResourceKind.LEASE else None
+            assert api.get(kind, "n1", namespace=namespace) == object_
+            assert api.patch(kind, "n1", {}, namespace=namespace) == object_
+            assert api.create(kind, object_, namespace=namespace) == object_
+            api.close()
 
 
 @pytest.mark.parametrize(

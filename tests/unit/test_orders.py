@@ -219,6 +219,14 @@ def test_heading_back_never_goes_to_an_act(case: Remediation) -> None:
     assert heading_back(back, LATER + timedelta(hours=1)) == back
 
 
+def test_a_case_that_is_verified_is_not_begun_anew_by_the_order() -> None:
+    """It goes on from where it stands: what it has proved counts."""
+    case = repaired(MEND, "c1", START, ladder=(Remedy.REBOOT_NODE,), about=SICK, drains=True)
+    ordered = replace(case, index=case.steps.index(Step.VERIFY), release_order="it is new (uid 7)")
+    assert heading_back(ordered, LATER) is ordered
+    assert heading_back(replace(ordered, forced=True), LATER).step is Step.RELEASE
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # opt-out
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from healthd.core.errors import BackendRefused, BackendUnknown, ConfigError
@@ -25,6 +25,7 @@ from healthd.remediation.orchestrators.slurm.orchestrator import (
     update_error,
 )
 from healthd.remediation.orchestrators.slurm.power import may_sleep
+from healthd.remediation.orchestrators.slurm.reasons import is_automatic
 from healthd.remediation.orchestrators.slurm.slots import in_hostlist, parse_maintenance, parse_slots, slot_name
 from healthd.remediation.ports import FleetSnapshot, Hold, NodeRecord, ScopeSnapshot, Slot
 
@@ -97,10 +98,14 @@ def test_a_reason_without_a_time_is_a_hold_from_the_beginning_of_time() -> None:
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\r"), min_size=1, max_size=60), st.integers(1, 3))
+@example("Epilog error", 1)
+@example("ticket 7 : Not responding", 2)
 def test_any_reason_reads_back_from_any_number_of_partitions(reason: str, partitions: int) -> None:
-    """Whatever the reason holds, it comes back whole, once, and changes no other field."""
+    """Whatever the reason holds, it comes back whole, once, and changes no other field. One of Slurm's own is told."""
     view = parse_view("n0001", _record(reason=reason) * partitions)
-    assert view.hold == Hold(text=reason, user="root", stamp=1795226977)
+    assert view.hold is not None
+    assert (view.hold.shown, view.hold.user, view.hold.stamp) == (reason, "root", 1795226977)
+    assert view.hold.automatic is is_automatic(view.hold.text)
     assert view.flags == {"IDLE", "DRAIN"}
 
 

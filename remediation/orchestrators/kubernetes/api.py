@@ -35,7 +35,14 @@ from lightkube.config.client_adapter import verify_cluster
 from lightkube.config.kubeconfig import KubeConfig, SingleConfig
 from lightkube.config.models import User
 from lightkube.core.exceptions import ConfigError as LightkubeError
-from lightkube.generic_resource import create_global_resource, create_namespaced_resource
+from lightkube.core.resource import ApiInfo
+from lightkube.generic_resource import (
+    GenericGlobalResource,
+    GenericGlobalStatus,
+    GenericNamespacedResource,
+    GenericNamespacedStatus,
+    create_api_info,
+)
 from lightkube.types import PatchType
 
 from healthd.core.errors import BackendBusy, BackendDenied, BackendError, BackendRefused, BackendUnknown, ConfigError
@@ -384,11 +391,19 @@ _CLASSES: dict[ResourceKind, Any] = {}
 
 
 def _class_of(kind: ResourceKind) -> Any:
-    """lightkube's class of plain dictionaries for this kind: a model would drop the fields that it does not know."""
+    """A class of plain dictionaries for this kind: lightkube's model of it would drop the fields that it does not know,
+    and lightkube's registry hands that out wherever anything in this process has loaded it."""
     if kind not in _CLASSES:
         group, version, name, plural, is_namespaced = kind.value
-        make = create_namespaced_resource if is_namespaced else create_global_resource
-        _CLASSES[kind] = make(group, version, name, plural)
+        whole, status = (
+            (GenericNamespacedResource, GenericNamespacedStatus)
+            if is_namespaced
+            else (GenericGlobalResource, GenericGlobalStatus)
+        )
+        info = create_api_info(group, version, name, plural)
+        status_info = ApiInfo(info.resource, plural, ["get", "patch", "put"], parent=info.resource, action="status")
+        status_class = type(f"{name}Status", (status,), {"_api_info": status_info})
+        _CLASSES[kind] = type(name, (whole,), {"_api_info": info, "Status": status_class})
     return _CLASSES[kind]
 
 
