@@ -63,7 +63,7 @@ test-slurm: .venv/dev.stamp
 # API server alone.
 test-kubernetes: .venv/dev.stamp
 	@sh tests/system-packages.sh compiler debian arm64
-	HEALTHD_TEST_KUBERNETES=1 HEALTHD_TEST_KUBERNETES_VERSION=$(VERSION) $(VENV)/python -m pytest \
+	HEALTHD_TEST_KUBERNETES=1 HEALTHD_TEST_KUBERNETES_VERSION=$(VERSION) $(VENV)/python -m pytest $(IN_PARALLEL) \
 		-m "$(if $(VERSION),kubernetes and )not slurm" $(PYTEST_ARGS) $(KUBERNETES_TESTS)
 
 # Five minutes on two cores that are free. FUZZ_ARGS: --inputs, --workers, --seed, names of targets (tests/fuzz).

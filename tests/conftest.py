@@ -43,10 +43,17 @@ LANES = {
     ),
 }
 # Long files whose tests share nothing: each of these goes where there is time for it.
-SPREAD = ("tests/scenario/test_engine_replay.py", "tests/simulation/test_simulated_fleet.py")
+SPREAD = (
+    "tests/scenario/test_engine_replay.py",
+    "tests/simulation/test_simulated_fleet.py",
+    "tests/integration/kubernetes/test_stray_claims_kubernetes.py",
+)
 LANE_OF = {file: lane for lane, files in LANES.items() for file in files}
 # These take longest, most of it in waiting, and so they begin first: none is left to be waited for at the end.
 FIRST = (
+    "tests/integration/kubernetes/test_stray_claims_kubernetes.py",
+    "tests/integration/kubernetes/test_kill_everywhere_kubernetes.py",
+    "tests/integration/kubernetes/test_api_trouble.py",
     "tests/integration/platforms/",
     "tests/faults/",
     "tests/integration/slurm/",
