@@ -1284,7 +1284,7 @@ def test_the_manifests_pass_a_dry_run_of_the_server(control_plane: ControlPlane,
         *sorted((MANIFESTS / "policies").glob("*.yaml")),
     ]
     named = [word for file in files for word in ("-f", str(file))]
-    argv = [str(kubectl), "apply", "--server-side", "--field-manager=tests", "--dry-run=server", *named]
+    argv = [str(kubectl), "apply", "--server-side", "--force-conflicts", "--dry-run=server", *named]
     env = {"KUBECONFIG": str(control_plane.kubeconfig), "HOME": str(control_plane.root)}
     done = subprocess.run(argv, env=env, check=False, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
