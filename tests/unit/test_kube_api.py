@@ -30,7 +30,7 @@ def test_a_burst_goes_at_once_and_then_one_a_second() -> None:
     time = Time()
     pace = Pace(rate_per_s=1.0, burst=3, monotonic_s=time)
     assert [pace.wait_s(5.0) for _ in range(5)] == [0.0, 0.0, 0.0, 1.0, 2.0]
-    with pytest.raises(BackendBusy, match=r"own rate allows the next request in 3\.0 s"):
+    with pytest.raises(BackendBusy, match=r"own rate limit allows the next one in 3\.0 s"):
         pace.wait_s(2.5)
     time.now_s = 60.0
     assert [pace.wait_s(5.0) for _ in range(4)] == [0.0, 0.0, 0.0, 1.0]
@@ -53,7 +53,7 @@ def test_who_is_next_has_a_turn_however_short_its_patience() -> None:
     pace = Pace(rate_per_s=1.0, burst=2, monotonic_s=time)
     assert [pace.wait_s(0.5) for _ in range(2)] == [0.0, 0.0]
     assert pace.wait_s(0.5, ahead=1) == 2.0
-    with pytest.raises(BackendBusy, match=r"own rate allows the next request in 2\.0 s"):
+    with pytest.raises(BackendBusy, match=r"own rate limit allows the next one in 2\.0 s"):
         pace.wait_s(0.5)
 
 
@@ -146,7 +146,7 @@ def test_an_overload_is_not_applied_and_is_left_alone_for_as_long_as_asked(tmp_p
     """429 with Retry-After: the next request is not even sent."""
     with Plain(answer(b"429 Too Many Requests", OVERLOAD, more=b"Retry-After: 7\r\n")) as url:
         api = client_of(url, tmp_path, timeout_s=2.0)
-        with pytest.raises(BackendBusy, match="too many requests; nothing is asked for 7 s"):
+        with pytest.raises(BackendBusy, match="too many requests; healthd sends no request for 7 s"):
             api.patch(ResourceKind.NODE, "n1", {})
         with pytest.raises(BackendBusy, match="own rate"):
             api.patch(ResourceKind.NODE, "n1", {})
@@ -225,7 +225,7 @@ def test_a_budget_that_protects_a_pod_is_no_overload(tmp_path: Path) -> None:
         api.close()
     with Plain(answer(b"429 Too Many Requests", OVERLOAD, more=b"Retry-After: 7\r\n")) as url:
         api = client_of(url, tmp_path, timeout_s=2.0)
-        with pytest.raises(BackendBusy, match="nothing is asked for 7 s") as caught:
+        with pytest.raises(BackendBusy, match="healthd sends no request for 7 s") as caught:
             api.evict("p", namespace="default", body={})
         assert not isinstance(caught.value, Disrupting)
         api.close()

@@ -54,11 +54,11 @@ def test_a_claim_is_read_back_as_it_was_made() -> None:
 @pytest.mark.parametrize(
     ("claims", "out", "index", "words"),
     [
-        ({"n1": 0}, (), 1, "holds place 0 already"),
+        ({"n1": 0}, (), 1, "already holds slot 0"),
         ({"n2": 0}, (), 0, "is held by n2"),
-        ({"n2": 0, "n3": 1}, (), 2, "no room is left: 2 claims, 0 more nodes out, 2 may be"),
-        ({"n2": 0}, ("n3",), 1, "no room is left"),
-        ({}, ("n3", "n4", "n5"), 0, "no room is left"),
+        ({"n2": 0, "n3": 1}, (), 2, "the budget is full: 2 claims and 0 other nodes out, limit 2"),
+        ({"n2": 0}, ("n3",), 1, "the budget is full"),
+        ({}, ("n3", "n4", "n5"), 0, "the budget is full"),
     ],
 )
 def test_no_place_is_taken_twice_or_over_the_limit(
@@ -74,7 +74,7 @@ def test_a_node_that_is_out_already_may_claim_its_own_place_again() -> None:
     """Its claim was taken away while it was drained: counted among those that are out, it kept itself from claiming,
     and its repair waited for ever."""
     assert claimed(budget(limit=1, out=("n1",)), "n1", 0, NOW).keys() == {key_of("n1")}
-    with pytest.raises(SlotTaken, match="no room is left"):
+    with pytest.raises(SlotTaken, match="the budget is full"):
         claimed(budget(limit=1, out=("n1", "n2")), "n1", 0, NOW)
 
 
@@ -90,7 +90,7 @@ def test_a_claim_that_makes_no_sense_takes_a_place(text: str) -> None:
     assert there.room() == 0
     assert there.slots == (Slot(scope="cluster", index=-1, node="n2"),)
     assert there.odd == {"n2"}
-    with pytest.raises(BackendRefused, match="held by n2, not by n3"):
+    with pytest.raises(BackendRefused, match="n2 holds it, not n3"):
         given_back(there, "n3", -1)
     assert given_back(there, "n2", -1) == {key_of("n2"): None}
 
@@ -106,7 +106,7 @@ def test_a_claim_of_no_time_is_none_of_healthds(stamp: int) -> None:
 def test_only_its_own_place_is_given_back() -> None:
     """Another's is refused, nobody's is fine."""
     there = budget({key_of("n2"): '{"node": "n2", "index": 0}'})
-    with pytest.raises(BackendRefused, match="held by n2, not by n1"):
+    with pytest.raises(BackendRefused, match="n2 holds it, not n1"):
         given_back(there, "n1", 0)
     assert given_back(there, "n1", 1) == {}
 

@@ -28,7 +28,7 @@ from healthd.remediation.orchestrators.kubernetes.conditions import (
 from healthd.remediation.orchestrators.kubernetes.node import node_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-WELL = ConditionState(status="True", reason="Healthy", message="nothing is open")
+WELL = ConditionState(status="True", reason="Healthy", message="no fault is open")
 SICK = ConditionState(status="False", reason="GpuXid79", message="gpu.xid.79 on gpu:0: reboot_node")
 
 
@@ -72,7 +72,7 @@ def test_what_could_not_tell_is_unknown_unless_it_is_known_to_be_bad() -> None:
     outcomes = {"gpu.count": outcome(Status.UNKNOWN), "efa.devices": outcome(Status.UNKNOWN, optional=True)}
     states = states_of([], outcomes, outcomes)
     assert states["HealthdGPU"] == ConditionState(
-        status="Unknown", reason="CouldNotTell", message="could not tell: gpu.count"
+        status="Unknown", reason="CouldNotTell", message="checks that could not decide: gpu.count"
     )
     assert states["HealthdNetwork"].status == "True"
     assert states_of([diagnosis("gpu.xid.79")], outcomes, outcomes)["HealthdGPU"].status == "False"

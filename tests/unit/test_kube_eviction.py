@@ -87,9 +87,9 @@ def test_a_pod_past_its_grace_on_a_node_that_is_not_ready_is_no_work(
 
 def test_a_pod_that_no_rule_names_ends_by_itself() -> None:
     """So does every pod where there is no rule, and one that a rule names as never."""
-    assert fate(pod()) == (Fate.WAITS, "it ends by itself, no rule names it")
-    assert fate(pod(), rule(namespaces=("team-b",))) == (Fate.WAITS, "it ends by itself, no rule names it")
-    assert fate(pod(), rule(EvictMode.NEVER)) == (Fate.WAITS, "it ends by itself, rule r")
+    assert fate(pod()) == (Fate.WAITS, "it runs until it ends, no rule names it")
+    assert fate(pod(), rule(namespaces=("team-b",))) == (Fate.WAITS, "it runs until it ends, no rule names it")
+    assert fate(pod(), rule(EvictMode.NEVER)) == (Fate.WAITS, "it runs until it ends, rule r")
 
 
 def test_the_first_rule_that_fits_decides() -> None:
@@ -182,7 +182,7 @@ def test_a_pod_that_comes_back_is_left_alone() -> None:
     assert fate(made("bound late", -6.0), everything)[0] is Fate.EVICT
     young = drain(young=("u-again",))
     assert [plan.fate for plan in planned([again], [everything], young, SINCE)] == [Fate.EVICT]
-    assert fate(again, rule(EvictMode.NEVER)) == (Fate.WAITS, "it ends by itself, rule r")
+    assert fate(again, rule(EvictMode.NEVER)) == (Fate.WAITS, "it runs until it ends, rule r")
 
 
 def test_what_comes_back_is_told_by_where_it_comes_from() -> None:

@@ -108,7 +108,7 @@ def test_whoever_does_not_lead_any_more_is_told_so_where_nothing_is_to_be_writte
 
     def leads() -> None:
         if not may[0]:
-            raise BackendRefused("this controller does not lead any more")
+            raise BackendRefused("this controller is no longer the leader")
 
     fleet = fleet_of(server, clock, leads)
     fleet.count()

@@ -84,8 +84,12 @@ def test_whole_means_every_member_wherever_it_runs_and_those_elsewhere_first() -
 @pytest.mark.parametrize(
     ("here", "elsewhere", "words"),
     [
-        ([member("a")], [member("b", "n2", ownerReferences=None)], "team-a/b forbidden: nobody would make it anew"),
-        ([member("a")], [member("b", "n2", labels={GROUP: "train"})], "team-a/b waits: it ends by itself"),
+        (
+            [member("a")],
+            [member("b", "n2", ownerReferences=None)],
+            "team-a/b forbidden: no controller would recreate it",
+        ),
+        ([member("a")], [member("b", "n2", labels={GROUP: "train"})], "team-a/b waits: it runs until it ends"),
         ([member("a"), member("x", ownerReferences=None)], [], "team-a/x forbidden"),
     ],
 )

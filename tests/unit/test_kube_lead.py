@@ -113,7 +113,7 @@ def test_a_leader_stops_before_another_may_begin(clock: Seconds) -> None:
     assert one.attempt(), "a hiccup does not cost the lead"
     clock.now += 0.1
     assert not one.attempt()
-    with pytest.raises(BackendBusy, match="does not lead any more: no answer"):
+    with pytest.raises(BackendBusy, match="is no longer the leader: no answer"):
         one.check()
     assert RENEW_S < DURATION_S
     lease.trouble = False
@@ -133,7 +133,7 @@ def test_of_two_at_once_one_wins(clock: Seconds) -> None:
 
     lease.get = overtaken  # type: ignore[method-assign]
     assert not one.attempt()
-    assert "another at the same moment" in one.said
+    assert "wrote the lease at the same moment" in one.said
 
 
 def test_a_lease_that_was_deleted_is_made_and_held_by_nobody_for_a_while(clock: Seconds) -> None:

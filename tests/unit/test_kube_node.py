@@ -197,7 +197,7 @@ def test_what_a_person_left_of_our_hold_goes_with_the_fence() -> None:
 def test_a_taint_of_our_key_is_not_written_over() -> None:
     """Whoever set it: key and effect are one name."""
     data = node(taints=[{"key": "healthd.io/unhealthy", "effect": "NoExecute"}])
-    with pytest.raises(BackendRefused, match="not this agent's"):
+    with pytest.raises(BackendRefused, match="that this agent did not set"):
         quarantine_patch(read(data), HELD, effect="NoSchedule", cordon=False)
 
 

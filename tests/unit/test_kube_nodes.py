@@ -153,11 +153,11 @@ def test_the_node_says_which_machine_it_is_and_the_platform_acts() -> None:
     assert (inner.replacements, inner.requests) == (1, 1)
 
     def lost() -> None:
-        raise BackendRefused("does not lead any more")
+        raise BackendRefused("no longer the leader")
 
     other = ByProviderId(inner, machine=lambda: "i-7", leads=lost)
     for act in (other.replace, other.reboot):
-        with pytest.raises(BackendRefused, match="does not lead"):
+        with pytest.raises(BackendRefused, match="no longer the leader"):
             act()
     assert (inner.replacements, inner.requests) == (1, 1)
 

@@ -50,7 +50,7 @@ class OneNode:
 
     def own(self, *, fresh: bool = False) -> KubeNode:
         if self.is_gone:
-            raise BackendUnknown("the cluster has no node n1 any more")
+            raise BackendUnknown("the node n1 is no longer in the cluster")
         return node_of(self.data)
 
     def change_own(self, patch: Callable[[KubeNode], dict[str, Any] | None], *, status: bool) -> None:
@@ -101,7 +101,7 @@ def test_eks_is_asked_by_a_patch_of_the_status() -> None:
     """With the reason of the finding in the node's own hold; a reboot it has no reason for is refused."""
     node = OneNode()
     provisioner = of(node, "eks")
-    with pytest.raises(BackendRefused, match=r"no reason by which it does reboot_node for gpu\.xid\.79"):
+    with pytest.raises(BackendRefused, match=r"no reason that means reboot_node for gpu\.xid\.79"):
         provisioner.reboot()
     assert node.writes == []
     provisioner.replace()
@@ -115,13 +115,15 @@ def test_on_karpenters_node_a_reboot_is_none_of_the_remedies() -> None:
     """So that the ladder's next one is asked for. A Node that cannot be read says nothing, and is asked for nothing."""
     node = OneNode(**{"karpenter.sh/nodepool": "gpu"})
     provisioner = of(node, "eks")
-    assert provisioner.why_not(Remedy.REBOOT_NODE) == "Karpenter made n1, and does no reboot_node: it replaces"
+    assert (
+        provisioner.why_not(Remedy.REBOOT_NODE) == "Karpenter made n1, and replaces it on any request: no reboot_node"
+    )
     assert provisioner.why_not(Remedy.REPLACE_NODE) == ""
     with pytest.raises(BackendRefused, match="Karpenter made n1"):
         provisioner.dry_run(Remedy.REBOOT_NODE)
     node.is_gone = True
     assert provisioner.why_not(Remedy.REBOOT_NODE) == ""
-    with pytest.raises(BackendUnknown, match="no node n1 any more"):
+    with pytest.raises(BackendUnknown, match="n1 is no longer in the cluster"):
         provisioner.reboot()
     assert node.writes == []
 
@@ -130,7 +132,7 @@ def test_what_cannot_be_read_back_is_unknown() -> None:
     """A write that was acknowledged and is not there is no request."""
     node = hyperpod_node()
     node.forgets = True
-    with pytest.raises(BackendUnknown, match=f"not to be seen: the node shows {HYPERPOD_LABEL}=Schedulable"):
+    with pytest.raises(BackendUnknown, match=f"not visible on the Node: it shows {HYPERPOD_LABEL}=Schedulable"):
         of(node, "hyperpod").replace()
 
 
@@ -160,8 +162,8 @@ def test_what_no_platform_does_is_not_asked() -> None:
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("hyperpod", f"would have n1 show {HYPERPOD_LABEL}={REPLACE}"),
-        ("eks", f"would have n1 show {EKS_CONDITION}=False (NvidiaXID79Error)"),
+        ("hyperpod", f"would set {HYPERPOD_LABEL}={REPLACE} on Node n1"),
+        ("eks", f"would set {EKS_CONDITION}=False (NvidiaXID79Error) on Node n1"),
     ],
 )
 def test_a_dry_run_says_what_the_node_would_show(kind: str, words: str) -> None:
@@ -192,7 +194,7 @@ def test_a_node_that_is_gone_is_unknown_and_no_failure() -> None:
     node.is_gone = True
     provisioner = of(node, "hyperpod")
     for ask in (provisioner.machine, provisioner.progress):
-        with pytest.raises(BackendUnknown, match="no node n1 any more"):
+        with pytest.raises(BackendUnknown, match="n1 is no longer in the cluster"):
             ask()
 
 

@@ -55,7 +55,7 @@ CHANGES: dict[str, tuple[str, Change]] = {
         lambda _, b: spec(b[OWN]).update(validationActions=["Warn"]),
     ),
     "half of it": (
-        f"binding {OWN} leaves requests out: it has matchResources",
+        f"binding {OWN} does not cover all requests: it has matchResources",
         lambda _, b: spec(b[OWN]).update(matchResources={"namespaceSelector": {"matchLabels": {"a": "b"}}}),
     ),
     "no object": (f"policy {OWN} validates nothing", lambda p, _: p.update({OWN: {"spec": None}})),
@@ -75,4 +75,4 @@ def test_policies_about_another_account_are_none() -> None:
     """Installed for another namespace, they let these agents through."""
     problems = policy_problems(*shipped(), namespace="gpu-health")
     assert len(problems) == len(POLICIES)
-    assert "is not about system:serviceaccount:gpu-health:healthd-agent" in problems[0]
+    assert "does not apply to system:serviceaccount:gpu-health:healthd-agent" in problems[0]

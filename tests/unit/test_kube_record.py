@@ -139,14 +139,14 @@ def test_a_time_that_is_ahead_is_odd_and_stays_for_those_who_leave_it_out() -> N
         HandoffRecord(asked=later),
         HandoffRecord(history=(PastRepair(act=PastAct.REBOOT, at=NOW, back=later),)),
     ):
-        assert read_record(record_of(mark), NOW).odd == "a time that is ahead"
+        assert read_record(record_of(mark), NOW).odd == "a time in the future"
         assert read_record(record_of(mark)).odd == ""
         assert read_record(record_of(mark), NOW).mark == mark
 
 
 def test_what_is_no_record_is_odd_and_says_nothing() -> None:
     """Whatever stands there."""
-    assert read_record("healthd case=k3v9", NOW).odd == "it is no record"
+    assert read_record("healthd case=k3v9", NOW).odd == "it is not a record"
     assert text_of(["healthd"]) == ""
 
 
@@ -161,7 +161,7 @@ def test_a_patch_sets_every_field() -> None:
 @pytest.mark.parametrize("text", ["two\nlines", "somebody's", "healthd case=" + "x" * 2000, ""])
 def test_only_a_handoff_record_is_left(text: str) -> None:
     """One line of healthd's own, of bounded length."""
-    with pytest.raises(BackendRefused, match="record of n1 not left"):
+    with pytest.raises(BackendRefused, match="record of n1 not written"):
         record_patch("n1", text)
 
 
@@ -200,7 +200,7 @@ def test_a_case_shows_since_when_its_step_and_what_it_waits_for() -> None:
             decided(Action.PAGE),
         )
     }
-    assert waits == {"a place in the budget", "its jobs to end", "an operator: lemon", "an operator"}
+    assert waits == {"a slot in the budget", "its jobs to end", "an operator: lemon", "an operator"}
     assert "state=draining" in plain.words
 
 

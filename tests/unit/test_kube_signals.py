@@ -89,9 +89,9 @@ def test_karpenter_is_asked_for_another_machine_whatever_was_found_and_never_for
 ) -> None:
     """Its answer to the condition is always a replacement. The reason is one that the API and the policy take."""
     held = node(labels=labels, held=f"healthd: {code} node [k3v9]")
-    assert "it replaces" in EKS.why_not(held, Remedy.REBOOT_NODE)
+    assert "replaces it on any request" in EKS.why_not(held, Remedy.REBOOT_NODE)
     assert EKS.why_not(held, Remedy.REPLACE_NODE) == ""
-    with pytest.raises(BackendRefused, match="no reason by which it does reboot_node"):
+    with pytest.raises(BackendRefused, match="no reason that means reboot_node"):
         EKS.patch(held, Remedy.REBOOT_NODE, NOW)
     patch = EKS.patch(held, Remedy.REPLACE_NODE, NOW)
     (made,) = patch["status"]["conditions"]
@@ -123,7 +123,7 @@ def test_the_condition_is_one_patch_with_the_version_that_was_read() -> None:
 @pytest.mark.parametrize(
     ("there", "words"),
     [
-        (condition("True", "Monitoring for the AcceleratedHardware system is active"), "somebody who wrote"),
+        (condition("True", "Monitoring for the AcceleratedHardware system is active"), "another writer"),
         (condition("True", kind="KernelReady"), "eks-node-monitoring-agent, which writes KernelReady"),
     ],
 )
@@ -136,7 +136,7 @@ def test_a_condition_of_somebody_elses_is_left_alone(there: dict[str, Any], word
 
 def test_a_finding_without_a_reason_is_refused() -> None:
     """The sentence names both."""
-    with pytest.raises(BackendRefused, match=r"no reason by which it does replace_node for gpu\.ecc"):
+    with pytest.raises(BackendRefused, match=r"no reason that means replace_node for gpu\.ecc"):
         eks_patch(node(), "gpu.ecc", Remedy.REPLACE_NODE, NOW)
 
 
@@ -166,10 +166,10 @@ def test_hyperpods_label_is_an_order(remedy: Remedy, value: str) -> None:
 @pytest.mark.parametrize(
     ("labels", "remedy", "words"),
     [
-        ({}, Remedy.REBOOT_NODE, "none of HyperPod's"),
+        ({}, Remedy.REBOOT_NODE, "not a node of HyperPod"),
         ({HYPERPOD_LABEL: "UnschedulablePendingReboot"}, Remedy.REPLACE_NODE, "acts on the node already"),
         ({HYPERPOD_LABEL: "Unschedulable"}, Remedy.REPLACE_NODE, "acts on the node already"),
-        ({HYPERPOD_LABEL: "Schedulable"}, Remedy.RESET_GPU, "no label for reset_gpu"),
+        ({HYPERPOD_LABEL: "Schedulable"}, Remedy.RESET_GPU, "reset_gpu not requested: HyperPod has no label"),
     ],
 )
 def test_hyperpod_is_not_asked_twice_nor_for_what_it_has_not(
@@ -189,7 +189,7 @@ def test_eks_is_asked_for_the_finding_that_the_nodes_own_hold_names() -> None:
     held = node(held="healthd: gpu.xid.79 gpu:GPU-1 [k3v9]")
     (made,) = EKS.patch(held, Remedy.REPLACE_NODE, NOW)["status"]["conditions"]
     assert (made["reason"], made["message"]) == ("NvidiaXID79Error", "healthd: gpu.xid.79 calls for replace_node")
-    with pytest.raises(BackendRefused, match="not held by healthd"):
+    with pytest.raises(BackendRefused, match="healthd does not hold the node"):
         EKS.patch(node(), Remedy.REPLACE_NODE, NOW)
 
 

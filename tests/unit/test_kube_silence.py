@@ -135,6 +135,6 @@ def test_the_words_name_the_next_step() -> None:
     """Where to look, and since when; they stay the same while it lasts."""
     assert "kubectl describe node n1" in silence_words("n1", DOWN, 600.0)
     assert BEAT in silence_words("n1", SILENT, 600.0)
-    assert "no condition yet" in silence_words("n1", replace(SILENT, beat=""), 600.0)
+    assert "no condition written yet" in silence_words("n1", replace(SILENT, beat=""), 600.0)
     uncovered = Quiet(trouble=ClusterTrouble.UNCOVERED)
     assert "kubectl healthd release n1 --by-hand" in silence_words("n1", uncovered, 600.0)

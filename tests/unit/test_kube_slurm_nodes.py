@@ -43,8 +43,8 @@ def test_none_is_evicted_before_slurm_has_drained_it_and_its_jobs_are_over(of: s
 
 def test_the_reason_says_what_an_operator_does() -> None:
     """Not drained: let the operator's cordon do it; nothing shown: do it by hand; drained, without a rule: name it."""
-    assert fate(worker("Idle"), rule())[1].startswith("a Slurm node that Slurm has not drained: with [orchestrator.kub")
-    assert "drain it there, then delete the pod" in fate(pod(**OWNERS["sunk"]), rule())[1]
+    assert fate(worker("Idle"), rule())[1].startswith("a Slurm node that Slurm has not drained: set [orchestrator.kub")
+    assert "drain it with scontrol, then delete the pod" in fate(pod(**OWNERS["sunk"]), rule())[1]
     assert fate(worker("Idle", "Drain"))[0] is Fate.FORBIDDEN
     assert "no rule evicts it" in fate(worker("Idle", "Drain"))[1]
     assert fate(worker("Mixed", "Drain"), rule()) == (Fate.WAITS, "Slurm drains it, and its jobs end by themselves")

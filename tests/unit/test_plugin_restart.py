@@ -150,7 +150,7 @@ def test_the_plugin_s_pod_is_the_one_of_a_daemon_set_on_this_node() -> None:
     others = [plugin("a", "n2"), plugin("b", phase="Failed"), plugin("c", ownerReferences=None)]
     assert the_plugin([*others, mine], "n1") is mine
     assert "no pod of a DaemonSet" in str(the_plugin(others, "n1"))
-    assert "2 pods on it fit" in str(the_plugin([mine, plugin("d")], "n1"))
+    assert "2 pods on the node match" in str(the_plugin([mine, plugin("d")], "n1"))
 
 
 # -- the controller's side --------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ class Rig:
 
     def _check(self) -> None:
         if not self.leads:
-            raise BackendRefused("this controller does not lead any more")
+            raise BackendRefused("this controller is no longer the leader")
 
 
 @pytest.fixture
@@ -228,7 +228,7 @@ def test_it_is_restarted_once_per_reset(rig: Rig) -> None:
     assert rig.server.evicted == ["plugin-n1"]
     rig.asks("n1", reset="r2", at=rig.clock.now())
     rig.clock.advance(40.0)
-    assert "not restarted yet: it was asked to less than 600 s ago" in rig.round()["n1"]
+    assert "not restarted yet: it was restarted less than 600 s ago" in rig.round()["n1"]
     rig.clock.advance(WITHIN_S)
     rig.round()
     assert rig.server.evicted == ["plugin-n1", "plugin-n1"]
@@ -237,7 +237,7 @@ def test_it_is_restarted_once_per_reset(rig: Rig) -> None:
 def test_another_controller_does_not_restart_it_again(rig: Rig) -> None:
     """A plugin that began after the reset has been restarted, whoever did it; that it did not help is for a person."""
     rig.server.pods = [plugin("plugin-new", made=NOW + timedelta(seconds=5))]
-    assert "has begun since, and still counts 1 of nvidia.com/gpu as unhealthy: a person" in rig.round()["n1"]
+    assert "was restarted and still counts 1 of nvidia.com/gpu as unhealthy: an operator" in rig.round()["n1"]
     assert rig.server.evicted == []
 
 
@@ -250,8 +250,8 @@ def test_another_controller_does_not_restart_it_again(rig: Rig) -> None:
         (lambda rig: rig.server.nodes.update(n1=node("n1")), ""),
         (lambda rig: rig.asks("n1", **{"healthd.io/opt-out": ""}), "the node opted out"),
         (lambda rig: rig.server.pods.clear(), "no pod of a DaemonSet"),
-        (lambda rig: rig.server.pods.append(plugin("other")), "2 pods on it fit"),
-        (lambda rig: setattr(rig, "leads", False), "does not lead any more"),
+        (lambda rig: rig.server.pods.append(plugin("other")), "2 pods on the node match"),
+        (lambda rig: setattr(rig, "leads", False), "no longer the leader"),
         (lambda rig: setattr(rig.server, "error", Disrupting("no room")), "no room"),
         (lambda rig: setattr(rig.server, "error", BackendBusy("429")), "429"),
         (lambda rig: setattr(rig.server, "error", BackendUnknown("no answer")), "no answer"),
@@ -290,7 +290,10 @@ def test_a_fleet_that_asks_at_once_is_served_ten_at_a_time(rig: Rig) -> None:
         rig.asks(f"m{number:02}")
     said = rig.round()
     assert len(rig.server.evicted) == AT_ONCE
-    assert sum("not restarted yet: 10 were within 600 s" in each for each in said.values()) == 31 - AT_ONCE
+    assert (
+        sum("not restarted yet: 10 device plugins were restarted within 600 s" in each for each in said.values())
+        == 31 - AT_ONCE
+    )
     rig.clock.advance(WITHIN_S)
     rig.round()
     assert len(rig.server.evicted) == 2 * AT_ONCE

@@ -21,11 +21,11 @@ from healthd.remediation.orchestrators.kubernetes.old_records import OldRecords
 from healthd.remediation.ports import NodeView
 
 _SILENT = frozenset({"DOWN", "NOT_RESPONDING"})
-"""The words for a node that the cluster has given up: here, whose Ready the node controller has set to Unknown."""
+"""The flags of a node that the cluster has given up: the node controller has set its Ready condition to Unknown."""
 
 
 class KubeNodeAfar:
-    """``node`` from elsewhere. ``leads`` raises BackendRefused where this controller may not write any more."""
+    """The node ``node``, read by the controller. ``leads`` raises BackendRefused once this controller may not write."""
 
     def __init__(
         self,
@@ -44,8 +44,8 @@ class KubeNodeAfar:
         self._resources, self._tolerated = tuple(resources), tuple(tolerated)
 
     def view(self, *, jobs: bool = False) -> NodeView:
-        """The Node, always with the pods that hold GPUs: nothing cheaper says idle. Raises BackendUnknown, and
-        BackendRefused for a Node that is gone."""
+        """The Node, always with the pods that hold GPUs: no cheaper reading shows whether it is idle. Raises
+        BackendUnknown, and BackendRefused for a Node that is gone."""
         node = self._node()
         pages = self._api.pages(ResourceKind.POD, pods_in, fieldSelector=f"spec.nodeName={self._name}")
         now = self._clock()
@@ -62,7 +62,7 @@ class KubeNodeAfar:
         return seen.text if seen is not None and seen.text else self._old_marks.read().texts.get(self._name, "")
 
     def mark(self, text: str) -> None:
-        """Leave a handoff record, "" to take it away: where the node's stands, which an older agent left on a Lease."""
+        """Write the handoff record, "" to remove it; a record that an older agent left on a Lease is written there."""
         self._leads()
         seen = self._healths.read(self._name)
         if (seen is None or not seen.text) and self._old_marks.answer(self._name, text):
@@ -70,11 +70,11 @@ class KubeNodeAfar:
         self._healths.leave(self._name, text)
 
     def machine(self) -> str:
-        """The instance behind the Node now. Raises BackendUnknown where there is none, or it does not say."""
+        """The instance behind the Node now. Raises BackendUnknown where the Node is gone or names no instance."""
         try:
             node = self._node()
         except BackendRefused as error:
-            raise BackendUnknown(f"{error}; its successor has another name") from error
+            raise BackendUnknown(f"{error}; its replacement has another name") from error
         if not (found := instance_id_of(node)):
             raise BackendUnknown(f"the providerID of {self._name} names no instance: {node.provider_id!r}")
         return found
@@ -91,7 +91,7 @@ class KubeNodeAfar:
         try:
             return node_of(self._api.get(ResourceKind.NODE, self._name))
         except Missing as error:
-            raise BackendRefused(f"the cluster has no node {self._name} any more") from error
+            raise BackendRefused(f"the node {self._name} is no longer in the cluster") from error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,12 +112,12 @@ class KubeClaims:
         self._api, self._leads = api, leads
 
     def of(self, instance_id: str) -> SeenClaim | None:
-        """The one whose status.providerID ends with this instance, or None."""
+        """The NodeClaim whose status.providerID ends with this instance, or None."""
         found = [claim for page in self._api.pages(ResourceKind.NODE_CLAIM, _claims_in) for claim in page]
         return next((claim for claim in found if instance_id and claim.instance_id == instance_id), None)
 
     def delete(self, claim: Any) -> None:
-        """Delete this very one."""
+        """Delete the NodeClaim of this uid."""
         self._leads()
         try:
             self._api.delete(ResourceKind.NODE_CLAIM, claim.name, uid=claim.uid)

@@ -1,14 +1,14 @@
-"""The one door to a Kubernetes API server: lightkube with a deadline, a rate of its own, and errors in our words.
+"""The client of the Kubernetes API server: lightkube with a deadline, a rate limit, and the errors of ``core.errors``.
 
-It decides nothing, and repeats a compare-and-swap only: whoever asked reads back and asks again. No watch goes through
-here, and a LIST only for ``healthd controller``. lightkube (1.0.1: 115 ms and 11 MB, measured) is imported by this
-module alone, and this module only where Kubernetes is in use.
+It decides nothing, and retries only a compare-and-swap: every other caller reads back and retries itself. It opens no
+watch, and sends a LIST for ``healthd controller`` alone. This module alone imports lightkube (1.0.1: 115 ms and 11 MB,
+measured), and is imported only where Kubernetes is in use.
 
-What the server says, in our words:
+The server's answers, and the errors that they become:
 
     404                       Missing          there is no such object
     404, of no Status         NotServed        there is no such resource: its CustomResourceDefinition is missing
-    409                       Conflict         the object is another than was read, or is there already
+    409                       Conflict         the object has changed since it was read, or exists already
     429                       BackendBusy      overloaded: not applied; nothing is sent before Retry-After
     429, DisruptionBudget     Disrupting       a PodDisruptionBudget forbids this eviction now: not applied
     403, NamespaceTerminating Ending           the namespace is being deleted, and its pods with it
@@ -16,7 +16,7 @@ What the server says, in our words:
     other 4xx                 BackendRefused   not applied; an admission policy's own sentence is in the message
     5xx, cut off, no answer   BackendUnknown   may have been applied
 
-A reading that fails is *unknown* whatever the reason, but for Missing.
+A read that fails raises BackendUnknown, whatever the reason; only Missing stays Missing.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _LIST_LIMIT_BYTES = 256 * 1024 * 1024  # a server that answers from its cache may leave ``limit`` aside
 _PAGE = 500
 _AT = ("resourceVersion", "resourceVersionMatch")  # of which time a LIST is to be
-_SWAPS = 12  # tries of one compare-and-swap; each that fails was somebody else's success
+_SWAPS = 12  # tries of one compare-and-swap; each failed try is another client's success
 
 
 class Missing(BackendRefused):
@@ -88,7 +88,7 @@ class Ending(BackendBusy):
 
 
 class ResourceKind(Enum):
-    """What is read or written, as (group, version, kind, plural, is namespaced)."""
+    """The resources that healthd reads or writes, as (group, version, kind, plural, is namespaced)."""
 
     NODE = ("", "v1", "Node", "nodes", False)
     POD = ("", "v1", "Pod", "pods", True)
@@ -128,9 +128,9 @@ class _ListPage(msgspec.Struct):
 class KubeApi:
     """One connection to the API server, for several threads.
 
-    ``timeout_s``: the deadline of a call, the wait for its turn included, unless an empty Pace takes longer to fill; a
-    connection that is opened anew may take the same again. ``sleep``: waits these seconds. ``sent`` counts requests by
-    verb and kind, ``calls`` what became of them.
+    ``timeout_s``: the deadline of a call with its wait for the rate limit, unless an empty Pace takes longer to fill;
+    opening a connection again may take the same time once more. ``sleep``: waits these seconds. ``sent`` counts
+    requests by verb and kind, ``calls`` their results.
     """
 
     def __init__(
@@ -223,8 +223,8 @@ class KubeApi:
     def delete(
         self, kind: ResourceKind, name: str, *, uid: str = "", version: str = "", namespace: str | None = None
     ) -> None:
-        """Delete an object of an API group, and what it owns; with a uid, if it is still that one, and with a version,
-        if nobody has changed it since. Raises Missing, Conflict."""
+        """Delete an object of an API group, and what it owns; with ``uid`` only that very object, with ``version`` only
+        while it is unchanged. Raises Missing, Conflict."""
         group, served, _, plural, _ = kind.value
         within = f"namespaces/{namespace}/" if namespace is not None else ""
         path = f"apis/{group}/{served}/{within}{plural}/{name}"
@@ -236,7 +236,7 @@ class KubeApi:
         )
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._client.close()
 
     def _raw(
@@ -248,7 +248,8 @@ class KubeApi:
         body: Mapping[str, Any] | None = None,
         limit_bytes: int = ANSWER_LIMIT_BYTES,
     ) -> bytes:
-        """What lightkube has no word for: pages at a version, evictions, preconditions; over its own connection."""
+        """Requests that lightkube cannot make, over its own connection: pages at a version, evictions,
+        preconditions."""
         http = self._client._client._client
         request = http.build_request(
             method,
@@ -286,7 +287,7 @@ class KubeApi:
             ValueError,
             RecursionError,
         ) as error:
-            raise BackendUnknown(f"{what}: the answer is none of Kubernetes's: {error!r}") from error
+            raise BackendUnknown(f"{what}: the answer is not from a Kubernetes API server: {error!r}") from error
 
     def _error(self, what: str, response: httpx2.Response) -> BackendError:
         code, said = response.status_code, f"{what}: {response.status_code} {sentence_of(response)}"
@@ -305,24 +306,25 @@ class KubeApi:
             case 429:
                 pause_s = retry_after_s(response)
                 self._pace.hold_off(pause_s)
-                return BackendBusy(f"{said}; nothing is asked for {pause_s:g} s")
+                return BackendBusy(f"{said}; healthd sends no request for {pause_s:g} s")
             case 401 | 403:
                 return BackendDenied(f"{said}; see the ServiceAccount's roles and healthd's admission policies")
             case _ if 400 <= code < 500:
                 return BackendRefused(said)
             case _:
-                return BackendUnknown(f"{said}; it may have been applied all the same")
+                return BackendUnknown(f"{said}; the server may have applied it")
 
 
 def compare_and_swap(what: str, once: Callable[[bool], T], pause: Callable[[float], object] = lambda _: None) -> T:
-    """``once`` reads and writes; it is told whether it must read anew: what was read lately serves for a first try.
-    ``pause`` is told how long it may last, in seconds. Raises BackendBusy where others were faster every time."""
+    """Call ``once``, which reads and writes, until no other client was faster. Its argument says whether it must read
+    again: a recent reading serves for the first try. The argument of ``pause`` is the longest pause in seconds. Raises
+    BackendBusy where other clients were faster every time."""
     for attempt in range(_SWAPS):
         try:
             return once(attempt > 0)
         except Conflict:
             pause(min(1.0, 0.02 * 2**attempt))
-    raise BackendBusy(f"{what} was changed by others {_SWAPS} times in a row, just before we did: asked again later")
+    raise BackendBusy(f"{what}: {_SWAPS} writes in a row lost to other clients; healthd tries again later")
 
 
 def connect(
@@ -345,7 +347,7 @@ def connect(
         config = KubeConfig.from_file(kubeconfig).get() if kubeconfig else _in_cluster(environ, account)
     except (LightkubeError, yaml.YAMLError, OSError, LookupError, AttributeError, TypeError, ValueError) as error:
         where = kubeconfig or f"{account} and KUBERNETES_SERVICE_HOST"
-        problem = f"Kubernetes cannot be reached as {where} say: {error!r}; set [orchestrator.kubernetes] kubeconfig"
+        problem = f"no usable Kubernetes credentials in {where}: {error!r}; set [orchestrator.kubernetes] kubeconfig"
         raise ConfigError((problem,)) from error
     if config is None:
         raise ConfigError((f"{kubeconfig}: no current-context; name one there",))

@@ -1,6 +1,6 @@
-"""What a node asks of its platform by its own Node: read, written once, read back, taken back.
+"""The requests of a node to its platform, on its own Node: read, written once, read back, withdrawn.
 
-It writes what ``signals`` says, with the agent's own right to its own Node, and decides nothing.
+It writes the patches of ``signals`` with the agent's right to its own Node, and decides nothing.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class OwnNode(Protocol):
     """This node's Node. Both raise BackendError."""
 
     def own(self, *, fresh: bool = False) -> KubeNode:
-        """As it was a moment ago, or ``fresh``."""
+        """The Node as it was read last, or read again where ``fresh``."""
 
     def change_own(self, patch: Callable[[KubeNode], dict[str, Any] | None], *, status: bool) -> None:
-        """Patch it as it was read, or do nothing."""
+        """Patch the Node as it was read; no patch: write nothing."""
 
 
 class KubeAsking:
@@ -40,33 +40,33 @@ class KubeAsking:
         return found
 
     def owner(self) -> str:
-        """Who else speaks for the node, or "". Raises BackendError."""
+        """The other agent that sets the node's label or condition, or "". Raises BackendError."""
         return self._signal.owner(self._node.own())
 
     def why_not(self, remedy: Remedy) -> str:
-        """Why the platform never does this to such a node, or "" where it does, or the node cannot be read now."""
+        """Why the platform never carries out this remedy on such a node; "" where it may, or the Node is unreadable."""
         try:
             return self._signal.why_not(self._node.own(), remedy)
         except BackendError:
             return ""
 
     def shown(self) -> str:
-        """What the node shows now. Raises BackendError."""
+        """The label or condition as the Node shows it now. Raises BackendError."""
         return self._signal.shown(self._node.own())
 
     def stands(self, remedy: Remedy) -> bool:
-        """Whether this request stands as it was made. Raises BackendError."""
+        """Whether the Node still shows this request as healthd wrote it. Raises BackendError."""
         return self._signal.stands(self._node.own(), remedy)
 
     def would(self, remedy: Remedy) -> str:
-        """What the node would show. Raises BackendRefused as asking would."""
+        """The request that ``ask`` would write, in a sentence. Raises BackendRefused as ``ask`` does."""
         node = self._node.own()
         body = self._signal.patch(node, remedy, self._clock())
-        return f"would have {node.name} show {self._words(body)}"
+        return f"would set {self._words(body)} on Node {node.name}"
 
     def ask(self, remedy: Remedy) -> None:
-        """Write the request, unless it stands, and read it back. Raises BackendRefused where it must not be written,
-        BackendUnknown where it is not to be seen."""
+        """Write the request, unless it is there already, and read it back. Raises BackendRefused where it must not be
+        written, BackendUnknown where the Node does not show it."""
 
         def patch(node: KubeNode) -> dict[str, Any] | None:
             return None if self._signal.stands(node, remedy) else self._signal.patch(node, remedy, self._clock())
@@ -74,11 +74,11 @@ class KubeAsking:
         self._node.change_own(patch, status=self._signal.on_status)
         node = self._node.own(fresh=True)
         if not self._signal.stands(node, remedy):
-            raise BackendUnknown(f"written, and not to be seen: the node shows {self._signal.shown(node)}")
+            raise BackendUnknown(f"request written, not visible on the Node: it shows {self._signal.shown(node)}")
 
     def recall(self, *, carried_out: bool) -> bool:
-        """Take a request back while the node is still out: once it was ``carried_out``, so that it is not done again;
-        else only while the platform is surely not at it. Returns whether it was. Raises BackendError."""
+        """Withdraw a request while the node is still out: after it was ``carried_out``, so that it is not repeated;
+        else only while the platform cannot have begun. Returns whether it was withdrawn. Raises BackendError."""
         now = self._clock()
         if not carried_out and not self._signal.can_be_recalled(self._node.own(fresh=True), now):
             return False

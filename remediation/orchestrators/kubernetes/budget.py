@@ -1,4 +1,4 @@
-"""The fleet's budget as Leases hold it: claims, the limit, who is out; and what each write may change. Pure.
+"""The fleet's budget in Leases: claims, the limit, the nodes that are out; and what each write may change. Pure.
 
 One Lease for each scope, ``healthd-budget`` for the cluster's and ``healthd-budget-<scope>``, all in annotations:
 
@@ -14,8 +14,8 @@ An agent writes the key of its own node and no other. ``healthd controller`` wri
 numbers. No key has two writers, because server-side apply refuses to change what another manager wrote.
 The key alone says which node a claim belongs to. The value repeats the name, which proves nothing.
 Because claims, limit and counts are one object, one compare-and-swap on its resourceVersion sees all of them: a claim
-that is granted fits, whoever else asks at the same time. The admission policy holds the cap against agents that do not
-keep to this. A claim never ends by time: a node that died is out all the same.
+that is granted fits, however many nodes claim at the same time. The admission policy enforces the cap against agents
+that ignore it. A claim never ends by time: a node that died is still out.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ CLAIM = "claim.healthd.io/"
 _NAME_CHARACTERS = 63  # of the name part of an annotation's key
 _SCOPE = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 _UNREADABLE = -1
-"""The index of a claim that cannot be read: the node of its key has a place all the same, and can give it back."""
+"""The index of a claim that cannot be read: the node of its key still holds a slot, and can give it back."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One node's place. ``at``: when it was claimed, RFC 3339. ``text`` and ``stamp``: its drain, once there is one."""
+    """One node's slot. ``at``: when it was claimed, RFC 3339. ``text`` and ``stamp``: its drain, once there is one."""
 
     node: str
     index: int
@@ -81,8 +81,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(sorted(found, key=lambda slot: (slot.index, slot.node)))
 
     def room(self, node: str = "") -> int:
-        """How many more may claim now, below zero where too many are out already; as ``node`` has it, which takes no
-        further place where it is out itself."""
+        """How many more nodes may claim now, below zero where too many are out already; as ``node`` sees it, which
+        takes no further slot where it is out itself."""
         holders = {claim.node for claim in self.claims.values()} | {node}
         return self.limit - len(self.claims) - len(self.out - holders)
 
@@ -104,7 +104,9 @@ def key_of(node: str, prefix: str = CLAIM) -> str:
     Raises BackendRefused for more than 63 characters, which no kubelet registers: its hostname label has that limit.
     """
     if len(node) > _NAME_CHARACTERS:
-        raise BackendRefused(f"{node} has {len(node)} characters, and an annotation's name at most {_NAME_CHARACTERS}")
+        raise BackendRefused(
+            f"{node} has {len(node)} characters, but an annotation's name has at most {_NAME_CHARACTERS}"
+        )
     return f"{prefix}{node}"
 
 
@@ -136,22 +138,22 @@ def budget_of(scope: str, lease: Mapping[str, Any]) -> Budget:
 
 
 def check_counted(budget: Budget, now: datetime, *, max_age_s: float) -> None:
-    """Raise BackendUnknown for counts that are too old to say who is out. Counts without a time do not age: nobody
-    counts in that cluster, and only claims are held to the limit."""
+    """Raise BackendUnknown for counts that are too old to say which nodes are out. Counts without a time do not age: no
+    controller counts in that cluster, and only claims are held to the limit."""
     if budget.counted is None or abs((now - budget.counted).total_seconds()) <= max_age_s:
         return
-    when = f"{budget.counted:%Y-%m-%d %H:%M:%S} UTC, and here it is {now:%H:%M:%S}"
+    when = f"{budget.counted:%Y-%m-%d %H:%M:%S} UTC; this node's clock says {now:%H:%M:%S}"
     raise BackendUnknown(
-        f"Lease {lease_name(budget.scope)}: who is out was counted at {when}, which may differ by {max_age_s:g} s: see"
-        " whether `healthd controller` runs, and the clocks"
+        f"Lease {lease_name(budget.scope)}: the nodes that are out were counted at {when}, allowed are {max_age_s:g} s:"
+        " check that `healthd controller` runs, and that the clocks agree"
     )
 
 
 def counts(*, limit: int, total: int, out: Iterable[str], at: datetime | None) -> dict[str, str]:
     """The annotations that ``healthd controller`` keeps up to date; ``at`` None: without their time.
 
-    ``out``: the nodes that are out and hold no claim. No more than one over the limit are named: then nobody may claim,
-    whoever the others are.
+    ``out``: the nodes that are out and hold no claim. At most one over the limit are named: from there on no node may
+    claim, whichever the others are.
     """
     named = sorted(set(out))[: limit + 1]
     noted = {LIMIT: str(limit), NODES: str(total), OUT: " ".join(named)}
@@ -159,8 +161,8 @@ def counts(*, limit: int, total: int, out: Iterable[str], at: datetime | None) -
 
 
 def says(lease: Mapping[str, Any], noted: Mapping[str, str], *, max_age_s: float) -> bool:
-    """Whether a Lease says what is to be noted already, and said so of a time that is not so many seconds away: every
-    write of it makes somebody's claim try again. A time that cannot be read says nothing."""
+    """Whether a Lease holds these annotations already, counted less than ``max_age_s`` seconds ago: every write of the
+    Lease makes a node's claim try again. A time that cannot be read is too old."""
     there = annotations_of(lease)[1]
     if any(there.get(key) != text for key, text in noted.items() if key != COUNTED):
         return False
@@ -175,33 +177,33 @@ def says(lease: Mapping[str, Any], noted: Mapping[str, str], *, max_age_s: float
 
 
 def claimed(budget: Budget, node: str, index: int, now: datetime) -> dict[str, str | None]:
-    """The annotations that take this place. Raises SlotTaken where it is taken, or nobody may take one now."""
-    where = f"place {budget.scope} {index}"
+    """The annotations that take this slot. Raises SlotTaken where it is taken, or no slot is free."""
+    where = f"slot {budget.scope} {index}"
     if (own := budget.of(node)) is not None:
-        raise SlotTaken(f"{where}: this node holds place {own.index} already")
+        raise SlotTaken(f"{where}: this node already holds slot {own.index}")
     if holder := next((claim.node for claim in budget.claims.values() if claim.index == index), ""):
         raise SlotTaken(f"{where} is held by {holder}")
     if budget.room(node) < 1:
-        words = f"{len(budget.claims)} claims, {len(budget.out)} more nodes out, {budget.limit} may be"
-        raise SlotTaken(f"{where}: no room is left: {words}")
+        words = f"{len(budget.claims)} claims and {len(budget.out)} other nodes out, limit {budget.limit}"
+        raise SlotTaken(f"{where}: the budget is full: {words}")
     return {key_of(node): _text(Claim(node=node, index=index, at=rfc3339(now)))}
 
 
 def given_back(budget: Budget, node: str, index: int) -> dict[str, str | None]:
-    """The annotations that give this place back; none where it is nobody's. Raises BackendRefused where another has
-    it."""
+    """The annotations that give this slot back; none where no node holds it. Raises BackendRefused where another node
+    holds it."""
     own = budget.of(node)
     if own is not None and own.index == index:
         return {key: None for key, claim in budget.claims.items() if claim.node == node}
     holder = next((claim.node for claim in budget.claims.values() if claim.index == index), "")
     if holder:
-        raise BackendRefused(f"place {budget.scope} {index} not given back: it is held by {holder}, not by {node}")
+        raise BackendRefused(f"slot {budget.scope} {index} not given back: {holder} holds it, not {node}")
     return {}
 
 
 def drained(budget: Budget, node: str, text: str, stamp: int) -> dict[str, str | None]:
-    """The annotations by which a claim shows the others why its node is out; none where there is no claim, or it says
-    so already."""
+    """The annotations by which a claim shows other nodes why its node is out; none without a claim, or where the claim
+    shows it already."""
     own = budget.of(node)
     if own is None or own.text == text:
         return {}
@@ -216,8 +218,8 @@ _READS_CLAIM = msgspec.json.Decoder(Claim)
 
 
 def _claim(node: str, text: str) -> Claim:
-    """The claim of the node that the key names. One that cannot be read, or that names another node, is a place that
-    is taken all the same, by the one who alone can have written there."""
+    """The claim of the node that the key names. A claim that cannot be read, or that names another node, is still a
+    slot of the key's node: that node's agent alone may write there."""
     try:
         claim = _READS_CLAIM.decode(text)
     except msgspec.MsgspecError:

@@ -1,11 +1,11 @@
-"""What a node's verdict is as Node conditions, and when they are written. Pure.
+"""A node's verdict as Node conditions, and when they are written. Pure.
 
 Four types: HealthdGPU, HealthdNetwork, HealthdStorage, HealthdNode. They are ready-positive, as ``Ready`` itself and
 EKS's ``AcceleratedHardwareReady`` are:
 
-    True       nothing critical is open there (warnings are in the message), and every check could tell
-    False      something critical is open; the reason is its code, GpuXid79 for gpu.xid.79
-    Unknown    a check could not tell all, or has not looked yet; so it is created, and absent never means healthy
+    True       no critical fault is open (warnings are in the message), and every check could decide
+    False      a critical fault is open; the reason is its code, GpuXid79 for gpu.xid.79
+    Unknown    a check could not decide, or has not run yet; each is created so: absent never means healthy
 
 The API server validates next to nothing of a condition (a status ``Maybe`` is accepted, measured), so this does. A
 message names codes and components, never a count or a time: each new message is a write that every watcher of the node
@@ -30,9 +30,9 @@ TYPES = (GPU, NETWORK, STORAGE, NODE)
 DEBOUNCE_S = 12.0
 """How long a change must last before it is written; several within it are one write."""
 FLIP_S = 30.0
-"""How long one status is shown at least."""
+"""How long each status is shown at least."""
 HEARTBEAT_S = 300.0
-"""How often all is written although nothing changed; a tenth longer at most, by the node's own phase, so never more
+"""How often the conditions are written without a change; up to a tenth longer, by the node's own phase, so never more
 than twelve times an hour. (NPD's five minutes; at 10 s, 10,000 nodes cost each watcher 15 to 30 MB/s.)"""
 RETRY_S, LONGEST_RETRY_S = 10.0, 300.0
 
@@ -67,16 +67,17 @@ class WrittenCondition:
     moved: datetime
 
 
-NOT_LOOKED = ConditionState(status="Unknown", reason="NotLookedYet", message="healthd has not looked at everything yet")
+NOT_LOOKED = ConditionState(status="Unknown", reason="NotLookedYet", message="healthd has not run every check yet")
 
 
 def states_of(
     diagnoses: Iterable[Diagnosis], outcomes: Mapping[str, Outcome], expected: Collection[str]
 ) -> dict[str, ConditionState]:
-    """The four conditions of what is known now. ``expected``: the checks that run here, whether they looked yet or not.
+    """The four conditions of what is known now. ``expected``: the checks that run here, also those that have not run
+    yet.
 
-    A check that could not tell all, and is not optional, makes its condition Unknown unless something critical is open
-    there: what is known to be bad is not hidden by what is not known.
+    A check that could not decide, and is not optional, makes its condition Unknown unless a critical fault is open
+    there: an unknown hides no known fault.
     """
     open_by_type: dict[str, list[Diagnosis]] = {kind: [] for kind in TYPES}
     for diagnosis in diagnoses:
@@ -112,15 +113,15 @@ def _state(found: Sequence[Diagnosis], unsure: Sequence[str], has_looked: bool) 
         return NOT_LOOKED
     if unsure:
         return ConditionState(
-            status="Unknown", reason="CouldNotTell", message=_told(f"could not tell: {', '.join(unsure)}")
+            status="Unknown", reason="CouldNotTell", message=_told(f"checks that could not decide: {', '.join(unsure)}")
         )
     if found:
         return ConditionState(status="True", reason="HealthyWithWarnings", message=_message(found))
-    return ConditionState(status="True", reason="Healthy", message="nothing is open")
+    return ConditionState(status="True", reason="Healthy", message="no fault is open")
 
 
 def _worst(found: Sequence[Diagnosis]) -> Diagnosis:
-    """Always the same one of several."""
+    """The worst diagnosis; of several equal ones always the same."""
     return min(found, key=lambda each: (each.code, str(each.component)))
 
 
@@ -164,8 +165,8 @@ class Conditions:
         self._not_before_s, self._pause_s = now_s, 0.0
 
     def wanted(self, states: Mapping[str, ConditionState], now_s: float, now: datetime) -> dict[str, WrittenCondition]:
-        """All conditions as they would be written now. ``now_s``: monotonic; ``now``: the same moment by the clock. One
-        that was left by a daemon before this one stays until everything was looked at."""
+        """All conditions as they would be written now. ``now_s``: monotonic; ``now``: the same moment by the clock. A
+        condition of an earlier daemon stays until every check has run."""
         return {kind: self._next(kind, states[kind], now_s, now) for kind in TYPES}
 
     def is_due(self, wanted: Mapping[str, WrittenCondition], now_s: float, *, more: bool = False) -> bool:
@@ -176,7 +177,7 @@ class Conditions:
         return now_s >= self._not_before_s and (more or is_new or has_changed or now_s >= self._beat_s)
 
     def written(self, sent: Mapping[str, WrittenCondition], now_s: float) -> None:
-        """It was acknowledged."""
+        """The API server acknowledged the write."""
         for kind, shown in sent.items():
             before = self._shown.get(kind)
             if before is not None and before.state.status != shown.state.status:
@@ -185,7 +186,7 @@ class Conditions:
         self._beat_s, self._pause_s = now_s + self._period_s, 0.0
 
     def failed(self, now_s: float, *, random: float) -> float:
-        """It was not, or nobody knows: all is sent again after this pause in seconds, longer each time.
+        """The write failed or its result is unknown: send all again after this pause in seconds, longer each time.
 
         ``random``: a number in [0, 1).
         """
@@ -195,7 +196,7 @@ class Conditions:
         return pause_s
 
     def _next(self, kind: str, state: ConditionState, now_s: float, now: datetime) -> WrittenCondition:
-        """What to show of one condition: what is shown still, while the change is young, or the last flip is."""
+        """One condition to write: the one shown until now, while the change or the last flip is young."""
         shown = self._shown.get(kind)
         if shown is None:
             return WrittenCondition(state=NOT_LOOKED, moved=now)
@@ -217,7 +218,7 @@ class Conditions:
 
 
 def shown_on(node: KubeNode) -> dict[str, WrittenCondition]:
-    """Our conditions that a node shows already: a daemon that starts anew goes on from them."""
+    """Our conditions that a node shows already: a daemon that starts continues from them."""
     found = {}
     for kind in TYPES:
         there = node.condition(kind)

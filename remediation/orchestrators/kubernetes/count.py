@@ -1,7 +1,7 @@
-"""What ``healthd controller`` makes of one reading of all Nodes and Leases: numbers, who is gone, what is odd. Pure.
+"""The counts of ``healthd controller`` from one reading of all Nodes and Leases: limits, gone nodes, oddities. Pure.
 
-The one place where a percentage becomes a number, and where a node counts as out that holds no claim. A claim never
-ends by time: it goes when its Node is gone, which one list does not prove (the server's cache may be behind).
+Only here a percentage becomes a number, and a node without a claim counts as out. A claim never ends by time: it is
+removed when its Node is gone, which one list does not prove (the server's cache may be behind).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ UNSHOWN_S = 900.0
 
 FENCE_HEALS_S = 420.0
 """How long a fence may stand without a claim before it pages: its agent sees it with its next heartbeat, 330 s later at
-the latest, and takes it away at its next look."""
+the latest, and removes it when it polls its fence next."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +47,7 @@ class ScopeCount:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Oddity:
-    """What no healthd leaves like that for long: ``kind`` is a trouble of one node; ``node`` as the key names it;
+    """A state that no healthd leaves for long: ``kind`` is a trouble of one node; ``node`` as the key names it;
     ``scope``: of the Lease where it stands; ``about``: what of a record is odd."""
 
     node: str
@@ -57,41 +57,42 @@ class Oddity:
 
     @property
     def said(self) -> str:
-        """For the person on call, with the next step."""
+        """The message for the operator on call, with the next step."""
         match self.kind:
             case ClusterTrouble.NO_CLAIM:
                 return (
-                    f"it has a taint of healthd's and no claim on the budget: somebody may go over the limit; see"
-                    f" whether its agent runs, else kubectl taint node {self.node} {UNHEALTHY}- {CLAIMED}-"
+                    f"the node has a taint of healthd's but no claim on the budget, so one node more than the limit may"
+                    f" be out. Check that its agent runs; if none does: kubectl taint node {self.node} {UNHEALTHY}-"
+                    f" {CLAIMED}-"
                 )
             case ClusterTrouble.LEFT_FENCE:
                 return (
-                    f"its fence {CLAIMED} keeps pods off, and no claim on the budget stands for it: its agent takes it"
-                    f" away within about six minutes; at once, or where no agent runs: kubectl taint node {self.node}"
-                    f" {CLAIMED}-"
+                    f"the taint {CLAIMED} keeps pods off, but the node holds no claim on the budget. Its agent removes"
+                    f" the taint within about six minutes; to remove it now, or where no agent runs: kubectl taint node"
+                    f" {self.node} {CLAIMED}-"
                 )
             case ClusterTrouble.NO_TAINT:
                 return (
-                    "it holds a claim on the budget and no taint of healthd's: a place is taken for nothing; see"
-                    f" whether its agent runs, else take its claim from the Lease {lease_name(self.scope)}"
+                    "the node holds a claim on the budget but has no taint of healthd's, so a slot is wasted. Check"
+                    f" that its agent runs; if none does, remove its claim from the Lease {lease_name(self.scope)}"
                 )
             case ClusterTrouble.STRAY_CLAIM:
                 return (
-                    f"a claim of it stood in the Lease {lease_name(self.scope)}, whose scope its label does not name,"
-                    f" and took a place from others: the controller takes such a claim away, of a node that is out"
-                    f" after {RELABELLED_S:g} s; if its label was not changed, its agent's token is in wrong hands"
+                    f"the node had a claim in the Lease {lease_name(self.scope)}, but its label does not name that"
+                    f" scope. The controller removes such a claim (of a node that is out, after {RELABELLED_S:g} s). If"
+                    f" you did not change the label, its agent's token may be stolen"
                 )
             case ClusterTrouble.ODD_CLAIM:
                 lease, key = lease_name(self.scope), f"{CLAIM}{self.node}"
                 return (
-                    f"{key} of the Lease {lease} is not what the healthd of that node writes, and nothing is done by"
-                    f" it: find out who wrote it; `kubectl annotate lease {lease} {key}-` takes it away"
+                    f"the annotation {key} of the Lease {lease} was not written by that node's healthd, and healthd"
+                    f" ignores it. Find its writer; to remove it: `kubectl annotate lease {lease} {key}-`"
                 )
             case _:
                 return (
-                    f"the record of NodeHealth {self.node} is not what the healthd of that node writes"
-                    f"{f' ({self.about})' if self.about else ''}, and what is odd in it is left out: find out who wrote"
-                    f" it; `kubectl patch nodehealth {self.node} --type=merge -p '{{\"record\":null}}'` takes it away"
+                    f"the record of NodeHealth {self.node} was not written by that node's healthd"
+                    f"{f' ({self.about})' if self.about else ''}, and healthd ignores its odd fields. Find its writer;"
+                    f" to remove it: `kubectl patch nodehealth {self.node} --type=merge -p '{{\"record\":null}}'`"
                 )
 
 
@@ -140,8 +141,8 @@ def named_in(notes: Iterable[str]) -> set[str]:
 def suspected(
     seen: CountedNodes, named: Collection[str], before: Collection[str]
 ) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Who has a claim or a mark and is not in the list; and of them those that were not in the last one either, which
-    are worth a question each."""
+    """The nodes with a claim or a handoff record that are not in the list; and of them those that were not in the
+    previous list either, which are worth a request each."""
     absent = frozenset(name for name in named if name not in seen.nodes)
     return absent, tuple(sorted(absent & set(before)))
 
@@ -175,8 +176,8 @@ def oddities(
     odd_records: Mapping[str, str] | None = None,
     astray: Collection[Stray] = (),
 ) -> frozenset[Oddity]:
-    """What does not fit together in this reading; most of it passes by itself. ``odd_records``: the nodes whose handoff
-    record is odd, and what of it is. ``astray``: claims that are reported as astray, and nothing else."""
+    """The contradictions in this reading; most of them pass by themselves. ``odd_records``: node to what of its handoff
+    record is odd. ``astray``: claims that are reported as astray, and not otherwise."""
     found = {
         Oddity(node=name, kind=ClusterTrouble.ODD_MARK, about=about) for name, about in (odd_records or {}).items()
     }
@@ -208,12 +209,12 @@ def lasting(
 
 
 def left_fences(since_s: Mapping[Oddity, float], now_s: float) -> dict[str, str]:
-    """The nodes with a fence that their agents are about to take away, with a sentence each: seen twice, and not
-    reported yet."""
+    """The nodes with a fence that their agents are about to remove, with a message each: seen twice, and not reported
+    yet."""
     fences = {each: at_s for each, at_s in since_s.items() if each.kind is ClusterTrouble.LEFT_FENCE}
     return {each.node: each.said for each, at_s in fences.items() if 0 < now_s - at_s < FENCE_HEALS_S}
 
 
 def _is_fence(node: KubeNode) -> bool:
-    """Whether the fence is all that stands there of healthd's."""
+    """Whether the fence is all that healthd has on the Node."""
     return node.taint(UNHEALTHY) is None and HOLD not in node.annotations

@@ -1,9 +1,9 @@
 """Evicts what ``eviction`` plans, from Nodes that carry healthd's own taint, annotation and claim. From no other,
 but where a rule says that a gang with a member there is evicted whole (``gangs``).
 
-Nothing is ever deleted: the eviction API asks every PodDisruptionBudget. What it will not have now is asked again in
-the next round; what the server is too busy for is not asked before it says. A Node is read anew before its pods are.
-When a drain begins is written down before its first eviction (``drain_record``).
+No pod is ever deleted: the eviction API honours every PodDisruptionBudget. The next sync repeats an eviction that it
+refuses now; a busy server gets no request before its Retry-After. A Node is read again before its pods are.
+The beginning of a drain is recorded before its first eviction (``drain_record``).
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ _DONE = ("evicted", "gone", "its namespace is being deleted")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DrainState:
-    """How far one node's drain is, in a sentence, "" where there is nothing to say; ``stuck``: a person has to see to
-    it."""
+    """How far one node's drain is: a message, "" for none; ``stuck``: an operator is needed."""
 
     said: str
     stuck: bool = False
@@ -63,9 +62,9 @@ class DrainState:
 class KubeDrain:
     """The drains of a fleet. ``leads`` raises BackendRefused where this controller may not act any more.
 
-    ``records``: where it is kept when drains began. ``gangs``: what else is a gang. ``opt_out_label``: a node that has
-    this label or annotation, with any value but ``false``, is left alone. ``patience_s``: after so many seconds in
-    which a pod that should go did not, a person is needed.
+    ``records``: where the beginnings of drains are kept. ``gangs``: further labels of gangs. ``opt_out_label``: a node
+    that has this label or annotation, with any value but ``false``, is left alone. ``patience_s``: a pod that has not
+    gone so many seconds after it should have needs an operator.
     """
 
     def __init__(
@@ -87,9 +86,9 @@ class KubeDrain:
         self._opt_out_label = opt_out_label
 
     def round(self, drained: Collection[str], claimed: Collection[str]) -> Mapping[str, DrainState]:
-        """Go on with every node that is ``drained`` by a healthd and ``claimed``; how far each is.
+        """Continue the drain of every node that is ``drained`` by a healthd and ``claimed``; how far each is.
 
-        ``claimed``: who holds a claim of the cluster's budget in this round's reading.
+        ``claimed``: the nodes that hold a claim on the cluster's budget in this sync's reading.
         """
         if not self._rules:
             return {}
@@ -102,7 +101,7 @@ class KubeDrain:
             except (BackendError, StoreError) as error:
                 since = self._failing[name] = failing.get(name, self._clock())
                 stuck = (self._clock() - since).total_seconds() >= self._patience_s
-                states[name] = DrainState(said=f"the drain does not go on: {error}", stuck=stuck)
+                states[name] = DrainState(said=f"the drain is blocked: {error}", stuck=stuck)
         return states
 
     def _drain(self, name: str, claimed: Collection[str]) -> DrainState:
@@ -123,14 +122,14 @@ class KubeDrain:
     def _state(
         self, drain: Drain, node: KubeNode, plans: Sequence[Plan], asked: Mapping[str, str], now: datetime
     ) -> DrainState:
-        """How far it is, told in Events too where a person has to know."""
+        """How far the drain is; where an operator is needed, Events say so too."""
         done = {uid for uid, said in asked.items() if said in _DONE}
         late = overdue(plans, self._rules, drain, done=done, patience_s=self._patience_s, now=now)
         stuck = {plan.pod.metadata.uid: asked.get(plan.pod.metadata.uid, plan.why) for plan in late}
         notes = [f"{plan.pod.name}: {asked[plan.pod.metadata.uid]}" for plan in plans if plan.pod.metadata.uid in asked]
         left = told([plan for plan in plans if plan.pod.metadata.uid not in asked])
         said = "; ".join(each for each in (*notes, left, self._events.tell(drain, node.uid, plans, stuck)) if each)
-        return DrainState(said=f"the drain does not end: {said}" if stuck else said, stuck=bool(stuck))
+        return DrainState(said=f"the drain is stuck: {said}" if stuck else said, stuck=bool(stuck))
 
     def _drain_of(
         self, node: KubeNode, held: Held, pods: Sequence[Pod], claimed: Collection[str], now: datetime
@@ -143,8 +142,8 @@ class KubeDrain:
     def _begun(
         self, name: str, held: Held, pods: Sequence[Pod], claimed: Collection[str], now: datetime
     ) -> DrainRecord:
-        """It concerns the pods that are here now, and the members of their gangs wherever they run: a gang that has
-        just started must not lose those of one node alone."""
+        """Record the beginning of a drain. It concerns the pods that are here now, and the members of their gangs
+        wherever they run: a gang that has just started must not lose the members of one node alone."""
         gangs = dict.fromkeys(gang for pod in pods if (gang := gang_of(pod, self._gangs)) is not None)
         concerned = [*pods, *(member for gang in gangs for member in self._members(gang))]
         made = {pod.metadata.uid: pod.metadata.creationTimestamp for pod in concerned}
@@ -153,7 +152,7 @@ class KubeDrain:
     def _asked(
         self, name: str, held: Held, members: Mapping[Gang, Collection[Pod]], plans: Sequence[Plan]
     ) -> Mapping[str, str]:
-        """Ask for each eviction that is planned; what came of it, by the uid of the pod."""
+        """Request each planned eviction; its result, by the uid of the pod."""
         refused = {gang: why for gang in members if (why := self._objection(name, held, gang, plans))}
         asked = {}
         for plan in plans:
@@ -171,8 +170,8 @@ class KubeDrain:
         return tuple(pod for page in pages for pod in page if gang_of(pod, self._gangs) == gang)
 
     def _objection(self, name: str, held: Held, gang: Gang, plans: Sequence[Plan]) -> str:
-        """Why a gang that runs on other nodes too is not begun with, or "": a node of it that opted out, or a member
-        whose eviction the server would refuse now. Nothing is evicted by asking."""
+        """Why the eviction of a gang that also runs on other nodes does not begin, or "": one of its nodes opted out,
+        or the server would refuse a member's eviction now. Asking is a dry run and evicts nothing."""
         whole = [plan for plan in plans if plan.fate is Fate.EVICT and gang_of(plan.pod, self._gangs) == gang]
         others = sorted({plan.pod.spec.nodeName for plan in whole} - {name})
         for other in others:
@@ -191,9 +190,9 @@ class KubeDrain:
             return False
 
     def _evicted(self, name: str, held: Held, plan: Plan, *, dry_run: bool = False) -> str:
-        """Ask once, if the Node is as it was; what the server says is the sentence."""
+        """Request the eviction once, if the Node's drain has not changed; the result in a sentence."""
         if self._hold(name) != held:
-            return "not evicted: the node is not held as it was"
+            return "not evicted: the node's drain has changed"
         self._leads()
         meta = plan.pod.metadata
         try:
@@ -201,7 +200,7 @@ class KubeDrain:
         except (Missing, Conflict):
             return "gone"  # or another pod of that name, which is none of this drain
         except Disrupting as error:
-            return f"its PodDisruptionBudget has no room, it is asked again: {error}"
+            return f"its PodDisruptionBudget allows no disruption now, healthd retries: {error}"
         except Ending:
             return "its namespace is being deleted"
         except BackendBusy:
@@ -211,11 +210,11 @@ class KubeDrain:
         return "evicted"
 
     def _hold(self, name: str) -> Held | None:
-        """Whose drain it is now."""
+        """The drain of healthd's on this node now, or None."""
         return self._hold_of(node_of(self._api.get(ResourceKind.NODE, name)))
 
     def _hold_of(self, node: KubeNode) -> Held | None:
-        """Whose drain it is: taint and annotation, whole; nobody's on a node that opted out."""
+        """The drain of healthd's on this Node, where taint and annotation are whole; None on a node that opted out."""
         return None if by_feature(features_of(node), self._opt_out_label) else hold_of(node)
 
 
@@ -251,5 +250,5 @@ class DrainRecords:
         if self._records is None:
             self._records = records_in(self._kept.kept())
         if self._records is None:
-            raise StoreError(f"nothing is evicted: {self._kept.name} is no record of drains; remove it")
+            raise StoreError(f"no pod is evicted: the {self._kept.name} is not a record of drains; remove it")
         return self._records

@@ -1,6 +1,6 @@
-"""Events of ``healthd controller`` about drains, each told once: on the Node, and on the pod in its own namespace.
+"""Events of ``healthd controller`` about drains, each written once: on the Node, and on the pod in its own namespace.
 
-A stable name makes them once: a controller that was started anew is told by the API server that the Event is there.
+A stable name makes them once: the API server refuses a second Event of that name, also from a restarted controller.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class _PodNews:
 
 
 def _news(plans: Iterable[Plan], stuck: Mapping[str, str]) -> Iterator[_PodNews]:
-    left = "healthd evicts nothing twice for one hold: it is left alone"
+    left = "healthd evicts a pod once per drain, and leaves it alone now"
     for plan in plans:
         if plan.fate is Fate.CAME:
             yield _PodNews(reason="PodCameBack", pod=plan.pod, words=f"{CAME_BACK}; {left}")
         elif why := stuck.get(plan.pod.metadata.uid, ""):
-            yield _PodNews(reason="DrainStuck", pod=plan.pod, words=f"it does not go: {why}")
+            yield _PodNews(reason="DrainStuck", pod=plan.pod, words=f"it is still on the node: {why}")
 
 
 class KubeDrainEvents:
@@ -38,11 +38,13 @@ class KubeDrainEvents:
 
     def __init__(self, api: KubeApi, *, leads: Callable[[], None], clock: Callable[[], datetime]) -> None:
         self._telling = KubeTelling(api, leads=leads, clock=clock)
-        self._told: dict[str, tuple[str, set[tuple[str, str]]]] = {}  # node to (hold, what was told of it)
+        self._told: dict[
+            str, tuple[str, set[tuple[str, str]]]
+        ] = {}  # node to (hold, the news that was written about it)
 
     def tell(self, drain: Drain, uid: str, plans: Iterable[Plan], stuck: Mapping[str, str]) -> str:
-        """Tell of each pod that came back or does not go, once for one hold and whatever it comes from. ``uid``: the
-        Node's. ``stuck``: why a pod does not go, by its uid. Why that cannot be told, or ""."""
+        """Write an Event about each pod that came back or does not go, once per drain and source. ``uid``: the Node's.
+        ``stuck``: uid of a pod to why it does not go. Returns why an Event could not be written, or ""."""
         hold, told = self._told.get(drain.node, ("", set[tuple[str, str]]()))
         if hold != drain.record.hold:
             told = set()
@@ -55,14 +57,14 @@ class KubeDrainEvents:
         except BackendBusy:
             raise
         except BackendError as error:
-            return f"no Event says so: {error}"
+            return f"its Event could not be written: {error}"
         return ""
 
     def _tell(self, drain: Drain, uid: str, news: _PodNews) -> None:
         about, meta = f"{drain.record.hold} {news.pod.source}", news.pod.metadata
         note = f"{news.pod.name} of {news.pod.source}: {news.words}"
         of_node = ClusterEvent(reason=news.reason, action="Drain", about=about, note=note)
-        with contextlib.suppress(Conflict):  # it was told before
+        with contextlib.suppress(Conflict):  # it was written before
             self._telling.of_node(of_node, name=drain.node, uid=uid)
         note = f"healthd drains {drain.node}: {news.words}"
         of_pod = ClusterEvent(reason="NodeIsOut", action="Drain", about=f"{news.reason} {about}", note=note)

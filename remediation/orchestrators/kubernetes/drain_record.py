@@ -1,11 +1,11 @@
-"""What the controller remembers of a drain, so that no pod that comes back is evicted a second time. Pure.
+"""The controller's record of a drain, so that no pod that comes back is evicted a second time. Pure.
 
-A DaemonSet's likes, static pods, pods with ``nodeName`` set and whatever ignores taints come back to a node that is
-out: evicted again each round, they would never come to run. So a drain concerns the pods that were made before the
-controller first looked at it; whatever was made later came back, or came past the taint.
+Pods like a DaemonSet's, static pods, pods with ``nodeName`` set and pods that ignore taints come back to a node that is
+out: evicted in every sync, they would never run. So a drain concerns the pods that were made before the controller
+first read the node; a later pod came back, or ignores the taint.
 
-The record is kept at the API server, in an annotation of the controller's own Lease, and written before the first
-eviction: the next controller finds it. It ends with the node's claim, or with another hold of the node.
+The record is an annotation of the controller's own Lease, written before the first eviction: the next controller finds
+it. It ends with the node's claim, or with another hold of the node.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ RECORDS = "healthd.io/drains"
 
 SKEW_S = 5.0
 """How far apart, in seconds, the clocks of controller and API servers may be. A pod that was made within that time
-before the first look, or after it, is known by its uid."""
+before or after the first reading is known by its uid."""
 
 _CHARACTERS = 10  # of a digest: 40 bits
 
 
 class DrainRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One drain as it began. ``hold``: which hold of the node, as a digest. ``began``: the controller's first look, by
-    its own clock, in seconds since the epoch. ``young``: digests of the uids of the pods that were there at the first
-    look, and so new that their age does not tell."""
+    """One drain as it began. ``hold``: which hold of the node, as a digest. ``began``: the controller's first reading,
+    by its own clock, in seconds since the epoch. ``young``: digests of the uids of the pods of the first reading that
+    are so new that their age does not decide."""
 
     hold: Annotated[str, msgspec.Meta(max_length=64)]
     began: Stamp
@@ -40,7 +40,7 @@ class DrainRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def began_at(self) -> datetime:
-        """The first look."""
+        """The time of the first reading."""
         return datetime.fromtimestamp(self.began, UTC)
 
     def concerns(self, uid: str, made: datetime | None) -> bool:
@@ -60,7 +60,7 @@ def record_of(held: Held, pods: Mapping[str, datetime | None], now: datetime) ->
 
 
 def hold_digest(held: Held) -> str:
-    """One hold of a node: by what text, whom, and when."""
+    """The digest of one hold of a node: its text, its owner, its time."""
     return _digest(f"{held.stamp}\n{held.by}\n{held.text}")
 
 

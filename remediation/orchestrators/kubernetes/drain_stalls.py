@@ -1,7 +1,7 @@
-"""Which pods a drain should be rid of by now, and is not: what a person has to see to. Pure.
+"""The pods that should have left a drained node by now, and have not: they need an operator. Pure.
 
-A PodDisruptionBudget without room, a right that is missing, a finalizer, a volume or an owner that the rule does not
-allow for, a Slurm node that Slurm has not drained: each is asked for again every round, for ever, and would be silent.
+A PodDisruptionBudget without room, a missing right, a finalizer, a volume or an owner that the rule does not allow, a
+Slurm node that Slurm has not drained: every sync would request each eviction again, for ever, and silently.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def overdue(
     patience_s: float,
     now: datetime,
 ) -> tuple[Plan, ...]:
-    """The plans of those that should have gone ``patience_s`` ago. ``done``: the uids of those whose eviction was just
-    granted. What a rule awaits for as long as it takes is never overdue."""
+    """The plans of the pods that should have gone ``patience_s`` ago. ``done``: the uids of those whose eviction was
+    just granted. A pod whose rule sets no deadline is never overdue."""
     late = timedelta(seconds=patience_s)
     return tuple(
         plan
@@ -32,7 +32,7 @@ def overdue(
 
 
 def _due(plan: Plan, rules: Sequence[EvictionRule], drain: Drain) -> datetime | None:
-    """From when on it should be gone, or None. The API's deletionTimestamp is the end of the grace."""
+    """The time from which the pod should be gone, or None. The API's deletionTimestamp is the end of the grace."""
     if plan.fate in (Fate.STAYS, Fate.CAME):
         return None
     if plan.fate is Fate.LEAVES:

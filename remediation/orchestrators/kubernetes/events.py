@@ -1,8 +1,8 @@
-"""What is told as events.k8s.io/v1 Events, and how often: by a node's agent, and of drains by the controller. Pure.
+"""The events.k8s.io/v1 Events of a node's agent, and of the controller about drains, and how often they repeat. Pure.
 
-An event is news for a person who looks at ``kubectl describe node``, never a source of truth: the API server forgets
-it after an hour. Each code is one object under a stable name, ``<node>.<hash>``, however many parts have the fault:
-created once, and then a series whose count goes up at 1, 5 and 15 minutes and each hour, for as long as it is open.
+An Event is news for an operator who runs ``kubectl describe node``, never a source of truth: the API server forgets it
+after an hour. Each code is one object under a stable name, ``<node>.<hash>``, however many components have the fault:
+created once, then a series whose count goes up at 1, 5 and 15 minutes and each hour, for as long as it is open.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from healthd.remediation.orchestrators.kubernetes.node import one_line
 
 CONTROLLER = "healthd.io/agent"
 GAPS_S = (60.0, 300.0, 900.0, 3600.0)
-"""After how long, in seconds, since it was told last, news is told again; the last one from then on."""
+"""The pauses in seconds between the writes of one Event; the last one holds from then on."""
 _NOTE_CHARACTERS, _INSTANCE_CHARACTERS, _NAME_CHARACTERS = 1024, 128, 253
 _SHOWN_PARTS = 4
 _TOLD = (Action.QUARANTINE, Action.REPAIR, Action.RELEASE, Action.PAGE)
@@ -27,7 +27,7 @@ _TOLD = (Action.QUARANTINE, Action.REPAIR, Action.RELEASE, Action.PAGE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClusterEvent:
-    """Something to tell. ``about`` makes it the same news or another: a code; ``note`` is for a person."""
+    """News to write. ``about``, a code, makes it the same news or another; ``note`` is the message."""
 
     reason: str
     action: str
@@ -37,7 +37,7 @@ class ClusterEvent:
 
 
 def news_of(diagnoses: Iterable[Diagnosis], decision: Decision | None) -> tuple[ClusterEvent, ...]:
-    """What there is to tell now: every open fault above info, and what was decided, where that is more than to wait.
+    """The news now: every open fault above info, and the decision, where that is more than to wait.
 
     One for each code: 32 EFA devices with the same fault would be 32 requests an hour.
     """
@@ -97,13 +97,13 @@ def event_about(
 
 
 def series_of(count: int, now: datetime) -> dict[str, Any]:
-    """The merge patch that tells it for the ``count``-th time, 2 or more. The note stays the first one: the API server
+    """The merge patch that counts the Event up to ``count``, 2 or more. The note stays the first one: the API server
     refuses every change of it as immutable (1.34.2, events.k8s.io/v1), and with it the count."""
     return {"series": {"count": max(2, count), "lastObservedTime": _micro(now)}}
 
 
 def count_in(event: Mapping[str, Any]) -> int:
-    """How often an Event was told: 1 without a series."""
+    """The count of an Event: 1 without a series."""
     series = event.get("series")
     count = series.get("count") if isinstance(series, Mapping) else None
     return count if isinstance(count, int) and count > 0 else 1
@@ -116,14 +116,15 @@ class _SentEvent:
 
 
 class Telling:
-    """What was told and is still so. No clock and no I/O."""
+    """The news that was written and is still true. No clock and no I/O."""
 
     def __init__(self) -> None:
         self._told: dict[str, _SentEvent] = {}
         self._not_before_s = 0.0
 
     def due(self, news: Iterable[ClusterEvent], now_s: float) -> ClusterEvent | None:
-        """The next that is to be told, or None. What is over is forgotten: it is new when it comes back."""
+        """The news that is to be written next, or None. News that is over is forgotten, and is new when it comes
+        back."""
         wanted = {event_name("", each): each for each in news}
         self._told = {name: told for name, told in self._told.items() if name in wanted}
         if now_s < self._not_before_s:
@@ -132,18 +133,18 @@ class Telling:
         return late[0] if late else None
 
     def count(self, news: ClusterEvent) -> int:
-        """How often it was told."""
+        """How often this news was written."""
         told = self._told.get(event_name("", news))
         return told.count if told is not None else 0
 
     def told(self, news: ClusterEvent, count: int, now_s: float) -> None:
-        """It was acknowledged, for the ``count``-th time."""
+        """The API server acknowledged the write that counts ``count``."""
         before = self.count(news)
         gap_s = GAPS_S[min(before, len(GAPS_S) - 1)]
         self._told[event_name("", news)] = _SentEvent(count=count, next_s=now_s + gap_s)
 
     def failed(self, now_s: float) -> None:
-        """It was not: events wait a minute, so that conditions and the budget come first."""
+        """The write failed: events wait a minute, so that conditions and the budget come first."""
         self._not_before_s = now_s + GAPS_S[0]
 
 

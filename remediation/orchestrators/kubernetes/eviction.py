@@ -1,11 +1,10 @@
 """Which pods ``healthd controller`` evicts from a node that healthd has taken out, when, and why the others not. Pure.
 
-As ``kubectl drain`` filters (Kubernetes, pkg/drain/filters.go): pods of DaemonSets and mirror pods stay; finished ones
-are nobody's concern; those that would lose data in an emptyDir, or that no controller makes anew, only where the rule
-says so. Beyond kubectl, whether and when a pod is evicted at all is a mode for each namespace or selector; a pod that
-tolerates the drain's own taint is meant to stay, unless its rule says otherwise; and one that was made after the drain
-began came back, and is never evicted again (``drain_record``). A pod that is a Slurm node is Slurm's to drain
-first (``slurm_nodes``).
+As ``kubectl drain`` filters (Kubernetes, pkg/drain/filters.go): pods of DaemonSets and mirror pods stay; finished pods
+are ignored; pods that would lose data in an emptyDir, or that no controller recreates, go only where the rule allows
+it. Beyond kubectl, whether and when a pod is evicted is a mode for each namespace or selector; a pod that tolerates the
+drain's own taint is meant to stay, unless its rule says otherwise; a pod that was made after the drain began came back,
+and is never evicted again (``drain_record``). A pod that is a Slurm node is drained by Slurm first (``slurm_nodes``).
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ class EvictMode(StrEnum):
 
 
 class GangMode(StrEnum):
-    """What becomes of a pod whose gang runs on other nodes as well. WAIT: left alone. MEMBERS: evicted by itself, its
-    job goes on without. WHOLE: every member is evicted, wherever it runs, or none."""
+    """The treatment of a pod whose gang also runs on other nodes. WAIT: left alone. MEMBERS: evicted by itself, its job
+    continues without it. WHOLE: every member is evicted, wherever it runs, or none."""
 
     WAIT = "wait"
     MEMBERS = "members"
@@ -49,8 +48,8 @@ class GangMode(StrEnum):
 
 
 class Fate(StrEnum):
-    """What comes of a pod. STAYS: it is no part of a drain. CAME: it came back to the node, or past its taint, and is
-    left alone. FORBIDDEN: a rule would have to allow it."""
+    """The fate of a pod. STAYS: it is no part of a drain. CAME: it came back to the node, or ignores its taint, and is
+    left alone. FORBIDDEN: a rule would have to allow its eviction."""
 
     STAYS = "stays"
     CAME = "came"
@@ -216,7 +215,7 @@ class Pod(msgspec.Struct, frozen=True):
 
     @property
     def slurm(self) -> SlurmState | None:
-        """What Slurm has done about the Slurm node that it is; None for any other pod."""
+        """Slurm's state of the Slurm node that this pod is; None for any other pod."""
         owner = owner_of(self)
         kind, group = (owner.kind, owner.group) if owner is not None else ("", "")
         if not is_slurm_node(kind, group, self.metadata.labels or {}):
@@ -260,7 +259,7 @@ def pods_in(page: bytes) -> tuple[Pod, ...]:
 
 
 def planned(pods: Sequence[Pod], rules: Sequence[EvictionRule], drain: Drain, now: datetime) -> tuple[Plan, ...]:
-    """What comes of every pod of this drain."""
+    """The fate of every pod of this drain."""
     return tuple(_planned(pod, rules, drain, now) for pod in pods)
 
 
@@ -270,8 +269,8 @@ def came_after(pod: Pod, drain: Drain) -> bool:
 
 
 def is_lost(pod: Pod, now: datetime, *, ready: bool) -> bool:
-    """Whether a pod is no work any more although it is there: it was to end, its grace is over (which is in the
-    deletionTimestamp), and its node is not Ready: no kubelet is there to say that it ended."""
+    """Whether a pod is still listed but does no work: its deletion was requested, its grace is over (which is in the
+    deletionTimestamp), and its node is not Ready, so that no kubelet reports its end."""
     gone = pod.metadata.deletionTimestamp
     return not ready and gone is not None and now - gone >= timedelta(seconds=LOST_S)
 
@@ -299,8 +298,8 @@ def eviction_of(plan: Plan, *, dry_run: bool = False) -> dict[str, Any]:
 
 
 def told(plans: Iterable[Plan]) -> str:
-    """How far a drain is, in one sentence without the pods that are no part of it; "" where nobody is left. Of those
-    that came back it names what they come from, so that the sentence stays the same when they come again."""
+    """How far a drain is, in one sentence without the pods that are no part of it; "" where no pod is left. Of pods
+    that came back it names the source, so that the sentence stays the same when they come again."""
     everyone = tuple(plans)
     left = [plan for plan in everyone if plan.fate not in (Fate.STAYS, Fate.CAME)]
     words = ", ".join(f"{plan.pod.name} ({plan.fate}: {plan.why})" for plan in left[:5])
@@ -316,7 +315,7 @@ def _planned(pod: Pod, rules: Sequence[EvictionRule], drain: Drain, now: datetim
     if why := _stays(pod):
         return Plan(pod=pod, fate=Fate.STAYS, why=why)
     if is_lost(pod, now, ready=drain.ready):
-        return Plan(pod=pod, fate=Fate.STAYS, why="its time to end is over, on a node that is not Ready")
+        return Plan(pod=pod, fate=Fate.STAYS, why="its termination grace is over, on a node that is not Ready")
     if pod.metadata.deletionTimestamp is not None:
         return Plan(pod=pod, fate=Fate.LEAVES, why="it is being deleted")
     rule, slurm = rule_of(pod, rules), pod.slurm
@@ -324,7 +323,7 @@ def _planned(pod: Pod, rules: Sequence[EvictionRule], drain: Drain, now: datetim
         return plan
     if rule is None or rule.mode is EvictMode.NEVER:
         named = f"rule {rule.name}" if rule is not None else "no rule names it"
-        return Plan(pod=pod, fate=Fate.WAITS, why=f"it ends by itself, {named}")
+        return Plan(pod=pod, fate=Fate.WAITS, why=f"it runs until it ends, {named}")
     if came_after(pod, drain):
         return Plan(pod=pod, fate=Fate.CAME, why=CAME_BACK)
     is_complete = slurm is not None and rule.mode is EvictMode.COMPLETE
@@ -336,10 +335,10 @@ def _planned(pod: Pod, rules: Sequence[EvictionRule], drain: Drain, now: datetim
 
 
 def _by_slurm(pod: Pod, slurm: SlurmState | None, rule: EvictionRule | None) -> Plan | None:
-    """The fate of a pod that is a Slurm node, for as long as that is not its rule's to say. It never ends by itself."""
+    """The fate of a pod that is a Slurm node, until its rule applies. Such a pod never ends by itself."""
     if slurm in (None, SlurmState.DRAINED):
         is_left = slurm is not None and rule is None
-        why = "a Slurm node that Slurm has drained: no rule evicts it, and it does not end by itself"
+        why = "a Slurm node that Slurm has drained: no rule evicts it, and it does not end by itself; delete it"
         return Plan(pod=pod, fate=Fate.FORBIDDEN, why=why) if is_left else None
     if slurm is SlurmState.DRAINING:
         return Plan(pod=pod, fate=Fate.WAITS, why="Slurm drains it, and its jobs end by themselves")
@@ -356,11 +355,11 @@ def _stays(pod: Pod) -> str:
 
 
 def _awaited(rule: EvictionRule, since: datetime, now: datetime) -> str | None:
-    """Why a pod of this rule is not evicted yet, in words that stay the same until it is, or None."""
+    """Why a pod of this rule is not evicted yet, in a text that stays the same until it is, or None."""
     if rule.mode is EvictMode.EVICT:
         return None
     if (until := rule.due(since)) is None:
-        return f"it is awaited, rule {rule.name}"
+        return f"healthd waits for its end, rule {rule.name}"
     return f"until {until:%Y-%m-%d %H:%M:%S} UTC, rule {rule.name}" if now < until else None
 
 
@@ -368,9 +367,9 @@ def _forbidden(pod: Pod, rule: EvictionRule, drain: Drain) -> str:
     if not rule.tolerating and pod.tolerates(drain.taints):
         return f"it tolerates healthd's taint: rule {rule.name} needs tolerating = true"
     if owner_of(pod) is None and not rule.unmanaged:
-        return f"nobody would make it anew: rule {rule.name} needs unmanaged = true"
+        return f"no controller would recreate it: rule {rule.name} needs unmanaged = true"
     if not rule.empty_dir and any(volume.keeps_data for volume in pod.spec.volumes or ()):
-        return f"it would lose what is in its emptyDir: rule {rule.name} needs empty_dir = true"
+        return f"it would lose the data in its emptyDir: rule {rule.name} needs empty_dir = true"
     return ""
 
 

@@ -1,10 +1,10 @@
-"""The whole fleet as ``healthd controller`` reads and counts it: one LIST of Nodes a round, one of NodeHealths, and the
-Leases.
+"""The whole fleet as ``healthd controller`` reads and counts it: per sync one LIST of Nodes, one of NodeHealths, and
+the Leases.
 
-It writes what is the controller's on the Leases (limit, counts, that a gone Node's claim goes, and a claim that is of
-use to nobody), makes those that are missing, and takes away what a gone Node's NodeHealth says, but for what the
-fleet's bounds count; nothing else: no Node is ever written here. Every write asks first whether this controller still
-leads. ``count`` is the round's reading; what the Controller asks between rounds is read anew.
+It writes the controller's part of the Leases (limit and counts; it removes the claims of gone Nodes and idle claims),
+creates missing Leases, and clears the NodeHealth of a gone Node but for what the fleet's bounds count. It never writes
+a Node. Every write checks first that this controller still leads. ``count`` is the reading of a sync; every question
+between two syncs reads again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ UNCOVERED_S = 60.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoundRecords:
-    """The handoff records of one round. ``old``: those that an older agent left on its Lease."""
+    """The handoff records of one sync. ``old``: those that an older agent left on its Lease."""
 
     healths: Mapping[str, NodeHealth]
     old: OldLease
@@ -57,7 +57,7 @@ class RoundRecords:
 
     @property
     def nodes(self) -> set[str]:
-        """Every node of which anything is said."""
+        """Every node that has a NodeHealth or an old record."""
         return {*self.healths, *self.old.nodes}
 
     def without(self, nodes: Collection[str]) -> RoundRecords:
@@ -67,13 +67,13 @@ class RoundRecords:
         return RoundRecords(healths=healths, old=replace(self.old, texts=texts, odd=self.old.odd.difference(nodes)))
 
     def odd(self, now: datetime) -> dict[str, str]:
-        """Of each node whose record is odd, what of it is."""
+        """Node to what of its record is odd."""
         found = {name: f"mark.healthd.io/{name} of the Lease healthd-marks" for name in self.old.odd}
         records = {name: each.record for name, each in self.healths.items() if each.record is not None}
         return found | {name: why for name, each in records.items() if (why := read_record(each, now).odd)}
 
     def is_kept(self, node: str, now: datetime) -> bool:
-        """Whether all that is said of a node is to be kept once it is gone."""
+        """Whether the whole NodeHealth and record of a node are to be kept once it is gone."""
         text = self.texts.get(node, "")
         is_shown = node in self.healths and self.healths[node].status is not None
         return bool(text) and not is_shown and that_counts(text, now) == text
@@ -81,10 +81,9 @@ class RoundRecords:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
-    """What one counting found. ``gone``: nodes whose claim and handoff record were taken away since the counting
-    before, with a sentence each. ``remarks``: the same of nodes whose claim was of use to nobody, and was taken away,
-    and of those whose fence will go by itself. ``uncovered``: the Nodes that the selector leaves out, and that healthd
-    keeps out."""
+    """The result of one count. ``gone``: nodes whose claim and handoff record were removed since the previous count,
+    with a message each. ``remarks``: the same of nodes whose idle claim was removed, and of those whose fence will go
+    by itself. ``uncovered``: the Nodes that the selector does not cover, and that healthd keeps out."""
 
     seen: CountedNodes
     budget: Budget
@@ -98,7 +97,7 @@ class KubeFleet:
     """The fleet. ``quotas``: scope to a number or percentage. ``selector``: a label selector of the nodes that count,
     "" for all. ``leads``: raises BackendRefused where this controller may not write any more. ``recount_s``: numbers
     that are as they were are written again after so many seconds, for their time. ``monotonic_s`` and ``clock`` as
-    everywhere. Calls never overlap, but ``slots`` may come between two rounds."""
+    everywhere. Calls never overlap, but ``slots`` may come between two syncs."""
 
     def __init__(
         self,
@@ -119,7 +118,7 @@ class KubeFleet:
         self._healths, self._old_marks = NodeHealths(api), OldRecords(api, namespace)
         self._scope_label, self._selector, self._tolerated = scope_label, selector, tuple(tolerated)
         self._absent: frozenset[str] = frozenset()
-        self._gone: dict[str, str] = {}  # not told yet: a counting may fail after it
+        self._gone: dict[str, str] = {}  # not reported yet: a count may fail after it
         self._machines: dict[str, str] = {}  # name to providerID, as it was seen last
         self._odd: dict[Oddity, float] = {}
         self._stray_claims = StrayClaims()
@@ -128,11 +127,11 @@ class KubeFleet:
         self._level: FleetSnapshot | None = None
         self._scopes: dict[str, Scope] = {}
 
-    # -- the round ----------------------------------------------------------------------------------------------------
+    # -- the sync -----------------------------------------------------------------------------------------------------
 
     def count(self) -> Round:
-        """Read everything once, and write the numbers anew. Raises BackendError; then agents go by the
-        last counting until that is too old for them, and nothing more is taken out."""
+        """Read everything once, and write the counts again. Raises BackendError; agents then use the previous count
+        until it is too old, and from then on take no node out."""
         seen = self._seen()
         lists = {scope: self._lease(leases.lease_name(scope)) for scope in self._quotas}
         records, now = self._records(seen), self._clock()
@@ -154,15 +153,15 @@ class KubeFleet:
 
     @property
     def scopes(self) -> tuple[Scope, ...]:
-        """Each budget as the last counting had it: who holds a claim, and who is out without one."""
+        """Each budget of the last count: the nodes that hold a claim, and the nodes that are out without one."""
         return tuple(self._scopes.values())
 
     # -- what the Controller asks -------------------------------------------------------------------------------------
 
     def fleet(self) -> FleetSnapshot:
-        """Every node, as the last counting had it. Raises BackendUnknown before the first."""
+        """Every node of the last count. Raises BackendUnknown before the first."""
         if self._level is None:
-            raise BackendUnknown("the nodes were not counted yet")
+            raise BackendUnknown("the controller has not counted the nodes yet")
         return self._level
 
     def slots(self) -> tuple[Slot, ...]:
@@ -172,14 +171,15 @@ class KubeFleet:
     # -- parts --------------------------------------------------------------------------------------------------------
 
     def _seen(self) -> CountedNodes:
-        """Through the server's cache (resourceVersion=0), which costs etcd nothing; whom it lacks is asked for."""
+        """Through the server's cache (resourceVersion=0), which costs etcd nothing; nodes that it lacks are read
+        singly."""
         pages = self._api.pages(ResourceKind.NODE, nodes_in, resourceVersion="0", labelSelector=self._selector)
         seen = CountedNodes(nodes={node.name: node for page in pages for node in page})
         self._machines |= {name: node.provider_id for name, node in seen.nodes.items() if node.provider_id}
         return seen
 
     def _uncovered(self, seen: CountedNodes, budgets: Collection[Budget]) -> dict[str, KubeNode]:
-        """The Nodes that the selector leaves out, and that healthd keeps out. Read through the server's cache."""
+        """The Nodes that the selector does not cover, and that healthd keeps out. Read through the server's cache."""
         if self._selector and self._monotonic_s() >= self._outside_s:
             self._outside_s = self._monotonic_s() + UNCOVERED_S
             pages = self._api.pages(ResourceKind.NODE, nodes_in, resourceVersion="0")
@@ -189,8 +189,8 @@ class KubeFleet:
     def _free(
         self, nodes: Mapping[str, KubeNode], budgets: Collection[Budget], lists: Mapping[str, dict[str, Any]]
     ) -> tuple[tuple[Stray, ...], dict[str, str]]:
-        """Take the claims away that keep a place from others for nothing, each after its Node was read again. Returns
-        those that are told of as astray, and a sentence for each node whose claim was idle."""
+        """Remove the claims that waste a slot, each after its Node was read again. Returns the claims that are reported
+        as astray, and a message for each node whose claim was idle."""
         now_s, label, freed = self._monotonic_s(), self._scope_label, dict[str, str]()
         told, due = self._stray_claims.astray(strays(nodes, budgets, label), nodes, now_s)
         for each in due:
@@ -200,8 +200,8 @@ class KubeFleet:
             if (node := self._node(each.node)) is not None and is_left_in(node):
                 self._unclaim(each, lists)
                 freed[each.node] = (
-                    f"its claim was taken from the Lease {leases.lease_name(each.scope)}: for over {IDLE_S:g} s nothing"
-                    f" of healthd's has kept it out, and its agent says that all is well"
+                    f"its claim was removed from the Lease {leases.lease_name(each.scope)}: for over {IDLE_S:g} s the"
+                    f" node was in service without a taint of healthd's, and its agent reports it healthy"
                 )
         return told, freed
 
@@ -210,8 +210,8 @@ class KubeFleet:
         lists[stray.scope].update(self._note(leases.lease_name(stray.scope), note))
 
     def _records(self, seen: CountedNodes) -> RoundRecords:
-        """Those of the Nodes that count, and of Nodes that are gone. What another Node says, which this controller is
-        not to look after, is nothing here."""
+        """The records of the Nodes that count, and of Nodes that are gone; not those of Nodes that this controller's
+        selector does not cover."""
         found = RoundRecords(healths=self._healths.all(), old=self._old_marks.read())
         if not self._selector:
             return found
@@ -220,8 +220,8 @@ class KubeFleet:
     def _prune(
         self, seen: CountedNodes, lists: Mapping[str, dict[str, Any]], records: RoundRecords, now: datetime
     ) -> None:
-        """Take the claims and records of Nodes away that are gone, and note it of each. Of one whose machine was given
-        away within the day, what the fleet's bounds count stays: the successor has another name."""
+        """Remove the claims and records of Nodes that are gone, and note it for each. Of a node whose machine was
+        replaced within the day, what the fleet's bounds count stays: the replacement has another name."""
         notes = {scope: leases.annotations_of(lease)[1] for scope, lease in lists.items()}
         named = counts.named_in(key for each in notes.values() for key in each)
         named |= {name for name in records.nodes if not records.is_kept(name, now)}
@@ -236,15 +236,15 @@ class KubeFleet:
             machine = self._machines.pop(name, "")
             other = counts.rejoined(seen, machine, old=name)
             came = f"; its machine is back as {other}" if other else ""
-            self._gone[name] = f"its Node is gone{came}: its claim and its handoff record were taken away"
+            self._gone[name] = f"its Node is gone{came}: healthd removed its claim and its handoff record"
 
     def _forget(self, name: str, records: RoundRecords, now: datetime) -> None:
-        """Leave of a gone Node what counts, where it stands, and nothing else."""
+        """Keep of a gone Node's record what the bounds count, where it is, and nothing else."""
         seen, left = records.healths.get(name), that_counts(records.texts.get(name, ""), now)
         self._leads()
         if name in records.old.nodes:
             self._old_marks.forget(name, left if seen is None or not seen.text else "")
-        with contextlib.suppress(Conflict):  # the server's cache was behind: the next round has what was written
+        with contextlib.suppress(Conflict):  # the server's cache was behind: the next sync has what was written
             if seen is not None and seen.text and left:
                 self._healths.replace(seen, {STATUS: None, **record_patch(name, left)})
             elif seen is not None:
@@ -265,8 +265,8 @@ class KubeFleet:
         return self._patch(lease, {"metadata": {"annotations": notes}})
 
     def _counted(self, seen: CountedNodes, scope: str, lease: dict[str, Any]) -> Budget:
-        """Write one scope's numbers, counted anew against whatever claims are there by then; where they are what the
-        Lease says, only so often that no agent takes them for old."""
+        """Write one scope's numbers, counted again against the claims that are there by then; where the Lease has them
+        already, only so often that no agent takes them for old."""
         name = leases.lease_name(scope)
 
         def once(fresh: bool) -> Budget:
@@ -287,7 +287,7 @@ class KubeFleet:
         return compare_and_swap(f"Lease {self._namespace}/{name}", once)
 
     def _lease(self, name: str) -> dict[str, Any]:
-        """A Lease, made where it is missing. One that is made by somebody else meanwhile is theirs."""
+        """A Lease, created where it is missing; one that another client creates meanwhile is read instead."""
         try:
             return self._get(name)
         except Missing:

@@ -1,7 +1,7 @@
-"""Which gang a pod is of: pods that only work together, by the marks of what made or scheduled them. Pure.
+"""The gang of a pod: pods that only work together, by the labels of what made or scheduled them. Pure.
 
 The owner's own unit comes first, so that launcher and workers, or all Jobs of a JobSet, are one gang: labels of
-operators, then marks of schedulers, then the controller that owns the pod, where it is of a kind that runs gangs.
+operators, then those of schedulers, then the controller that owns the pod, where it is of a kind that runs gangs.
 
 Sources of the names, read in November 2026:
 
@@ -71,7 +71,7 @@ _OF_SINGLE_PODS = ("ReplicaSet", "StatefulSet")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gang:
-    """One gang, by whoever runs or schedules it. ``selector``: labels that all its members have, "" where none tell."""
+    """One gang, as its owner or scheduler names it. ``selector``: a label that all its members have, "" for none."""
 
     scheduler: str
     namespace: str
@@ -80,27 +80,27 @@ class Gang:
 
     @property
     def words(self) -> str:
-        """As a person knows it."""
+        """The gang's name in messages."""
         return f"gang {self.namespace}/{self.name} of {self.scheduler}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GangLabels:
-    """What is a gang beyond what is known of itself. ``labels``: keys; pods of a namespace with one value belong
-    together. ``devices``: globs of resources; an Indexed Job is a gang where its pods hold such."""
+    """The configured gangs, beside the kinds that this module knows. ``labels``: keys; pods of a namespace with one
+    value belong together. ``devices``: globs of resources; an Indexed Job is a gang where its pods hold one."""
 
     labels: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
 
 
 def gang_of(pod: Pod, marks: GangLabels) -> Gang | None:
-    """The gang that a pod is of, or None: pods of a serving group, a ReplicaSet or a StatefulSet without such marks
-    are each for themselves."""
+    """The gang of a pod, or None: pods of a serving group, a ReplicaSet or a StatefulSet without such labels are each
+    for themselves."""
     return next(_gangs(pod, marks), None)
 
 
 def _gangs(pod: Pod, marks: GangLabels) -> Iterator[Gang]:
-    """Every gang that something says it is of, the one that counts first."""
+    """Every gang that a label or an owner gives the pod, the one that counts first."""
     labels, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
     yield from _by_label(pod, ((key, "gang_labels") for key in marks.labels))
     if notes.get(_KUEUE_SERVING) != "true":

@@ -1,10 +1,10 @@
-"""A drain evicts a gang whole, or waits: what becomes of pods that only work together (``gang_kinds``). Pure.
+"""A drain evicts a gang whole, or waits: a gang is a set of pods that only work together (``gang_kinds``). Pure.
 
-One member that is evicted ends the work of all the others, which then hold their GPUs until a collective of theirs
-times out. So a gang that has members on other nodes is left alone unless its rule says ``whole`` or ``members``; and
-whole means every member, wherever it runs, or none: the rules must let each of them go now. Who starts a gang anew is
-its owner or its scheduler: Kueue by waitForPodsReady or the job itself, Volcano by the job's ``policies``, KAI by its
-action stalegangeviction.
+The eviction of one member ends the work of all the others, which then hold their GPUs until a collective times out. So
+a gang that has members on other nodes is left alone unless its rule says ``whole`` or ``members``; and whole means
+every member, wherever it runs, or none: the rules must allow each eviction now. Its owner or its scheduler starts a
+gang again: Kueue by waitForPodsReady or the job itself, Volcano by the job's ``policies``, KAI by its action
+stalegangeviction.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def with_gangs(
     drain: Drain,
     now: datetime,
 ) -> tuple[Plan, ...]:
-    """The plans of a drain's node with each of these gangs evicted whole or not at all; what leaves other nodes comes
-    first, so that what is here is asked for again should one of those be refused."""
+    """The plans of a drain's node with each of these gangs evicted whole or not at all. Members on other nodes come
+    first: should one of those evictions be refused, the members here are requested again."""
     elsewhere: list[Plan] = []
     here = list(plans)
     for gang, pods in members.items():
@@ -64,8 +64,8 @@ def with_gangs(
 def _blocked(
     gang: Gang, ours: Sequence[Plan], away: Sequence[Plan], rules: Sequence[EvictionRule], running: int
 ) -> tuple[Fate, str] | None:
-    """Why no member is evicted now, or None. What is being deleted holds up nobody; what runs elsewhere holds up a
-    gang that is to be left alone, however young it is."""
+    """Why no member is evicted now, or None. A member that is being deleted blocks no other; a member that runs
+    elsewhere blocks a gang that is to be left alone, however young it is."""
     alone = [plan for plan in ours if plan.fate is Fate.EVICT and _mode(plan, rules) is GangMode.WAIT]
     if running and alone:
         wants = 'it needs gang = "whole", or "members" where its job goes on without some'

@@ -1,6 +1,6 @@
 """The NodeHealth objects at the API server: one is read, all are listed, and each writer sets or drops its own part.
 
-An object of which nothing is left to say is deleted, by whoever takes the last of it away, and only as it was read.
+The writer that removes the last part of an object deletes the object, and only as it was read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from healthd.remediation.orchestrators.kubernetes.record import (
 )
 
 NO_CRD = (
-    "the CustomResourceDefinition nodehealths.healthd.io is missing: `helm upgrade` brings it; without Helm"
+    "the CustomResourceDefinition nodehealths.healthd.io is missing: `helm upgrade` installs it; without Helm"
     " `kubectl apply --server-side -f packaging/kubernetes/nodehealths.yaml`"
 )
 
@@ -87,14 +87,14 @@ class NodeHealths:
             self._seen(self._api.patch(ResourceKind.NODE_HEALTH, seen.name, body))
 
     def leave(self, node: str, text: str) -> None:
-        """Leave this handoff record, or take it away for "". Raises BackendError."""
+        """Write this handoff record, or remove it for "". Raises BackendError."""
         if text:
             self.write(node, record_patch(node, text))
         else:
             self._drop(node, RECORD)
 
     def show(self, node: str, status: HealthStatus) -> None:
-        """Show this; what is quiet only beside a record. Raises BackendError."""
+        """Write this status; a quiet status only beside a record. Raises BackendError."""
         if status.is_quiet:
             self._drop(node, STATUS, status.patch)
         else:
@@ -114,7 +114,7 @@ class NodeHealths:
         return seen
 
     def _drop(self, node: str, part: str, instead: Mapping[str, Any] | None = None) -> None:
-        """Take a part away, or put ``instead`` there where the other part is to stay."""
+        """Remove a part, or write ``instead`` where the other part is to stay."""
 
         def once(_: bool) -> None:
             seen = self.read(node)
@@ -130,7 +130,7 @@ class NodeHealths:
 
 
 def _is_left(seen: NodeHealth, part: str) -> bool:
-    """Whether anything is said without this part."""
+    """Whether the object says anything without this part."""
     if part == STATUS:
         return seen.record is not None
     return seen.status is not None and not seen.status.is_quiet
@@ -138,7 +138,7 @@ def _is_left(seen: NodeHealth, part: str) -> bool:
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Where the resource itself is missing, say what is to be done."""
+    """Where the resource itself is missing, the error names the next step."""
     try:
         yield
     except NotServed as error:

@@ -1,15 +1,15 @@
 """A node's two labels, by which ``kubectl get nodes -L healthd.io/state,healthd.io/code`` shows a fleet. Pure.
 
     healthd.io/state   ok              all four conditions are True, and healthd has taken nothing out
-                       held            out, and nothing is being repaired: until the fault is over, or by order
-                       draining        on its way out: a slot, the drain, or its jobs are waited for
-                       repairing       evidence, reset, reboot or replacement, and the proof that it helped
+                       held            out, without a repair: until the fault is over, or by an operator's command
+                       draining        on its way out: waits for a slot, for the drain, or for its jobs
+                       repairing       evidence, reset, reboot or replacement, and the checks after it
                        needs-operator  healthd pages for this node
-                       no label        none of these: something is critical or unknown, and the node is in service
-    healthd.io/code    the finding that the state is about; no label where nothing critical is open
+                       no label        none of these: a fault is critical or a check unknown; the node is in service
+    healthd.io/code    the finding that the state is about; no label where no critical fault is open
 
-Absent is never ``ok``: a node that was never looked at has no label. They go in the patch that writes the conditions,
-so that a quiet node costs no further request.
+Absent is never ``ok``: a node that was never checked has no label. The patch that writes the conditions writes the
+labels too, so that a quiet node costs no further request.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def labels_of(
     case: Remediation | None,
     decision: Decision | None,
 ) -> Labels:
-    """The labels of what is known now. ``conditions``: as they are shown. ``case``: the open one. ``decision``: the
-    engine's last; None where no engine runs."""
+    """The labels of what is known now. ``conditions``: as they are shown. ``case``: the open remediation. ``decision``:
+    the engine's last; None where no engine runs."""
     statuses = {each.status for each in conditions}
     about = case.code if case is not None else _code(diagnoses if "False" in statuses else (), decision)
     return Labels(state=_state(case, decision, is_well=statuses == {"True"}) or "", code=label_value(about))
@@ -98,7 +98,8 @@ def _of_case(case: Remediation) -> NodeState:
 
 
 def _code(diagnoses: Iterable[Diagnosis], decision: Decision | None) -> str:
-    """What a page is about, else the critical fault that the conditions show: always the same one of several."""
+    """The code that a page is about, else that of the critical fault in the conditions: always the same one of
+    several."""
     if decision is not None and decision.action is Action.PAGE and decision.diagnosis is not None:
         return decision.diagnosis.code
     return min((each.code for each in diagnoses if each.severity is Severity.CRITICAL), default="")
@@ -116,6 +117,6 @@ class Labelling:
         return labels != self.shown and now_s - self._written_s >= GAP_S
 
     def written(self, labels: Labels, now_s: float) -> None:
-        """They were acknowledged."""
+        """The API server acknowledged these labels."""
         if labels != self.shown:
             self.shown, self._written_s = labels, now_s

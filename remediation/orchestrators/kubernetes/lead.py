@@ -1,10 +1,10 @@
-"""Which of several ``healthd controller`` acts: a Lease, by compare-and-swap, judged by nobody's clock but our own.
+"""Leader election of ``healthd controller``: a Lease, by compare-and-swap, judged by the process's own clock alone.
 
 As client-go elects (tools/leaderelection): a follower measures by its own monotonic clock how long the Lease has not
-*changed*, and takes it after the holder's own duration; the times in it are for people. A leader renews every
+*changed*, and takes it after the holder's own duration; the times in it are for operators. A leader renews every
 ``RETRY_S`` and counts as leading for ``RENEW_S`` from when its last renewal that succeeded was *sent*, which is less
-than the ``DURATION_S`` after which another may take it: so the old one has stopped before the new one begins, whatever
-the API server does meanwhile.
+than the ``DURATION_S`` after which another controller may take it. So the old leader has stopped before the new one
+begins, whatever the API server does meanwhile.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from healthd.core.errors import BackendBusy, BackendError
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, KubeApi, Missing, ResourceKind
 
 LEASE = "healthd-controller"
-NOBODY = "nobody: it was made anew"
+NOBODY = "no controller: the Lease is new"
 DURATION_S, RENEW_S, RETRY_S = 15.0, 10.0, 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """The Lease's own word. ``renewed`` is compared, never measured."""
+    """The content of the Lease. ``renewed`` is compared, never measured."""
 
     holder: str = ""
     renewed: str = ""
@@ -35,7 +35,7 @@ class Record:
 
 
 def record_of(lease: dict[str, Any]) -> Record:
-    """What a Lease says; what is missing or makes no sense is nobody's."""
+    """The content of a Lease; one that is missing fields or makes no sense has no holder."""
     spec = lease.get("spec")
     spec = spec if isinstance(spec, dict) else {}
     return Record(
@@ -52,7 +52,7 @@ def _whole(value: object) -> int:
 
 
 def may_take(record: Record, identity: str, unchanged_s: float) -> bool:
-    """Whether this Lease may be written by ``identity``: it is ours, nobody's, or has not changed for its duration."""
+    """Whether ``identity`` may write this Lease: it is ours, free, or has not changed for its duration."""
     return record.holder in ("", identity) or unchanged_s >= record.duration_s
 
 
@@ -77,7 +77,7 @@ class Lead:
 
     @property
     def leader(self) -> str:
-        """Who led when the Lease was read last."""
+        """The leader as of the last reading of the Lease."""
         return self._seen.holder
 
     def holds(self) -> bool:
@@ -85,12 +85,12 @@ class Lead:
         return self._monotonic_s() < self._until_s
 
     def check(self) -> None:
-        """Raise BackendBusy where it may not: whoever leads goes on, and nothing has failed."""
+        """Raise BackendBusy where it may not: another controller leads, and nothing has failed."""
         if not self.holds():
-            raise BackendBusy(f"this controller does not lead any more: {self.said or 'its lease was not renewed'}")
+            raise BackendBusy(f"this controller is no longer the leader: {self.said or 'its lease was not renewed'}")
 
     def attempt(self) -> bool:
-        """Take the lead, or renew it, with two requests; whether it is ours after. What went wrong is in ``said``."""
+        """Take the lead, or renew it, with two requests; whether this controller leads then. ``said`` has the error."""
         asked_s = self._monotonic_s()
         try:
             lease = self._api.get(ResourceKind.LEASE, LEASE, namespace=self._namespace)
@@ -108,7 +108,7 @@ class Lead:
         return self._written(lease, record, asked_s)
 
     def give_up(self) -> None:
-        """Stop acting, and leave the Lease to whoever comes, without its wait."""
+        """Stop acting, and free the Lease, so that the next controller need not wait for its end."""
         was_held, self._until_s = self.holds(), float("-inf")
         if not was_held:
             return
@@ -131,7 +131,7 @@ class Lead:
         try:
             self._seen = record_of(self._patch(lease, spec))
         except Conflict:
-            self.said = "the lease was written by another at the same moment"
+            self.said = "another controller wrote the lease at the same moment"
             return self.holds()
         except BackendError as error:
             self.said = str(error)
@@ -140,8 +140,8 @@ class Lead:
         return self.holds()
 
     def _made(self) -> bool:
-        """The Lease is made where it is missing, held by nobody for a whole duration: who led before it was deleted may
-        not know yet. A leader whose Lease is gone stops."""
+        """Create a missing Lease without a holder, for a whole duration: the leader before its deletion may not know
+        yet. A leader whose Lease is gone stops."""
         self._until_s, self.said = float("-inf"), ""
         spec = {"holderIdentity": NOBODY, "leaseDurationSeconds": int(self._duration_s)}
         try:
@@ -157,8 +157,8 @@ class Lead:
 
 class Renewal:
     """Renews a lead in a thread of its own from ``with`` to its end, and gives it up then, or once ``stuck`` says why
-    the round under way will not end. Whoever acts asks ``Lead.check`` first: a round that goes on after all does
-    nothing more."""
+    the running sync will not end. Every act calls ``Lead.check`` first: a sync that continues after all changes
+    nothing."""
 
     def __init__(self, lead: Lead, *, stuck: Callable[[], str] = str, retry_s: float = RETRY_S) -> None:
         self._lead, self._stuck, self._retry_s = lead, stuck, retry_s

@@ -1,8 +1,8 @@
-"""What stays on a Node when healthd is removed from the cluster: nothing by which it kept anything off. Pure.
+"""The patches that clean a Node when healthd is removed from the cluster. Pure.
 
-Gone are the taints healthd.io/unhealthy, claimed and unverified, the cordon and the annotations that a hold set, every
-other annotation of healthd's, its labels, its conditions, and what it asked of EKS. What a person set stays: the
-opt-out, a cordon, a taint of another key. So does HyperPod's label, whose order may be under way.
+They remove the taints healthd.io/unhealthy, claimed and unverified, the cordon and the annotations that a hold set,
+every other annotation of healthd's, its labels, its conditions, and its request to EKS. Settings of the operator stay:
+the opt-out, a cordon, a taint of another key. So does HyperPod's label, whose request HyperPod may be carrying out.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def kept_off_by(node: KubeNode) -> tuple[str, ...]:
 
 
 def leaving_patch(node: KubeNode, *, opt_out: str, labels: Mapping[str, str] | None = None) -> dict[str, Any] | None:
-    """The one merge patch of the Node; None where nothing of healthd's is there. ``opt_out``: the key that is a
-    person's. ``labels``: further labels to be set with it."""
+    """The one merge patch of the Node; None where nothing of healthd's is there. ``opt_out``: the operator's key.
+    ``labels``: further labels to be set with it."""
     released = release_patch(node) or {"metadata": {}, "spec": {}}
     ours = [key for key in node.annotations if key.startswith(_OURS) and key != opt_out]
     notes = {**dict.fromkeys(ours), **released["metadata"].get("annotations", {})}
@@ -53,5 +53,5 @@ def leaving_status_patch(node: KubeNode) -> dict[str, Any] | None:
 
 
 def claims_to_drop(notes: Collection[str], prefix: str, kept: Collection[str]) -> dict[str, None]:
-    """The annotations of a Lease that go: those of every node but the ``kept``, which could not be let in."""
+    """The annotations to remove from a Lease: those of every node but the ``kept``, which could not be released."""
     return {key: None for key in notes if key.startswith(prefix) and key.removeprefix(prefix) not in kept}

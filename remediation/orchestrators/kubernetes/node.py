@@ -1,12 +1,12 @@
 """A Kubernetes Node as healthd reads it, and the patches by which it is taken out and put back. Pure.
 
-What is ours on a Node, and nothing else is ever changed:
+healthd changes nothing on a Node but its own:
 
     taint healthd.io/unhealthy=<code>    the drain: it keeps new pods off
-    taint healthd.io/claimed             the fence: a place in the budget is held, and nothing was decided for good yet
+    taint healthd.io/claimed             the fence: the node holds a slot, and its drain is not decided for good yet
     taint healthd.io/unverified          kubelet registers with it; goes with the first full verdict
-    annotation healthd.io/hold           whose drain it is: text, by whom, when, and what beside the taint is ours: a
-                                         cordon, the annotations of KEEPS
+    annotation healthd.io/hold           the drain's text, owner and time, and what beside the taint is ours: a cordon,
+                                         the annotations of KEEPS
 
 ``spec.taints`` is an atomic list: every patch here replaces all of it, and so carries ``metadata.resourceVersion``.
 """
@@ -30,16 +30,16 @@ UNHEALTHY, CLAIMED, UNVERIFIED = "healthd.io/unhealthy", "healthd.io/claimed", "
 HOLD = "healthd.io/hold"
 
 KEEPS = ("cluster-autoscaler.kubernetes.io/scale-down-disabled", "karpenter.sh/do-not-disrupt")
-"""Annotations by which a Node that is out is left alone by those who take idle nodes away, with the value ``true``: a
-node that healthd drained is idle, and its evidence and its repair would go with its machine. A NodeClaim that is
-deleted on purpose goes all the same. Sources: Cluster Autoscaler, FAQ (scale-down-disabled); Karpenter, Disruption,
-node-level controls (do-not-disrupt)."""
+"""Annotations that keep autoscalers from removing a Node that is out, with the value ``true``: a node that healthd
+drained is idle, and its evidence and its repair would go with its machine. A NodeClaim that is deleted on purpose goes
+all the same. Sources: Cluster Autoscaler, FAQ (scale-down-disabled); Karpenter, Disruption, node-level controls
+(do-not-disrupt)."""
 
 JOBS_TOLERATE = ("nvidia.com/gpu", "amd.com/gpu", "aws.amazon.com/neuron*", "vpc.amazonaws.com/efa")
-"""Taints that say what a node has, not that it is out: the jobs of every GPU fleet tolerate them. Whatever else keeps
-pods off counts as out, because only its owner knows what it means; the setting adds to these."""
+"""Taints that say what a node has, not that it is out: the jobs of every GPU fleet tolerate them. Every other taint
+that keeps pods off counts as out, because only its owner knows its meaning; the setting adds to these."""
 
-_GPUS = "nvidia.com/"  # what NVIDIA's device plugin names: gpu, mig-…
+_GPUS = "nvidia.com/"  # the resources of NVIDIA's device plugin: gpu, mig-…
 _KEEPS_OFF = ("NoSchedule", "NoExecute")
 _INSTANCE = re.compile(r"i-[0-9a-f]{8,17}\Z")
 _NOT_A_LABEL = re.compile(r"[^A-Za-z0-9_.-]+")
@@ -47,8 +47,8 @@ _TEXT_CHARACTERS = 1000
 
 
 Stamp = Annotated[int, msgspec.Meta(ge=0, le=99_999_999_999)]
-"""Whole seconds since the epoch, up to the year 5138. What one agent wrote is read by the others and by the
-controller, which a number that is no time must not end."""
+"""Whole seconds since the epoch, up to the year 5138. The controller and other agents read a stamp that one agent
+wrote, and a number that is no time must not end them."""
 
 
 class Taint(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -135,7 +135,7 @@ class KubeNode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_ready(self) -> bool:
-        """Whether its kubelet says that it is: a kubelet that says nothing does not."""
+        """Whether its kubelet reports Ready; silence is not Ready."""
         ready = self.condition("Ready")
         return ready is not None and ready.status == "True"
 
@@ -158,7 +158,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def as_hold(self) -> Hold:
-        """Whose drain it is."""
+        """The hold as the ports have it."""
         return Hold(text=self.text, user=self.by, stamp=self.stamp)
 
 
@@ -197,7 +197,7 @@ def _made(node: _RawNode) -> KubeNode:
 
 
 def _lacking(capacity: Mapping[str, str], allocatable: Mapping[str, str]) -> dict[str, int]:
-    """What is no plain number is no count of devices."""
+    """How many devices each resource lacks; a quantity that is no plain number is no count of devices."""
     gpus = [(name, all_) for name, all_ in capacity.items() if name.startswith(_GPUS) and all_.isdecimal()]
     counts = ((name, int(all_), allocatable.get(name, "0")) for name, all_ in gpus)
     return {name: all_ - int(left) for name, all_, left in counts if left.isdecimal() and all_ > int(left)}
@@ -216,10 +216,10 @@ def instance_id_of(node: KubeNode) -> str:
 def view_of(node: KubeNode, *, tolerated: Collection[str] = (), jobs: tuple[str, ...] = ()) -> NodeView:
     """The node as the engine reads it. ``tolerated``: globs of further taints that the jobs of this fleet tolerate.
 
-    Our hold, whole, is a drain: DRAINED. The start-up taint is this agent's own question to itself: a node that joins
-    broken is taken out and mended like any other, so it shows as the flag UNVERIFIED and is nobody's hold.
+    Our hold, whole, is a drain: DRAINED. The start-up taint is the flag UNVERIFIED and no hold: a node that joins
+    broken is taken out and repaired like any other.
 
-    What a Node shows goes with it: where it is registered again, under another UID, a drain was lost and not undone.
+    A Node's taints go with it: where it is registered again, under another UID, a drain was lost and not undone.
     """
     held = hold_of(node)
     undone = held is None and was_undone(node) is not None
@@ -248,7 +248,7 @@ def features_of(node: KubeNode) -> frozenset[str]:
 
 
 def away_by(node: KubeNode, tolerated: Collection[str] = ()) -> set[str]:
-    """What keeps new pods off for good, as flags: CORDONED, NOTREADY, DELETING, ``TAINTED:<key>``.
+    """The lasting reasons that keep new pods off, as flags: CORDONED, NOTREADY, DELETING, ``TAINTED:<key>``.
 
     Not the fence and not the start-up taint, which are ours and pass.
     """
@@ -267,7 +267,7 @@ def away_by(node: KubeNode, tolerated: Collection[str] = ()) -> set[str]:
 def hold_of(node: KubeNode) -> Held | None:
     """Our hold, if it is there whole: taint and annotation, and the cordon where we set one.
 
-    A taint of our key without the annotation is somebody else's; what a person took a part of is undone.
+    A taint of our key without the annotation is not ours; a hold of which the operator removed a part is undone.
     """
     held = _annotated(node)
     if held is None or node.taint(UNHEALTHY) is None or (held.cordoned and not node.unschedulable):
@@ -276,9 +276,9 @@ def hold_of(node: KubeNode) -> Held | None:
 
 
 def was_undone(node: KubeNode) -> Held | None:
-    """Our hold of which a person lifted the cordon, and left the taint: the same order as lifting both.
+    """Our hold of which the operator lifted the cordon, and left the taint: the same command as lifting both.
 
-    Where the taint was taken away and our cordon left, the cordon is theirs now: the node shows as held by somebody.
+    Where the operator removed the taint and left our cordon, the cordon is the operator's now.
     """
     held = _annotated(node)
     if held is None or not held.cordoned or node.unschedulable or node.taint(UNHEALTHY) is None:
@@ -293,26 +293,26 @@ def _annotated(node: KubeNode) -> Held | None:
     try:
         return _READS_HELD.decode(text)
     except msgspec.MsgspecError:
-        return None  # whoever wrote this, it proves nothing
+        return None  # any client may have written this: it proves nothing
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
 def quarantine_patch(node: KubeNode, held: Held, *, effect: str, cordon: bool) -> dict[str, Any]:
-    """The one patch that takes the node out: taint, whose it is and, where wanted, the cordon.
+    """The one patch that takes the node out: taint, ownership annotation and, where configured, the cordon.
 
-    A cordon that is there is not ours, and never lifted; so with an annotation of KEEPS. Raises BackendRefused for a
-    text that is not one line, and where a taint of our key is somebody else's.
+    A cordon that is there already is not ours, and never lifted; so with an annotation of KEEPS. Raises BackendRefused
+    for a text that is not one line, and where another client set a taint of our key.
     """
     if not held.text or not held.text.isprintable() or len(held.text) > _TEXT_CHARACTERS:
         expected = f"one line of at most {_TEXT_CHARACTERS} characters"
-        raise BackendRefused(f"taint of {node.name} not asked for: the reason is {held.text!r}, expected {expected}")
+        raise BackendRefused(f"Node {node.name} not tainted: the reason is {held.text!r}, expected {expected}")
     if node.taint(UNHEALTHY) is not None:
-        problem = f"{node.name} has a taint {UNHEALTHY} already that is not this agent's"
-        raise BackendRefused(f"{problem}: kubectl describe node {node.name}")
+        problem = f"Node {node.name} already has a taint {UNHEALTHY} that this agent did not set"
+        raise BackendRefused(f"{problem}: see kubectl describe node {node.name}")
     taint = Taint(key=UNHEALTHY, effect=effect, value=taint_value(held.text))
-    stale = _annotated(node)  # whose taint is gone: what it kept is still ours
+    stale = _annotated(node)  # its taint is gone: the rest of it is still ours
     left = stale.keeps if stale is not None else ()
     keeps = tuple(key for key in KEEPS if key not in node.annotations or key in left)
     held = msgspec.structs.replace(held, cordoned=cordon and not node.unschedulable, keeps=keeps)
@@ -323,7 +323,7 @@ def quarantine_patch(node: KubeNode, held: Held, *, effect: str, cordon: bool) -
 
 
 def release_patch(node: KubeNode) -> dict[str, Any] | None:
-    """The one patch that takes away what the annotation says is ours; None where nothing is."""
+    """The one patch that removes what is ours by the annotation; None where nothing is."""
     held = _annotated(node)
     if held is None:
         return None
@@ -334,14 +334,14 @@ def release_patch(node: KubeNode) -> dict[str, Any] | None:
 
 
 def _without(node: KubeNode, held: Held) -> dict[str, str | None]:
-    """The annotations that go with a hold; not one that somebody has changed since."""
+    """The annotations that go with a hold; not one that another client has changed since."""
     keeps = [key for key in KEEPS if key in held.keeps and node.annotations.get(key) == "true"]
     return dict.fromkeys((HOLD, *keeps))
 
 
 def unfence_patch(node: KubeNode) -> dict[str, Any] | None:
-    """The one patch that takes away whatever keeps pods off for a place in the budget: the fence, and what is left of a
-    hold of which a person undid a part. None where nothing is. A hold that is whole is a drain, and goes by a release.
+    """The one patch that removes what keeps pods off for a slot: the fence, and the rest of a hold of which the
+    operator undid a part. None where nothing is there. A hold that is whole is a drain, and a release removes it.
     """
     undone = _annotated(node) if hold_of(node) is None else None
     gone = {CLAIMED, UNHEALTHY} if undone is not None else {CLAIMED}
@@ -354,14 +354,14 @@ def unfence_patch(node: KubeNode) -> dict[str, Any] | None:
 
 
 def fence_patch(node: KubeNode) -> dict[str, Any] | None:
-    """The patch that keeps new pods off while a place in the budget is held; None where it is so."""
+    """The patch that keeps new pods off while the node holds a slot; None where the fence is there."""
     if node.taint(CLAIMED) is not None:
         return None
     return _patch(node, spec={"taints": _plain((*node.taints, Taint(key=CLAIMED, effect="NoSchedule")))})
 
 
 def without_taint_patch(node: KubeNode, key: str) -> dict[str, Any] | None:
-    """The patch that takes a taint of ours away; None where it is gone."""
+    """The patch that removes a taint of ours; None where it is gone."""
     if node.taint(key) is None:
         return None
     return _patch(node, spec={"taints": _plain(taint for taint in node.taints if taint.key != key)})
@@ -378,8 +378,8 @@ def taint_value(text: str) -> str:
 
 
 def label_value(text: str) -> str:
-    """A text as the value of a label or a taint: at most 63 letters, digits, ``-``, ``_`` and ``.``, of which neither
-    the first nor the last is a mark; "" where nothing of it is left."""
+    """A text as the value of a label or a taint: at most 63 letters, digits, ``-``, ``_`` and ``.``, beginning
+    and ending with a letter or digit; "" where nothing is left."""
     return _NOT_A_LABEL.sub("-", text)[:63].strip("-_.")
 
 

@@ -1,7 +1,7 @@
-"""Handoff records of a healthd that knew no NodeHealth: JSON in annotations of the Lease ``healthd-marks``.
+"""Handoff records of a healthd without NodeHealths: JSON in annotations of the Lease ``healthd-marks``.
 
-An agent moves its own to its NodeHealth. Until it has, the controller reads it here and answers here, so that an older
-agent sees the answer while the fleet is upgraded. Nothing else writes there. This module, and the rights on that
+An agent moves its own record to its NodeHealth. Until then the controller reads it here and answers here, so that an
+older agent sees the answer while the fleet is upgraded. Nothing else writes there. This module, and the rights on that
 Lease, go once no such agent is left.
 """
 
@@ -25,8 +25,8 @@ _MARK_CHARACTERS = 2000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lease:
-    """The Lease as it was read at ``version``. ``texts``: node to mark; ``odd``: the nodes under whose key stands what
-    is no mark, or what names another node."""
+    """The Lease as it was read at ``version``. ``texts``: node to handoff record; ``odd``: the nodes whose annotation
+    is no record, or names another node."""
 
     version: str = ""
     texts: Mapping[str, str] = field(default_factory=dict)
@@ -58,8 +58,8 @@ class OldRecords:
         return Lease(version=version, texts=marks_in(notes), odd=odd_marks(notes))
 
     def move(self, node: str, healths: NodeHealths) -> None:
-        """Move the mark of this node to its NodeHealth, unless it has a record there: create, then drop. What the
-        controller answers between the two is moved as well. Done once; raises BackendError."""
+        """Move this node's record to its NodeHealth, unless it has one there: create, then drop. An answer that the
+        controller writes between the two is moved too. Done once; raises BackendError."""
         if self._is_gone or node in self._moved:
             return
         copied = ""
@@ -78,7 +78,7 @@ class OldRecords:
         self._moved.add(node)
 
     def answer(self, node: str, text: str) -> bool:
-        """Leave the controller's word where the mark of this node stands; whether one stands here. Raises
+        """Write the controller's answer over the record of this node; whether there is one here. Raises
         BackendError."""
         stands = False
 
@@ -93,7 +93,7 @@ class OldRecords:
         return stands
 
     def forget(self, node: str, left: str) -> None:
-        """Of a node that is gone, leave this or nothing."""
+        """Replace the record of a node that is gone by ``left``, "" for none."""
         body = {"metadata": {"annotations": marked_with(node, left)}}
         self._api.patch(ResourceKind.LEASE, MARKS, body, namespace=self._namespace)
 
@@ -103,22 +103,22 @@ class OldRecords:
 
 
 def marked_with(node: str, text: str) -> dict[str, str | None]:
-    """The annotations that leave this mark with the node, or take it away for "". Raises BackendRefused for a text that
-    is not one short line."""
+    """The annotations that write this record of the node, or remove it for "". Raises BackendRefused for a text that is
+    not one short line."""
     if not text.isprintable() or len(text) > _MARK_CHARACTERS:
         expected = f"one line of at most {_MARK_CHARACTERS} characters"
-        raise BackendRefused(f"mark of {node} not left: the text is {text[:200]!r}, expected {expected}")
+        raise BackendRefused(f"handoff record of {node} not written: the text is {text[:200]!r}, expected {expected}")
     value = json.dumps({"node": node, "text": text}, ensure_ascii=False) if text else None
     return {key_of(node, MARK): value}
 
 
 def marks_in(notes: Mapping[str, str]) -> dict[str, str]:
-    """Node to mark, by the annotation's key. Odd ones are left out: marks are evidence, never permission."""
+    """Node to record, by the annotation's key, without odd ones: a record is evidence, never permission."""
     return {node: text for node, text in _marks(notes).items() if text is not None}
 
 
 def odd_marks(notes: Mapping[str, str]) -> frozenset[str]:
-    """The nodes under whose key stands what is no mark, or what names another node."""
+    """The nodes whose annotation is no record, or names another node."""
     return frozenset(node for node, text in _marks(notes).items() if text is None)
 
 
@@ -136,7 +136,7 @@ def _marks(notes: Mapping[str, str]) -> dict[str, str | None]:
 
 
 def _mark(node: str, value: str) -> str | None:
-    """The text of the mark of this node, or None for an odd one."""
+    """The text of this node's record, or None for an odd one."""
     try:
         mark = _READS_MARKED.decode(value)
     except msgspec.MsgspecError:

@@ -25,14 +25,14 @@ __all__ = [
 ]
 
 RATE_PER_S, BURST = 1.0, 30
-"""A case takes some twenty requests from the fault to the taint, which must not take twenty seconds. Whatever goes
-wrong with an agent, it then asks once a second at most."""
+"""A remediation takes some twenty requests from the fault to the taint, which must not take twenty seconds. An agent
+that fails still sends at most one request a second."""
 
 CLAIMED_FENCE = (
-    "fenced by the taint healthd.io/claimed: a claim on the budget stands, and no case is open; what it is of is"
-    " searched, and it is given back"
+    "fenced by the taint healthd.io/claimed: the node holds a claim on the budget without an open remediation; healthd"
+    " looks for its origin and gives it back"
 )
-FENCE_LIFTED = "fence healthd.io/claimed taken away: no claim on the budget stands under this node's name"
+FENCE_LIFTED = "fence healthd.io/claimed removed: this node holds no claim on the budget"
 
 
 def open_api(config: Config, environ: Mapping[str, str], *, dry_run: bool = False) -> KubeApi:
@@ -77,7 +77,7 @@ def open_reporter(
     fenced: Callable[[str], None],
 ) -> KubeReporter:
     """The reporter of this node. ``api``: a connection of its own, so that no report keeps a drain waiting. ``fenced``
-    is told what fences the node while no case may be open, "" for nothing."""
+    gets what fences the node while no remediation may be open, "" for nothing."""
     return KubeReporter(
         api,
         node=node,
@@ -90,7 +90,7 @@ def open_reporter(
 
 
 def look_at_fence(orchestrator: KubernetesOrchestrator, fenced: Callable[[str], None]) -> tuple[bool, str]:
-    """Whether the node is fenced still, and what was done about it. ``fenced`` is told what fences it, see above."""
+    """Whether the node is still fenced, and what was done about it. ``fenced`` gets what fences it, see above."""
     fence = orchestrator.heal_fence()
     fenced(CLAIMED_FENCE if fence is Fence.CLAIMED else "")
     return fence is Fence.CLAIMED, FENCE_LIFTED if fence is Fence.TAKEN_AWAY else ""

@@ -1,19 +1,19 @@
 """Kubernetes: one node's own Node object, its NodeHealth, and its claims on the fleet's budget.
 
 It changes its own Node, the record of its own NodeHealth and its own annotations of the budget's Leases, nothing else.
-Who is out is counted in one place (``healthd controller``) and read from the Lease, so that no agent lists nodes; what
-it lists, before it acts, are the handoff records of the fleet, by which acts are bounded. Evictions are the
-controller's. What runs on the GPUs the kubelet says, over its own socket.
+``healthd controller`` alone counts the nodes that are out; an agent reads them from the Lease, and lists no nodes.
+Before it acts it lists the handoff records of the fleet, by which acts are bounded. The controller alone evicts. The
+kubelet says, over its own socket, which pods use the GPUs.
 
-What the node asks of its platform by a label or a condition (``asking``) is written here too, and goes with the
-drain or the last place, however the case ends.
+The node's request to its platform, a label or a condition (``asking``), is written here too. It goes with the drain or
+the last slot, however the remediation ends.
 
-Every write is one patch with the resourceVersion of what was read before, made anew from a new reading after a 409. A
-write without an answer is *unknown*, and the caller reads back.
+Every write is one patch with the resourceVersion of the object that was read before, built again from a new reading
+after a 409. A write without an answer is *unknown*, and the caller reads back.
 
-What a step asks several times in a row is read once: an object that was read or written within ``lately_s`` stands for
-the next question, but for ``view``, whose answer is always of this moment. The budget then comes whole from one version
-of its Lease, and an older one can grant nothing: a claim is compared by the server.
+Several questions of one step are one reading: an object that was read or written within ``lately_s`` serves for the
+next question, but for ``view``, which always reads now. The budget then comes whole from one version of its Lease, and
+an older one can grant nothing: the server compares each claim.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from healthd.remediation.orchestrators.kubernetes.signals import SIGNALS
 from healthd.remediation.ports import FleetSnapshot, HeldNode, NodeRecord, NodeView, ScopeSnapshot, Slot
 
 RECORDS_S = 60.0
-"""How old the handoff records of others may be for a node that waits for room in the budget."""
+"""How old the handoff records of others may be for a node that waits for a slot."""
 _UNTIL_CLAIM_IS_SEEN_S = (0.05, 0.2, 0.5)
 _RANDOM = random.SystemRandom()
 
@@ -57,7 +57,7 @@ Notes = dict[str, str | None]
 
 
 class Fence(StrEnum):
-    """What became of a fence. CLAIMED: a claim of this node stands, so that the fence stays."""
+    """The result of ``heal_fence``. CLAIMED: this node has a claim, so that the fence stays."""
 
     NONE = "none"
     CLAIMED = "claimed"
@@ -122,11 +122,11 @@ class KubernetesOrchestrator:
         return nodes.view_of(node, tolerated=self._tolerated, jobs=held)
 
     def level(self) -> FleetSnapshot:
-        """Read who is out from the Leases, and of this node from itself: its own word is the newest.
+        """Read the nodes that are out from the Leases, and this node from its own Node, which is newer.
 
-        The handoff records come from one LIST of the server's cache, as new as what this node has left. Where the
-        budget has no room and this node no place, those of others may be ``RECORDS_S`` old: nothing is done by them
-        then, and a thousand nodes that wait for the same room would keep the server busy with lists.
+        The handoff records come from one LIST of the server's cache, as new as what this node has written. Where the
+        budget is full and this node has no slot, those of others may be ``RECORDS_S`` old: the node acts on none of
+        them then, and a thousand nodes that wait for the same slot would keep the server busy with lists.
         """
         node = self._node()
         budgets = [self._budget(scope) for scope in self._scopes_of(node)]
@@ -149,8 +149,8 @@ class KubernetesOrchestrator:
         )
 
     def quotas(self) -> Mapping[str, int]:
-        """Scope to how many nodes may be out, as the Leases said when the level was read last: percentages are resolved
-        where nodes are counted. Empty before that, so that nothing is taken out."""
+        """Scope to how many nodes may be out, as the Leases had it when the fleet was read last: the controller, which
+        counts the nodes, resolves percentages. Empty before that, so that no node is taken out."""
         return dict(self._limits)
 
     def slots(self) -> tuple[Slot, ...]:
@@ -167,9 +167,9 @@ class KubernetesOrchestrator:
     # -- taking out and putting back ----------------------------------------------------------------------------------
 
     def quarantine(self, text: str) -> None:
-        """Show the claim's reason to the others, then taint this node, with ``text`` as the reason.
+        """Write the reason into the claim, for other nodes to see, then taint this node with ``text`` as the reason.
 
-        A crash between the two leaves a claim that says more than is so, which counts once all the same.
+        A crash between the two leaves a claim with a drain that is not there, which still counts once.
         """
         stamp = int(self._clock().timestamp())
         held = Held(text=text, by=FIELD_MANAGER, stamp=stamp)
@@ -186,55 +186,55 @@ class KubernetesOrchestrator:
         self._taint(patch)
 
     def release(self, *, resume: bool) -> None:
-        """Take away what the annotation says is ours. ``resume`` means nothing here: a kubelet that is not ready says
-        so itself. What was asked of the platform goes first: it must not stand over a job; and whom a GPU reset stopped
-        comes back, should the one that owed it have been lost."""
+        """Remove what is ours by the annotation. ``resume`` has no meaning here: a kubelet that is not ready says so
+        itself. A request to the platform goes first, because it must not remain while a job runs. GPU clients that a
+        reset stopped start again, should the process that stopped them have been lost."""
         self._end_requests()
         self._change_node(resumed_patch)
         self._change_node(nodes.release_patch)
 
     def verified(self) -> bool:
-        """Take the start-up taint away, after the first full verdict on this node; whether it was there."""
+        """Remove the start-up taint, after the first full verdict on this node; whether it was there."""
         if self._node(fresh=True).taint(nodes.UNVERIFIED) is None:
             return False
         self._change_node(lambda node: nodes.without_taint_patch(node, nodes.UNVERIFIED))
         return True
 
-    # -- what the platform is asked -----------------------------------------------------------------------------------
+    # -- requests to the platform -------------------------------------------------------------------------------------
 
     def own(self, *, fresh: bool = False) -> KubeNode:
         """This node's Node. Raises BackendUnknown, also where it is gone: its machine may be on its way out."""
         try:
             return nodes.node_of(self._read(ResourceKind.NODE, self._name, fresh=fresh))
         except Missing as error:
-            raise BackendUnknown(f"the cluster has no node {self._name} any more") from error
+            raise BackendUnknown(f"the node {self._name} is no longer in the cluster") from error
 
     def change_own(self, patch: NodePatch, *, status: bool) -> None:
-        """Patch this node's Node, or the status of it, as it was read. No patch: nothing is to be done."""
+        """Patch this node's Node, or the status of it, as it was read. No patch: write nothing."""
         self._change_node(patch, status=status)
 
     def _end_requests(self) -> None:
         for signal in SIGNALS.values():
             self._change_node(lambda node, by=signal: by.ended(node, self._clock()), status=signal.on_status)  # type: ignore[misc]
 
-    # -- places and marks ---------------------------------------------------------------------------------------------
+    # -- slots and handoff records ------------------------------------------------------------------------------------
 
     def claim(self, scope: str, index: int) -> None:
-        """Take a place, then fence the node: new pods would otherwise start on it during the settle time."""
+        """Take a slot, then fence the node: new pods would otherwise start on it during the settle time."""
         self._change_budget(scope, lambda budget: leases.claimed(budget, self._name, index, self._clock()))
         self.fence()
 
     def keep_awake(self, *, on: bool) -> None:
-        """Nothing: no view says that this node may be powered down for being idle."""
+        """Do nothing: no view of Kubernetes has a node that may be powered down for being idle."""
 
     def fence(self) -> None:
         """Set the fence, which is a write of its own after the claim."""
         self._taint(nodes.fence_patch)
 
     def give_back(self, slot: Slot) -> None:
-        """Give a place back; with the last one goes the fence before it, and a drain of which a person undid a part."""
+        """Give a slot back; before the last one goes the fence, and a drain of which the operator undid a part."""
         if slot.node != self._name:
-            raise BackendRefused(f"place {slot.scope} {slot.index} not given back: it is held by {slot.node}")
+            raise BackendRefused(f"slot {slot.scope} {slot.index} not given back: {slot.node} holds it")
         own = [other for other in self.slots() if self._is_own(other)]
         is_last = all((other.scope, other.index) == (slot.scope, slot.index) for other in own)
         if is_last:
@@ -246,8 +246,8 @@ class KubernetesOrchestrator:
             self._leave_former_scopes()
 
     def heal_fence(self) -> Fence:
-        """Take a fence away for which this node has no claim in any scope: a person took the claim from the Lease, or
-        deleted the Lease. May be called beside a claim that is made meanwhile, whose fence then comes back."""
+        """Remove a fence for which this node has no claim in any scope: the operator removed the claim from the Lease,
+        or deleted the Lease. May run beside a claim that is made meanwhile, whose fence then comes back."""
         if nodes.unfence_patch(self._node(fresh=True)) is None:
             return Fence.NONE
         if self._has_claim():
@@ -259,7 +259,7 @@ class KubernetesOrchestrator:
         return Fence.TAKEN_AWAY
 
     def mark(self, text: str) -> None:
-        """Set the record of this node's NodeHealth. Nobody else's is touched, so nothing is compared."""
+        """Set the record of this node's NodeHealth. No other node's is touched, so no version is compared."""
         self._old_marks.move(self._name, self._healths)
         self._healths.leave(self._name, text)
 
@@ -305,8 +305,8 @@ class KubernetesOrchestrator:
             raise BackendUnknown(f"there is no Lease {self._namespace}/{name}: {help_}") from error
 
     def _leave_former_scopes(self) -> None:
-        """Give back what was claimed in a scope that the node's label named before: ``slots`` lists it no more. Comes
-        after everything else, so that a Lease that cannot be read keeps no case open; it is said once."""
+        """Give back a claim in a scope that the node's label named before: ``slots`` no longer lists it. Comes after
+        everything else, so that a Lease that cannot be read keeps no remediation open; it is logged once."""
         key = leases.key_of(self._name)
         for scope in sorted(self._wanted_scopes.difference(self._scopes)):
             name = leases.lease_name(scope)
@@ -314,7 +314,7 @@ class KubernetesOrchestrator:
                 self._patch(ResourceKind.LEASE, name, {"metadata": {"annotations": {key: None}}})
 
     def _has_claim(self) -> bool:
-        """Whether anything stands under this node's key in any scope. Nobody has a claim in a Lease that is gone."""
+        """Whether this node's key is there in any scope. A Lease that is gone holds no claim."""
         key = leases.key_of(self._name)
         for scope in sorted({CLUSTER, *self._wanted_scopes}):
             try:
@@ -346,7 +346,7 @@ class KubernetesOrchestrator:
         return self._change_node(patch)
 
     def _change_node(self, patch: NodePatch, *, status: bool = False) -> None:
-        """Read the Node and patch it as it was read, until nobody was faster. No patch: nothing is to be done."""
+        """Read the Node and patch it as it was read, until no other client was faster. No patch: write nothing."""
 
         def once(fresh: bool) -> None:
             if (body := patch(self._node(fresh=fresh))) is not None:
@@ -371,7 +371,7 @@ class KubernetesOrchestrator:
         if there is not None and not fresh and time.monotonic() - at_s < self._lately_s:
             return there
         asked_s = time.monotonic()
-        # what is read anew is patched at once: with a second of our own rate between, others would always be faster
+        # patched at once after a fresh reading: with a second of our own rate between, other clients always win
         there = self._api.get(kind, name, namespace=self._namespace_of(kind), ahead=1 if fresh else 0)
         self._lately[kind, name] = (asked_s, there)
         return there
@@ -379,7 +379,7 @@ class KubernetesOrchestrator:
     def _patch(self, kind: ResourceKind, name: str, body: Mapping[str, Any], *, status: bool = False) -> None:
         self._lately.pop((kind, name), None)
         asked_s = time.monotonic()
-        how = How.STRATEGIC if status else How.MERGE  # a merge patch would replace everybody's conditions
+        how = How.STRATEGIC if status else How.MERGE  # a merge patch would replace the conditions of all writers
         there = self._api.patch(kind, name, body, how=how, namespace=self._namespace_of(kind), status=status)
         self._lately[kind, name] = (asked_s, there)
 
@@ -395,5 +395,5 @@ def _of(node: str, text: str) -> dict[str, str]:
 
 
 def _out(budget: Budget) -> frozenset[str]:
-    """Who is out: those that were counted, and the holders that show a drain."""
+    """The nodes that are out: those that were counted, and the holders of claims that show a drain."""
     return budget.out | {claim.node for claim in budget.claims.values() if claim.text}

@@ -1,13 +1,13 @@
-"""The device plugin of a node that has had its GPUs reset: asked for by the node's agent, restarted by the controller.
+"""The restart of a node's device plugin after a GPU reset: the node's agent requests it, the controller evicts the pod.
 
-NVIDIA's device plugin takes a GPU for unhealthy once the driver has reported an error of it, and has no way back but
-its own restart (k8s-device-plugin, internal/rm/health.go): pods find fewer GPUs than there are, although the reset
-mended them. The agent asks once per reset, by an annotation of its own Node; a controller evicts the plugin's pod of
-that node, by its uid, and the DaemonSet makes another.
+NVIDIA's device plugin marks a GPU unhealthy once the driver has reported an error of it, and only its own restart ends
+that (k8s-device-plugin, internal/rm/health.go): pods find fewer GPUs than there are, although the reset repaired them.
+The agent asks once per reset, by an annotation of its own Node; the controller evicts the plugin's pod of that node, by
+its uid, and the DaemonSet makes another.
 
-Nothing is done that is not asked for, is over an hour old, concerns a node that opted out, or whose GPUs the plugin
-counts as healthy; nor twice for one reset, twice on one node within ten minutes, or for more than ten nodes in that
-time. The agent's word is no permission: the worst that a hostile one gets is that of its own node, once in a while.
+The controller ignores a request that is over an hour old, of a node that opted out, or of one whose GPUs the plugin
+counts as healthy. It evicts once per reset, once per node within ten minutes, and for at most ten nodes in that time. A
+request is no permission: a hostile agent gets no more than the restart of its own node's plugin, once in a while.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ _OLD_S = 3600.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asked:
-    """What a Node's annotation asks. ``reset``: one word that names the reset; ``at``: by the clock of its agent."""
+    """The request in a Node's annotation. ``reset``: one word that names the reset; ``at``: by the clock of its
+    agent."""
 
     reset: str
     at: datetime
 
 
 def asked_of(node: KubeNode) -> Asked | None:
-    """The request at a Node; None where there is none that makes sense."""
+    """The request on a Node; None without a valid one."""
     reset, _, at = node.annotations.get(ASKED, "").partition(" ")
     if not (reset and at.isdecimal() and len(at) <= 11):
         return None
@@ -49,19 +50,21 @@ def asked_of(node: KubeNode) -> Asked | None:
 
 
 def asking_patch(reset: str, at: datetime) -> dict[str, Any]:
-    """The patch of a Node by which its agent asks. An older request makes way."""
+    """The patch of a Node by which its agent asks. It replaces an older request."""
     return {"metadata": {"annotations": {ASKED: f"{reset} {int(at.timestamp())}"}}}
 
 
 def the_plugin(pods: Iterable[Pod], node: str) -> Pod | str:
-    """The one pod of the plugin on this node, or why there is none that could be meant."""
+    """The one pod of the plugin on this node, or why it cannot be determined."""
     there = [pod for pod in pods if pod.spec.nodeName == node and not pod.is_over]
     there = [pod for pod in there if (owner := owner_of(pod)) is not None and owner.kind == "DaemonSet"]
     if not there:
-        return "no pod of a DaemonSet on it fits [orchestrator.kubernetes] device_plugin"
+        return "no pod of a DaemonSet on the node matches [orchestrator.kubernetes] device_plugin"
     if len(there) > 1:
         names = ", ".join(pod.name for pod in there)
-        return f"{len(there)} pods on it fit [orchestrator.kubernetes] device_plugin ({names}): name one"
+        return (
+            f"{len(there)} pods on the node match [orchestrator.kubernetes] device_plugin ({names}): make it match one"
+        )
     return there[0]
 
 
@@ -86,10 +89,10 @@ class KubePlugins:
         self._api, self._selector, self._namespace, self._leads = api, selector, namespace, leads
         self._clock, self._monotonic_s, self._opt_out_label = clock, monotonic_s, opt_out_label
         self._acts: deque[tuple[float, str]] = deque()
-        self._done: dict[str, tuple[str, str]] = {}  # node to (reset, what was said)
+        self._done: dict[str, tuple[str, str]] = {}  # node to (reset, its result)
 
     def round(self, nodes: Mapping[str, KubeNode]) -> Mapping[str, str]:
-        """Look at every node that asks, and say what came of it. One that cannot be helped holds up no other."""
+        """Handle the request of every node; the results. A node whose request fails delays no other."""
         self._done = {name: done for name, done in self._done.items() if name in nodes}
         said = {}
         for name in sorted(nodes):
@@ -108,7 +111,7 @@ class KubePlugins:
         return _SETTLE_S <= (self._clock() - asked.at).total_seconds() < _OLD_S
 
     def _restarted(self, node: KubeNode, asked: Asked) -> str:
-        """What came of this request in this round; "" while the plugin counts all GPUs as healthy."""
+        """The result of this request in this sync; "" while the plugin counts all GPUs as healthy."""
         if not node.lacking:
             return ""
         if why := self._too_many(node.name):
@@ -127,11 +130,11 @@ class KubePlugins:
             return f"{plugin.name} is being deleted"
         if _is_younger(plugin, asked):
             lost = ", ".join(f"{count} of {name}" for name, count in sorted(node.lacking.items()))
-            return f"{plugin.name} has begun since, and still counts {lost} as unhealthy: a person has to look"
+            return f"{plugin.name} was restarted and still counts {lost} as unhealthy: an operator is needed"
         return self._evicted(node.name, asked, plugin)
 
     def _evicted(self, name: str, asked: Asked, plugin: Pod) -> str:
-        """Ask once, if the Node is as it was."""
+        """Request the eviction once, if the Node has not changed."""
         node = node_of(self._api.get(ResourceKind.NODE, name))
         if by_feature(features_of(node), self._opt_out_label):
             return "not restarted: the node opted out"
@@ -145,7 +148,7 @@ class KubePlugins:
         except (Missing, Conflict):
             return f"{plugin.name} is gone already"
         except Disrupting as error:
-            return f"not restarted yet: its PodDisruptionBudget has no room: {error}"
+            return f"not restarted yet: its PodDisruptionBudget allows no disruption now: {error}"
         except BackendBusy as error:
             return f"not restarted yet: {error}"
         words = f"{plugin.name} was evicted for its restart"
@@ -157,9 +160,9 @@ class KubePlugins:
         while self._acts and now_s - self._acts[0][0] >= WITHIN_S:
             self._acts.popleft()
         if any(other == name for _, other in self._acts):
-            return f"it was asked to less than {WITHIN_S:g} s ago"
+            return f"it was restarted less than {WITHIN_S:g} s ago"
         if len(self._acts) >= AT_ONCE:
-            return f"{len(self._acts)} were within {WITHIN_S:g} s"
+            return f"{len(self._acts)} device plugins were restarted within {WITHIN_S:g} s, the limit"
         return ""
 
 

@@ -1,4 +1,4 @@
-"""Which pods hold GPUs on this node, as the kubelet itself says: its pod-resources socket, no right of the API needed.
+"""The pods that hold GPUs on this node, as the kubelet lists them: its pod-resources socket needs no right of the API.
 
 One call of ``v1.PodResourcesLister/List`` (gRPC, HTTP/2 on a unix socket), read with h2, which is 1 MB where grpcio is
 10, brings no threads, and shows the trailers, where gRPC says whether all went well. The device plugins' checkpoint
@@ -25,7 +25,7 @@ from healthd.core.errors import BackendUnknown
 
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 GPU_RESOURCES = ("nvidia.com/*", "*.nvidia.com", "amd.com/gpu", "aws.amazon.com/neuron*", "vpc.amazonaws.com/efa*")
-"""What a job on a GPU node holds: device plugins' resources, and drivers of dynamic resource allocation."""
+"""The resources that a job on a GPU node holds: of device plugins, and drivers of dynamic resource allocation."""
 
 _PATH = "/v1.PodResourcesLister/List"
 _LIMIT_BYTES = 16 * 1024 * 1024  # the kubelet's own limit of an answer
@@ -74,9 +74,9 @@ def call(path: str, *, timeout_s: float) -> bytes:
         raise BackendUnknown(f"{path}: the kubelet did not answer within {timeout_s:g} s") from error
     except OSError as error:
         help_ = "mount the folder /var/lib/kubelet/pod-resources into the container"
-        raise BackendUnknown(f"{path}: the kubelet cannot be asked: {error.strerror}: {help_}") from error
+        raise BackendUnknown(f"{path}: the kubelet cannot be reached: {error.strerror}: {help_}") from error
     except h2.exceptions.ProtocolError as error:
-        raise BackendUnknown(f"{path}: what answers is no kubelet: {error}") from error
+        raise BackendUnknown(f"{path}: the answer is not from a kubelet: {error}") from error
 
 
 def _exchange(connection: socket.socket, path: str, until_s: float) -> bytes:
@@ -100,7 +100,7 @@ def _exchange(connection: socket.socket, path: str, until_s: float) -> bytes:
         connection.settimeout(max(0.001, until_s - time.monotonic()))
         received = connection.recv(_CHUNK_BYTES)
         if not received:
-            raise BackendUnknown(f"{path}: the kubelet ended the call in the middle")
+            raise BackendUnknown(f"{path}: the kubelet closed the connection in the middle of the call")
         for event in http.receive_data(received):
             match event:
                 case h2.events.ResponseReceived() | h2.events.TrailersReceived():
@@ -109,7 +109,7 @@ def _exchange(connection: socket.socket, path: str, until_s: float) -> bytes:
                     body += event.data
                     http.acknowledge_received_data(event.flow_controlled_length, stream)
                 case h2.events.StreamReset() | h2.events.ConnectionTerminated():
-                    raise BackendUnknown(f"{path}: the kubelet broke the call off: {event}")
+                    raise BackendUnknown(f"{path}: the kubelet aborted the call: {event}")
                 case h2.events.StreamEnded():
                     return _message(path, bytes(body), said)
         if len(body) > _LIMIT_BYTES:

@@ -1,7 +1,7 @@
-"""What of healthd's admission policies is missing on an API server. Pure.
+"""The check that healthd's admission policies are whole on an API server. Pure.
 
-RBAC cannot hold an agent to its own node: only the policies do. Without them every agent's token may taint any node,
-change any condition, and take the claims of all. The objects are those of ``packaging/kubernetes/policies``.
+RBAC cannot restrict an agent to its own node: only the policies do. Without them every agent's token may taint any
+node, change any condition, and take the claims of all. The objects are those of ``packaging/kubernetes/policies``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ POLICIES: Mapping[str, str] = {
     "healthd-agent-node-health": "Fail",
     "healthd-budget": "Fail",
 }
-"""Each policy, whose binding has the same name, and its failurePolicy. Ignore is stricter than nothing: that one looks
-at the budget's Lease, which may not be there yet."""
+"""Each policy, whose binding has the same name, and its failurePolicy. Ignore is stricter than nothing: that policy
+reads the budget's Lease, which may not be there yet."""
 
 AGENT = "healthd-agent"
 """The ServiceAccount and the DaemonSet of the agents."""
@@ -34,7 +34,7 @@ def policy_problems(
     *,
     namespace: str,
 ) -> tuple[str, ...]:
-    """What is wrong, a few words each; empty for nothing. By name, the objects as the API server has them, None for
+    """The problems, a few words each. ``policies``, ``bindings``: name to the object as the API server has it, None for
     absent. ``namespace``: of the agents."""
     found = []
     for name, on_failure in POLICIES.items():
@@ -56,7 +56,7 @@ def _policy_problem(policy: Mapping[str, Any], on_failure: str, namespace: str) 
     if spec.get("failurePolicy", "Fail") not in ("Fail", on_failure):
         return f"has failurePolicy {spec['failurePolicy']}, expected {on_failure}"
     account = agent_account(namespace)
-    return "" if account in str(spec.get("matchConditions")) else f"is not about {account}"
+    return "" if account in str(spec.get("matchConditions")) else f"does not apply to {account}"
 
 
 def _binding_problem(name: str, binding: Mapping[str, Any]) -> str:
@@ -65,7 +65,7 @@ def _binding_problem(name: str, binding: Mapping[str, Any]) -> str:
         return f"binds {spec.get('policyName')}"
     if "Deny" not in (spec.get("validationActions") or ()):
         return f"denies nothing: its validationActions are {spec.get('validationActions')}"
-    return "leaves requests out: it has matchResources" if spec.get("matchResources") else ""
+    return "does not cover all requests: it has matchResources" if spec.get("matchResources") else ""
 
 
 def _spec(found: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,13 +1,13 @@
 """A NodeHealth as healthd reads it, and what each of its two writers sets in it. Pure.
 
-One object of the cluster for each node of which there is something to say, under the node's name:
+One object of the cluster for each node with a state or a record, under the node's name:
 
-    status   for people: state, code, since, step, waitsFor; its agent's reporter writes it with the Node's labels
+    status   for kubectl: state, code, since, step, waitsFor; its agent's reporter writes it with the Node's labels
     record   the handoff record (``decide.handoff``), field by field; the agent and the controller write it
 
 The name alone says which node it is about. Neither part's writer names the other part, so that none overwrites the
-other; a part is set whole, each field that it has no value for as null. Evidence, never permission: an odd field is
-reported and left out, and hides no other field and no other node.
+other; a part is set whole, with null for each field without a value. Evidence, never permission: an odd field is
+reported and ignored, and hides no other field and no other node.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from healthd.remediation.orchestrators.kubernetes.node import rfc3339
 
 STATUS, RECORD = "status", "record"
 TEXT_CHARACTERS = 2000
-"""How long a handoff record may be as the line of text that others read: as long as on the Lease of before."""
+"""How long a handoff record may be as a line of text: as long as on the Lease of earlier versions."""
 
 _AWARE = Annotated[datetime, msgspec.Meta(tz=True)] | None
 _CAMEL = {"given_up": "givenUp"}  # the one field of two words
@@ -44,7 +44,7 @@ FIELDS = frozenset({*_FIELDS, "history"})
 
 
 class HealthStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What ``kubectl get nodehealth`` shows of a node. "" is a field that is not there; ``since``: RFC 3339."""
+    """The row of a node in ``kubectl get nodehealth``. "" is a field that is not there; ``since``: RFC 3339."""
 
     state: str = ""
     code: str = ""
@@ -64,7 +64,7 @@ class HealthStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether it says nothing that a person would want to see."""
+        """Whether it shows nothing that an operator needs to see."""
         return self.state in ("", NodeState.OK) and not self.code
 
 
@@ -85,14 +85,14 @@ class NodeHealth(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadRecord:
-    """A record, read. ``odd``: what of it no healthd of this version writes, in words; "" for nothing."""
+    """A record, read. ``odd``: its fields that no healthd of this version writes, as text; "" for none."""
 
     mark: HandoffRecord
     odd: str
 
 
 def record_of(mark: HandoffRecord) -> dict[str, Any]:
-    """A handoff record as fields; what it does not say is not there."""
+    """A handoff record as fields, without those that have no value."""
     told = msgspec.to_builtins(mark)
     history = [{name: value for name, value in each.items() if value} for each in told.pop("history")]
     told = {_CAMEL.get(name, name): value for name, value in told.items() if value}
@@ -100,10 +100,10 @@ def record_of(mark: HandoffRecord) -> dict[str, Any]:
 
 
 def read_record(record: Any, now: datetime | None = None) -> ReadRecord:
-    """The handoff record in these fields. ``now``: times that are ahead of it are odd; they stay, and whoever counts
-    leaves them out, see ``marks.by_now``."""
+    """The handoff record in these fields. ``now``: times that are ahead of it are odd; they stay, and the counting
+    ignores them, see ``handoff.by_now``."""
     if not isinstance(record, Mapping):
-        return ReadRecord(mark=HandoffRecord(), odd="it is no record")
+        return ReadRecord(mark=HandoffRecord(), odd="it is not a record")
     odd = sorted(str(name) for name in record if name not in FIELDS)
     known: dict[str, Any] = {}
     for name, (own, kind) in _FIELDS.items():
@@ -113,7 +113,7 @@ def read_record(record: Any, now: datetime | None = None) -> ReadRecord:
             odd.append(name)
     history, odd_entries = _history(record.get("history", []))
     mark = HandoffRecord(**known, history=history)
-    ahead = ["a time that is ahead"] if now is not None and any(is_ahead(at, now) for at in _times(mark)) else []
+    ahead = ["a time in the future"] if now is not None and any(is_ahead(at, now) for at in _times(mark)) else []
     return ReadRecord(mark=mark, odd=", ".join([*odd, *odd_entries, *ahead]))
 
 
@@ -124,16 +124,16 @@ def text_of(record: Any) -> str:
 
 
 def record_patch(node: str, text: str) -> dict[str, Any]:
-    """The merge patch that leaves this handoff record. Raises BackendRefused for a text that is none."""
+    """The merge patch that writes this handoff record. Raises BackendRefused for a text that is none."""
     mark = parse(text)
     if mark is None or not text.isprintable() or len(text) > TEXT_CHARACTERS:
         expected = f"a line of at most {TEXT_CHARACTERS} characters that healthd made"
-        raise BackendRefused(f"record of {node} not left: the text is {text[:200]!r}, expected {expected}")
+        raise BackendRefused(f"handoff record of {node} not written: the text is {text[:200]!r}, expected {expected}")
     return {RECORD: {**dict.fromkeys(sorted(FIELDS)), **record_of(mark)}}
 
 
 def without_nulls(patch: Mapping[str, Any]) -> dict[str, Any]:
-    """What a merge patch leaves where nothing was."""
+    """The fields that a merge patch creates where nothing was."""
     return {name: {key: each for key, each in part.items() if each is not None} for name, part in patch.items() if part}
 
 
@@ -151,31 +151,31 @@ def healths_in(page: bytes) -> tuple[NodeHealth, ...]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# what people are shown
+# the status
 
 _BY_REFUSAL: Mapping[Refusal, str] = {
-    Refusal.BUDGET: "a place in the budget",
+    Refusal.BUDGET: "a slot in the budget",
     Refusal.NOT_IDLE: "its jobs to end",
-    Refusal.NOT_WELL: "its checks to be good",
+    Refusal.NOT_WELL: "its checks to be healthy",
     Refusal.UNREADABLE: "an answer of the cluster or the platform",
     Refusal.REFUSED: "an answer of the cluster or the platform",
     Refusal.MANAGED: "the platform's own repair",
     Refusal.MAINTENANCE: "the end of a maintenance window",
-    Refusal.CORRELATED: "the same fault on other nodes to be settled",
-    Refusal.HELD_BACK: "the same fault on other nodes to be settled",
-    Refusal.RATE: "the bound on replacements",
-    Refusal.ORPHAN: "its own drain to be explained",
+    Refusal.CORRELATED: "the end of the same fault on other nodes",
+    Refusal.HELD_BACK: "the end of the same fault on other nodes",
+    Refusal.RATE: "room below the limit on replacements",
+    Refusal.ORPHAN: "its orphaned drain to be explained",
 }
 _BY_STEP: Mapping[Step, str] = {
-    Step.SLOT: "a place in the budget",
+    Step.SLOT: "a slot in the budget",
     Step.DRAIN: "the drain",
     Step.WAIT_IDLE: "its jobs to end",
-    Step.COLLECT: "the evidence",
+    Step.COLLECT: "the evidence bundle",
     Step.RESET: "the GPU reset",
     Step.REBOOT: "the reboot",
     Step.REPLACE: "the new machine",
     Step.STAY: "an operator",
-    Step.VERIFY: "its checks to be good",
+    Step.VERIFY: "its checks to be healthy",
     Step.RELEASE: "its release",
 }
 
@@ -183,8 +183,8 @@ _BY_STEP: Mapping[Step, str] = {
 def status_of(
     labels: Labels, case: Remediation | None, decision: Decision | None, shown: HealthStatus, now: datetime
 ) -> HealthStatus:
-    """What is to be shown of a node. ``shown``: what is shown now. ``since``: of a case, when it was opened; else when
-    this state and this code came to be shown. No word of it changes by time alone, so that each change is news."""
+    """The status to be shown of a node. ``shown``: the one that is shown now. ``since``: of a remediation, when it was
+    opened; else since when this state and this code are shown. No text changes by time alone: each change is news."""
     is_as_before = (shown.state, shown.code) == (labels.state, labels.code) and shown.since
     since = rfc3339(case.opened) if case is not None else (shown.since if is_as_before else rfc3339(now))
     status = HealthStatus(
@@ -219,22 +219,22 @@ class Showing:
         return now_s >= self._next_s
 
     def read(self, seen: NodeHealth | None) -> HealthStatus:
-        """What is shown, as it was read; None for no object."""
+        """The status as it was read and is shown; ``seen`` None: no object."""
         self._is_there = seen is not None
         self.shown = (seen.status if seen is not None else None) or HealthStatus()
         return self.shown
 
     def is_news(self, wanted: HealthStatus) -> bool:
-        """Whether this is to be written. Of a quiet node no object is made."""
+        """Whether this is to be written. A quiet node gets no object."""
         return wanted != self.shown and (self._is_there or not wanted.is_quiet)
 
     def written(self, status: HealthStatus, now_s: float) -> None:
-        """It was acknowledged."""
+        """The API server acknowledged this status."""
         self.shown, self._is_there = status, True
         self._next_s, self._pause_s = now_s + GAP_S, 0.0
 
     def failed(self, now_s: float, *, random: float) -> float:
-        """No answer, or a refusal: after how many seconds it is tried again. ``random``: in [0, 1)."""
+        """The write failed: the seconds until it is tried again. ``random``: in [0, 1)."""
         self._pause_s = min(LONGEST_RETRY_S, max(RETRY_S, 2 * self._pause_s))
         pause_s = self._pause_s * (0.5 + random)
         self._next_s = now_s + pause_s
@@ -270,7 +270,7 @@ def _made(thing: _Thing) -> NodeHealth:
     try:
         status = msgspec.convert(thing.status, HealthStatus | None)
     except msgspec.ValidationError:
-        status = HealthStatus()  # shown by nobody of this version: it is written anew
+        status = HealthStatus()  # no healthd of this version wrote it: it is written again
     return NodeHealth(
         name=thing.metadata.name,
         uid=thing.metadata.uid,

@@ -1,13 +1,12 @@
-"""Tells the cluster what this node's agent knows: conditions, labels, the status of its NodeHealth, Events, and the end
-of the start-up taint. It sees by the way whether the Node is fenced, and has a fence looked at for as long as there is
-one.
+"""Reports what this node's agent knows to the cluster: conditions, labels, the status of its NodeHealth, Events, and
+the end of the start-up taint. It also sees whether the Node is fenced, and polls a fence for as long as there is one.
 
 A Node that was deleted is registered again by a kubelet that starts, under the same name and with another UID: without
-conditions, taints or annotations. So the Node is read again after each start of the kubelet, which costs a node that is
-left in peace no request.
+conditions, taints or annotations. So the Node is read again after each start of the kubelet, which costs a quiet node
+no request.
 
-It judges nothing and takes no node out. A cluster that does not answer costs the agent nothing: what is known stays
-here and is sent whole, later; nothing on the node changes, and nothing is queued.
+It judges nothing and takes no node out. A cluster that does not answer costs the agent nothing: its state stays here
+and is sent whole, later; nothing on the node changes, and nothing is queued.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from healthd.remediation.orchestrators.kubernetes.node import UNVERIFIED, KubeNo
 from healthd.remediation.orchestrators.kubernetes.record import Showing, status_of
 
 FENCE_S = 30.0
-"""How often a fence is looked at while there is one: two or three requests."""
+"""How often a fence is polled while there is one: two or three requests."""
 REGISTERS_S = 120.0
 """For how long after its start a kubelet may take to register its Node, or to find that it has one."""
 LOOK_S = 10.0
@@ -41,8 +40,8 @@ _RANDOM = random.SystemRandom()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Known:
-    """What the agent knows at one moment. ``expected``: the checks that run here. ``decision``: the engine's last;
-    ``case``: its open one; ``has_decided``: whether it came through a turn, where there is one."""
+    """The agent's knowledge at one moment. ``expected``: the checks that run here. ``decision``: the engine's last;
+    ``case``: its open remediation; ``has_decided``: whether the engine, where one runs, has finished a reconcile."""
 
     diagnoses: tuple[Diagnosis, ...]
     outcomes: Mapping[str, Outcome]
@@ -55,8 +54,8 @@ class Known:
 class KubeReporter:
     """The reporter of one node; ``tick`` is called about once a second, by one thread.
 
-    ``known``: what is known now. ``verified``: takes the start-up taint away. ``fenced``: looks after a fence, and
-    returns whether there is one still, and what was done. ``kubelet``: another value after each of its starts.
+    ``known``: the agent's knowledge now. ``verified``: removes the start-up taint. ``fenced``: polls a fence, and
+    returns whether there still is one, and what was done. ``kubelet``: another value after each of its starts.
     ``namespace``: of the Events; a Node's belong to ``default``. ``start_s``: after how many seconds at most the first
     reading is made, so that a rollout does not come all at once.
     """
@@ -94,7 +93,7 @@ class KubeReporter:
         self._api.close()
 
     def tick(self) -> str:
-        """Do what is due, and say what that was, or why it was not done; "" for nothing."""
+        """Write what is due; what was written, or why it was not, "" for nothing."""
         if self._conditions is None and not self._begun():
             return ""
         registered = self._look_for_another()
@@ -142,13 +141,13 @@ class KubeReporter:
         try:
             return self._seen(node_of(self._api.get(ResourceKind.NODE, self._name)))
         except BackendError as error:
-            return f"the kubelet has started, and its Node cannot be read: {error}"
+            return f"the kubelet has restarted, but its Node cannot be read: {error}"
 
     def _seen(self, node: KubeNode) -> str:
-        """What an answer shows of the Node by the way: another UID, the start-up taint, a fence."""
+        """Note what an answer shows of the Node: another UID, the start-up taint, a fence."""
         if node.uid != self._uid:
             self._begin(node, self._monotonic_s())
-            return "the Node was registered again, under another UID: all is written again"
+            return "the Node was registered again under another UID: writing everything again"
         self._is_unverified = self._is_unverified or node.taint(UNVERIFIED) is not None
         self._is_fenced = self._is_fenced or unfence_patch(node) is not None
         return ""
@@ -168,7 +167,7 @@ class KubeReporter:
             node = node_of(self._api.patch(ResourceKind.NODE, self._name, body, how=How.STRATEGIC, status=True))
         except BackendError as error:
             pause_s = held.failed(self._monotonic_s(), random=self._chance())
-            return f"conditions not written, again in {pause_s:.0f} s: {error}"
+            return f"conditions not written, retry in {pause_s:.0f} s: {error}"
         held.written(wanted, self._monotonic_s())
         labelling.written(labels, self._monotonic_s())
         shown = [f"{kind}={wanted[kind].state.status}" for kind in sorted(wanted)]
@@ -176,15 +175,15 @@ class KubeReporter:
         return "; ".join(each for each in (written, self._seen(node)) if each)
 
     def _labels(self, wanted: Mapping[str, WrittenCondition], known: Known) -> Labels:
-        """Before the engine came through a turn nothing says that what a daemon before this one showed is over."""
+        """The labels to show. Before the engine's first reconcile those of an earlier daemon stay."""
         if not known.has_decided:
             return self._labelling.shown
         shown = [each.state for each in wanted.values()]
         return labels_of(shown, known.diagnoses, known.case, known.decision)
 
     def _show(self, known: Known) -> str:
-        """The status of this node's NodeHealth, by the labels that are shown. A node that is left in peace and always
-        was costs one reading after a start."""
+        """The status of this node's NodeHealth, by the labels that are shown. A node that is and was
+        quiet costs one reading after a start."""
         now_s, showing = self._monotonic_s(), self._showing
         if not known.has_decided or not showing.is_due(now_s):
             return ""
@@ -196,7 +195,7 @@ class KubeReporter:
             self._healths.show(self._name, wanted)
         except BackendError as error:
             pause_s = showing.failed(now_s, random=self._chance())
-            return f"NodeHealth not written, again in {pause_s:.0f} s: {error}"
+            return f"NodeHealth not written, retry in {pause_s:.0f} s: {error}"
         showing.written(wanted, now_s)
         return f"NodeHealth written: {wanted.words}"
 
@@ -208,19 +207,19 @@ class KubeReporter:
             count = self._told(each)
         except BackendError as error:
             self._telling.failed(now_s)
-            return f"event {each.reason} not told: {error}"
+            return f"Event {each.reason} not written: {error}"
         self._telling.told(each, count, now_s)
-        return f"event {each.reason} told, {count} times by now"
+        return f"Event {each.reason} written, {count} times so far"
 
     def _told(self, news: ClusterEvent) -> int:
-        """Create the Event, or count it up where it is there: told before, or by a daemon before this one."""
+        """Create the Event, or count it up where it exists: written before, or by an earlier daemon."""
         name, count = events.event_name(self._name, news), self._telling.count(news)
         if count == 0:
             body = events.event_of(news, node=self._name, uid=self._uid, namespace=self._namespace, now=self._clock())
             try:
                 self._api.create(ResourceKind.EVENT, body, namespace=self._namespace)
                 return 1
-            except Conflict:  # a patch of nothing reads it: agents have no right to get what others tell
+            except Conflict:  # a patch of nothing reads it: agents have no right to get the Events of others
                 count = events.count_in(self._api.patch(ResourceKind.EVENT, name, {}, namespace=self._namespace))
         try:
             body = events.series_of(count + 1, self._clock())
@@ -232,7 +231,7 @@ class KubeReporter:
         return count + 1
 
     def _verify(self, states: Mapping[str, ConditionState]) -> str:
-        """After the first verdict in which everything was looked at and nothing is wrong, let the first pods in."""
+        """Remove the start-up taint after the first verdict in which every check has run and no fault is open."""
         if not self._is_unverified or any(state.status != "True" for state in states.values()):
             return ""
         now_s = self._monotonic_s()
@@ -242,12 +241,12 @@ class KubeReporter:
             was_there = self._verified()
         except BackendError as error:
             self._look_s = now_s + conditions.RETRY_S
-            return f"start-up taint not taken away, again in {conditions.RETRY_S:.0f} s: {error}"
+            return f"start-up taint not removed, retry in {conditions.RETRY_S:.0f} s: {error}"
         self._is_unverified = False
-        return "verified: start-up taint taken away" if was_there else ""
+        return "verified: start-up taint removed" if was_there else ""
 
     def _look_at_fence(self) -> str:
-        """A fence without a claim keeps a good node out for ever: nobody else takes it away."""
+        """A fence without a claim would keep a healthy node out for ever: only its agent removes it."""
         now_s = self._monotonic_s()
         if not self._is_fenced or now_s < self._fence_s:
             return ""
@@ -255,5 +254,5 @@ class KubeReporter:
         try:
             self._is_fenced, said = self._fenced()
         except BackendError as error:
-            return f"fence not looked at, again in {FENCE_S:.0f} s: {error}"
+            return f"fence not read, retry in {FENCE_S:.0f} s: {error}"
         return said

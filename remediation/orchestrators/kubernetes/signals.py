@@ -1,15 +1,15 @@
-"""What other agents of a managed cluster read as an order about a node, and who owns it already. Pure.
+"""Labels and conditions of a Node that a managed cluster reads as a request, and their owners. Pure.
 
     EKS node auto-repair       condition AcceleratedHardwareReady=False with the reason of an XID, after 10 minutes
     Karpenter's NodeRepair     the same condition, whatever its reason: always another machine, never a reboot
     SageMaker HyperPod         label sagemaker.amazonaws.com/node-health-status, where NodeRecovery is Automatic
 
 All are acts: a replacement destroys the node's disks. They are for a provisioner that the engine asks after its own
-drain, never for a report. Where eks-node-monitoring-agent or HyperPod's own agent speaks for the node, healthd does
-not: two that repair one node undo each other, and the agent writes its own value over ours every few seconds.
+drain, never for a report. Where eks-node-monitoring-agent or HyperPod's own agent sets them, healthd does not: two
+programs that repair one node undo each other, and the agent overwrites our value every few seconds.
 
-What is ours is marked as ours in the patch that writes it: the condition by how its message begins, the label by the
-annotation healthd.io/asked with the same value. The admission policy holds every agent to the same rules.
+The patch that writes a request shows that it is healthd's: the condition by the beginning of its message, the label by
+the annotation healthd.io/asked with the same value. The admission policy holds every agent to the same rules.
 
 Facts: docs.aws.amazon.com, EKS node-repair and node-health, HyperPod resiliency labels (read 2026-11);
 eks-node-monitoring-agent v1.7.0 (its condition types and its affinity away from HyperPod nodes); Karpenter,
@@ -33,7 +33,7 @@ HYPERPOD_LABEL, SCHEDULABLE = "sagemaker.amazonaws.com/node-health-status", "Sch
 ASKED = "healthd.io/asked"
 """The annotation that makes HyperPod's label ours: it has the label's value."""
 SIGNAL = "healthd: "
-"""How the message of a condition begins that healthd wrote under another's type."""
+"""The beginning of the message of a condition that healthd wrote under a type of EKS's."""
 
 EKS_REPLACES = frozenset({64, 74, 79, 119, 120, 142, 151})
 EKS_REBOOTS = frozenset({46, 48, 54, 62, 63, 95, 109, 110, 136, 140, 143, 155, 156, 158})
@@ -54,12 +54,12 @@ _HYPERPOD_VALUES = {
     Remedy.REPLACE_NODE: "UnschedulablePendingReplacement",
 }
 _XID = re.compile(r"gpu\.xid\.([0-9]{1,3})")
-# The loss that the driver calls XID 79, as NVML and the PCI bus tell it: who looked first must not decide.
+# The loss that the driver calls XID 79, as NVML and the PCI bus report it: the check that ran first must not decide.
 _SAME_AS_79 = frozenset({"gpu.lost", "gpu.count.off_bus", "gpu.count.driver_lost"})
 
 
 class Signal(Protocol):
-    """One way in which a node asks its platform by what it shows of itself. ``platform``: who is asked.
+    """One way in which a node asks its platform, by a label or a condition. ``platform``: its name in messages.
 
     ``on_status``: whether its patches are strategic-merge patches of the node's status, else merge patches of the node.
     """
@@ -68,28 +68,28 @@ class Signal(Protocol):
     on_status: bool
 
     def owner(self, node: KubeNode) -> str:
-        """Who else speaks for the node, or why it is none of this platform's; "" where healthd may ask."""
+        """The other agent that sets it, or why the node is not this platform's; "" where healthd may ask."""
 
     def why_not(self, node: KubeNode, remedy: Remedy) -> str:
-        """Why the platform never does this to such a node, whatever was found, or ""."""
+        """Why the platform never carries out this remedy on such a node, or ""."""
 
     def patch(self, node: KubeNode, remedy: Remedy, now: datetime) -> dict[str, Any]:
-        """What asks for this. Raises BackendRefused where it must not be, or cannot be asked for."""
+        """The patch that asks for this remedy. Raises BackendRefused where it must not or cannot be asked for."""
 
     def stands(self, node: KubeNode, remedy: Remedy) -> bool:
         """Whether the node shows this request, as healthd made it."""
 
     def shown(self, node: KubeNode) -> str:
-        """What the node shows now, whoever wrote it."""
+        """The label or condition as the node shows it now, of any writer."""
 
     def can_be_recalled(self, node: KubeNode, now: datetime) -> bool:
-        """Whether the platform is surely not at it yet."""
+        """Whether the platform cannot have begun yet."""
 
     def recalled(self, node: KubeNode, now: datetime) -> dict[str, Any] | None:
-        """What takes a request of ours back while the node is still out, or None where nothing is to be done."""
+        """The patch that withdraws a request of ours while the node is still out, or None where none is needed."""
 
     def ended(self, node: KubeNode, now: datetime) -> dict[str, Any] | None:
-        """What leaves nothing of ours behind when the node is let in, or None where nothing is to be done."""
+        """The patch that removes everything of ours when the node is released, or None where none is needed."""
 
 
 class EksCondition:
@@ -99,20 +99,20 @@ class EksCondition:
     on_status = True
 
     def owner(self, node: KubeNode) -> str:
-        """eks-node-monitoring-agent, or somebody else who wrote the condition."""
+        """eks-node-monitoring-agent, or another writer of the condition."""
         return eks_owner(node)
 
     def why_not(self, node: KubeNode, remedy: Remedy) -> str:
-        """Karpenter answers the condition by another machine: a reboot asked for there would be a replacement."""
+        """Karpenter answers the condition with another machine: a request for a reboot would be a replacement."""
         if remedy is Remedy.REPLACE_NODE or not replaces_only(node):
             return ""
-        return f"Karpenter made {node.name}, and does no {remedy}: it replaces"
+        return f"Karpenter made {node.name}, and replaces it on any request: no {remedy}"
 
     def patch(self, node: KubeNode, remedy: Remedy, now: datetime) -> dict[str, Any]:
         """The reason is that of the finding for which the node is out, as its own annotation names it."""
         held = hold_of(node)
         if held is None:
-            raise BackendRefused(f"{node.name}: not asked for {remedy}: it is not held by healthd")
+            raise BackendRefused(f"{node.name}: {remedy} not requested: healthd does not hold the node")
         return eks_patch(node, code_in(held.text), remedy, now)
 
     def stands(self, node: KubeNode, remedy: Remedy) -> bool:
@@ -134,11 +134,11 @@ class EksCondition:
         return since is not None and timedelta() <= now - since < EKS_WAITS / 2
 
     def recalled(self, node: KubeNode, now: datetime) -> dict[str, Any] | None:
-        """Unknown: auto-repair acts on False alone, and that the node is well nobody knows yet."""
+        """Unknown: auto-repair acts on False alone, and whether the node is healthy is not known yet."""
         there = node.condition(EKS_CONDITION)
         if there is None or there.status != "False" or eks_owner(node):
             return None
-        return _eks(node, "Unknown", "BeingVerified", f"{SIGNAL}nothing is asked for, the node is verified", now)
+        return _eks(node, "Unknown", "BeingVerified", f"{SIGNAL}no request, the node is being verified", now)
 
     def ended(self, node: KubeNode, now: datetime) -> dict[str, Any] | None:
         """True."""
@@ -152,7 +152,7 @@ class HyperPodLabel:
     on_status = False
 
     def owner(self, node: KubeNode) -> str:
-        """HyperPod's agent, and whoever else set the label to anything but Schedulable."""
+        """HyperPod's agent, or another writer that set the label to anything but Schedulable."""
         return hyperpod_owner(node)
 
     def why_not(self, node: KubeNode, remedy: Remedy) -> str:
@@ -201,7 +201,7 @@ def replaces_only(node: KubeNode) -> bool:
 def eks_reason(code: str, remedy: Remedy, *, always_replaces: bool = False) -> str:
     """The reason by which node auto-repair does this for this finding, or "": then it has no such reason.
 
-    ``always_replaces``: the platform looks at the status alone, see ``replaces_only``; the reason is for people then.
+    ``always_replaces``: the platform reads the status alone, see ``replaces_only``; the reason only informs then.
     """
     found = _XID.fullmatch(code)
     number = 79 if code in _SAME_AS_79 else int(found[1]) if found is not None else 0
@@ -213,33 +213,33 @@ def eks_reason(code: str, remedy: Remedy, *, always_replaces: bool = False) -> s
 
 
 def eks_owner(node: KubeNode) -> str:
-    """Who speaks for the node in EKS's conditions already, or ""."""
+    """The agent that already writes EKS's conditions of the node, or ""."""
     there = [kind for kind in _EKS_AGENT_TYPES if node.condition(kind) is not None]
     if there:
         return f"eks-node-monitoring-agent, which writes {', '.join(there)}"
     condition = node.condition(EKS_CONDITION)
     if condition is not None and not condition.message.startswith(SIGNAL):
-        return f"somebody who wrote {EKS_CONDITION}={condition.status} ({condition.reason})"
+        return f"another writer, which set {EKS_CONDITION}={condition.status} ({condition.reason})"
     return ""
 
 
 def eks_patch(node: KubeNode, code: str, remedy: Remedy, now: datetime) -> dict[str, Any]:
     """The strategic-merge patch of the node's status by which auto-repair does this. Raises BackendRefused where it has
-    no reason for it, or somebody else owns the condition."""
+    no reason for it, or another agent owns the condition."""
     if owner := eks_owner(node):
-        raise BackendRefused(f"{node.name}: not asked for {remedy}: the condition {EKS_CONDITION} belongs to {owner}")
+        raise BackendRefused(f"{node.name}: {remedy} not requested: the condition {EKS_CONDITION} belongs to {owner}")
     reason = eks_reason(code, remedy, always_replaces=replaces_only(node))
     if not reason:
-        raise BackendRefused(f"{node.name}: EKS node auto-repair has no reason by which it does {remedy} for {code}")
+        raise BackendRefused(f"{node.name}: EKS node auto-repair has no reason that means {remedy} for {code}")
     return _eks(node, "False", reason, f"{SIGNAL}{code} calls for {remedy}", now)
 
 
 def eks_taken_back(node: KubeNode, now: datetime) -> dict[str, Any] | None:
-    """The patch that says that nothing is asked for; None where the condition is not ours, or says so."""
+    """The patch that ends our request; None where the condition is not ours, or holds no request."""
     condition = node.condition(EKS_CONDITION)
     if condition is None or condition.status == "True" or eks_owner(node):
         return None
-    return _eks(node, "True", "AcceleratedHardwareIsReady", f"{SIGNAL}nothing is asked for, the node is let in", now)
+    return _eks(node, "True", "AcceleratedHardwareIsReady", f"{SIGNAL}no request, the node is released", now)
 
 
 def _eks(node: KubeNode, status: str, reason: str, message: str, now: datetime) -> dict[str, Any]:
@@ -263,7 +263,7 @@ def hyperpod_owner(node: KubeNode) -> str:
     """Why the label must not be written here, or ""."""
     value = node.labels.get(HYPERPOD_LABEL)
     if value is None:
-        return f"the node has no label {HYPERPOD_LABEL}: it is none of HyperPod's"
+        return f"the node has no label {HYPERPOD_LABEL}: it is not a node of HyperPod"
     if value not in (SCHEDULABLE, _ours(node)):
         return f"HyperPod acts on the node already: {HYPERPOD_LABEL}={value}"
     return ""
@@ -272,14 +272,14 @@ def hyperpod_owner(node: KubeNode) -> str:
 def hyperpod_patch(node: KubeNode, remedy: Remedy) -> dict[str, Any]:
     """The merge patch by which HyperPod reboots or replaces the node. Raises BackendRefused where it must not be."""
     if why := hyperpod_owner(node):
-        raise BackendRefused(f"{node.name}: not asked for {remedy}: {why}")
+        raise BackendRefused(f"{node.name}: {remedy} not requested: {why}")
     if remedy not in _HYPERPOD_VALUES:
-        raise BackendRefused(f"{node.name}: HyperPod has no label for {remedy}")
+        raise BackendRefused(f"{node.name}: {remedy} not requested: HyperPod has no label for it")
     return _hyperpod(node, _HYPERPOD_VALUES[remedy], _HYPERPOD_VALUES[remedy])
 
 
 def hyperpod_taken_back(node: KubeNode) -> dict[str, Any] | None:
-    """The merge patch that takes our request, or what is left of it, away; None where nothing is."""
+    """The merge patch that removes our request, or the rest of it; None where nothing is there."""
     if ASKED not in node.annotations:
         return None
     value = node.labels.get(HYPERPOD_LABEL)

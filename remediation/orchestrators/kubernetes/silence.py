@@ -1,10 +1,10 @@
-"""Which nodes have fallen silent: the agent of one that is Ready writes nothing, a node is not Ready, or no controller
-looks after one that is out. Pure.
+"""The nodes that have fallen silent: a Ready node whose agent writes nothing, a node that is not Ready, or a node that
+is out and that no controller covers. Pure.
 
-Only a node's own agent knows its faults, and asks for what it needs. Where the agent has stopped or its machine has
-died, nothing asks, and the controller pages. An agent writes its conditions every 300 to 330 s (``conditions``),
-whatever it finds: their heartbeat is its sign of life. How long it stays out, the controller counts itself, by how long
-it has seen no other one: the clock of a node, or one that is set, pages for nothing.
+Only a node's own agent knows its faults, and requests its repairs. Where the agent has stopped or its machine has died,
+the controller pages. An agent writes its conditions every 300 to 330 s (``conditions``), with or without a fault: their
+heartbeat is its sign of life. The controller itself counts how long it has seen no new heartbeat: a node's clock that
+is wrong or was set pages for nothing.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from healthd.remediation.orchestrators.kubernetes.node import (
 SILENT = "healthd.io/silent"
 """The annotation of the controller's Lease that says what pages, for the next leader."""
 KEPT_NODES = 300
-"""Of more than that at once, the others page again after their patience: some 30 kB of the Lease."""
+"""Of more than that at once, the others page again after their timeout: some 30 kB of the Lease."""
 
 _OF_KUBERNETES = ("TAINTED:node.kubernetes.io/", "TAINTED:node.cloudprovider.kubernetes.io/")
 """Of the lifecycle controllers: not-ready, unreachable, and shutdown of a stopped instance (k8s.io/cloud-provider,
-api/well_known_taints.go). They say the same as the condition Ready, and no person took the node out."""
+api/well_known_taints.go). They say the same as the condition Ready, and no operator set them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quiet:
-    """What is silent, or missing. ``beat``: the last heartbeat of a node's agent, "" for none; a new one is a sign of
-    life."""
+    """The kind of a silence. ``beat``: the last heartbeat of a node's agent, "" for none; a new one ends the
+    silence."""
 
     trouble: ClusterTrouble
     beat: str = ""
@@ -47,9 +47,9 @@ class Quiet:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Watched:
-    """Whose silence pages. ``all_nodes``: every node that is counted has an agent; else those that healthd wrote on,
-    and ``named``, those with a claim or a handoff record. ``acted_on``: for whom something is under way. ``reports``:
-    whether agents write conditions, which are their sign of life."""
+    """The nodes whose silence pages. ``all_nodes``: every node that is counted has an agent; else those that healthd
+    wrote on, and ``named``, those with a claim or a handoff record. ``acted_on``: nodes with a repair in progress.
+    ``reports``: whether agents write conditions, which are their sign of life."""
 
     all_nodes: bool
     named: Collection[str]
@@ -60,7 +60,7 @@ class Watched:
 
 
 def quiet_nodes(nodes: Mapping[str, KubeNode], watched: Watched) -> dict[str, Quiet]:
-    """What each node whose silence pages would be silent of."""
+    """The state of each node whose silence pages: the page comes where it does not change."""
     ours = (node for node in nodes.values() if watched.all_nodes or node.name in watched.named or _has_agent(node))
     return {
         node.name: Quiet(trouble=ClusterTrouble.AGENT_SILENT, beat=beat_of(node))
@@ -74,37 +74,37 @@ def quiet_nodes(nodes: Mapping[str, KubeNode], watched: Watched) -> dict[str, Qu
 
 
 def beat_of(node: KubeNode) -> str:
-    """When the agent of a node wrote its conditions last, as it says, or ""."""
+    """When the agent of a node wrote its conditions last, by its own clock, or ""."""
     beats = [each.lastHeartbeatTime or "" for each in node.conditions if each.type in TYPES]
     return max(beats, default="")
 
 
 def silence_words(node: str, quiet: Quiet, patience_s: float) -> str:
-    """What an operator is told, with the next step."""
+    """The message for the operator, with the next step."""
     if quiet.trouble is ClusterTrouble.NODE_DOWN:
         return (
-            f"its Node has not been Ready for over {patience_s:g} s, and nothing was asked for its machine: see"
-            f" `kubectl describe node {node}` and the console of the machine; healthd on the node cannot tell"
+            f"the Node has not been Ready for over {patience_s:g} s, and no repair of its machine is requested. healthd"
+            f" on the node cannot report: see `kubectl describe node {node}` and the console of the machine"
         )
     if quiet.trouble is ClusterTrouble.UNCOVERED:
         return (
-            f"healthd has kept it out, or a claim of it stood, for over {patience_s:g} s, and [controller] selector"
-            f" does not cover it: nobody counts it, drains it or answers its agent. Give it back the labels that the"
-            f" selector asks for, or let it in: kubectl healthd release {node} --by-hand"
+            f"healthd has kept the node out, or the node has held a claim, for over {patience_s:g} s, but [controller]"
+            f" selector does not cover it: no controller counts it, drains it or answers its agent. Restore the labels"
+            f" that the selector needs, or release it: kubectl healthd release {node} --by-hand"
         )
-    last = f"its last heartbeat is of {quiet.beat}" if quiet.beat else "it has written no condition yet"
+    last = f"last heartbeat {quiet.beat}" if quiet.beat else "no condition written yet"
     return (
-        f"healthd on the node has been silent for over {patience_s:g} s although the Node is Ready, so that no fault"
-        f" there is seen ({last}): see `kubectl get pods -A --field-selector spec.nodeName={node}`, and its agent's log"
+        f"healthd on the node has been silent for over {patience_s:g} s although the Node is Ready ({last}): its faults"
+        f" go unseen. See `kubectl get pods -A --field-selector spec.nodeName={node}`, and its agent's log"
     )
 
 
 class Silences:
     """For how long each node has been silent, as one controller saw it. No clock and no I/O.
 
-    ``patience_s``: after which it pages. ``gap_s``: what lies between two looks counts up to so many seconds; while the
-    API server did not answer the controller, it answered no agent. ``paging``: what paged under the leader before: it
-    pages until its cause is over.
+    ``patience_s``: the silence after which it pages. ``gap_s``: the time between two readings counts up to so many
+    seconds; while the API server did not answer the controller, it answered no agent. ``paging``: the pages of the
+    previous leader, which last until their cause is over.
     """
 
     def __init__(self, *, patience_s: float, gap_s: float, paging: Mapping[str, Quiet]) -> None:
@@ -129,7 +129,7 @@ _READS_SILENT = msgspec.json.Decoder(dict[str, Quiet])  # made by one thread, se
 
 
 def silent_in(text: str) -> dict[str, Quiet]:
-    """What paged, as an annotation holds it; none in what is no such annotation: then it pages after its patience."""
+    """The pages that an annotation holds; none where it cannot be read: then a silence pages after its timeout."""
     try:
         return _READS_SILENT.decode(text) if text else {}
     except msgspec.MsgspecError:
@@ -137,7 +137,7 @@ def silent_in(text: str) -> dict[str, Quiet]:
 
 
 def silent_text(paging: Mapping[str, Quiet]) -> str:
-    """The annotation that holds them, the first ``KEPT_NODES`` by name."""
+    """The annotation that holds these pages, the first ``KEPT_NODES`` by name."""
     return msgspec.json.encode(dict(sorted(paging.items())[:KEPT_NODES])).decode() if paging else ""
 
 
@@ -146,7 +146,7 @@ def _has_agent(node: KubeNode) -> bool:
 
 
 def _is_left_alone(node: KubeNode, watched: Watched) -> bool:
-    """Whether a node opted out, is being deleted, or somebody else has taken it out: they know of it."""
+    """Whether a node opted out, is being deleted, or was taken out by an operator or another agent, who know of it."""
     held = hold_of(node)
     ours = {f"TAINTED:{UNHEALTHY}", f"TAINTED:{CLAIMED}", "NOTREADY"}
     ours |= {"CORDONED"} if held is not None and held.cordoned else set()

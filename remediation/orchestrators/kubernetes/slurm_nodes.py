@@ -20,7 +20,7 @@ _BUSY = frozenset({"Allocated", "Mixed", "Completing"})
 
 
 class SlurmState(StrEnum):
-    """What Slurm has done about the node that a pod is. UNKNOWN: the pod does not show it."""
+    """Slurm's state of the node that a pod is. UNKNOWN: the pod does not show it."""
 
     IN_SERVICE = "in service"
     DRAINING = "draining"
@@ -30,11 +30,11 @@ class SlurmState(StrEnum):
 
 WHY_NOT = {
     SlurmState.IN_SERVICE: (
-        "a Slurm node that Slurm has not drained: with [orchestrator.kubernetes] cordon its operator drains it, or"
-        " scontrol does"
+        "a Slurm node that Slurm has not drained: set [orchestrator.kubernetes] cordon, so that its Slurm operator"
+        " drains it, or drain it with scontrol"
     ),
     SlurmState.UNKNOWN: (
-        "a Slurm node, and the pod does not show whether Slurm has drained it: drain it there, then delete the pod"
+        "a Slurm node whose pod does not show whether Slurm has drained it: drain it with scontrol, then delete the pod"
     ),
 }
 """Why a pod in this state is not evicted, whatever its rule says, and what an operator does."""

@@ -1,12 +1,12 @@
-"""Claims that keep a place of the budget from others for nothing, and when the controller takes them away. Pure.
+"""Claims that waste a slot of the budget, and when the controller removes them. Pure.
 
     astray   in a scope that the label of its node does not name: a stolen token can write it, because an admission
              policy does not see the Node; or the label was changed while the node was out
-    idle     of a node that nothing of healthd's keeps out, and whose agent says ``ok``: a person wrote it by hand
+    idle     of a node that healthd does not keep out, and whose agent says ``ok``: an operator wrote it by hand
 
 Neither is of any use to the node that holds it. A node that is out counts in the scope that its label names, with or
-without a claim there, and an agent reads its claims again before each step and claims what is missing. So no claim that
-is taken away puts a node back, and none keeps a place for longer than these times.
+without a claim there, and an agent reads its claims again before each step and claims what is missing. So removing a
+claim puts no node back, and no such claim lasts longer than these times.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ RELABELLED_S = 60.0
 """How long the claim of a node that is out may stand in a scope that its label does not name: a Node that is registered
 again has no labels for some seconds."""
 IDLE_S = 60.0
-"""How long a claim may stand on a node that nothing keeps out: longer than a claim is without its fence."""
+"""How long a claim of a node in service may stand: longer than a claim is without its fence."""
 REMEMBERED_S = 900.0
-"""For how long a claim that was astray is remembered: one that is written again has no patience left, and a page about
-it does not come and go with it."""
+"""For how long a claim that was astray is remembered: one that is written again is removed at once, and a page about it
+does not come and go with it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,8 +38,8 @@ class Stray:
 
 
 def strays(nodes: Mapping[str, KubeNode], budgets: Collection[Budget], label: str) -> frozenset[Stray]:
-    """The claims that are astray. ``label``: the key of the label that names a node's scope; without one none can be
-    told."""
+    """The claims that are astray. ``label``: the key of the label that names a node's scope; without one no claim is
+    astray."""
     return frozenset(
         Stray(node=claim.node, scope=budget.scope)
         for budget in budgets
@@ -50,12 +50,12 @@ def strays(nodes: Mapping[str, KubeNode], budgets: Collection[Budget], label: st
 
 
 def is_astray(node: KubeNode, scope: str, label: str) -> bool:
-    """Whether a node has no business in this scope."""
+    """Whether a node does not belong to this scope."""
     return node.labels.get(label) != scope
 
 
 def idle_claims(nodes: Mapping[str, KubeNode], budgets: Collection[Budget]) -> frozenset[Stray]:
-    """The claims of nodes that nothing of healthd's keeps out, and whose agents say that all is well."""
+    """The claims of nodes that healthd does not keep out, and whose agents report them healthy."""
     return frozenset(
         Stray(node=claim.node, scope=budget.scope)
         for budget in budgets
@@ -66,7 +66,7 @@ def idle_claims(nodes: Mapping[str, KubeNode], budgets: Collection[Budget]) -> f
 
 def is_left_in(node: KubeNode) -> bool:
     """Whether healthd neither keeps a node out nor is about to: no taint and no hold, and its agent says ``ok``, which
-    it says of no node that it has a remediation for."""
+    it never says while it has a remediation."""
     return (
         not is_tainted(node)
         and HOLD not in node.annotations
@@ -92,7 +92,7 @@ class StrayClaims:
     def astray(
         self, found: Collection[Stray], nodes: Mapping[str, KubeNode], now_s: float
     ) -> tuple[tuple[Stray, ...], tuple[Stray, ...]]:
-        """Those to be told of, and of them those to be taken away now: of a node that is not out at the second reading,
+        """The claims to report, and of them those to remove now: of a node that is not out at the second reading,
         because Nodes and Leases are not read at one moment."""
         kept = {each: at for each, at in self._astray.items() if now_s - at[1] < REMEMBERED_S}
         due = [
@@ -105,7 +105,7 @@ class StrayClaims:
         return _sorted(told), _sorted(due)
 
     def idle(self, found: Collection[Stray], now_s: float) -> tuple[Stray, ...]:
-        """Those to be taken away now. One that was not seen in between begins anew."""
+        """The claims to remove now. The time of a claim that was not seen in between begins again."""
         self._idle = {each: self._idle.get(each, now_s) for each in found}
         return _sorted(each for each, since_s in self._idle.items() if now_s - since_s >= IDLE_S)
 

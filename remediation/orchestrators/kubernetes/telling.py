@@ -1,4 +1,4 @@
-"""Events as ``healthd controller`` tells them. Those of a node's own agent are told by ``reporter``."""
+"""The Events that ``healthd controller`` writes. ``reporter`` writes those of a node's own agent."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from healthd.remediation.orchestrators.kubernetes.api import KubeApi, ResourceKi
 from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, event_about
 
 CONTROLLER = "healthd.io/controller"
-"""Who reports an Event that the controller tells."""
+"""The reporting controller of an Event that ``healthd controller`` writes."""
 NODES_EVENTS = "default"
-"""The namespace where the API server wants Events about what is in none."""
+"""The namespace where the API server wants Events about objects without a namespace."""
 
 
 class KubeTelling:
@@ -22,11 +22,11 @@ class KubeTelling:
         self._api, self._leads, self._clock, self._host = api, leads, clock, socket.gethostname()
 
     def of_node(self, news: ClusterEvent, *, name: str, uid: str) -> None:
-        """Tell it of a Node. Raises BackendError, of it Conflict for what was told before."""
+        """Write an Event about a Node. Raises BackendError; Conflict where it was written before."""
         self._create(news, {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}, NODES_EVENTS)
 
     def of_pod(self, news: ClusterEvent, *, namespace: str, name: str, uid: str) -> None:
-        """Tell it of a pod. Raises as above."""
+        """Write an Event about a pod. Raises as above."""
         pod = {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid}
         self._create(news, pod, namespace)
 

@@ -1,6 +1,6 @@
-"""What ``healthd controller`` keeps where it outlives its pod: an annotation of the Lease that says who leads. There is
-what people were told, which the next leader neither repeats nor forgets to say that it is over; and its drains. What
-``healthd controller --status`` shows stands in a Lease of its own.
+"""Memory of ``healthd controller`` that outlives its pod: annotations of the Lease of the leader election. They hold
+the reports that were sent, so that the next leader repeats none and still reports their end; and the records of drains.
+A Lease of its own holds what ``healthd controller --status`` shows.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class KubeTold:
 
     @property
     def name(self) -> str:
-        """The annotation, as a person finds it."""
+        """The annotation's name in messages."""
         return f"annotation {self._key} of the Lease {self._namespace}/{self._lease}"
 
     def kept(self) -> str:
-        """What was kept last, by whichever leader, or "". Raises StoreError where that cannot be read."""
+        """The text that was kept last, by any leader, or "". Raises StoreError where it cannot be read."""
         try:
             return annotations_of(self._api.get(ResourceKind.LEASE, self._lease, namespace=self._namespace))[1].get(
                 self._key, ""
@@ -43,11 +43,9 @@ class KubeTold:
             raise StoreError(f"{self.name} cannot be read: {error}") from error
 
     def keep(self, text: str) -> None:
-        """Write it down. Raises StoreError where that cannot be done."""
+        """Write this text. Raises StoreError where that fails."""
         if len(text.encode()) > _MOST_BYTES:
-            raise StoreError(
-                f"it has {len(text.encode())} bytes, and an annotation of the Lease {self._lease} {_MOST_BYTES}"
-            )
+            raise StoreError(f"the {self.name} would have {len(text.encode())} bytes, allowed are {_MOST_BYTES}")
         try:
             self._leads()
             body = {"metadata": {"annotations": {self._key: text}}}
@@ -56,7 +54,7 @@ class KubeTold:
             raise StoreError(str(error)) from error
 
     def _written(self, body: dict[str, Any]) -> None:
-        """A Lease that is missing is made; who leads is the Lead's own to make."""
+        """Write it; a Lease that is missing is created, but not the one of the leader election."""
         try:
             self._api.patch(ResourceKind.LEASE, self._lease, body, namespace=self._namespace)
         except Missing:

@@ -1,5 +1,5 @@
-"""What carries the requests to an API server: their rate, a deadline and a size for every answer, and the token; and
-what a refusal says.
+"""The transport of requests to an API server: their rate, a deadline and a size limit for every answer, the token, and
+the reading of refusals.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Pace:
         self._not_before_s = self._at_s
 
     def wait_s(self, most_s: float, *, ahead: int = 0) -> float:
-        """How long the next request has to wait, in seconds, so that ``ahead`` more may follow it at once; it is
-        counted. Raises BackendBusy for longer than that, and than it takes an empty bucket to fill so far: who is told
-        no for being next comes back with nothing saved up, and never gets further.
+        """Count the next request; how long it has to wait, in seconds, so that ``ahead`` more may follow it at once.
+        Raises BackendBusy where that is longer than both ``most_s`` and the time in which an empty bucket fills so far:
+        a caller that is refused while it is next would find the bucket empty each time, and never succeed.
         """
         with self._lock:
             now_s = self._monotonic_s()
@@ -43,7 +43,7 @@ class Pace:
             wanted = min(1 + ahead, self._burst)
             wait_s = max((wanted - self._tokens) / self._rate_per_s, self._not_before_s - now_s, 0.0)
             if wait_s > max(most_s, wanted / self._rate_per_s):
-                raise BackendBusy(f"not asked: healthd's own rate allows the next request in {wait_s:.1f} s")
+                raise BackendBusy(f"request not sent: healthd's own rate limit allows the next one in {wait_s:.1f} s")
             self._tokens -= 1
             return wait_s
 
@@ -54,10 +54,10 @@ class Pace:
 
 
 class Transport(httpx2.HTTPTransport):
-    """Ends an answer at its deadline and at its size, however slowly it comes, and signs with the token of this minute.
-    The request's extension ``limit_bytes`` says another size.
+    """Ends an answer at its deadline and its size limit, however slowly it comes, and signs with the current token. The
+    request's extension ``limit_bytes`` sets another size.
 
-    lightkube's own reading of a token file waits for a 401; httpx's time-outs begin anew with every chunk.
+    lightkube reads a token file again only after a 401; httpx's timeouts begin again with every chunk.
     """
 
     def __init__(self, trust: Any, *, timeout_s: float, token_file: str) -> None:
@@ -115,7 +115,7 @@ def sentence_of(response: httpx2.Response) -> str:
 
 
 def is_status(response: httpx2.Response) -> bool:
-    """Whether a refusal is the API's own Status. For a resource that nobody serves it is the plain "404 page not found"
+    """Whether a refusal is a Status of the API. For a resource that is not served it is the plain "404 page not found"
     of the HTTP server."""
     try:
         return bool(response.json()["kind"] == "Status")

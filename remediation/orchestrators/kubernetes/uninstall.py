@@ -1,7 +1,7 @@
-"""healthd taken out of a cluster: its agents and its controller end, every Node is let in, every claim is given up.
+"""The removal of healthd from a cluster: its agents and controller end, every Node is released, every claim is removed.
 
-In this order. An agent that still runs would take its node out again for what is open there; and a claim goes only
-after its Node is let in, so that the budget never shows room that is not there. All of it may be done again.
+In this order. An agent that still runs would take its node out again for an open fault; and a claim goes only after its
+Node is released, so that the budget never shows a free slot that is not there. All of it may be repeated.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ from healthd.remediation.orchestrators.kubernetes.policies import AGENT
 CONTROLLER = "healthd-controller"
 PODS = "app.kubernetes.io/name=healthd,app.kubernetes.io/component in (agent,controller)"
 END_WITHIN_S = 420.0
-"""How long agents and controller are waited for, in seconds: longer than the grace of one in the middle of a GPU reset.
-One on a machine that is dead never ends, and is not waited for; what still runs after that time is said."""
+"""How long to wait for the end of agents and controller, in seconds: longer than the grace of an agent in the middle of
+a GPU reset. A pod on a dead machine never ends, and is not waited for; pods that still run after that time are
+listed."""
 _LOOK_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UninstallResult:
-    """What became of it. ``refused``: node to why something of healthd's is still there."""
+    """The result. ``refused``: node to why something of healthd's is still there."""
 
     let_in: tuple[str, ...]
     refused: Mapping[str, str]
 
 
 class KubeUninstall:
-    """``opt_out``: the label that is a person's. ``say`` is told each step in a line. ``sleep`` waits seconds."""
+    """``opt_out``: the operator's label. ``say`` gets a line for each step. ``sleep`` waits seconds."""
 
     def __init__(
         self,
@@ -84,11 +85,11 @@ class KubeUninstall:
                 self._api.delete(kind, name, namespace=self._namespace)
                 self._say(f"{name} deleted")
             except Missing:
-                self._say(f"{name} is not there")
+                self._say(f"{name} does not exist")
         until_s = self._monotonic_s() + END_WITHIN_S
         while running := self._running():
             if self._monotonic_s() >= until_s:
-                self._say(f"{len(running)} pods have not ended and may write once more: {', '.join(running[:10])}")
+                self._say(f"{len(running)} pods still run and may write again: {', '.join(running[:10])}")
                 return
             self._sleep(_LOOK_S)
 
@@ -105,7 +106,7 @@ class KubeUninstall:
         return [pod.metadata.name for pod in pods if pod.spec.nodeName in ready]
 
     def _let_in(self, node: KubeNode) -> str:
-        """ "", or why the Node could not be let in."""
+        """Release the Node; why that failed, or ""."""
         by = kept_off_by(node)
         try:
             compare_and_swap(
@@ -114,10 +115,10 @@ class KubeUninstall:
         except Missing:
             return ""
         except BackendError as error:
-            self._say(f"{node.name} NOT let in: {error}")
+            self._say(f"{node.name} NOT released: {error}")
             return str(error)
         if by:
-            self._say(f"{node.name} let in: {', '.join(by)} taken away")
+            self._say(f"{node.name} released: {', '.join(by)} removed")
         return ""
 
     def _write(self, node: KubeNode) -> None:
@@ -134,10 +135,10 @@ class KubeUninstall:
         if gone := claims_to_drop(notes, prefix, kept):
             body = {"metadata": {"annotations": gone}}
             self._api.patch(ResourceKind.LEASE, lease, body, namespace=self._namespace)
-            self._say(f"Lease {lease}: {len(gone)} taken away")
+            self._say(f"Lease {lease}: {len(gone)} annotations removed")
 
     def _forget(self, kept: Collection[str]) -> None:
-        """Delete what NodeHealths say of every node but those that could not be let in."""
+        """Delete the NodeHealths of every node but those that could not be released."""
         healths = NodeHealths(self._api)
         try:
             there = healths.all(past_cache=True)

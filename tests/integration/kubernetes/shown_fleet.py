@@ -36,7 +36,7 @@ COMMANDS = {
     "kubectl-healthd": "kubectl healthd",
 }
 """What the page shows: the title of each block, and the command that prints it."""
-WELL = ConditionState(status="True", reason="Healthy", message="nothing is open")
+WELL = ConditionState(status="True", reason="Healthy", message="no fault is open")
 
 
 class Operator:

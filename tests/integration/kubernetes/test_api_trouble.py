@@ -137,7 +137,7 @@ def skewed_in(seconds: int, state: str, name: str, lab: TroubleLab) -> None:
         if state == "well":
             clock.is_off_by(seconds)  # and is broken before anybody notices
             node.breaks()
-            node.wait(lambda: "who is out was counted at" in node.daemon.said(), "the refusal")
+            node.wait(lambda: "the nodes that are out were counted at" in node.daemon.said(), "the refusal")
             node.endures(OUTAGE_S)
             assert node.acts() == ()
             node.has_its_clock_set(0)

@@ -46,7 +46,7 @@ TICK_S = 3  # of an agent's own clock; a daemon ticks each second
 NAMES = tuple(f"n{number:02}" for number in range(NODES))
 WRITTEN = ("nodes", "leases", "events")
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
-_TOLD = re.compile(r"event (\w+) told, (\d+) times by now")
+_TOLD = re.compile(r"Event (\w+) written, (\d+) times so far")
 EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 LOOKED = Outcome(check="gpu.count", result=Result(status=Status.OK), at=NOW, duration_s=0.1)

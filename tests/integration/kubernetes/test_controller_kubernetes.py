@@ -113,7 +113,7 @@ def test_a_taint_without_a_claim_is_told_and_left_alone(
     taint = {"spec": {"taints": [{"key": "healthd.io/unhealthy", "value": "x", "effect": "NoSchedule"}]}}
     control_plane.admin.patch("/api/v1/nodes/n2", taint, kind="merge").must()
     one = start()
-    control_plane.wait(lambda: "a taint of healthd's and no claim" in one.log, 15, "the oddity to be told")
+    control_plane.wait(lambda: "a taint of healthd's but no claim" in one.log, 15, "the oddity to be told")
     assert fleet.tainted() == {"n2"}
     assert fleet.numbers()[2] == "n2", "it is out, whoever did it"
 
@@ -166,7 +166,7 @@ def test_what_a_rule_names_is_evicted_and_a_protected_pod_is_not(
         assert fleet.pods() == everyone | {"guarded-1"}, "nothing is evicted from a node that opted out"
         fleet.label("n1", "healthd.io/opt-out", None)
         control_plane.wait(lambda: "batch-1" not in fleet.pods(), 10, "batch-1 to be evicted")
-        control_plane.wait(lambda: "its PodDisruptionBudget has no room" in one.log, 10, "the budget's no")
+        control_plane.wait(lambda: "its PodDisruptionBudget allows no disruption now" in one.log, 10, "the budget's no")
         time.sleep(1.5)
         assert fleet.pods() == (everyone | {"guarded-1"}) - {"batch-1"}
         assert "needs unmanaged = true" in one.log

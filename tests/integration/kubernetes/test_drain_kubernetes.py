@@ -105,7 +105,7 @@ def test_without_its_memory_nothing_is_evicted(
         path, note = f"{LEASES}/healthd-controller", {"healthd.io/drains": "garbage"}
         control_plane.admin.patch(path, {"metadata": {"annotations": note}}, kind="merge").must()
         drained(agents, "n1")
-        control_plane.wait(lambda: "nothing is evicted: annotation healthd.io/drains" in one.log, 15, "the refusal")
+        control_plane.wait(lambda: "no pod is evicted: the annotation healthd.io/drains" in one.log, 15, "the refusal")
         assert fleet.pods() == {"batch-0"}
         control_plane.admin.patch(path, {"metadata": {"annotations": {"healthd.io/drains": None}}}, kind="merge").must()
         control_plane.wait(lambda: not fleet.pods(), 15, "the drain to go on")
@@ -152,8 +152,8 @@ unmanaged = true
             drained(agents, "n1")
             control_plane.wait(lambda: "default/batch-0: not evicted: " in one.log, 20, "the refusal")
             control_plane.wait(lambda: len(events(control_plane, "DrainStuck")) == 3, 30, "those that do not go")
-            control_plane.wait(lambda: "the drain does not end" in one.log, 10, "the page")
-            paged = next(line for line in one.log.splitlines() if "the drain does not end" in line)
+            control_plane.wait(lambda: "the drain is stuck" in one.log, 10, "the page")
+            paged = next(line for line in one.log.splitlines() if "the drain is stuck" in line)
             assert '"page": true' in paged
             first = next(line for line in one.log.splitlines() if "default/batch-0: not evicted: " in line)
             assert '"page": false' in first, "before its patience was over"

@@ -215,7 +215,7 @@ def test_a_taint_of_our_key_by_hand_is_somebody_elses(control_plane: ControlPlan
     kubectl(control_plane, "n1", {"spec": {"taints": [{"key": "healthd.io/unhealthy", "effect": "NoSchedule"}]}})
     view = one.view()
     assert (view.hold, view.standing) == (None, False)
-    with pytest.raises(BackendRefused, match="not this agent's"):
+    with pytest.raises(BackendRefused, match="that this agent did not set"):
         one.quarantine(REASON)
     one.release(resume=False)
     assert "healthd.io/unhealthy" in taints_of(control_plane, "n1")
@@ -292,7 +292,7 @@ def test_of_twelve_that_claim_at_once_as_many_win_as_may(control_plane: ControlP
 def test_nodes_that_others_took_out_use_up_the_room(control_plane: ControlPlane, one: KubernetesOrchestrator) -> None:
     """As the controller counted them, at the moment of the claim."""
     note(control_plane, counts(limit=1, total=4, out=["n3"], at=datetime.now(UTC)))
-    with pytest.raises(SlotTaken, match="no room is left"):
+    with pytest.raises(SlotTaken, match="the budget is full"):
         one.claim("cluster", 0)
     assert one.slots() == ()
     assert one.level().out == {"n3"}

@@ -193,7 +193,7 @@ class Cluster:
         assert ("n1", "GpuXid79") in self.events()
         assert self.controller is not None
         log = self.controller
-        self.wait(lambda: "its PodDisruptionBudget has no room" in log.log, "the budget to say no")
+        self.wait(lambda: "its PodDisruptionBudget allows no disruption now" in log.log, "the budget to say no")
         until_s = time.monotonic() + 3
         while time.monotonic() < until_s:  # several rounds of the controller, and turns of the agent
             assert (self.fleet.pods() & {"train-0"}, asked(), self.witness.asked) == ({"train-0"}, 0, 0)
@@ -368,12 +368,12 @@ def test_a_group_that_eks_repairs_itself_is_refused_and_the_condition_is_named(
             BY_CONDITION,
             {"type": CONDITION, "status": "True", "reason": "Ready", "message": "Monitoring is active"},
             {},
-            f"somebody who wrote {CONDITION}=True",
+            f"another writer, which set {CONDITION}=True",
         ),
         (BY_LABEL, {}, {LABEL: "UnschedulablePendingReboot"}, "HyperPod acts on the node already"),
-        (BY_LABEL, {}, {LABEL: None}, "it is none of HyperPod's"),
+        (BY_LABEL, {}, {LABEL: None}, "it is not a node of HyperPod"),
     ],
-    ids=["monitoring agent", "its condition", "HyperPod at it", "none of HyperPod's"],
+    ids=["monitoring agent", "its condition", "HyperPod at it", "not of HyperPod"],
 )
 def test_who_speaks_for_the_node_already_is_left_alone(
     opened: Callable[..., Cluster], provisioner: str, status: dict[str, str], labels: dict[str, str | None], words: str

@@ -237,7 +237,7 @@ def test_a_nodehealth_that_cannot_be_written_keeps_no_condition_from_being_told(
         rig.known = replace(SICK, case=case(Step.DRAIN))
         said = rig.run(DEBOUNCE_S + 2)
         assert rig.conditions()["HealthdGPU"]["status"] == "False"
-        problems = [each for each in said if "NodeHealth not written, again in" in each]
+        problems = [each for each in said if "NodeHealth not written, retry in" in each]
         assert 1 <= len(problems) <= 4
         assert all("nodehealths.healthd.io is missing" in each for each in problems)
     finally:
@@ -257,7 +257,7 @@ def test_a_node_that_is_registered_again_has_its_conditions_within_seconds(rig: 
     rig.run(registers_s)
     rig.plane.add_node("n1", taints=[{"key": "healthd.io/unverified", "effect": "NoSchedule"}])
     said = "; ".join(rig.run(LOOK_S + 1))
-    assert "registered again, under another UID" in said
+    assert "registered again under another UID" in said
     assert {kind: rig.conditions()[kind]["status"] for kind in TYPES} == dict.fromkeys(TYPES, "Unknown")
     rig.run(DEBOUNCE_S + 2)
     assert {kind: rig.conditions()[kind]["status"] for kind in TYPES} == dict.fromkeys(TYPES, "True")
@@ -287,7 +287,7 @@ def test_the_start_up_taint_stays_until_everything_was_looked_at_and_is_well(rig
     rig.run(30)
     assert tainted()
     rig.known = WELL
-    assert "verified: start-up taint taken away" in "; ".join(rig.run(30))
+    assert "verified: start-up taint removed" in "; ".join(rig.run(30))
     assert not tainted()
 
 

@@ -92,7 +92,7 @@ def test_a_claim_in_a_scope_that_is_not_its_nodes_keeps_no_place(
         control_plane.wait(lambda: holders(control_plane, P5) == set(), 10, "the place to be free")
         assert "stray_claim" in troubles(one)
     assert ("ClaimOutsideItsScope", "n1") in events(control_plane)
-    assert "whose scope its label does not name" in one.log
+    assert "its label does not name that scope" in one.log
     thief.patch(path + AS_AGENT, claim_of("n1"), kind="merge").must()
     own = agents("n2", scopes=["p5"], scope_label="pool")
     control_plane.wait(lambda: own.level().scopes[0].scope == "p5" and not own.slots(), 10, "room in the scope")
@@ -144,7 +144,7 @@ def test_a_claim_that_a_person_made_for_a_healthy_node_is_taken_away_in_a_minute
     assert control_plane.claims() == {"n1", "n2", "n3"}
     control_plane.wait(lambda: control_plane.claims() == {"n2", "n3"}, 30, "the claim of n1 to go")
     assert '"node": "n1"' in one.log
-    assert "its claim was taken from the Lease healthd-budget" in one.log
+    assert "its claim was removed from the Lease healthd-budget" in one.log
 
 
 def test_beside_a_real_agent_a_claim_made_by_hand_goes_and_its_own_claim_stays(
