@@ -1,7 +1,7 @@
 """Policies as they are written: the shipped ones, a file, the site's ``[[policy.rule]]``; read, checked, made rules.
 
-Every mistake is told, as in a configuration: where, the value, what was expected, and the next step. What a rule means
-is ``rules``'.
+It reports every mistake as the configuration does: where, the value, the expected value, and the next step. ``rules``
+gives the rules their meaning.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KEYS = ("title", "rule")
 def policy_of(section: PolicySection, instance_type: str | None, use: str = "") -> Policy:
     """The policy of a configuration, as it holds on this instance type.
 
-    ``use``: another one behind the site's rules, a shipped name or a file. Raises ConfigError with every problem.
+    ``use``: another policy after the site's rules, a shipped name or a file. Raises ConfigError with every problem.
     """
     if problems := code_problems(section):
         raise ConfigError(tuple(str(problem) for problem in problems))
@@ -42,7 +42,7 @@ def policy_of(section: PolicySection, instance_type: str | None, use: str = "") 
 
 
 def code_problems(section: PolicySection, source: str = "configuration", text: str = "") -> tuple[Problem, ...]:
-    """The codes in a configuration's rules that no check finds: a rule that never matches is a mistake, not a wish.
+    """The codes in a configuration's rules that no check finds: a rule that never matches is a mistake.
 
     ``text``: that of the file where the rules stand, for the lines.
     """
@@ -153,13 +153,13 @@ def _problems(tree: Mapping[str, Any], text: str, source: str) -> Iterator[Probl
 def _names_twice(rules: Iterable[Rule], source: str) -> Iterator[Problem]:
     names = [rule.name for rule in rules]
     for name in sorted({name for name in names if names.count(name) > 1}):
-        yield Problem(source=source, key="rule", wrong=f"two have the name {name!r}", advice="rename one")
+        yield Problem(source=source, key="rule", wrong=f"two rules have the name {name!r}", advice="rename one")
 
 
 def _unknown_codes(
     rules: Iterable[Rule], source: str, key: Key, lines: Mapping[Key, int], known: Collection[str]
 ) -> Iterator[Problem]:
-    """Globs that no code of any check fits: a misspelt rule would never match, and nobody would notice."""
+    """Globs that match no code of any check: a misspelt rule would never match, unnoticed."""
     for number, rule in enumerate(rules):
         for field, globs in (("codes", rule.codes), ("together_with", rule.together_with)):
             for glob in globs:
@@ -171,7 +171,7 @@ def _unknown_codes(
                     line=line_of(lines, (*key, str(number), field)),
                     key=f"{'.'.join(key)}[{number}].{field}",
                     value=shortened(glob),
-                    wrong="no check finds such a code",
+                    wrong="no check has such a code",
                     advice=f"did you mean {guess}?" if guess else "`healthd checks` lists every code",
                 )
 

@@ -1,4 +1,4 @@
-"""What became of requests to the cluster and to AWS, counted by what was asked: for the metrics page.
+"""Counts of requests to the cluster and to AWS, by request and result: for the metrics page.
 
 In bounded memory: a request is a word from a table (an operation of AWS, a verb and a kind of Kubernetes, a client of
 Slurm), a result is the name of an error class.
@@ -18,7 +18,7 @@ from healthd.core.node import CommandResult
 
 OK = "ok"
 RESULTS = (OK, "busy", "denied", "refused", "unknown")
-"""What a request can come to everywhere; Kubernetes has further words for what it refuses (``api``)."""
+"""The results that every target has; Kubernetes adds its own refusals (``api``)."""
 
 
 class RequestStats:
@@ -30,7 +30,7 @@ class RequestStats:
 
     @property
     def counted(self) -> Counter[tuple[str, str, str]]:
-        """To whom, what and result; of a request that was made, every result of ``RESULTS``."""
+        """Counts by target, request and result; of a request that was made, every result of ``RESULTS``."""
         with self._lock:
             return self._counted.copy()
 

@@ -1,7 +1,7 @@
 """A machine without a cluster: the hold is a file, the fleet is this node, the jobs are processes on its GPUs.
 
 Keeps the same laws as a real cluster, so that the engine, the demo and a single workstation use one path. Nothing
-here stops a process: whoever starts jobs asks `healthd check` first. A file that cannot be read is not "no hold".
+here stops a process: your launcher of jobs runs `healthd check` first. A file that cannot be read is not "no hold".
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def _nobody() -> Collection[int]:
 class LocalOrchestrator:
     """The Orchestrator of a machine that belongs to no cluster.
 
-    ``state_dir``: where the hold is kept, created when it is first needed. ``proc_root`` and ``dev_root``: the trees in
-    which jobs are looked for. ``ignore_pids``: processes that have a GPU open and are no job, such as our own probe
+    ``state_dir``: the folder of the hold, created when it is first needed. ``proc_root`` and ``dev_root``: the trees in
+    which jobs are searched. ``ignore_pids``: processes that have a GPU open and are no job, such as our own probe
     workers. ``clock`` (seconds since the epoch) signs the hold.
     """
 
@@ -77,7 +77,7 @@ class LocalOrchestrator:
             raise BackendRefused(f"hold of {self._node} not written: the reason is {text!r}, expected one line of text")
         hold = self._read()
         if hold is not None and hold.text != text:
-            raise BackendRefused(f"{self._node} is held already, by {hold.user}: {hold.text}")
+            raise BackendRefused(f"{self._node} is already held by {hold.user}: {hold.text}")
         if hold is None:
             self._write(Hold(text=text, user="healthd", stamp=int(self._clock())))
 
@@ -106,13 +106,13 @@ class LocalOrchestrator:
         match = _SLOT_NAME.fullmatch(path.name)
         if not match or (match[1], match[2]) != (scope, str(index)):
             raise BackendRefused(f"slot {path.name!r} not written: expected a scope of letters, digits, '_', '.', '-'")
-        self._put(path, self._node, anew=True)
+        self._put(path, self._node, only_new=True)
 
     def keep_awake(self, *, on: bool) -> None:
-        """Nothing: no view says that this node may be powered down for being idle."""
+        """Do nothing: no view of this machine says that it may be powered down for being idle."""
 
     def fence(self) -> None:
-        """Nothing: a machine without a cluster is given no jobs by one."""
+        """Do nothing: a machine without a cluster gets no jobs from one."""
 
     def give_back(self, slot: Slot) -> None:
         """Remove the slot's file."""
@@ -120,13 +120,13 @@ class LocalOrchestrator:
         if (there := self._slot(path.name)) is None:
             return
         if there.node != self._node:
-            raise BackendRefused(f"{path} not removed: it is not held by {self._node} but by {there.node}")
+            raise BackendRefused(f"{path} not removed: {there.node} holds the slot, not {self._node}")
         self._remove(path)
 
     def mark(self, text: str) -> None:
-        """Write the mark beside the hold."""
+        """Write the handoff record beside the hold."""
         if not text.isprintable():
-            raise BackendRefused(f"mark of {self._node} not written: the text is {text!r}, expected one line")
+            raise BackendRefused(f"handoff record of {self._node} not written: the text is {text!r}, expected one line")
         path = self._path.with_name(MARK_FILE)
         if text:
             self._put(path, text)
@@ -134,7 +134,7 @@ class LocalOrchestrator:
             self._remove(path)
 
     def marked(self) -> str:
-        """The mark beside the hold."""
+        """The handoff record beside the hold."""
         return self._text(self._path.with_name(MARK_FILE)) or ""
 
     @property
@@ -147,7 +147,9 @@ class LocalOrchestrator:
         if node is None:
             return None
         if not node or not match:
-            raise BackendUnknown(f"{path}: expected <scope>-<index> with a node's name in it; look at it, or remove it")
+            raise BackendUnknown(
+                f"{path}: expected a file <scope>-<index> with a node's name in it; correct or remove it"
+            )
         return Slot(scope=match[1], index=int(match[2]), node=node)
 
     def _text(self, path: Path) -> str | None:
@@ -173,13 +175,13 @@ class LocalOrchestrator:
             case {"text": str(text), "user": str(user), "stamp": int(stamp)}:
                 return Hold(text=text, user=user, stamp=stamp)
         problem = f"{self._path}: expected a hold as JSON with text, user and stamp, got {content[:80]!r}"
-        raise BackendUnknown(f"{problem}; look at it, and remove it to put the node back in service")
+        raise BackendUnknown(f"{problem}; read it, and remove it to put the node back in service")
 
     def _write(self, hold: Hold) -> None:
         self._put(self._path, json.dumps({"text": hold.text, "user": hold.user, "stamp": hold.stamp}))
 
-    def _put(self, path: Path, body: str, *, anew: bool = False) -> None:
-        """Write a file so that it is there in full or not at all; ``anew``: SlotTaken if there is one."""
+    def _put(self, path: Path, body: str, *, only_new: bool = False) -> None:
+        """Write a file so that it is there in full or not at all; ``only_new``: SlotTaken if there is one."""
         part = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -187,7 +189,7 @@ class LocalOrchestrator:
                 file.write(body + "\n")
                 file.flush()
                 os.fsync(file.fileno())
-            if anew:
+            if only_new:
                 os.link(part, path)
                 part.unlink()
             else:
@@ -196,7 +198,7 @@ class LocalOrchestrator:
         except OSError as error:
             with contextlib.suppress(OSError):  # a read-only or full disk is what is being reported below
                 part.unlink(missing_ok=True)
-            if anew and isinstance(error, FileExistsError):
+            if only_new and isinstance(error, FileExistsError):
                 raise SlotTaken(f"slot {path} is taken") from error
             problem = f"{path}: the {_what(path)} could not be written: {error}"
             raise BackendUnknown(f"{problem}; make room, or set another state_dir") from error

@@ -1,8 +1,8 @@
 """An instance of an EC2 Auto Scaling group: the group launches a substitute for what is taken from it.
 
-The group's size never changes by our hand (ShouldDecrementDesiredCapacity is always false). It must not act where the
-group could launch no substitute, or is at the instance already, nor where the group is an EKS managed node group whose
-own node auto-repair is on: two that repair one node undo each other.
+healthd never changes the group's size (ShouldDecrementDesiredCapacity is always false). It must not act where the group
+could launch no substitute, or acts on the instance already, nor where the group is an EKS managed node group whose own
+node auto-repair is on: two programs that repair one node undo each other.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _NEEDED = {"terminate": ("Launch",), "unhealthy": ("Launch", "Terminate", "Healt
 
 
 class AutoScalingProvisioner:
-    """One instance of a group. ``group`` "": the one that the instance turns out to be in.
+    """One instance of a group. ``group`` "": the group that Auto Scaling names for the instance.
 
-    ``address``: where the node is, for a look from elsewhere; raises BackendUnknown.
+    ``address``: the node's address, for the controller, which looks the instance up by it; raises BackendUnknown.
     """
 
     kind = "autoscaling"
@@ -53,14 +53,15 @@ class AutoScalingProvisioner:
         return self._subject.why_not(remedy)
 
     def stands_down(self) -> str:
-        """The group may be at it: on its way in or out, unhealthy already, or with its hands bound."""
+        """Why the group acts already or could launch no substitute: an instance that comes or goes, is unhealthy, or a
+        suspended process."""
         try:
             member = self._member(self._target())
             described = self._described(member["AutoScalingGroupName"])
             suspended = {each["ProcessName"] for each in described["Suspended"]}
             repairer = self._repairer(described["Tags"])
         except BackendError as error:
-            return f"it cannot be told what the Auto Scaling group does with this instance: {error}"
+            return f"unknown whether the Auto Scaling group acts on this instance: {error}"
         group, state, health = (member[key] for key in ("AutoScalingGroupName", "LifecycleState", "HealthStatus"))
         if state != "InService" or health.lower() != "healthy":
             return f"Auto Scaling group {group} acts on {member['InstanceId']} already: {state}, {health}"
@@ -70,12 +71,12 @@ class AutoScalingProvisioner:
         return f"Auto Scaling group {group} would launch no substitute: {bound[0]} is suspended" if bound else ""
 
     def repaired_by(self) -> str:
-        """Who repairs the nodes of this group itself, or "". Raises BackendError where that cannot be told."""
+        """The service that repairs the nodes of this group itself, or "". Raises BackendError where that is unknown."""
         return self._repairer(self._described(self._member(self._target())["AutoScalingGroupName"])["Tags"])
 
     def machine(self) -> str:
-        """Here: our own id. From elsewhere: the one at the node's address; once that is gone, the newest of a group
-        that has all its instances in service again."""
+        """On the node: its own id. For the controller: the instance at the node's address; once that is gone, the
+        newest of a group that has all its instances in service again."""
         if self._subject.here:
             return self._subject.instance_id
         try:
@@ -86,11 +87,11 @@ class AutoScalingProvisioner:
         return self._substitute()
 
     def reboot(self) -> None:
-        """EC2's reboot; the group does not notice one that ends within its patience."""
+        """EC2's reboot; the group does not notice one that ends within its grace period."""
         self._aws.call("ec2", "RebootInstances", InstanceIds=[self._target()])
 
     def replace(self) -> None:
-        """End it, or call it unhealthy. Either way the group launches another."""
+        """Terminate the instance, or report it unhealthy. Either way the group launches another."""
         with before_acting():
             instance = self._target()
             self._group = self._group or self._member(instance)["AutoScalingGroupName"]
@@ -112,7 +113,7 @@ class AutoScalingProvisioner:
             )
 
     def repeats_after_s(self, remedy: Remedy) -> float | None:
-        """An end at once, in either way: both name the instance, and a group that is at it says so. A reboot is EC2's:
+        """A replacement at once: the call names the instance, and a group that acts on it refuses. A reboot is EC2's:
         see ``REBOOT_SHOWS_S``."""
         return REBOOT_SHOWS_S if remedy is Remedy.REBOOT_NODE else 0.0
 
@@ -121,7 +122,7 @@ class AutoScalingProvisioner:
         return False
 
     def progress(self) -> str:
-        """How many of the group are in service, and why the last launch failed if it did."""
+        """The group's instances in service, and the error of the last launch if it failed."""
         try:
             group = self._group or self._member(self._target())["AutoScalingGroupName"]
             described = self._described(group)
@@ -133,7 +134,7 @@ class AutoScalingProvisioner:
         return f"{said}; the last launch failed: {failed}" if failed and serving < wanted else said
 
     def dry_run(self, remedy: Remedy) -> str:
-        """What EC2 says to a dry run of the reboot. Auto Scaling has none. Raises as the act would."""
+        """EC2's answer to a dry run of the reboot; Auto Scaling has no dry run. Raises as the act would."""
         if why := self.why_not(remedy):
             raise BackendRefused(why)
         if remedy is Remedy.REBOOT_NODE:
@@ -145,7 +146,7 @@ class AutoScalingProvisioner:
         return self._subject.instance_id or id_of(at_address(self._aws, self._address()))
 
     def _member(self, instance: str) -> Mapping[str, Any]:
-        """What Auto Scaling knows of an instance. One that it does not know is left out of its answer."""
+        """Auto Scaling's record of an instance. Its answer lacks an instance that it does not know."""
         answer = self._aws.call("autoscaling", "DescribeAutoScalingInstances", InstanceIds=[instance])
         found: list[Mapping[str, Any]] = answer.get("AutoScalingInstances", [])
         if not found:
@@ -166,7 +167,8 @@ class AutoScalingProvisioner:
         }
 
     def _repairer(self, tags: Mapping[str, str]) -> str:
-        """EKS is asked only of a group that it tagged; an answer without nodeRepairConfig means that it is off."""
+        """EKS node auto-repair, where it is on, or "". EKS is asked only for a group that it tagged; an answer without
+        nodeRepairConfig means off."""
         cluster, node_group = (tags.get(key, "") for key in _EKS_TAGS)
         if not cluster or not node_group:
             return ""
@@ -175,7 +177,7 @@ class AutoScalingProvisioner:
             return ""
         return (
             f"EKS node auto-repair is on for node group {node_group} of {cluster}: it repairs these nodes itself; "
-            'set [provisioner] kind = "eks", by which it is asked'
+            'set [provisioner] kind = "eks" to request repairs from it'
         )
 
     def _substitute(self) -> str:
@@ -191,9 +193,9 @@ class AutoScalingProvisioner:
         return id_of(max(instances, key=lambda each: str(each["LaunchTime"])))
 
     def _failed_launch(self, group: str) -> str:
-        """What the newest launch failed of, or "". Activities come newest first."""
+        """The error of the newest launch, or "". Activities come newest first."""
         answer = self._aws.call("autoscaling", "DescribeScalingActivities", AutoScalingGroupName=group, MaxRecords=20)
         launches = [each for each in answer.get("Activities", []) if each["Description"].startswith("Launching")]
         if not launches or launches[0]["StatusCode"] != "Failed":
             return ""
-        return str(launches[0].get("StatusMessage") or "it does not say why")
+        return str(launches[0].get("StatusMessage") or "no reason given")

@@ -38,7 +38,7 @@ _START_S = 5.0  # for Python and boto3 to load on a busy node, beside the call's
 
 
 class RunChild(Protocol):
-    """How the child is run: run_command, or a test's own."""
+    """The runner of the child: run_command, or a test's own."""
 
     def __call__(
         self,
@@ -53,7 +53,7 @@ class RunChild(Protocol):
 
 
 class Aws:
-    """AWS in one region. ``endpoint_url`` "": AWS itself, or what AWS_ENDPOINT_URL says. ``calls`` counts each call."""
+    """AWS in one region. ``endpoint_url`` "": AWS itself, or AWS_ENDPOINT_URL. ``calls`` counts each call."""
 
     def __init__(
         self,
@@ -69,11 +69,11 @@ class Aws:
         self._had_credentials = False
 
     def call(self, service: str, operation: str, **parameters: Any) -> Mapping[str, Any]:
-        """Make one call of the table and return its answer; of a question, with all its pages. Times come as text.
+        """Make one call of the table and return its answer; of a read, with all its pages. Times come as text.
 
-        Raises BackendDenied (no right, or no credentials and never any), BackendBusy (not now: throttled, another
-        operation, no capacity), BackendRefused (no), BackendUnknown (no answer). A question that got none is
-        unknown, whatever the cause.
+        Raises BackendDenied (no right, or no credentials at all), BackendBusy (throttled, another operation, no
+        capacity), BackendRefused (refused), BackendUnknown (no answer). A read without an answer is unknown, whatever
+        the cause.
         """
         with self._calls.counting("aws", f"{service}:{operation}"):
             told = self._ask(service, operation, parameters)
@@ -84,11 +84,11 @@ class Aws:
             raise self._error(service, operation, told)
 
     def would(self, service: str, operation: str, **parameters: Any) -> str:
-        """Ask EC2, by its own DryRun, whether it would do it; returns the sentence. Raises as ``call``."""
+        """Ask EC2, by its own DryRun, whether it would make this call; returns the sentence. Raises as ``call``."""
         told = self._ask(service, operation, {**parameters, "DryRun": True})
         if told.get("trouble") != CallTrouble.WOULD_DO:
             raise self._error(service, operation, told)
-        return f"{service}:{operation} {_shown(parameters)}: AWS says that it would be done"
+        return f"{service}:{operation} {_shown(parameters)}: AWS would carry it out (DryRun)"
 
     def _ask(self, service: str, operation: str, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
         question = {
@@ -123,29 +123,29 @@ class Aws:
         )
         self._had_credentials = self._had_credentials or trouble in _SENT_WITH_CREDENTIALS
         if none_ever:
-            return BackendDenied(f"{text}; this machine has no credentials of AWS: give it a role, see packaging/iam")
+            return BackendDenied(f"{text}; this machine has no AWS credentials: give it a role, see packaging/iam")
         match trouble:
             case CallTrouble.DENIED:
                 return BackendDenied(f"{text}; the role needs the IAM action {action}, see packaging/iam")
             case CallTrouble.REFUSED:
                 return BackendRefused(text)
             case CallTrouble.CREDENTIALS:
-                text = f"{text}; no valid credentials now: see the machine's clock, its role and its metadata service"
+                text = f"{text}; no valid credentials now: check the machine's clock, its role and its metadata service"
         if trouble in _NOT_APPLIED:
             acts = call is None or call.acts
-            return BackendBusy(f"{text}; nothing was applied, it can be asked again") if acts else BackendUnknown(text)
-        acted = "; it may have been applied all the same" if call and call.acts else ""
+            return BackendBusy(f"{text}; AWS applied nothing, healthd tries again") if acts else BackendUnknown(text)
+        acted = "; AWS may have applied it" if call and call.acts else ""
         return BackendUnknown(f"{text}{acted}")
 
 
 def _environment() -> dict[str, str]:
-    """This process's, with healthd itself importable by the child wherever it lies."""
+    """This process's environment, in which the child can import healthd wherever it is installed."""
     path = (str(Path(healthd.__file__).parent.parent), os.environ.get("PYTHONPATH", ""))
     return {**_METADATA_TRIES, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
 
 
 def _told(result: CommandResult) -> Mapping[str, Any]:
-    """What the child wrote. One that broke may have sent its call before."""
+    """The child's answer. A child that failed may have sent its call before."""
     try:
         told = json.loads(result.stdout)
     except ValueError:

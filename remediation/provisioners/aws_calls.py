@@ -1,9 +1,9 @@
-"""Every call to AWS that healthd can make, a row each of ``aws_calls.csv``. What is not in it, the child refuses.
+"""Every call to AWS that healthd can make, a row each of ``aws_calls.csv``. The child refuses every other call.
 
 packaging/iam/*.json and docs/reference/aws-calls.md are made from it (see ``iam``). A call that shrinks a group of
 nodes has no row there, and must never get one: BatchDeleteClusterNodes, TerminateInstances.
 
-Operations and their shapes: botocore's service models, which a test compares. What IAM can limit each to follows the
+Operations and their shapes: botocore's service models, which a test compares. The IAM resources of each call follow the
 example policies in the user guides of HyperPod, EC2 and EC2 Auto Scaling (2026); none of it was tried on AWS.
 """
 
@@ -18,7 +18,7 @@ from healthd.checklib.tables import filled, keyed_rows
 
 
 class Way(StrEnum):
-    """Who makes the call: the agent on the node itself, or ``healthd controller`` for all nodes."""
+    """The caller: the agent on the node itself, or ``healthd controller`` for all nodes."""
 
     NODE = "node"
     CONTROLLER = "controller"
@@ -35,7 +35,7 @@ class Platform(StrEnum):
 
 
 class IamScope(Enum):
-    """What IAM can limit a call to."""
+    """The resources that IAM can limit a call to."""
 
     CLUSTER = "the HyperPod cluster"
     INSTANCE = "instances tagged healthd:managed=true; on a node, itself alone"
@@ -48,8 +48,8 @@ class IamScope(Enum):
 class AwsCall:
     """One operation. ``acts``: it changes something. ``dry_run``: EC2 can be asked whether it would do it.
 
-    ``whole``: its answer is wanted with all its pages; else the first page is enough. ``page``: how many are asked for
-    at once, 0 for as many as the service likes.
+    ``whole``: its answer is wanted with all its pages; else the first page is enough. ``page``: the number of
+    results per request, 0 for the service's default.
     """
 
     service: str

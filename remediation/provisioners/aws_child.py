@@ -1,8 +1,8 @@
 """One call to AWS, in a process of its own that ends: boto3 is loaded here and nowhere else.
 
-JSON comes in on stdin and goes out on stdout. Only what is in the table of calls is made. A call that acts is sent
-once, and again only where AWS said that it was throttled, which is to say not applied; a question may be asked up to
-three times. It must not decide anything: what an error means for a node is the caller's business.
+JSON comes in on stdin and goes out on stdout. It makes only calls of the table. A call that acts is sent once, and
+again only where AWS throttled it, and so did not apply it; a read may be sent up to three times. It must not decide
+anything: the caller knows the meaning of an error for a node.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ERROR_CHARACTERS = 1_000
 
 
 def main() -> int:
-    """Answer the one question on stdin."""
+    """Make the one call that stdin names, and print the answer."""
     started_s = time.monotonic()
     question = json.load(sys.stdin)
     json.dump(answer(question, started_s + float(question["timeout_s"])), sys.stdout, default=str)
@@ -34,10 +34,10 @@ def answer(question: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
     """``{"answer": …}``, or ``{"trouble": …, "code": …, "said": …}``. ``deadline_s``: monotonic, of all tries."""
     call = find_call(question["service"], question["operation"])
     if call is None:
-        said = f"{question['service']}:{question['operation']} is not in healthd's table of calls; it was not made"
+        said = f"{question['service']}:{question['operation']} is not in healthd's table of calls; no call was made"
         return _trouble(CallTrouble.REFUSED, "NotInTable", said)
     if "DryRun" in question["parameters"] and not call.dry_run:
-        return _trouble(CallTrouble.REFUSED, "NoDryRun", f"{call.action} has no dry run; it was not made")
+        return _trouble(CallTrouble.REFUSED, "NoDryRun", f"{call.action} has no dry run; no call was made")
     return _asked(call, question, deadline_s)
 
 
@@ -91,7 +91,7 @@ def _send(call: AwsCall, question: Mapping[str, Any], left_s: float) -> Any:
 
 
 def _of_our_side(error: Exception) -> CallTrouble:
-    """What an error that botocore itself raised means: was anything sent?"""
+    """The meaning of an error that botocore itself raised: whether the call was sent."""
     from botocore import exceptions as raised
 
     refused = (raised.ParamValidationError, raised.NoRegionError, raised.InvalidRegionError, raised.UnknownServiceError)

@@ -1,4 +1,4 @@
-"""What an error of AWS means for what was asked: applied, not applied, or not to be told; by ``aws_errors.csv``.
+"""The meaning of AWS's errors for a call: applied, not applied, or unknown; by ``aws_errors.csv``.
 
 Codes: botocore/retries/standard.py for throttling; Amazon EC2 API Reference, "Error codes"; the error shapes of the
 service models of Auto Scaling and SageMaker (2026). docs/reference/aws-calls.md is made from the same rows.
@@ -20,7 +20,7 @@ class CallTrouble(StrEnum):
     THROTTLED = "throttled"
     BUSY = "busy"
     DENIED = "denied"
-    CREDENTIALS = "credentials"  # there are none now, or they are not valid now: this says nothing of a right
+    CREDENTIALS = "credentials"  # there are none now, or they are not valid now: this proves no missing right
     REFUSED = "refused"
     UNSENT = "unsent"
     UNKNOWN = "unknown"
@@ -29,7 +29,7 @@ class CallTrouble(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AwsError:
-    """What one error code means, and why."""
+    """The meaning of one error code, and why."""
 
     code: str
     trouble: CallTrouble
@@ -43,7 +43,7 @@ def errors() -> Mapping[str, AwsError]:
 
 
 def trouble_of(code: str, status: int) -> CallTrouble:
-    """What an error code with its HTTP status means. What the service itself did not understand was not applied."""
+    """The meaning of an error code with its HTTP status. A call that the service did not understand was not applied."""
     if status == 429:
         return CallTrouble.THROTTLED
     if (error := errors().get(code)) is not None:

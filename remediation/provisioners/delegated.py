@@ -1,8 +1,8 @@
 """The provisioner of a node that asks ``healthd controller`` to reboot or replace it, and has no right to do so itself.
 
-What is asked stands in the node's mark, and so does the answer: no port is open for it, and nothing is lost with either
-daemon. It never calls a cloud. Evidence stays what it is: another boot id, another instance; the controller's word
-counts only where a machine keeps its id when it moves.
+The node's handoff record holds the request and the answer: no port is open for it, and nothing is lost with either
+daemon. It never calls a cloud. The evidence is still another boot id or another instance; the controller's answer
+counts as evidence only where a machine keeps its id when it moves.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ UNTAKEN_S = 180.0
 
 
 class DelegatedProvisioner:
-    """``inner``: the node's platform as seen from elsewhere; asked only what it could do, which needs no right.
+    """``inner``: the node's platform as the controller uses it; asked only which remedies it has, which needs no right.
 
-    ``read`` and ``write`` are of this node's mark and raise BackendError. ``monotonic_s`` counts for how long a request
-    has been withdrawn.
+    ``read`` and ``write`` are of this node's handoff record and raise BackendError. ``monotonic_s`` counts for how long
+    a request has been withdrawn.
     """
 
     state_owner = StateOwner.ENGINE
@@ -49,15 +49,15 @@ class DelegatedProvisioner:
     def why_not(self, remedy: Remedy) -> str:
         """Why this remedy cannot be asked for here, or ""."""
         if not self._instance_id:
-            return "the instance id of this node could not be found out: check [sources] imds_endpoint"
+            return "the instance id of this node is unknown: check [sources] imds_endpoint"
         return self._inner.why_not(remedy)
 
     def stands_down(self) -> str:
-        """Whether the platform acts already is the controller's to see, who may ask it."""
+        """Always "": the controller, which has the rights, sees whether the platform acts already."""
         return ""
 
     def machine(self) -> str:
-        """Our own instance; where it keeps its id when it moves, as the controller last saw it after a move."""
+        """This node's instance; where it keeps its id when it moves, as the controller last saw it after a move."""
         mark = parse(self._read())
         moved = mark.became if mark is not None else ""
         return moved if instance_of(moved) == self._instance_id else self._instance_id
@@ -71,12 +71,12 @@ class DelegatedProvisioner:
         self._ask(Remedy.REPLACE_NODE)
 
     def repeats_after_s(self, remedy: Remedy) -> float | None:
-        """At once: a request that stands already is not made again."""
+        """At once: a request that is in the record already is not made again."""
         return 0.0
 
     def take_back(self, *, carried_out: bool) -> bool:
-        """Withdraw a request that nobody has taken. True once it has been withdrawn for UNASKED_S: by then a controller
-        that was at it has said so. What was taken is waited for."""
+        """Withdraw a request that no controller has taken. True once it has been withdrawn for UNASKED_S: by then a
+        controller that acts on it has answered. A request that was taken is waited for."""
         mark = parse(self._read())
         if mark is None or instance_of(mark.machine) != self._instance_id:
             return False
@@ -88,40 +88,40 @@ class DelegatedProvisioner:
         return False
 
     def progress(self) -> str:
-        """What the controller answered. BackendBusy: nobody took the request, or its taker waits for a person."""
+        """The controller's answer. BackendBusy: no controller took the request, or it waits for an operator."""
         mark = parse(self._read())
         age = self._clock() - mark.asked if mark is not None and mark.asked is not None else timedelta()
         if mark is None or instance_of(mark.machine) != self._instance_id:
-            raise BackendUnknown("the request is not to be seen in the node's mark")
+            raise BackendUnknown("the request is not in the node's handoff record")
         if mark.is_withdrawn:
             if self._withdrawn_s(mark) > 2 * UNASKED_S:
                 raise BackendRefused("the request was withdrawn before any controller began it")
-            raise BackendUnknown("the request is withdrawn; a controller that has begun it says so within a minute")
+            raise BackendUnknown("the request is withdrawn; a controller that has begun it answers within a minute")
         if not mark.asks:
             if age > timedelta(seconds=UNASKED_S):
-                raise BackendRefused("the request was never left with the cluster")
-            raise BackendUnknown("the request is not to be seen in the node's mark yet")
+                raise BackendRefused("the request was never written to the cluster")
+            raise BackendUnknown("the request is not in the node's handoff record yet")
         match mark.answer:
             case RequestAnswer.REFUSED:
                 raise BackendRefused(f"healthd controller: {mark.said}")
             case RequestAnswer.WAITS:
                 raise BackendBusy(f"healthd controller waits: {mark.said}")
             case RequestAnswer.TAKEN:
-                return f"the controller has taken it{': ' * bool(mark.said)}{mark.said}"
+                return f"the controller has taken the request{': ' * bool(mark.said)}{mark.said}"
             case None:
                 return self._untaken(age)
 
     def dry_run(self, remedy: Remedy) -> str:
-        """What would be asked. Raises BackendRefused for what cannot be."""
+        """The request that would be written. Raises BackendRefused where it cannot be."""
         if why := self.why_not(remedy):
             raise BackendRefused(why)
-        return f"would ask healthd controller, by the node's mark: asks={remedy} machine={self._instance_id}"
+        return f"would ask healthd controller, in the node's handoff record: asks={remedy} machine={self._instance_id}"
 
     def _ask(self, remedy: Remedy) -> None:
-        """Turn the mark that the engine has left into a request. One that stands already is not made again."""
+        """Turn the handoff record that the engine has written into a request. An existing request is not made again."""
         mark = parse(self._read()) or HandoffRecord()
         if (mark.remedy, instance_of(mark.machine)) != (remedy, self._instance_id):
-            raise BackendRefused("no request could be left: the node's mark is not what was written a moment ago")
+            raise BackendRefused("no request written: the node's handoff record was changed a moment ago")
         if not mark.asks:
             self._write(replace(mark, asks=True).text)
 
@@ -135,6 +135,6 @@ class DelegatedProvisioner:
     def _untaken(self, age: timedelta) -> str:
         if age > timedelta(seconds=UNTAKEN_S):
             minutes = UNTAKEN_S / 60
-            wrong = f"nobody has taken the request for more than {minutes:g} minutes"
-            raise BackendBusy(f"{wrong}: does `healthd controller` run, and can it reach the cluster?")
-        return "the controller has not taken it yet"
+            wrong = f"no controller has taken the request for more than {minutes:g} minutes"
+            raise BackendBusy(f"{wrong}: check that `healthd controller` runs and reaches the cluster")
+        return "the controller has not taken the request yet"

@@ -1,6 +1,6 @@
-"""Which platform of AWS this node is of, from its own files first, then its metadata, then one question to AWS.
+"""The AWS platform of this node, by its own files first, then its metadata, then one call to AWS.
 
-It reads and must not act. A wrong guess would ask the wrong owner for a machine, so each answer says what it rests on.
+It reads and must not act. A wrong guess would ask the wrong owner for a machine, so each answer names its evidence.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Metadata = Callable[[str], str | None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DetectedPlatform:
-    """``platform`` None: none of AWS's. ``why``: what that rests on. ``cluster``: name or ARN, where it is known.
+    """``platform`` None: none of AWS's. ``why``: the evidence. ``cluster``: name or ARN, where it is known.
 
-    ``fixed``: why nothing can be done for this node at all (a head node), or "".
+    ``fixed``: why no remedy is possible for this node (a head node), or "".
     """
 
     platform: Platform | None
@@ -51,9 +51,9 @@ def detect(
     on_ec2: bool,
     group_of: Callable[[], str] = str,
 ) -> DetectedPlatform:
-    """The platform. ``root``: where the files are looked for. ``group_of`` asks DescribeAutoScalingInstances.
+    """The platform. ``root``: the tree of the files. ``group_of`` calls DescribeAutoScalingInstances.
 
-    Order: what AWS itself put on the node (HyperPod, ParallelCluster, PCS), then what it belongs to (a group).
+    Order: the files that AWS itself put on the node (HyperPod, ParallelCluster, PCS), then its Auto Scaling group.
     """
     base = Path(root)
     return (
@@ -65,7 +65,7 @@ def detect(
 
 
 def replaces_what_is_drained(root: str, metadata: Metadata) -> bool:
-    """Whether this is ParallelCluster or PCS, where any drain is a replacement, whoever repairs nodes here."""
+    """Whether this is ParallelCluster or PCS, where any drain is a replacement, under every kind of provisioner."""
     base = Path(root)
     return (parallelcluster(base) or _pcs(base, metadata)) is not None
 
@@ -82,7 +82,7 @@ def hyperpod(path: Path) -> DetectedPlatform | None:
 
 
 def parallelcluster(root: Path) -> DetectedPlatform | None:
-    """From the folder and the file that its cookbook leaves. A head or a login node is nobody's to replace."""
+    """From the folder and the file that its cookbook leaves. No service replaces a head or a login node."""
     dna, folder = root / DNA, root / _PARALLELCLUSTER
     if not folder.is_dir():
         return None
@@ -108,7 +108,7 @@ def _pcs(root: Path, metadata: Metadata) -> DetectedPlatform | None:
 
 def _alone_or_in_a_group(metadata: Metadata, on_ec2: bool, group_of: Callable[[], str]) -> DetectedPlatform:
     if not on_ec2:
-        return DetectedPlatform(platform=None, why="this machine is no EC2 instance, as far as it can tell")
+        return DetectedPlatform(platform=None, why="no sign that this machine is an EC2 instance")
     if group := _tag(metadata, _GROUP_TAG):
         return DetectedPlatform(platform=Platform.AUTOSCALING, why=f"the tag {_GROUP_TAG} is {group}", group=group)
     if state := _item(metadata, "autoscaling/target-lifecycle-state"):
@@ -116,10 +116,12 @@ def _alone_or_in_a_group(metadata: Metadata, on_ec2: bool, group_of: Callable[[]
     try:
         group = group_of()
     except BackendError as error:
-        why = f"an EC2 instance; whether an Auto Scaling group has it could not be asked: {error}"
+        why = f"an EC2 instance; unknown whether it is in an Auto Scaling group: {error}"
         return DetectedPlatform(platform=Platform.EC2, why=why)
     if group:
-        return DetectedPlatform(platform=Platform.AUTOSCALING, why=f"Auto Scaling group {group} has it", group=group)
+        return DetectedPlatform(
+            platform=Platform.AUTOSCALING, why=f"an instance of the Auto Scaling group {group}", group=group
+        )
     return DetectedPlatform(platform=Platform.EC2, why="an EC2 instance in no Auto Scaling group")
 
 
@@ -136,7 +138,7 @@ def _item(metadata: Metadata, path: str) -> str:
 
 
 def _json(path: Path) -> Mapping[str, Any]:
-    """A platform's file, or nothing of it: that it is there already says which platform this is."""
+    """The content of a platform's file, or {}: the file's existence alone names the platform."""
     try:
         with path.open("rb") as file:
             data = json.loads(file.read(_MAX_BYTES))

@@ -1,7 +1,7 @@
-"""An EC2 instance that nobody else manages: RebootInstances, and by setting a move to another host by stop and start.
+"""An EC2 instance without another manager: RebootInstances, and, where set, a move to another host by stop and start.
 
-A moved instance keeps its id, so what ``machine`` says has the time of its launch behind it: only a start changes it.
-It must not stop what could not be started again: see ``stopping``.
+A moved instance keeps its id, so ``machine`` appends the time of its launch: only a start changes it. It must not stop
+an instance that could not be started again: see ``stopping``.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ StopAndStart = Literal["never", "reserved", "always"]
 
 
 class Ec2Provisioner:
-    """One instance. ``address``: where Slurm has the node, for a look from elsewhere; raises BackendUnknown. None: the
-    node's own name must say, where no instance id is known."""
+    """One instance. ``address``: the node's address in Slurm, for the controller; raises BackendUnknown. None: the
+    node's own name must contain it, where no instance id is known."""
 
     kind = "ec2"
     state_owner = StateOwner.ENGINE
@@ -49,24 +49,24 @@ class Ec2Provisioner:
         if remedy is Remedy.REPLACE_NODE and self._stop_and_start == "never":
             return "a move to another host loses the instance store: see [provisioner.ec2] stop_and_start"
         if remedy is Remedy.REPLACE_NODE and self._subject.here:
-            return "a stopped node cannot start itself: `healthd controller` can"
+            return "a stopped node cannot start itself: set [provisioner] act_from = controller"
         return ""
 
     def stands_down(self) -> str:
-        """Instances that AWS manages are left to it; so is one that is on its way to another state."""
+        """Why healthd leaves the instance alone, or "": AWS manages it, or it is changing its state."""
         try:
             instance = self._instance()
         except BackendError as error:
-            return f"it cannot be told whether somebody else manages this instance: {error}"
+            return f"unknown whether an AWS service manages this instance: {error}"
         if manager := managed_by(instance):
-            return f"{id_of(instance)} is managed by {manager}, and is left to it"
+            return f"{manager} manages {id_of(instance)}, and healthd leaves it alone"
         state = state_of(instance)
         return "" if state == "running" else f"{id_of(instance)} is {state} already"
 
     def machine(self) -> str:
-        """The instance id; where it may be moved, with the time of its launch. Our own where EC2 may not be asked.
+        """The instance id; where it may be moved, with the time of its launch. Without rights at EC2, the node's own.
 
-        From elsewhere it is looked up where Slurm has the node: another one may be there than was asked about.
+        The controller looks it up by the node's address in Slurm, where another instance may be by now.
         """
         try:
             instance = self._instance() if self._subject.here else self._at_its_address()
@@ -77,11 +77,11 @@ class Ec2Provisioner:
         return f"{id_of(instance)}@{instance['LaunchTime']}" if self.moves else id_of(instance)
 
     def reboot(self) -> None:
-        """Asynchronous; after a few minutes without a shutdown EC2 does it the hard way."""
+        """Asynchronous; after a few minutes without a shutdown EC2 reboots the instance hard."""
         self._aws.call("ec2", "RebootInstances", InstanceIds=[self._target()])
 
     def replace(self) -> None:
-        """Stop it, if it can be started again. ``progress`` starts it."""
+        """Stop the instance, if it can be started again. ``progress`` starts it."""
         if why := self.why_not(Remedy.REPLACE_NODE):
             raise BackendRefused(f"no move to another host: {why}")
         with before_acting():
@@ -92,8 +92,8 @@ class Ec2Provisioner:
         self._aws.call("ec2", "StopInstances", InstanceIds=[id_of(instance)])
 
     def repeats_after_s(self, remedy: Remedy) -> float | None:
-        """A stop at once: ``replace`` looks at the state first, and whoever has moved has another launch time. A reboot
-        is queued by EC2 and shows in no state: see ``REBOOT_SHOWS_S``."""
+        """A stop at once: ``replace`` reads the state first, and a moved instance has another launch time. A reboot is
+        queued by EC2 and shows in no state: see ``REBOOT_SHOWS_S``."""
         return REBOOT_SHOWS_S if remedy is Remedy.REBOOT_NODE else 0.0
 
     def take_back(self, *, carried_out: bool) -> bool:
@@ -101,9 +101,9 @@ class Ec2Provisioner:
         return False
 
     def progress(self) -> str:
-        """What EC2 says; and the second half of a move, which is safe to ask for as often as it is looked at.
+        """The state of the instance at EC2; and the second half of a move, which is safe to repeat at every poll.
 
-        Raises BackendBusy for an instance that is stopped and may not be started: a person has to.
+        Raises BackendBusy for an instance that is stopped and may not be started: an operator must start it.
         """
         try:
             instance = self._instance()
@@ -116,7 +116,7 @@ class Ec2Provisioner:
         return f"EC2: {id_of(instance)} {state_of(instance)}{self._checks(id_of(instance))}"
 
     def dry_run(self, remedy: Remedy) -> str:
-        """What EC2 itself says to a dry run. Raises as the act would."""
+        """EC2's own answer to a dry run. Raises as the act would."""
         if why := self.why_not(remedy):
             raise BackendRefused(why)
         if remedy is Remedy.REBOOT_NODE:
@@ -127,23 +127,25 @@ class Ec2Provisioner:
 
     @property
     def moves(self) -> bool:
-        """Whether it may be moved to another host, and keeps its id then."""
+        """Whether the instance may be moved to another host; it keeps its id then."""
         return not self.why_not(Remedy.REPLACE_NODE)
 
     def _must_start_again(self, instance: Mapping[str, Any]) -> None:
-        """What could not be started again, or not by us, must not be stopped. Raises BackendError."""
+        """Raise BackendError for an instance that could not be started again, or not by healthd: it must not stop."""
         if why := why_not_stop(instance, self._reservation(instance), self._stop_and_start == "always", self._clock()):
-            raise BackendRefused(f"{id_of(instance)} is not stopped: {why}")
+            raise BackendRefused(f"{id_of(instance)} not stopped: {why}")
         self._aws.would("ec2", "StartInstances", InstanceIds=[id_of(instance)])
 
     def _start(self, instance: str) -> str:
         try:
             self._aws.call("ec2", "StartInstances", InstanceIds=[instance])
         except BackendDenied as error:
-            raise BackendBusy(f"{instance} is stopped, and may not be started: {error}") from error
+            raise BackendBusy(
+                f"{instance} is stopped, and healthd may not start it: start it yourself: {error}"
+            ) from error
         except BackendBusy as error:
-            return f"EC2: {instance} is stopped and could not be started yet, it is tried again: {error}"
-        return f"EC2: {instance} was stopped, and its start is asked for"
+            return f"EC2: {instance} is stopped and could not be started yet, healthd tries again: {error}"
+        return f"EC2: {instance} is stopped, start requested"
 
     def _checks(self, instance: str) -> str:
         try:
@@ -156,13 +158,13 @@ class Ec2Provisioner:
         return ""
 
     def _instance(self) -> Mapping[str, Any]:
-        """The one that is acted upon."""
+        """The instance that is acted upon."""
         if self._subject.instance_id:
             return by_id(self._aws, self._subject.instance_id)
         return self._at_its_address()
 
     def _at_its_address(self) -> Mapping[str, Any]:
-        """The one behind the node's name now. Where nobody but a Node knows, that is for whoever reads the Node."""
+        """The instance behind the node's name now. On Kubernetes the caller reads it from the Node instead."""
         if self._address is None and self._subject.instance_id:
             return by_id(self._aws, self._subject.instance_id)
         return at_address(self._aws, self._address() if self._address else self._subject.node)

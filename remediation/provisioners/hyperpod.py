@@ -1,4 +1,4 @@
-"""SageMaker HyperPod with Slurm: a node keeps its name, and another instance comes behind it.
+"""SageMaker HyperPod with Slurm: a node keeps its name, and another instance takes it.
 
 It asks by Slurm's reasons or by the API, as configured, and never by both. It must not wait, and must never call
 BatchDeleteClusterNodes, which shrinks the group. UpdateClusterSoftware must have been run once on older clusters, and
@@ -28,12 +28,12 @@ _SCHEDULABLE = "Schedulable"
 
 
 class HyperPodProvisioner:
-    """One node of a HyperPod cluster. ``cluster``: name or ARN. ``scontrol`` None: by the API, whoever asks.
+    """One node of a HyperPod cluster. ``cluster``: name or ARN. ``scontrol`` None: always by the API.
 
-    ``made_by_us`` tells whether a reason ``Action:…`` that stands on the node is of the case in hand, which whoever
-    keeps cases knows; by itself this remembers only what it wrote since it was made. ``label``: on EKS, that
-    by which HyperPod's agent and people speak to HyperPod, as the Node has it now, or ""; raises BackendError.
-    ``fixed``: why nothing can be done for this node at all, or "".
+    ``made_by_us``: whether a reason ``Action:…`` on the node belongs to the current remediation, which the engine
+    knows; without it only reasons that this object wrote count. ``label``: on EKS, the label by which HyperPod's agent
+    and operators ask HyperPod for repairs, as the Node has it now, or ""; raises BackendError. ``fixed``: why no remedy
+    is possible for this node, or "".
     """
 
     kind = "hyperpod"
@@ -53,7 +53,7 @@ class HyperPodProvisioner:
     ) -> None:
         self._subject, self._aws, self._cluster, self._scontrol = subject, aws, cluster, scontrol
         self._by_scontrol = None if by_api else scontrol
-        # The API says nothing of Slurm's state: there our drain stands until we undo it.
+        # The API does not change Slurm's state: there our drain stays until we undo it.
         self.state_owner = StateOwner.ENGINE if self._by_scontrol is None else StateOwner.AFTER_ASKING
         self._written: set[str] = set()
         self._made_by_us = made_by_us or self._written.__contains__
@@ -64,58 +64,58 @@ class HyperPodProvisioner:
         if self._fixed:
             return self._fixed
         if not self._cluster and self._by_scontrol is None:
-            return "the cluster's name is not known: set [provisioner.hyperpod] cluster"
+            return "the cluster's name is unknown: set [provisioner.hyperpod] cluster"
         return self._subject.why_not(remedy)
 
     def stands_down(self) -> str:
-        """HyperPod's own agent may be at it: by Slurm's reason or a Node's label, a deep check, or its own status."""
+        """Why HyperPod acts already, or "": by Slurm's reason or a Node's label, a deep check, or its own status."""
         try:
             return self._at_it_in_slurm() or self._at_it_by_label() or self._at_it_by_status()
         except BackendError as error:
-            return f"it cannot be told whether HyperPod acts on this node already: {error}"
+            return f"unknown whether HyperPod acts on this node already: {error}"
 
     def machine(self) -> str:
-        """Our own id where HyperPod agrees, or may not be asked; else whichever instance has the node's name."""
+        """This node's own id where HyperPod agrees, or grants no rights; else the instance that has the node's name."""
         own = self._subject.instance_id if self._subject.here else ""
         if own:
             try:
                 details = self._details(own)
             except BackendDenied:
-                return own  # this very machine runs under the name, and there is nobody else to ask
+                return own  # this very machine runs under the name, and no other source knows
             except BackendRefused:
-                details = {}  # the cluster does not know it any more
+                details = {}  # the cluster no longer knows it
             if details and self._has_our_name(details) and _status(details) not in _GOING:
                 return own
         return str(self._behind_the_name()["InstanceId"])
 
     def reboot(self) -> None:
-        """EC2's graceful reboot in either way; the instance stays."""
+        """EC2's graceful reboot, by reason and by API alike; the instance stays."""
         if self._by_scontrol is not None:
             self._set_reason(self._by_scontrol, ACTION_REBOOT)
         else:
             self._ask("BatchRebootClusterNodes")
 
     def replace(self) -> None:
-        """The instance is ended first: until there is capacity the cluster has a node less."""
+        """Replace the instance, which ends first: until there is capacity the cluster has one node less."""
         if self._by_scontrol is not None:
             self._set_reason(self._by_scontrol, ACTION_REPLACE)
         else:
             self._replaced = self._ask("BatchReplaceClusterNodes")
 
     def repeats_after_s(self, remedy: Remedy) -> float | None:
-        """By Slurm's reason at once: it stands until HyperPod has acted. By the API a replacement at once: it names the
-        instance, which is InstanceIdInUse while HyperPod is at it, and then InstanceIdNotFound (botocore, sagemaker
+        """By Slurm's reason at once: it stays until HyperPod has acted. By the API a replacement at once: it names the
+        instance, which is InstanceIdInUse while HyperPod acts, and then InstanceIdNotFound (botocore, sagemaker
         2017-07-24, BatchReplaceClusterNodesError). A reboot calls EC2's RebootInstances: see ``REBOOT_SHOWS_S``."""
         is_queued = remedy is Remedy.REBOOT_NODE and self._by_scontrol is None
         return REBOOT_SHOWS_S if is_queued else 0.0
 
     def take_back(self, *, carried_out: bool) -> bool:
-        """What HyperPod was asked for cannot be taken back."""
+        """A request to HyperPod cannot be withdrawn."""
         return False
 
     def progress(self) -> str:
-        """The status of each instance with the node's name. A new one that failed for another cause than capacity is
-        the end of it. On EKS the successor has another name: only this instance's own status can be told."""
+        """The status of each instance with the node's name. A new one that failed for another cause than capacity
+        raises BackendRefused. On EKS the replacement has another name: only this instance's own status is known."""
         try:
             if self._label is not None:
                 return self._of_this_instance()
@@ -131,32 +131,33 @@ class HyperPodProvisioner:
         return "HyperPod: " + ", ".join(_shown(each) for each in found)
 
     def dry_run(self, remedy: Remedy) -> str:
-        """What would be asked. HyperPod has no dry run of its own."""
+        """The request that would be made. HyperPod has no dry run of its own."""
         action, operation = {
             Remedy.REBOOT_NODE: (ACTION_REBOOT, "BatchRebootClusterNodes"),
             Remedy.REPLACE_NODE: (ACTION_REPLACE, "BatchReplaceClusterNodes"),
         }[remedy]
         if self._by_scontrol is not None:
-            return (
-                f"scontrol update nodename={self._subject.node} state=fail reason={action}; there is no dry run of it"
-            )
+            return f"scontrol update nodename={self._subject.node} state=fail reason={action}; Slurm has no dry run"
         return f"sagemaker:{operation} {self._cluster} {self._target()}; HyperPod has no dry run"
 
-    # -- asking -------------------------------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------------------------
 
     def _set_reason(self, scontrol: Scontrol, action: str) -> None:
-        """Once: a node in progress must not be updated again, and one that is replaced needs no reboot."""
+        """Set the reason once: a node in progress must not be updated again, and one that is replaced needs no
+        reboot."""
         with before_acting():
             node = read_node(scontrol, self._subject.node)
         if node.reason == action and node.flags & {"FAIL", "FAILING", "DOWN"}:
             return
         if node.reason == ACTION_REPLACE:
-            raise BackendRefused(f"{self._subject.node}: HyperPod replaces it already ({node.state}, {node.reason})")
+            raise BackendRefused(
+                f"{self._subject.node}: HyperPod is already replacing it ({node.state}, {node.reason})"
+            )
         self._written.add(action)
         scontrol("update", f"nodename={self._subject.node}", "state=fail", f"reason={action}")
 
     def _ask(self, operation: str) -> str:
-        """Ask for one node, by the API; returns which instance that was."""
+        """Request the operation for one node by the API; returns the instance."""
         with before_acting():
             instance = self._target()
         answer = self._aws.call("sagemaker", operation, ClusterName=self._cluster, NodeIds=[instance])
@@ -166,7 +167,7 @@ class HyperPodProvisioner:
     def _target(self) -> str:
         return self._subject.instance_id or self.machine()
 
-    # -- looking ------------------------------------------------------------------------------------------------------
+    # -- reading ------------------------------------------------------------------------------------------------------
 
     def _at_it_in_slurm(self) -> str:
         if self._scontrol is None:
@@ -179,7 +180,7 @@ class HyperPodProvisioner:
         return ""
 
     def _at_it_by_label(self) -> str:
-        """What is labelled HyperPod acts on, unless it is told to act on nothing (NodeRecovery None)."""
+        """HyperPod acts on a label unless NodeRecovery is None."""
         label = self._label() if self._label is not None else ""
         if label in ("", _SCHEDULABLE):
             return ""
@@ -192,7 +193,7 @@ class HyperPodProvisioner:
         try:
             details = self._details(self._target())
         except BackendDenied:
-            return ""  # the way by scontrol needs no rights, and then this cannot be known
+            return ""  # requests by scontrol need no rights, and without them the status is unknown
         status = _status(details)
         return f"HyperPod acts on {details['InstanceId']} already: {_shown(details)}" if status in _IN_WORK else ""
 
@@ -201,14 +202,15 @@ class HyperPodProvisioner:
         return {"InstanceId": instance, **answer.get("NodeDetails", {})}
 
     def _of_this_instance(self) -> str:
-        """How it is. One that the cluster does not know any more has been ended; its Node may stand a while longer."""
+        """The status of this instance. One that the cluster no longer knows has ended; its Node may stay a while
+        longer."""
         instance = self._subject.instance_id
         try:
             return f"HyperPod: {_shown(self._details(instance))}"
         except (BackendBusy, BackendDenied):
             raise
         except BackendRefused as error:
-            return f"HyperPod has no {instance} any more ({error}); its Node is still there"
+            return f"HyperPod no longer has {instance} ({error}); its Node is still there"
 
     def _has_our_name(self, details: Mapping[str, Any]) -> bool:
         host = str(details.get("PrivateDnsHostname") or "")
@@ -238,14 +240,16 @@ def judge_batch(operation: str, instance: str, answer: Mapping[str, Any]) -> Non
         return
     failed = [each for each in answer.get("Failed", []) if each.get("NodeId") == instance]
     if not failed:
-        raise BackendUnknown(f"sagemaker:{operation}: {instance} is neither among the successful nor among the failed")
+        raise BackendUnknown(
+            f"sagemaker:{operation}: {instance} is in neither list of the answer, successful or failed"
+        )
     code = failed[0].get("ErrorCode", "")
     text = f"sagemaker:{operation}: {instance}: {code}: {failed[0].get('Message', '')}"
     match code:
         case "InstanceIdInUse" | "InvalidInstanceStatus":
-            raise BackendBusy(f"{text}; nothing was applied, it can be asked again")
+            raise BackendBusy(f"{text}; HyperPod applied nothing, healthd tries again")
         case "InternalServerError":
-            raise BackendUnknown(f"{text}; it may have been applied all the same")
+            raise BackendUnknown(f"{text}; HyperPod may have applied it")
         case _:
             raise BackendRefused(text)
 

@@ -2,7 +2,7 @@
 
     python -m healthd.remediation.provisioners.iam FOLDER    write them (packaging/iam in a checkout)
 
-PARTITION, REGION, ACCOUNT and CLUSTER_ID are to be filled in; as they stand they match nothing. On a node, the instance
+Fill in PARTITION, REGION, ACCOUNT and CLUSTER_ID; unfilled they match nothing. On a node, the instance
 that the credentials came from (``ec2:SourceInstanceARN``) must be the one that is acted upon (``ec2:InstanceID``): the
 form that others report to work, where ``aws:ARN`` never matches and a bare variable is no valid resource. None of this
 was tried on AWS: try it with ``--dry-run`` first.
@@ -43,7 +43,7 @@ def text(platform: Platform, way: Way) -> str:
 
 
 def policy(platform: Platform, way: Way) -> dict[str, Any]:
-    """One policy: a statement for each thing that IAM can limit calls to, what looks apart from what acts."""
+    """One policy: a statement for each resource that IAM can limit calls to, reads apart from acts."""
     return {"Version": "2012-10-17", "Statement": list(_statements(platform, way))}
 
 

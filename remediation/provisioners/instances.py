@@ -13,9 +13,10 @@ from healthd.remediation.provisioners.aws import Aws
 REBOOT_SHOWS_S = 600.0
 """How long after RebootInstances a node that still answers from the same boot shows that there was no such request.
 
-EC2 only queues it, and reboots the hard way what has not shut down within a few minutes (EC2 API Reference, 2016-11-15,
-RebootInstances); it is not among the idempotent actions (EC2 Developer Guide, "Ensuring idempotency", 2026). A second
-request that comes too soon could reboot a node which has come back from the first one, and has jobs again."""
+EC2 only queues it, and reboots an instance hard that has not shut down within a few minutes (EC2 API Reference,
+2016-11-15, RebootInstances); it is not among the idempotent actions (EC2 Developer Guide, "Ensuring idempotency",
+2026). A second request that comes too soon could reboot a node which has come back from the first one, and has jobs
+again."""
 
 _LIVE = ("pending", "running", "stopping", "stopped")
 _NAMED_BY_ADDRESS = re.compile(r"ip-(\d{1,3})-(\d{1,3})-(\d{1,3})-(\d{1,3})(\..*)?")
@@ -31,7 +32,7 @@ def by_id(aws: Aws, instance: str) -> Mapping[str, Any]:
 
 
 def at_address(aws: Aws, address: str, *, tag: tuple[str, str] | None = None, own: str = "") -> Mapping[str, Any]:
-    """The one live instance at a private address, or at the one that a name such as ip-10-1-2-3 is made of.
+    """The one live instance at a private address, or at the address in a name such as ip-10-1-2-3.
 
     ``own`` wins where several networks have the address. Raises BackendUnknown where there is not one, and as Aws.call.
     """
@@ -54,7 +55,7 @@ def address_of(text: str) -> str:
         return str(ipaddress.ip_address(".".join(named.groups()[:4]) if named else text))
     except ValueError as error:
         wrong = f"{text!r} is neither an address nor a name made of one, such as ip-10-1-2-3"
-        raise BackendUnknown(f"the instance behind it cannot be looked up: {wrong}") from error
+        raise BackendUnknown(f"cannot look up the node's instance: {wrong}") from error
 
 
 def id_of(instance: Mapping[str, Any]) -> str:
@@ -73,7 +74,7 @@ def tags_of(instance: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def managed_by(instance: Mapping[str, Any]) -> str:
-    """Who else manages this instance, which must then be left to it, or ""."""
+    """The AWS service that manages this instance, and that healthd must leave it to, or ""."""
     operator = instance.get("Operator") or {}
     return str(operator.get("Principal") or "an AWS service") if operator.get("Managed") else ""
 

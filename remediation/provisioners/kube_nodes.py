@@ -1,6 +1,6 @@
-"""Machines of Kubernetes nodes, for ``healthd controller``: which instance a Node stands for, and Karpenter's way.
+"""Machines of Kubernetes nodes, for ``healthd controller``: the instance of a Node, and replacement by Karpenter.
 
-A Node names its machine itself, by ``spec.providerID``: no address and no name is looked up. On EKS what comes after is
+A Node names its machine itself, by ``spec.providerID``: no address and no name is looked up. On EKS the replacement is
 a Node of another name, so that here a replacement shows as the old Node's end.
 """
 
@@ -36,15 +36,15 @@ class NodeClaims(Protocol):
     """Karpenter's NodeClaims. Both raise BackendError."""
 
     def of(self, instance_id: str) -> NodeClaim | None:
-        """The one whose machine this is."""
+        """The NodeClaim of this instance, or None."""
 
     def delete(self, claim: NodeClaim) -> None:
-        """Delete this very one: Karpenter drains and ends the machine, and makes another where pods need it."""
+        """Delete the NodeClaim: Karpenter drains and ends the machine, and makes another where pods need it."""
 
 
 def launched(by_node: Callable[[], str], by_platform: Callable[[], str]) -> Callable[[], str]:
-    """Which machine is behind a node whose instance keeps its id when it moves to another host: what the platform says,
-    with the time of its launch, as long as the Node names that instance. Raises BackendError."""
+    """The machine of a node whose instance keeps its id when it moves to another host: the platform's answer, with the
+    time of its launch, as long as the Node names that instance. Raises BackendError."""
 
     def machine() -> str:
         named, found = by_node(), by_platform()
@@ -54,10 +54,10 @@ def launched(by_node: Callable[[], str], by_platform: Callable[[], str]) -> Call
 
 
 class ByProviderId:
-    """``inner`` acts, as the platform does; which machine is behind the node now, its Node says.
+    """``inner`` acts, as the platform does; the Node names the machine behind it.
 
-    ``machine`` raises BackendUnknown where there is no Node any more; ``leads`` BackendRefused where this controller
-    may not act any more. ``repaired_by`` says who repairs such nodes itself, or ""; raises BackendError.
+    ``machine`` raises BackendUnknown once the Node is gone; ``leads`` BackendRefused once this controller may not act.
+    ``repaired_by``: the service that repairs such nodes itself, or ""; raises BackendError.
     """
 
     delegates = False
@@ -75,7 +75,7 @@ class ByProviderId:
 
     @property
     def state_owner(self) -> StateOwner:
-        """The taint is the engine's, whoever replaces the machine."""
+        """The engine owns the taint, whichever service replaces the machine."""
         return StateOwner.ENGINE
 
     def why_not(self, remedy: Remedy) -> str:
@@ -105,19 +105,20 @@ class ByProviderId:
         return self._inner.take_back(carried_out=carried_out)
 
     def progress(self) -> str:
-        """What the platform says."""
+        """The platform's progress."""
         return self._inner.progress()
 
     def dry_run(self, remedy: Remedy) -> str:
-        """What the platform would be asked."""
+        """The request that the platform would get."""
         return self._inner.dry_run(remedy)
 
 
 class KarpenterProvisioner:
     """A node that Karpenter made, EKS Auto Mode's own too. ``claims`` None: on the node itself, which only asks the
-    controller. ``monotonic_s`` counts how long a NodeClaim stands that was to be deleted.
+    controller. ``monotonic_s`` counts how long a NodeClaim stays that was to be deleted.
 
-    Where Karpenter repairs nodes as well (NodeRepair), the first of the two deletes the NodeClaim, and it is gone once.
+    Where Karpenter repairs nodes as well (NodeRepair), the first of the two deletes the NodeClaim, which ends only
+    once.
     """
 
     kind = "karpenter"
@@ -138,7 +139,7 @@ class KarpenterProvisioner:
     def why_not(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or "". Raises BackendError where NodeClaims cannot be read."""
         if remedy is Remedy.REBOOT_NODE:
-            return "Karpenter reboots nothing: it replaces"
+            return "Karpenter cannot reboot a node, it replaces it"
         if self._claims is not None and self._claims.of(self._subject.instance_id) is None:
             return self._no_claim
         return self._subject.why_not(remedy)
@@ -148,24 +149,24 @@ class KarpenterProvisioner:
         try:
             claim = self._claim()
         except BackendError as error:
-            return f"it cannot be told whether Karpenter ends this machine already: {error}"
+            return f"unknown whether Karpenter ends this machine already: {error}"
         return f"Karpenter ends NodeClaim {claim.name} already" if claim.deleting else ""
 
     def reboot(self) -> None:
-        """Raise: it cannot."""
+        """Raise BackendRefused: Karpenter cannot reboot."""
         raise BackendRefused(self.why_not(Remedy.REBOOT_NODE))
 
     def replace(self) -> None:
         """Delete the NodeClaim. Karpenter's own drain comes first, and asks the PodDisruptionBudgets."""
         if self._claims is None:
-            raise BackendRefused("a node may not delete NodeClaims: healthd controller does")
+            raise BackendRefused("a node may not delete NodeClaims, healthd controller does it")
         self._stands_since_s = float("inf")
         with before_acting():
             claim = self._claim()
         self._claims.delete(claim)
 
     def repeats_after_s(self, remedy: Remedy) -> float | None:
-        """At once: this very NodeClaim is deleted, by its uid, and one that is on its way out says so."""
+        """At once: the deletion names the NodeClaim by its uid, and one that is being deleted shows it."""
         return 0.0
 
     def take_back(self, *, carried_out: bool) -> bool:
@@ -173,20 +174,20 @@ class KarpenterProvisioner:
         return False
 
     def progress(self) -> str:
-        """Whether the NodeClaim is still there. Raises BackendUnknown where that cannot be told, and BackendRefused
-        where it stands long after any request to delete it was over: that one had no answer because nobody got it."""
+        """Whether the NodeClaim is still there. Raises BackendUnknown where that is unknown, and BackendRefused where
+        it stays long after any request to delete it was over: a request without an answer that never arrived."""
         claim = self._claims.of(self._subject.instance_id) if self._claims is not None else None
         if claim is None:
-            return f"there is no NodeClaim of {self._subject.instance_id} any more"
+            return f"the NodeClaim of {self._subject.instance_id} is gone"
         if claim.deleting:
             return f"Karpenter ends NodeClaim {claim.name}"
         self._stands_since_s = min(self._stands_since_s, self._monotonic_s())
         if self._monotonic_s() - self._stands_since_s >= _REQUEST_IS_OVER_S:
-            raise BackendRefused(f"NodeClaim {claim.name} was never deleted: the request had no answer, and was lost")
+            raise BackendRefused(f"NodeClaim {claim.name} was never deleted: the request to delete it was lost")
         return f"NodeClaim {claim.name} is there"
 
     def dry_run(self, remedy: Remedy) -> str:
-        """What would be deleted. Raises as the act would."""
+        """The NodeClaim that would be deleted. Raises as the act would."""
         if why := self.why_not(remedy):
             raise BackendRefused(why)
         return f"would delete NodeClaim {self._claim().name} of {self._subject.instance_id}"

@@ -1,7 +1,7 @@
 """A node of Kubernetes that asks its platform by its own Node: EKS node auto-repair, HyperPod with ``how = "label"``.
 
-No right at AWS is needed, and none of another node's: what asks is the node's own condition or label. It acts on
-nothing itself and must not ask where somebody else speaks for the node already.
+It needs no right at AWS and none on another node: the request is the node's own condition or label. It never acts
+itself, and must not ask where another agent already sets the condition or label.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.subject import Subject
 
 UNHEARD_S = 2700.0
-"""After how many seconds a request that nothing came of pages: EKS waits 10 to 30 minutes, HyperPod some minutes."""
+"""After how many seconds a request without a result pages: EKS waits 10 to 30 minutes, HyperPod some minutes."""
 
 
 class Asking(Protocol):
-    """How the node asks. Every call may raise BackendError."""
+    """The node's requests to its platform. Every call may raise BackendError."""
 
     platform: str
 
@@ -29,31 +29,31 @@ class Asking(Protocol):
         """The instance that the Node stands for."""
 
     def owner(self) -> str:
-        """Who else speaks for the node, or ""."""
+        """The other agent that sets the node's condition or label, or ""."""
 
     def shown(self) -> str:
-        """What the node shows now."""
+        """The condition or label that the node shows now."""
 
     def why_not(self, remedy: Remedy) -> str:
-        """Why the platform never does this to such a node, or "". Raises nothing: what cannot be read now is refused,
-        where it must be, when it is asked for."""
+        """Why the platform never carries out this remedy on such a node, or "". Raises nothing: where the Node cannot
+        be read now, ``ask`` refuses if it must."""
 
     def stands(self, remedy: Remedy) -> bool:
-        """Whether this request stands."""
+        """Whether the node shows this request."""
 
     def would(self, remedy: Remedy) -> str:
-        """What would be shown."""
+        """The request that ``ask`` would write, in a sentence."""
 
     def ask(self, remedy: Remedy) -> None:
-        """Ask, and read it back."""
+        """Write the request, and read it back."""
 
     def recall(self, *, carried_out: bool) -> bool:
-        """Take it back; whether that could be."""
+        """Withdraw the request; whether that was possible."""
 
 
 class OwnNodeProvisioner:
-    """``read``: this node's mark, which says since when the platform was asked. ``hint``: what to look at where
-    nothing comes of a request."""
+    """``read``: this node's handoff record, which has the time of the request. ``hint``: the operator's next step where
+    a request has no result."""
 
     state_owner = StateOwner.ENGINE
     delegates = False
@@ -76,47 +76,47 @@ class OwnNodeProvisioner:
         return self._subject.why_not(remedy) or self._asking.why_not(remedy)
 
     def stands_down(self) -> str:
-        """Who else speaks for the node."""
+        """The other agent that sets the node's condition or label, in a sentence, or ""."""
         try:
             owner = self._asking.owner()
         except BackendError as error:
-            return f"it cannot be told who else speaks for the node: {error}"
-        return f"{self._asking.platform} is not asked: {owner}" if owner else ""
+            return f"unknown whether another agent asks {self._asking.platform} for this node: {error}"
+        return f"healthd does not ask {self._asking.platform}: {owner}" if owner else ""
 
     def machine(self) -> str:
         """The instance of the Node's providerID."""
         return self._asking.machine()
 
     def reboot(self) -> None:
-        """Show that a reboot is wanted."""
+        """Request a reboot."""
         self._asking.ask(Remedy.REBOOT_NODE)
 
     def replace(self) -> None:
-        """Show that another machine is wanted."""
+        """Request another machine."""
         self._asking.ask(Remedy.REPLACE_NODE)
 
     def repeats_after_s(self, remedy: Remedy) -> float | None:
-        """At once: what asks is a condition or a label, which is the same set twice."""
+        """At once: the request is a condition or a label, and setting it twice changes nothing."""
         return 0.0
 
     def take_back(self, *, carried_out: bool) -> bool:
-        """Show that nothing is wanted any more, where that can come in time."""
+        """Withdraw the request, where that can come in time."""
         return self._asking.recall(carried_out=carried_out)
 
     def progress(self) -> str:
-        """What the node shows. BackendBusy: nothing has come of it for so long that a person should look."""
+        """The request that the node shows. BackendBusy: without a result for so long that an operator is needed."""
         mark, shown = parse(self._read()), self._asking.shown()
         said = f"the node shows {shown}"
         if mark is None or mark.remedy is None or mark.asked is None:
             return said
         if not self._asking.stands(mark.remedy):
-            said = f"{said}, not what healthd asked for: {self._asking.platform} or a person has moved on"
+            said = f"{said}, not healthd's request: {self._asking.platform} or an operator has changed it"
         if self._clock() - mark.asked > timedelta(seconds=UNHEARD_S):
-            raise BackendBusy(f"{said}; nothing came of it for {UNHEARD_S / 60:g} minutes: {self._hint}")
+            raise BackendBusy(f"{said}; no result for {UNHEARD_S / 60:g} minutes: {self._hint}")
         return said
 
     def dry_run(self, remedy: Remedy) -> str:
-        """What the node would show. Raises BackendRefused for what cannot be."""
+        """The request that would be written. Raises BackendRefused where it cannot be."""
         if why := self.why_not(remedy) or self.stands_down():
             raise BackendRefused(why)
         return self._asking.would(remedy)

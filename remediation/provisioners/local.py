@@ -1,4 +1,4 @@
-"""A machine that nobody provides: the reboot is a command that its owner configured, and there is no replacement.
+"""A machine without a provider: you configure the command that reboots it, and there is no replacement.
 
 It must not wait for the reboot or claim that it happened: the evidence is a changed boot id.
 """
@@ -15,16 +15,16 @@ from healthd.sources.command import run_command
 
 
 class RunReboot(Protocol):
-    """How the command is run: run_command, or a test's own."""
+    """The runner of the command: run_command, or a test's own."""
 
     def __call__(self, argv: tuple[str, ...], *, timeout_s: float) -> CommandResult:
         """As run_command."""
 
 
 class LocalProvisioner:
-    """The Provisioner of a machine whose reboot is ``reboot_command``; where that is empty, nothing can be done.
+    """The Provisioner of a machine whose reboot is ``reboot_command``; where that is empty, no remedy is possible.
 
-    ``state_owner``: PLATFORM where something else here replaces whatever is drained.
+    ``state_owner``: PLATFORM where another service here replaces every drained node.
     """
 
     kind = "local"
@@ -48,17 +48,17 @@ class LocalProvisioner:
         return "" if self._command else "no reboot command is configured for the local provisioner"
 
     def dry_run(self, remedy: Remedy) -> str:
-        """What would be run. Raises BackendRefused for what cannot be."""
+        """The command that would be run. Raises BackendRefused where there is none."""
         if why := self.why_not(remedy):
             raise BackendRefused(why)
         return f"would run: {' '.join(self._command)}"
 
     def stands_down(self) -> str:
-        """Nobody else provides this machine."""
+        """Always "": no other service provides this machine."""
         return ""
 
     def machine(self) -> str:
-        """There is one machine behind this node, and no other."""
+        """Always the same: there is one machine behind this node."""
         return "local"
 
     def replace(self) -> None:
@@ -66,7 +66,7 @@ class LocalProvisioner:
         raise BackendRefused("no replacement: the local provisioner has no other machine; see [provisioner] kind")
 
     def repeats_after_s(self, remedy: Remedy) -> float | None:
-        """Never: what the owner's command does twice, only the owner knows."""
+        """Never: only its owner knows whether the command may be run twice."""
         return None
 
     def take_back(self, *, carried_out: bool) -> bool:
@@ -74,7 +74,7 @@ class LocalProvisioner:
         return False
 
     def progress(self) -> str:
-        """A boot id tells; there is nobody to ask."""
+        """Always "": the boot id is the evidence, and there is no service to ask."""
         return ""
 
     def reboot(self) -> None:
@@ -87,7 +87,7 @@ class LocalProvisioner:
         except SourceMissing as error:
             raise BackendRefused(f"no reboot: {error}") from error
         except SourceError as error:
-            raise BackendUnknown(f"the machine may reboot or not: {error}") from error
+            raise BackendUnknown(f"unknown whether the machine reboots: {error}") from error
         if result.code:
             said = (result.stderr or result.stdout).strip()[-200:]
             raise BackendRefused(f"no reboot: {shown}: exit status {result.code}: {said}")

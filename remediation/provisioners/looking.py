@@ -1,4 +1,4 @@
-"""How a provisioner looks: what a look without an answer means right before an act, and how often a node looks."""
+"""Reads of a provisioner: the meaning of a failed read right before an act, and how often a node reads."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from healthd.remediation.ports import Provisioner
 
 @contextmanager
 def before_acting() -> Iterator[None]:
-    """A look without an answer before anything was asked for: nothing can have been applied. Raises BackendBusy."""
+    """A failed read before any request was sent: nothing can have been applied. Raises BackendBusy."""
     try:
         yield
     except BackendUnknown as error:
-        raise BackendBusy(f"{error}; nothing was asked for yet") from error
+        raise BackendBusy(f"{error}; no request was sent yet") from error
 
 
 class Paced:
-    """``inner``, whose platform is asked at most once in ``every_s`` seconds how far it is, whether it still acts, or
-    again for an act that it had no time for.
+    """``inner``, whose platform is asked at most once in ``every_s`` seconds for its progress, whether it acts already,
+    or again for an act for which it was busy.
 
-    The engine looks every few seconds, and the calls of all nodes count against one limit of their account. What
-    forbids an act, and what came of one, is repeated for so long; whether nothing forbids it is asked each time.
+    The engine polls every few seconds, and the calls of all nodes count against one limit of their account. An answer
+    that forbids an act, and the progress of an act, are repeated for ``every_s``; an act is allowed by a new read only.
     """
 
     def __init__(
@@ -36,22 +36,22 @@ class Paced:
         self._said: dict[str, tuple[float, str | BackendRefused | BackendUnknown]] = {}
 
     def why_not(self, remedy: Remedy) -> str:
-        """Asks nobody."""
+        """As the platform can; sends no request."""
         return self._inner.why_not(remedy)
 
     def stands_down(self) -> str:
-        """Whether the platform acts already, or was busy when it was asked last; that it does or was is repeated."""
+        """Whether the platform acts already, or was busy when it was asked last; such an answer is repeated."""
         said = self._lately("stands_down", self._inner.stands_down)
         if not said:
             self._said.pop("stands_down")
         return said
 
     def machine(self) -> str:
-        """Which machine this is, as the last look found it."""
+        """The machine, as of the last read."""
         return self._lately("machine", self._inner.machine)
 
     def progress(self) -> str:
-        """How far it is, as the last look found it."""
+        """The progress, as of the last read."""
         return self._lately("progress", self._inner.progress)
 
     def reboot(self) -> None:
@@ -72,7 +72,7 @@ class Paced:
         return self._inner.take_back(carried_out=carried_out)
 
     def dry_run(self, remedy: Remedy) -> str:
-        """What the platform would be asked."""
+        """The request that the platform would get."""
         return self._inner.dry_run(remedy)
 
     def _ask(self, act: Callable[[], None]) -> None:

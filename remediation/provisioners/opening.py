@@ -1,6 +1,6 @@
-"""The provisioner that a configuration asks for, put together: for the node healthd runs on, or for another one.
+"""The configured provisioner, put together: for the node healthd runs on, or for another node.
 
-Nothing is asked of AWS here but, with ``kind = "auto"`` on a node that no file or tag explains, which group it is in.
+It calls AWS only with ``kind = "auto"`` on a node without a known file or tag, for the node's Auto Scaling group.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from healthd.sources.machine import Machine
 
 
 class RecordPort(Protocol):
-    """This node's mark, as the orchestrator keeps it. Both raise BackendError."""
+    """This node's handoff record, as the orchestrator keeps it. Both raise BackendError."""
 
     def mark(self, text: str) -> None:
-        """Leave it."""
+        """Write the record."""
 
     def marked(self) -> str:
-        """Read it."""
+        """Read the record."""
 
 
 _NOT_BY_ITSELF = (
-    "a node of Kubernetes does not see what HyperPod is at: set [provisioner.hyperpod] how = label, or [provisioner]"
+    "a node of Kubernetes cannot see HyperPod's actions: set [provisioner.hyperpod] how = label, or [provisioner]"
     " act_from = controller"
 )
 
@@ -60,12 +60,12 @@ def open_provisioner(
     marks: RecordPort | None = None,
     asking: Callable[[str], Asking] | None = None,
 ) -> Provisioner:
-    """The provisioner of this node, as ``[provisioner]`` says. ``scontrol`` None: Slurm does not run it.
+    """The provisioner of this node, by ``[provisioner]``. ``scontrol`` None: Slurm does not run the node.
 
-    ``root``: where the platforms' files are, for tests; so is ``run``, how commands and AWS's child are run.
-    ``made_by_us``: see HyperPodProvisioner. ``marks``: where requests are left for ``healthd controller``. ``asking``:
-    by a kind, how a node of Kubernetes asks its platform by its own Node; None on any other cluster.
-    Raises ConfigError for a kind that this node cannot have.
+    ``root``: the tree of the platforms' files, and ``run``: the runner of commands and of AWS's child; both for tests.
+    ``made_by_us``: see HyperPodProvisioner. ``marks``: where requests to ``healthd controller`` are written.
+    ``asking``: by kind, how a node of Kubernetes asks its platform by its own Node; None on any other cluster. Raises
+    ConfigError for a kind that this node cannot have.
     """
     section = config.provisioner
     channel = channel_of(section)
@@ -99,13 +99,13 @@ def open_provisioner(
 
 
 def channel_of(section: ProvisionerSection) -> RepairChannel | None:
-    """How the configured kind is asked; None for ``auto``, where that is to be found out."""
+    """How the configured kind is asked; None for ``auto``, where it is not known yet."""
     return KINDS[section.kind].channel_of(section) if section.kind in KINDS else None
 
 
 def delegates(section: ProvisionerSection, platform: Platform, *, by_slurm: bool = True) -> bool:
-    """Whether nodes of this platform ask the controller: where it is configured, and an API does what is asked for.
-    ``by_slurm``: whether Slurm runs the node, so that what can be done by its commands is."""
+    """Whether nodes of this platform ask the controller: where that is configured, and an API carries out the repairs.
+    ``by_slurm``: whether Slurm runs the node, so that its commands are used where they can."""
     is_slurms = by_slurm and PLATFORMS[platform].channel_of(section) is RepairChannel.SLURM
     return section.act_from == "controller" and not is_slurms
 
@@ -148,29 +148,29 @@ def open_elsewhere(
     root: str = "/",
     calls: RequestStats | None = None,
 ) -> Provisioner:
-    """The provisioner of another node, for the controller: ``instance_id`` is what its mark says is to be acted upon.
+    """The provisioner of another node, for the controller: ``instance_id``: the instance that its handoff record names.
 
-    ``metadata``: of the machine that the controller runs on, for the region. ``calls`` counts what AWS is asked. Raises
+    ``metadata``: of the machine that the controller runs on, for the region. ``calls`` counts calls to AWS. Raises
     ConfigError.
     """
     section = config.provisioner
     found = found_by_controller(section, metadata, root=root)
     subject = Subject(node=node, here=False, instance_id=instance_id)
-    # A reason of a provisioner's, on a node with our place and our mark, is of the case in hand.
+    # A reason of a provisioner's, on a node with our slot and our handoff record, belongs to the current remediation.
     return open_for(section, subject, found, scontrol, made_by_us=OUR_TEXTS.__contains__, calls=calls)
 
 
 def found_by_controller(section: ProvisionerSection, metadata: Metadata, *, root: str = "/") -> DetectedPlatform:
     """The platform of the nodes, by the configuration or by the files of the head node. Raises ConfigError.
 
-    What a head node is itself, alone or in a group of its own, says nothing of its nodes.
+    The head node's own kind, alone or in a group of its own, proves nothing about its nodes.
     """
     kind = KINDS.get(section.kind)
     if kind is not None and kind.channel is RepairChannel.COMMAND:
-        wrong = f"provisioner.kind = {section.kind}: the controller acts by a platform; name that of the nodes"
+        wrong = f"provisioner.kind = {section.kind}: the controller needs the platform of the nodes; name it"
         raise ConfigError((wrong,))
     if kind is not None and kind.build is None:
-        wrong = f"provisioner.kind = {section.kind} is Kubernetes's: set [orchestrator] kind = kubernetes"
+        wrong = f"provisioner.kind = {section.kind} needs Kubernetes: set [orchestrator] kind = kubernetes"
         raise ConfigError((wrong,))
     found = found_on(section, metadata, Subject(node="", here=False), root=root)
     if found.platform is None:
@@ -189,7 +189,7 @@ def open_for(
     calls: RequestStats | None = None,
     label: Callable[[], str] | None = None,
 ) -> Provisioner:
-    """The provisioner of any node of a platform: from elsewhere with ``subject.here`` false."""
+    """The provisioner of any node of a platform: for the controller with ``subject.here`` false."""
     aws = Aws(
         region=section.aws.region or found.region,
         endpoint_url=section.aws.endpoint_url,
@@ -214,7 +214,7 @@ def open_for(
 
 
 def found_on(section: ProvisionerSection, metadata: Metadata, subject: Subject, *, root: str = "/") -> DetectedPlatform:
-    """The platform, as configured or as this machine shows; and what its files tell of it, either way."""
+    """The platform, as configured or as this machine shows; with the content of its files, either way."""
     files = section.hyperpod.resource_config
     if section.kind == "auto":
         found = detect(
@@ -261,10 +261,12 @@ def _by_own_node(
 ) -> Provisioner:
     if marks is None or asking is None:
         how = 'provisioner.hyperpod.how = "label"' if kind == "hyperpod" else f"provisioner.kind = {kind}"
-        raise ConfigError((f"{how} writes the node's own Node: set [orchestrator] kind = kubernetes, or another way",))
+        raise ConfigError(
+            (f"{how} writes to the node's own Node: set [orchestrator] kind = kubernetes, or another kind",)
+        )
     return OwnNodeProvisioner(
         kind=kind,
-        subject=replace(subject, here=False),  # which instance this is, the Node says
+        subject=replace(subject, here=False),  # the Node names the instance
         asking=asking(kind),
         read=marks.marked,
         hint=KINDS[kind].hint,

@@ -1,8 +1,7 @@
 """The kinds of provisioners: one row each, by the names that ``[provisioner] kind`` has for them.
 
-What a kind is and how it is built stands in its row; who asks for it, on the node or from the controller, is
-``opening``'s business. A new kind is a row here, and its name in ``[provisioner] kind``. ``auto`` is no kind: it is
-found out which one a node is of.
+A row says what a kind is and how it is built; ``opening`` opens it on the node or for the controller. A new kind is a
+row here, and its name in ``[provisioner] kind``. ``auto`` is no kind: healthd finds out the kind of each node.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ from healthd.remediation.provisioners.subject import Subject
 
 
 class RepairChannel(Enum):
-    """How the owner of a machine is asked for a repair."""
+    """How healthd asks the owner of a machine for a repair."""
 
     COMMAND = "by a command of the machine itself"
-    SLURM = "by what scontrol writes on the node, which the platform acts upon"
+    SLURM = "by a state and reason that scontrol sets, which the platform acts upon"
     API = "by an API of AWS"
-    OWN_NODE = "by what a node of Kubernetes writes on its own Node"
+    OWN_NODE = "by a label or condition that a node of Kubernetes sets on its own Node"
     NODE_CLAIM = "by deleting the node's NodeClaim"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlatformInputs:
-    """What a provisioner of AWS is built from. ``made_by_us``, ``label``: see HyperPodProvisioner."""
+    """The inputs of a provisioner of AWS. ``made_by_us``, ``label``: see HyperPodProvisioner."""
 
     section: ProvisionerSection
     subject: Subject
@@ -58,12 +57,12 @@ class PlatformInputs:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProvisionerKind:
-    """One kind. ``title``: its name in sentences. ``channel``: how its owner is asked; ``by_how``: how instead, by
-    what ``[provisioner.hyperpod] how`` says.
+    """One kind. ``title``: its name in sentences. ``channel``: how its owner is asked; ``by_how``: the channel for each
+    value of ``[provisioner.hyperpod] how``.
 
-    ``build``: how it is put together where it is a platform of AWS; None where it is none. ``files``: what the files
-    that the platform leaves on a node tell, by the root and resource_config's path. ``drain_replaces``: any drain is a
-    replacement there. ``hint``: what an operator looks at where nothing comes of what a Node asked for.
+    ``build``: makes the provisioner of a platform of AWS; None for another kind. ``files``: detects the platform by its
+    files on a node, from the root and resource_config's path. ``drain_replaces``: any drain is a replacement there.
+    ``hint``: the operator's next step where a Node's request has no result.
     """
 
     title: str
@@ -76,11 +75,11 @@ class ProvisionerKind:
 
     @property
     def needs_slurm(self) -> bool:
-        """Whether no other cluster can have it."""
+        """Whether only Slurm clusters can have it."""
         return self.channel is RepairChannel.SLURM and not self.by_how
 
     def channel_of(self, section: ProvisionerSection) -> RepairChannel:
-        """How it is asked under this configuration."""
+        """How its owner is asked under this configuration."""
         return self.by_how.get(section.hyperpod.how, self.channel)
 
 
@@ -132,7 +131,7 @@ def _ec2(wanted: PlatformInputs) -> Provisioner:
 
 
 def _address(node: str, scontrol: Scontrol | None) -> Callable[[], str] | None:
-    """Where Slurm has the node, where Slurm runs it; else its name must say."""
+    """The node's address in Slurm, where Slurm runs it; else None: the node's name must contain it."""
     return None if scontrol is None else partial(_address_of, node, scontrol)
 
 
@@ -149,7 +148,7 @@ KINDS: Mapping[str, ProvisionerKind] = {
         by_how={"api": RepairChannel.API, "label": RepairChannel.OWN_NODE},
         build=_hyperpod,
         files=lambda root, resource_config: hyperpod(root / resource_config.lstrip("/")),
-        hint="is the cluster's NodeRecovery Automatic? See aws sagemaker describe-cluster",
+        hint="check that the cluster's NodeRecovery is Automatic (aws sagemaker describe-cluster)",
     ),
     "parallelcluster": ProvisionerKind(
         title="AWS ParallelCluster",
@@ -170,8 +169,8 @@ KINDS: Mapping[str, ProvisionerKind] = {
     "eks": ProvisionerKind(
         title="EKS",
         channel=RepairChannel.OWN_NODE,
-        hint="is node auto-repair on for this node group, and is it below its own limits?"
-        " See aws eks describe-nodegroup",
+        hint="check that node auto-repair is on for this node group, and below its own limits"
+        " (aws eks describe-nodegroup)",
     ),
 }
 PLATFORMS: Mapping[Platform, ProvisionerKind] = {platform: KINDS[platform] for platform in Platform}

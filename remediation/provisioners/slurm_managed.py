@@ -1,8 +1,8 @@
-"""AWS ParallelCluster and AWS PCS: whatever is drained or down there is replaced by whoever manages the nodes.
+"""AWS ParallelCluster and AWS PCS: their node manager replaces every node that is drained or down.
 
 So a drain is never a quarantine here: the slot's reservation alone fences the node, and the drain is the replacement.
-For the same cause a reboot returns with ``nextstate=RESUME``: DOWN, even for a moment after the boot, would be answered
-by another machine (aws-parallelcluster-node, slurm_resources.py, is_state_healthy: only REBOOT_REQUESTED and
+For the same cause a reboot returns with ``nextstate=RESUME``: the manager would replace a node that is DOWN even for a
+moment after the boot (aws-parallelcluster-node, slurm_resources.py, is_state_healthy: only REBOOT_REQUESTED and
 REBOOT_ISSUED are spared), and while our reservation is there no job can start on the node that came back. It must not
 reboot by EC2, which PCS takes for an unhealthy node (AWS PCS User Guide, 2026).
 """
@@ -38,10 +38,10 @@ _DYNAMIC = re.compile(r"[a-z0-9-]+-dy-[a-z0-9-]+-\d+")
 
 
 class SlurmManagedProvisioner:
-    """One compute node of ParallelCluster or PCS. ``manager``: who replaces nodes there, for sentences.
+    """One compute node of ParallelCluster or PCS. ``manager``: the name of the node manager in messages.
 
     ``tag``: key and value that all instances of this cluster have, so that another network's same address is not taken
-    for ours. ``fixed``: why nothing can be done for this node at all, such as a head node, or "".
+    for ours. ``fixed``: why no remedy is possible for this node, such as a head node, or "".
     """
 
     state_owner = StateOwner.PLATFORM
@@ -65,21 +65,22 @@ class SlurmManagedProvisioner:
         """Why this remedy cannot be carried out here, or ""."""
         if remedy is Remedy.REPLACE_NODE and self.kind == "parallelcluster" and _DYNAMIC.fullmatch(self._subject.node):
             why = "is a dynamic node: another machine comes only for a job, which our reservation keeps off"
-            return f"{self._subject.node} {why}; a person ends it: scontrol update, state=power_down_force"
+            command = f"scontrol update nodename={self._subject.node} state=power_down_force"
+            return f"{self._subject.node} {why}; end it yourself: {command}"
         return self._fixed or self._subject.why_not(remedy)
 
     def stands_down(self) -> str:
-        """Whether the manager is at this node already."""
+        """Why the manager acts on this node already, or ""."""
         try:
             node = self._node()
         except BackendError as error:
-            return f"it cannot be told whether {self._manager} acts on this node already: {error}"
+            return f"unknown whether {self._manager} acts on this node already: {error}"
         if node.flags.intersection(_POWER) or node.reason.startswith(_MANAGERS_TEXT):
             return f"{self._manager} acts on {self._subject.node} already: {_shown(node)}"
         return ""
 
     def machine(self) -> str:
-        """The instance at the address that Slurm has for the name; our own where EC2 may not be asked."""
+        """The instance at the node's address in Slurm; without rights at EC2, the node's own."""
         own = self._subject.instance_id if self._subject.here else ""
         try:
             return id_of(at_address(self._aws, self._node().address or self._subject.node, tag=self._tag, own=own))
@@ -89,13 +90,17 @@ class SlurmManagedProvisioner:
             raise
 
     def reboot(self) -> None:
-        """``scontrol reboot ASAP nextstate=RESUME``, behind our reservation only; one that is under way is not asked
-        for again."""
+        """``scontrol reboot ASAP nextstate=RESUME``, behind our reservation only; a reboot in progress is not requested
+        again."""
         node, fenced = self._last_look()
         if node.rebooting:
             return
         if node.flags & _GONE:
-            whose = "it is being replaced" if is_ours(node.reason) else "a reboot would wipe what another one set"
+            whose = (
+                "it is being replaced"
+                if is_ours(node.reason)
+                else "a reboot would wipe a state that healthd did not set"
+            )
             raise BackendRefused(f"no reboot of {self._subject.node}: {_shown(node)}: {whose}")
         if not fenced:
             wrong = "no reservation of healthd fences it, and jobs would start on it before it is verified"
@@ -103,36 +108,38 @@ class SlurmManagedProvisioner:
         self._scontrol("reboot", "ASAP", "nextstate=RESUME", f"reason={REBOOT_TEXT}", self._subject.node)
 
     def replace(self) -> None:
-        """Drain it, behind our reservation only: the drain is the end of the machine, and without our place in the
-        budget nobody counts it. A drain of ours that is there already is the same thing; another one's is not touched.
+        """Drain the node, behind our reservation only: the drain is the end of the machine, and without our slot the
+        budget does not count it. A drain of ours that is there already serves; another drain is not touched.
         """
         node, fenced = self._last_look()
         if node.flags & _GONE:
             if is_ours(node.reason):
                 return
-            raise BackendRefused(f"no drain of {self._subject.node}: it is held by somebody else: {_shown(node)}")
+            raise BackendRefused(
+                f"no drain of {self._subject.node}: a drain that is not healthd's is in place: {_shown(node)}"
+            )
         if not fenced:
-            wrong = "no reservation of healthd fences it, and it would be replaced without a place in the budget"
+            wrong = "no reservation of healthd fences it, and it would be replaced without a slot in the budget"
             raise BackendRefused(f"no drain of {self._subject.node}: {wrong}")
         self._scontrol("update", f"nodename={self._subject.node}", "state=drain", f"reason={REPLACE_TEXT}")
 
     def repeats_after_s(self, remedy: Remedy) -> float | None:
-        """At once: slurmctld shows a reboot and a drain that it has taken, and either act looks first."""
+        """At once: slurmctld shows a reboot and a drain that it has accepted, and either act reads the state first."""
         return 0.0
 
     def take_back(self, *, carried_out: bool) -> bool:
-        """The drain is the request, and undone by the engine."""
+        """The drain is the request, and the engine undoes it."""
         return False
 
     def progress(self) -> str:
-        """Slurm's state of the node; no capacity shows in the reason."""
+        """Slurm's state of the node; its reason shows a lack of capacity."""
         node = self._node()
         if node.reason.startswith(_NO_CAPACITY):
             return f"{self._manager} has no capacity yet: {node.reason}"
         return f"Slurm shows {_shown(node)}"
 
     def dry_run(self, remedy: Remedy) -> str:
-        """What would be asked. Slurm has no dry run."""
+        """The command that would be run. Slurm has no dry run."""
         name = self._subject.node
         command = {
             Remedy.REBOOT_NODE: f'scontrol reboot ASAP nextstate=RESUME reason="{REBOOT_TEXT}" {name}',

@@ -1,4 +1,4 @@
-"""One node as Slurm shows it to whoever provides its machine: flags, reason, address, features. Text only.
+"""One node as Slurm shows it, for provisioners: flags, reason, address, features. Text only.
 
 ``scontrol -o show node`` of Slurm 22.05.8; tests/integration/aws repeats it with a real slurmctld.
 """
@@ -15,8 +15,8 @@ from healthd.remediation.decide.remediation import is_our_text
 from healthd.remediation.orchestrators.slurm.reasons import as_written
 
 ACTION_REBOOT, ACTION_REPLACE = "Action:Reboot", "Action:Replace"
-"""The reasons that HyperPod acts upon, to the letter; with anything else in the reason it does nothing (SageMaker AI
-Developer Guide, "Replace a faulty instance", 2026)."""
+"""The reasons that HyperPod acts upon, to the letter; it ignores any other reason (SageMaker AI Developer Guide,
+"Replace a faulty instance", 2026)."""
 
 REPLACE_TEXT, REBOOT_TEXT = "healthd: to be replaced", "healthd: to be rebooted"
 """The reasons of a drain that is a replacement, and of a reboot that Slurm carries out."""
@@ -25,8 +25,8 @@ OUR_TEXTS = frozenset({ACTION_REBOOT, ACTION_REPLACE, REPLACE_TEXT, REBOOT_TEXT}
 """Every reason that a provisioner may leave on a node which the engine holds."""
 
 MANAGERS_TEXTS = frozenset({"Static node maintenance: unhealthy node is being replaced"})
-"""The reason that clustermgtd sets in the place of ours while it carries the replacement out, and that the new machine
-starts under (aws-parallelcluster-node, clustermgtd.py, _handle_unhealthy_static_nodes)."""
+"""The reason that clustermgtd sets instead of ours while it carries out the replacement, and under which the new
+machine starts (aws-parallelcluster-node, clustermgtd.py, _handle_unhealthy_static_nodes)."""
 
 _HELD = ("DRAIN", "DOWN", "FAIL", "REBOOT", "POWER", "INVALID")
 _RECORD = re.compile(r"NodeName=(\S+) .*? State=(\S+)")
@@ -35,7 +35,7 @@ _REASON = re.compile(r" Reason=(.*?) \[[^\[\]@\s]+@[^\]\s]+\]")
 
 
 class Scontrol(Protocol):
-    """scontrol, with a deadline. Raises BackendRefused (said no) or BackendUnknown; returns what it printed."""
+    """scontrol, with a deadline. Raises BackendRefused or BackendUnknown; returns its output."""
 
     def __call__(self, *args: str) -> str:
         """Run it with these arguments."""
@@ -46,7 +46,7 @@ class SlurmNode:
     """``flags``: the state's words, upper case. ``reason``: without Slurm's own additions behind it; "" on a node
     that is in service, which shows its last one in Slurm 24.11.
 
-    ``booted``: when the node last booted, as it told slurmctld itself; None where that is not known.
+    ``booted``: when the node last booted, as it reported to slurmctld; None where that is not known.
     """
 
     flags: frozenset[str]
@@ -57,7 +57,7 @@ class SlurmNode:
 
     @property
     def rebooting(self) -> bool:
-        """A reboot was asked for or is on its way."""
+        """Whether a reboot was requested or is in progress."""
         return any(flag.startswith("REBOOT") for flag in self.flags)
 
     @property
@@ -74,7 +74,7 @@ def read_node(scontrol: Scontrol, node: str) -> SlurmNode:
         raise BackendUnknown(f"scontrol show node {node}: expected its record, got {answer[:200]!r}")
     fields = answer.partition(" Reason=")[0]
     reason = _REASON.search(answer)
-    booted = _field(fields, "BootTime")  # with SLURM_TIME_FORMAT=%s; None where slurmctld has not heard of it
+    booted = _field(fields, "BootTime")  # with SLURM_TIME_FORMAT=%s; None where slurmctld has no report of it
     flags = frozenset(word.rstrip("*~#!%$@^-").upper() for word in record[2].split("+"))
     is_held = any(flag.startswith(_HELD) for flag in flags)
     return SlurmNode(

@@ -1,8 +1,8 @@
-"""Whether a stopped instance could be started again, and its place be kept meanwhile. Pure.
+"""Whether a stopped instance could be started again, and its capacity be kept meanwhile. Pure.
 
 Amazon EC2 User Guide, "Stop and start", "Capacity Reservations", "Capacity Blocks for ML" (2026): a Capacity Block
-gives a freed place back after minutes of cleaning and is never relaunched into near its end; the freed place of an open
-reservation may be taken by any matching launch of the account; Spot and Dedicated Hosts have rules of their own.
+returns freed capacity after minutes of cleaning, and no launch into it succeeds near its end; any matching launch of
+the account may take freed capacity of an open reservation; Spot and Dedicated Hosts have rules of their own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from healthd.remediation.provisioners.instances import managed_by, tags_of
 
 NEAR_END = timedelta(hours=2)
-"""How long a reservation must last yet. A move takes minutes; what is left after it must be worth the move."""
+"""How long a reservation must still last. A move takes minutes; the rest of the reservation must be worth the move."""
 
 _GROUP = "aws:autoscaling:groupName"
 
@@ -24,7 +24,7 @@ def why_not_stop(
 ) -> str:
     """Why the instance must not be stopped to be started elsewhere, or "". ``at_any_risk``: capacity may be lost."""
     return _of_its_kind(instance) or (
-        ("" if at_any_risk else "it has no capacity reservation, and its place could be lost")
+        ("" if at_any_risk else "it has no capacity reservation, and its capacity could be lost")
         if reservation is None
         else _of_its_reservation(reservation, at_any_risk, now)
     )
@@ -32,9 +32,9 @@ def why_not_stop(
 
 def _of_its_kind(instance: Mapping[str, Any]) -> str:
     if manager := managed_by(instance):
-        return f"it is managed by {manager}"
+        return f"{manager} manages it"
     if lifecycle := instance.get("InstanceLifecycle"):
-        return f"its lifecycle is {lifecycle}, and only an On-Demand instance can be started again at will"
+        return f"its lifecycle is {lifecycle}, and only an On-Demand instance can always be started again"
     if group := tags_of(instance).get(_GROUP):
         return f"the Auto Scaling group {group} would take it for broken: set [provisioner] kind = autoscaling"
     if instance.get("RootDeviceType", "ebs") != "ebs":
@@ -47,7 +47,7 @@ def _of_its_kind(instance: Mapping[str, Any]) -> str:
 def _of_its_reservation(reservation: Mapping[str, Any], at_any_risk: bool, now: datetime) -> str:
     name, state = reservation["CapacityReservationId"], reservation.get("State")
     if reservation.get("ReservationType") == "capacity-block":
-        return f"{name} is a Capacity Block, which gives a freed place back late: a person must"
+        return f"{name} is a Capacity Block, which returns freed capacity late: stop and start the instance yourself"
     if state != "active":
         return f"its reservation {name} is {state}"
     end = reservation.get("EndDate")
@@ -55,5 +55,5 @@ def _of_its_reservation(reservation: Mapping[str, Any], at_any_risk: bool, now: 
         return f"its reservation {name} ends at {end}, within {NEAR_END.total_seconds() / 3600:g} hours"
     is_open = reservation.get("InstanceMatchCriteria") == "open"
     if is_open and not reservation.get("AvailableInstanceCount") and not at_any_risk:
-        return f"its reservation {name} is open and full: any launch of the account could take the freed place"
+        return f"its reservation {name} is open and full: any launch of the account could take its capacity"
     return ""

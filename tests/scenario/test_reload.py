@@ -173,7 +173,7 @@ def test_a_rule_for_no_code_is_wrong_on_any_machine(node: RunningNode) -> None:
     node.wait(lambda: "going on with the one before" in node.log.read_text(), 15, "it refuses")
     for verb in (("run",), ("config", "validate")):
         done = node.healthd(*verb, "--config", str(node.config))
-        assert (done.returncode, "no check finds such a code" in done.stderr) == (EXIT_CONFIG, True), done.stderr
+        assert (done.returncode, "no check has such a code" in done.stderr) == (EXIT_CONFIG, True), done.stderr
 
 
 def test_validate_here_warns_of_a_group(node: RunningNode) -> None:

@@ -67,7 +67,7 @@ def test_a_mark_that_is_not_ours_is_not_turned_into_a_request(there: HandoffReco
     """An admin's comment, another machine's mark, another act: refused, and left as it is."""
     comment = Comment(there)
     before = comment.text
-    with pytest.raises(BackendRefused, match="no request could be left"):
+    with pytest.raises(BackendRefused, match="no request written"):
         asking(comment).replace()
     assert comment.text == before
 
@@ -98,10 +98,10 @@ def progress(mark: HandoffRecord | None, *, after_s: float = 1.0) -> str:
 def test_what_the_controller_answers_is_told() -> None:
     """Nothing yet; taken, with what the platform says; refused; waiting for what a person must see to."""
     answered = replace(ASKED, answered=NOW)
-    assert progress(ASKED) == "the controller has not taken it yet"
-    assert progress(replace(answered, answer=RequestAnswer.TAKEN)) == "the controller has taken it"
+    assert progress(ASKED) == "the controller has not taken the request yet"
+    assert progress(replace(answered, answer=RequestAnswer.TAKEN)) == "the controller has taken the request"
     said = progress(replace(answered, answer=RequestAnswer.TAKEN, said="HyperPod: i-1 ShuttingDown"))
-    assert said == "the controller has taken it: HyperPod: i-1 ShuttingDown"
+    assert said == "the controller has taken the request: HyperPod: i-1 ShuttingDown"
     with pytest.raises(BackendRefused, match="healthd controller: no such instance"):
         progress(replace(answered, answer=RequestAnswer.REFUSED, said="no such instance"))
     with pytest.raises(BackendBusy, match="healthd controller waits: in observe mode"):
@@ -110,19 +110,19 @@ def test_what_the_controller_answers_is_told() -> None:
 
 def test_a_request_that_nobody_takes_pages() -> None:
     """With what to look at."""
-    with pytest.raises(BackendBusy, match="more than 3 minutes: does `healthd controller` run"):
+    with pytest.raises(BackendBusy, match="more than 3 minutes: check that `healthd controller` runs"):
         progress(ASKED, after_s=UNTAKEN_S + 1)
 
 
 def test_a_request_that_was_never_left_can_be_made_again() -> None:
     """Killed between its mark and its request: not made, after a moment in which a slow update may still come. A mark
     that is gone tells nothing."""
-    with pytest.raises(BackendUnknown, match="not to be seen in the node's mark yet"):
+    with pytest.raises(BackendUnknown, match="not in the node's handoff record yet"):
         progress(LEFT)
-    with pytest.raises(BackendRefused, match="never left"):
+    with pytest.raises(BackendRefused, match="never written"):
         progress(LEFT, after_s=UNASKED_S + 1)
     for gone in (None, replace(ASKED, machine="i-2")):
-        with pytest.raises(BackendUnknown, match="not to be seen"):
+        with pytest.raises(BackendUnknown, match="not in the node's handoff record"):
             progress(gone, after_s=9_999)
 
 
@@ -162,7 +162,7 @@ def test_a_controller_that_had_begun_it_starts_the_wait_anew() -> None:
     clock.advance(UNASKED_S)
     comment.text = replace(ASKED, withdrawn=ASKED.remedy, answer=RequestAnswer.TAKEN, answered=NOW).text
     assert not asked.take_back(carried_out=False)
-    assert asked.progress() == "the controller has taken it"
+    assert asked.progress() == "the controller has taken the request"
     comment.text = withdrawing(ASKED).text
     assert not asked.take_back(carried_out=False)
 

@@ -110,7 +110,7 @@ def test_no_answer_is_no_evidence(tmp_path: Path) -> None:
 
     shown = detect(root=str(tmp_path), metadata=hangs, on_ec2=True, group_of=fails)
     assert shown.platform is Platform.EC2
-    assert "could not be asked: throttled" in shown.why
+    assert "unknown whether it is in an Auto Scaling group: throttled" in shown.why
     assert found(tmp_path, on_ec2=False).platform is None
 
 
@@ -201,7 +201,9 @@ def test_a_nodes_own_provisioner_is_what_its_configuration_says(tmp_path: Path) 
 def test_a_machine_of_nobodys_says_so(tmp_path: Path) -> None:
     """``auto`` where nothing shows a platform is a mistake in the configuration, with what to do."""
     config = configured(tmp_path, ProvisionerSection(kind="auto"), vendor="QEMU")
-    with pytest.raises(ConfigError, match="this machine is no EC2 instance.*name the platform, or set none or local"):
+    with pytest.raises(
+        ConfigError, match="no sign that this machine is an EC2 instance.*name the platform, or set none or local"
+    ):
         open_provisioner(config, machine_of(config), None, root=str(tmp_path))
 
 

@@ -64,16 +64,16 @@ def karpenter(claims: Claims | None, *, machine: str = MACHINE, instance_type: s
 def test_karpenter_replaces_and_does_not_reboot() -> None:
     """Nor replaces what is a part of an UltraServer."""
     assert not karpenter(Claims()).why_not(Remedy.REPLACE_NODE)
-    assert "reboots nothing" in karpenter(Claims()).why_not(Remedy.REBOOT_NODE)
+    assert "cannot reboot a node" in karpenter(Claims()).why_not(Remedy.REBOOT_NODE)
     assert "UltraServer" in karpenter(Claims(), instance_type="p6e-gb200.36xlarge").why_not(Remedy.REPLACE_NODE)
-    with pytest.raises(BackendRefused, match="reboots nothing"):
+    with pytest.raises(BackendRefused, match="cannot reboot a node"):
         karpenter(Claims()).reboot()
 
 
 def test_where_no_node_claim_could_be_read_nothing_was_asked_for() -> None:
     """Else it would be waited for, and called lost."""
     claims = Claims(silent=True)
-    with pytest.raises(BackendBusy, match="nothing was asked for yet"):
+    with pytest.raises(BackendBusy, match="no request was sent yet"):
         karpenter(claims).replace()
     assert claims.deleted == []
 
@@ -88,7 +88,7 @@ def test_the_node_claim_of_this_machine_is_deleted_and_no_other() -> None:
         karpenter(claims, machine="i-9").replace()
     with pytest.raises(BackendRefused, match="may not delete"):
         karpenter(None).replace()
-    with pytest.raises(BackendRefused, match="reboots nothing"):
+    with pytest.raises(BackendRefused, match="cannot reboot a node"):
         karpenter(claims).dry_run(Remedy.REBOOT_NODE)
     assert claims.deleted == ["p5-a"]
 
@@ -100,7 +100,7 @@ def test_what_is_on_its_way_out_is_left_to_karpenter() -> None:
     assert going.progress() == "Karpenter ends NodeClaim p5-a"
     assert karpenter(Claims()).stands_down() == ""
     assert karpenter(Claims()).progress() == "NodeClaim p5-a is there"
-    assert "any more" in karpenter(Claims(one=None)).progress()
+    assert "is gone" in karpenter(Claims(one=None)).progress()
 
 
 def test_a_request_that_nobody_got_is_found_out() -> None:
@@ -124,9 +124,9 @@ def test_a_request_that_nobody_got_is_found_out() -> None:
 def test_a_machine_without_a_node_claim_is_refused_and_one_that_cannot_be_read_waits() -> None:
     """The first is said before anything is asked for; the second for as long as it lasts."""
     assert "has no NodeClaim of i-9" in karpenter(Claims(), machine="i-9").why_not(Remedy.REPLACE_NODE)
-    assert "cannot be told whether Karpenter" in karpenter(Claims(), machine="i-9").stands_down()
+    assert "unknown whether Karpenter" in karpenter(Claims(), machine="i-9").stands_down()
     denied = karpenter(Claims(denied=True))
-    assert "cannot be told whether Karpenter ends this machine already: forbidden" in denied.stands_down()
+    assert "unknown whether Karpenter ends this machine already: forbidden" in denied.stands_down()
     with pytest.raises(BackendRefused, match="forbidden"):
         denied.why_not(Remedy.REPLACE_NODE)
     assert not karpenter(None).why_not(Remedy.REPLACE_NODE)
@@ -174,7 +174,7 @@ def test_karpenter_is_kubernetess_and_the_controllers(tmp_path: Path) -> None:
     """On Slurm it is a mistake, and so it is from a node itself; a node that asks the controller may ask for a
     replacement."""
     own = ProvisionerSection(kind="karpenter")
-    with pytest.raises(ConfigError, match="karpenter is Kubernetes's"):
+    with pytest.raises(ConfigError, match="karpenter needs Kubernetes"):
         found_by_controller(own, lambda _: None, root=str(tmp_path))
     machine = open_machine(Config(), lambda: KernelLogState(source="none", alive=True))
     marks = FakeOrchestrator(FakeCluster("n1", clock=lambda: 0.0), "n1")

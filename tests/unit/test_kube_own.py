@@ -140,13 +140,13 @@ def test_who_speaks_for_the_node_is_named_and_not_talked_over() -> None:
     """And a Node that cannot be read stands down as well."""
     node = OneNode(**{HYPERPOD_LABEL: "UnschedulablePendingReboot"})
     provisioner = of(node, "hyperpod")
-    assert provisioner.stands_down().startswith("HyperPod is not asked: HyperPod acts on the node already")
+    assert provisioner.stands_down().startswith("healthd does not ask HyperPod: HyperPod acts on the node already")
     with pytest.raises(BackendRefused, match="acts on the node already"):
         provisioner.replace()
     with pytest.raises(BackendRefused, match="acts on the node already"):
         provisioner.dry_run(Remedy.REPLACE_NODE)
     node.is_gone = True
-    assert "it cannot be told who else speaks for the node" in provisioner.stands_down()
+    assert "unknown whether another agent asks HyperPod for this node" in provisioner.stands_down()
 
 
 def test_what_no_platform_does_is_not_asked() -> None:
@@ -182,10 +182,10 @@ def test_a_request_of_which_nothing_comes_is_a_persons_business() -> None:
     assert of(node, "hyperpod", mark=mark).progress() == shown
     assert of(node, "hyperpod").progress() == shown
     late = NOW + timedelta(seconds=UNHEARD_S + 1)
-    with pytest.raises(BackendBusy, match="nothing came of it for 45 minutes: look there"):
+    with pytest.raises(BackendBusy, match="no result for 45 minutes: look there"):
         of(node, "hyperpod", mark=mark, now=late).progress()
     node.data["metadata"]["labels"][HYPERPOD_LABEL] = "Schedulable"
-    assert "not what healthd asked for: HyperPod or a person has moved on" in of(node, "hyperpod", mark=mark).progress()
+    assert "not healthd's request: HyperPod or an operator has changed it" in of(node, "hyperpod", mark=mark).progress()
 
 
 def test_a_node_that_is_gone_is_unknown_and_no_failure() -> None:
@@ -254,7 +254,7 @@ def test_on_any_other_cluster_it_is_a_mistake(tmp_path: Path) -> None:
     marks = FakeOrchestrator(FakeCluster("n1", clock=lambda: 0.0), "n1")
     node = hyperpod_node()
     for section, words in (
-        (ProvisionerSection(kind="eks"), "provisioner.kind = eks writes the node's own Node"),
+        (ProvisionerSection(kind="eks"), "provisioner.kind = eks writes to the node's own Node"),
         (ProvisionerSection(kind="hyperpod", hyperpod=HyperpodSection(how="label")), 'how = "label" writes'),
     ):
         config = Config(provisioner=section)
@@ -262,7 +262,7 @@ def test_on_any_other_cluster_it_is_a_mistake(tmp_path: Path) -> None:
             open_provisioner(config, machine, None, marks=marks)
         made = open_provisioner(config, machine, None, marks=marks, asking=lambda kind: KubeAsking(node, kind))
         assert (made.kind, made.delegates, made.machine()) == (section.kind, False, MACHINE)
-    with pytest.raises(ConfigError, match="eks is Kubernetes's"):
+    with pytest.raises(ConfigError, match="eks needs Kubernetes"):
         found_by_controller(ProvisionerSection(kind="eks"), lambda _: None, root=str(tmp_path))
 
 

@@ -35,7 +35,7 @@ def test_the_hold_outlives_the_process_that_wrote_it(tmp_path: Path) -> None:
 def test_another_holds_text_is_never_overwritten(tmp_path: Path) -> None:
     """Over somebody else's hold quarantine is refused, and their text stays."""
     (tmp_path / HOLD_FILE).write_text(json.dumps({"text": "ticket 4711", "user": "admin", "stamp": 5}))
-    with pytest.raises(BackendRefused, match="me is held already, by admin: ticket 4711"):
+    with pytest.raises(BackendRefused, match="me is already held by admin: ticket 4711"):
         _of(tmp_path).quarantine(REASON)
     assert _of(tmp_path).view().hold == Hold(text="ticket 4711", user="admin", stamp=5)
 

@@ -42,5 +42,5 @@ def test_a_command_that_is_not_there_or_not_configured_is_a_refusal() -> None:
 
 def test_a_command_that_does_not_end_is_unknown() -> None:
     """It may have started the reboot before it hung."""
-    with pytest.raises(BackendUnknown, match="may reboot or not"):
+    with pytest.raises(BackendUnknown, match="unknown whether the machine reboots"):
         LocalProvisioner(reboot_command=("sleep", "60"), timeout_s=0.2).reboot()

@@ -124,5 +124,5 @@ def test_a_platform_without_time_for_an_act_is_left_alone_for_a_while(clock: Fak
 
 def test_a_look_without_an_answer_before_an_act_leaves_nothing_applied() -> None:
     """It can be asked again at once, and nobody waits for what was never asked for."""
-    with pytest.raises(BackendBusy, match="no answer; nothing was asked for yet"), before_acting():
+    with pytest.raises(BackendBusy, match="no answer; no request was sent yet"), before_acting():
         raise BackendUnknown("no answer")

@@ -174,8 +174,8 @@ def test_the_limits_are_the_settings() -> None:
         (GOOD + 'mode = "observ"\n', 'did you mean "observe"?'),
         (GOOD.replace("ticket 7", " "), "p.toml:4: rule[0].source"),
         (GOOD.replace('source = "ticket 7"\n', ""), "p.toml:1: rule[0].source: must be given; add it"),
-        (GOOD + GOOD, "p.toml: rule: two have the name 'ours'; rename one"),
-        (GOOD.replace("xid.79", "remap.pendin"), 'p.toml:5: rule[0].codes = "gpu.remap.pendin": no check finds such'),
+        (GOOD + GOOD, "p.toml: rule: two rules have the name 'ours'; rename one"),
+        (GOOD.replace("xid.79", "remap.pendin"), 'p.toml:5: rule[0].codes = "gpu.remap.pendin": no check has such'),
         (GOOD.replace("gpu.xid.79", "zzz"), "`healthd checks` lists every code"),
         (GOOD + 'together_with = ["gpu.remap.pendin"]\n', "p.toml:6: rule[0].together_with"),
         ("[[rule]\n", "not TOML"),
@@ -208,7 +208,7 @@ def test_a_misspelt_code_is_marked_on_its_line() -> None:
     section = PolicySection(rule=(PolicyRule(name="ours", codes=("gpu.remap.fail",), reason="x", source="y"),))
     text = GOOD.replace("[[rule]]", "[[policy.rule]]")
     (problem,) = code_problems(section, "c.toml", text)
-    assert str(problem).startswith('c.toml:5: policy.rule[0].codes = "gpu.remap.fail": no check finds such a code')
+    assert str(problem).startswith('c.toml:5: policy.rule[0].codes = "gpu.remap.fail": no check has such a code')
 
 
 @pytest.mark.parametrize("glob", ["gpu.xid.79", "gpu.xid.14?", "gpu.*", "*", "gpu.xid.*", "site.hung_task"])

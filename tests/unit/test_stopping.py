@@ -23,7 +23,7 @@ def test_a_place_that_is_kept_is_left_and_taken_again() -> None:
     """A targeted reservation keeps it, full or not; without one only at any risk."""
     assert why_not_stop(PLAIN, KEPT, False, NOW) == ""
     assert why_not_stop(PLAIN, None, True, NOW) == ""
-    assert "its place could be lost" in why_not_stop(PLAIN, None, False, NOW)
+    assert "its capacity could be lost" in why_not_stop(PLAIN, None, False, NOW)
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_a_place_that_is_kept_is_left_and_taken_again() -> None:
         ({"InstanceLifecycle": "spot"}, "its lifecycle is spot"),
         ({"RootDeviceType": "instance-store"}, "it can be terminated only"),
         ({"Placement": {"Tenancy": "host"}}, "would start on the same one"),
-        ({"Operator": {"Managed": True, "Principal": "eks.amazonaws.com"}}, "managed by eks.amazonaws.com"),
+        ({"Operator": {"Managed": True, "Principal": "eks.amazonaws.com"}}, "eks.amazonaws.com manages it"),
         ({"Tags": [{"Key": "aws:autoscaling:groupName", "Value": "g"}]}, "set [provisioner] kind = autoscaling"),
     ],
 )
@@ -47,9 +47,9 @@ def test_some_instances_are_never_stopped(more: dict[str, Any], why: str) -> Non
     [
         ({"State": "expired"}, "its reservation cr-1 is expired"),
         ({"State": "not to be found"}, "is not to be found"),
-        ({"ReservationType": "capacity-block"}, "a Capacity Block, which gives a freed place back late"),
+        ({"ReservationType": "capacity-block"}, "a Capacity Block, which returns freed capacity late"),
         ({"EndDate": "2026-11-21 13:30:00+00:00"}, "within 2 hours"),
-        ({"InstanceMatchCriteria": "open"}, "any launch of the account could take the freed place"),
+        ({"InstanceMatchCriteria": "open"}, "any launch of the account could take its capacity"),
     ],
 )
 def test_some_reservations_keep_no_place(more: dict[str, Any], why: str) -> None:

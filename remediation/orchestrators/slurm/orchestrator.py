@@ -1,8 +1,8 @@
-"""Slurm, through its own clients: what slurmctld says of this node and of the fleet, drain, and undrain.
+"""Slurm, through its own clients: slurmctld's view of this node and of the fleet, drain, and undrain.
 
 Every call is one client process with a deadline of ours (the clients' own waits are 9 s, 59 s and for ever). It must
-not decide anything, must not read one node by downloading all of them, and must not take silence for an answer: what
-is not plainly refused is *unknown*, because an update that timed out is applied when slurmctld wakes up.
+not decide anything, must not read one node by downloading all of them, and must not take silence for an answer: an
+update that is not plainly refused is *unknown*, because slurmctld applies an update that timed out when it wakes up.
 
 Texts and behaviour: Slurm 22.05.8 with a real slurmctld; tests/integration/slurm repeats each observation.
 """
@@ -39,8 +39,8 @@ SINFO_FIELDS = "NodeList:|,StateComplete:|,CPUsState:|,User:|,Timestamp:|,Featur
 # None of the three may hold a blank: a name that useradd takes, and node names, have none.
 JOB_FIELDS = "%i %u %N"
 
-# What keeps new jobs off a node for good. Not here: NOT_RESPONDING alone (2 to 3 s after every undrain), UNKNOWN (not
-# registered yet after a restart of slurmctld), RESERVED.
+# The states that keep new jobs off a node for good. Not here: NOT_RESPONDING alone (2 to 3 s after every undrain),
+# UNKNOWN (not registered yet after a restart of slurmctld), RESERVED.
 _OUT = re.compile(r"DRAIN(ED|ING)?|DOWN|FAIL(ING)?|REBOOT\w*|INVALID_REG")
 # A node in no partition has no Partitions=, and a comment or a reason may say the word as well.
 _PARTITIONS = re.compile(r" MCS_label=\S*\s+(?:Partitions=(\S+))?")
@@ -51,31 +51,31 @@ _OUR_REASON = re.compile(r"(healthd: .*?) \[[^\[\]@\s]+@(\d{1,11})\](?: |$)")  #
 # A killed slurmctld can leave MAINTENANCE on a node for good, without RESERVED and a reservation; jobs run there.
 _IN_MAINTENANCE = frozenset({"MAINTENANCE", "RESERVED"})
 
-# What scontrol prints when slurmctld, or scontrol itself, has said no before anything was changed.
+# scontrol's texts when slurmctld, or scontrol itself, has refused before anything was changed; and the next step.
 # "Invalid node state specified" is not among them: right after a restart of slurmctld, when the node has not
 # registered yet, state=undrain and state=resume print it, exit with 1, and the drain is gone all the same.
 _REFUSALS = {
     "Invalid node name specified": "slurmctld has no node of this name: check [node] name",
-    "Invalid user id": "only root, SlurmUser or AdminLevel=Administrator may: check as whom healthd runs",
+    "Invalid user id": "healthd's user lacks the right: run as root, SlurmUser or with AdminLevel=Administrator",
     "RebootProgram isn't defined": "set RebootProgram in slurm.conf",
-    "Permission denied": "only root, SlurmUser or AdminLevel=Administrator may: check as whom healthd runs",
-    "You must specify a reason": "the reason was empty",
+    "Permission denied": "healthd's user lacks the right: run as root, SlurmUser or with AdminLevel=Administrator",
+    "You must specify a reason": "the reason is empty",
     "No valid entity in update command": "this Slurm has no such update (SuspendExcNodes+= came with 23.02)",
-    "Invalid input": "this Slurm does not know the word: please report it with the version of Slurm",
-    "Requested nodes are busy": "another reservation has the node and does not share it: scontrol show reservation",
+    "Invalid input": "this version of Slurm does not know a keyword: please report it, with the version",
+    "Requested nodes are busy": "another reservation holds the node alone: see scontrol show reservation",
 }
 
 _NODE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _CONF_FILES = ("etc/slurm/slurm.conf", "opt/slurm/etc/slurm.conf", "run/slurm/conf/slurm.conf")
 _FOREIGN_SETTINGS = ("SINFO_", "SQUEUE_", "SCONTROL_", "SLURM_CLUSTERS")
 MARK = "healthd "
-"""How a comment of ours begins."""
+"""The beginning of healthd's comments."""
 
 _LEVEL_LIMIT_BYTES = 256 * 1024 * 1024  # scontrol -o show nodes writes 540 bytes per node
 
 
 class RunSlurm(Protocol):
-    """How commands are run: run_command, or a test's wrapper of it."""
+    """The runner of commands: run_command, or a test's wrapper of it."""
 
     def __call__(
         self, argv: list[str], *, timeout_s: float, env: Mapping[str, str], limit_bytes: int = ...
@@ -104,7 +104,7 @@ class SlurmOrchestrator:
 
     @classmethod
     def of(cls, config: Config, node: str, *, run: RunSlurm = run_command) -> SlurmOrchestrator:
-        """That of one node, as a configuration has Slurm."""
+        """The orchestrator of one node, by the Slurm section of a configuration."""
         slurm = config.orchestrator.slurm
         return cls(node=node, bin_dir=slurm.bin_dir, conf=slurm.conf, timeout_s=slurm.timeout_s, run=run)
 
@@ -136,7 +136,7 @@ class SlurmOrchestrator:
         return parse_level("", answer)
 
     def partitions(self) -> tuple[str, ...]:
-        """The partitions that this node is in. Raises BackendUnknown if it could not be read, or is no node."""
+        """The partitions of this node. Raises BackendUnknown if the answer could not be read, or names no node."""
         return parse_partitions(self._read("scontrol", "-o", "show", "node", self._node))
 
     def quarantine(self, text: str) -> None:
@@ -168,7 +168,7 @@ class SlurmOrchestrator:
             raise update_error(f"claim of slot {name} for {self._node}", result.stderr + result.stdout)
 
     def fence(self) -> None:
-        """Nothing: the reservation is the slot and the fence in one."""
+        """Do nothing: the reservation is the slot and the fence in one."""
 
     def keep_awake(self, *, on: bool) -> None:
         """Add the node to SuspendExcNodes, or remove it (Slurm 23.02 and newer; a name that is there, or is not, is no
@@ -185,19 +185,21 @@ class SlurmOrchestrator:
         if not there:
             return
         if there[0].node != self._node:
-            raise BackendRefused(f"slot {name} not deleted: it is not held by {self._node} but by {there[0].node}")
+            raise BackendRefused(f"slot {name} not deleted: {there[0].node} holds it, not {self._node}")
         result = self._call("scontrol", "delete", "reservation", name)
         if result.code and GONE not in result.stderr + result.stdout:
             raise update_error(f"deletion of slot {name}", result.stderr + result.stdout)
 
     def mark(self, text: str) -> None:
-        """Set the node's comment, which every undrain leaves alone. An administrator's comment is not written over."""
+        """Set the node's comment, which every undrain leaves alone. An administrator's comment is not overwritten."""
         if text and (not text.startswith(MARK) or not text.isprintable() or "|" in text or text.strip(' "') != text):
             expected = f"one line without '|' that begins with {MARK!r} and ends with neither space nor double quote"
             raise BackendRefused(f"comment of {self._node} not set: the text is {text!r}, expected {expected}")
         there = self._comment()
         if there and not there.startswith(MARK):
-            raise BackendRefused(f"comment of {self._node} not set: it has one already, {there!r}, that is not ours")
+            raise BackendRefused(
+                f"comment of {self._node} not set: the node already has a comment that is not healthd's: {there!r}"
+            )
         self._update(f"comment={text}")
 
     def marked(self) -> str:
@@ -210,7 +212,7 @@ class SlurmOrchestrator:
         return "" if there in ("(null)", "N/A") else there
 
     def scontrol(self, *args: str) -> str:
-        """Any other scontrol, for whoever repairs nodes through Slurm. Raises BackendRefused or BackendUnknown."""
+        """Any other scontrol, for provisioners that work through Slurm. Raises BackendRefused or BackendUnknown."""
         result = self._call("scontrol", *args)
         if result.code:
             raise update_error(f"scontrol {' '.join(args)}", result.stderr + result.stdout)
@@ -228,8 +230,8 @@ class SlurmOrchestrator:
             raise update_error(f"scontrol update {self._node} {' '.join(settings)}", result.stderr + result.stdout)
 
     def _as_signed(self, view: NodeView, config: str = "") -> NodeView:
-        """The view, in which a text of Slurm's own is Slurm's only if root or SlurmUser set it: else a person wrote it.
-        ``config`` is read where it has to be and was not."""
+        """The view, in which a text of Slurm's own is Slurm's only if root or SlurmUser set it: another user's text is
+        an operator's. ``config`` is read here where it is needed and empty."""
         hold = view.hold
         if hold is None or not hold.automatic or hold.user == _ROOT:
             return view
@@ -249,15 +251,15 @@ class SlurmOrchestrator:
         try:
             return self._run(argv, timeout_s=self._timeout_s, env=self._env, limit_bytes=limit_bytes)
         except SourceMissing as error:
-            raise BackendUnknown(f"Slurm could not be asked: {error}") from error
+            raise BackendUnknown(f"Slurm's client could not be run: {error}") from error
         except SourceError as error:
             raise BackendUnknown(f"Slurm did not answer: {error}") from error
 
 
 def client_environment(environ: Mapping[str, str], conf: str = "") -> dict[str, str]:
-    """``environ`` for Slurm's clients: theirs to find the cluster, ours to fix the output.
+    """``environ`` for Slurm's clients: it keeps the variables that find the cluster, and fixes the output.
 
-    Variables that change what clients print or whom they ask are left out. Times come as seconds since the epoch,
+    Variables that change the clients' output or their controller are removed. Times come as seconds since the epoch,
     because the default is the client's local time.
     """
     kept = {name: value for name, value in environ.items() if not name.startswith(_FOREIGN_SETTINGS)}
@@ -265,8 +267,8 @@ def client_environment(environ: Mapping[str, str], conf: str = "") -> dict[str, 
 
 
 def parse_jobs(answer: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The ids of the jobs, and in words ``12 of alice on n[1-4]``, from what ``squeue -h -o JOB_FIELDS`` printed. A job
-    without nodes yet shows none."""
+    """The ids of the jobs, and their texts such as ``12 of alice on n[1-4]``, from the output of ``squeue -h -o
+    JOB_FIELDS``. A job without nodes yet shows none."""
     found = [line.split() for line in answer.splitlines() if line.strip()]
     return tuple(fields[0] for fields in found), tuple(_in_words(*fields) for fields in found)
 
@@ -276,13 +278,13 @@ def _in_words(job: str, user: str = "", nodes: str = "", *_: str) -> str:
 
 
 def parse_view(node: str, answer: str, *, jobs: tuple[str, ...] = (), controller: str = "") -> NodeView:
-    """The view from what ``sinfo -h -N -n NODE -O SINFO_FIELDS`` printed.
+    """The view from the output of ``sinfo -h -N -n NODE -O SINFO_FIELDS``.
 
     sinfo prints the same record once for every partition of the node, and nothing for a node it does not know.
-    Raises BackendRefused for the latter, BackendUnknown for anything that is not such a record.
+    Raises BackendRefused for an unknown node, BackendUnknown for anything that is not such a record.
     """
     if not answer.strip():
-        problem = f"{node} is not known to slurmctld, or is in no partition"
+        problem = f"slurmctld does not know {node}, or it is in no partition"
         raise BackendRefused(f"{problem}: check [node] name against NodeName in slurm.conf")
     fields = answer.split("|", 7)
     if len(fields) != 8 or fields[0] != node or not re.fullmatch(r"\d+/\d+/\d+/\d+", fields[2]):
@@ -309,12 +311,12 @@ def parse_view(node: str, answer: str, *, jobs: tuple[str, ...] = (), controller
 
 
 def parse_level(node: str, answer: str) -> FleetSnapshot:
-    """The level from what ``scontrol -a -o show nodes`` printed.
+    """The fleet snapshot from the output of ``scontrol -a -o show nodes``.
 
     FUTURE nodes do not exist yet and do not count. A node that sleeps is a name without a machine: it is neither out
     nor part of the total, and its comment and reason remain evidence. A node that is named twice is out if either
-    record says so. Our own node has a machine: we run on it. Raises BackendUnknown if there is no node, or not even our
-    own: a list that leaves out nodes proves nothing. ``node`` "": none of them is ours.
+    record says so. Our own node has a machine: we run on it. Raises BackendUnknown if there is no node, or not our own:
+    a list that lacks nodes proves nothing. ``node`` "": none of them is ours.
     """
     is_out: dict[str, bool] = {}
     partitions: dict[str, str] = {}
@@ -348,7 +350,7 @@ def parse_level(node: str, answer: str) -> FleetSnapshot:
         if is_left and (ours := _OUR_REASON.match(free)):
             held.append(HeldNode(node=name, text=without_remarks(ours[1])[0], stamp=int(ours[2])))
     if node not in is_out and (node or not asleep | is_out.keys()):
-        problem = f"the list of {len(is_out)} nodes from scontrol does not have {node or 'any'}, our own"
+        problem = f"scontrol lists {len(is_out)} nodes, but not {node}, this node" if node else "scontrol lists no node"
         raise BackendUnknown(f"{problem}: check [node] name, and PrivateData in slurm.conf")
     own = sorted(filter(None, partitions.get(node, "").split(",")))
     return FleetSnapshot(
@@ -387,7 +389,7 @@ def _comment(tail: str) -> str:
 
 
 def parse_partitions(answer: str) -> tuple[str, ...]:
-    """The partitions in what ``scontrol -o show node NAME`` printed. Raises BackendUnknown if that is no node."""
+    """The partitions in the output of ``scontrol -o show node NAME``. Raises BackendUnknown if that is no node."""
     match = _PARTITIONS.search(answer)
     if not match or not _NODE_NAME_FIELD.match(answer):
         raise BackendUnknown(f"scontrol show node printed no node: {answer[:200]!r}")
@@ -410,22 +412,20 @@ def parse_slurm_user(answer: str) -> frozenset[str]:
 
 
 def update_error(what: str, said: str) -> BackendRefused | BackendUnknown:
-    """The error for an update that exited with a failure: refused if the text is a known refusal, else unknown."""
+    """The error for an update that failed: BackendRefused if the text is a known refusal, else BackendUnknown."""
     for text, advice in _REFUSALS.items():
         if text in said:
             line = next(line for line in said.splitlines() if text in line)
             return BackendRefused(f"{what}: {line.strip()}; {advice}")
-    return BackendUnknown(
-        f"{what}: {_last_line(said) or 'failed without a word'}; it may have been applied all the same"
-    )
+    return BackendUnknown(f"{what}: {_last_line(said) or 'no output'}; slurmctld may have applied it")
 
 
 def detect(*, environ: Mapping[str, str] = os.environ, root: str = "/", bin_dir: str = "") -> tuple[bool, str]:
-    """Whether this machine belongs to a Slurm cluster, and the sentence for the log that says why.
+    """Whether this machine belongs to a Slurm cluster, and why, as a sentence for the log.
 
     ``root``: the file system to look in, for tests. A machine is in a cluster if a configuration is there, or slurmd
-    runs without one because slurmctld sends it (``--conf-server``), and scontrol can be found. This looks with the
-    caller's own thread: call it where a file system that hangs may hold it.
+    runs without one because slurmctld sends it (``--conf-server``), and scontrol can be found. This reads in the
+    caller's own thread: call it where a hanging file system may block it.
     """
     evidence = _configuration(environ, Path(root)) or _configless_slurmd(Path(root, "proc"))
     if not evidence:
@@ -445,7 +445,7 @@ def _configuration(environ: Mapping[str, str], root: Path) -> str:
 
 
 def _configless_slurmd(proc: Path) -> str:
-    """Root's own alone: any user may call a process slurmd, and say with it which controller this node asks."""
+    """Root's processes alone: any user may name a process slurmd, and so choose the controller that this node asks."""
     for cmdline in proc.glob("[0-9]*/cmdline"):
         try:
             if cmdline.parent.stat().st_uid != 0:  # the effective uid of the process: proc(5)
@@ -459,12 +459,13 @@ def _configless_slurmd(proc: Path) -> str:
 
 
 def _words(state: str) -> frozenset[str]:
-    """``idle+drain`` or ``DOWN*+DRAIN`` as upper-case words, without the marks that sinfo and scontrol append."""
+    """``idle+drain`` or ``DOWN*+DRAIN`` as upper-case words, without the suffixes that sinfo and scontrol append."""
     return frozenset(word.rstrip("*~#!%$@^-").upper() for word in state.split("+") if word)
 
 
 def _hold(reason: str, user: str, stamp: str) -> Hold | None:
-    """No reason shows as ``none``, set by ``Unknown`` at ``Unknown``; a reason from slurm.conf has no time."""
+    """The hold in a reason. No reason shows as ``none``, by ``Unknown`` at ``Unknown``; one from slurm.conf has no
+    time."""
     if not reason or (reason, user, stamp) == ("none", "Unknown", "Unknown"):
         return None
     return hold_of(reason, user, int(stamp) if re.fullmatch(r"\d{1,11}", stamp) else 0)

@@ -1,4 +1,4 @@
-"""Power saving in Slurm: which names have no machine, and which nodes may lose theirs. Text only.
+"""Power saving in Slurm: the names without a machine, and the nodes that may lose theirs. Text only.
 
 With SuspendTime (ParallelCluster's dynamic nodes, PCS, any cluster that bursts into a cloud) slurmctld powers idle
 nodes down and starts them for a job. A name that sleeps keeps its state, drain and reservations.

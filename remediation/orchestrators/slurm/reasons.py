@@ -1,14 +1,14 @@
-"""What Slurm itself writes into a node's reason: whole texts, and what it appends to a text that stands. Pure.
+"""The texts that Slurm itself writes into a node's reason, and those that it appends to a reason. Pure.
 
-None of it is a person's order, although its user is root or SlurmUser (slurmstepd's ``Kill task failed`` is root's). A
-text that is in no row of this table is a person's, or another program's, whoever signed it; so is one that another user
-signed, which the orchestrator tells, since it knows SlurmUser.
+None of them is an operator's command, although its user is root or SlurmUser (slurmstepd's ``Kill task failed`` is
+root's). A text that is in no row of this table is an operator's, or another program's, whichever user signed it; so is
+a text of another user, which the orchestrator recognizes, since it knows SlurmUser.
 
 slurmctld's ``set_node_reason`` writes its text where there is none, and appends it behind `` : `` where there is one
-("message to be set/appended", slurmctld.h); 22.05 appends the words about reboots only. ``Kill task failed`` comes as
-an update of slurmd's and takes the place of what stands. The words are those of the binaries that Debian ships
-(slurmctld, libslurmfull.so of 22.05.8, 24.11.5, 26.05.5); tests/integration/slurm/test_live_reasons.py looks for each
-row in the Slurm that runs, and makes Slurm write those that a test can bring about.
+("message to be set/appended", slurmctld.h); 22.05 appends the texts about reboots only. ``Kill task failed`` comes as
+an update of slurmd's and replaces the reason. The texts are those of the binaries that Debian ships (slurmctld,
+libslurmfull.so of 22.05.8, 24.11.5, 26.05.5); tests/integration/slurm/test_live_reasons.py looks for each row in the
+Slurm that runs, and makes Slurm write those that a test can bring about.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ SEPARATOR = " : "
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlurmText:
-    """One text of Slurm's own. ``pattern``: a regular expression for all of it. ``printed``: how it stands in the
-    binaries. ``when``: what makes Slurm write it."""
+    """One text of Slurm's own. ``pattern``: a regular expression for all of it. ``printed``: the text in the binaries.
+    ``when``: what makes Slurm write it."""
 
     pattern: str
     printed: str
@@ -46,7 +46,7 @@ AUTOMATIC = (
     _fixed("batch job complete failure", "slurmd could not end a batch job in order"),
     _fixed("Duplicate jobid", "slurmd has a job that slurmctld has given to other nodes"),
     _fixed("Not responding", "no answer within SlurmdTimeout"),
-    _fixed("Node unexpectedly rebooted", "a new boot time that nobody announced, ReturnToService below 2"),
+    _fixed("Node unexpectedly rebooted", "an unannounced new boot time, ReturnToService below 2"),
     _fixed("Low socket*core*thread count", "fewer than slurm.conf says"),
     _fixed("Low CPUs", "fewer than slurm.conf says"),
     _fixed("Low TmpDisk", "less than slurm.conf says"),
@@ -62,11 +62,11 @@ AUTOMATIC = (
     ),
     _fixed("ResumeTimeout reached", "power saving woke a node that did not come"),
 )
-"""The reasons of drains and downs that nobody ordered. Several at once stand in one reason, with ", " between them."""
+"""The reasons of automatic drains and downs. One reason may hold several, with ", " between them."""
 
 REBOOTS = ("reboot requested", "reboot issued", "reboot complete", "reboot timed out")
-"""What Slurm appends while it carries out ``scontrol reboot``: somebody's order, which a drain of ours does not
-cover."""
+"""The texts that Slurm appends while it carries out ``scontrol reboot``: a command of an operator or a program, which a
+drain of ours does not cover."""
 
 _ONE = "|".join(row.pattern for row in AUTOMATIC)
 _AUTOMATIC = re.compile(f"(?:{_ONE})(?:, (?:{_ONE}))*")
@@ -84,8 +84,8 @@ def is_automatic(text: str) -> bool:
 
 
 def without_remarks(reason: str) -> tuple[str, str]:
-    """A reason in two: what was written, and what Slurm appended to it, " : Not responding" for one. What it appends
-    about a reboot stays with the text: a node that somebody has rebooted is not as it was left."""
+    """A reason in two: the text that was written, and Slurm's additions, such as " : Not responding". Additions about a
+    reboot stay with the text: a node that was rebooted is no longer in the state that healthd left."""
     text = reason
     while (parts := text.rpartition(SEPARATOR))[0] and is_automatic(parts[2]):
         text = parts[0]
@@ -93,7 +93,7 @@ def without_remarks(reason: str) -> tuple[str, str]:
 
 
 def as_written(reason: str) -> str:
-    """A reason without all that Slurm appended to it, words about reboots too."""
+    """A reason without any addition of Slurm's, those about reboots too."""
     text = reason
     while (parts := text.rpartition(SEPARATOR))[0] and (parts[2] in REBOOTS or is_automatic(parts[2])):
         text = parts[0]

@@ -1,7 +1,7 @@
 """Reservations: a slot is one of ours, a maintenance window is one of an administrator's. Text only.
 
 Names of reservations are unique, so that slurmctld's own answer to a creation is the test-and-set. The reservation also
-keeps new jobs off while running ones go on, without touching the node's state, its reason, or anybody's drain.
+keeps new jobs off while running jobs continue, without touching the node's state, its reason, or any drain.
 
 A reservation that is not ours may hold any text, line breaks in its comment included (Comment=, Slurm 23.02 and newer).
 It neither hides nor adds a slot. A record of ours that cannot be read leaves the slots unknown.
@@ -17,10 +17,10 @@ from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.remediation.ports import Slot
 
 DUPLICATE = "Duplicate reservation name"
-"""What scontrol prints when the slot is taken."""
+"""scontrol's text when the slot is taken."""
 
 GONE = "Requested reservation is invalid"
-"""What scontrol prints when there is no reservation of this name to delete."""
+"""scontrol's text when there is no reservation of this name to delete."""
 
 _FLAGS = ("MAINT", "IGNORE_JOBS", "STATIC_ALLOC")
 # Slurm adds SPEC_NODES because the node is named, and shows STATIC_ALLOC as STATIC.
@@ -45,12 +45,12 @@ def slot_name(scope: str, index: int) -> str:
     match = _NAME.fullmatch(name)
     if not match or (match[1], match[2]) != (scope, str(index)):
         expected = "a scope of letters, digits, '_', '.' and '-', and an index of at most six digits"
-        raise BackendRefused(f"slot {name!r} not asked for: expected {expected}")
+        raise BackendRefused(f"slot {name!r} not requested: expected {expected}")
     return name
 
 
 def creation(name: str, node: str) -> tuple[str, ...]:
-    """What scontrol is told to create a slot for ``node``. UNLIMITED is kept as 365 days."""
+    """The arguments of scontrol that create a slot for ``node``. UNLIMITED is kept as 365 days."""
     times = ("starttime=now", "duration=UNLIMITED")
     return (
         "create",
@@ -64,18 +64,19 @@ def creation(name: str, node: str) -> tuple[str, ...]:
 
 
 def parse_slots(answer: str) -> tuple[Slot, ...]:
-    """The slots in what ``scontrol -o show reservation`` printed.
+    """The slots in the output of ``scontrol -o show reservation``.
 
-    A reservation of such a name that healthd would not have made so (other flags, other users, several nodes) is a
-    taken slot that no node holds: its ``node`` says what it is. Raises BackendUnknown for a list of another form, and
-    for a broken record whose name begins as ours do. A broken record of another name is skipped.
+    A reservation of such a name that healthd did not make (other flags, other users, several nodes) is a taken slot
+    that no node holds: its ``node`` describes it. Raises BackendUnknown for a list of another form, and for a broken
+    record whose name begins as ours do. A broken record of another name is skipped.
     """
     found = [_slot(record) for record in _records(answer)]
     return tuple(slot for slot in found if slot is not None)
 
 
 def parse_maintenance(answer: str, node: str) -> str:
-    """The name of the active maintenance reservation that somebody else has on ``node``, or "". From the same list."""
+    """The names of the active maintenance reservations on ``node`` that are not healthd's, or "". From the same
+    list."""
     windows = []
     for record in _records(answer):
         read = _RECORD.fullmatch(record)

@@ -1,4 +1,4 @@
-"""What differs between the versions of Slurm that healthd is tested with. Pure.
+"""The differences between the versions of Slurm that healthd is tested with. Pure.
 
 Each row was seen on Debian's packages of the three versions; tests/integration/slurm/test_live_versions.py tries each
 one on the Slurm that runs. Nothing in healthd asks for a version: it tries, and reads what Slurm answers.
@@ -16,7 +16,7 @@ TESTED = ("22.05", "24.11", "26.05")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
     """One behaviour. ``since``: the first tested version that has it. ``until``: the first that has it no more, ""
-    where all later ones have it. ``before``: what the others do. ``source``: where it was seen."""
+    where all later ones have it. ``before``: the behaviour of the others. ``source``: where it was seen."""
 
     name: str
     since: str
@@ -40,7 +40,7 @@ DIFFERENCES = (
         since="24.11",
         until="26.05",
         what="undrain, resume and idle leave the reason on the node; what Slurm writes later is appended to it",
-        before="they take the reason away",
+        before="they remove the reason",
         source="scontrol update, scontrol show node",
     ),
     Difference(
@@ -58,7 +58,7 @@ DIFFERENCES = (
         source="slurmctld restarted, node not registered yet",
     ),
     Difference(
-        name="refuses nobody in a reservation",
+        name="refuses the user `nobody` in a reservation",
         since="26.05",
         what="`users=nobody` in a reservation: `Unspecified error`",
         before="accepted",

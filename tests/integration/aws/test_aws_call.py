@@ -59,7 +59,7 @@ def test_a_throttled_act_is_sent_again_because_nothing_was_applied(aws: Aws, end
 def test_an_act_that_stays_throttled_is_busy_not_refused(aws: Aws, endpoint: AwsEndpoint) -> None:
     """It can be asked again later; a refusal would be the end of the repair."""
     endpoint.fail("BatchRebootClusterNodes", *[THROTTLED_JSON] * 9)
-    with pytest.raises(BackendBusy, match="ThrottlingException.*nothing was applied"):
+    with pytest.raises(BackendBusy, match="ThrottlingException.*AWS applied nothing"):
         reboot(aws)
     assert endpoint.count("BatchRebootClusterNodes") == 3
 
@@ -69,7 +69,7 @@ def test_an_act_without_an_answer_is_sent_once_and_unknown(aws: Aws, endpoint: A
     """It may have been applied: a second one could replace a second machine."""
     endpoint.hyperpod.add("ip-10-0-0-1")
     endpoint.fail("BatchRebootClusterNodes", fault)
-    with pytest.raises(BackendUnknown, match="may have been applied"):
+    with pytest.raises(BackendUnknown, match="AWS may have applied it"):
         reboot(aws)
     assert endpoint.count("BatchRebootClusterNodes") == 1
 
@@ -126,7 +126,7 @@ def test_credentials_that_were_there_a_moment_ago_say_nothing_of_a_right(
             look(aws)
         assert "IAM" not in str(raised.value)
         endpoint.fail("BatchRebootClusterNodes", Fault(code=code, status=403))
-        with pytest.raises(BackendBusy, match=f"{code}.*nothing was applied"):
+        with pytest.raises(BackendBusy, match=f"{code}.*AWS applied nothing"):
             reboot(aws)
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")

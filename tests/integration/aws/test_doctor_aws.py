@@ -33,7 +33,7 @@ def test_a_right_that_is_there_and_one_that_is_not(node: RunningNode, endpoint: 
     lines = looked(node)
     assert lines["metadata"]["told"] == "ok"
     assert lines["repair: reboot_node"]["told"] == "ok"
-    assert lines["repair: reboot_node"]["why"].endswith("AWS says that it would be done")
+    assert lines["repair: reboot_node"]["why"].endswith("AWS would carry it out (DryRun)")
     assert (lines["repair: replace_node"]["told"], lines["repair: replace_node"]["optional"]) == ("missing", True)
     endpoint.fail("RebootInstances", DENIED)
     denied = looked(node)["repair: reboot_node"]

@@ -33,7 +33,7 @@ def test_a_rehearsed_reboot_asks_ec2_whether_it_would(node: RunningNode, endpoin
     told = rehearsed(node)
     assert told.returncode == 0, told.stdout + told.stderr
     (line,) = (line for line in told.stdout.splitlines() if line.split()[0] == "reboot")
-    assert line.endswith("AWS says that it would be done")
+    assert line.endswith("AWS would carry it out (DryRun)")
     endpoint.fail("RebootInstances", DENIED)
     denied = rehearsed(node)
     assert (denied.returncode, "would be refused: cannot" in denied.stderr) == (1, True)

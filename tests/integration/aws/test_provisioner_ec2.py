@@ -105,7 +105,7 @@ def test_a_reboot_is_one_request(aws: Aws, endpoint: AwsEndpoint, account: Accou
 def test_a_dry_run_asks_ec2_whether_it_would(aws: Aws, endpoint: AwsEndpoint, account: Account) -> None:
     """EC2's DryRun says yes, or which right is missing; nothing is rebooted."""
     provisioner = alone(aws, account.launch())
-    assert provisioner.dry_run(Remedy.REBOOT_NODE).endswith("AWS says that it would be done")
+    assert provisioner.dry_run(Remedy.REBOOT_NODE).endswith("AWS would carry it out (DryRun)")
     endpoint.fail("RebootInstances", DENIED)
     with pytest.raises(BackendDenied, match="needs the IAM action ec2:RebootInstances"):
         provisioner.dry_run(Remedy.REBOOT_NODE)
@@ -132,7 +132,7 @@ def test_a_move_is_one_stop_and_one_start_and_shows_as_another_machine(
     provisioner.replace()
     assert provisioner.machine() == before
     provisioner.replace()
-    assert "its start is asked for" in provisioner.progress()
+    assert "start requested" in provisioner.progress()
     after = provisioner.machine()
     assert after != before
     assert after.partition("@")[0] == before.partition("@")[0]
@@ -148,7 +148,7 @@ def test_what_may_not_be_started_is_not_stopped(aws: Aws, endpoint: AwsEndpoint,
     with pytest.raises(BackendDenied, match="needs the IAM action ec2:StartInstances"):
         provisioner.replace()
     endpoint.fail("StartInstances", Fault(lost=True))
-    with pytest.raises(BackendBusy, match="nothing was asked for yet"):
+    with pytest.raises(BackendBusy, match="no request was sent yet"):
         provisioner.replace()
     assert endpoint.count("StopInstances") == 0
 
@@ -160,9 +160,9 @@ def test_a_right_that_was_lost_meanwhile_leaves_no_stopped_machine_in_silence(
     provisioner = moving(aws, account, account.launch())
     provisioner.replace()
     endpoint.fail("StartInstances", DENIED)
-    with pytest.raises(BackendBusy, match=r"is stopped, and may not be started: .*ec2:StartInstances"):
+    with pytest.raises(BackendBusy, match=r"is stopped, and healthd may not start it: .*ec2:StartInstances"):
         provisioner.progress()
-    assert "its start is asked for" in provisioner.progress()
+    assert "start requested" in provisioner.progress()
 
 
 def test_the_instance_that_was_asked_about_is_acted_upon_wherever_it_is(
@@ -185,15 +185,15 @@ def test_a_start_without_capacity_is_tried_again(aws: Aws, endpoint: AwsEndpoint
     before = provisioner.machine()
     provisioner.replace()
     endpoint.fail("StartInstances", Fault(code="InsufficientInstanceCapacity", status=500))
-    assert "could not be started yet, it is tried again" in provisioner.progress()
+    assert "could not be started yet, healthd tries again" in provisioner.progress()
     assert provisioner.machine() == before
-    assert "its start is asked for" in provisioner.progress()
+    assert "start requested" in provisioner.progress()
     assert provisioner.machine() != before
 
 
 def test_a_place_that_nobody_keeps_is_not_given_up(aws: Aws, endpoint: AwsEndpoint, account: Account) -> None:
     """With ``reserved``, an instance without a reservation stays where it is."""
-    with pytest.raises(BackendRefused, match="no capacity reservation, and its place could be lost"):
+    with pytest.raises(BackendRefused, match="no capacity reservation, and its capacity could be lost"):
         moving(aws, account, account.launch(), "reserved").replace()
     assert endpoint.count("StopInstances") == 0
 
@@ -211,7 +211,7 @@ def test_an_answer_that_was_lost_stops_nothing_twice(aws: Aws, endpoint: AwsEndp
     """Unknown after the stop; asked again, it sees what was done and sends no second one."""
     provisioner = moving(aws, account, account.launch())
     endpoint.fail("StopInstances", Fault(lost=True))
-    with pytest.raises(BackendUnknown, match="may have been applied"):
+    with pytest.raises(BackendUnknown, match="AWS may have applied it"):
         provisioner.replace()
     provisioner.replace()
     assert endpoint.count("StopInstances") == 1
@@ -222,7 +222,7 @@ def test_on_the_node_no_right_to_look_leaves_our_own_id(aws: Aws, endpoint: AwsE
     provisioner = alone(aws, account.launch())
     endpoint.fail("DescribeInstances", DENIED, DENIED)
     assert provisioner.machine().startswith("i-")
-    assert "cannot be told whether somebody else manages this instance" in provisioner.stands_down()
+    assert "unknown whether an AWS service manages this instance" in provisioner.stands_down()
 
 
 def test_an_address_that_two_networks_have_is_not_guessed(aws: Aws, endpoint: AwsEndpoint, account: Account) -> None:
@@ -309,7 +309,7 @@ def test_a_node_group_that_eks_repairs_itself_is_left_to_eks(aws: Aws, endpoint:
 def test_whether_eks_repairs_them_must_be_known(aws: Aws, endpoint: AwsEndpoint, account: Account) -> None:
     """Denied, or a group that is gone: no answer is no permission."""
     instance = account.group(1, cluster="train", nodegroup="p5")[0]
-    assert "cannot be told what the Auto Scaling group does" in grouped(aws, instance).stands_down()
+    assert "unknown whether the Auto Scaling group acts" in grouped(aws, instance).stands_down()
     endpoint.node_repair["train/p5"] = False
     endpoint.fail("DescribeNodegroup", Fault(code="AccessDeniedException", status=403))
     with pytest.raises(BackendDenied, match="eks:DescribeNodegroup"):
@@ -344,7 +344,7 @@ def test_scaling_activities_in_progress_are_for_later(aws: Aws, endpoint: AwsEnd
     """Nothing was applied: it can be asked for again."""
     instance = account.group(1)[0]
     endpoint.fail("TerminateInstanceInAutoScalingGroup", Fault(code="ScalingActivityInProgress", status=400))
-    with pytest.raises(BackendBusy, match="it can be asked again"):
+    with pytest.raises(BackendBusy, match="healthd tries again"):
         grouped(aws, instance).replace()
     endpoint.fail("DescribeAutoScalingInstances", *[THROTTLED] * 3)
-    assert "cannot be told what the Auto Scaling group does" in grouped(aws, instance).stands_down()
+    assert "unknown whether the Auto Scaling group acts" in grouped(aws, instance).stands_down()

@@ -91,7 +91,7 @@ def test_between_two_instances_there_is_none_behind_the_name(aws: Aws, endpoint:
     with pytest.raises(BackendUnknown, match=f"no instance behind {HOST} now"):
         provisioner.machine()
     assert provisioner.progress() == f"HyperPod: {instance} ShuttingDown"
-    assert provisioner.stands_down().startswith("it cannot be told whether HyperPod acts")
+    assert provisioner.stands_down().startswith("unknown whether HyperPod acts")
 
 
 @pytest.mark.parametrize(
@@ -176,9 +176,9 @@ def test_whether_hyperpod_acts_by_a_label_must_be_known(aws: Aws, endpoint: AwsE
     subject = Subject(node=HOST, here=False, instance_id=instance)
     denied = HyperPodProvisioner(subject=subject, aws=aws, cluster=CLUSTER, label=lambda: "Unschedulable")
     endpoint.fail("DescribeCluster", DENIED_JSON)
-    assert "cannot be told whether HyperPod acts" in denied.stands_down()
+    assert "unknown whether HyperPod acts" in denied.stands_down()
     silent = HyperPodProvisioner(subject=subject, aws=aws, cluster=CLUSTER, label=unread)
-    assert "cannot be told whether HyperPod acts" in silent.stands_down()
+    assert "unknown whether HyperPod acts" in silent.stands_down()
 
 
 def test_on_eks_the_instance_itself_is_looked_at(aws: Aws, endpoint: AwsEndpoint, instance: str) -> None:
@@ -190,14 +190,14 @@ def test_on_eks_the_instance_itself_is_looked_at(aws: Aws, endpoint: AwsEndpoint
     provisioner.replace()
     assert provisioner.progress() == f"HyperPod: {instance} ShuttingDown"
     endpoint.hyperpod.nodes.clear()
-    assert provisioner.progress().startswith(f"HyperPod has no {instance} any more (")
+    assert provisioner.progress().startswith(f"HyperPod no longer has {instance} (")
     assert endpoint.count("ListClusterNodes") == 0
 
 
 def test_it_stands_down_where_it_cannot_be_told(aws: Aws, endpoint: AwsEndpoint, instance: str) -> None:
     """No answer is no leave to act."""
     endpoint.fail("DescribeClusterNode", *[Fault(code="InternalFailure", status=500)] * 3)
-    assert "it cannot be told whether HyperPod acts on this node already" in here(aws, instance).stands_down()
+    assert "unknown whether HyperPod acts on this node already" in here(aws, instance).stands_down()
 
 
 def test_slurms_way_writes_the_exact_reason_once(aws: Aws, endpoint: AwsEndpoint, instance: str) -> None:
@@ -208,7 +208,7 @@ def test_slurms_way_writes_the_exact_reason_once(aws: Aws, endpoint: AwsEndpoint
     provisioner.reboot()
     provisioner.replace()
     provisioner.replace()
-    with pytest.raises(BackendRefused, match="HyperPod replaces it already"):
+    with pytest.raises(BackendRefused, match="HyperPod is already replacing it"):
         provisioner.reboot()
     assert scontrol.updates == [
         ("update", f"nodename={HOST}", "state=fail", "reason=Action:Reboot"),

@@ -281,8 +281,8 @@ def throttled(lab: PlatformLab, platform: Platform) -> None:
     with lab.machine(platform, settings=settings) as node:
         node.endpoint.always[operation] = THROTTLED_JSON if operation.startswith("Batch") else THROTTLED
         node.fault()
-        node.wait(lambda: "nothing was applied, it can be asked again" in node.said(), 90.0, "the refusal is said")
-        _says(node, "nothing was applied, it can be asked again")
+        node.wait(lambda: "AWS applied nothing, healthd tries again" in node.said(), 90.0, "the refusal is said")
+        _says(node, "AWS applied nothing, healthd tries again")
         assert node.asked() == []
         del node.endpoint.always[operation]
         _back(node)

@@ -65,7 +65,11 @@ def test_a_node_without_rights_is_replaced_by_the_controller(lab: ControllerLab)
     node = lab.node(A, old)
     breaks(node)
     lab.until(lambda: lab.replaced() == 1, 40, "the controller asks for another machine")
-    lab.until(lambda: "asked of healthd controller; the controller has taken it" in node.said(), 20, "who acts is said")
+    lab.until(
+        lambda: "asked of healthd controller; the controller has taken the request" in node.said(),
+        20,
+        "who acts is said",
+    )
     successor = new_machine(lab, node)
     lab.until(lambda: f"this machine follows {old}" in successor.said(), 20, "it goes on where the old one stopped")
     is_back(lab, A)

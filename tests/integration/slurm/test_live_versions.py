@@ -89,7 +89,7 @@ def test_the_slurm_that_runs_here_has_what_the_table_says(
         "appends to a reason": lambda: _appended(request.getfixturevalue("restless")),
         "reason of a node that is back": lambda: _reason_stays(slurm),
         "undrains unregistered nodes": lambda: _undrained_unregistered(slurm),
-        "refuses nobody in a reservation": lambda: not _created(slurm, "users=nobody"),
+        "refuses the user `nobody` in a reservation": lambda: not _created(slurm, "users=nobody"),
         "comment of a reservation": lambda: _created(slurm, "users=root", "comment=tried"),
         "extra of a node": lambda: _extra(slurm),
         "SuspendExcNodes at run time": lambda: _kept_awake(slurm),
