@@ -1,1 +1,1 @@
-"""What every package shares: data, errors, the check contract, the node protocols. It imports no other package."""
+"""Shared by every package: data, errors, the check contract, the node protocols. It imports no other package."""

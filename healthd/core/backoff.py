@@ -1,6 +1,6 @@
-"""How long to wait after so many failures in a row. Pure.
+"""The pause after a number of failures in a row. Pure.
 
-What is tried again for as long as a daemon lives fails a thousand times in a row some day: a receiver that is gone for
+A retry that goes on for as long as a daemon lives fails a thousand times in a row some day: a receiver that is gone for
 a week, a driver that hangs over a weekend. 2.0 ** 1024 is no float, and raises.
 """
 

@@ -1,8 +1,8 @@
-"""Linux capabilities of one thread: laid down for good where strangers are heard; others do what needs them.
+"""Linux capabilities of one thread: dropped for good in threads that serve other users; ``Hands`` does what needs them.
 
-Each thread has its own (capabilities(7)), and a thread that it starts inherits them as they are. A thread that has laid
-them down can never have them again, nor can a program that it runs (PR_SET_NO_NEW_PRIVS(2const)). What needs them is
-done by a thread of those that have them: ``Hands``. This bounds what a confused answer can do; it is no wall within a
+Each thread has its own (capabilities(7)), and a thread that it starts inherits them as they are. A thread that has
+dropped them can never get them back, nor can a program that it runs (PR_SET_NO_NEW_PRIVS(2const)). Work that needs them
+runs in a thread that still has them: ``Hands``. This limits the damage of a confused answer; it is no wall within a
 process, whose threads share their memory.
 """
 
@@ -29,7 +29,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def lay_down() -> None:
-    """Let this thread have no capability any more, and no program that it runs. Raises OSError."""
+    """Drop every capability of this thread, and of each program that it runs, for good. Raises OSError."""
     if any(_get()):
         _call(_libc.capset, ctypes.create_string_buffer(_SETS.size))
     if _libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
@@ -37,9 +37,9 @@ def lay_down() -> None:
 
 
 class Hands:
-    """Does work with the capabilities of the thread that makes it, each piece in a thread of its own.
+    """Runs work with the capabilities of the thread that creates it, each call in a thread of its own.
 
-    A thread that has those capabilities itself does the work itself.
+    A thread that has those capabilities itself runs the work itself.
     """
 
     def __init__(self) -> None:
@@ -49,19 +49,19 @@ class Hands:
         threading.Thread(target=self._serve, name="hands", daemon=True).start()
 
     def do(self, work: Callable[[], T]) -> T:
-        """What ``work`` returns or raises. Raises HealthdError for a thread without the capabilities once this is
-        closed, or where no thread can be had."""
+        """Run ``work`` and return its result; its exception passes through. Raises HealthdError for a thread without
+        the capabilities once this is closed, or where no thread can be started."""
         if _permitted() == self._may:
             return work()
         done: Future[T] = Future()
         with self._lock:
             if self._closed:
-                raise HealthdError("healthd is stopping: nothing more is begun")
+                raise HealthdError("healthd is stopping and begins no more work")
             self._asked.put((work, done))
         return done.result()
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Begin no more work."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -72,13 +72,13 @@ class Hands:
             try:
                 threading.Thread(target=_done, args=asked, name="hand", daemon=True).start()
             except RuntimeError as error:  # no more threads of this process, of its cgroup, of the machine
-                asked[1].set_exception(HealthdError(f"not done, since no thread could be had for it: {error}"))
+                asked[1].set_exception(HealthdError(f"not done, no thread could be started for it: {error}"))
 
 
 def _done(work: Callable[[], T], done: Future[T]) -> None:
     try:
         done.set_result(work())
-    except BaseException as error:  # noqa: BLE001 - whoever asked gets it
+    except BaseException as error:  # noqa: BLE001 - the caller gets it
         done.set_exception(error)
 
 

@@ -34,19 +34,19 @@ from healthd.core.node import Node
 
 @dataclass(frozen=True, kw_only=True)
 class NoSettings:
-    """For a check that has nothing to set."""
+    """The settings of a check without settings."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FindingCode:
-    """One thing a check can find: a stable slug with what it means, how bad it is and what it calls for.
+    """One code of a check's findings: a stable slug with its meaning, its severity and the remedy that it calls for.
 
     A code that ends in ``.*`` stands for a family (``gpu.xid.*``) whose members a table describes.
 
-    ``lasting_s``: for a level. It counts only once every look has reported it for so long; a look that could not tell
-    is no look. Until then it is in no diagnosis. ``healthd check`` without a daemon looks once and cannot wait: there
-    it is a warning at most, calls for no more than watching, and says so.
-    ``repeats``: it counts only once it was seen so many times within a window.
+    ``lasting_s``: for a level. It counts only once every check run has reported it for so long; a run that is unknown
+    does not count. Until then it is in no diagnosis. ``healthd check`` without a daemon runs once and cannot wait:
+    there it is a warning at most, calls for no more than watching, and says so. ``repeats``: it counts only once it was
+    seen so many times within a window.
     """
 
     code: str
@@ -59,7 +59,7 @@ class FindingCode:
     repeats: Repeats | None = None
 
     def at(self, component: Component, message: str, *, time: datetime | None = None, **evidence: Any) -> Finding:
-        """A finding of this code on ``component``; ``evidence`` holds what was seen and the limit it broke."""
+        """A finding of this code on ``component``; ``evidence`` holds the values and the limit that they broke."""
         return Finding(
             code=self.code,
             severity=self.severity,
@@ -75,13 +75,13 @@ class FindingCode:
         )
 
 
-# What history judges over time. A limit names a reading and the code to find; ``source`` says where its number comes
-# from. The first value of an epoch is a baseline for every limit on a counter, and a value that went backwards is one.
+# Limits, which history judges over time. A limit names a reading and the code to find; ``source`` is the source of its
+# number. The first value of an epoch is a baseline for every limit on a counter, and so is a value that went backwards.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limit:
-    """Growth: ``reading`` may grow by at most ``max_increase`` within one epoch. What was found is not found again.
+    """Growth: ``reading`` may grow by at most ``max_increase`` within one epoch. Growth counts once.
 
     A reading that carries its own ``limit`` is judged by that one, here and in :class:`Rate`.
     """
@@ -93,7 +93,7 @@ class Limit:
 
     @property
     def words(self) -> str:
-        """What is allowed, for a table."""
+        """The limit in words, for a table."""
         return f"grows by {self.max_increase:g}"
 
 
@@ -109,16 +109,16 @@ class Rate:
 
     @property
     def words(self) -> str:
-        """What is allowed, for a table."""
+        """The limit in words, for a table."""
         return f"grows by {self.max_increase:g} in {self.window_s:g} s"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stall:
-    """A counter must advance: standing still for ``for_s``, over three looks at least, is a level until it moves.
+    """A counter must advance: standing still for ``for_s``, over three check runs at least, is a level until it moves.
 
-    ``among_siblings``: it is judged only while the same reading of another component moves. Where all stand still, the
-    cause is what they share, and no component is told from another; the level neither begins nor ends then.
+    ``among_siblings``: it is judged only while the same reading of another component moves. Where all stand still they
+    share the cause, and no component stands out; the level neither begins nor ends then.
     """
 
     reading: str
@@ -129,15 +129,15 @@ class Stall:
 
     @property
     def words(self) -> str:
-        """What is allowed, for a table."""
+        """The limit in words, for a table."""
         return f"stands still for {self.for_s:g} s{', while a sibling moves' if self.among_siblings else ''}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Learned:
-    """A gauge must not fall below the highest value that it had on this instance. Only a new instance id, another epoch
-    (a count's is the instance type, which EC2 may change under the same id), or a person who says so, makes it learn
-    anew; an empty epoch is no other one. Leave the reading out where configuration says what there must be.
+    """A gauge must not fall below the highest value that it had on this instance. It learns again only after a new
+    instance id, another epoch (a count's is the instance type, which EC2 may change under the same id), or a command of
+    the operator; an empty epoch is no other one. Omit the reading where the configuration sets the expected value.
 
     ``within``: the share of the highest value that it may fall to, 0 to 1: a count stays, a bandwidth is noisy.
     """
@@ -149,7 +149,7 @@ class Learned:
 
     @property
     def words(self) -> str:
-        """What is allowed, for a table."""
+        """The limit in words, for a table."""
         share = "" if self.within == 1 else f"{self.within:.0%} of "
         return f"stays at {share}the highest value seen on this instance"
 
@@ -167,7 +167,7 @@ class Accelerating:
 
     @property
     def words(self) -> str:
-        """What is allowed, for a table."""
+        """The limit in words, for a table."""
         return "does not grow faster from day to day"
 
 
@@ -177,13 +177,13 @@ AnyLimit = Limit | Rate | Stall | Learned | Accelerating
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """A registered check. ``on`` is ``"interval"``, ``"kernel"`` for one that runs on each batch of kernel records, or
-    ``"active"`` for one that puts load on the node's hardware: it runs only when asked for, and only on an idle node.
+    """A registered check. ``on`` is ``"interval"``, ``"kernel"`` for a check that runs on each batch of kernel records,
+    or ``"active"`` for one that puts load on the node's hardware: it runs only on demand, and only on an idle node.
 
     ``needles``: a kernel check sees only records whose text contains one of these, or begins with one that is written
     with a ``^`` in front, which is much cheaper. Settings with an attribute ``needles`` add their own. ``wants``:
-    whether a text, with these settings, is anything to it. Of a past log, which may hold millions of harmless lines
-    with a needle, only those are judged that some check wants; without it, all are.
+    whether the check judges a text, with these settings. Of a past log, which may hold millions of harmless lines with
+    a needle, only the lines that a check wants are judged; without ``wants``, all are.
     """
 
     name: str
@@ -231,7 +231,7 @@ def check(
 ) -> Callable[[Callable[[Node, Any], Result]], Callable[[Node, Any], Result]]:
     """Register the decorated function as the check ``name``.
 
-    ``interval_s``: how often the daemon runs it. ``timeout_s``: how long whoever asks waits for a run.
+    ``interval_s``: how often the daemon runs it. ``timeout_s``: how long a caller waits for a run.
     ``settings``: a frozen dataclass, every field with a default and a docstring; ``[checks."<name>"]`` fills it.
     ``explain``: for a family of codes, turns ``gpu.xid.79`` into text, or None if it is not one of the family.
 
@@ -276,7 +276,7 @@ def check(
 
 
 def _origin(function: Callable[[Node, Any], Result]) -> str:
-    """Where a function comes from: the same when its module is loaded again, another for its namesake."""
+    """The origin of a function: the same when its module is loaded again, another for a function of the same name."""
     return f"{function.__module__}.{function.__qualname__}"
 
 
@@ -318,21 +318,19 @@ def discover() -> Mapping[str, Check]:
         try:
             importlib.import_module(f"healthd.checks.{module.name}")
         except (ImportError, SyntaxError) as error:
-            raise RegistrationError(
-                f"checks/{module.name}.py cannot be imported: {error}; mend or remove it"
-            ) from error
+            raise RegistrationError(f"checks/{module.name}.py cannot be imported: {error}; fix or remove it") from error
     return dict(sorted(_registry.items()))
 
 
 def ok(readings: Iterable[Reading] = (), *, clearances: Iterable[Clearance] = (), reason: str = "") -> Result:
-    """All that was to be read was read, and nothing is wrong."""
+    """Everything was read, and nothing is wrong."""
     return Result(status=Status.OK, reason=reason, readings=tuple(readings), clearances=tuple(clearances))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeftTo:
     """Among gaps: a component that did not answer for a cause that another check finds. It makes nothing unknown here,
-    and ends nothing either. ``words``: the cause, and the check that tells it."""
+    and ends nothing either. ``words``: the cause, and the check that finds it."""
 
     component: Component
     words: str
@@ -347,9 +345,10 @@ def judged(
     untold: Iterable[tuple[Component, str]] = (),
     left_out: str = "",
 ) -> Result:
-    """The result of having looked; its status is ``status_of``'s.
+    """The result of a check run that could read; ``status_of`` gives its status.
 
-    ``untold``: see Result. ``left_out``: in words, what this node does not tell and need not; it makes nothing unknown.
+    ``untold``: see Result. ``left_out``: a text on values that this node does not report and need not; it makes nothing
+    unknown.
     """
     findings, mixed = tuple(findings), tuple(gaps)
     left = [gap for gap in mixed if isinstance(gap, LeftTo)]
@@ -366,10 +365,10 @@ def judged(
 
 
 def unknown(reason: str) -> Result:
-    """It could not be told. Never healthy, never alone a reason to repair."""
+    """The check could not decide. Never healthy, never alone a reason to repair."""
     return Result(status=Status.UNKNOWN, reason=reason)
 
 
 def not_applicable(reason: str) -> Result:
-    """There is nothing here for this check to look at, and that is known for certain."""
+    """The node certainly has nothing for this check to read."""
     return Result(status=Status.NOT_APPLICABLE, reason=reason)

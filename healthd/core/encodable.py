@@ -1,7 +1,7 @@
-"""Text that can be written: UTF-8 has no bytes for half a surrogate pair, and JSON can carry one all the same.
+"""Text that can be written: UTF-8 has no bytes for half a surrogate pair, but JSON can carry one.
 
-A file name with odd bytes has such halves, and so has what a plug-in prints as ``"\\udcff"``. Whatever a check says
-goes through here once, where it comes in: behind that nobody who writes, sends or shows it has to think of it.
+A file name with odd bytes has such halves, and so has ``"\\udcff"`` in a plug-in's output. Every text of a check passes
+here once, where it comes in: the code that writes, sends or shows it need not care.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 def writable(value: _T) -> _T:
     """``value`` itself where UTF-8 has bytes for all of its text, which is nearly always; else :func:`encodable` of it.
 
-    Raises RecursionError for what holds itself, which nobody could write down.
+    Raises RecursionError for a value that contains itself, which cannot be written.
     """
     try:
         msgspec.json.encode(value, enc_hook=str)
@@ -30,7 +30,7 @@ def writable(value: _T) -> _T:
 
 
 def json_text(value: Any) -> str:
-    """JSON. What JSON has no form for becomes text: one odd value in an evidence must not keep everything unwritten."""
+    """JSON. A value without a form in JSON becomes text: one odd value in an evidence must not block all writing."""
     try:
         return msgspec.json.encode(value, enc_hook=str).decode()
     except UnicodeEncodeError:
@@ -38,7 +38,7 @@ def json_text(value: Any) -> str:
 
 
 def encodable(value: Any) -> Any:
-    """The same, dataclasses and what they hold too, with a question mark for what UTF-8 has no bytes for."""
+    """The same value, also inside dataclasses, with a question mark for each character that UTF-8 has no bytes for."""
     match value:
         case Enum():
             return value

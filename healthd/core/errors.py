@@ -8,15 +8,15 @@
     ├── RegistrationError     two checks, or two codes, claim one name
     ├── SourceError           the machine did not answer: the check's outcome is *unknown*
     │   ├── SourceMissing     the file, tool or library is not there
-    │   ├── SourceTimeout     no answer before the deadline; the question may still be running
-    │   ├── SourceBusy        an earlier question is still out, or asking is paused: not asked
+    │   ├── SourceTimeout     no answer before the deadline; the request may still be running
+    │   ├── SourceBusy        an earlier request is not answered yet, or the source is paused: no request was sent
     │   └── SourceUnreadable  there was an answer, and it makes no sense or was an error
-    ├── BackendError          an orchestrator or a provisioner did not do as asked
-    │   ├── BackendRefused    it answered no: nothing was applied
-    │   │   ├── SlotTaken     somebody has this place of the fleet's budget already
+    ├── BackendError          an orchestrator or a provisioner did not carry out a request
+    │   ├── BackendRefused    it refused: nothing was applied
+    │   │   ├── SlotTaken     another node holds this slot of the budget
     │   │   ├── BackendBusy   not now (throttled, no capacity, another operation): ask again later
-    │   │   └── BackendDenied the role of whoever asked may not do this
-    │   └── BackendUnknown    no answer: what was asked may have been applied
+    │   │   └── BackendDenied the caller's role may not do this
+    │   └── BackendUnknown    no answer: the request may have been applied
     └── StoreError            the state on disk could not be read or written
 
 A message says what, where, the value, what was expected, and the next step.
@@ -45,9 +45,9 @@ class ConfigError(HealthdError):
 
 
 class ExtraMissing(ConfigError):
-    """``what`` is configured needs an extra of healthd, and ``error`` says which of its packages is not installed.
+    """The configured ``what`` needs an extra of healthd, and ``error`` names the package that is not installed.
 
-    The way names no distribution: nobody has published one called healthd, so whoever takes that name would be run as
+    The message names no distribution: none called healthd is published, so the next owner of that name would run as
     root.
     """
 
@@ -66,7 +66,7 @@ class RegistrationError(HealthdError):
 
 
 class SourceError(HealthdError):
-    """The machine did not answer a question. Never evidence of a fault by itself."""
+    """The machine did not answer a request. Never evidence of a fault by itself."""
 
 
 class SourceMissing(SourceError):
@@ -74,11 +74,11 @@ class SourceMissing(SourceError):
 
 
 class SourceTimeout(SourceError):
-    """No answer before the deadline. The question may still be running somewhere."""
+    """No answer before the deadline. The request may still be running somewhere."""
 
 
 class SourceBusy(SourceError):
-    """Not asked: an earlier question is still out, or the source is paused."""
+    """Not asked: an earlier request is not answered yet, or the source is paused."""
 
 
 class SourceUnreadable(SourceError):
@@ -86,11 +86,11 @@ class SourceUnreadable(SourceError):
 
 
 class BackendError(HealthdError):
-    """An orchestrator or a provisioner did not do what it was asked."""
+    """An orchestrator or a provisioner did not carry out a request."""
 
 
 class BackendRefused(BackendError):
-    """The answer was no: nothing was applied."""
+    """The request was refused: nothing was applied."""
 
 
 class SlotTaken(BackendRefused):
@@ -102,11 +102,11 @@ class BackendBusy(BackendRefused):
 
 
 class BackendDenied(BackendRefused):
-    """Whoever asked has no credentials for this, or not the right. The message names the IAM action that is missing."""
+    """The caller has no credentials, or not the right. The message names the missing IAM action."""
 
 
 class BackendUnknown(BackendError):
-    """No answer: what was asked may have been applied. Read back before anything else."""
+    """No answer: the request may have been applied. Read back before anything else."""
 
 
 class StoreError(HealthdError):

@@ -1,8 +1,8 @@
-"""The vocabulary: what the stages of healthd hand to each other.
+"""The vocabulary: the messages between the stages of healthd.
 
-Every message is a frozen dataclass, whose only behaviour is to say what follows from its own fields. Nothing here reads
-a clock, a file or a setting, and nothing here knows a source, a check or a back end. Times are aware UTC datetimes;
-units are in the names.
+Every message is a frozen dataclass, whose methods only derive values from its own fields. Nothing here reads a clock, a
+file or a setting, and nothing here knows a source, a check or a back end. Times are aware UTC datetimes; units are in
+the names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Severity(StrEnum):
 
 
 class Status(StrEnum):
-    """What one run of one check came to. UNKNOWN is never healthy and never alone a reason to repair."""
+    """The result of one run of one check. UNKNOWN is never healthy and never alone a reason to repair."""
 
     OK = "ok"
     FINDINGS = "findings"
@@ -45,7 +45,7 @@ class Verdict(StrEnum):
 
 
 class Remedy(StrEnum):
-    """What a fault calls for. The first six form a ladder; ASK_HUMAN stands beside it."""
+    """The remedy that a fault calls for. The first six form a ladder; ASK_HUMAN stands beside it."""
 
     NONE = "none"
     WATCH = "watch"
@@ -79,7 +79,7 @@ class ReadingKind(StrEnum):
 
 
 class Mode(StrEnum):
-    """How far healthd may go: look only; take a node out and put it back; repair it too."""
+    """How far healthd may go: only read; take a node out and put it back; repair it too."""
 
     OBSERVE = "observe"
     QUARANTINE = "quarantine"
@@ -87,7 +87,7 @@ class Mode(StrEnum):
 
 
 class Action(StrEnum):
-    """What a decision says to do now."""
+    """The action that a decision calls for now."""
 
     HOLD = "hold"
     QUARANTINE = "quarantine"
@@ -97,11 +97,11 @@ class Action(StrEnum):
 
 
 class ClusterTrouble(StrEnum):
-    """What pages although no node asked for anything: each is a state that begins and ends with its cause."""
+    """States of the cluster that page without a request of a node: each begins and ends with its cause."""
 
     DRAIN_STUCK = "drain_stuck"  # a pod that a rule evicts does not go
     AGENT_SILENT = "agent_silent"  # no heartbeat of healthd on a node that is Ready
-    NODE_DOWN = "node_down"  # not Ready, and nothing was asked for it
+    NODE_DOWN = "node_down"  # not Ready, and no repair of it is requested
     NO_POLICIES = "no_policies"  # the API server does not hold agents to their own nodes
     NO_CLAIM = "no_claim"  # healthd's taint without a claim on the budget
     LEFT_FENCE = "left_fence"  # healthd's fence alone, without a claim on the budget
@@ -113,42 +113,42 @@ class ClusterTrouble(StrEnum):
 
 
 class Refusal(StrEnum):
-    """Why nothing, or less, was done: the word beside the sentence, for a metric that cannot grow without bound."""
+    """Why healthd does nothing, or less: one label beside the sentence, for a metric that cannot grow without bound."""
 
     OBSERVE = "observe"
     SHADOW = "shadow"  # the mode of its rule alone
-    LOWERED = "lowered"  # the mode or its rule, since the case was opened
+    LOWERED = "lowered"  # the mode or its rule, since the remediation was opened
     OPTED_OUT = "opted_out"
     ACKNOWLEDGED = "acknowledged"
     FOREIGN_HOLD = "foreign_hold"
-    MANAGED = "managed"  # the platform acts on this machine already, or asks to come again
+    MANAGED = "managed"  # the platform acts on this machine already, or is busy
     CASE_OPEN = "case_open"
     CORRELATED = "correlated"
-    HELD_BACK = "held_back"  # by what happened on many nodes within days: one story for the fleet
+    HELD_BACK = "held_back"  # many nodes had the same fault within days: held once, for the fleet
     BUDGET = "budget"
     RATE = "rate"  # of replacements
     LEMON = "lemon"
-    EXHAUSTED = "exhausted"  # nothing is left to try
-    CANNOT = "cannot"  # nobody here can carry the remedy out
-    PERSON = "person"  # only a person can settle it
-    NOT_NEEDED = "not_needed"  # an order to mend what is not broken
-    NOT_PERMITTED = "not_permitted"  # whoever ordered it may not
+    EXHAUSTED = "exhausted"  # every remedy of the ladder was tried
+    CANNOT = "cannot"  # no provisioner or driver here can carry out the remedy
+    PERSON = "person"  # only an operator can settle it
+    NOT_NEEDED = "not_needed"  # a command to repair a node that is not broken
+    NOT_PERMITTED = "not_permitted"  # the caller may not run this command
     NOT_IDLE = "not_idle"
     MAINTENANCE = "maintenance"  # an administrator's window is on the node: nothing irreversible inside it
     NOT_WELL = "not_well"
-    LATE = "late"  # it was asked for so long ago that nobody waits for it any more
+    LATE = "late"  # the command is so old that no caller waits for it
     DOWN = "down"
     UNREADABLE = "unreadable"  # no answer, so nothing is known
-    REFUSED = "refused"  # the cluster or the provider said no
+    REFUSED = "refused"  # the cluster or the provider refused
     OVERDUE = "overdue"  # out of service, or not moved, for longer than its bound
-    STUCK = "stuck"  # no turn of the engine succeeds
-    ORPHAN = "orphan"  # a drain of ours stands, and no case of it is open
+    STUCK = "stuck"  # no reconcile of the engine succeeds
+    ORPHAN = "orphan"  # there is a drain of ours without an open remediation
 
 
 class Step(StrEnum):
-    """One act of the engine, in the words of DESIGN: written down, done, then looked at.
+    """One act of the engine: recorded, done, then verified.
 
-    STAY: out until a person says otherwise.
+    STAY: out until an operator runs a command.
     """
 
     SLOT = "slot"
@@ -221,7 +221,7 @@ def pci_address(text: str) -> str:
     """
     parts = _PCI_ADDRESS.fullmatch(text.strip())
     if parts is None:
-        raise ValueError(f"{text!r} is no PCI address; expected one like 0000:10:1c or 00000000:10:1C.0")
+        raise ValueError(f"{text!r} is not a PCI address; expected one like 0000:10:1c or 00000000:10:1C.0")
     domain, bus, device = (int(part or "0", 16) for part in parts.groups())
     return f"{domain:04x}:{bus:02x}:{device:02x}"
 
@@ -230,8 +230,8 @@ def pci_address(text: str) -> str:
 class Reading:
     """One number a check read. ``name`` ends in its unit; ``epoch``: the driver load, boot or reset it belongs to.
 
-    ``limit``: how much it may grow, or what a test demands of it, where that differs from part to part; it takes the
-    place of the declared number. ``limit_source``: where that limit comes from.
+    ``limit``: how much it may grow, or the value that a test requires, where that differs from part to part; it
+    replaces the declared number. ``limit_source``: the source of that limit.
     """
 
     component: Component
@@ -295,13 +295,14 @@ class Clearance:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """What a check returns. Build it with ``check.ok``, ``check.judged``, ``check.unknown``, ``check.not_applicable``.
+    """A check's return value. Build it with ``check.ok``, ``check.judged``, ``check.unknown``,
+    ``check.not_applicable``.
 
     ``gaps`` are parts that could not be read while others could: each counts as unknown, none hides the rest.
     ``clearances`` are evidence, seen on the way, that earlier faults are over.
-    ``untold`` are codes, each at its component, about which this look heard nothing although it saw the rest: a tool
-    that is not installed, a question that a GPU does not answer. None of them is over because it was not reported. The
-    code "" is every code, at the component, its parts (``nvlink:GPU-…/3``) and the node.
+    ``untold`` are codes, each at its component, that were not reported although the rest was read: a tool that is not
+    installed, a call that a GPU does not answer. None of them is over because no finding has it. The code "" is every
+    code, at the component, its parts (``nvlink:GPU-…/3``) and the node.
     """
 
     status: Status
@@ -314,16 +315,17 @@ class Result:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the check could tell everything that it looks at: it is not unknown and has no gap."""
+        """Whether the check could read everything: it is not unknown and has no gap."""
         return self.status is not Status.UNKNOWN and not self.gaps
 
     def with_findings(self, findings: tuple[Finding, ...]) -> Result:
-        """The result of the same look with these findings alone."""
+        """The result of the same run with these findings alone."""
         return replace(self, findings=findings, status=status_of(findings, self.gaps))
 
 
 def status_of(findings: Collection[Finding], gaps: Collection[str]) -> Status:
-    """What having looked comes to: findings if there are any, else unknown if a part could not be read, else ok."""
+    """The status of a run that could read: findings if there are any, else unknown if a part could not be read, else
+    ok."""
     return Status.FINDINGS if findings else Status.UNKNOWN if gaps else Status.OK
 
 
@@ -352,7 +354,7 @@ class Outcome:
 
     @property
     def counts_as_unknown(self) -> bool:
-        """Whether it keeps the node from being called healthy: it could not tell everything, and is not optional."""
+        """Whether it keeps the node from being called healthy: it could not read everything, and is not optional."""
         return not self.optional and not self.result.is_whole
 
 
@@ -368,9 +370,9 @@ class Root:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnosis:
-    """What is wrong with a component, folded from findings over time, and the remedy that calls for.
+    """The fault of a component, folded from findings over time, and the remedy that it calls for.
 
-    ``roots``: what else is open there by itself, most far-reaching first, the one that gives it its name among them.
+    ``roots``: the open faults there that no other explains, most far-reaching first, its own among them.
     """
 
     code: str
@@ -385,10 +387,10 @@ class Diagnosis:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """What the policy says to do now, or why not: ``reason`` is what the log, the audit and a test read.
+    """The policy's decision for now, or why it holds: the log, the audit and tests show its ``reason``.
 
-    ``steps`` answer the first remedy of ``ladder``; the others are tried in turn where it does not help. ``rule``: the
-    rule of the policy that says so. ``refusal``: what kind of refusal it is, of all or of the repair; None for none.
+    ``steps`` carry out the first remedy of ``ladder``; the others follow where it does not help. ``rule``: the policy's
+    rule that decides. ``refusal``: the kind of refusal, of everything or of the repair; None for none.
     """
 
     action: Action
@@ -402,7 +404,7 @@ class Decision:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refused:
-    """Why something is not done now: the kind, and the sentence."""
+    """Why healthd does not do something now: the kind, and the sentence."""
 
     kind: Refusal
     words: str

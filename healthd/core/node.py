@@ -1,7 +1,7 @@
-"""What a check may ask of the machine: Protocols only, no I/O.
+"""The machine as a check may read it: Protocols only, no I/O.
 
 The real answers come from ``healthd.sources``, the simulated ones from ``healthd.sim``, handwritten ones from
-``healthd.testing``. Every question may raise a :class:`~healthd.core.errors.SourceError`; a check lets it pass.
+``healthd.testing``. Every call may raise a :class:`~healthd.core.errors.SourceError`; a check does not catch it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ RECORD_LEAD = (
     r"(?:(?:[A-Z][a-z]{2} +\d{1,2} [\d:]{8}|\d{4}-\d\d-\d\dT\S{8,32}) \S{1,64} kernel: )?"
     r"(?:\[[^\]\n]{1,32}\] *)*)"
 )
-"""What may stand before a record's words: a priority, a syslog header, ``[…]`` tags. Whoever reads a log and whoever
-judges its lines go by this one pattern, of bytes or of ASCII text. Blanks and no other white space: the kernel's own
-format writes a tab or a newline as an escape, and behind a newline the words are another line's."""
+"""The text before a record's message: a priority, a syslog header, ``[…]`` tags. The readers of logs and the judges of
+their lines share this one pattern, of bytes or of ASCII text. Blanks and no other white space: the kernel's own format
+writes a tab or a newline as an escape, and text after a newline belongs to another line."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +26,7 @@ class KernelRecord:
     """One record of the kernel log, or of the journal.
 
     ``sequence``: the kernel's own number, unique within ``boot_id``. ``facility`` 0 is the kernel itself and cannot be
-    forged from user space; anything else is let in only by ``trust_user_kmsg`` and has ``trusted`` False.
+    forged from user space; anything else is read only with ``trust_user_kmsg`` and has ``trusted`` False.
     ``source``: ``kernel`` or ``journal``. A journal record's ``sequence`` is its monotonic time in microseconds, its
     ``facility`` -1, and ``unit`` the service that wrote it or, of the service manager's own lines, is meant.
     """
@@ -72,9 +72,9 @@ class Space:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holders:
-    """Who holds the room of one file system, by the owner of its files: bytes of each uid, the largest first.
+    """The users of one file system's space, by the owner of its files: bytes of each uid, the largest first.
 
-    ``files``: how many were counted. ``whole``: False where the time for the count was over before all were.
+    ``files``: how many were counted. ``whole``: False where the time for the count ended before all were.
     """
 
     bytes_of: Mapping[int, int]
@@ -86,8 +86,8 @@ class Holders:
 class FileProbe:
     """One small file of healthd's own, written, read back and removed on a mount. Seconds of each act.
 
-    ``refused`` names the error of a server that answered and said no (EACCES, EPERM, EROFS): nothing was written, and
-    ``write_s`` is how long the answer took. ``same`` is False where what was read is not what was written.
+    ``refused`` names the error of a server that refused (EACCES, EPERM, EROFS): nothing was written, and ``write_s`` is
+    how long the answer took. ``same`` is False where the data that were read differ from those written.
     """
 
     size_bytes: int
@@ -100,7 +100,7 @@ class FileProbe:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelClock:
-    """What adjtimex(2) says of the system clock: whether anybody keeps it, and how far off it is known to be."""
+    """The system clock as of adjtimex(2): whether it is synchronized, and its known error."""
 
     synchronised: bool
     offset_s: float
@@ -119,12 +119,12 @@ class CommandResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AllReduce:
-    """One all-reduce over the GPUs of this node, and what it measured.
+    """One all-reduce over the GPUs of this node, and its measurements.
 
     ``busbw_gb_s``: algbw x 2(n-1)/n in 10^9 bytes per second (nccl-tests, doc/PERFORMANCE.md); None with one GPU, where
     nothing crosses a bus. ``wrong``: elements that differ from the known sum, over all GPUs. ``way``: ``nccl4py`` or
     ``all_reduce_perf``. ``network``: the transport that NCCL named, such as ``Libfabric``; "" where it named none.
-    ``failed``: what NCCL or CUDA said where they refused to go on; nothing was measured then.
+    ``failed``: the error of NCCL or CUDA where they refused to continue; nothing was measured then.
     """
 
     gpus: int
@@ -169,11 +169,11 @@ class NvmlRefusal:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuAnswer:
-    """All answers of one GPU to one question.
+    """All answers of one GPU to one request.
 
-    ``uuid`` and ``pci`` are None where even the handle could not be had; ``failure`` then says why.
-    ``values`` maps each call to its JSON-like value or to an :class:`NvmlFailure`. ``refused``: the worst refusal that
-    stands, of this question or of an earlier one.
+    ``uuid`` and ``pci`` are None where NVML gave no handle; ``failure`` then says why.
+    ``values`` maps each call to its JSON-like value or to an :class:`NvmlFailure`. ``refused``: the worst refusal in
+    effect, of this request or of an earlier one.
     """
 
     index: int
@@ -186,9 +186,9 @@ class GpuAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeState:
-    """How a probe worker is doing. ``stalled_s`` counts from the first question that was left unanswered since the last
-    answer or pause; a worker that crashed, or that is still starting within its grace, is not silent. ``stalls``: the
-    questions that were not answered in time."""
+    """The state of a probe worker. ``stalled_s`` counts from the first unanswered request since the last answer or
+    pause; a worker that crashed, or that is still starting within its grace, is not silent. ``stalls``: the requests
+    that were not answered in time."""
 
     stalled_s: float = 0.0
     paused_s: float = 0.0
@@ -200,7 +200,7 @@ class ProbeState:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelLogState:
-    """How the reader of the kernel log is doing. ``idle_s``: since it last came round its loop, not since a record."""
+    """The state of the reader of the kernel log. ``idle_s``: since the last cycle of its loop, not since a record."""
 
     source: str
     alive: bool
@@ -221,10 +221,10 @@ class Tree(Protocol):
         """The sorted names in a folder. Raises SourceMissing or SourceUnreadable."""
 
     def exists(self, path: str) -> bool:
-        """Whether the path is there. Raises SourceUnreadable when that cannot be told."""
+        """Whether the path exists. Raises SourceUnreadable when that is unknown."""
 
     def target(self, path: str) -> str:
-        """The last part of where a link leads, such as the driver of a device. Raises SourceMissing."""
+        """The last part of a link's target, such as the driver of a device. Raises SourceMissing."""
 
     def may_open(self, path: str) -> bool:
         """Whether this process may open a file to read and write; it is not opened. False where it is not there."""
@@ -245,14 +245,14 @@ class Nvml(Protocol):
         """``driver_version``, ``nvml_version``, ``gpu_count``, ``excluded_count``. Raises as :meth:`ask`."""
 
     def state(self) -> ProbeState:
-        """How the worker is doing; never blocks and never raises."""
+        """The state of the worker; never blocks and never raises."""
 
 
 class ActiveTests(Protocol):
     """Work on the GPUs themselves, for active checks only, on a node that is known to be idle.
 
     Each runs in a child with a deadline; nothing of it is left afterwards, even if healthd is killed meanwhile.
-    All raise SourceMissing (what it needs is not installed), SourceTimeout, SourceUnreadable (it failed to run).
+    All raise SourceMissing (a tool or library is not installed), SourceTimeout, SourceUnreadable (it failed to run).
     """
 
     def all_reduce(self, path: Literal["nvlink", "network"], *, size_bytes: int, timeout_s: float) -> AllReduce:
@@ -279,7 +279,7 @@ class Node(Protocol):
 
     @property
     def instance_type(self) -> str | None:
-        """``p5.48xlarge``, without ``ml.``; None where it could not be found out."""
+        """``p5.48xlarge``, without ``ml.``; None where it is unknown."""
 
     @property
     def sys(self) -> Tree:
@@ -307,7 +307,7 @@ class Node(Protocol):
 
     @property
     def kernel_log(self) -> KernelLogState:
-        """How the reader of the kernel log is doing."""
+        """The state of the reader of the kernel log."""
 
     def mounts(self) -> tuple[Mount, ...]:
         """The mount table. Reading it never touches a file system, so it never blocks. Raises SourceError."""
@@ -316,20 +316,20 @@ class Node(Protocol):
         """statvfs of a mount point, in a probe worker of that mount. Raises SourceError."""
 
     def holders(self, point: str) -> Holders:
-        """Who holds the room of the file system at a mount point, counted for a second at most. Raises SourceError."""
+        """The users of the file system's space at a mount point, counted for a second at most. Raises SourceError."""
 
     def file_probe(self, point: str, folder: str = "", *, size_bytes: int = 1 << 18) -> FileProbe:
         """Write, read back and remove a file of this node's own in ``folder`` (default: the mount point itself).
 
         In the probe worker of the mount point, with a deadline. Raises SourceError: SourceUnreadable with the name of
-        the error (``EIO``), SourceTimeout, SourceBusy while an earlier question to that mount is still out.
+        the error (``EIO``), SourceTimeout, SourceBusy while an earlier request to that mount is not answered.
         """
 
     def mount_state(self, point: str) -> ProbeState:
-        """How the probe worker of a mount point is doing; never blocks and never raises."""
+        """The state of a mount point's probe worker; never blocks and never raises."""
 
     def clock(self) -> KernelClock:
-        """What the kernel says of its clock. Raises SourceUnreadable."""
+        """The kernel's view of its clock. Raises SourceUnreadable."""
 
     def metadata(self, path: str) -> str | None:
         """``/latest/meta-data/<path>`` of the EC2 instance metadata service; None where it has no such item.

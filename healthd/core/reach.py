@@ -1,10 +1,10 @@
-"""Where the daemon is reached, and when there is none: shared by the hot path, the client and the daemon.
+"""Connections to the daemon's sockets: shared by the hot path, the client and the daemon.
 
-Two sockets: one for everybody, and beside it one that only root and ``[daemon] group`` can open. Hooks and operators
-come by the second, so that no other user can fill the queue that they wait in.
+There are two sockets: one for every user, and beside it one that only root and ``[daemon] group`` can open. Hooks and
+operators use the second, so that no other user can fill the queue that they wait in.
 
-``connect`` with a time-out of Python's own is a non-blocking one, which a full queue answers with EAGAIN at once; a
-blocking one waits for room as long as SO_SNDTIMEO says (unix(7), unix_wait_for_peer in net/unix/af_unix.c as of 6.18).
+``connect`` with Python's own timeout is non-blocking, and fails with EAGAIN at once where the queue is full; a blocking
+one waits for room as long as SO_SNDTIMEO says (unix(7), unix_wait_for_peer in net/unix/af_unix.c as of 6.18).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import _socket
 import sys
 
 OPERATORS = ".op"
-"""What the path of the operators' socket has after that of everybody's."""
+"""The suffix of the operators' socket, after the path of the socket for every user."""
 
 
 def connected(path: str, within_s: float) -> _socket.socket | None:
-    """A connection to the daemon, or None where no daemon listens: no such socket, or nobody behind it.
+    """A connection to the daemon, or None where no daemon listens: no such socket, or no process behind it.
 
     Raises OSError for everything else: a queue without room for ``within_s`` is a daemon that does not answer.
     """
@@ -47,6 +47,6 @@ def _connected(path: str, within_s: float) -> _socket.socket:
 
 
 def _timeval(seconds: float) -> bytes:
-    """A struct timeval. Zero would be no time-out at all."""
+    """A struct timeval. Zero would be no timeout at all."""
     size, microseconds = (sys.maxsize.bit_length() + 1) // 8, max(1, int(seconds * 1e6))
     return b"".join(each.to_bytes(size, sys.byteorder) for each in divmod(microseconds, 1_000_000))

@@ -1,7 +1,8 @@
-"""Who else may write a file that root acts on: sshd's StrictModes, for what healthd reads, runs and replaces.
+"""Other users' right to write a file that root acts on: sshd's StrictModes, for files that healthd reads, runs,
+replaces.
 
-Every folder on the way counts, and every link with the folders on its own way: whoever may write one of them decides
-what is at the end.
+Every folder on the way counts, and every link with the folders on its own way: a user who may write one of them can
+replace the file at the end.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _LINKS = 40  # as many as the kernel follows (path_resolution(7))
-_SYSTEM_GIDS = 100  # groups of the system itself, such as Debian's staff (Debian policy 9.2.2): nobody's own
+_SYSTEM_GIDS = 100  # groups of the system itself, such as Debian's staff (Debian policy 9.2.2): no user's own
 _RUNS_A_FILE = re.compile(
-    # shells and languages, in any version; and what runs a program that its arguments name
+    # shells and languages, in any version; and programs that run a program in their arguments
     r"(ba|da|z|k|mk|a)?sh|(python|pypy|perl|ruby|lua|node|php|tclsh|Rscript|gawk|mawk|awk)[0-9.]*"
     r"|env|nice|ionice|timeout|setsid|nohup|stdbuf|flock|taskset|numactl|chrt|sudo|runuser|setpriv|busybox"
 )
@@ -24,11 +25,10 @@ _SHEBANG_BYTES = 256  # of a first line the kernel reads as much (BINPRM_BUF_SIZ
 
 
 def not_run_by_root(argv: Sequence[str]) -> str:
-    """Why root runs no such command of its configuration, in words; "" where it does, or where this is not root.
+    """Why root does not run this command of its configuration; "" where it does, or where this is not root.
 
-    The program must be written by root alone, and so must the script that an interpreter is given, and the interpreter
-    that a script's first line names. A program without a folder is looked for where root's are. What is not there is
-    for its run to say.
+    Only root may write the program, the script that an interpreter gets, and the interpreter that a script's first line
+    names. A program without a folder is searched in root's folders. Its run reports a missing program.
     """
     if os.geteuid() != 0:
         return ""
@@ -36,14 +36,14 @@ def not_run_by_root(argv: Sequence[str]) -> str:
         try:
             why = others_may_write(each)
         except OSError as error:
-            why = f"{each} cannot be looked at: {error}"
+            why = f"{each} cannot be read: {error}"
         if why:
-            return f"not run, since {why}: root runs nothing that others may write; chown root, chmod go-w"
+            return f"not run, since {why}: root runs nothing that other users may write; chown root, chmod go-w"
     return ""
 
 
 def _files_of(argv: Sequence[str]) -> Iterator[Path]:
-    """Each file of a command that is run, up to the first that runs no other; what follows is data. A relative one is
+    """Each file of a command that is run, up to the first that runs no other; the rest is data. A relative path is
     below /, where commands are run."""
     for number, word in enumerate(argv):
         each = Path("/", word)
@@ -68,10 +68,10 @@ def _interpreter_of(script: Path) -> Iterator[Path]:
 
 
 def others_may_write(path: Path) -> str:
-    """Which user or group beside root and this process may change what is at ``path``, in words; "" for none.
+    """The user or group beside root and this process that may change the file at ``path``, as text; "" for none.
 
-    A sticky folder on the way is open to nobody (unlink(2)): what lies in it must have an owner that may be trusted. On
-    a file system that is mounted read-only nobody writes. Raises OSError for what is not there.
+    A sticky folder on the way is open to no other user (unlink(2)): a file in it must have an owner that may be
+    trusted. No user writes on a file system that is mounted read-only. Raises OSError for a missing path.
     """
     for each, found, is_end in _way(path):
         if why := _opened_by(each, found, is_end=is_end):
@@ -80,7 +80,8 @@ def others_may_write(path: Path) -> str:
 
 
 def _way(path: Path) -> Iterator[tuple[Path, os.stat_result, bool]]:
-    """Every folder and link that the kernel passes on the way to ``path``, and what is at its end, marked as that."""
+    """Every folder and link that the kernel passes on the way to ``path``, and the file at its end, flagged as the
+    end."""
     pending, seen = [Path(os.path.abspath(path))], set[Path]()
     for _ in range(_LINKS):
         if not pending:
@@ -105,7 +106,7 @@ def _opened_by(path: Path, found: os.stat_result, *, is_end: bool) -> str:
     elif stat.S_ISLNK(mode) or (mode & stat.S_ISVTX and stat.S_ISDIR(mode) and not is_end):
         return ""
     elif mode & stat.S_IWOTH:
-        why = "may be written by everybody"
+        why = "may be written by every user"
     elif mode & stat.S_IWGRP and not _is_empty(found.st_gid):
         why = f"may be written by the group {found.st_gid}"
     else:
@@ -114,7 +115,7 @@ def _opened_by(path: Path, found: os.stat_result, *, is_end: bool) -> str:
 
 
 def _is_empty(gid: int) -> bool:
-    """Whether a group gives its right to nobody but root."""
+    """Whether a group has no member but root."""
     if gid >= _SYSTEM_GIDS:
         return False
     try:

@@ -1,7 +1,7 @@
-"""Hooks that passed unseen: their daemon was there and did not answer, or the look in its place failed.
+"""Hooks that passed unseen: their daemon was there and did not answer, or their own check run failed.
 
-The hook itself writes them down, a byte each beside the socket, because nobody else knows of it. The daemon counts
-them. The folder is the daemon's own: where a hook may not write there, it runs without the rights of one.
+The hook itself records each, a byte beside the socket, because no other process knows of it. The daemon counts them.
+The folder is the daemon's own: a hook that may not write there runs without the rights of one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _SUFFIX = ".unseen"
 
 
 def note(socket_path: str, arguments: Iterable[str]) -> None:
-    """Write down that the hook of this command line let its job pass. What cannot be written is left: the hook says it
-    as well."""
+    """Record that the hook of this command line let its job pass. A failed write is ignored: the hook logs it as
+    well."""
     kind = next((each for each in arguments if each in KINDS), "")
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -32,31 +32,31 @@ def note(socket_path: str, arguments: Iterable[str]) -> None:
 
 
 def counted(socket_path: str) -> Counter[str]:
-    """How many hooks of each kind passed unseen since the machine came up; 0 where none was written down."""
+    """How many hooks of each kind passed unseen since the machine came up; 0 where none was recorded."""
     try:
         with open(socket_path + _SUFFIX, "rb") as file:
-            marks = file.read()
+            recorded = file.read()
     except OSError:
-        marks = b""
-    return Counter({kind: marks.count(kind[:1].encode()) for kind in KINDS})
+        recorded = b""
+    return Counter({kind: recorded.count(kind[:1].encode()) for kind in KINDS})
 
 
 class Unseen:
-    """Tells what was written down beside this socket."""
+    """The hooks that were recorded beside this socket, and the news of them."""
 
     def __init__(self, socket_path: str) -> None:
         self._path = socket_path
-        self._told: Counter[str] = Counter()
+        self._reported: Counter[str] = Counter()
 
     def counted(self) -> Counter[str]:
         """How many hooks of each kind passed unseen since the machine came up."""
         return counted(self._path)
 
     def news(self) -> str:
-        """A sentence where there are more than when it was asked last, or ""."""
+        """A sentence where there are more than at the last call, or ""."""
         now = self.counted()
-        if now == self._told:
+        if now == self._reported:
             return ""
-        self._told = now
+        self._reported = now
         listed = ", ".join(f"{count} {kind}" for kind, count in now.items() if count)
         return f"hooks without an answer since this machine came up: {listed}; their jobs passed"

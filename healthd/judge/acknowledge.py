@@ -1,7 +1,7 @@
-"""A person's word that a fault is known and the node stays in service all the same: given, and over again.
+"""Acknowledged faults: the operator knows of the fault, and the node stays in service all the same.
 
-Pure: it takes ``now`` as an argument. That word ends with the fault, or at its own time; it is never taken back by a
-restart, because it is kept with the fault. What it means for a decision is in ``diagnose``.
+Pure: it takes ``now`` as an argument. An acknowledgement ends with the fault, or at its own time; it survives a
+restart, because it is kept with the fault. ``diagnose`` has its meaning for a decision.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from healthd.judge.history import Fault, FaultKey, History
 
 
 def acknowledge(history: History, keys: Iterable[FaultKey], until: datetime | None = None) -> History:
-    """Mark open faults as seen by a person, until then or until they end. The newest word holds, longer or shorter.
+    """Acknowledge open faults, until ``until`` or until they end. The newest command counts, longer or shorter.
 
     Keys that are not open are ignored: there is nothing to acknowledge.
     """
@@ -26,7 +26,7 @@ def acknowledge(history: History, keys: Iterable[FaultKey], until: datetime | No
 
 
 def expire(history: History, now: datetime) -> tuple[History, tuple[Fault, ...]]:
-    """Take the mark from those whose time is over, and name them as they were."""
+    """End the acknowledgements whose time is over, and return their faults as they were."""
     over = tuple(fault for fault in history.faults.values() if fault.acknowledged and _is_over(fault, now))
     if not over:
         return history, ()
@@ -51,7 +51,7 @@ def named(history: History, wanted: str) -> tuple[Fault, ...]:
 
 
 def in_words(fault: Fault) -> str:
-    """``acknowledged until 2026-11-28 07:00 UTC``, or "" where nobody has."""
+    """``acknowledged until 2026-11-28 07:00 UTC``, or "" for a fault that is not acknowledged."""
     if not fault.acknowledged:
         return ""
     until = fault.acknowledged_until

@@ -1,8 +1,8 @@
-"""Whether the wall clock was set while nobody looked, and what that makes of a time that is remembered. Pure.
+"""Whether the wall clock was set since the last reading, and the correction of remembered times. Pure.
 
-Whoever remembers times of the wall clock looks here before using them. An age is then what it was, and neither negative
-nor an hour more, whatever chronyd (``makestep``), an administrator or a hypervisor did to the clock. A machine that was
-suspended counts as one whose clock was set forward: nobody looked at anything meanwhile.
+Code that remembers times of the wall clock corrects them here before it uses them. An age is then what it was, neither
+negative nor an hour more, whatever chronyd (``makestep``), an administrator or a hypervisor did to the clock. A machine
+that was suspended counts as one whose clock was set forward: no check ran meanwhile.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 JUMP = timedelta(seconds=5)
-"""Less than this is no jump. No interval, limit or patience here is as short, and between the readings of two clocks a
-busy machine may let a second go by."""
+"""Less than this is no jump. No interval, limit or timeout here is as short, and a second may pass between the readings
+of two clocks on a busy machine."""
 
 
 class ClockWatch:
-    """Compares the wall clock with the monotonic one, which nobody can set.
+    """Compares the wall clock with the monotonic one, which cannot be set.
 
     Slewing moves both alike (clock_gettime(2), CLOCK_MONOTONIC: "affected by frequency adjustments"), so their
     difference stays for months, and small steps in one direction add up until they are noticed.
@@ -25,8 +25,8 @@ class ClockWatch:
         self._began, self._began_s = wall, monotonic_s
 
     def look(self, wall: datetime, monotonic_s: float) -> timedelta:
-        """By how much the wall clock was set since that was last told, forward or (negative) back; nothing, which is
-        false, for less than ``JUMP``."""
+        """By how much the wall clock was set since the last jump was returned, forward or (negative) back; zero, which
+        is false, for less than ``JUMP``."""
         by = (wall - self._began) - timedelta(seconds=monotonic_s - self._began_s)
         if abs(by) < JUMP:
             return timedelta()

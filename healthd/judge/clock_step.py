@@ -1,7 +1,7 @@
-"""What is remembered of a node, after its wall clock was set: every time is moved with the clock. Pure.
+"""The history of a node after its wall clock was set: every time is moved with the clock. Pure.
 
-So a fault has lasted as long as it has, a rate is over the time that went by, and evidence that comes after a fault is
-later than the fault, also where the clock went back an hour in between.
+So the age of a fault stays right, a rate covers the time that passed, and evidence that comes after a fault is later
+than the fault, also where the clock went back an hour in between.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from healthd.judge.trends import Window
 def shifted(history: History, by: timedelta, now: datetime) -> History:
     """The History with its times moved by ``by``, none later than ``now``.
 
-    Left as they are: faults of an earlier boot, whose clock was another; how long a person said that a fault is
-    acknowledged, which was said by the right time; and since when something is learned, which nothing is counted from.
+    Three times stay as they are: faults of an earlier boot, whose clock was another; the end of an acknowledgement,
+    which the operator gave by the right time; and since when a value is learned, from which nothing is counted.
     """
 
     def seconds(at_s: float) -> float:

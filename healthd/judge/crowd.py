@@ -1,7 +1,7 @@
 """One code on very many parts: the first of them by name, and all others as one finding on the node.
 
-Pure. What names a part may come from a user (a mount, a process, a device in a kernel line), and each name would be a
-fault of its own: none of them may cost more to hold than the hardware of a large node.
+Pure. A user may choose the name of a part (a mount, a process, a device in a kernel line), and each name would be a
+fault of its own: they must not cost more memory than the hardware of a large node.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from healthd.core.model import NODE, REMEDY_RANK, SEVERITY_RANK, Finding
 from healthd.judge.hold_down import Key
 
 MOST = 64
-"""Parts of one code that are faults by their own names."""
+"""Parts of one code that are faults under their own names."""
 _NAMED = 8
 """Parts that the finding on the node names."""
 
 
 def without_crowds(seen: Iterable[tuple[Key, Finding]], known: Iterable[Key]) -> list[tuple[Key, Finding]]:
-    """The findings of one look, each with its key: of the parts of a code beyond ``MOST`` one finding, on the node.
+    """The findings of one check run, each with its key: of the parts of a code beyond ``MOST`` one finding, on the
+    node.
 
-    ``known``: what is remembered of already, which keeps its name.
+    ``known``: the keys that are remembered already, which keep their names.
     """
     named: dict[str, set[str]] = {}
     for where, code in known:
@@ -41,7 +42,7 @@ def without_crowds(seen: Iterable[tuple[Key, Finding]], known: Iterable[Key]) ->
 
 
 def _apart(kept: Iterable[tuple[Key, Finding]], crowds: dict[str, list[Finding]]) -> list[tuple[Key, Finding]]:
-    """What is not of a crowd. What was found on the node itself joins the crowd of its code, which stands there."""
+    """The findings outside a crowd. A finding on the node itself joins the crowd of its code, which is on the node."""
     apart = []
     for (where, code), finding in kept:
         if code in crowds and where == str(NODE):
@@ -52,7 +53,7 @@ def _apart(kept: Iterable[tuple[Key, Finding]], crowds: dict[str, list[Finding]]
 
 
 def _crowd(findings: Sequence[Finding]) -> Finding:
-    """One finding on the node for all of these: it calls for what the worst of them calls for."""
+    """One finding on the node for all of these: it calls for the remedy of the worst of them."""
     worst = max(findings, key=lambda each: (REMEDY_RANK[each.remedy], SEVERITY_RANK[each.severity]))
     parts = list(dict.fromkeys(str(each.component) for each in findings))
     evidence: dict[str, Any] = {"components": parts[:_NAMED], "parts": len(parts), "count": sum(map(_count, findings))}

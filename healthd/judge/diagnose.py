@@ -2,7 +2,7 @@
 
 Pure. A fault that another open fault explains (its check says so in ``symptom_of``) is evidence for that one and calls
 for nothing by itself: an ECC counter behind a contained XID 94, a missing GPU behind an XID 79, a silent NVML behind a
-GSP time-out.
+GSP timeout.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def diagnose(history: History) -> tuple[Diagnosis, ...]:
 
 
 def acknowledged_parts(history: History, matters: Callable[[Fault], bool]) -> frozenset[Component]:
-    """The components of which a person has seen every fault that no other explains, and put the node back all the same.
+    """The components of which every fault that no other explains is acknowledged.
 
-    Faults that do not matter (a job's own error) and symptoms of others call for nothing by themselves, so
-    one that comes later takes no order back.
+    Faults that do not matter (a job's own error) and symptoms of others call for nothing by themselves, so a later one
+    does not undo the operator's command.
     """
     faults = tuple(history.faults.values())
-    if not any(fault.acknowledged for fault in faults):  # as nearly always: whose fault is whose is dear to tell
+    if not any(fault.acknowledged for fault in faults):  # as nearly always: the search for causes is expensive
         return frozenset()
     cause = _causes(faults)
     mine = [fault for fault in faults if cause[fault.key] is fault and matters(fault)]
@@ -41,7 +41,7 @@ def acknowledged_parts(history: History, matters: Callable[[Fault], bool]) -> fr
 
 
 def judge(diagnoses: Iterable[Diagnosis], outcomes: Iterable[Outcome]) -> Verdict:
-    """The node's state for a job. An unknown, or a gap, of an optional check does not count; neither does info."""
+    """The node's verdict for a job. An unknown, or a gap, of an optional check does not count; neither does info."""
     severities = {diagnosis.severity for diagnosis in diagnoses}
     if Severity.CRITICAL in severities:
         return Verdict.CRITICAL
@@ -104,7 +104,7 @@ class _Unexplained:
                 self._of_kind.setdefault(code, {}).setdefault(fault.component.kind, []).append((number, fault))
 
     def taken_by(self, cause: Fault) -> list[Fault]:
-        """Those that this fault explains and that no other has, in their order."""
+        """The symptoms that this fault explains and that no other has taken, in their order."""
         found = self._at.pop((cause.code, str(cause.component)), [])
         kinds = self._of_kind.get(cause.code, {})
         for kind in [kind for kind in kinds if kind != cause.component.kind]:

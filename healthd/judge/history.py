@@ -1,12 +1,11 @@
-"""The fold of outcomes over time: which faults are open, since when, and against which baselines counters are judged.
+"""The fold of outcomes over time: the open faults, their ages, and the baselines of counters.
 
-Pure: it takes ``now`` and limits as arguments and returns a new :class:`History`; it reads no clock and no file. What
-must survive a restart is exactly the :class:`History`, and the store keeps it.
+Pure: it takes ``now`` and limits as arguments and returns a new :class:`History`; it reads no clock and no file. The
+store keeps the :class:`History`, and nothing else must survive a restart.
 
-How a fault ends depends on where it came from. A *level* (``clears_by`` None) ends when its check looks again, sees all
-of what it looks at, was told about this fault, and no longer reports it. A fault from the *log* ends by the evidence
-its code names, and by nothing else: age never clears it. *News* (``clears_by`` NOTHING) was never a state; it is listed
-for a day.
+How a fault ends depends on its origin. A *level* (``clears_by`` None) ends when its check runs again, reads everything,
+this fault's part too, and no longer reports it. A fault from the *log* ends by the evidence that its code names, and by
+nothing else: age never clears it. *News* (``clears_by`` NOTHING) was never a state; it is listed for a day.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from healthd.judge.trends import MEMORY, Baseline, Days, Highest, Key, Window, j
 NEWS_IS_LISTED_FOR = timedelta(hours=24)
 UNKNOWN_BOOT = "unknown"
 
-# What each kind of evidence proves to be over, itself included. A reboot ends every job and resets every GPU; a reset
+# The faults that each kind of evidence ends, its own included. A reboot ends every job and resets every GPU; a reset
 # does not reload the driver, and a driver reload does not activate a pending row remap (NVIDIA, "GPU memory error
 # management": remaps are activated by a GPU reset).
 _PROVES: Mapping[ClearsBy, frozenset[ClearsBy]] = {
@@ -58,11 +57,10 @@ FaultKey = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fault:
-    """One thing that is wrong and not known to be over: all findings of one code on one component.
+    """One fault that is not known to be over: all findings of one code on one component.
 
-    ``count`` counts occurrences as the checks report them. ``acknowledged``: a person has seen it and wants the node in
-    service all the same; it holds until the fault ends, or ``acknowledged_until``, and a fault that comes back is a new
-    one.
+    ``count`` counts occurrences as the checks report them. ``acknowledged``: the operator knows of it and wants the
+    node in service all the same, until the fault ends, or ``acknowledged_until``; a fault that comes back is a new one.
     """
 
     code: str
@@ -83,7 +81,7 @@ class Fault:
 
     @property
     def key(self) -> FaultKey:
-        """What makes it one fault: where and what."""
+        """The identity of the fault: component and code."""
         return (str(self.component), self.code)
 
 
@@ -91,7 +89,7 @@ class Fault:
 class History:
     """Everything judgement remembers. ``names`` maps other names of a component to its canonical one.
 
-    What takes no part in equality lives in memory only: it starts anew with the daemon, and is not worth a write.
+    Fields that take no part in equality live in memory only: they begin empty with the daemon, and cause no write.
     """
 
     boot_id: str = ""
@@ -140,7 +138,7 @@ def observe(
 
 
 def clear(history: History, clearance: Clearance) -> tuple[History, tuple[Change, ...]]:
-    """Apply evidence that came from elsewhere than a check: a job's end, a finished repair."""
+    """Apply evidence that no check reports: a job's end, a finished repair."""
     after = _without(history, lambda fault: _proves_over(history, clearance, fault))
     return after, _changes(history, after, clearance.note or clearance.by)
 
@@ -175,19 +173,19 @@ def begin_instance(history: History, instance_id: str) -> tuple[History, tuple[C
 
 
 def relearn(history: History, readings: Container[str]) -> History:
-    """Forget the highest values of these readings: a person says that what is there now is right."""
+    """Forget the highest values of these readings: the operator confirms that the present values are right."""
     return replace(history, learned={key: each for key, each in history.learned.items() if key[1] not in readings})
 
 
 def counted(history: History, outcome: Outcome) -> Outcome:
-    """The outcome as people see it: without findings that wait to last or to repeat, which its reason names."""
+    """The outcome to show: without findings that wait to last or to repeat, which its reason names."""
     return replace(outcome, result=without_waiting(outcome.result, lambda each: _key(history, each) in history.faults))
 
 
 def retire(history: History, enabled: Container[str]) -> tuple[History, tuple[Change, ...]]:
-    """Drop the faults of checks that no longer run here: nobody would ever end them, and somebody turned them off."""
+    """Drop the faults of checks that no longer run here: no check would ever end them, and the operator disabled it."""
     after = _without(history, lambda fault: fault.check not in enabled)
-    return after, _changes(history, after, "its check is not enabled any more")
+    return after, _changes(history, after, "its check is no longer enabled")
 
 
 def canonical(history: History, component: Component) -> Component:
@@ -200,7 +198,7 @@ def canonical(history: History, component: Component) -> Component:
 
 
 def _learn_names(history: History, outcome: Outcome) -> History:
-    """Remember that ``gpu:0000:05:00`` is ``gpu:GPU-<uuid>``, and rename what is remembered of the former."""
+    """Remember that ``gpu:0000:05:00`` is ``gpu:GPU-<uuid>``, and rename the former's memory."""
     result = outcome.result
     told = (result.readings, result.findings, result.clearances)
     seen = [item.component for items in told for item in items if item.component.aliases]
@@ -227,10 +225,10 @@ def _rekeyed(names: Mapping[str, Component], memory: Mapping[Key, Any]) -> Mappi
 
 
 def _merge(known: Fault, other: Fault) -> Fault:
-    """Two records of one fault become one: all occurrences, what calls for most, and the strongest evidence to end it.
+    """Two records of one fault become one: all occurrences, the worst remedy, and the strongest evidence to end it.
 
-    One code may have a harmless and a fatal form (XID 74): a later harmless line takes nothing back, and whoever
-    acknowledged the harmless one has not seen the fatal one.
+    One code may have a harmless and a fatal form (XID 74): a later harmless line weakens nothing, and an
+    acknowledgement of the harmless form does not cover the fatal one.
     """
     both = (other, known)
     lead = max(both, key=lambda fault: (REMEDY_RANK[fault.remedy], fault.last))
@@ -285,7 +283,7 @@ def _open_all(history: History, findings: Iterable[Finding], outcome: Outcome) -
 
 
 def _fault(history: History, finding: Finding, outcome: Outcome) -> Fault:
-    """The finding as a fault that was not there before."""
+    """The finding as a new fault."""
     time, count = finding.time or outcome.at, finding.evidence.get("count", 1)
     return Fault(
         code=finding.code,
@@ -305,7 +303,7 @@ def _fault(history: History, finding: Finding, outcome: Outcome) -> Fault:
 
 
 def _opened(fault: Fault, known: Fault | None) -> Fault:
-    """The fault as it stands now that it was seen, again where it is known."""
+    """The fault after this finding, merged with the known fault."""
     if known is None:
         return fault
     if known.clears_by is not None or fault.clears_by is not None:
@@ -323,7 +321,7 @@ def _opened(fault: Fault, known: Fault | None) -> Fault:
 def _judge_readings(
     history: History, readings: Iterable[Reading], limits: Iterable[AnyLimit], now: datetime
 ) -> tuple[History, list[Finding], set[FaultKey]]:
-    """What the readings broke, and the faults of which this look cannot yet tell whether they are over."""
+    """The findings of broken limits, and the faults of which it is undecided whether they are over."""
     memory = {name: getattr(history, name) for name in MEMORY.values()}
     look = judge_all(memory, readings, limits, lambda component: canonical(history, component), now)
     changed: dict[str, Any] = dict(look.changed)
@@ -333,7 +331,7 @@ def _judge_readings(
 def _wait(
     history: History, outcome: Outcome, findings: list[Finding], now: datetime
 ) -> tuple[History, list[Finding], set[FaultKey]]:
-    """Hold back what has not lasted, or repeated, for long enough; of very many parts one finding is left."""
+    """Hold back findings that have not lasted, or repeated, long enough; of very many parts keep one finding."""
     before = HeldDown(lasting=history.lasting, sightings=history.sightings)
     keyed = [(_key(history, finding), finding) for finding in findings]
     if keyed:
@@ -351,7 +349,7 @@ def _wait(
 
 
 def _end_levels(history: History, outcome: Outcome, reported: set[FaultKey]) -> History:
-    """End the levels of this check that it no longer reports, if it saw everything it looks at."""
+    """End the levels of this check that it no longer reports, if it read everything."""
     if not _saw_all(outcome):
         return history
     untold = {(str(canonical(history, component)), code) for component, code in outcome.result.untold}
@@ -366,7 +364,7 @@ def _end_levels(history: History, outcome: Outcome, reported: set[FaultKey]) -> 
 
 def _belongs_to(component: Component, silent: Set[str]) -> bool:
     """Whether a component is one of these or a part of one, such as ``nvlink:GPU-…/3`` of ``gpu:GPU-…``. The node is a
-    part of any: what is said of all GPUs is said of the silent one as well."""
+    part of any: a fault of all GPUs is also one of the silent GPU."""
     whole = component.id.partition("/")[0]
     return bool(silent) and (component == NODE or str(component) in silent or f"gpu:{whole}" in silent)
 
@@ -376,7 +374,7 @@ def _saw_all(outcome: Outcome) -> bool:
 
 
 def _proves_over(history: History, clearance: Clearance, fault: Fault) -> bool:
-    """Whether this evidence ends that fault: strong enough, at its place, and not older than the fault's last sign."""
+    """Whether this evidence ends that fault: strong enough, for its component, and not older than its last finding."""
     if clearance.time is not None and clearance.time < fault.last:
         return False
     if clearance.code and clearance.code != fault.code:
@@ -392,7 +390,7 @@ def _proves_over(history: History, clearance: Clearance, fault: Fault) -> bool:
 def _forget_news(history: History, now: datetime) -> tuple[History, tuple[Change, ...]]:
     news = [(key, fault) for key, fault in history.faults.items() if fault.clears_by is ClearsBy.NOTHING]
     after = _dropped(history, [key for key, fault in news if now - fault.last > NEWS_IS_LISTED_FOR])
-    return after, _changes(history, after, "it was news, and is listed for a day")
+    return after, _changes(history, after, "news, which is listed for a day")
 
 
 def _without(history: History, is_over: Callable[[Fault], bool]) -> History:
@@ -412,9 +410,10 @@ def _dropped(history: History, over: Collection[FaultKey]) -> History:
 def _changes(
     before: History, after: History, why: str, proven: Mapping[FaultKey, str] = MappingProxyType({})
 ) -> tuple[Change, ...]:
-    """What opened and what ended. A fault that only got a better name did neither; one that ended and came back, both.
+    """The faults that opened and those that ended. A fault that only got a better name did neither; one that ended and
+    came back, both.
 
-    ``why`` a fault ended, unless ``proven`` knows better.
+    ``why``: the reason of each end without one in ``proven``.
     """
     if before.faults is after.faults:
         return ()

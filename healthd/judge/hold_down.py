@@ -1,8 +1,8 @@
-"""What must last, or repeat, before it counts: held back here, and in no diagnosis until then.
+"""The hold-down: a finding that must last, or repeat, before it counts is in no diagnosis until then.
 
-Pure. It takes what it has seen so far, one look's findings, and ``now``, and tells which of them count. ``history``
-keeps the memory: sightings of what must repeat are stored, since when something lasts is not, and starts anew with the
-daemon; a fault that is open is not asked to last or to repeat again.
+Pure. It takes its memory, one check run's findings, and ``now``, and returns the findings that count. ``history`` keeps
+the memory: sightings of findings that must repeat are stored; the beginning of a finding that must last is not, and is
+measured again by a new daemon. A fault that is open need not last or repeat again.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Key = tuple[str, str]
 """A component's name and a code."""
 
 _NAMED = 8
-"""What waits, as far as a reason names it."""
+"""How many waiting findings a reason names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sightings:
-    """When something that must repeat to count was seen: (time, distinct value), oldest first."""
+    """The sightings of a finding that must repeat to count: (time, distinct value), oldest first."""
 
     check: str
     rule: Repeats
@@ -39,7 +39,7 @@ class Sightings:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeldDown:
-    """What was seen and does not count yet: since when its check reports it, or when it was seen."""
+    """The findings that do not count yet: since when its check reports each, or when it was seen."""
 
     lasting: Mapping[Key, tuple[str, datetime]] = field(default_factory=dict)
     sightings: Mapping[Key, Sightings] = field(default_factory=dict)
@@ -54,9 +54,10 @@ def wait(
     saw_all: bool,
     now: datetime,
 ) -> tuple[HeldDown, list[Finding], set[Key]]:
-    """Which findings of a look count now; with them, the faults that stay although this look has nothing new on them.
+    """The findings of a check run that count now; with them, the faults that stay although this run has no news of
+    them.
 
-    A fault that is open needs not last or repeat again. ``saw_all``: what this check does not report is not there.
+    A fault that is open need not last or repeat again. ``saw_all``: a fault that this check does not report is over.
     """
     lasting, sightings = dict(waiting.lasting), dict(waiting.sightings)
     counting, reported = [], set()
@@ -83,7 +84,7 @@ def wait(
 
 
 def seen_once(finding: Finding) -> Finding:
-    """The finding for whoever looks once and cannot wait: what must last is a warning to be watched at most."""
+    """The finding for a single check run, which cannot wait: one that must last is a warning to watch at most."""
     if not finding.lasting_s:
         return finding
     return replace(
@@ -109,7 +110,7 @@ def without_waiting(result: Result, is_open: Callable[[Finding], bool]) -> Resul
 
 
 def _sighted(known: Sightings | None, finding: Finding, rule: Repeats, check: str, now: datetime) -> Sightings:
-    """The sightings with this one. What no longer fits into a window with the newest is forgotten."""
+    """The sightings with this one, without those that are too old for a window with the newest."""
     at = (finding.time or now).timestamp()
     seen = sorted([*(known.seen if known else ()), *((at, value) for value in _values(finding, rule))])
     if rule.distinct:
@@ -129,7 +130,7 @@ def _is_over(known: Sightings, now: datetime) -> bool:
 
 
 def _values(finding: Finding, rule: Repeats) -> list[str]:
-    """What one finding adds: a mark for each distinct value, or as many as it counts."""
+    """The sightings of one finding: one for each distinct value, or as many as it counts."""
     if not rule.distinct:
         count = finding.evidence.get("count", 1)
         return [""] * (max(1, min(count, rule.times)) if isinstance(count, int) else 1)

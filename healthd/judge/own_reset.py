@@ -1,4 +1,4 @@
-"""Which kernel lines healthd brought about: its GPU reset takes every NVLink down, and the switches say so. Pure."""
+"""The kernel lines that healthd's own GPU reset causes: it takes every NVLink down, and the switches log it. Pure."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class OwnResets:
         self._spans: list[tuple[datetime, datetime | None]] = []
 
     def begin(self, at: datetime) -> None:
-        """One begins: what is told of links from now on is its own."""
+        """Note the beginning of a reset: findings about links from now on are its own."""
         self._spans = [*self._spans, (at, None)][-_KEPT:]
 
     def end(self, at: datetime) -> None:
-        """The one that began last is over, whatever it came to."""
+        """Note the end of the reset that began last, whatever its result."""
         self._spans = [(began, ended or at) for began, ended in self._spans]
 
     def without(self, outcome: Outcome) -> tuple[Outcome, int]:
-        """The outcome without what belongs to a reset, and how many findings that were. XID 79 and the like remain: a
-        reset that loses a GPU is news."""
+        """The outcome without the findings of a reset, and their number. XID 79 and the like remain: a reset that loses
+        a GPU is news."""
         findings = tuple(finding for finding in outcome.result.findings if not self._is_own(finding))
         dropped = len(outcome.result.findings) - len(findings)
         if not dropped:

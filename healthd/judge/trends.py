@@ -1,7 +1,7 @@
-"""Judgement of readings over time: a counter's growth, rate or standstill, a gauge against the best it was.
+"""Judgement of readings over time: a counter's growth, rate or standstill, a gauge against its best value.
 
-Pure. It takes what is remembered of a reading, what was seen now, and ``now``, and returns what to remember next; it
-reads no clock, and it knows neither faults nor diagnoses. ``history`` keeps the memory.
+Pure. It takes the memory of a reading, its value now, and ``now``, and returns the next memory; it reads no clock, and
+it knows neither faults nor diagnoses. ``history`` keeps the memory.
 
 **Growth or noise** (:class:`~healthd.core.check.Accelerating`). Corrected errors are counted in buckets of a day. Three
 things must come together:
@@ -9,7 +9,7 @@ things must come together:
 1. *It is no noise.* Given how many errors there were, a constant rate spreads them over the buckets by their lengths,
    and a rate that grows by a factor a day spreads them by the integral of that growth. The likelihood ratio of the two
    does not depend on the rate, and under a constant rate its mean is 1, for each factor and for the mean over factors;
-   so it exceeds 1/a with a probability of at most a (Markov's inequality), whatever the rate. What is asked for is
+   so it exceeds 1/a with a probability of at most a (Markov's inequality), whatever the rate. The required ratio is
    2,000,000: a node with 8 GPUs, judged 8 times a day, has a false alarm on at most 3.2 of 100,000 days, and there is
    room for three such counters on each GPU within one alarm in 10,000 node-days (Bonferroni's inequality).
 2. *It is growth.* It must explain three quarters of all that differs from a constant rate (deviance explained), and the
@@ -39,7 +39,7 @@ _DAY_S = 86_400.0
 _MARKS_PER_WINDOW = 60
 _LOOKS_OF_A_STALL = 3
 _CLOSED_DAYS = 13
-_BLIND_DAYS = 3  # unwatched for longer, what was before is forgotten
+_BLIND_DAYS = 3  # after a longer time unwatched, the memory is dropped
 _EIGHTHS = 8
 _A_LITTLE_LATE = timedelta(minutes=15)
 _FACTORS = (1.5, 2.0, 3.0)
@@ -51,7 +51,7 @@ _WATCHED_DAYS = 5.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Baseline:
-    """The value a counter had when its epoch began for us, or when it last raised a finding."""
+    """A counter's first value in its epoch, or its value when it last raised a finding."""
 
     epoch: str
     value: float
@@ -59,7 +59,7 @@ class Baseline:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
-    """A counter's recent values: (time, value), oldest first, the last look last. ``still``: looks since it moved."""
+    """A counter's recent values: (time, value), oldest first. ``still``: check runs since it moved."""
 
     epoch: str
     marks: tuple[tuple[float, float], ...]
@@ -79,8 +79,8 @@ class Highest:
 class Days:
     """A counter's growth by day: (length in s, increase) of each closed bucket, and the open one.
 
-    ``carried`` is the open bucket's increase before its last reset, ``base`` the value after that. What changes with
-    every look takes no part in equality, and so is not written to disk.
+    ``carried`` is the open bucket's increase before its last reset, ``base`` the value after that. Fields that change
+    with every check run take no part in equality, and so cause no write to disk.
     """
 
     epoch: str
@@ -95,14 +95,14 @@ class Days:
 
 
 class JudgedReading(NamedTuple):
-    """What to remember, what was found, and whether that could be told at all: a window may be too young."""
+    """The next memory, the finding, and whether it is decided at all: a window may be too young."""
 
     state: Any
     finding: Finding | None = None
     sure: bool = True
 
 
-# What each kind of limit remembers is kept under this name, by component and reading.
+# The name under which the memory of each kind of limit is kept, by component and reading.
 MEMORY: Mapping[type[AnyLimit], str] = {
     Limit: "baselines",
     Rate: "rates",
@@ -113,7 +113,8 @@ MEMORY: Mapping[type[AnyLimit], str] = {
 
 
 class Look(NamedTuple):
-    """What a look's readings came to: the memories that changed, what was found, and (component, code) not yet told."""
+    """The result of a check run's readings: changed memories, findings, and each (component, code) that is
+    undecided."""
 
     changed: Mapping[str, Mapping[Key, Any]]
     findings: list[Finding]
@@ -127,7 +128,8 @@ def judge_all(
     name_of: Callable[[Component], Component],
     now: datetime,
 ) -> Look:
-    """Judge each reading by each limit on it. What is no number is no evidence. ``memory``: by the names of MEMORY."""
+    """Judge each reading by each limit on it. A value that is no number is no evidence. ``memory``: by the names of
+    MEMORY."""
     look = Look({}, [], set())
     by_name: dict[str, list[AnyLimit]] = {}
     for limit in limits:
@@ -154,7 +156,7 @@ def judge_all(
 
 
 class _LimitResult(NamedTuple):
-    """What one limit came to on one component's reading."""
+    """The result of one limit on one component's reading."""
 
     limit: AnyLimit
     key: Key
@@ -163,7 +165,7 @@ class _LimitResult(NamedTuple):
 
 
 def _beside_their_siblings(told: Sequence[_LimitResult]) -> Iterator[_LimitResult]:
-    """What stands still is told by a sibling that moves; where it asks for one and none does, it is not told."""
+    """The results, of which a standstill counts only beside a sibling that moves, where its limit requires one."""
     moving = {each.key[1] for each in told if isinstance(each.limit, Stall) and each.sure and each.finding is None}
     for each in told:
         alone = isinstance(each.limit, Stall) and each.limit.among_siblings and each.key[1] not in moving
@@ -171,7 +173,7 @@ def _beside_their_siblings(told: Sequence[_LimitResult]) -> Iterator[_LimitResul
 
 
 def judge(state: Any, limit: AnyLimit, component: Component, reading: Reading, now: datetime) -> JudgedReading:
-    """Judge one reading by one limit. ``state``: what this returned for the last one, None at first."""
+    """Judge one reading by one limit. ``state``: the memory that the previous call returned, None at first."""
     match limit:
         case Limit():
             return _growth(state, limit, component, reading)
@@ -203,7 +205,7 @@ def _growth(base: Baseline | None, limit: Limit, component: Component, reading: 
 
 
 def _rate(window: Window | None, limit: Rate, component: Component, reading: Reading, now: datetime) -> JudgedReading:
-    """The most that is known of any stretch up to now. Where looks were further apart than the window, the growth is
+    """The highest rate over any stretch up to now. Where check runs were further apart than the window, the growth is
     spread evenly over the time between them."""
     window, allowed = _watched(window, reading, now, limit.window_s), _allowed(limit, reading)
     begin = now.timestamp() - limit.window_s
@@ -230,10 +232,10 @@ def _stall(window: Window | None, limit: Stall, component: Component, reading: R
 
 
 def _watched(window: Window | None, reading: Reading, now: datetime, length_s: float) -> Window:
-    """The window with this look. It starts anew with an epoch, and where the counter or the clock went back.
+    """The window with this value. It begins again with an epoch, and where the counter or the clock went back.
 
-    Of a value that stays, the first and the last look are kept. Looks closer together than a sixtieth of the window are
-    thinned, so a window has some sixty marks at most, however often it is fed.
+    Of a value that stays, the first and the last reading are kept. Readings closer together than a sixtieth of the
+    window are thinned, so a window has some sixty values at most, however often the check runs.
     """
     mark = (now.timestamp(), reading.value)
     if window is None or window.epoch != reading.epoch or mark < window.marks[-1] or mark[1] < window.marks[-1][1]:
@@ -288,7 +290,7 @@ def _accelerating(
 
 
 def _counted(days: Days | None, reading: Reading, now: datetime) -> Days:
-    """The days with this look, judged anew where another eighth of the open day is over. Growth ends with a day."""
+    """The days with this value, judged again where another eighth of the open day is over. Growth ends with a day."""
     value = reading.value
     if days is None:
         return Days(epoch=reading.epoch, opened=now, base=value, last=value)
@@ -305,7 +307,9 @@ def _counted(days: Days | None, reading: Reading, now: datetime) -> Days:
     growing = not blind and (is_growing(buckets) or (days.growing and eighths < _EIGHTHS))
     if eighths < _EIGHTHS:
         return replace(days, growing=growing, judged=eighths)
-    due = days.opened + timedelta(days=1)  # a look comes a little late: days must not drift through what comes daily
+    due = days.opened + timedelta(
+        days=1
+    )  # a check run comes a little late: a day's end must not drift through events that come daily
     opened = due if now - due < _A_LITTLE_LATE else now
     closed = () if blind else buckets[-_CLOSED_DAYS:]
     return replace(days, opened=opened, base=value, carried=0.0, judged=0, closed=closed, growing=growing)
@@ -319,7 +323,7 @@ def _buckets(days: Days, value: float, now: datetime) -> tuple[tuple[float, floa
 def is_growing(buckets: Sequence[tuple[float, float]]) -> bool:
     """Whether counts in successive buckets, (length in s, count), come from a rate that grows from day to day.
 
-    The module's docstring says how that is told and what it costs.
+    The module's docstring explains the test and its cost.
     """
     lengths, counts = [length_s / _DAY_S for length_s, _ in buckets], [count for _, count in buckets]
     if sum(lengths) < _WATCHED_DAYS or sum(counts) <= 0:
@@ -346,7 +350,7 @@ def log_ratio(buckets: Sequence[tuple[float, float]]) -> float:
 
 
 def _step(lengths: Sequence[float], counts: Sequence[float]) -> float:
-    """The same for the best single step from one constant rate to another, each as large as it fits best."""
+    """The same for the best single step from one constant rate to another, each as large as fits best."""
     best = 0.0
     for at in range(1, len(counts)):
         before, after = sum(counts[:at]) / sum(lengths[:at]), sum(counts[at:]) / sum(lengths[at:])
@@ -356,7 +360,7 @@ def _step(lengths: Sequence[float], counts: Sequence[float]) -> float:
 
 
 def _log_likelihood(counts: Sequence[float], weights: Sequence[float]) -> float:
-    """Of counts that fall into buckets in proportion to these weights, without what depends on the counts alone."""
+    """The log-likelihood of counts in buckets by these weights, without the terms that depend on the counts alone."""
     total = sum(weights)
     return sum(count * math.log(weight / total) for count, weight in zip(counts, weights, strict=True) if count > 0)
 

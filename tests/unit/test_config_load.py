@@ -377,5 +377,5 @@ def test_root_reads_no_configuration_that_others_may_write(tmp_path: Path, part:
     examined = examine(None, checks={}, environ={}, default_path=folder / "config.toml")
     (problem,) = examined.problems
     assert str(folder / part) in str(problem)
-    assert "may be written by everybody" in str(problem)
+    assert "may be written by every user" in str(problem)
     assert "chown it to root" in str(problem)

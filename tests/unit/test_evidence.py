@@ -35,7 +35,7 @@ def test_root_runs_no_command_that_others_may_write(tmp_path: Path) -> None:
     script.write_text("echo all is lost\n")
     script.chmod(0o777)
     said = save_bundle(tmp_path / "c1", {}, [("sh", str(script))], timeout_s=10, keep=5)
-    assert f"; without sh: not run, since {script} may be written by everybody" in said
+    assert f"; without sh: not run, since {script} may be written by every user" in said
     assert list((tmp_path / "c1").iterdir()) == []
 
 

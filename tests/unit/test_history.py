@@ -219,7 +219,7 @@ def test_news_goes_after_a_day_and_says_so() -> None:
     day = 24 * 3600
     assert sentences(start, looked(check="host.filesystems", seconds=day), now=day) == []
     later = sentences(start, looked(check="host.filesystems", seconds=day + 1), now=day + 1)
-    assert later == ["gpu.xid.43 ended: it was news, and is listed for a day"]
+    assert later == ["gpu.xid.43 ended: news, which is listed for a day"]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -42,11 +42,11 @@ def test_root_runs_no_plug_in_that_others_may_write(machine: Machine, program: P
     """Neither one that everybody may change, nor one in a folder where everybody may put another in its place."""
     assert machine.command(str(program)).stdout == "fine\n"
     program.chmod(0o777)
-    with pytest.raises(SourceUnreadable, match=f"{program} may be written by everybody"):
+    with pytest.raises(SourceUnreadable, match=f"{program} may be written by every user"):
         machine.command(str(program))
     program.chmod(0o755)
     program.parent.chmod(0o777)
-    with pytest.raises(SourceUnreadable, match=f"{program.parent} may be written by everybody"):
+    with pytest.raises(SourceUnreadable, match=f"{program.parent} may be written by every user"):
         machine.command(str(program))
 
 
@@ -57,7 +57,7 @@ def test_root_runs_no_script_that_others_may_write(machine: Machine, program: Pa
     machine.plugins = frozenset({command})
     assert machine.command(*command).stdout == "fine\n"
     program.chmod(0o777)
-    with pytest.raises(SourceUnreadable, match=f"{program} may be written by everybody"):
+    with pytest.raises(SourceUnreadable, match=f"{program} may be written by every user"):
         machine.command(*command)
 
 

@@ -86,7 +86,7 @@ def test_a_pci_address_reads_as_itself(domain: int, bus: int, device: int) -> No
 )
 def test_what_is_no_pci_address_is_refused(text: str) -> None:
     """Signs, prefixes and underscores that Python's int() forgives do not become an address."""
-    with pytest.raises(ValueError, match="is no PCI address; expected one like 0000:10:1c"):
+    with pytest.raises(ValueError, match="is not a PCI address; expected one like 0000:10:1c"):
         pci_address(text)
 
 

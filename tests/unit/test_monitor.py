@@ -645,7 +645,7 @@ def test_a_check_that_was_turned_off_takes_its_faults_along(store: Store) -> Non
     assert monitor.diagnoses()
     monitor.retire(at(60))
     assert monitor.diagnoses() == ()
-    assert trail(store)[-1] == "gpu.sick on gpu:GPU-0 ended: its check is not enabled any more"
+    assert trail(store)[-1] == "gpu.sick on gpu:GPU-0 ended: its check is no longer enabled"
     assert Monitor(CHECKS, store).diagnoses() == ()
 
 

@@ -40,17 +40,17 @@ def test_a_folder_on_the_way_that_others_may_write(mine: Path, up: int) -> None:
     """Who may write a folder can put another file, or another folder, in the place of what is there."""
     folder = mine.parents[up]
     folder.chmod(0o777)
-    assert others_may_write(mine) == f"{folder} may be written by everybody"
+    assert others_may_write(mine) == f"{folder} may be written by every user"
 
 
 def test_a_sticky_folder_on_the_way_keeps_what_is_in_it(mine: Path) -> None:
     """As in /tmp only owners take things away; to write there is another matter."""
     mine.parent.chmod(0o1777)
     assert others_may_write(mine) == ""
-    assert others_may_write(mine.parent) == f"{mine.parent} may be written by everybody"
+    assert others_may_write(mine.parent) == f"{mine.parent} may be written by every user"
     link = mine.parent.parent / "link"
     link.symlink_to(mine.parent)
-    assert others_may_write(link) == f"{mine.parent} may be written by everybody"
+    assert others_may_write(link) == f"{mine.parent} may be written by every user"
 
 
 @pytest.mark.skipif(not IS_ROOT, reason="needs root: files of other users")
@@ -74,9 +74,9 @@ def test_links_are_followed_link_by_link(mine: Path, tmp_path: Path) -> None:
     (tmp_path / "folder").symlink_to(mine.parent)
     assert others_may_write(tmp_path / "first") == ""
     theirs.chmod(0o777)
-    assert others_may_write(tmp_path / "first") == f"{theirs} may be written by everybody"
+    assert others_may_write(tmp_path / "first") == f"{theirs} may be written by every user"
     mine.chmod(0o666)
-    assert others_may_write(tmp_path / "folder" / "file") == f"{mine} may be written by everybody"
+    assert others_may_write(tmp_path / "folder" / "file") == f"{mine} may be written by every user"
 
 
 def test_a_ring_of_links_is_an_error(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_root_runs_nothing_that_others_may_write(mine: Path, words: tuple[str, .
     assert not_run_by_root(argv) == ""
     at = mine if opened == "file" else mine.parent
     at.chmod(0o777)
-    assert not_run_by_root(argv).startswith(f"not run, since {at} may be written by everybody: root runs nothing")
+    assert not_run_by_root(argv).startswith(f"not run, since {at} may be written by every user: root runs nothing")
 
 
 @needs_root
@@ -129,8 +129,8 @@ def test_the_interpreter_of_a_script_counts(mine: Path) -> None:
     script.write_text(f"#!{mine} -u\nprint()\n")
     assert not_run_by_root([str(script)]) == ""
     mine.chmod(0o777)
-    assert f"{mine} may be written by everybody" in not_run_by_root([str(script)])
-    assert f"{mine} may be written by everybody" in not_run_by_root(["nice", str(script)])
+    assert f"{mine} may be written by every user" in not_run_by_root([str(script)])
+    assert f"{mine} may be written by every user" in not_run_by_root(["nice", str(script)])
 
 
 @needs_root

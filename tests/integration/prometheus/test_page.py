@@ -207,7 +207,7 @@ def test_the_file_follows_no_link_and_no_other_writer(tmp_path: Path) -> None:
     assert (victim.read_text(), (folder / "healthd.prom").read_text()) == ("root only\n", "new 1\n")
     assert not (folder / "healthd.prom").is_symlink()
     folder.chmod(0o777)
-    with pytest.raises(PermissionError, match="may be written by everybody"):
+    with pytest.raises(PermissionError, match="may be written by every user"):
         replace_file(folder / "healthd.prom", "newer 1\n")
     assert [each.name for each in folder.iterdir()] == ["healthd.prom"]
 
