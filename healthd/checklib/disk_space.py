@@ -1,4 +1,4 @@
-"""The room of a file system: what users have left, what root has left, and whose files take the rest."""
+"""The space of a file system: the shares left for users and for root, and the owners of the files in the rest."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from healthd.core.errors import SourceError
 from healthd.core.node import Node, Space
 
-_EXT4_POOL_SHARE, _EXT4_POOL_BYTES = 50, 4096 * 4096  # 2 % of the blocks, 4,096 at most: nobody's, root's neither
+_EXT4_POOL_SHARE, _EXT4_POOL_BYTES = 50, 4096 * 4096  # 2 % of the blocks, 4,096 at most: for no user, not even root
 _NAMED = 3  # owners in a finding
 
 
 def shares(space: Space, kept_by: str = "") -> dict[str, float]:
-    """The free shares of space and inodes; with what only root may take, as the kind ``kept_by`` keeps it."""
+    """The free shares of space and inodes; with the part that only root may take, as the kind ``kept_by`` keeps it."""
     kept_bytes, kept_inodes = (space.kept_bytes, space.kept_inodes) if kept_by not in ("", "btrfs") else (0, 0)
     if kept_by == "ext4":
         kept_bytes = max(0, kept_bytes - min(space.total_bytes // _EXT4_POOL_SHARE, _EXT4_POOL_BYTES))
@@ -29,12 +29,12 @@ def below(free: Mapping[str, float], limit: float) -> dict[str, float]:
 
 
 def held_by(node: Node, point: str) -> str:
-    """Who holds most of a full disk. Not to know it changes nothing of the finding."""
+    """The users of most of a full disk, as the end of a message. The finding stands without it."""
     try:
         holders = node.holders(point)
     except SourceError as error:
-        return f"; whose files fill it was not counted: {error}"
+        return f"; the owners of its files were not counted: {error}"
     most = sorted(holders.bytes_of.items(), key=lambda held: held[1], reverse=True)[:_NAMED]
     names = ", ".join(f"uid {uid} {held / 1e9:.1f} GB" for uid, held in most)
     counted = "" if holders.whole else f" among the {holders.files} files counted within a second"
-    return f"; most is held by {names}{counted}" if most else ""
+    return f"; most is used by {names}{counted}" if most else ""

@@ -1,4 +1,4 @@
-"""The health mask of the NVLink fabric, as a GPU tells it: which of its parts say that something is wrong. Pure."""
+"""The health mask of the NVLink fabric, as a GPU reports it, and the faults in its parts. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from healthd.checklib.tables import filled, keyed_rows
 
 _PARTITION_SHIFT, _TWO_BITS, _NOT_ASSIGNED = 12, 0x3, 2
-"""NVML_GPU_FABRIC_HEALTH_MASK_…_PARTITION_ASSIGNED (nvml.h): 1 true, 2 false; 0 is: not told."""
+"""NVML_GPU_FABRIC_HEALTH_MASK_…_PARTITION_ASSIGNED (nvml.h): 1 true, 2 false, 0 not reported."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MaskPart:
-    """One part of the health mask: where its bits are, and which of its values are a fault. Zero is: not told."""
+    """One part of the health mask: the place of its bits, and its values that are a fault. Zero: not reported."""
 
     part: str
     shift: int
@@ -38,12 +38,12 @@ MASK = keyed_rows("fabric_health.csv", _mask_part, lambda row: row.part)
 
 
 def lacks_partition(mask: int) -> bool:
-    """Whether the mask says that no NVLink partition is assigned to the GPU: it cannot join, whoever runs."""
+    """Whether the mask says that no NVLink partition is assigned to the GPU: no job can use its links."""
     return mask >> _PARTITION_SHIFT & _TWO_BITS == _NOT_ASSIGNED
 
 
 def faults_of(mask: int) -> Iterator[str]:
-    """What the parts of a health mask say that is wrong."""
+    """The faults in the parts of a health mask, as text."""
     for row in MASK.values():
         value = mask >> row.shift & (1 << row.bits) - 1
         if value in row.faults:

@@ -1,7 +1,7 @@
-"""Whether the GPU driver as a whole is missing, or does not fit its library: what the kernel itself makes certain.
+"""Whether the GPU driver as a whole is missing, or does not fit its library, where the kernel itself proves it.
 
-Pure over the Node protocol, like a check. NVML's word alone is no evidence: in a container the library may be the stale
-one, or the device files may be missing, while the node serves every other container well.
+Pure over the Node protocol, like a check. NVML's answer alone is no evidence: in a container the library may be the
+stale one, or the device files may be missing, while the node serves every other container.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ container has its own of at least one of these three; a service of systemd keeps
 
 
 class DriverFault(StrEnum):
-    """What is wrong with the driver as a whole."""
+    """A fault of the driver as a whole."""
 
     ABSENT = "absent"
     MISMATCH = "mismatch"
@@ -30,27 +30,27 @@ class DriverFault(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DriverTrouble:
-    """A fault of the driver as a whole, with the sentence that says what shows it."""
+    """A fault of the driver as a whole, with its evidence as a sentence."""
 
     fault: DriverFault
     words: str
 
 
 def driver_trouble(node: Node, error: SourceError) -> DriverTrouble | None:
-    """What is certain about the driver, given the error that NVML's source raised.
+    """The certain fault of the driver, given the error that NVML's source raised.
 
-    None where nothing is: no GPU on the PCI bus, another error, or evidence that cannot be read.
+    None where nothing is certain: no GPU on the PCI bus, another error, or evidence that cannot be read.
     """
     try:
         return _certain(node, error)
-    except SourceError:  # what cannot be seen is no evidence, and the caller still has the first error
+    except SourceError:  # unreadable evidence is none, and the caller still has the first error
         return None
 
 
 def told_by_gpu_driver(node: Node, error: SourceError) -> str:
-    """In words, what the check ``gpu.driver`` tells for all GPU checks, where NVML raised this; "" where it cannot."""
+    """The text on a fault that the check ``gpu.driver`` reports for all GPU checks; "" where there is none."""
     trouble = driver_trouble(node, error)
-    return f"{trouble.words}: gpu.driver tells it" if trouble else ""
+    return f"{trouble.words}: gpu.driver reports it" if trouble else ""
 
 
 def has_no_driver(node: Node) -> bool:
@@ -79,5 +79,5 @@ def _certain(node: Node, error: SourceError) -> DriverTrouble | None:
 
 
 def _on_host(node: Node) -> bool:
-    """Whether this process is in no container. Raises SourceError where the kernel does not tell."""
+    """Whether this process is outside every container. Raises SourceError where the kernel does not show it."""
     return all(node.proc.target(f"self/ns/{kind}") == first for kind, first in _OF_THE_HOST.items())

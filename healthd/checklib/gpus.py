@@ -1,4 +1,4 @@
-"""What the GPU checks decide alike: which GPUs there are, and what an answer of NVML that is no value means.
+"""Shared by the GPU checks: the list of GPUs, and the meaning of NVML's answers without a value.
 
 Pure over the Node protocol, like a check. It knows NVML's return codes and PCI's vendor and class numbers, and no
 check, source or table of faults.
@@ -21,23 +21,23 @@ from healthd.core.model import NODE, Component, Finding, Reading, Result, gpu_co
 from healthd.core.node import GpuAnswer, Node, NvmlFailure, NvmlRefusal
 
 NO_SUCH_QUESTION = frozenset({NvmlReturn.NOT_SUPPORTED, NvmlReturn.FUNCTION_NOT_FOUND})
-"""This GPU, or this driver, does not have that number. Neither good nor bad."""
+"""This GPU, or this driver, does not have that value. Neither good nor bad."""
 NO_SUCH_FIELD = NO_SUCH_QUESTION | {NvmlReturn.INVALID_ARGUMENT}
 """For a field value also INVALID_ARGUMENT: so some older GPUs and drivers answer for a field that came after them,
-where others say NOT_SUPPORTED. Its number is all that a field is asked with, so nothing else can be invalid. Source:
-Datadog agent, pkg/collector/corechecks/gpu/nvidia/nvlink_fields.go (2026-04). Unproven on hardware."""
+where others say NOT_SUPPORTED. A field's number is the only argument of the request, so nothing else can be invalid.
+Source: Datadog agent, pkg/collector/corechecks/gpu/nvidia/nvlink_fields.go (2026-04). Unproven on hardware."""
 
 
 MIG = "nvmlDeviceGetMigMode"
-"""The question for ``in_mig``: answered with the mode now and the one after the next reset."""
+"""The call for ``in_mig``: it returns the mode now and the one after the next reset."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuValues:
-    """The answers of one GPU, sorted: values, questions that it does not know, and what it failed to answer.
+    """The answers of one GPU, sorted: values, calls that it does not support, and calls that failed.
 
-    ``codes``: every NVML return code other than success among the answers. ``refused``: the refusal that stands, of one
-    that is lost or waits for a reset, which ``gpu.recovery`` judges; the GPU has no other gap then.
+    ``codes``: every NVML return code other than success among the answers. ``refused``: the refusal of a GPU that is
+    lost or waits for a reset, which ``gpu.recovery`` judges; the GPU has no other gap then.
     """
 
     gpu: Component
@@ -52,7 +52,8 @@ def ask_gpus(node: Node, *calls: str, fields: Sequence[int | tuple[int, int]] = 
     """The sorted answers of every GPU; or, where no GPU can answer at all, the result that says why.
 
     No library, or no GPU in its list: *not applicable* on a node without NVIDIA GPUs, *unknown* on one with them. Where
-    the driver as a whole is certainly gone, *not applicable*: gpu.driver tells it once, and is unknown until it counts.
+    the driver as a whole is certainly gone, *not applicable*: gpu.driver reports it once, and is unknown until it
+    counts.
     """
     try:
         answers = node.nvml.ask(*calls, fields=fields)
@@ -68,7 +69,7 @@ def ask_gpus(node: Node, *calls: str, fields: Sequence[int | tuple[int, int]] = 
 
 
 def without_answers(node: Node, why: str, configured: int | None = None) -> Result:
-    """What it means that NVML has nothing to say: a node without NVIDIA GPUs, or one whose driver is not there."""
+    """The result without an answer of NVML: a node without NVIDIA GPUs, or one whose driver is missing."""
     there, expected = len(pci_gpus(node)), expected_gpus(node, configured)
     if there:
         return unknown(f"{why}; the PCI bus has {there} NVIDIA GPUs: is the NVIDIA driver installed and loaded?")
@@ -78,7 +79,7 @@ def without_answers(node: Node, why: str, configured: int | None = None) -> Resu
 
 
 def sort_out(answer: GpuAnswer) -> GpuValues:
-    """Sort one GPU's answers. A GPU that failed as a whole is one gap, not one for each question."""
+    """Sort one GPU's answers. A GPU that failed as a whole is one gap, not one for each call."""
     gpu = component_of(answer)
     failures = {call: value for call, value in answer.values.items() if isinstance(value, NvmlFailure)}
     unsupported = frozenset(call for call, failure in failures.items() if _is_no_such(call, failure))
@@ -95,7 +96,9 @@ def sort_out(answer: GpuAnswer) -> GpuValues:
 
 def _gaps(answer: GpuAnswer, gpu: Component, failures: Mapping[str, NvmlFailure]) -> Iterator[str | LeftTo]:
     if answer.refused is not None:
-        words = f"{gpu}: {answer.refused.call} was refused with {_words(answer.refused.failure)}: gpu.recovery tells it"
+        words = (
+            f"{gpu}: {answer.refused.call} was refused with {_words(answer.refused.failure)}: gpu.recovery reports it"
+        )
         yield LeftTo(component=gpu, words=words)
     elif answer.failure is not None:
         yield f"{gpu}: NVML answered {_words(answer.failure)}"
@@ -119,7 +122,7 @@ def _words(failure: NvmlFailure) -> str:
 def _named(node: Node, answers: Sequence[GpuAnswer]) -> tuple[GpuAnswer, ...]:
     """Give a GPU that NVML cannot name its PCI address, where only one is left over for it.
 
-    Indices are no names: after a GPU is lost and the driver reloaded they mean others.
+    Indices are no names: after a GPU is lost and the driver reloaded they belong to other GPUs.
     """
     nameless = [answer for answer in answers if answer.pci is None and answer.uuid is None]
     if len(nameless) != 1:
@@ -135,10 +138,10 @@ def _named(node: Node, answers: Sequence[GpuAnswer]) -> tuple[GpuAnswer, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inventory:
-    """The same GPUs seen four ways. ``listed`` and ``files`` are None where they could not be read: see ``gaps``.
+    """The same GPUs in four lists. ``listed`` and ``files`` are None where they could not be read: see ``gaps``.
 
     ``openable``: how many of the files this process may open. ``trouble``: why the driver lists none, where
-    ``gpu.driver`` tells it and it is no gap; else "".
+    ``gpu.driver`` reports it and it is no gap; else "".
     """
 
     expected: int | None
@@ -152,7 +155,7 @@ class Inventory:
 
 
 def take_inventory(node: Node, configured: int | None) -> Inventory | Result:
-    """Count the GPUs in every place that knows them; a place that does not answer hides none of the others.
+    """Count the GPUs in every list of them; a list that cannot be read hides none of the others.
 
     A result instead, *not applicable*, on a node that has no NVIDIA GPU and needs none. Raises SourceError when the PCI
     bus cannot be listed, or lists no device of any kind on a node that must have GPUs: that is a hidden /sys.
@@ -192,15 +195,15 @@ def take_inventory(node: Node, configured: int | None) -> Inventory | Result:
 
 
 def not_listed(gpus: Inventory) -> tuple[list[str], int]:
-    """The GPUs on the bus that NVML does not list, and how many of them nothing explains: one that it lists but cannot
-    name stands for any one of them."""
+    """The GPUs on the bus that NVML does not list, and how many of them are unexplained: a GPU that it lists but cannot
+    name may be any one of them."""
     listed = gpus.listed or ()
     missing = [address for address in gpus.pci if address not in {answer.pci for answer in listed}]
     return missing, max(len(missing) - sum(answer.pci is None for answer in listed), 0)
 
 
 def expected_gpus(node: Node, configured: int | None = None) -> int | None:
-    """How many GPUs this node must have: as configured, else as its instance type says; None if neither does."""
+    """How many GPUs this node must have: as configured, else by its instance type; None if neither is known."""
     if configured is not None:
         return configured
     profile = instance_profile(node.instance_type)
@@ -208,7 +211,7 @@ def expected_gpus(node: Node, configured: int | None = None) -> int | None:
 
 
 def driver_epoch(node: Node) -> str:
-    """What the volatile counters of a GPU belong to: this boot, and the driver that is loaded.
+    """The epoch of a GPU's volatile counters: this boot, and the driver that is loaded.
 
     A reload of the same driver version, or a GPU reset, shows as counters that went backwards.
     """
@@ -220,7 +223,7 @@ def driver_epoch(node: Node) -> str:
 
 
 def of_the_node(findings: Iterable[Finding], gpus: int) -> tuple[Finding, ...]:
-    """What every GPU of a node has alike is one fault of the node, and not one of each of them."""
+    """The findings, in which one that all GPUs of a node share is one fault of the node, not one of each GPU."""
     alike: dict[str, list[Finding]] = {}
     for finding in findings:
         alike.setdefault(finding.code, []).append(finding)
@@ -239,16 +242,16 @@ def gaps_of(gpus: Iterable[GpuValues]) -> tuple[str | LeftTo, ...]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# what a GPU does not tell: no fault, and no sign that one is over
+# values that a GPU does not report: no fault, and no sign that one is over
 
 
 def in_mig(gpu: GpuValues) -> bool:
-    """Whether MIG is on. The question :data:`MIG` must have been asked; a GPU without MIG does not know it."""
+    """Whether MIG is on. The call :data:`MIG` must be among the answers; a GPU without MIG does not support it."""
     return bool(gpu.values.get(MIG, (0,))[0])
 
 
 def not_supporting(gpu: GpuValues, question: str, says_so: Callable[[Any], bool]) -> GpuValues:
-    """The GPU as one that does not support the question, where the value that it answered ``says_so``."""
+    """The GPU as one that does not support the call, where its value ``says_so``."""
     if question not in gpu.values or not says_so(gpu.values[question]):
         return gpu
     values = {each: value for each, value in gpu.values.items() if each != question}
@@ -256,7 +259,7 @@ def not_supporting(gpu: GpuValues, question: str, says_so: Callable[[Any], bool]
 
 
 def untold(gpus: Iterable[GpuValues], codes: Mapping[str, Iterable[FindingCode]]) -> Iterator[tuple[Component, str]]:
-    """The codes that each GPU does not tell about; ``codes``: which of them rest on which question."""
+    """The codes that each GPU cannot report; ``codes``: call to the codes that depend on it."""
     for gpu in gpus:
         for question in gpu.unsupported & codes.keys():
             yield from ((gpu.gpu, code.code) for code in codes[question])
@@ -272,7 +275,7 @@ def judged_gpus(
     what: str,
 ) -> Result:
     """The result of GPUs that were asked for ``questions`` and :data:`MIG`: see :func:`untold` for ``rests_on``,
-    :func:`withheld` for ``questions``; ``what`` is what MIG hides, in words."""
+    :func:`withheld` for ``questions``; ``what``: the values that MIG hides, as text."""
     return judged(
         findings,
         readings,
@@ -283,18 +286,18 @@ def judged_gpus(
 
 
 def withheld(gpus: Sequence[GpuValues], questions: Collection[str]) -> Iterator[str]:
-    """A gap for each GPU that says it does not know a question while a sibling, with the same driver, answers it.
+    """A gap for each GPU that does not support a call while a sibling, with the same driver, answers it.
 
-    That is a GPU in trouble (while errors are being handled counters go missing) or one that is set up in another way,
-    and nobody can tell which. With MIG on it is the rule.
+    Such a GPU is in trouble (while errors are being handled counters go missing) or is set up in another way:
+    undecided. With MIG on it is the rule.
     """
     told = {question for gpu in gpus for question in gpu.values if question in questions}
     for gpu in gpus:
         if not in_mig(gpu) and (missing := sorted(gpu.unsupported & told)):
-            yield f"{gpu.gpu}: {', '.join(missing)} is not supported, and its siblings answer it"
+            yield f"{gpu.gpu}: {', '.join(missing)} is not supported, but its siblings answer it"
 
 
 def _hidden_by_mig(gpus: Sequence[GpuValues], questions: Collection[str], what: str) -> str:
-    """In words, how many GPUs do not tell ``what`` because MIG is on; "" where none does not."""
+    """The text on GPUs that do not report ``what`` because MIG is on; "" where all do."""
     quiet = [gpu for gpu in gpus if in_mig(gpu) and not gpu.unsupported.isdisjoint(questions)]
-    return f"with MIG on, {len(quiet)} of {len(gpus)} GPUs do not tell {what}" if quiet else ""
+    return f"with MIG on, {len(quiet)} of {len(gpus)} GPUs do not report {what}" if quiet else ""

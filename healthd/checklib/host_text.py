@@ -1,4 +1,4 @@
-"""What the kernel and common tools print about a host, parsed: one function for each form, text in, values out.
+"""Parsers of the kernel's and common tools' output about a host: one function for each form, text in, values out.
 
 Pure, and it judges nothing; :func:`processes` alone takes the tree, as it reads a file of each. A text without the
 expected form raises SourceUnreadable that quotes it: half a parse is no answer. Forms are cited in each function.
@@ -30,7 +30,7 @@ class Process:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tracking:
-    """What chronyd says of its clock: ``offset_s`` of the system clock from true time as chronyd estimates it."""
+    """The state of chronyd's clock: ``offset_s`` of the system clock from true time as chronyd estimates it."""
 
     source: str
     synchronised: bool
@@ -76,7 +76,7 @@ def process(text: str) -> Process:
 def processes(proc: Tree) -> tuple[Process, ...]:
     """Every process, by ``/proc/PID/stat`` alone, which does not touch its memory and so cannot wait for it.
 
-    One that ends between the listing and the reading is left out. Raises SourceError where one that is there cannot be
+    A process that ends between the listing and the reading is skipped. Raises SourceError where a living one cannot be
     read, and SourceUnreadable where none is listed.
     """
     found = tuple(each for name in proc.names("") if name.isdecimal() and (each := _running(proc, name)) is not None)
@@ -108,7 +108,7 @@ def pressure(text: str) -> Mapping[str, float]:
 def key_numbers(text: str) -> Mapping[str, int]:
     """``name 17`` and ``Name:  17 kB`` lines, as /proc/vmstat, /proc/meminfo and ``ethtool -S`` have them.
 
-    Lines of another form (a heading, a value that is no whole number) are left out. (proc_vmstat(5), ethtool(8).)
+    Lines of another form (a heading, a value that is no whole number) are skipped. (proc_vmstat(5), ethtool(8).)
     """
     found = {}
     for line in text.splitlines():
@@ -151,7 +151,7 @@ def tracking(text: str) -> Tracking:
 
 
 def json_object(text: str, what: str) -> Mapping[str, Any]:
-    """One JSON object. ``what`` names who printed it in the error."""
+    """One JSON object. ``what`` names its source in the error."""
     value = _json(text, what)
     if not isinstance(value, dict):
         raise SourceUnreadable(f"{what}: {_cut(text)}: expected a JSON object")
@@ -159,12 +159,12 @@ def json_object(text: str, what: str) -> Mapping[str, Any]:
 
 
 def json_text(value: Mapping[str, Any]) -> str:
-    """What came as JSON, as JSON again: how much of it there is."""
+    """A parsed JSON object as JSON text again."""
     return json.dumps(value)
 
 
 def json_objects(text: str, what: str) -> tuple[Mapping[str, Any], ...]:
-    """A JSON list of objects. ``what`` names who printed it in the error."""
+    """A JSON list of objects. ``what`` names its source in the error."""
     value = _json(text, what)
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise SourceUnreadable(f"{what}: {_cut(text)}: expected a JSON list of objects")

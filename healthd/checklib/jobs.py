@@ -1,7 +1,7 @@
-"""Whose process it was: the Slurm job or the Kubernetes pod of a process id, read from its control group.
+"""The owner of a process: the Slurm job or the Kubernetes pod of a process id, read from its control group.
 
-A process that is gone, or that started after the moment in question and so only inherited the number, belongs to nobody
-that is known: the answer is empty, never guessed.
+A process that is gone, or that started after the moment in question and so only inherited the number, has no known
+owner: the answer is empty, never guessed.
 
 Sources: Slurm, cgroup plugins (``…/slurmstepd.scope/job_42/step_0`` on cgroup v2, ``/slurm/uid_1000/job_42/step_0`` on
 v1); Kubernetes, kubelet cm/pod_container_manager_linux.go (``pod<uid>``, with ``_`` for ``-`` in systemd slices);
@@ -33,7 +33,7 @@ def owner(cgroup: str) -> Mapping[str, str]:
 
 
 def owner_of(node: Node, pid: int | None, at: datetime) -> Mapping[str, str]:
-    """The owner of the process that had this id at that time; empty where that cannot be told."""
+    """The owner of the process that had this id at that time; empty where it is unknown."""
     if pid is None:
         return {}
     try:

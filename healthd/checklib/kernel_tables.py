@@ -1,6 +1,6 @@
-"""The fact tables behind kernel lines whose number alone says too little: NVLink registers, SXids, and plain lines.
+"""The fact tables of kernel lines whose number alone is not enough: NVLink registers, SXids, and plain lines.
 
-As ``tables``, on which it stands: rows get their types here, and what they mean for the node is a check's business.
+As ``tables``, on which it is based: rows get their types here, and a check knows their meaning for the node.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from healthd.checklib.record_text import words_of
 from healthd.checklib.tables import XidCase, filled, keyed_rows
 from healthd.core.model import REMEDY_RANK, ClearsBy, Remedy, Severity
 
-_FIXED = re.compile(r"[A-Za-z0-9 :/=_-]{4,}")  # of which the last may be repeated or left out
+_FIXED = re.compile(r"[A-Za-z0-9 :/=_-]{4,}")  # of which the last may be repeated or absent
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NvLink5Rule:
     """NVIDIA's verdict on one error of one unit of NVLink5 (XID 144 to 150).
 
-    ``patterns``: what the 32 bits of intrinfo must be, as (mask, value): first as drivers before 575 write them, then
-    as drivers from 575 on. No word fits a rule of each (a test proves it), so the driver's version is not needed.
-    ``immediate`` and ``investigate``: NVIDIA's own words for what to do at once, and afterwards.
+    ``patterns``: the required 32 bits of intrinfo, as (mask, value): first as drivers before 575 write them, then as
+    drivers from 575 on. No word fits a rule of each (a test proves it), so the driver's version is not needed.
+    ``immediate`` and ``investigate``: NVIDIA's own words for the steps at once, and afterwards.
     """
 
     xid: int
@@ -40,10 +40,10 @@ class NvLink5Rule:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SxidRow:
-    """What one SXid means, and what a line of it *without* a severity word is judged as.
+    """The meaning of one SXid, and the judgement of a line of it *without* a severity word.
 
-    ``drivers``: ``<550`` or ``>=550`` where the number means different things; else empty. ``nonfatal_remedy``: what a
-    Non-fatal line calls for where that is more than watching. ``ends``: the SXid that this one says is over.
+    ``drivers``: ``<550`` or ``>=550`` where the number means different things; else empty. ``nonfatal_remedy``: the
+    remedy for a Non-fatal line where that is more than watching. ``ends``: the SXid whose fault this one ends.
     """
 
     sxid: int
@@ -60,8 +60,7 @@ class SxidRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LineRow:
-    """One kind of kernel line. ``ends``: such a line says that the fault of ``code`` is over. ``symptom_of``: codes
-    that explain it.
+    """One kind of kernel line. ``ends``: such a line ends the fault of ``code``. ``symptom_of``: codes that explain it.
 
     ``expression`` is matched at the start of a record's words; its named groups become evidence, and fill
     ``component`` (``disk:{disk}``). ``needle`` is a text that every such line holds. ``example`` is such a line.
@@ -134,7 +133,7 @@ def _several(status: int) -> bool:
 
 @cache
 def xid74_bits() -> Mapping[tuple[int, int], str]:
-    """What is published of the registers of XID 74: the meaning of a set bit, by (register, bit), both from 0."""
+    """The published registers of XID 74: the meaning of a set bit, by (register, bit), both from 0."""
     rows = keyed_rows("xid74_bits.csv", dict, lambda cells: (int(cells["register"]), int(cells["bit"])))
     return MappingProxyType({key: filled(cells, "meaning") for key, cells in rows.items()})
 
@@ -147,7 +146,7 @@ def sxid_table() -> Mapping[tuple[int, str], SxidRow]:
 
 @cache
 def sxid_rows(sxid: int) -> tuple[SxidRow, ...]:
-    """The rows of one SXid: none, one, or two where drivers before and from 550 mean different things by it."""
+    """The rows of one SXid: none, one, or two where its meaning differs for drivers before and from 550."""
     return tuple(row for (number, _), row in sxid_table().items() if number == sxid)
 
 
@@ -155,7 +154,7 @@ def sxid_rows(sxid: int) -> tuple[SxidRow, ...]:
 def line_rows(check: str) -> tuple[LineRow, ...]:
     """The rows of ``kernel_lines.csv`` for one check, in their order: the first that fits a line counts.
 
-    Raises ValueError naming the line that cannot be read, or a code whose rows do not agree on what it calls for.
+    Raises ValueError naming the line that cannot be read, or a code whose rows do not agree on its remedy.
     """
     rows = keyed_rows("kernel_lines.csv", _line_row, lambda row: (row.check, row.expression))
     said: dict[str, tuple[object, ...]] = {}

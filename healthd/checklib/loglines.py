@@ -1,8 +1,8 @@
-"""Kernel lines that a table knows: recognised, folded into findings, and ended by the lines that say it is over.
+"""Kernel lines of a table: recognised, folded into findings, and ended by the lines that end a fault.
 
-For checks whose facts are rows of ``checks/data/kernel_lines.csv``: a pattern, what it means, what it calls for. Pure.
-A line is recognised at the start of its record's words only (``record_text``): facility 0 says that the kernel
-wrote a record, not that it chose the words, and a user can have it echo a text or begin with a name.
+For checks whose facts are rows of ``checks/data/kernel_lines.csv``: a pattern, its meaning, its remedy. Pure. A line is
+recognised at the start of its record's words only (``record_text``): facility 0 proves that the kernel wrote a record,
+not that it chose the words, and a user can have it echo a text or begin with a name.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ More = Callable[[KernelRecord, Groups], Mapping[str, Any]]
 
 @dataclass(kw_only=True, slots=True)
 class Burst:
-    """Lines that are one fault. The first one stands for all: ``add`` is called with each, that one included."""
+    """Lines that are one fault. The first one represents all: ``add`` is called with each, that one included."""
 
     first: KernelRecord
     last: KernelRecord = field(init=False)
     count: int = 0
 
     def __post_init__(self) -> None:
-        """Until another line comes the first is the last."""
+        """Begin with the first line as the last."""
         self.last = self.first
 
     def add(self, record: KernelRecord) -> None:
@@ -51,7 +51,7 @@ class Burst:
         return f", {self.count} times" if self.count > 1 else ""
 
     def seen(self) -> dict[str, Any]:
-        """The evidence that every line of a log has: what it says, when, in which boot, who wrote it."""
+        """The evidence of every line of a log: its text, time, boot and writer."""
         return {
             "line": self.first.text[:LINE_CHARS],
             "count": self.count,
@@ -69,8 +69,8 @@ B = TypeVar("B", bound=Burst)
 class BurstFold(Generic[B]):
     """The fold of one batch of lines: ``bursts`` by their keys, in the order of their first lines.
 
-    ``clearances``: evidence that faults are over. What it ends starts a new burst: nothing folds across it, which is
-    what the ``era`` in a key is for.
+    ``clearances``: evidence that faults are over. A line after it starts a new burst: no fold crosses it, by the
+    ``era`` in a key.
     """
 
     def __init__(self) -> None:
@@ -78,12 +78,12 @@ class BurstFold(Generic[B]):
         self.clearances: list[Clearance] = []
 
     def era(self, component: Component, code: str = "") -> int:
-        """How often a fault was over there by now: of this code, or any."""
+        """How often a fault of this code, or of any, has ended there by now."""
         here = (over for over in self.clearances if over.component in (NODE, component))
         return sum(not code or over.code in ("", code) for over in here)
 
     def over(self, record: KernelRecord, component: Component, note: str, *, by: ClearsBy, code: str = "") -> None:
-        """Keep what a line says to be over."""
+        """Keep the evidence of a line that a fault is over."""
         note = f"{note}{label(record)}"
         self.clearances.append(Clearance(by=by, component=component, time=record.time, note=note, code=code))
 
@@ -93,7 +93,7 @@ R = TypeVar("R")
 
 @dataclass(kw_only=True, slots=True)
 class RowBurst(Burst, Generic[R]):
-    """Lines that fit one row or rule at one place. ``groups``: what the pattern named in the first."""
+    """Lines that fit one row or rule at one component. ``groups``: the pattern's named groups in the first."""
 
     row: R
     component: Component
@@ -101,8 +101,8 @@ class RowBurst(Burst, Generic[R]):
 
 
 class RowFold(BurstFold[RowBurst[R]]):
-    """The fold of lines that rows or rules fit: a burst for each code and component. Once there are ``most``, what
-    names another component counts for the node."""
+    """The fold of lines that rows or rules fit: a burst for each code and component. Once there are ``most``, a
+    line of another component counts for the node."""
 
     def __init__(self, *, most: float = inf) -> None:
         super().__init__()
@@ -121,12 +121,12 @@ class RowFold(BurstFold[RowBurst[R]]):
         burst.add(record)
 
     def take_end(self, record: KernelRecord, code: str, component: Component) -> None:
-        """Fold in a line that says that it is over."""
+        """Fold in a line that ends a fault."""
         self.over(record, component, record.text[:LINE_CHARS], by=ClearsBy.LOG_LINE, code=code)
 
 
 def label(record: KernelRecord) -> str:
-    """What a message must say beside its fault where the record may be a user's: "" for the kernel's own."""
+    """The note in a message whose record may be a user's: "" for the kernel's own."""
     return "" if record.trusted else NOT_KERNEL
 
 
@@ -152,7 +152,7 @@ def recognises(check: str, text: str, _settings: object = None) -> bool:
 
 
 def explain_row(check: str, code: str) -> str | None:
-    """A code's rows in words; None where it is no code of the check."""
+    """A code's rows as text; None where it is no code of the check."""
     rows = [row for row in line_rows(check) if row.code == code and not row.ends]
     if not rows:
         return None
@@ -175,9 +175,9 @@ def judge_lines(
     place: Place | None = None,
     more: More | None = None,
 ) -> Result:
-    """What the rows of a check make of a batch: one finding per code and component, however many lines.
+    """The result of a check's rows on a batch: one finding per code and component, however many lines.
 
-    ``place``: the component of a line, else the row's own. ``more``: evidence beyond what the pattern names.
+    ``place``: the component of a line, else the row's own. ``more``: evidence beside the pattern's groups.
     """
     fold = RowFold[LineRow]()
     for record in records:
@@ -193,7 +193,7 @@ def judge_lines(
 
 
 def place_of(row: LineRow, groups: Groups) -> Component:
-    """``disk:{disk}`` with what the line says; the node where it says nothing."""
+    """``disk:{disk}`` with the line's value; the node where it has none."""
     kind, _, name = row.component.partition(":")
     named = name.format_map({key: value or "" for key, value in groups.items()})
     return Component(kind=kind, id=named) if named else NODE
@@ -226,7 +226,7 @@ def _finding(burst: RowBurst[LineRow], more: Mapping[str, Any]) -> Finding:
 
 @lru_cache(maxsize=1024)
 def _recognised(check: str, text: str) -> tuple[LineRow, Groups] | None:
-    """The first row that fits a line, and what the line says. A storm repeats few lines, so it is remembered."""
+    """The first row that fits a line, and the line's groups. A storm repeats few lines, so the result is cached."""
     by_head, others = _rows_by_head(check)
     at = after_lead(text)
     for row in by_head.get(text[at : at + _HEAD_CHARS], others):
@@ -236,7 +236,7 @@ def _recognised(check: str, text: str) -> tuple[LineRow, Groups] | None:
 
 
 def _fitting(row: LineRow, text: str, at: int) -> Groups | None:
-    """What a line says by this row. Most lines that hold a needle are harmless: where the words begin is asked last."""
+    """A line's groups by this row. Most lines that hold a needle are harmless: the start of the words is found last."""
     if not row.named:
         match = row.pattern.match(text, at, LINE_CHARS)
         return match.groupdict() if match and words_of(text).at == at else None
@@ -247,7 +247,7 @@ def _fitting(row: LineRow, text: str, at: int) -> Groups | None:
 
 @cache
 def _rows_by_head(check: str) -> tuple[Mapping[str, tuple[LineRow, ...]], tuple[LineRow, ...]]:
-    """The rows that a record may fit by how it begins, in their order, and those that any other record may fit."""
+    """The rows that a record may fit by its beginning, in their order, and those that any other record may fit."""
     rows = line_rows(check)
     others = tuple(row for row in rows if not row.begins)
     heads = {row.example[:_HEAD_CHARS] for row in rows if row.begins}

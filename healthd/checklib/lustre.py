@@ -1,4 +1,4 @@
-"""Where the Lustre client of each release tells about its connections: devices by kind, and their ``import`` files.
+"""The connections of the Lustre client in each release: devices by kind, and their ``import`` files.
 
 Pure over the Node protocol, like a check. Source: lustre-release, lproc_mdc.c and lproc_osc.c (``obd_vars`` in procfs
 up to 2.16, in debugfs from 2.17); obd_sysfs.c (a folder in sysfs for each device, since 2.12).
@@ -14,8 +14,8 @@ from healthd.core.node import Node
 
 _PROC, _DEBUG, _SYS = "fs/lustre", "kernel/debug/lustre", "fs/lustre"
 KINDS = {kind: re.compile(rf".+-{kind}-[0-9a-f]{{1,16}}") for kind in ("mdc", "osc")}
-"""The kinds of connection that I/O goes over, and what a client's device is called: the folders hold files beside them,
-and on a server devices of its own."""
+"""The kinds of connection that I/O uses, and the names of a client's devices: the folders hold files beside them, and
+on a server devices of its own."""
 
 
 def client_devices(node: Node, kind: str) -> tuple[str, ...]:
@@ -28,7 +28,7 @@ def client_devices(node: Node, kind: str) -> tuple[str, ...]:
 
 
 def import_text(node: Node, kind: str, device: str) -> str:
-    """What the device says of its connection. Raises SourceUnreadable where neither place of the file can be read."""
+    """The device's ``import`` file. Raises SourceUnreadable where neither of its paths can be read."""
     problems = []
     for tree, root in ((node.proc, _PROC), (node.sys, _DEBUG)):
         try:

@@ -1,6 +1,6 @@
-"""A node's main memory: the errors that the kernel counts of it, and how much of it there should be.
+"""A node's main memory: the kernel's counts of its errors, and its expected size.
 
-Pure over the Node protocol; what is made of it is for ``host.memory`` to say.
+Pure over the Node protocol; ``host.memory`` judges it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from healthd.core.node import Node
 
 _EDAC = "devices/system/edac/mc"
 MIB = 1 << 20
-# What the kernel shows of what EC2 gives: less its own tables (1.6 %: 64 bytes for each page of 4 KiB), the firmware's
+# The kernel shows EC2's memory less its own tables (1.6 %: 64 bytes for each page of 4 KiB), the firmware's
 # part, and a crash kernel of up to 1 GiB.
 _SHARE, _CRASH_KERNEL_BYTES = 0.95, 1 << 30
 SHARE_SOURCE = "AWS ParallelCluster: RealMemory of a Slurm node is 95 % of EC2's MemoryInfo; 1 GiB less (crash kernel)"
@@ -35,7 +35,7 @@ def errors_by_controller(node: Node) -> Iterator[tuple[str, tuple[int, int]]]:
 
 
 def stalled(node: Node) -> float | None:
-    """The share of the last 5 minutes in which everything that could run waited for memory; None on a kernel without
+    """The share of the last 5 minutes in which every runnable task waited for memory; None on a kernel without
     pressure stall information. Source: Linux, Documentation/accounting/psi.rst."""
     try:
         return pressure(node.proc.read("pressure/memory")).get("full", 0.0)
@@ -44,11 +44,11 @@ def stalled(node: Node) -> float | None:
 
 
 def published_mib(instance_type: str | None) -> int:
-    """What EC2 publishes for the type; 0 where that, or the type, is not known."""
+    """EC2's published memory of the type; 0 where that, or the type, is not known."""
     profile = instance_profile(instance_type)
     return profile.memory_mib if profile else 0
 
 
 def least_bytes(nominal_mib: int) -> int:
-    """How much of it the kernel shows at least while no module is lost."""
+    """The least memory that the kernel shows while no module is lost."""
     return int(nominal_mib * MIB * _SHARE) - _CRASH_KERNEL_BYTES

@@ -1,8 +1,8 @@
-"""What the NCCL checks decide alike: how fast an all-reduce must be here, when it is repeated, and what came of it.
+"""Shared by the NCCL checks: the required speed of an all-reduce, its repetition, and its result.
 
-Pure over the Node protocol, like a check. Only figures that somebody measured on the same GPUs are limits; where nobody
-did, the node is compared with itself. Some published limits cannot be reached by any node (300 to 900 GB/s, above what
-one node measures without a network) and are no rows of ``nccl_limits.csv``.
+Pure over the Node protocol, like a check. Only figures that were measured on the same GPUs are limits; without one, the
+node is compared with itself. No node can reach some published limits (300 to 900 GB/s, above the figures of one node
+without a network); they are no rows of ``nccl_limits.csv``.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Attempt = AllReduce | SourceError
 
 _DEFAULT_BYTES = 1 << 30
 _SHARE = 0.9
-_BASELINE = f"a node is compared with its own best, {_SHARE:.0%} of it, where nobody has measured its type"
+_BASELINE = f"{_SHARE:.0%} of the node's own best, since no figure is published for its type"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NcclLimit:
-    """The least bus bandwidth of a type in a test, a row of ``nccl_limits.csv``: a share of what was measured.
+    """The least bus bandwidth of a type in a test, a row of ``nccl_limits.csv``: a share of the measured figure.
 
     It holds for messages of ``size_bytes`` over all GPUs of the type. ``date``: that of the source.
     """
@@ -45,7 +45,8 @@ class NcclLimit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Demand:
-    """What one run asks for. ``least_gb_s`` None: only the node's own best. ``source``: who says so, and when."""
+    """The requirement of one run. ``least_gb_s`` None: only the node's own best. ``source``: of the figure, with
+    date."""
 
     test: str
     path: Path
@@ -57,7 +58,7 @@ class Demand:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Codes:
-    """What an all-reduce can be found to be. All are warnings: none is proven on hardware yet, and a person looks."""
+    """The findings of an all-reduce. All are warnings: none is proven on hardware yet, and an operator decides."""
 
     wrong: FindingCode
     failed: FindingCode
@@ -70,7 +71,7 @@ class Codes:
 
 
 def codes_of(test: str, way: str) -> Codes:
-    """The codes of ``nccl.<test>``; ``way`` says in words where the bytes go."""
+    """The codes of ``nccl.<test>``; ``way``: the path of the bytes, as text."""
 
     def code(word: str, meaning: str) -> FindingCode:
         return FindingCode(
@@ -99,7 +100,7 @@ def nccl_limits() -> Mapping[tuple[str, str], NcclLimit]:
 def demand(
     node: Node, path: Path, test: str, *, size_bytes: int | None, min_busbw_gb_s: float | None, timeout_s: float
 ) -> Demand:
-    """What is configured, else the row of this instance type; a row says nothing about messages of another size."""
+    """The configured requirement, else the row of this instance type; a row does not apply to another message size."""
     profile = instance_profile(node.instance_type)
     row = nccl_limits().get((profile.type, test)) if profile else None
     size = size_bytes or (row.size_bytes if row else _DEFAULT_BYTES)
@@ -114,21 +115,21 @@ def demand(
 def reduce(node: Node, asked: Demand) -> tuple[Attempt, ...]:
     """One all-reduce, and a second one where the first was not good. The last one counts, but for wrong numbers.
 
-    Raises SourceError other than SourceTimeout where the first could not be run: that is unknown, and says nothing
-    about the hardware.
+    Raises SourceError other than SourceTimeout where the first could not be run: that is unknown, and no evidence about
+    the hardware.
     """
     first = _attempt(node, asked)
     return (first,) if _state(first, asked) == "good" else (first, _again(node, asked))
 
 
 Further = Callable[[AllReduce], tuple[Sequence[Finding], Sequence[str]]]
-"""What a check finds, and what it cannot tell, in a measurement whose numbers are right."""
+"""A check's findings and gaps in a measurement whose numbers are right."""
 
 
 def outcome(
     node: Node, asked: Demand, attempts: Sequence[Attempt], codes: Codes, further: Further = lambda _: ((), ())
 ) -> Result:
-    """Judge what came of it; of two runs the last one counts, but for wrong numbers."""
+    """Judge the attempts; of two runs the last one counts, but for wrong numbers."""
     measured = [attempt for attempt in attempts if isinstance(attempt, AllReduce)]
     last = measured[-1] if measured and not measured[-1].failed else None
     findings, gaps = _judged(asked, attempts, codes, further)
@@ -172,7 +173,8 @@ def _state(attempt: Attempt, asked: Demand) -> Literal["good", "wrong", "failed"
 def _judged(
     asked: Demand, attempts: Sequence[Attempt], codes: Codes, further: Further
 ) -> tuple[Sequence[Finding], Sequence[str]]:
-    """Wrong numbers; then what the check itself finds; then twice the same. Two different answers are no finding."""
+    """Wrong numbers; then the check's own findings; then the same result twice. Two different results are no
+    finding."""
     measured = [attempt for attempt in attempts if isinstance(attempt, AllReduce)]
     states, said = [_state(attempt, asked) for attempt in attempts], [_said(attempt) for attempt in attempts]
     if any(attempt.wrong for attempt in measured):
@@ -183,12 +185,12 @@ def _judged(
             return found
     code = {"failed": codes.failed, "slow": codes.slow, "hung": codes.hung}.get(states[-1])
     if code is None or len(set(states)) > 1:
-        return (), [f"two runs, two answers: {'; then '.join(said)}"]
+        return (), [f"two runs gave two results: {'; then '.join(said)}"]
     return [code.at(NODE, f"twice: {said[-1]}", said=said, **_evidence(asked, measured))], ()
 
 
 def _wrong(codes: Codes, asked: Demand, measured: Sequence[AllReduce]) -> Finding:
-    """Once is enough: a number that was wrong was wrong. The second run says whether it stays so."""
+    """The finding of wrong numbers. One run is enough; the second run shows whether it lasts."""
     counts = [attempt.wrong for attempt in measured]
     message = f"wrong elements of {asked.size_bytes >> 20} MiB on each GPU: {', then '.join(map(str, counts))}"
     return codes.wrong.at(NODE, message, value=max(counts), **_evidence(asked, measured))
@@ -251,7 +253,7 @@ def _readings(asked: Demand, measured: AllReduce) -> Iterator[Reading]:
 
 
 def _own(asked: Demand, measured: AllReduce) -> Iterator[Reading]:
-    """What the node's own best is learned from: good runs only, each size and each tool by itself."""
+    """The readings from which the node's own best is learned: good runs only, each size and each tool by itself."""
     if asked.least_gb_s is None and measured.busbw_gb_s is not None:
         epoch = f"{measured.gpus} GPUs, {measured.size_bytes} bytes, {measured.way}"
         name = f"nccl_{asked.test}_own_busbw_gb_s"
@@ -269,5 +271,5 @@ def _limit(cells: Mapping[str, str]) -> NcclLimit:
         date=date.fromisoformat(cells["date"]),
     )
     if not 0 < row.min_busbw_gb_s < row.measured_gb_s:
-        raise ValueError(f"a limit of {row.min_busbw_gb_s} is no share of the {row.measured_gb_s} that were measured")
+        raise ValueError(f"a limit of {row.min_busbw_gb_s} is not below the measured {row.measured_gb_s}")
     return row

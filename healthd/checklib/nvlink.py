@@ -1,7 +1,7 @@
-"""What a GPU tells of its NVLinks: how many it must have, whether they are up, and what it counts of them, how it is
-asked (which differs from one architecture to the next), and the readings.
+"""A GPU's NVLinks by NVML: how many it must have, whether they are up, its counters, the calls (which differ from one
+architecture to the next), and the readings.
 
-Pure over what NVML answered. It judges nothing: ``gpu.nvlink`` does.
+Pure over NVML's answers. It judges nothing: ``gpu.nvlink`` does.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ OF_A_LINK = {208: "nvlink_receive_errors_total", 214: "nvlink_recovery_failures_
 """Fields of nvml.h: totals of a GPU before Hopper; from Blackwell on (driver 560), for each link."""
 
 RECOVERED = 213
-"""Field of nvml.h, for each link: recoveries that succeeded. Blackwell tells it; Hopper counts them as an error."""
+"""Field of nvml.h, for each link: recoveries that succeeded. Blackwell reports it; Hopper counts them as an error."""
 
 _SLEEP_IN_MIG = "A100"  # NVIDIA MIG user guide: no NVLink between GPUs while MIG is on
 TABLE = keyed_rows(
     "nvlinks.csv", lambda row: (row["model"], range(int(row["links"])), filled(row, "source")), lambda row: row[0]
 )
-"""Per GPU model: its links, and who says so."""
+"""Per GPU model: its links, and their source."""
 
 _HOPPER = frozenset({"H100", "H200"})
 _OF_HOPPER = {2: OF_A_GPU[38], 0: OF_A_GPU[52], 1: OF_A_GPU[59]}
@@ -42,14 +42,14 @@ _P2P_WORDS = (
 
 
 def expected(instance_type: str | None) -> tuple[str, range, str] | None:
-    """The GPU model of this instance type, the links that each GPU has, and who says so; None where no NVLink joins its
-    GPUs, or the table does not know the type."""
+    """The GPU model of this instance type, the links that each GPU has, and their source; None where no NVLink joins
+    its GPUs, or the table does not know the type."""
     profile = instance_profile(instance_type)
     return TABLE.get(profile.gpu_model) if profile and profile.nvlink in ("nvswitch", "nvl72") else None
 
 
 def questions(model: str, links: Sequence[int]) -> tuple[list[str], list[tuple[int, int]]]:
-    """The calls, and the fields with their scopes, by which a GPU of this model tells its counters."""
+    """The calls, and the fields with their scopes, by which a GPU of this model reports its counters."""
     of_links = [(field, link) for field in (*OF_A_LINK, RECOVERED) for link in links]
     if model in _HOPPER:
         return [_counter(link, kind) for kind in _OF_HOPPER for link in links], of_links
@@ -59,10 +59,9 @@ def questions(model: str, links: Sequence[int]) -> tuple[list[str], list[tuple[i
 def untold(
     gpu: GpuValues, counters: Sequence[str], links: Sequence[int], fed_by: Iterable[tuple[FindingCode, Set[str]]]
 ) -> Iterator[tuple[Component, str]]:
-    """The codes that this GPU or a link of it does not tell about: of three counters that it never had, two are enough.
+    """The codes that this GPU or a link of it cannot report: of three counters that it never had, two are enough.
 
-    ``counters``: the calls of :func:`questions`; ``fed_by``: each code with the readings by which a component tells of
-    it."""
+    ``counters``: the calls of :func:`questions`; ``fed_by``: each code with the readings on which it depends."""
     missing: dict[Component, set[str]] = {}
     for part, reading in _missing(gpu, counters, links):
         missing.setdefault(part, set()).add(reading)
@@ -71,8 +70,8 @@ def untold(
 
 
 def _missing(gpu: GpuValues, counters: Sequence[str], links: Sequence[int]) -> Iterator[tuple[Component, str]]:
-    """The readings that this GPU says it does not have, each at its component. Where it counts by link, one counter
-    that is missing stands for all. A question that it failed to answer is a gap, and none of these."""
+    """The readings that this GPU does not support, each at its component. Where it counts by link, one missing counter
+    stands for all. A call that failed is a gap, and none of these."""
     for field, name in OF_A_GPU.items():
         if not gpu.unsupported.isdisjoint(counters or [field_key(field)]):
             yield gpu.gpu, name
@@ -80,7 +79,7 @@ def _missing(gpu: GpuValues, counters: Sequence[str], links: Sequence[int]) -> I
 
 
 def counted(gpu: GpuValues, links: Sequence[int], epoch: str) -> Iterator[Reading]:
-    """What was told. A sum of some links only is none: it would jump when the others answer again."""
+    """The readings that were reported. A sum of some links only is none: it would jump when the others answer again."""
     told = []
     for kind, name in _OF_HOPPER.items():
         asked = [_counter(link, kind) for link in links]
@@ -104,7 +103,7 @@ def _link(gpu: GpuValues, link: int) -> Component:
 
 
 def recoveries_of(gpu: GpuValues, links: Sequence[int]) -> Iterator[tuple[Component, int | None]]:
-    """How often each link was recovered since the driver was loaded; None where that is not told.
+    """How often each link was recovered since the driver was loaded; None where that is not reported.
 
     Hopper may answer the field with 0 whatever happens, so the larger of both counters is taken."""
     for link in links:
@@ -118,7 +117,7 @@ def _counter(link: int, kind: int) -> str:
 
 
 def state_of(link: int) -> str:
-    """The question whether a link is up; it is answered with 1 or 0."""
+    """The call for the state of a link: 1 up, 0 down."""
     return f"nvmlDeviceGetNvLinkState({link})"
 
 
@@ -128,18 +127,18 @@ def sleeps(gpu: GpuValues, model: str) -> bool:
 
 
 def is_down(gpu: GpuValues, link: int) -> bool:
-    """Whether NVML says that the link is down, or does not know it: where there must be one, that is down as well."""
+    """Whether NVML reports the link as down, or does not know it: a missing link that must exist is down as well."""
     return gpu.values.get(state_of(link)) == 0 or state_of(link) in gpu.unsupported
 
 
 def none_is_up(gpu: GpuValues, links: Sequence[int]) -> bool:
-    """Whether every link is down, and NVML says so itself of one at least."""
+    """Whether every link is down, and NVML itself reports that of one at least."""
     return any(state_of(link) in gpu.values for link in links) and all(is_down(gpu, link) for link in links)
 
 
 def apart_by_index(gpus: Sequence[GpuValues]) -> Iterator[tuple[GpuValues, dict[str, str]]]:
-    """The GPUs that cannot reach siblings, by the index of each, the loneliest first: what a sibling misses because of
-    it is not said again. :data:`P2P` and ``MIG`` must have been asked; a GPU with MIG on reaches none."""
+    """The GPUs that cannot reach siblings, by the index of each, the most isolated first: a sibling's missing path to
+    it is not repeated. The answers must hold :data:`P2P` and ``MIG``; a GPU with MIG on reaches none."""
     split = {index for index, gpu in enumerate(gpus) if in_mig(gpu)}
     alone = [() if index in split else gpu.values.get(P2P, ()) for index, gpu in enumerate(gpus)]
     said = set[int]()

@@ -1,6 +1,6 @@
 """NVLinks that are recovered far more often than the others of their node. Such a link may be about to fail.
 
-Pure over what NVML answered; what is made of it is for ``gpu.nvlink`` to say.
+Pure over NVML's answers; ``gpu.nvlink`` judges it.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _SOURCE = (
 
 
 def recovered(gpus: Iterable[GpuValues], links: Sequence[int]) -> tuple[dict[Component, int], list[Component]]:
-    """How often each link was recovered since the driver was loaded, and the links that do not tell."""
+    """How often each link was recovered since the driver was loaded, and the links that do not report it."""
     counts = dict(each for gpu in gpus for each in recoveries_of(gpu, links))
     told = {part: count for part, count in counts.items() if count is not None}
     return told, [part for part in counts if part not in told]
 
 
 def standing_out(counts: Mapping[Component, int]) -> Iterator[tuple[Component, str, dict[str, Any]]]:
-    """The links that were recovered far more often than the others of the node, in words and in numbers.
+    """The links that were recovered far more often than the others of the node, as text and in numbers.
 
-    All counters began with the driver, so what differs came up over the same time."""
+    All counters began with the driver, so their differences grew over the same time."""
     if not counts:
         return
     usual = sorted(counts.values())[len(counts) // 2]

@@ -1,4 +1,4 @@
-"""What the worker, the simulated library and the GPU checks call alike: NVML's return codes, and answers of fields."""
+"""Names that the worker, the simulated library and the GPU checks share: NVML's return codes, and answers of fields."""
 
 from __future__ import annotations
 

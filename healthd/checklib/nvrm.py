@@ -1,11 +1,11 @@
 """The grammar of the NVIDIA driver's kernel lines: XIDs of every driver branch, bus drops, identities, driver loads,
 and the SXids of its NVSwitches.
 
-Pure, and only grammar: what a code means is ``checks/data/xid.csv``'s and ``sxid.csv``'s. Shapes are those of
+Pure, and only grammar: ``checks/data/xid.csv`` and ``sxid.csv`` have the meaning of each code. Shapes are those of
 krcReportXid in kernel_rc.c (open-gpu-kernel-modules 515.43.04 to 595.45.04), osinit.c, osapi.c, gpu.c and the
 NVSwitch's error_nvswitch.c and intr_nvswitch.h of the same.
 
-A line is recognised at the start of its record's words only (``record_text``). Facility 0 says that the kernel
+A line is recognised at the start of its record's words only (``record_text``). Facility 0 proves that the kernel
 wrote a record, not that it chose the words: an unprivileged user can have it echo a text (``tmpfs: Unknown parameter
 '…'`` from a mount in a user namespace, measured on 6.18), and begin a record with the name of a process.
 """
@@ -27,7 +27,7 @@ NVLINK_XID = 74
 
 _NVRM = "NVRM: "
 _NOBODY = "<unknown>"
-_FIRST = "XGlTifR"  # how what is known begins: the driver says much else, on healthy nodes too
+_FIRST = "XGlTifR"  # the first letters of known lines: the driver writes many others, on healthy nodes too
 _PCI = r"(?:PCI:)?([0-9a-fA-F:.]{1,20})"
 _XID = re.compile(
     rf"Xid \({_PCI}(?: GPU-I:(\d{{1,4}}))?(?: GPU-CI:(\d{{1,4}}))?\): (\d{{1,9}})(?:, ?(.*))?\Z", re.DOTALL
@@ -35,7 +35,7 @@ _XID = re.compile(
 _WHO = re.compile(r"pid=(?:(\d{1,10})|[^,]*)(?:, name=(.*?)(?=, |\Z))?(?:, (.*))?\Z", re.DOTALL)
 _DROPPED = re.compile(rf"GPU {_PCI}: GPU has fallen off the bus")
 _PROBED = re.compile(rf"The NVIDIA GPU {_PCI}(?![0-9a-fA-F:.])")
-_OTHERWISE = "installed in this "  # and not supported, for one: what comes next is not of that GPU
+_OTHERWISE = "installed in this "  # such as "and not supported": the next lines do not concern that GPU
 _NOT_RESPONDING = "fallen off the bus and is not responding"
 _IDENTITY = re.compile(rf"GPU at {_PCI}: (GPU-[0-9a-fA-F-]{{8,64}})")
 _LOADING = re.compile(r"loading NVIDIA UNIX .{0,80}?\s(\d+(?:\.\d+)+)")
@@ -62,7 +62,7 @@ class XidLine:
     """One XID. ``pci`` is None where the line does not name its GPU; ``numbered`` is False where it carries no code.
 
     ``process`` ends at the first comma and space: a command name may itself hold those, so it is a hint and no key.
-    ``prints_one_of``: the driver says here that from now on it prints one of so many.
+    ``prints_one_of``: the driver announces here that from now on it prints one of so many.
     """
 
     xid: int
@@ -93,7 +93,7 @@ class DriverLoad:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeHead:
-    """The first of three lines, if the third says that the GPU does not respond."""
+    """The first of three lines, where the third reports that the GPU does not respond."""
 
     pci: str | None
 
@@ -128,7 +128,7 @@ Said = XidLine | GpuIdentity | DriverLoad | ProbeHead | None
 
 
 def parse_line(text: str) -> Said:
-    """What one kernel record says, or None where it is not the NVIDIA driver's, or says none of these. Never raises."""
+    """One kernel record, parsed; None where it is not the NVIDIA driver's, or of another form. Never raises."""
     at = after_lead(text)
     if not text.startswith(_NVRM, at) or text[at + len(_NVRM) : at + len(_NVRM) + 1] not in _FIRST:
         return None
@@ -138,7 +138,7 @@ def parse_line(text: str) -> Said:
 
 @lru_cache(maxsize=1024)
 def parse_sxid(text: str) -> SxidLine | None:
-    """What one kernel record says of an NVSwitch, or None where it says nothing of one. Never raises.
+    """One kernel record of an NVSwitch, parsed; None where it concerns none. Never raises.
 
     The forms: a severity word with a link, one without (``…, instance=2, chiplet=1``), no severity word at all (heat,
     the switch's own controller, optical modules), and lines that continue the one before with the same number.
@@ -161,7 +161,7 @@ def parse_sxid(text: str) -> SxidLine | None:
 
 
 def case_of(line: XidLine) -> str | None:
-    """What the text adds to the code: ``fatal``, ``to:<recovery action>``, or None. The cases of ``xid_cases.csv``."""
+    """The text's addition to the code: ``fatal``, ``to:<recovery action>``, or None. The cases of ``xid_cases.csv``."""
     text = own_text(line)
     match line.xid:
         case 64:
@@ -179,8 +179,8 @@ def case_of(line: XidLine) -> str | None:
 
 
 def own_text(line: XidLine) -> str:
-    """The text without what may be the end of the process' name: a name with a comma goes on into it, and its user
-    would say how bad the error is."""
+    """The text without a possible end of the process' name: a name with a comma extends into it, and its user would
+    choose the severity of the error."""
     rest_of_name = max(0, NAME_BYTES - len(line.process or _NOBODY))  # with the comma and the blank behind it
     comma = line.text.rfind(", ", 0, rest_of_name)
     return line.text if comma < 0 else line.text[comma + 2 :]
@@ -208,7 +208,7 @@ def link_registers(text: str) -> tuple[int, tuple[int, ...]] | None:
 
 
 def caused_by(text: str) -> int | None:
-    """The XID that an XID 45 says it follows (drivers from 575)."""
+    """The XID that an XID 45 names as its cause (drivers from 575)."""
     match = _CAUSE.search(text)
     return int(match[1]) if match else None
 
@@ -245,7 +245,7 @@ def _xid_line(match: re.Match[str]) -> XidLine:
 
 def _unnumbered(text: str, at: int) -> XidLine | ProbeHead | None:
     """The forms without a number: a bus drop at run time, one when the driver probes, whole or in three lines; and the
-    notice that GSP time-outs are printed one in so many from now on, which only follows time-outs."""
+    notice that GSP timeouts are printed one in so many from now on, which only follows timeouts."""
     if match := _DROPPED.match(text, at):
         return XidLine(xid=BUS_DROP_XID, pci=_pci(match[1]), text=text[at:], numbered=False)
     if match := _PROBED.match(text, at):

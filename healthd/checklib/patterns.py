@@ -3,9 +3,9 @@
 Python's matcher backtracks and cannot be given a deadline, and a kernel line may hold words that a user chose. So a
 pattern is matched from the start of a record's words, over :data:`SUBJECT_CHARS` characters at most, and is refused
 beforehand if some line of that length could cost more than :data:`MAX_STEPS` steps (a few milliseconds): repeats inside
-repeats, back-references, and more than two repeats of any length that each can give way to the next; what stands behind
-them counts each time that it is tried. It also has to
-hold some fixed text, by which the reader of the log passes other records over without trying it.
+repeats, back-references, and more than two repeats of any length that each can give way to the next; the items behind
+them count each time that they are tried. A pattern must also hold some fixed text, by which the reader of the log skips
+other records without trying it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
 
 SUBJECT_CHARS = 512
-"""How much of a record is looked at."""
+"""How much of a record is matched."""
 
 MAX_STEPS = 2_500_000
 """The most steps that a pattern may need on the worst line, each character that a repeat passes over counted: 10 ms.
@@ -45,7 +45,7 @@ class SafePattern:
         return frozenset(self.regex.groupindex)
 
     def match(self, text: str, at: int) -> Mapping[str, str | None] | None:
-        """The named groups where the words from ``at`` on begin as the pattern says, else None."""
+        """The named groups where the pattern matches the text from ``at`` on, else None."""
         begins, needle = self.needle.startswith("^"), self.needle.lstrip("^")
         if not (text.startswith(needle, at) if begins else needle in text):
             return None
@@ -55,7 +55,7 @@ class SafePattern:
 
 @cache
 def safe_pattern(expression: str) -> SafePattern:
-    """The pattern, or ValueError that says what is wrong with it and what to write instead."""
+    """The pattern. Raises ValueError with the mistake and a better form."""
     try:
         tree = parser.parse(expression)
         regex = re.compile(expression)
@@ -100,12 +100,14 @@ def _item_steps(item: _Item, follow: Sequence[_Item], after: float) -> float:
     if code is op.BRANCH:
         return sum(_steps(list(_flat(way)), follow, after) for way in argument[1])
     if code in (op.ASSERT, op.ASSERT_NOT):
-        return _steps(list(_flat(argument[1])), (), 1.0) + after  # once it holds, it is not tried again
+        return _steps(list(_flat(argument[1])), (), 1.0) + after  # after a match it is not tried again
     if code is op.SUBPATTERN:
         return _steps(list(_flat(argument[3])), follow, after)
     if code in (*_SINGLE, op.AT):
         return 1.0 + after
-    raise ValueError(f"{str(code).lower()} is not allowed in a rule: no line may take long to try; say it without")
+    raise ValueError(
+        f"{str(code).lower()} is not allowed in a rule: no line may take long to try; write the pattern without it"
+    )
 
 
 def _repeat_steps(argument: Any, follow: Sequence[_Item], after: float) -> float:
@@ -114,7 +116,7 @@ def _repeat_steps(argument: Any, follow: Sequence[_Item], after: float) -> float
     if len(inner) == 1 and inner[0][0] in _SINGLE:
         scan = float(min(int(most), SUBJECT_CHARS))
         if not follow or (follow[0][0] is op.LITERAL and not _can_be(inner[0], follow[0][1])):
-            return 2 * scan + after  # nothing to give way to, or the next character says where it ends: there and back
+            return 2 * scan + after  # nothing to give way to, or the next character ends it: there and back
         ends = scan - min(int(least), SUBJECT_CHARS) + 1
         return 2 * scan + -(-ends // _apart(follow)) * after
     if most == 1:

@@ -1,7 +1,7 @@
-"""The PCI bus as sysfs shows it: which devices there are, and the attributes of one. Pure over the Node protocol.
+"""The PCI bus as sysfs shows it: the list of devices, and the attributes of one. Pure over the Node protocol.
 
-sysfs answers from the kernel's memory: a device that died stays listed with its last identity until the bus is listed
-anew, so a device that is missing here is gone, and one that is here need not live.
+sysfs answers from the kernel's memory: a device that died stays listed with its last identity until the bus is scanned
+again, so a device that is missing here is gone, and one that is here need not live.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from healthd.core.node import Node
 
 _DEVICES = "bus/pci/devices"
 AMAZON, _EFA = "0x1d0f", "0xefa"
-"""Amazon as a vendor, and how the device id of an EFA begins. Source: amzn-drivers (ids 0x1d0f:0xefa0 to 0xefa4)."""
+"""Amazon as a vendor, and the beginning of an EFA's device id. Source: amzn-drivers (ids 0x1d0f:0xefa0 to 0xefa4)."""
 
 NVIDIA = "0x10de"
 DISPLAY_CLASSES = ("0x0300", "0x0302")
@@ -101,7 +101,8 @@ def pci_attribute(node: Node, name: str, attribute: str) -> str:
 
 
 def pci_children(node: Node, name: str, folder: str) -> tuple[str, ...]:
-    """What a driver hung below a device, such as ``infiniband``; nothing if none did. Raises SourceUnreadable."""
+    """The entries that a driver made below a device, such as ``infiniband``; none if none did. Raises
+    SourceUnreadable."""
     try:
         return node.sys.names(f"{_DEVICES}/{name}/{folder}")
     except SourceMissing:

@@ -1,8 +1,8 @@
-"""Where the words of a kernel record begin: behind its lead, and behind a name that a user chose. Pure.
+"""The start of the kernel's own words in a record: behind its lead, and behind a name that a user chose. Pure.
 
-Facility 0 says that the kernel wrote a record, not that it chose the words. Some of its records begin with the name of
-a process, which its user sets (prctl(2), PR_SET_NAME): a process called ``Lustre: LBUG`` that segfaults must not read
-as an assertion of Lustre's. So what follows such a name is what is judged, and nothing of the name.
+Facility 0 proves that the kernel wrote a record, not that it chose the words. Some of its records begin with the name
+of a process, which its user sets (prctl(2), PR_SET_NAME): a process called ``Lustre: LBUG`` that segfaults must not
+read as an assertion of Lustre's. So the text after such a name is judged, and nothing of the name.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _SEPARATOR = re.compile(
     rf":\ (?={_BEHIND_COLON})|\ (?={_BEHIND_BLANK})",
     re.VERBOSE | re.ASCII,
 )
-"""What stands between a name and the kernel's own words, in Linux 6.18. ``NAME[PID]: ``: show_signal_msg of x86 (mm/
+"""The text between a name and the kernel's own words, in Linux 6.18. ``NAME[PID]: ``: show_signal_msg of x86 (mm/
 fault.c) and powerpc, arm64_show_signal, do_trap of riscv, memfd_create; ``NAME[PID] ``: signal_fault of x86 and
 warn_bad_vsyscall; ``NAME (PID): ``: mm/mmap.c, fs/hugetlbfs/inode.c, fs/proc; ``NAME (PID) used``: kernel/exit.c;
 ``NAME: ``: warn_alloc (mm/page_alloc.c), bio_check_eod (block/blk-core.c) and, of network devices, net/core/dev.c;
 ``NAME invoked``: dump_header (mm/oom_kill.c); ``NAME uses``: net/packet/af_packet.c."""
 _NOT_A_NAME = ("traps: ", "process '", "process `")
 """Heads of the kernel's own, before the name of a process (arch/x86/kernel/traps.c) or of a file (fs/exec.c), which may
-be long enough to hold whatever the kernel says behind a name."""
-_BYTE = re.compile(r"\\x[0-9a-fA-F]{2}|#[0-7]{3}|.", re.DOTALL)  # what is no text stands escaped
+be long enough to hold any text that the kernel writes behind a name."""
+_BYTE = re.compile(r"\\x[0-9a-fA-F]{2}|#[0-7]{3}|.", re.DOTALL)  # bytes that are no text are escaped
 _LONGEST_NAME = 4 * NAME_BYTES
 _WINDOW = _LONGEST_NAME + 45
 
@@ -56,7 +56,7 @@ class Words(NamedTuple):
 
 
 def after_lead(text: str) -> int:
-    """Where a record begins behind priority, syslog header and tags, if there are any."""
+    """The start of a record behind priority, syslog header and tags, if there are any."""
     first = text[:1]
     if first not in _LEADS_BEGIN and not (first.isupper() and text[1:2].islower()):
         return 0  # nvme, NVRM:, EXT4-fs: no lead begins so, and storms of such lines are what has to be quick
@@ -65,10 +65,10 @@ def after_lead(text: str) -> int:
 
 
 def words_of(text: str) -> Words:
-    """Where the kernel's own words begin: no user can choose what stands there.
+    """The start of the kernel's own words: no user can choose the text there.
 
-    A name may itself look like the end of one, so the last place within the length of a name counts. Where what follows
-    is nothing that the kernel is known to say, it may be the name's end, and there are no words.
+    A name may itself look like the end of one, so the last match within the length of a name counts. Where no known
+    text of the kernel follows, it may be the name's end, and there are no words.
     """
     at = after_lead(text)
     words = Words(at)

@@ -1,6 +1,6 @@
 """Stragglers: busy GPUs whose SM clock or power draw is far below that of their busy siblings.
 
-Every other GPU of a job waits for one. Pure over what NVML answered; what is made of it is for ``gpu.throttle`` to say.
+Every other GPU of a job waits for one. Pure over NVML's answers; ``gpu.throttle`` judges it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from healthd.checklib.gpus import GpuValues
 REASONS, CLOCK = "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetClockInfo(1)"  # 1: NVML_CLOCK_SM
 _POWER, _LOAD = "nvmlDeviceGetPowerUsage", "nvmlDeviceGetUtilizationRates"
 QUESTIONS = (REASONS, CLOCK, _POWER, _LOAD)
-"""What must have been asked."""
+"""The calls that the answers must hold."""
 
 _COMPARED = {CLOCK: ("SM clock", "MHz", 1), _POWER: ("power draw", "W", 1000)}
 _IDLE = 0x1  # nvmlClocksEventReasonGpuIdle (nvml.h)
@@ -20,7 +20,7 @@ _BUSY_PERCENT, _SIBLINGS = 90, 3  # healthd's choice
 
 
 def stragglers(gpus: Sequence[GpuValues], ratio: float) -> Iterator[tuple[GpuValues, dict[str, float], str]]:
-    """The busy GPUs below ``ratio`` of the median of their busy siblings: by what, in MHz or W, and in words."""
+    """The busy GPUs below ``ratio`` of the median of their busy siblings: the values in MHz or W, and as text."""
     busy = [gpu for gpu in gpus if _is_busy(gpu)]
     for gpu in busy:
         values, words = dict[str, float](), []
@@ -35,7 +35,7 @@ def stragglers(gpus: Sequence[GpuValues], ratio: float) -> Iterator[tuple[GpuVal
 
 
 def _is_busy(gpu: GpuValues) -> bool:
-    """Used nearly all the time, and not idle by its clocks. A GPU with MIG on does not tell how much it is used."""
+    """Used nearly all the time, and not idle by its clocks. A GPU with MIG on does not report its utilization."""
     used = gpu.values.get(_LOAD, {"gpu": 0})["gpu"]
     return used >= _BUSY_PERCENT and not int(gpu.values.get(REASONS, _IDLE)) & _IDLE
 

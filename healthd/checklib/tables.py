@@ -1,7 +1,7 @@
 """The fact tables of ``checks/data``, typed. Loaded once, pure afterwards.
 
 A fact about hardware is a row of a table with its source; this module only gives the rows their types and refuses a
-row that it cannot read. It decides nothing: what a row means for the node is a check's business.
+row that it cannot read. It decides nothing: a check knows the meaning of a row for the node.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class XidRow:
-    """What one XID means and what it calls for. ``pauses_nvml``: NVML calls may hang after it.
+    """The meaning of one XID and its remedy. ``pauses_nvml``: NVML calls may hang after it.
 
-    ``reason`` says why this remedy, in a sentence; ``source`` names where the fact was read.
+    ``reason`` says why this remedy, in a sentence; ``source`` names the source of the fact.
     """
 
     xid: int
@@ -61,11 +61,11 @@ class XidCase:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InstanceProfile:
-    """What a GPU instance type has when it is whole.
+    """The complete hardware of a GPU instance type.
 
     ``gpu_memory_mib`` is EC2's nominal figure, up to 3 % away from what a GPU has. ``memory_mib`` is EC2's figure for
     main memory; 0 where EC2 publishes none. ``efa_max`` is how many EFA
-    interfaces the type can have and ``efa_usual`` how many AWS recommends: how many *this* instance has was chosen at
+    interfaces the type can have and ``efa_usual`` how many AWS recommends: you choose the number of an instance at its
     launch. ``nvlink``: none, pcie, nvswitch (inside the node) or nvl72 (across nodes). ``nvswitches``: how many the PCI
     bus shows.
     """
@@ -83,7 +83,7 @@ class InstanceProfile:
     nvswitches: int = 0
 
 
-# What is done about a code that NVIDIA had not published when the table was written.
+# The row of a code that NVIDIA had not published when the table was written.
 UNKNOWN_XID = XidRow(
     xid=0,
     mnemonic="",
@@ -93,7 +93,7 @@ UNKNOWN_XID = XidRow(
     remedy=Remedy.WATCH,
     clears_by=ClearsBy.NOTHING,
     pauses_nvml=False,
-    reason="NVIDIA adds codes with every driver branch; what is not known is recorded and never takes a node out.",
+    reason="NVIDIA adds codes with every driver branch; an unknown code is recorded and never takes a node out.",
     source="open-gpu-kernel-modules nverror.h per tag: last code 121 in branch 515, 176 in branch 595, 179 after it",
 )
 

@@ -1,6 +1,6 @@
-"""Versions of the software stack: where they are read, how they compare, and what the instance families need.
+"""Versions of the software stack: their sources, their order, and the minimums of the instance families.
 
-Pure over the Node protocol, like a check. It judges nothing: which difference matters is a check's business.
+Pure over the Node protocol, like a check. It judges nothing: a check decides which difference matters.
 """
 
 from __future__ import annotations
@@ -74,15 +74,15 @@ def all_minimums() -> tuple[Minimum, ...]:
 
 
 def minimums(instance_type: str | None) -> tuple[Minimum, ...]:
-    """What this instance type needs; nothing for a type that no row is about."""
+    """The minimums of this instance type; none for a type without a row."""
     name = (instance_type or "").strip().removeprefix("ml.")
     return tuple(row for row in all_minimums() if name.startswith(row.family))
 
 
 def read_stack(node: Node, parts: Iterable[str] | None = None, *, python_homes: Sequence[str] = ()) -> Stack:
-    """The versions of these parts, or of all. A part that is nowhere is absent; a place that fails is a gap.
+    """The versions of these parts, or of all. A part without a version is absent; a source that fails is a gap.
 
-    ``python_homes``: the Pythons whose packages are looked at, the first one first. No Python is started for that.
+    ``python_homes``: the Pythons whose packages are read, the first one first. No Python is started for that.
     """
     wanted = None if parts is None else set(parts)
     versions: dict[str, str] = {}
@@ -107,9 +107,9 @@ def read_stack(node: Node, parts: Iterable[str] | None = None, *, python_homes: 
 
 
 def older(version: str, than: str) -> bool:
-    """Whether ``version`` comes before ``than``, number by number; what follows the numbers does not count.
+    """Whether ``version`` comes before ``than``, number by number; text after the numbers does not count.
 
-    Raises SourceUnreadable for one that begins with no number.
+    Raises SourceUnreadable for one that does not begin with a number.
     """
     left, right = _numbers(version), _numbers(than)
     length = max(len(left), len(right))
@@ -141,7 +141,7 @@ def _packages(node: Node, name: str, homes: Sequence[str]) -> str:
     result = node.command("find", "-H", *(f"{home.rstrip('/')}/lib" for home in homes), *where)
     if result.code in (126, 127):
         raise SourceMissing(f"find: {result.stderr.strip()[:200]}")
-    return result.stdout  # a home that is not there is complained about, and no fault
+    return result.stdout  # find's error for a missing home is no fault
 
 
 def _numbers(version: str) -> tuple[int, ...]:

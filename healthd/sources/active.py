@@ -34,10 +34,10 @@ from healthd.sources.command import find_tool, run_command
 from healthd.sources.nccl_text import failure_of, network_of, parse_perf, parse_sanity, version_of, warning_of
 
 PERF_FOLDERS = ("/opt/nccl-tests/build", "/usr/local/cuda*/efa/test-cuda*", "/usr/local/cuda*/bin", "/usr/local/bin")
-"""Where all_reduce_perf is looked for besides PATH: where AWS's examples build it, and where its images have it."""
+"""Paths of all_reduce_perf besides PATH: where AWS's examples build it, and where its images have it."""
 
 SANITY_FOLDERS = ("/opt/gdrcopy/bin", "/usr/bin", "/usr/local/bin")
-"""Where gdrcopy_sanity, or ``sanity`` as it was called, is looked for besides PATH."""
+"""Paths of gdrcopy_sanity, formerly ``sanity``, besides PATH."""
 
 LIBRARY_FOLDERS = (
     "/opt/amazon/efa/lib64",
@@ -51,7 +51,7 @@ LIBRARY_FOLDERS = (
 """Where the EFA installer puts libfabric and NCCL's plug-in; those that exist go into LD_LIBRARY_PATH."""
 
 ITERATIONS, WARM_UP = 20, 5
-"""As nccl-tests has them by default."""
+"""The defaults of nccl-tests."""
 
 _NOT_INHERITED = ("NCCL_", "OFI_NCCL_", "FI_", "CUDA_", "SLURM_", "PMI", "OMPI_", "UCX_", "LD_PRELOAD")
 _NO_MEMORY = "out of memory"  # cudaGetErrorString(cudaErrorMemoryAllocation)
@@ -64,8 +64,8 @@ class ActiveTestsSource:
     """The ``ActiveTests`` port of :mod:`healthd.core.node`.
 
     ``gpus``: the PCI addresses of the GPUs that the driver has, in its order. ``all_reduce_perf``: the tool's path; ""
-    looks for it. ``environ``: what the children inherit, but for what would change the test. ``sys``: to see whether
-    EFA's driver is there.
+    searches for it. ``environ``: the environment that the children inherit, without variables that would change the
+    test. ``sys_tree``: shows whether EFA's driver is there.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class ActiveTestsSource:
         return self._perf or find_tool("all_reduce_perf", _existing(PERF_FOLDERS), env=env)
 
     def interrupt(self) -> None:
-        """End the test under way, from another thread, and begin none for a moment: a check repeats what failed."""
+        """End the running test, from another thread, and begin none for a moment: a check repeats a failed test."""
         with self._lock:
             self._refused_until_s = time.monotonic() + _QUIET_S
             for guarding in self._guards:
@@ -121,7 +121,7 @@ class ActiveTestsSource:
                     signal.pidfd_send_signal(guarding, signal.SIGTERM)
 
     def environment(self, path: Literal["nvlink", "network"]) -> dict[str, str]:
-        """What a child gets: the inherited variables that change no test, and those that make the path."""
+        """A child's environment: the inherited variables that change no test, and those that select the path."""
         kept = {name: value for name, value in self._environ.items() if not name.startswith(_NOT_INHERITED)}
         folders = [*filter(os.path.isdir, LIBRARY_FOLDERS), *filter(None, [kept.get("LD_LIBRARY_PATH")])]
         return {
@@ -167,7 +167,7 @@ class ActiveTestsSource:
             if _NO_MEMORY in failed:
                 raise SourceBusy(f"{failed}: end what holds GPU memory, or set a smaller size_bytes")
             return _failed(gpus, size_bytes, "all_reduce_perf", failed, done.stderr)
-        if done.code not in (0, 1):  # 1: wrong elements, which the table tells
+        if done.code not in (0, 1):  # 1: wrong elements, which the table shows
             raise SourceUnreadable(f"{tool} ended with {done.code}: {_last_words(done)}")
         output = parse_perf(done.stdout, size_bytes)
         return AllReduce(
@@ -181,7 +181,7 @@ class ActiveTestsSource:
         )
 
     def _by_sanity(self, absent: str, timeout_s: float) -> tuple[GdrCopy, ...]:
-        """gdrcopy_sanity tests one GPU: the first that it may see. Each gets its turn."""
+        """Run gdrcopy_sanity once for each GPU: it tests only the first GPU that it may see."""
         env, until_s = self.environment("nvlink"), time.monotonic() + timeout_s
         tool = _sanity(absent, env)
         copies = []
@@ -196,7 +196,7 @@ class ActiveTestsSource:
     def _ask(
         self, child: str, arguments: Sequence[int], env: Mapping[str, str], timeout_s: float
     ) -> tuple[Mapping[str, Any], str]:
-        """The one line of a child, and what it and its libraries said beside it."""
+        """The one line of a child's answer, and the other output of the child and its libraries."""
         script = str(Path(guard.__file__).with_name(f"{child}.py"))
         done = self._guarded((sys.executable, "-P", script, *map(str, arguments)), env, timeout_s)
         try:
@@ -210,7 +210,7 @@ class ActiveTestsSource:
         return cast(Mapping[str, Any], answer), done.stderr
 
     def _guarded(self, argv: Sequence[str], env: Mapping[str, str], timeout_s: float) -> CommandResult:
-        """Run a test under the guard. Raises SourceTimeout with what was to run, whichever deadline caught it."""
+        """Run a test under the guard. Raises SourceTimeout with the command, whichever deadline ended it."""
         script = (sys.executable, "-S", "-P", guard.__file__, str(os.getpid()), f"{timeout_s:.3f}", *argv)
         opened: list[int] = []
 
@@ -242,7 +242,7 @@ class ActiveTestsSource:
     def _require_quiet(self, argv: Sequence[str]) -> None:
         with self._lock:
             if time.monotonic() < self._refused_until_s:
-                raise SourceBusy(f"{_named(argv)}: ended on request; nobody waits for it any more")
+                raise SourceBusy(f"{_named(argv)}: ended on request, no caller waits for it")
 
 
 def bus_bandwidth_gb_s(size_bytes: int, took_s: float, gpus: int) -> float | None:
@@ -285,6 +285,6 @@ def _existing(patterns: Sequence[str]) -> list[str]:
 
 
 def _last_words(done: CommandResult) -> str:
-    """The end of what was said, NCCL's chatter left out, on one line."""
+    """The end of the output on one line, without NCCL's informational lines."""
     lines = [line for line in f"{done.stdout}\n{done.stderr}".splitlines() if " NCCL INFO " not in line]
-    return " ".join(" ".join(lines).split())[-300:] or "it said nothing"
+    return " ".join(" ".join(lines).split())[-300:] or "no output"

@@ -1,9 +1,9 @@
 """Commands with a deadline that holds, whatever the command does.
 
-For running other people's tools: each in its own session, standard input empty, output bounded. At the deadline the
-whole process group is killed and, if the kernel will not let the child die (D state), the child is left alone and
-counted: `subprocess.run(timeout=)` waits for such a child for ever. It must not judge an exit status, and it must not
-wait for anything without a limit.
+It runs other projects' tools: each in its own session, standard input empty, output bounded. At the deadline the whole
+process group is killed; a child that does not die (D state) is left alone and counted, where
+`subprocess.run(timeout=)` would wait for it for ever. It must not judge an exit status, and it must not wait for
+anything without a limit.
 
 Tools may lie on a file system that hangs (ParallelCluster shares /opt/slurm over NFS). CPython forks with the
 interpreter lock held until the child's exec has returned, so an exec from there would freeze every thread of the
@@ -30,7 +30,7 @@ LIMIT_BYTES = 4 * 1024 * 1024
 """How much of each of stdout and stderr is kept, unless the caller says otherwise."""
 
 TRUNCATED = "[healthd: output cut here,"
-"""How the note begins that stands at the end of an output which was longer than its limit."""
+"""The beginning of the note at the end of an output that was longer than its limit."""
 
 SEARCH_DIRS = (
     "/usr/bin",
@@ -43,14 +43,14 @@ SEARCH_DIRS = (
     "/opt/slurm/sbin",
     "/opt/amazon/efa/bin",  # the EFA installer: fi_info
 )
-"""Looked through after PATH. Slurm starts its hooks with no PATH at all."""
+"""Searched after PATH. Slurm starts its hooks with no PATH at all."""
 
 _SHELL = "/bin/sh"
-# The unit keeps the daemon from the OOM killer; a job must not be killed in the place of what the daemon starts.
+# The unit protects the daemon from the OOM killer; a job must not be killed instead of the daemon's child.
 _OOM = "/proc/self/oom_score_adj"
 _EXPENDABLE = f'{{ read -r adj <{_OOM} && [ "$adj" -lt 0 ] && echo 0 >{_OOM}; }} 2>/dev/null; '
 _BECOME = _EXPENDABLE + 'command -v -- "$1" >/dev/null 2>&1 || { echo "$0: $1: not found" >&2; exit 127; }; exec "$@"'
-_SHELL_SAYS = "healthd-exec"  # $0 of the shell, so that its own complaints can be told from the tool's
+_SHELL_SAYS = "healthd-exec"  # $0 of the shell, so that its own errors can be distinguished from the tool's
 _TICK_S = 0.05  # how soon the end of a child is noticed while a grandchild holds its pipes open, before Linux 5.3
 
 
@@ -75,11 +75,11 @@ def run_command(
 ) -> CommandResult:
     """Run ``argv`` and return how it ended; this call takes at most ``timeout_s`` plus 0.3 s.
 
-    ``env`` replaces the whole environment; the tool is looked for in its PATH and then in ``SEARCH_DIRS``. ``input``
-    is what the command reads from stdin, else nothing. Of a longer output the first ``limit_bytes`` are kept and a
-    line that begins with ``TRUNCATED`` says how much is missing. What the command itself left running in the
-    background when it ended is neither waited for nor killed, unless ``leave_nothing``: then whatever is left of its
-    process group is killed. ``on_start`` is told the pid as soon as there is one.
+    ``env`` replaces the whole environment; the tool is searched in its PATH and then in ``SEARCH_DIRS``. ``input``: the
+    text that the command reads from stdin, else nothing. Of a longer output the first ``limit_bytes`` are kept, and a
+    line that begins with ``TRUNCATED`` says how much is missing. Background processes of a command that ended are
+    neither waited for nor killed, unless ``leave_nothing``: then the rest of its process group is killed. ``on_start``
+    gets the pid as soon as there is one.
 
     Raises SourceMissing (no such tool), SourceTimeout (killed at the deadline), SourceUnreadable (could not start).
     """
@@ -95,7 +95,7 @@ def run_command(
     finally:
         died = ended or _kill(child, argv)
         if ended and leave_nothing:
-            kill_group(child.pid)  # what it left there
+            kill_group(child.pid)  # the rest of its group
         for pipe in _pipes(child):
             pipe.close()
     if not ended:
@@ -114,8 +114,8 @@ def run_command(
 def find_tool(name: str, extra_dirs: Iterable[str] = (), *, env: Mapping[str, str] | None = None) -> str:
     """The full path of a tool: from ``extra_dirs``, then PATH, then ``SEARCH_DIRS``.
 
-    This looks with the caller's own thread, which waits if a folder is on a file system that hangs; run_command does
-    its own looking in the child. Raises SourceMissing with every place it looked.
+    This searches in the caller's own thread, which waits if a folder is on a file system that hangs; run_command
+    searches in the child. Raises SourceMissing with every searched folder.
     """
     dirs = [*extra_dirs, *_environment(env)["PATH"].split(":")]
     for path in [name] if "/" in name else [os.path.join(folder, name) for folder in dirs if folder]:
@@ -125,7 +125,7 @@ def find_tool(name: str, extra_dirs: Iterable[str] = (), *, env: Mapping[str, st
 
 
 def abandoned() -> tuple[Abandoned, ...]:
-    """The children that were killed and still live. Those that have ended since are reaped and forgotten."""
+    """The children that were killed and still live. Children that have ended since are reaped and forgotten."""
     with _left_lock:
         for pid in [pid for pid, (_, child) in _left.items() if child.poll() is not None]:
             del _left[pid]
@@ -179,7 +179,7 @@ def _start(argv: tuple[str, ...], env: Mapping[str, str], text: str | None) -> s
 
 
 def _stdin(text: str | None) -> IO[bytes]:
-    """A file to read from, not a pipe: nobody has to feed it, and a command that does not read it blocks nobody."""
+    """A file to read from, not a pipe: no thread has to feed it, and a command that does not read it blocks none."""
     if text is None:
         return open(os.devnull, "rb")
     file = os.fdopen(os.memfd_create("healthd-stdin"), "w+b")
@@ -202,7 +202,7 @@ def _collect(child: subprocess.Popen[bytes], stdout: _Capture, stderr: _Capture,
                 return ended
             ready = selector.select(0.0 if ended else left_s if end is not None else min(left_s, _TICK_S))
             if ended and not ready:
-                return True  # the pipes are held open by what it left behind
+                return True  # its background processes hold the pipes open
             for key, _ in ready:
                 if key.fd == end or not _read_on(key):
                     selector.unregister(key.fileobj)
@@ -218,8 +218,8 @@ def _read_on(key: selectors.SelectorKey) -> bool:
 
 @contextlib.contextmanager
 def _end_of(child: subprocess.Popen[bytes]) -> Iterator[int | None]:
-    """What becomes readable when the child ends, even while a grandchild holds its pipes open: pidfd_open(2), from
-    Linux 5.3 on. None before: then it has to be asked for."""
+    """A descriptor that becomes readable when the child ends, even while a grandchild holds its pipes open:
+    pidfd_open(2), from Linux 5.3 on. None before: then the child is polled."""
     try:
         end = os.pidfd_open(child.pid)
     except OSError:
@@ -244,7 +244,7 @@ def _ends_within(child: subprocess.Popen[bytes], left_s: float) -> bool:
 
 
 def _kill(child: subprocess.Popen[bytes], argv: tuple[str, ...]) -> bool:
-    """Kill the child's process group; False if the child lives on, which is then remembered and left alone."""
+    """Kill the child's process group; False if the child lives on: it is then remembered and left alone."""
     kill_group(child.pid)
     if _ends_within(child, REAP_S):
         return True
@@ -260,11 +260,11 @@ def _shown(argv: tuple[str, ...]) -> str:
 
 def _timeout_text(argv: tuple[str, ...], timeout_s: float, died: bool, pid: int, stderr: str) -> str:
     fate = "killed" if died else f"killed, but process {pid} does not die (uninterruptible sleep); left alone"
-    said = f"; it said: {stderr.strip()[-200:]}" if stderr.strip() else ""
+    said = f"; its output: {stderr.strip()[-200:]}" if stderr.strip() else ""
     return f"{_shown(argv)}: no end within {timeout_s:g} s: {fate}{said}"
 
 
 def _missing_text(name: str, dirs: Sequence[str], said: str) -> str:
     said = said.strip().removeprefix(f"{_SHELL_SAYS}: ")
-    where = "" if "/" in name else f"; looked in {', '.join(folder for folder in dirs if folder)}"
+    where = "" if "/" in name else f"; searched in {', '.join(folder for folder in dirs if folder)}"
     return f"{said}{where}; install it, or set the folder it is in"

@@ -1,9 +1,9 @@
 """HTTP with one deadline for the whole exchange: the host's name, connecting, TLS, the request and each byte of the
 answer.
 
-A time-out of http.client holds for each read by itself, so a server that sends a byte at a time keeps whoever asked for
-as long as it likes. The resolver has time-outs of its own (resolv.conf(5): some 30 s for two servers that keep silent)
-and cannot be interrupted, so a name is looked up in a thread that nobody has to wait for.
+A timeout of http.client holds for each read by itself, so a server that sends a byte at a time keeps its client for as
+long as it likes. The resolver has timeouts of its own (resolv.conf(5): some 30 s for two silent servers) and cannot be
+interrupted, so a name is looked up in a thread of its own, for which no caller waits past its deadline.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Deadline:
         self._within_s, self._until_s = within_s, time.monotonic() + within_s
 
     def left_s(self) -> float:
-        """What is left, more than 0. Raises TimeoutError where nothing is."""
+        """The rest in seconds, more than 0. Raises TimeoutError where it is over."""
         left_s = self._until_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError(f"no whole answer within {self._within_s:g} s")
@@ -42,7 +42,7 @@ def connection(host: str, port: int, deadline: Deadline) -> http.client.HTTPConn
 
 
 def open_url(request: urllib.request.Request, deadline: Deadline, *handlers: urllib.request.BaseHandler) -> Any:
-    """``urllib.request.urlopen`` with further handlers, of which everything ends by the deadline."""
+    """``urllib.request.urlopen`` with further handlers, and with an end by the deadline."""
     return urllib.request.build_opener(_Http(deadline), _Https(deadline), *handlers).open(request)
 
 
@@ -73,7 +73,7 @@ def _made(kind: type[http.client.HTTPConnection], deadline: Deadline) -> Callabl
 
 
 def _bound(made: http.client.HTTPConnection, deadline: Deadline) -> http.client.HTTPConnection:
-    """The connection, whose every wait is for what is left: TLS's handshake and sendall() keep to it as a whole."""
+    """The connection, whose every wait ends by the deadline: TLS's handshake and sendall() keep to it as a whole."""
 
     def connect(address: tuple[str, int], *_: object, **__: object) -> socket.socket:
         return _connected(address, deadline)
@@ -87,7 +87,7 @@ def _bound(made: http.client.HTTPConnection, deadline: Deadline) -> http.client.
 
 
 def _connected(address: tuple[str, int], deadline: Deadline) -> socket.socket:
-    """The first address of a host that lets us in: all of them within the deadline, and each with an even share."""
+    """A connection to the first address of a host that accepts: within the deadline, with an even share for each."""
     found = _addresses(address, deadline)
     for index, (family, kind, protocol, _, where) in enumerate(found):
         made = socket.socket(family, kind, protocol)
@@ -110,7 +110,8 @@ _lookups_lock = threading.Lock()
 
 
 def _addresses(address: tuple[str, int], deadline: Deadline) -> _Addresses:
-    """What ``getaddrinfo`` finds, within the deadline. Raises OSError, and TimeoutError where nothing was found yet."""
+    """The addresses from ``getaddrinfo``, within the deadline. Raises OSError, and TimeoutError without an answer
+    yet."""
     try:
         return socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     except socket.gaierror:
@@ -122,7 +123,7 @@ def _addresses(address: tuple[str, int], deadline: Deadline) -> _Addresses:
 
 
 def _lookup(address: tuple[str, int]) -> Future[_Addresses]:
-    """The lookup of a name that is under way, or a new one: of those that hang there is one for each name."""
+    """The running lookup of a name, or a new one: at most one hanging lookup for each name."""
     with _lookups_lock:
         if (running := _lookups.get(address)) is not None:
             return running

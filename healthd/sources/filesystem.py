@@ -1,8 +1,8 @@
 """How full a file system is and whether it takes a file, asked where it may hang: in a probe worker.
 
 Local file systems share one worker. Any other kind has a worker for each mount point, so that one lost server hides
-nothing else. Workers start on demand and end by themselves when nobody asks, and a mount point that nobody asks for any
-more is forgotten: automounted homes and mounts made for one job come by the thousand.
+nothing else. Workers start on demand and end by themselves when idle, and a mount point without further requests is
+forgotten: automounted homes and mounts made for one job come by the thousand.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ LOCAL_TYPES = frozenset(
 LOCAL = "local"
 
 _STALL_KEPT_S = 172_800.0
-"""How long a stall is remembered of a mount that nobody asks for: twice the longest interval of a check."""
+"""How long a stall is remembered of a mount without requests: twice the longest interval of a check."""
 _LOOKS_PER_IDLE = 10
 
 
 class FilesystemSource:
-    """statvfs and a small file, with a deadline. ``idle_s``: a worker that nobody asked for so long ends by itself. It
-    is longer than checks leave between two questions: to start a worker for each costs more than to keep it.
-    ``module``: the family of the workers; a drill has another."""
+    """statvfs and a small file, with a deadline. ``idle_s``: a worker without a request for so long ends by itself. It
+    is longer than the interval of a check: starting a worker for each request costs more than keeping it. ``module``:
+    the family of the workers; a drill has another."""
 
     def __init__(self, *, deadline_s: float = 5.0, idle_s: float = 300.0, module: str = "healthd.probe.fs_ops") -> None:
         self._deadline_s, self._idle_s, self._module = deadline_s, idle_s, module
@@ -69,7 +69,7 @@ class FilesystemSource:
             raise SourceUnreadable(f"statvfs {point}: the worker answered {answer!r}") from error
 
     def holders(self, point: str, fstype: str = "") -> Holders:
-        """Who holds the room at the mount point, by the owners of the files. Raises as :meth:`space`."""
+        """The users of the space at the mount point, by the owners of the files. Raises as :meth:`space`."""
         probe = self._probe(LOCAL if fstype in LOCAL_TYPES else point)
         answer = probe.request("holders", {"path": point}, deadline_s=self._deadline_s)
         try:
@@ -81,7 +81,7 @@ class FilesystemSource:
     def file_probe(self, point: str, path: str, fstype: str = "", *, size_bytes: int) -> FileProbe:
         """Write, read back and remove the file ``path`` on the mount ``point``, in the worker that :meth:`space` asks.
 
-        What an earlier probe left at ``path`` is removed first. Raises as :meth:`space`.
+        A file that an earlier probe left at ``path`` is removed first. Raises as :meth:`space`.
         """
         probe = self._probe(LOCAL if fstype in LOCAL_TYPES else point)
         answer = probe.request("file", {"path": path, "size_bytes": size_bytes}, deadline_s=self._deadline_s)
@@ -91,12 +91,12 @@ class FilesystemSource:
             raise SourceUnreadable(f"file {path}: the worker answered {answer!r}") from error
 
     def state(self, point: str) -> ProbeState:
-        """How the worker of a mount point of its own is doing, or ``"local"`` for the shared one; never blocks."""
+        """The state of a mount point's own worker, or of the shared one for ``"local"``; never blocks."""
         probe = self._probes.get(point)
         return ProbeState() if probe is None else probe.state()
 
     def states(self) -> Mapping[str, ProbeState]:
-        """The state of every worker that was asked of late, by mount point, the shared one under ``"local"``."""
+        """The state of every recently used worker, by mount point, the shared one under ``"local"``."""
         with self._adding:
             self._forget(time.monotonic())
         return {point: probe.state() for point, probe in tuple(self._probes.items())}
@@ -115,8 +115,8 @@ class FilesystemSource:
             return self._probes[key]
 
     def _forget(self, now: float) -> None:
-        """Give back what workers have left that ended, and forget the mounts that nobody asked for since long before
-        theirs did. One whose killed worker lives on is kept: no second one may be started beside it."""
+        """Free the resources of workers that ended, and forget mounts whose last request is long past. A mount whose
+        killed worker lives on is kept: no second one may be started beside it."""
         if now - self._forgot_at < self._idle_s / _LOOKS_PER_IDLE:
             return
         self._forgot_at = now

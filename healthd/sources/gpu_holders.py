@@ -1,4 +1,4 @@
-"""Who has a GPU open, by /proc: told without the driver, so also when the driver does not answer. Reads only."""
+"""The processes that have a GPU open, by /proc: without the driver, so also when the driver hangs. Reads only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MONITORS = frozenset(
         "nvidia-device-p",  # nvidia-device-plugin
     }
 )
-"""Services that keep GPUs open and are nobody's job, as /proc/PID/comm cuts them: 15 characters (proc(5))."""
+"""Services that keep GPUs open and are no job, as /proc/PID/comm cuts them: 15 characters (proc(5))."""
 FABRIC_MANAGERS = frozenset({"nv-fabricmanage"})
 _UNIT = re.compile(r"/([^/\n]+\.service)(?:/|$)", re.MULTILINE)
 
@@ -28,7 +28,7 @@ _UNIT = re.compile(r"/([^/\n]+\.service)(?:/|$)", re.MULTILINE)
 class Holder:
     """A process with a ``/dev/nvidia<N>`` open. ``state``: the letter of proc(5); D cannot be ended by a signal.
 
-    ``unit``: the service of systemd whose process it is, by its control group, or "". ``is_pod``: Kubernetes keeps it.
+    ``unit``: the service of systemd whose process it is, by its control group, or "". ``is_pod``: it runs in a pod.
     """
 
     pid: int
@@ -41,11 +41,11 @@ class Holder:
 def gpu_holders(proc_root: Path, dev_root: Path) -> tuple[Holder, ...]:
     """Every process that has a ``/dev/nvidia<N>`` node open, in pid order.
 
-    Control nodes (nvidiactl, nvidia-uvm) do not count: monitoring keeps them open. Raises BackendUnknown when a process
-    may not be looked into, because one that is hidden may be a job.
+    Control nodes (nvidiactl, nvidia-uvm) do not count: monitoring keeps them open. Raises BackendUnknown when the
+    descriptors of a process may not be read, because a hidden process may be a job.
     """
     if not any(re.fullmatch(r"nvidia\d+", path.name) for path in dev_root.glob("nvidia*")):
-        return ()  # no GPU node, nobody can have one open: no need of root to say so
+        return ()  # without a GPU node no process can have one open: certain without root
     pids = sorted(int(path.name) for path in proc_root.glob("[0-9]*"))
     on_gpu = [pid for pid in pids if _has_gpu_open(proc_root / f"{pid}/fd", f"{dev_root}/nvidia")]
     return tuple(_holder(pid, proc_root / str(pid)) for pid in on_gpu)
@@ -77,7 +77,7 @@ def _has_gpu_open(fd_dir: Path, prefix: str) -> bool:
                 return True
     except PermissionError as error:
         raise BackendUnknown(
-            f"{fd_dir}: {error.strerror}: jobs on the GPUs cannot be told; run as root, with CAP_SYS_PTRACE"
+            f"{fd_dir}: {error.strerror}: the jobs on the GPUs are unknown; run as root, with CAP_SYS_PTRACE"
         ) from error
     except OSError:  # the process has ended
         return False

@@ -1,4 +1,4 @@
-"""Who this machine is: boot id, boot time, instance type and id, asked of the cheapest honest source first."""
+"""The identity of this machine: boot id, boot time, instance type and id, from the cheapest honest source first."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from healthd.core.node import Tree
 from healthd.sources.imds import DEFAULT_ENDPOINT, MetadataSource
 
 OWN_SYS = "/sys"
-"""Where the kernel under this process shows its machine."""
+"""The /sys of the kernel that this process runs on."""
 _DMI = "devices/virtual/dmi/id"
 _BTIME = re.compile(r"btime ([0-9]{1,11})\s*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
-    """The instance behind this node. Empty strings where it could not be found out; ``problem`` says why."""
+    """The instance behind this node. Empty strings where it is unknown; ``problem`` says why."""
 
     instance_type: str = ""
     instance_id: str = ""
@@ -42,9 +42,9 @@ def boot_time(proc: Tree) -> datetime:
 
 
 def node_name(environ: Mapping[str, str]) -> str:
-    """The node's name in its cluster: what Slurm told its hook (SLURMD_NODENAME), else the host's first label.
+    """The node's name in its cluster: SLURMD_NODENAME in Slurm's hooks, else the host's first label.
 
-    The label is what Slurm calls a node unless slurm.conf gives it another NodeName; ``[node] name`` is for those.
+    Slurm names a node by that label unless slurm.conf gives it another NodeName; ``[node] name`` is for those.
     """
     return environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
 
@@ -69,10 +69,10 @@ def find_identity(sys: Tree, imds: MetadataSource, *, configured_type: str) -> I
 
 
 def metadata_endpoint(sys: Tree, configured: str, *, sys_root: str = OWN_SYS) -> str:
-    """Where the instance metadata service may be asked: as configured, its own address on EC2, else nowhere ("").
+    """The address of the instance metadata service: as configured, its own on EC2, else "" for none.
 
-    Firmware tables of another tree (a simulated machine, a recording) are not of the machine that would answer: what
-    they say sends nothing there.
+    Firmware tables of another tree (a simulated machine, a recording) do not describe the machine that would answer:
+    they cause no request.
     """
     if _imds_disabled():
         return ""
@@ -92,7 +92,7 @@ def _dmi(sys: Tree, name: str) -> str:
     try:
         return sys.read(f"{_DMI}/{name}")
     except SourceError:
-        return ""  # no firmware tables (a container, another cloud): the caller goes on to the next source
+        return ""  # no firmware tables (a container, another cloud): the caller tries the next source
 
 
 def _imds_disabled() -> bool:

@@ -18,12 +18,12 @@ from healthd.sources.exchange import Deadline, connection
 
 DEFAULT_ENDPOINT = "http://169.254.169.254"
 _TIMEOUT_S = 1.0
-"""For the token and the item together, in seconds, however their bytes come."""
+"""The deadline for the token and the item together, in seconds, however their bytes come."""
 _TIMES, _AGAIN_S = 3, 10.0
-"""After so many items in a row without an answer none is asked for, for so long in seconds: a start asks for several.
-One alone may be a slow moment, and what the next ones tell decides which platform this is."""
+"""After so many items in a row without an answer healthd asks for none, for so many seconds: a start asks for several.
+One alone may be a slow moment, and the next answers decide the platform."""
 _HURRIED_S = 0.25
-"""What a start has for an item, in seconds: the service is on the same host, and answers within some milliseconds."""
+"""A start's deadline for an item, in seconds: the service is on the same host, and answers within some milliseconds."""
 _TOKEN_TTL_S = 300
 
 
@@ -47,9 +47,9 @@ def read_metadata(endpoint: str, path: str, *, timeout_s: float = _TIMEOUT_S) ->
 
 @dataclass(kw_only=True, slots=True)
 class Hurry:
-    """A start, which waits for nobody: whoever asks the service in the same hurry asks it no more once it kept silent.
+    """A start, which must not wait: once the service kept silent, no caller in the same hurry asks it again.
 
-    ``is_on``: until it ends. ``kept_silent``: whether an item was not to be had, in a hurry or within its whole second.
+    ``is_on``: until it ends. ``kept_silent``: whether an item had no answer, in a hurry or within its whole second.
     ``restarts``: how many starts in a row came before this one because the service had answered at last.
     """
 
@@ -74,7 +74,7 @@ class MetadataSource:
         self._silent_s, self._silent_times = -math.inf, 0
 
     def answers(self) -> bool:
-        """Whether the service tells which instance this is."""
+        """Whether the service answers for the instance id."""
         try:
             return bool(self.read("instance-id"))
         except SourceError:
@@ -91,7 +91,7 @@ class MetadataSource:
             return self._read_in_a_hurry(path)
         ago_s = self._clock() - self._silent_s
         if self._silent_times >= _TIMES and ago_s < _AGAIN_S:
-            raise SourceTimeout(f"IMDS at {self.endpoint} did not answer {ago_s:.0f} s ago; it is asked again soon")
+            raise SourceTimeout(f"IMDS at {self.endpoint} did not answer {ago_s:.0f} s ago; healthd asks again soon")
         try:
             text = self._item(path, _TIMEOUT_S)
         except SourceTimeout:
@@ -103,7 +103,7 @@ class MetadataSource:
 
     def _read_in_a_hurry(self, path: str) -> str | None:
         if self.hurry.kept_silent:
-            raise SourceTimeout(f"IMDS at {self.endpoint} has not answered yet; it is asked again after the start")
+            raise SourceTimeout(f"IMDS at {self.endpoint} has not answered yet; healthd asks again after the start")
         try:
             return self._item(path, _HURRIED_S)
         except SourceTimeout:

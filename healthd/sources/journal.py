@@ -1,8 +1,8 @@
 """The journal, followed through ``journalctl -o json``: lines of services, which the kernel log does not have.
 
 One child follows; it is started again after it ends, from where it left off, and ends with its reader (journalctl
-ends when nobody reads it). What a plain user wrote is left out: journald's own fields say whose a line is, and a user
-cannot set those. It judges nothing.
+ends when no process reads it). Lines of plain users are skipped: journald's own fields name the writer of a line, and a
+user cannot set those. It judges nothing.
 
 Sources: journalctl(1), systemd.journal-fields(7): fields that begin with ``_`` are trusted, MESSAGE may be an array of
 bytes, UNIT is a field of the service manager's own messages.
@@ -38,28 +38,28 @@ _BATCH_BYTES = 1 << 20
 _LINE_BYTES = 1 << 20
 _ONCE_BYTES, _ONCE_S = 32 << 20, 5.0
 _MANAGER_PID = "1"
-_NO_TOOL = "install systemd's journalctl, or take out the rules with source = journal"
+_NO_TOOL = "install systemd's journalctl, or remove the rules with source = journal"
 _NO_TOOL_FOR_THE_PAST = "install systemd's journalctl"
 _PAST_LINES = 20_000  # a second and a half on a machine with much else to do, of five
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WantedLines:
-    """Which lines somebody wants: those that hold one of the needles. ``units``: services that are believed, too."""
+    """The lines that a check wants: those that hold one of the needles. ``units``: services that are trusted, too."""
 
     needles: tuple[str, ...]
     units: frozenset[str] = frozenset()
 
     @property
     def in_json(self) -> tuple[bytes, ...]:
-        """The needles as they stand in a line of JSON; where a line begins cannot be seen there."""
+        """The needles as they appear in a line of JSON, which does not show where a record's line begins."""
         return tuple(json.dumps(each.removeprefix("^"), ensure_ascii=False)[1:-1].encode() for each in self.needles)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JournalBatch:
     """Records in their order, and the cursor behind the last line that was read; "" where none was. ``cut``: older ones
-    were left out, for there are more than can be taken in at once."""
+    were skipped, since there are more than one read takes."""
 
     records: tuple[KernelRecord, ...] = ()
     cursor: str = ""
@@ -91,7 +91,8 @@ class JournalLog:
             _kill(child)
 
     def read_batch(self, timeout_s: float) -> JournalBatch:
-        """What came, after waiting for it at most so long. Trouble is in ``problem``, never raised."""
+        """The new records, after waiting for them for at most ``timeout_s``. Trouble is in ``problem``, never
+        raised."""
         if self._child is None and not self._start(timeout_s):
             return JournalBatch()
         child = self._child
@@ -110,7 +111,7 @@ class JournalLog:
             *whole, self._rest = (self._rest + chunk).split(b"\n")
             lines += whole
             if len(self._rest) > _LINE_BYTES:
-                self._rest = b""  # no message is so long: what is left of it is no JSON and is skipped as such
+                self._rest = b""  # no message is so long: the rest of it is no JSON and is skipped as such
         else:
             self._problem = ""
         batch = _batch(lines, self._wanted)
@@ -151,11 +152,11 @@ class JournalLog:
         if child.stdout is not None:
             child.stdout.close()
         self._child = None
-        self._problem = f"journalctl ended with {child.returncode}: {said or 'no word'}; it is started again"
+        self._problem = f"journalctl ended with {child.returncode}: {said or 'no output'}; healthd starts it again"
 
 
 def read_journal(wanted: WantedLines, *, cursor: str = "", options: Sequence[str] = ()) -> JournalBatch:
-    """What the journal of this boot holds now. Raises SourceError, also for more than can be taken in at once."""
+    """The journal of this boot as of now. Raises SourceError, also for more than one read takes."""
     lines, cut = _asked(_arguments(cursor, options), _NO_TOOL)
     if cut:
         raise SourceUnreadable(f"the journal of this boot is larger than {_ONCE_BYTES >> 20} MiB: run the daemon")
@@ -163,10 +164,10 @@ def read_journal(wanted: WantedLines, *, cursor: str = "", options: Sequence[str
 
 
 def read_past_kernel(since: datetime, boot_id: str, *, most: int = _PAST_LINES) -> JournalBatch:
-    """What the kernel said after ``since`` and before this boot, as far as the journal kept it. Raises SourceError.
+    """The kernel's lines after ``since`` and before this boot, as far as the journal kept them. Raises SourceError.
 
-    The newest lines are asked for first, for they are the last words, and ``most`` of them with this boot's own: of a
-    storm the end is judged, and the batch says that it is ``cut``.
+    The newest lines come first, since they show the end, and ``most`` of them with this boot's own: of a storm the end
+    is judged, and the batch says that it is ``cut``.
     """
     asked = [f"--output-fields={_KERNEL_FIELDS}", "_TRANSPORT=kernel", f"--since=@{since.timestamp():.6f}"]
     lines, cut = _asked([*asked, "--reverse", f"--lines={most}"], _NO_TOOL_FOR_THE_PAST)
@@ -176,14 +177,14 @@ def read_past_kernel(since: datetime, boot_id: str, *, most: int = _PAST_LINES) 
 
 
 def read_kernel_since(since: datetime, *, most: int = _PAST_LINES) -> JournalBatch:
-    """What the kernel said after ``since``, in whichever boot, as far as the journal kept it: see
-    ``read_past_kernel``. Raises SourceError."""
+    """The kernel's lines after ``since``, of any boot, as far as the journal kept them: see ``read_past_kernel``.
+    Raises SourceError."""
     return read_past_kernel(since, "", most=most)
 
 
 def _asked(options: Iterable[str], no_tool: str) -> tuple[list[bytes], bool]:
-    """Journalctl's lines of JSON, and whether there were more than are kept. ``no_tool``: what to do where there is no
-    journalctl. Raises SourceError."""
+    """Journalctl's lines of JSON, and whether there were more than are kept. ``no_tool``: the next step where there is
+    no journalctl. Raises SourceError."""
     argv = ["journalctl", "--output=json", "--no-pager", "--quiet", *options]
     try:
         answer = run_command(argv, timeout_s=_ONCE_S, limit_bytes=_ONCE_BYTES)
@@ -197,7 +198,7 @@ def _asked(options: Iterable[str], no_tool: str) -> tuple[list[bytes], bool]:
 
 
 def kernel_record_of(fields: Mapping[str, Any]) -> KernelRecord | None:
-    """The record of one of the kernel's own entries, at the time that the kernel said it, not when it was taken in."""
+    """The record of one of the kernel's own entries, at the time of the kernel's line, not of its arrival."""
     if fields.get("_TRANSPORT") != "kernel" or fields.get("SYSLOG_FACILITY", "0") != "0":
         return None
     try:
@@ -217,7 +218,7 @@ def kernel_record_of(fields: Mapping[str, Any]) -> KernelRecord | None:
 def record_of(fields: Mapping[str, Any], units: Iterable[str] = ()) -> KernelRecord | None:
     """The record of one entry; None for one that is the kernel's (its own log has it), a plain user's, or no entry.
 
-    Root's are believed, the service manager's, and those of the named units.
+    Entries of root, of the service manager and of the named units are trusted.
     """
     unit = str(fields.get("_SYSTEMD_UNIT", ""))
     if str(fields.get("_PID")) == _MANAGER_PID and fields.get("UNIT"):
@@ -248,7 +249,8 @@ def _arguments(cursor: str, options: Sequence[str]) -> Iterator[str]:
 
 
 def _batch(lines: Iterable[bytes], wanted: WantedLines) -> JournalBatch:
-    """Of lines that nobody wants only the last one is parsed, for its cursor. A list of bytes shows no needle."""
+    """The batch of these lines. Of unwanted lines only the last one is parsed, for its cursor. A list of bytes shows no
+    needle."""
     needles, records, last, cursor = (*wanted.in_json, b'"MESSAGE":['), [], b"", ""
     for line in filter(None, lines):
         last = line

@@ -1,8 +1,8 @@
 """The follower of the kernel log: /dev/kmsg, syslog(2), a FIFO, or a growing file in the same record format.
 
-It hands over batches of :class:`.KernelRecord` with the cursor behind them, and says how it is doing. It
-must not judge what a record means, must not lose a record in silence (what was overwritten is a visible gap), and must
-not raise for anything the machine does: a source that cannot be read is an error in :meth:`KernelLog.state`.
+It hands over batches of :class:`.KernelRecord` with the cursor behind them, and reports its state. It must not judge
+the meaning of a record, must not lose a record in silence (an overwritten record is a visible gap), and must not raise
+for anything the machine does: a source that cannot be read is an error in :meth:`KernelLog.state`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _READ_ALL_WITHIN_S = 5.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cursor:
-    """The last record that was looked at: everything after it is new, as long as the boot is the same."""
+    """The last record that was read: everything after it is new, as long as the boot is the same."""
 
     boot_id: str
     sequence: int
@@ -43,11 +43,11 @@ class Cursor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelBatch:
-    """What one read came to. Save ``cursor`` together with what was concluded from ``records``.
+    """The result of one read. Save ``cursor`` together with the findings from ``records``.
 
     ``cursor`` is None while no record was ever seen. ``gap``: records were lost before or among these. ``caught_up``:
     the source had nothing more at this moment. ``drilled``: records of :meth:`KernelLog.inject`, apart from the others,
-    so that whoever judges ``records`` never meets one.
+    so that no check that judges ``records`` meets one.
     """
 
     records: tuple[KernelRecord, ...]
@@ -66,10 +66,10 @@ class KernelLog:
     from any other.
 
     ``cursor``: where an earlier run left off. Of the same boot, records up to it are skipped; of another, or None,
-    everything of this boot is read. On a FIFO or a file, whose writer may number anew, skipping ends for good at the
-    first record beyond the cursor. ``needles``: records whose bytes hold none of them only move the cursor; a needle is
-    plain printable ASCII without a backslash, as the kernel escapes everything else, and one that begins with ``^``
-    must begin the record's words. ``clock`` is monotonic.
+    everything of this boot is read. On a FIFO or a file, whose writer may number again from 0, skipping ends for good
+    at the first record beyond the cursor. ``needles``: records whose bytes hold none of them only move the cursor; a
+    needle is plain printable ASCII without a backslash, as the kernel escapes everything else, and one that begins with
+    ``^`` must begin the record's words. ``clock`` is monotonic.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class KernelLog:
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def read_batch(self, timeout_s: float) -> KernelBatch:
-        """The next records, as soon as there are any; an empty batch at the time-out, on :meth:`wake`, once closed."""
+        """The next records, as soon as there are any; an empty batch at the timeout, on :meth:`wake`, once closed."""
         deadline = time.monotonic() + timeout_s
         with self._reading:
             while not self._closed:
@@ -123,15 +123,15 @@ class KernelLog:
                 os.eventfd_write(self._bell, 1)
 
     def inject(self, text: str) -> None:
-        """Have the next :meth:`read_batch` hand on a record with these words that no source holds: for a drill. It is
-        read as the kernel's own is, by the thread that reads those, and moves no cursor."""
+        """Have the next :meth:`read_batch` return a record with this text that no source holds: for a drill. The thread
+        that reads the kernel's records reads it like them, and it moves no cursor."""
         since_boot_us = int((datetime.now(UTC) - self._boot_time).total_seconds() * 1e6)
         self._injected.append(f"4,0,{max(0, since_boot_us)},-;{text}\n".encode())
         self.wake()
 
     def dates_from(self, boot_time: datetime) -> None:
-        """Date the records that are read from now on by this time of the boot: the clock was set, and with it what the
-        kernel says of when the boot was."""
+        """Date the records that are read from now on by this time of the boot: the clock was set, and with it the
+        kernel's time of the boot."""
         self._boot_time = boot_time
 
     def close(self) -> None:
@@ -146,7 +146,7 @@ class KernelLog:
             os.close(self._bell)
 
     def state(self) -> KernelLogState:
-        """How the reader is doing; never blocks and never raises."""
+        """The state of the reader; never blocks and never raises."""
         return KernelLogState(
             source=self.path,
             alive=not self._closed,
@@ -160,7 +160,7 @@ class KernelLog:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def _pump(self, deadline: float) -> KernelBatch:
-        """Take a turn: until the batch is full, nothing is left, or what was found should not wait longer."""
+        """Read until the batch is full, nothing is left, or the records should not wait longer."""
         self._beat = self._clock()
         found: list[KernelRecord] = []
         gaps, now = self._gaps, time.monotonic()
@@ -212,7 +212,7 @@ class KernelLog:
         return None
 
     def _with_drilled(self, batch: KernelBatch) -> KernelBatch:
-        """The batch, with what was injected meanwhile."""
+        """The batch, with the records that were injected meanwhile."""
         if not self._injected:
             return batch
         raws = [self._injected.popleft() for _ in range(len(self._injected))]
@@ -221,8 +221,8 @@ class KernelLog:
 
     def _hides_a_record(self, raw: bytes) -> bool:
         """Whether a later line of a record may be a wanted one of its own: syslog(2) shows two records of the same
-        microsecond as it shows one of two lines. It is not judged, because whoever had the kernel quote him may have
-        written it; nor is it passed over, because the driver may."""
+        microsecond as it shows one of two lines. It is not judged, because a user whom the kernel quotes may have
+        written it; nor is it passed over, because the driver may have."""
         lines = raw.split(b"\\x0a")[1:]
         return self._wanted is not None and any(self._wanted.holds(b"0,0,0,-;" + line) for line in lines)
 
@@ -234,7 +234,7 @@ class KernelLog:
             self._malformed += 1
 
     def _is_new(self, sequence: int) -> bool:
-        """Whether a record lies beyond the cursor; notices on the way that records behind it are missing."""
+        """Whether a record lies beyond the cursor; notes a gap where records between them are missing."""
         if not self._skipping or self._last is None:
             return True
         self._met = self._met or sequence // MOMENT == self._last // MOMENT
@@ -314,10 +314,10 @@ def read_all(
     trust_user_kmsg: bool = False,
     max_records: int = 100_000,
 ) -> KernelBatch:
-    """What the log holds now, without following it: the newest ``max_records``, ``gap`` set if there were more.
+    """The log as of now, without following it: the newest ``max_records``, ``gap`` set if there were more.
 
-    Raises SourceMissing or SourceUnreadable where nothing can be read, and for a FIFO: what is read from one is taken
-    away from the daemon that follows it. ``caught_up`` is False when the log grew faster than it could be read.
+    Raises SourceMissing or SourceUnreadable where nothing can be read, and for a FIFO: a read would take its records
+    from the daemon that follows it. ``caught_up`` is False when the log grew faster than it could be read.
     """
     if _is_fifo(path):
         raise SourceUnreadable(
@@ -356,7 +356,7 @@ def _next_step_of_syslog(error: OSError) -> str:
                 " profile that allows syslog(2), as RuntimeDefault does with that capability); trying again"
             )
         case errno.EPROTO:
-            return "without it nobody can tell what is new: boot with printk.time=1; trying again"
+            return "without times new records cannot be recognized: boot with printk.time=1; trying again"
         case _:
             return "see syslog(2); trying again"
 

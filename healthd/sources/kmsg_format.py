@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from healthd.core.node import RECORD_LEAD, KernelRecord
 
-# What a source reports beside records: records were overwritten here; a record was here that cannot be used.
+# A source's reports beside records: records were overwritten here; a record was here that cannot be used.
 HOLE = b""
 TORN = b"\n"
 MOMENT = 1024
@@ -52,7 +52,7 @@ def parse_record(raw: bytes, *, boot_id: str, boot_time: datetime) -> KernelReco
 
 
 def unescaped(text: bytes) -> bytes:
-    """The words of a record, with the bytes that stand escaped in this format."""
+    """The text of a record, with the bytes that this format escapes."""
     return _ESCAPE.sub(_unescape, text) if b"\\x" in text else text
 
 
@@ -61,7 +61,7 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 
 
 def sequence_of(raw: bytes) -> int | None:
-    """The sequence number alone: all that a record no check wants has to give."""
+    """The sequence number alone: enough of a record that no check wants."""
     match = _HEAD.match(raw)
     return int(match[1]) if match else None
 
@@ -71,7 +71,7 @@ class RecordFilter:
 
     Needles that must begin a record's words cost one try per record, however many there are; the others are sought in
     all of it, one by one (by patterns of their own: measured, that takes half the time of ``in``). ``before``: a
-    pattern of what stands before a record's words; by default the head of this format.
+    pattern of the text before a record's words; by default the head of this format.
     """
 
     def __init__(self, needles: tuple[bytes, ...], before: bytes = rb"^[^;\n]*+;") -> None:
@@ -111,7 +111,7 @@ def _alternatives(words: Sequence[bytes]) -> bytes:
 
 
 def any_of(needles: tuple[bytes, ...]) -> RecordFilter | None:
-    """What finds a needle in raw bytes; None where there are none, and every record is wanted."""
+    """The filter that finds a needle in raw bytes; None where there are none, and every record is wanted."""
     return RecordFilter(needles) if needles else None
 
 

@@ -1,6 +1,6 @@
-"""Where records of the kernel log come from: /dev/kmsg, a FIFO, a growing file, or syslog(2).
+"""The sources of kernel log records: /dev/kmsg, a FIFO, a growing file, or syslog(2).
 
-Each turns a file into raw records; following, skipping and counting are ``healthd.sources.kmsg``'s.
+Each makes raw records of a file; ``healthd.sources.kmsg`` follows, skips and counts them.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _REPORTS = {errno.EPIPE: HOLE, errno.EINVAL: TORN}
 
 
 class RecordSource(Protocol):
-    """Where raw records come from. ``numbered``: by the kernel, so that a jump since the last look is a gap. ``timed``:
-    by their time, so that a gap is where the last record that was looked at is not there any more."""
+    """A source of raw records. ``numbered``: by the kernel, so that a jump since the last read is a gap. ``timed``: by
+    their time, so that a gap is where the last record that was read is no longer there."""
 
     numbered: bool
     timed: bool
     pollable: int | None
 
     def read(self, wanted: RecordFilter | None) -> Sequence[bytes] | None:
-        """What is there now; HOLE and TORN where something is not. None: the source is gone, open it anew."""
+        """The raw records there now; HOLE and TORN for missing ones. None: the source is gone, open it again."""
 
     def close(self) -> None:
-        """Give the file descriptor back."""
+        """Close the file descriptor."""
 
 
 class Device:
@@ -48,7 +48,7 @@ class Device:
         self._read = read
 
     def read(self, wanted: RecordFilter | None) -> Sequence[bytes] | None:
-        """A burst: its first record, what is wanted, and its last. An error after those is left for the next call."""
+        """A burst: its first record, the wanted ones, and its last. An error after those is left for the next call."""
         records: list[bytes] = []
         unwanted = b""
         for _ in range(_BURST):
@@ -64,7 +64,7 @@ class Device:
                 records.append(_REPORTS[error.errno])
                 continue
             if not raw:
-                self.pollable = None  # at its end and always readable, as /dev/null is: look again, do not spin
+                self.pollable = None  # at its end and always readable, as /dev/null is: poll, do not spin
                 break
             if not records or wanted is None or wanted.holds(raw):
                 records.append(raw)
@@ -82,7 +82,7 @@ class Lines:
     """A FIFO or a growing file. A last line without its newline is held back until that comes, up to 64 KiB.
 
     A file that shrank, and a path that leads to another file, end this source: the next one starts from the beginning.
-    A file cut and grown beyond its old length between two looks cannot be told from one that only grew.
+    A file that was cut and grew beyond its old length between two reads looks like one that only grew.
     """
 
     numbered = timed = False
@@ -99,7 +99,7 @@ class Lines:
 
     def read(self, wanted: RecordFilter | None) -> Sequence[bytes] | None:
         """The complete lines of the next chunk that hold a needle, and the last one."""
-        replaced = self._replaced()  # looked at first: what was written before the replacement is still read
+        replaced = self._replaced()  # first: lines that were written before the replacement are still read
         for _ in range(_BURST):
             chunk = self._chunk()
             if not chunk:
@@ -149,7 +149,7 @@ class Lines:
 
 
 def open_source(path: str) -> RecordSource:
-    """Open a path as what it is. Raises OSError; a kind of file that holds no records is EINVAL."""
+    """Open a path by its kind of file. Raises OSError; a kind of file that holds no records is EINVAL."""
     if path == SYSLOG:
         from healthd.sources.syslog import KernelSyslog  # loads ctypes
 

@@ -37,8 +37,8 @@ from healthd.sources.trees import FileTree
 class Machine:
     """One machine, as its configuration describes it. Close it to end its probe workers.
 
-    ``kernel_log_state`` is answered by whoever reads the kernel log. ``kernel_records`` is empty but in the copy that a
-    kernel check is given its batch with. ``plugins``: the commands of the site's own checks.
+    The reader of the kernel log answers ``kernel_log_state``. ``kernel_records`` is empty but in the copy with which a
+    kernel check gets its batch. ``plugins``: the commands of the site's own checks.
     """
 
     name: str
@@ -61,12 +61,12 @@ class Machine:
 
     @property
     def instance_type(self) -> str | None:
-        """The instance type, or None where it could not be found out."""
+        """The instance type, or None where it is unknown."""
         return self.identity.instance_type or None
 
     @property
     def kernel_log(self) -> KernelLogState:
-        """How the reader of the kernel log is doing."""
+        """The state of the reader of the kernel log."""
         return self.kernel_log_state()
 
     def mounts(self) -> tuple[Mount, ...]:
@@ -87,7 +87,7 @@ class Machine:
         return self.file_systems.file_probe(point, path, self._fstype(point), size_bytes=size_bytes)
 
     def mount_state(self, point: str) -> ProbeState:
-        """How the worker of a mount point of its own is doing."""
+        """The state of a mount point's own worker."""
         return self.file_systems.state(point)
 
     def clock(self) -> KernelClock:
@@ -99,7 +99,7 @@ class Machine:
         return self.imds.read(path)
 
     def command(self, *argv: str, timeout_s: float = 5.0) -> CommandResult:
-        """Run a command with a deadline, in its own process group. Root runs no plug-in that others may write."""
+        """Run a command with a deadline, in its own process group. Root runs no plug-in that other users may write."""
         if argv in self.plugins and (why := not_run_by_root(argv)):
             raise SourceUnreadable(why)
         return run_command(argv, timeout_s=timeout_s)

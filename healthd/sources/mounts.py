@@ -1,6 +1,6 @@
 """The mount table, read from the text of ``/proc/self/mountinfo``.
 
-Parsing text never touches a file system, so it never blocks: that is the point of asking the table and not the mounts.
+Parsing text never touches a file system, so it never blocks: this is why the table is read and not the mounts.
 The format: Linux, Documentation/filesystems/proc.rst, section 3.5.
 """
 

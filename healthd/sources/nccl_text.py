@@ -1,4 +1,4 @@
-"""What nccl-tests, NCCL's log and gdrcopy_sanity print, read strictly and without I/O.
+"""The output of nccl-tests, NCCL's log and gdrcopy_sanity, read strictly and without I/O.
 
 A text in which anything expected is absent is unreadable: half an output is never a good result.
 
@@ -67,13 +67,13 @@ def parse_perf(text: str, size_bytes: int) -> PerfOutput:
 
 
 def failure_of(stdout: str, stderr: str) -> str:
-    """What NCCL or CUDA said no to, in nccl-tests' words and NCCL's own; "" where neither said anything."""
+    """The error of NCCL or CUDA, in nccl-tests' words and NCCL's own; "" where neither reported one."""
     found = _TEST_FAILED.search(stdout) or _TEST_FAILED.search(stderr)
     return f"{found[0].strip()}{warning_of(stderr)}" if found else ""
 
 
 def warning_of(log: str) -> str:
-    """The first warning in NCCL's log, to be put behind an error, which is seldom more than a class of errors."""
+    """The first warning in NCCL's log, to append to an error, which alone rarely names more than a class of errors."""
     found = _WARNING.search(log)
     return f"; NCCL's log: {found[1].strip()}" if found else ""
 

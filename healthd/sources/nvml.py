@@ -1,7 +1,7 @@
-"""The NVML source: questions to the GPU driver's library, through one probe worker.
+"""The NVML source: requests to the GPU driver's library, through one probe worker.
 
-Nothing of NVML is loaded in this process. One question is one round trip, whatever the number of GPUs and calls. Which
-GPU had which UUID is remembered here, so that a GPU that no longer answers can still be named.
+Nothing of NVML is loaded in this process. One request is one exchange with the worker, whatever the number of GPUs and
+calls. The UUID of each GPU is remembered here, so that a GPU that no longer answers can still be named.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class NvmlSource:
     """The ``Nvml`` port of :mod:`healthd.core.node`.
 
     ``library``: "" lets pynvml find ``libnvidia-ml.so.1``; a path is that shared object; a path that ends in ``.sim``
-    is the state file of the simulated library (``healthd.sim.nvml``). ``deadline_s`` is per question.
-    ``start_grace_s``: how long a worker may take to initialise NVML before it is killed for it; questions still end at
-    their deadline. ``clock`` returns monotonic seconds. ``module``: the family of the worker; a drill has another.
+    is the state file of the simulated library (``healthd.sim.nvml``). ``deadline_s`` is per request.
+    ``start_grace_s``: how long a worker may take to initialise NVML before it is killed; requests still end at their
+    deadline. ``clock`` returns monotonic seconds. ``module``: the family of the worker; a drill has another.
     """
 
     def __init__(
@@ -59,30 +59,30 @@ class NvmlSource:
         return named if self._alter is None else tuple(map(self._alter, named))
 
     def altered(self, alter: Callable[[GpuAnswer], GpuAnswer]) -> NvmlSource:
-        """The same worker, with what each GPU answers passed through ``alter``: for a drill. Not to be closed."""
+        """The same worker, with each GPU's answer passed through ``alter``: for a drill. Not to be closed."""
         other = copy.copy(self)
         other._alter = alter
         return other
 
     def system(self) -> Mapping[str, Any]:
-        """See ``healthd.core.node.Nvml.system``; ``excluded_count`` is None where the driver does not tell."""
+        """See ``healthd.core.node.Nvml.system``; ``excluded_count`` is None where the driver does not report it."""
         answer: Mapping[str, Any] = self._probe.request("system", {}, deadline_s=self._deadline_s)
         return answer
 
     def state(self) -> ProbeState:
-        """How the worker is doing; never blocks."""
+        """The state of the worker; never blocks."""
         return self._probe.state()
 
     def pause(self, seconds: float, reason: str) -> None:
-        """Refuse questions for a while: after XID 119, 120 or 79 NVML is likely to hang."""
+        """Refuse requests for a while: after XID 119, 120 or 79 NVML is likely to hang."""
         self._probe.pause(seconds, reason)
 
     def resume(self, reason: str) -> None:
-        """Ask again: what the pause with this reason was for is over."""
+        """Accept requests again: the cause of the pause with this reason is over."""
         self._probe.resume(reason)
 
     def close(self) -> None:
-        """End the worker and let go of the driver. The next question starts a new one: pause first to prevent that."""
+        """End the worker and release the driver. The next request starts a new one: pause first to prevent that."""
         self._probe.close()
 
     def worker_pid(self) -> int | None:
@@ -90,14 +90,14 @@ class NvmlSource:
         return self._probe.worker_pid()
 
     def _noted(self, answers: Sequence[GpuAnswer]) -> tuple[GpuAnswer, ...]:
-        """The answers with what stands of earlier refusals. A GPU is reset only while no worker holds it."""
+        """The answers with the earlier refusals in effect. A GPU is reset only while no worker holds it."""
         if (worker := self.worker_pid()) != self._worker:
             self._refusals.forget()
         self._worker = worker
         return tuple(map(self._refusals.noted, answers))
 
     def _named(self, answers: Sequence[GpuAnswer]) -> tuple[GpuAnswer, ...]:
-        """The answers, with GPUs that did not say who they are named by what their index was known as."""
+        """The answers, in which a GPU without a UUID gets the remembered name of its index."""
         present = {answer.uuid for answer in answers if answer.uuid}
         self._known.update({answer.index: (answer.uuid, answer.pci) for answer in answers if answer.uuid})
         return tuple(self._remembered(answer, present) for answer in answers)

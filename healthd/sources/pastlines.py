@@ -1,4 +1,4 @@
-"""The forms in which kernel lines are kept: how each is known, found in bytes, dated, and read.
+"""The forms in which kernel lines are kept: how each is recognized, found in bytes, dated, and read.
 
 Pure: bytes in, lines out. Forms: dmesg and dmesg -T, --time-format iso, -x, -r (util-linux 2.38, sys-utils/dmesg.c);
 journalctl -o short, short-precise, short-iso, short-full, short-monotonic, export, json (systemd, journalctl(1) and
@@ -48,7 +48,7 @@ NOT_KERNEL = LogLine(time=datetime.fromtimestamp(0, UTC), text="")
 
 @dataclass(kw_only=True)
 class Dating:
-    """What the times of a file are reckoned from. ``modified``: the file's own date.
+    """The origin of the times in a file. ``modified``: the file's own date.
 
     ``first``: (month, day) of its first line, where the form has no year. ``last``: seconds since boot of its last
     line, where the form counts from boot.
@@ -62,7 +62,7 @@ class Dating:
     _month: int = field(default=0)
 
     def __post_init__(self) -> None:
-        """The machine was booted then, if the last line was written when the file was."""
+        """Compute the time of the boot, as if the last line was written when the file was."""
         self.booted = self.modified - timedelta(seconds=self.last or 0.0)
 
     @property
@@ -72,7 +72,7 @@ class Dating:
         return tomorrow.year - ((tomorrow.month, tomorrow.day) < (self.first or (0, 0)))
 
     def moment(self, month: int, day: int, seconds: float) -> datetime | None:
-        """The time of a line without a year. The year goes on where the months begin anew; None: no such day."""
+        """The time of a line without a year. The year advances where the months begin again; None: no such day."""
         if not self._year:
             self._year, self._month = self.year, (self.first or (month, 0))[0]
         year = self._year + (self._month - month > 6)
@@ -91,9 +91,9 @@ Parse = Callable[[bytes, Dating], LogLine | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """One form. ``heads``: how each of its lines begins, behind a newline. ``before``: what stands before a record's
-    words. ``ends``: what ends a line, or a record. ``indents``: whether the further lines of a record are indented
-    under its first, as dmesg and journalctl print them. ``note``: what the form cannot tell."""
+    """One form. ``heads``: the beginning of each of its lines, behind a newline. ``before``: the text before a record's
+    words. ``ends``: the end of a line, or a record. ``indents``: whether the further lines of a record are indented
+    under its first, as dmesg and journalctl print them. ``note``: the information that the form lacks."""
 
     name: str
     heads: re.Pattern[bytes]
@@ -119,7 +119,7 @@ class Format:
         return next((each for each in seconds if each < _LONGEST_UPTIME_S), None)
 
     def dated(self, dating: Dating) -> Iterator[str]:
-        """What was assumed of its times."""
+        """The assumptions about its times."""
         if self.from_boot:
             yield f"its times count from boot: the last is taken to be the file's date, {dating.modified:%F %T} UTC"
         if self.yearless:

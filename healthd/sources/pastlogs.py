@@ -1,7 +1,7 @@
-"""Kernel logs of the past: files in whatever form an operator kept them, read as one stream of kernel lines.
+"""Kernel logs of the past: files in any form that an operator kept, read as one stream of kernel lines.
 
-It tells by the content what a file is, passes over what no check wants as bytes, and counts what it cannot read. It
-must not judge a line, and never guesses in silence: what a form does not say (a year, a time zone) is a note.
+It recognizes a file by its content, skips unwanted lines as bytes, and counts those that it cannot read. It must not
+judge a line, and never guesses in silence: information that a form lacks (a year, a time zone) is a note.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _DATED = re.compile(rb"(?<![\d:])\d\d:\d\d:\d\d(?!:)")
 class PastLog:
     """One file. ``lines`` and ``unread`` grow while it is read: how many there are, and how many could not be.
 
-    ``host``: what its lines are filed under where they name none. ``ended``: the time of its last kernel line, once it
-    was read; None where the last of its lines are not the kernel's.
+    ``host``: the host of lines that name none. ``ended``: the time of its last kernel line, once it was read; None
+    where the last of its lines are not the kernel's.
     """
 
     path: Path
@@ -67,8 +67,8 @@ class PastLog:
         self.ended = self._last_time(block)
 
     def _last_time(self, block: bytes) -> datetime | None:
-        """When the last kernel line of the last block was written. No needle asks for it: it says how long all was
-        quiet after the last line that counts."""
+        """The time of the last kernel line of the last block, wanted or not: it shows how long the log was quiet after
+        the last line that counts."""
         for raw in reversed(block.rsplit(self.format.ends, _LAST_LINES)[1:]):
             line = self.format.parse(raw, self.dating) if raw else None
             if line is not None and line.text:
@@ -88,11 +88,11 @@ class PastLog:
 
 
 def open_log(path: Path) -> PastLog:
-    """What a file is, told by its content. Raises SourceMissing, SourceUnreadable."""
+    """Open a file by the form of its content. Raises SourceMissing, SourceUnreadable."""
     try:
         there = path.stat()
         if not stat.S_ISREG(there.st_mode):
-            raise SourceUnreadable(f"{path}: cannot be read: not a regular file; write what it holds to one first")
+            raise SourceUnreadable(f"{path}: cannot be read: not a regular file; copy its content to one first")
         with _opened(path) as file:
             sample = file.read(_SAMPLE_BYTES)
         modified = datetime.fromtimestamp(there.st_mtime, UTC)
@@ -121,7 +121,7 @@ def _form_of(path: Path, sample: bytes) -> Format:
     if lines and b"\0" not in sample and not any(_DATED.search(line[:64]) for line in lines):
         return PLAIN
     known = ", ".join(form.name for form in FORMATS)
-    raise SourceUnreadable(f"{path}: not a log whose form is known; expected one of {known}, as it is or gzipped")
+    raise SourceUnreadable(f"{path}: not a log of a known form; expected one of {known}, as it is or gzipped")
 
 
 def _opened(path: Path) -> BinaryIO:
@@ -146,7 +146,7 @@ def _stem(path: Path) -> str:
 
 
 def _blocks(path: Path, form: Format, torn: Callable[[], None]) -> Iterator[bytes]:
-    """The file in blocks of whole lines, or records. What has no end in a megabyte is dropped, and told."""
+    """The file in blocks of whole lines, or records. A line without an end in a megabyte is dropped and counted."""
     rest, dropping, ends = b"", False, form.ends
     try:
         with _opened(path) as file:
@@ -167,7 +167,7 @@ def _blocks(path: Path, form: Format, torn: Callable[[], None]) -> Iterator[byte
 
 
 def _cut(data: bytes, form: Format) -> tuple[bytes, bytes, bytes]:
-    """What is whole, its end, and the rest; whether a last line is whole only the next one tells where lines indent."""
+    """The whole lines, their end, and the rest; where lines indent, only the next line shows that a line is whole."""
     if not form.indents:
         return data.rpartition(form.ends)
     at = data.rfind(b"\n")
@@ -177,7 +177,7 @@ def _cut(data: bytes, form: Format) -> tuple[bytes, bytes, bytes]:
 
 
 def _wanted(block: bytes, wanted: RecordFilter, form: Format) -> Iterator[bytes]:
-    """The lines, or records, of a block that hold a needle; a record of several lines without what indents them."""
+    """The lines, or records, of a block that hold a needle; a record of several lines without its indentation."""
     position, ends, width = 0, form.ends, len(form.ends)
     for hit in wanted.hits(block):
         if hit < position:

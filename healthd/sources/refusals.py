@@ -1,7 +1,7 @@
-"""What a GPU refused for good: GPU_IS_LOST and RESET_REQUIRED, on whatever call they came, until it answers again.
+"""A GPU's lasting refusals: GPU_IS_LOST and RESET_REQUIRED, of any call, until the GPU answers again.
 
-Some calls meet such a code while others still answer from the driver's memory. Here it is remembered by GPU, so that
-one check can judge it whatever that check itself asks.
+Some calls get such a code while others still answer from the driver's memory. Here it is remembered by GPU, so that one
+check can judge it, whatever calls that check itself makes.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from healthd.checklib.nvml_codes import NvmlReturn
 from healthd.core.node import GpuAnswer, NvmlFailure, NvmlRefusal
 
 KEPT_S = 900.0
-"""How long a refusal counts that nobody asked about again: three times the longest interval of a GPU check."""
+"""How long a refusal counts without another call: three times the longest interval of a GPU check."""
 _FOR_GOOD = (NvmlReturn.GPU_IS_LOST, NvmlReturn.RESET_REQUIRED)  # the worse one first
 _HANDLE = "its handle"
 
 
 class Refusals:
-    """The refusals that stand, by GPU and call. ``clock`` returns monotonic seconds."""
+    """The refusals in effect, by GPU and call. ``clock`` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._standing: dict[str, dict[str, tuple[float, NvmlFailure]]] = {}
 
     def forget(self) -> None:
-        """A new worker has initialised NVML: what was refused before is asked again."""
+        """Forget all refusals: a new worker has initialised NVML, and calls are made again."""
         self._standing.clear()
 
     def noted(self, answer: GpuAnswer) -> GpuAnswer:
-        """The answer with the worst refusal that stands. A call that was refused and is now answered is evidence that
-        the GPU was reset, or came back: nothing of before stands then."""
+        """The answer with the worst refusal in effect. A call that was refused and is now answered is evidence that the
+        GPU was reset, or came back: its earlier refusals end then."""
         gpu, met = answer.uuid or str(answer.index), dict(_refused(answer))
         before = self._standing.get(gpu, {})
         if not (before or met):  # so it is nearly always

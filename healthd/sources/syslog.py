@@ -1,9 +1,9 @@
 """The kernel log by syslog(2), where /dev/kmsg cannot be opened: CAP_SYSLOG is enough, and no device is needed.
 
-Every look reads the whole ring as text (SYSLOG_ACTION_READ_ALL, which takes nothing away from anybody) and keeps what
-comes after the lines that it ended with last time. Where those lines are not in it any more, records were overwritten,
-or the log was cleared, before they were read: that is a hole. What is handed on has the format of /dev/kmsg
-(``kmsg_format``), numbered by the records' own time, so that a later run knows where this one left off.
+Every read takes the whole ring as text (SYSLOG_ACTION_READ_ALL, which removes nothing) and keeps the lines after those
+that it ended with last time. Where those lines are no longer in it, records were overwritten, or the log was cleared,
+before they were read: that is a hole. The records have the format of /dev/kmsg (``kmsg_format``), numbered by their own
+time, so that a later run knows where this one left off.
 
 Text of syslog(2) (Linux, printk.c, print_syslog and record_print_text): ``<prefix>[seconds.microseconds] words``,
 prefix being facility * 8 + level, with ``[caller]`` after the time where the kernel is built so. Each line of a record
@@ -30,7 +30,7 @@ _TEXT_PER_RING = (
 )
 _ANCHOR_BYTES = 4096
 _POLL_S, _LONGEST_POLL_S = 1.0, 5.0
-_SHARE = 0.002  # of a core, for looking whether there is anything new
+_SHARE = 0.002  # of a core, for asking whether there is anything new
 _WHOLE_S = 10.0  # between two readings of everything, whatever the count of unread bytes says
 
 _LINE = re.compile(rb"(<(\d{1,4})>\[ *(\d{1,12})\.(\d{6})\](?:\[ *[CT]\d{1,10}\])?) ?(.*)\Z", re.DOTALL)
@@ -49,7 +49,7 @@ def klogctl(action: int, buffer: ctypes.Array[ctypes.c_char] | None, length: int
 
 
 class KernelSyslog:
-    """The Source. ``ask`` is klogctl, or a test's own; ``monotonic_s`` paces the looks."""
+    """The source. ``ask`` is klogctl, or a test's own; ``monotonic_s`` paces the reads."""
 
     numbered, timed = False, True
     pollable: int | None = None
@@ -62,8 +62,8 @@ class KernelSyslog:
         self._look_s = self._whole_s = monotonic_s()
 
     def read(self, wanted: RecordFilter | None) -> Sequence[bytes] | None:
-        """What is new since the last look; all of the ring at the first. ``wanted`` is left to the follower: a line
-        that only may be a record of its own must come to its eyes."""
+        """The new records since the last read; all of the ring at the first. The follower applies ``wanted``: it must
+        also see a line that only may be a record of its own."""
         began_s = self._monotonic_s()
         if began_s < self._look_s:
             return []
@@ -73,11 +73,11 @@ class KernelSyslog:
         return [] if found is None else self._new(found)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no descriptor is held open."""
 
     def _may_have_grown(self, now_s: float) -> bool:
-        """Ask how much is unread, which costs a tenth of reading it. It says nothing where another process reads the
-        log away, so that it is 0 time and again."""
+        """Whether new text may be there, by the count of unread bytes, which costs a tenth of reading them. The count
+        proves nothing where another process reads the log away, so that it is often 0."""
         unread = self._ask(_SIZE_UNREAD, None, 0)
         if unread and unread == self._unread and now_s < self._whole_s:
             return False
@@ -108,7 +108,7 @@ class KernelSyslog:
 
     def _records(self, text: bytes) -> Iterator[bytes]:
         """Records in the format of /dev/kmsg; TORN for a line without a head. Raises OSError where none has one. It
-        goes line by line: a ring may hold megabytes."""
+        works line by line: a ring may hold megabytes."""
         heads = (_LINE.match(line.rstrip(b"\n")) for line in io.BytesIO(text))
         is_timed = not text
         for head, group in groupby(heads, key=lambda match: match[1] if match else b""):

@@ -1,7 +1,7 @@
 """File trees of the kernel: /sys, /proc, /dev, or a recorded or constructed copy of one.
 
-Reads are bounded and never follow a path out of the root that was asked for. This module gives text and names; what
-they mean is the business of whoever asked. Nothing here caches, because what it reads changes.
+Reads are bounded and never follow a path out of the root that was asked for. This module gives text and
+names, and the caller knows their meaning. Nothing here caches, because the files change.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class FileTree:
             raise _source_error(full, error) from error
 
     def exists(self, path: str) -> bool:
-        """Whether the path is there; a link counts by where it leads. Raises SourceUnreadable if it cannot be told."""
+        """Whether the path exists; a link counts by its target. Raises SourceUnreadable if that is unknown."""
         full = self._full(path)
         try:
             os.stat(full)
@@ -67,7 +67,7 @@ class FileTree:
         return True
 
     def target(self, path: str) -> str:
-        """The last part of where a link leads: ``efa`` for ``…/driver``. Raises SourceMissing or SourceUnreadable."""
+        """The last part of a link's target: ``efa`` for ``…/driver``. Raises SourceMissing or SourceUnreadable."""
         full = self._full(path)
         try:
             return os.path.basename(os.readlink(full).rstrip("/"))
@@ -87,7 +87,7 @@ class FileTree:
 
 
 def _read_bounded(fd: int) -> bytes:
-    """At most one byte more than is allowed. A file of the kernel may give less per read than was asked for."""
+    """At most one byte more than is allowed. A file of the kernel may return less per read than requested."""
     parts, room = [], MAX_BYTES + 1
     while room > 0 and (part := os.read(fd, min(room, 1 << 16))):
         parts.append(part)

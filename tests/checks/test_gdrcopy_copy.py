@@ -13,7 +13,7 @@ from healthd.core.node import GdrCopy
 from healthd.testing import FakeActive, FakeNode, fake_pci, pci_tree
 
 SIZE = 1 << 18
-HUNG = SourceTimeout("gdrcopy.py: no end within 60 s, ended: it said nothing")
+HUNG = SourceTimeout("gdrcopy.py: no end within 60 s, ended: no output")
 Answer = Sequence[GdrCopy] | SourceError
 
 

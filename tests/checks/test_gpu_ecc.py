@@ -151,7 +151,7 @@ def test_a_gpu_without_counters_among_others_is_a_gap() -> None:
     result = run(gpu_with(0, dict.fromkeys((*ALL, *WHERE), NOT_SUPPORTED)), healthy_gpu(1))
     assert (result.status, len(result.gaps)) == (Status.UNKNOWN, 1)
     assert result.gaps[0].startswith(f"gpu:{gpu_uuid(0)}: nvmlDeviceGetTotalEccErrors(0, 0), ")
-    assert result.gaps[0].endswith("is not supported, and its siblings answer it")
+    assert result.gaps[0].endswith("is not supported, but its siblings answer it")
     assert {reading.component.id for reading in result.readings} == {gpu_uuid(1)}
 
 
@@ -169,7 +169,7 @@ def test_what_mig_hides_is_said_and_no_fault() -> None:
     for gpus, count in ((hidden, 2), ([hidden[0], healthy_gpu(1)], 1)):
         result = run(*gpus)
         assert (result.status, result.gaps) == (Status.OK, ())
-        assert result.reason == f"with MIG on, {count} of 2 GPUs do not tell all of their ECC counters"
+        assert result.reason == f"with MIG on, {count} of 2 GPUs do not report all of their ECC counters"
         assert fold(run(gpu_with(0, {VOLATILE: 3}), healthy_gpu(1)), result).faults
 
 
@@ -195,7 +195,7 @@ def test_a_lost_gpu_hides_no_other() -> None:
     result = run(failed_gpu(0, GPU_IS_LOST, named=True), gpu_with(1, {VOLATILE: 1}))
     assert [finding.component.id for finding in result.findings] == [gpu_uuid(1)]
     assert result.gaps == ()
-    assert result.reason == f"gpu:{gpu_uuid(0)}: its handle was refused with GPU_IS_LOST (15): gpu.recovery tells it"
+    assert result.reason == f"gpu:{gpu_uuid(0)}: its handle was refused with GPU_IS_LOST (15): gpu.recovery reports it"
     looks = [
         run(gpu_with(0, {VOLATILE: 1}), healthy_gpu(1)),
         run(failed_gpu(0, GPU_IS_LOST, named=True), healthy_gpu(1)),

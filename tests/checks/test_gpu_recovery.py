@@ -88,7 +88,7 @@ def test_one_gpu_that_does_not_know_what_its_sibling_does_is_a_gap() -> None:
     """They have the same driver; only MIG makes a difference."""
     silent = gpu_with(0, {ACTION: NOT_SUPPORTED})
     result = run(silent, healthy_gpu(1))
-    assert result.gaps == (f"gpu:{gpu_uuid(0)}: {ACTION} is not supported, and its siblings answer it",)
+    assert result.gaps == (f"gpu:{gpu_uuid(0)}: {ACTION} is not supported, but its siblings answer it",)
     assert run(gpu_with(0, {ACTION: NOT_SUPPORTED, MIG: [1, 1]}), healthy_gpu(1)).status is Status.OK
 
 

@@ -102,7 +102,7 @@ def test_gpus_without_a_row_remapper(code: int) -> None:
     """Where no GPU or driver knows the question the check does not apply; where one does, the other is a gap."""
     old = gpu_with(0, {ROWS: NvmlFailure(code=code, name="…")})
     assert run(old).status is Status.NOT_APPLICABLE
-    assert run(old, healthy_gpu(1)).gaps == (f"gpu:{gpu_uuid(0)}: {ROWS} is not supported, and its siblings answer it",)
+    assert run(old, healthy_gpu(1)).gaps == (f"gpu:{gpu_uuid(0)}: {ROWS} is not supported, but its siblings answer it",)
     assert run(old, with_rows(1, 0, 1, 1, 0)).status is Status.FINDINGS
 
 
@@ -122,7 +122,7 @@ def test_mig_is_no_gap_and_ends_nothing() -> None:
     """With MIG on for some GPUs their rows are not told: said, not unknown, and no fault of theirs is over."""
     mig = gpu_with(0, {ROWS: NOT_SUPPORTED, MIG: [1, 1]})
     result = run(mig, healthy_gpu(1))
-    assert (result.status, result.reason) == (Status.OK, "with MIG on, 1 of 2 GPUs do not tell their remapped rows")
+    assert (result.status, result.reason) == (Status.OK, "with MIG on, 1 of 2 GPUs do not report their remapped rows")
     assert "gpu.remap.failure" in open_codes("gpu.remap", [run(SICK, healthy_gpu(1)), result])[-1]
 
 

@@ -167,7 +167,7 @@ def test_btrfs_keeps_no_room_for_root() -> None:
         ),
         (Holders(bytes_of={7: 10**9}, files=3, whole=False), "uid 7 1.0 GB among the 3 files counted within a second"),
         (Holders(bytes_of={}, files=0, whole=True), "less than 1%"),
-        (SourceTimeout("no answer"), "; whose files fill it was not counted: no answer"),
+        (SourceTimeout("no answer"), "; the owners of its files were not counted: no answer"),
     ],
 )
 def test_a_full_disk_names_the_owners_of_its_files(holders: Holders | SourceError, words: str) -> None:

@@ -317,7 +317,7 @@ def test_a_tool_on_a_hung_file_system_does_not_freeze_the_other_threads(hanging_
 
 def test_a_missing_tool_names_where_it_was_looked_for() -> None:
     """The message has the tool's name, the folders of PATH and the usual folders: it is not a broken node."""
-    with pytest.raises(SourceMissing, match=r"no-such-tool: not found; looked in /nowhere, /usr/bin, .*/opt/slurm/bin"):
+    with pytest.raises(SourceMissing, match=r"no-such-tool: not found; searched in /nowhere, /usr/bin, .*/opt/slurm/bin"):
         run_command(["no-such-tool"], timeout_s=5.0, env={"PATH": "/nowhere"})
 
 
@@ -370,7 +370,7 @@ def test_find_tool_prefers_the_folder_that_was_set(tmp_path: Path) -> None:
 
 def test_find_tool_says_where_it_looked() -> None:
     """A tool that is nowhere raises SourceMissing with every folder."""
-    with pytest.raises(SourceMissing, match=r"no-such-tool: not found; looked in /extra, .*/opt/slurm/bin"):
+    with pytest.raises(SourceMissing, match=r"no-such-tool: not found; searched in /extra, .*/opt/slurm/bin"):
         find_tool("no-such-tool", ["/extra"], env={})
 
 

@@ -66,7 +66,7 @@ except BackendUnknown as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-B", "-c", script], capture_output=True, text=True, timeout=20, check=True)
-    assert "jobs on the GPUs cannot be told; run as root" in done.stdout
+    assert "the jobs on the GPUs are unknown; run as root" in done.stdout
 
 
 def test_without_a_gpu_node_there_are_no_jobs(trees: tuple[Path, Path], tmp_path: Path) -> None:

@@ -244,7 +244,7 @@ def test_a_refusal_is_told_and_asked_again(ring: Ring, number: int, help_: str) 
 
 
 def test_a_log_without_times_is_an_error_and_one_such_line_is_malformed(ring: Ring) -> None:
-    """printk.time=0: nobody can tell what is new."""
+    """printk.time=0: new records cannot be recognized."""
     ring.lines.insert(2, "<6>no time\n")
     reader = Reader(ring)
     assert len(reader.new()) == 5

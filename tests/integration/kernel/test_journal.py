@@ -155,7 +155,7 @@ def test_a_follower_that_is_killed_is_started_again(journal: Journal) -> None:
     (pid,) = follower_of(journal)
     os.kill(int(pid), 9)
     log.read_batch(1.0)
-    assert log.problem() == "journalctl ended with -9: no word; it is started again"
+    assert log.problem() == "journalctl ended with -9: no output; healthd starts it again"
     journal.say(b"probe failed: 2")
     assert read_until(log, 1, within_s=15.0)[0] == ["probe failed: 2"]
     assert log.problem() == ""
@@ -183,8 +183,8 @@ def test_without_journalctl(journal: Journal, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("PATH", "/nonexistent")
     log = journal.follow()
     assert log.read_batch(0.1) == JournalBatch()
-    assert "take out the rules with source = journal" in log.problem()
-    with pytest.raises(SourceMissing, match="take out the rules"):
+    assert "remove the rules with source = journal" in log.problem()
+    with pytest.raises(SourceMissing, match="remove the rules"):
         read_journal(WANTED)
 
 
