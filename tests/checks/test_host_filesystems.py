@@ -163,7 +163,7 @@ def test_btrfs_keeps_no_room_for_root() -> None:
     [
         (
             Holders(bytes_of={0: 10**9, 65534: 9 * 10**9}, files=3, whole=True),
-            "held by uid 65534 9.0 GB, uid 0 1.0 GB",
+            "used by uid 65534 9.0 GB, uid 0 1.0 GB",
         ),
         (Holders(bytes_of={7: 10**9}, files=3, whole=False), "uid 7 1.0 GB among the 3 files counted within a second"),
         (Holders(bytes_of={}, files=0, whole=True), "less than 1%"),

@@ -166,7 +166,7 @@ def test_without_a_limit_a_node_is_compared_with_itself() -> None:
     looks = [run(did(figure), instance_type="p6-b200.48xlarge") for figure in (800.0, 730.0, 700.0, 790.0)]
     assert [look.status for look in looks] == [Status.OK] * 4
     assert open_codes("nccl.nvlink", looks, every_s=3600.0) == [set(), set(), {"nccl.nvlink.slow"}, set()]
-    assert "no limit: a node is compared with its own best" in looks[0].reason
+    assert "no limit: 90% of the node's own best" in looks[0].reason
 
 
 def test_another_size_is_learned_anew() -> None:

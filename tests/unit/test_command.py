@@ -208,7 +208,7 @@ def test_the_whole_group_dies_at_the_deadline(tmp_path: Path) -> None:
 
 def test_the_timeout_quotes_what_the_command_last_said() -> None:
     """The end of standard error is in the message: it often says why (a retry, a lock)."""
-    with pytest.raises(SourceTimeout, match="it said: retrying in 1sec"):
+    with pytest.raises(SourceTimeout, match="its output: retrying in 1sec"):
         run_command(["sh", "-c", "echo retrying in 1sec >&2; sleep 60"], timeout_s=0.3)
 
 

@@ -528,7 +528,7 @@ def test_a_user_without_the_right_is_refused_and_may_still_read(slurm: SlurmLab)
 
     orchestrator = SlurmOrchestrator(node=NODE, conf=str(slurm.conf), run=as_nobody)  # type: ignore[arg-type]
     assert orchestrator.view().in_service
-    with pytest.raises(BackendRefused, match="Invalid user id; only root"):
+    with pytest.raises(BackendRefused, match="Invalid user id; healthd.s user lacks the right"):
         orchestrator.quarantine(REASON)
     assert orchestrator.view().in_service
 
