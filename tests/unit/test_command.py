@@ -317,7 +317,9 @@ def test_a_tool_on_a_hung_file_system_does_not_freeze_the_other_threads(hanging_
 
 def test_a_missing_tool_names_where_it_was_looked_for() -> None:
     """The message has the tool's name, the folders of PATH and the usual folders: it is not a broken node."""
-    with pytest.raises(SourceMissing, match=r"no-such-tool: not found; searched in /nowhere, /usr/bin, .*/opt/slurm/bin"):
+    with pytest.raises(
+        SourceMissing, match=r"no-such-tool: not found; searched in /nowhere, /usr/bin, .*/opt/slurm/bin"
+    ):
         run_command(["no-such-tool"], timeout_s=5.0, env={"PATH": "/nowhere"})
 
 
