@@ -134,7 +134,7 @@ def test_silent_agents_dead_machines_and_odd_marks_page_with_event_and_metric_un
     control_plane.wait(is_so(lambda: events(control_plane) == told), 20, "the Events")
     assert all(paged(first, name) for name in ("n1", "n2", "n3"))
     assert not any(paged(first, name) for name in ("n4", "n5", "n6"))
-    assert "healthd_controller_person_needed 3.0" in first.page()
+    assert "healthd_controller_operator_needed 3.0" in first.page()
     first.signal(signal.SIGKILL)
     second = start(PATIENT.format(3600), name="second")
     control_plane.wait(is_so(lambda: second.leads and troubles(second) == wanted), 60, "the next leader to know of it")
