@@ -21,8 +21,8 @@ PATIENCE_S = 1.0
 
 
 class Board:
-    """The last plan of one agent. ``consider`` makes a new one, and may take as long as the cluster does. ``do`` runs it
-    with the rights to ask the cluster, which the thread of a request lacks."""
+    """The last plan of one agent. ``consider`` makes a new one, and may take as long as the cluster does. ``do`` runs
+    it with the rights to ask the cluster, which the thread of a request lacks."""
 
     def __init__(
         self,

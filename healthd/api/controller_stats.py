@@ -50,7 +50,8 @@ class ControllerStats:
     notifier: Notifier | None = None
 
     def ended(self, result: str, took_s: float, said: str) -> None:
-        """Note the end of a sync: its result, one of ``SYNC_RESULTS``, its duration in seconds, and its error, or ""."""
+        """Note the end of a sync: its result, one of ``SYNC_RESULTS``, its duration in seconds, and its error, or
+        ""."""
         self.syncs[result] += 1
         self.syncs_s[result] += took_s
         self.problem, self.store_failing = said, result == "store"

@@ -21,8 +21,8 @@ _NUMBER = re.compile(r"[0-9]+")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceKind:
-    """One kind of device. ``counted_by``: the check that counts them; ``listed_by``: the check whose readings name them;
-    ``codes``: the prefixes of the codes that concern all of them when their component is the node."""
+    """One kind of device. ``counted_by``: the check that counts them; ``listed_by``: the check whose readings name
+    them; ``codes``: the prefixes of the codes that concern all of them when their component is the node."""
 
     kind: str
     title: str
@@ -45,8 +45,8 @@ def strips(
 ) -> list[dict[str, Any]]:
     """A strip for each kind that this node has, or must have.
 
-    ``names``: from other names of a component to its canonical one, as in ``History``. ``expected``: the required number
-    by kind.
+    ``names``: from other names of a component to its canonical one, as in ``History``. ``expected``: the required
+    number by kind.
     """
     faults = [each for each in faults if each.severity is not Severity.INFO]
     made = (_strip(kind, outcomes, faults, names, expected.get(kind.kind) or 0) for kind in KINDS)

@@ -63,8 +63,8 @@ class Listener:
                 os.chmod(path, 0o660)
 
     def shut(self) -> None:
-        """Accept no more clients, and remove both sockets. This wakes a thread in ``accept``, now or when it waits next.
-        The descriptors stay until ``close``, because the kernel gives a free number to another file at once."""
+        """Accept no more clients, and remove both sockets. This wakes a thread in ``accept``, now or when it waits
+        next. The descriptors stay until ``close``, because the kernel gives a free number to another file at once."""
         for each in (self._everybody, self._operators):
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)

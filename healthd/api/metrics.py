@@ -1,7 +1,7 @@
 """The metrics page of a node's daemon: a snapshot of the agent, made at each scrape.
 
-A scrape asks neither the machine nor the cluster; it reads the daemon's memory and its store. ``families`` has the bound
-of a page, and the metrics that the controller's page has as well.
+A scrape asks neither the machine nor the cluster; it reads the daemon's memory and its store. ``families`` has the
+bound of a page, and the metrics that the controller's page has as well.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ class MetricsPage(Bounded):
         )
 
     def _readings(self) -> Iterator[Metric]:
-        """The readings of the last runs. If two checks read the same value it appears once: node_exporter refuses a page
-        with a duplicate sample."""
+        """The readings of the last runs. If two checks read the same value it appears once: node_exporter refuses a
+        page with a duplicate sample."""
         families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
         history, seen = self._agent.monitor.history, set()
         for outcome in self._agent.monitor.outcomes().values():

@@ -74,8 +74,8 @@ def case_plan(case: Remediation, rules: Rules, opted_out: str = "") -> dict[str,
 
 
 def paused_by(case: Remediation, rules: Rules, opted_out: str = "") -> str:
-    """Why an open remediation is paused, or "". An operator's command is executed in any mode, but not on a node that is
-    opted out."""
+    """Why an open remediation is paused, or "". An operator's command is executed in any mode, but not on a node that
+    is opted out."""
     if opted_out := opted_out or rules.opted_out:
         return f"opted out: {opted_out}"
     return "observe mode" if rules.mode is Mode.OBSERVE and not case.by_order else ""

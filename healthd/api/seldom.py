@@ -18,7 +18,8 @@ class _Said:
 
 
 class Seldom:
-    """Remembers when each message was last due. ``every_s``: the shortest time between two. Safe to use from threads."""
+    """Remembers when each message was last due. ``every_s``: the shortest time between two. Safe to use from
+    threads."""
 
     def __init__(self, every_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._every_s, self._clock = every_s, clock

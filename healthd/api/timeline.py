@@ -43,7 +43,8 @@ def trail_of(store: Store, *, last: int) -> Trail:
 
 
 def read_trail(path: Path, *, last: int) -> Trail:
-    """The same from a database on disk, opened read-only, for a node whose daemon does not answer. Raises StoreError."""
+    """The same from a database on disk, opened read-only, for a node whose daemon does not answer. Raises
+    StoreError."""
     try:
         there = path.is_file()
     except OSError as error:

@@ -1,7 +1,7 @@
 """Watches for troubles that no node reports itself: silent nodes and missing policies, with their Events.
 
-``healthd controller`` reads the policies once a minute, and writes Events and one annotation of its Lease. A policy that
-it cannot read is unknown, and pages as that.
+``healthd controller`` reads the policies once a minute, and writes Events and one annotation of its Lease. A policy
+that it cannot read is unknown, and pages as that.
 """
 
 from __future__ import annotations
@@ -112,8 +112,8 @@ class KubeWatch:
         return quiet
 
     def _silent(self, quiet: Mapping[str, Quiet]) -> tuple[Mapping[str, Quiet], str]:
-        """The nodes of these that page, and the problem, or "". If the earlier pages cannot be read, each timeout starts
-        again."""
+        """The nodes of these that page, and the problem, or "". If the earlier pages cannot be read, each timeout
+        starts again."""
         problem = ""
         if self._silences is None:
             self._silences, problem = self._begun()

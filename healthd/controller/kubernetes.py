@@ -237,7 +237,8 @@ class KubernetesWork:
 
 
 def read_status(config: Config, environ: Mapping[str, str]) -> dict[str, Any] | None:
-    """The last status of the controller that leads this cluster. Raises StoreError where the cluster does not answer."""
+    """The last status of the controller that leads this cluster. Raises StoreError where the cluster does not
+    answer."""
     api = connect_controller(config, environ, timeout_s=config.orchestrator.kubernetes.timeout_s)
     try:
         return _status_in(api, config, lambda: None).shown()

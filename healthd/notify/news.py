@@ -21,8 +21,8 @@ from healthd.remediation.decide.remediation import End, Remediation
 from healthd.remediation.decide.rules import roots_of
 
 LASTS_S = 15.0
-"""How long a problem must last before a message is sent, in seconds, and how long it must be over before it is resolved.
-A problem that comes and goes within it sends no message, and problems that begin together share one."""
+"""How long a problem must last before a message is sent, in seconds, and how long it must be over before it is
+resolved. A problem that comes and goes within it sends no message, and problems that begin together share one."""
 UNKNOWN_LASTS_S = 600.0
 """The same for a node whose health is unknown: a driver that restarts takes minutes."""
 UNREADABLE_LASTS_S = 300.0
@@ -88,9 +88,9 @@ class Topic:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicMemory:
     """The memory of a topic. ``told``: it was reported with these ``words``, at ``at``. ``gone``: since when it is
-    over. ``causes``: the reported causes, newest last. ``changed``: since when it has another cause. ``title``: the text
-    of its end. ``over``: when its end was reported last, which is remembered for a day; ``returns``: how often it came
-    back within a day of that."""
+    over. ``causes``: the reported causes, newest last. ``changed``: since when it has another cause. ``title``: the
+    text of its end. ``over``: when its end was reported last, which is remembered for a day; ``returns``: how often it
+    came back within a day of that."""
 
     words: str
     since: datetime
@@ -139,8 +139,8 @@ def topics(
     """The topics of a node: faults of ``least`` severity or worse, acknowledged or not; an unknown health; the node's
     own state where it is out; and the pages.
 
-    ``case``: the open remediation; ``ended``: the last one, where none is open. ``faults``: the open faults, symptoms of
-    others among them.
+    ``case``: the open remediation; ``ended``: the last one, where none is open. ``faults``: the open faults, symptoms
+    of others among them.
     """
     diagnoses, acknowledged, faults = tuple(diagnoses), tuple(acknowledged), tuple(faults)
     words = {_key(fault.code, fault.component): in_words(fault) for fault in faults}
@@ -203,7 +203,8 @@ def _faults(
 
 
 def _reasons(diagnosis: Diagnosis, index: int, roots: int) -> Sequence[str]:
-    """The messages of one root cause: ``diagnose`` puts those of the roots first, in their order, then the symptoms'."""
+    """The messages of one root cause: ``diagnose`` puts those of the roots first, in their order, then the
+    symptoms'."""
     if not diagnosis.roots:
         return diagnosis.reasons
     own = diagnosis.reasons[index : index + 1]
@@ -228,9 +229,7 @@ def _replaced(case: Remediation | None, keys: Container[str]) -> Iterator[Topic]
         return
     key, title = _key(case.code, case.component), f"{case.code} on {case.component}"
     if case.code and key not in keys:
-        yield Topic(
-            key=key, words=f"{title}: machine replaced, verifying the new one", cause="replaced", title=title
-        )
+        yield Topic(key=key, words=f"{title}: machine replaced, verifying the new one", cause="replaced", title=title)
 
 
 def _node(decision: Decision | None, case: Remediation | None, ended: Remediation | None) -> Iterator[Topic]:

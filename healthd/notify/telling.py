@@ -96,8 +96,8 @@ def node_notifier(
 def wrong_with(
     monitor: Monitor, engine: Engine | None, least: Severity, *, ended: Remediation | None = None
 ) -> Sequence[Topic]:
-    """The open topics of this node, from severity ``least`` on. It reads nothing from the disk: a store that fails hides
-    no topic, and is one itself. ``ended``: the last remediation that ended before this daemon started."""
+    """The open topics of this node, from severity ``least`` on. It reads nothing from the disk: a store that fails
+    hides no topic, and is one itself. ``ended``: the last remediation that ended before this daemon started."""
     diagnoses = monitor.diagnoses()
     found = topics(
         verdict=monitor.verdict(monitor.outcomes().values()),

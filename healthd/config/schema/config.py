@@ -122,8 +122,8 @@ class SlurmSection:
     """Access to Slurm's own commands."""
 
     conf: MaybePath = ""
-    """The ``slurm.conf`` that Slurm's commands get as SLURM_CONF. Empty: the variable of healthd's own environment, else
-    Slurm's built-in search (``/etc/slurm``, configless)."""
+    """The ``slurm.conf`` that Slurm's commands get as SLURM_CONF. Empty: the variable of healthd's own environment,
+    else Slurm's built-in search (``/etc/slurm``, configless)."""
 
     bin_dir: MaybePath = ""
     """The folder that holds ``scontrol`` and ``sinfo``. Empty: PATH, then the usual places, because hooks run without
@@ -134,9 +134,9 @@ class SlurmSection:
     10 s by default, so a controller that will answer at all has answered by then."""
 
     unanswered_s: Seconds = 300.0
-    """How long, in seconds, a slurmctld that hung may still apply a reservation, drain or undrain that it did not answer.
-    For so long the node keeps its budget slot, even if it is back or was never out, so that a late drain finds its
-    remediation. If healthd's drain is gone meanwhile, healthd drains again and assumes no operator's command."""
+    """How long, in seconds, a slurmctld that hung may still apply a reservation, drain or undrain that it did not
+    answer. For so long the node keeps its budget slot, even if it is back or was never out, so that a late drain finds
+    its remediation. If healthd's drain is gone meanwhile, healthd drains again and assumes no operator's command."""
 
     adopt_automatic_drains: bool = True
     """Whether repair mode repairs a node that Slurm drained by itself (``Kill task failed``, ``Epilog error``; all
@@ -174,8 +174,8 @@ class RemediationSection:
     node that fails again right after its release costs a job."""
 
     verify_timeout_s: Seconds = 600.0
-    """How long a repaired node may take, in seconds, to pass its checks before the attempt counts as failed. Ten minutes
-    cover the start of driver and Fabric Manager on eight GPUs with a wide margin."""
+    """How long a repaired node may take, in seconds, to pass its checks before the attempt counts as failed. Ten
+    minutes cover the start of driver and Fabric Manager on eight GPUs with a wide margin."""
 
     step_timeout_s: Seconds = 60.0
     """Deadline, in seconds, of the local provisioner's reboot command. The command only requests the reboot and does
@@ -195,8 +195,8 @@ class RemediationSection:
     that: a replacement by ``replace_timeout_s``, an operator's ``healthd quarantine`` by one day."""
 
     idle_patience_s: Annotated[float, Meta(ge=60, le=604_800, description="seconds, from 60 to 604800")] = 3_600.0
-    """How long, in seconds, jobs may run on a node with a fault that only a reboot or a replacement ends, before healthd
-    pages. One hour: such a job rarely makes progress, and it holds its other nodes as well."""
+    """How long, in seconds, jobs may run on a node with a fault that only a reboot or a replacement ends, before
+    healthd pages. One hour: such a job rarely makes progress, and it holds its other nodes as well."""
 
     undrain_holds_s: Annotated[float, Meta(ge=60, le=2_678_400, description="seconds, from 60 to 2678400")] = 86_400.0
     """How long, in seconds, an operator who undoes healthd's drain by hand thereby acknowledges a critical fault. After
@@ -214,9 +214,9 @@ class RemediationSection:
         "nvidia-dcgm",
         "dcgm-exporter",
     )
-    """The systemd units that hold GPUs open. healthd stops the running ones before a GPU reset, the Fabric Manager last,
-    and starts them again after it, in this order: with one holder left, no GPU can be reset. Add your own exporters: if
-    a holder belongs to none of these units, healthd finds it before it stops anything."""
+    """The systemd units that hold GPUs open. healthd stops the running ones before a GPU reset, the Fabric Manager
+    last, and starts them again after it, in this order: with one holder left, no GPU can be reset. Add your own
+    exporters: if a holder belongs to none of these units, healthd finds it before it stops anything."""
 
     max_attempts: Annotated[int, Meta(ge=1, le=10, description="a whole number from 1 to 10")] = 2
     """How often healthd tries one act (a reset, a reboot, a replacement) within one remediation before the next remedy
@@ -254,13 +254,13 @@ class BudgetSection:
     max_out: Count | Percent = "5%"
     """The most nodes that may be out of service for any cause while healthd still takes one out: a number, or a
     percentage of the cluster's nodes, rounded down but at least 1. Five per cent: a fault that many nodes share, or a
-    mistake of healthd's, then stops early; you may allow more. On Kubernetes the Lease of the budget holds the limit for
-    every node: ``healthd controller`` writes its own setting there, or Helm the value ``budget``."""
+    mistake of healthd's, then stops early; you may allow more. On Kubernetes the Lease of the budget holds the limit
+    for every node: ``healthd controller`` writes its own setting there, or Helm the value ``budget``."""
 
     settle_s: Seconds = 10.0
-    """The wait, in seconds, between a node's budget slot and its drain, after which the node reads the cluster again. It
-    must exceed the age of a cluster reading, which is the deadline of a call. The slot itself keeps new jobs off from
-    the first moment. A machine without a cluster does not wait."""
+    """The wait, in seconds, between a node's budget slot and its drain, after which the node reads the cluster again.
+    It must exceed the age of a cluster reading, which is the deadline of a call. The slot itself keeps new jobs off
+    from the first moment. A machine without a cluster does not wait."""
 
     replacements_per_hour: Count = 4
     """The most machines of the whole fleet that may be replaced within an hour, by the handoff records of the nodes. A
@@ -270,9 +270,9 @@ class BudgetSection:
 
     replacements_per_day: Count | Percent = "1%"
     """The most machines that may be replaced within a day: a number, or a percentage of the cluster's nodes, rounded
-    down but at least 4. Beyond it each replacement waits and pages; ``healthd repair --step replace`` on the node allows
-    that one. One per cent: wear needs less (Llama 3 met four failures of GPUs or their memory a day on 2,048 nodes), so
-    that more has another cause, which an operator must find."""
+    down but at least 4. Beyond it each replacement waits and pages; ``healthd repair --step replace`` on the node
+    allows that one. One per cent: wear needs less (Llama 3 met four failures of GPUs or their memory a day on 2,048
+    nodes), so that more has another cause, which an operator must find."""
 
     scope: tuple[ScopeBudget, ...] = ()
     """Further budgets, each ``[[budget.scope]]`` with ``name`` and ``max_out``: a node of such a partition needs a slot
@@ -286,13 +286,13 @@ class PolicySection:
     use: Literal["nvidia", "replace-first"] = "nvidia"
     """The shipped policy behind the site's own rules. ``nvidia`` follows NVIDIA's catalogue and the finding's own
     remedy: reset, then reboot, then replace. ``replace-first`` is AWS's advice for clusters with spare capacity: it
-    replaces the machine for memory errors and lost GPUs. ``healthd policy show`` prints every rule. NVIDIA's by default:
-    a replacement gives a machine away, and a new one may take long."""
+    replaces the machine for memory errors and lost GPUs. ``healthd policy show`` prints every rule. NVIDIA's by
+    default: a replacement gives a machine away, and a new one may take long."""
 
     rule: tuple[PolicyRule, ...] = ()
-    """The site's own rules, each ``[[policy.rule]]`` with ``name``, ``codes``, ``reason`` and ``source``, and optionally
-    ``components``, ``instance_types``, ``together_with``, ``ladder`` and ``mode``. They come before the shipped ones;
-    the first that matches decides. ``healthd policy test CODE`` shows which."""
+    """The site's own rules, each ``[[policy.rule]]`` with ``name``, ``codes``, ``reason`` and ``source``, and
+    optionally ``components``, ``instance_types``, ``together_with``, ``ladder`` and ``mode``. They come before the
+    shipped ones; the first that matches decides. ``healthd policy test CODE`` shows which."""
 
     relapse_days: Days = 7.0
     """The days after a repair within which the same fault on the same component counts as a return, so that healthd
@@ -305,13 +305,13 @@ class PolicySection:
     helps. The attempts within one remediation (``remediation.max_attempts``) count as one."""
 
     repairs_per_fault: Few = 4
-    """The same limit over all remedies. Beyond it healthd keeps the node out and pages. Four: the longest shipped ladder
-    has three."""
+    """The same limit over all remedies. Beyond it healthd keeps the node out and pages. Four: the longest shipped
+    ladder has three."""
 
     lemon_repairs: Few = 4
-    """The most repairs of this node, for any fault, within ``lemon_days``. Instead of a further repair healthd keeps the
-    node out and pages: a node that fails too often is a lemon. Four, so that the fifth pages, as in NVSentinel (five
-    remediations in seven days)."""
+    """The most repairs of this node, for any fault, within ``lemon_days``. Instead of a further repair healthd keeps
+    the node out and pages: a node that fails too often is a lemon. Four, so that the fifth pages, as in NVSentinel
+    (five remediations in seven days)."""
 
     lemon_days: Days = 7.0
     """The window of ``lemon_repairs``, in days."""
@@ -328,10 +328,10 @@ class PolicySection:
     within minutes, and checks run up to five minutes apart."""
 
     returns_per_day: Annotated[int, Meta(ge=1, le=8, description="a whole number from 1 to 8")] = 4
-    """The most returns of a node that was out for a finding within a day, with a repair or without. Without a repair the
-    node must be healthy for twice as long each time (``remediation.settle_s`` at first); beyond the limit it stays out
-    until it is healthy for a day, and pages. Your own `healthd release` does not count. Four: a fault that comes and
-    goes so often has an unknown cause. At most eight: the record of a node has no room for more."""
+    """The most returns of a node that was out for a finding within a day, with a repair or without. Without a repair
+    the node must be healthy for twice as long each time (``remediation.settle_s`` at first); beyond the limit it stays
+    out until it is healthy for a day, and pages. Your own `healthd release` does not count. Four: a fault that comes
+    and goes so often has an unknown cause. At most eight: the record of a node has no room for more."""
 
     storm_nodes: Few = 8
     """The number of nodes from which the same finding within ``storm_hours`` has a common cause: healthd then reboots
@@ -343,13 +343,13 @@ class PolicySection:
     that one finding on five times as many is no wear."""
 
     storm_hours: Annotated[float, Meta(gt=0, le=168, description="hours, at most 168")] = 24.0
-    """The window of ``storm_nodes``, in hours. A node counts by the time of its finding, not by how long it is out. Once
-    so many nodes got it within the window, healthd holds back until fewer of them are out for it. A day: rollouts take
-    hours."""
+    """The window of ``storm_nodes``, in hours. A node counts by the time of its finding, not by how long it is out.
+    Once so many nodes got it within the window, healthd holds back until fewer of them are out for it. A day: rollouts
+    take hours."""
 
     repairs_in_vain: Few = 5
-    """The number of consecutive repairs of one finding, on any nodes, that did not end it. From then on healthd makes no
-    further one, and pages. Five: by then the remedy is wrong."""
+    """The number of consecutive repairs of one finding, on any nodes, that did not end it. From then on healthd makes
+    no further one, and pages. Five: by then the remedy is wrong."""
 
     replacements_in_vain: Few = 2
     """The number of nodes that had the finding again on their new machine. From then on healthd replaces no machine for

@@ -87,9 +87,9 @@ class ControllerSection:
 
     state_dir: AbsolutePath = "/var/lib/healthd-controller"
     """The folder of its store and of the lock that only one controller holds. On Kubernetes a Lease is the lock, and
-    the folder may be a pod's own. Two head nodes must share one folder: the second waits for the lock and continues from
-    the first one's store. If a write finds the disk full, healthd deletes the ``ballast`` file (4 MB) there, so that the
-    next sync can write."""
+    the folder may be a pod's own. Two head nodes must share one folder: the second waits for the lock and continues
+    from the first one's store. If a write finds the disk full, healthd deletes the ``ballast`` file (4 MB) there, so
+    that the next sync can write."""
 
     http: MaybeAddress = "127.0.0.1:9810"
     """Address of its read-only HTTP server: ``/metrics`` and ``/healthz``. As ``daemon.http``, and another port than
@@ -100,8 +100,8 @@ class ControllerSection:
 
     round_patience_s: RoundPatience = 600.0
     """The timeout, in seconds, of one sync, or of one attempt to take the lead. After it the controller is stuck: it
-    gives up the lead, so that another one takes over, and exits with an error. ``/healthz`` is 503 from then on; at half
-    the timeout operators get a message. Every request has a deadline of its own: a long sync is one in which many
+    gives up the lead, so that another one takes over, and exits with an error. ``/healthz`` is 503 from then on; at
+    half the timeout operators get a message. Every request has a deadline of its own: a long sync is one in which many
     requests time out."""
 
     silent_s: Seconds = 300.0
@@ -131,8 +131,8 @@ class ControllerSection:
     take 450 s more after trouble with the API server. Only the time since the lead was taken counts. Nodes that opted
     out, are cordoned, or that other controllers keep jobs off, do not page."""
     policies: bool = True
-    """Kubernetes only: whether the cluster must have healthd's admission policies. Off: their absence does not page, and
-    any agent's token may change any Node."""
+    """Kubernetes only: whether the cluster must have healthd's admission policies. Off: their absence does not page,
+    and any agent's token may change any Node."""
 
     gang_labels: tuple[LabelKey, ...] = ()
     """Kubernetes only: further label keys that identify a gang, for operators or schedulers that healthd does not know,

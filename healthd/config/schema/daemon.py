@@ -23,14 +23,14 @@ class DaemonSection:
 
     socket: SocketPath = "/run/healthd/healthd.sock"
     """The unix socket of the command line and the hooks. Clients take it from ``--socket`` or HEALTHD_SOCKET and read
-    no configuration, so set it there as well if you move it. A second socket beside it, with ``.op`` behind its name, is
-    for root and ``group`` alone: hooks and operators use that one, so that no other user can block them."""
+    no configuration, so set it there as well if you move it. A second socket beside it, with ``.op`` behind its name,
+    is for root and ``group`` alone: hooks and operators use that one, so that no other user can block them."""
 
     state_dir: AbsolutePath = "/var/lib/healthd"
     """The folder of the store. It must outlive reboots, because a remediation continues after one. In mode repair
-    ``healthd doctor`` fails where it is on tmpfs, overlay or an instance store. If it is full or read-only at the start,
-    the daemon only observes, and reports it. If a write finds the disk full, healthd deletes the ``ballast`` file (4 MB)
-    there."""
+    ``healthd doctor`` fails where it is on tmpfs, overlay or an instance store. If it is full or read-only at the
+    start, the daemon only observes, and reports it. If a write finds the disk full, healthd deletes the ``ballast``
+    file (4 MB) there."""
 
     http: MaybeAddress = "127.0.0.1:9809"
     """Address of the read-only HTTP server (metrics, health), such as ``127.0.0.1:9809``, ``[::1]:9809`` or, for every
@@ -49,8 +49,8 @@ class DaemonSection:
     readers: Name = ""
     """The unix group whose members may read through the socket (``check``, ``status``, ``history``, ``plan``), beside
     root and ``group``. Empty: every user of the node may read findings, and commands with their users. Hooks do not
-    need it. HTTP does not identify the user: with a group here, users of the node get over ``http`` only the metrics and
-    the verdict without its evidence, as other machines do; an empty ``http`` gives them nothing."""
+    need it. HTTP does not identify the user: with a group here, users of the node get over ``http`` only the metrics
+    and the verdict without its evidence, as other machines do; an empty ``http`` gives them nothing."""
 
     stop_s: Seconds = 370.0
     """How long, in seconds, the daemon waits after SIGTERM for the step that it executes: it begins no further step and

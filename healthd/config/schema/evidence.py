@@ -30,7 +30,7 @@ class EvidenceSection:
     not installed, the audit trail names it and the repair goes on."""
 
     timeout_s: Seconds = 120.0
-    """The deadline of all commands together, in seconds; healthd then kills those that still run. The report takes about
-    a minute on eight GPUs, and a job that waits for the node waits as long."""
+    """The deadline of all commands together, in seconds; healthd then kills those that still run. The report takes
+    about a minute on eight GPUs, and a job that waits for the node waits as long."""
     keep: Kept = 20
     """How many bundles stay on the disk. Twenty: months of remediations, at a few megabytes each."""

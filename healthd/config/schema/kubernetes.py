@@ -82,12 +82,12 @@ class KubernetesSection:
     """The namespace of those pods."""
 
     pause_gpu_operator: bool = False
-    """Whether the agent stops the pods of NVIDIA's GPU Operator on its GPUs (device plugin, feature discovery, DCGM, its
-    exporter) for a GPU reset, and starts them again: by the GPU Operator's own labels ``nvidia.com/gpu.deploy.*`` of the
-    node, as its MIG manager does. A reset needs that, because no process may have a GPU open. The chart's admission
-    policy then allows an agent to do it on its own node, while that is out. Off, or where these pods are not the GPU
-    Operator's, a reset that finds a GPU held is refused and names the holder, and the next remedy of the rule follows:
-    the reboot."""
+    """Whether the agent stops the pods of NVIDIA's GPU Operator on its GPUs (device plugin, feature discovery, DCGM,
+    its exporter) for a GPU reset, and starts them again: by the GPU Operator's own labels ``nvidia.com/gpu.deploy.*``
+    of the node, as its MIG manager does. A reset needs that, because no process may have a GPU open. The chart's
+    admission policy then allows an agent to do it on its own node, while that is out. Off, or where these pods are not
+    the GPU Operator's, a reset that finds a GPU held is refused and names the holder, and the next remedy of the rule
+    follows: the reboot."""
 
     report: bool = True
     """Whether healthd writes node conditions and Events, in every mode, observe included: they change nothing for the

@@ -45,8 +45,8 @@ class AwsSection:
     healthd never repeats it, and polls for its effect."""
 
     look_s: LookSeconds = 30.0
-    """How often a node that waits for its platform polls AWS, in seconds. The calls of all nodes count against one limit
-    of the account."""
+    """How often a node that waits for its platform polls AWS, in seconds. The calls of all nodes count against one
+    limit of the account."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +57,9 @@ class HyperpodSection:
     """``scontrol``: the reasons ``Action:Reboot`` and ``Action:Replace``, which HyperPod acts upon; it needs no IAM
     right. ``api``: BatchRebootClusterNodes and BatchReplaceClusterNodes. Slurm's way by default, because IAM cannot
     limit a node's role to the node itself: a role that may replace one node may replace the whole cluster. healthd's
-    controller always uses the API. ``label``: on Kubernetes, the label ``sagemaker.amazonaws.com/node-health-status`` of
-    the node itself, written by its own agent; it needs no IAM right, and HyperPod acts upon it only where the cluster's
-    NodeRecovery is Automatic."""
+    controller always uses the API. ``label``: on Kubernetes, the label ``sagemaker.amazonaws.com/node-health-status``
+    of the node itself, written by its own agent; it needs no IAM right, and HyperPod acts upon it only where the
+    cluster's NodeRecovery is Automatic."""
     cluster: Cluster = ""
     """The cluster's name or ARN. Empty: the name in the file below."""
 
@@ -80,6 +80,7 @@ class AutoscalingSection:
     """The group whose newest instance replaces one that is gone. Empty: the group of the old instance. Only healthd's
     controller needs it, and only after a restart in the middle of a replacement."""
 
+
 @dataclass(frozen=True, kw_only=True)
 class Ec2Section:
     """An EC2 instance without a managing service."""
@@ -99,9 +100,9 @@ class ProvisionerSection:
     kind: Literal[
         "none", "local", "auto", "hyperpod", "parallelcluster", "pcs", "autoscaling", "ec2", "karpenter", "eks"
     ] = "none"
-    """``none``: healthd cannot repair, and pages for a fault that needs it. ``local``: the commands below. ``auto``: the
-    platform of AWS that healthd detects; the others name it. ``karpenter``, also for EKS Auto Mode: healthd's controller
-    deletes the NodeClaim. ``eks``: node auto-repair, requested by the node's own condition
+    """``none``: healthd cannot repair, and pages for a fault that needs it. ``local``: the commands below. ``auto``:
+    the platform of AWS that healthd detects; the others name it. ``karpenter``, also for EKS Auto Mode: healthd's
+    controller deletes the NodeClaim. ``eks``: node auto-repair, requested by the node's own condition
     ``AcceleratedHardwareReady``; for a managed node group where it is on, or Karpenter with its NodeRepair, and without
     eks-node-monitoring-agent. A node group replaces the machine for XID 64, 74, 79, 119, 120, 142 and 151, reboots it
     for some others, and ignores the rest. Karpenter replaces the machine for any finding, so healthd requests no reboot

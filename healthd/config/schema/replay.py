@@ -19,12 +19,12 @@ class ReplaySection:
     end; take your own median. The node works meanwhile, so the report shows this part separately."""
 
     reset_s: Seconds = 600.0
-    """How long a GPU reset takes, in seconds, with the stop of the services that hold the GPUs and their start. The wait
-    for the budget slot and the settle time before the release come on top; they are the daemon's own settings."""
+    """How long a GPU reset takes, in seconds, with the stop of the services that hold the GPUs and their start. The
+    wait for the budget slot and the settle time before the release come on top; they are the daemon's own settings."""
 
     reboot_s: Seconds = 1_200.0
-    """How long a reboot takes, in seconds, from the request to the next boot: the firmware of a large GPU instance alone
-    takes ten minutes."""
+    """How long a reboot takes, in seconds, from the request to the next boot: the firmware of a large GPU instance
+    alone takes ten minutes."""
 
     replace_s: Seconds = 3_600.0
     """How long a replacement takes, in seconds, if capacity is available."""
