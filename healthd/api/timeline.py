@@ -91,7 +91,7 @@ class _ReadStore(Store):
         try:
             (version,) = db.execute("PRAGMA user_version").fetchone()
             if version != SCHEMA_VERSION:
-                raise sqlite3.DatabaseError(f"schema version {version}; this healthd reads {SCHEMA_VERSION}")
+                raise sqlite3.DatabaseError(f"its schema version is {version}, this healthd knows {SCHEMA_VERSION}")
         except sqlite3.Error:
             db.close()
             raise

@@ -114,10 +114,10 @@ def test_people_hear_of_what_no_node_can_tell() -> None:
     last = wrong_with_controller(made)[-1]
     assert (last.key, last.lasts_s) == ("rounds", FAILING_LASTS_S)
     assert [topic.key for topic in wrong_with_controller(made)][:2] == ["page n1", "silent n2"], "no answer is no end"
-    made.slow = lambda: "a round has been under way for over 300 s"
+    made.slow = lambda: "a sync has not finished for over 300 s"
     last = wrong_with_controller(made)[-1]
     assert (last.key, last.lasts_s) == ("rounds", LASTS_S), "it has lasted already"
-    assert "a round has been under way" in last.words
+    assert "a sync has not finished" in last.words
 
 
 class Post:
@@ -156,8 +156,8 @@ def test_the_next_leader_neither_repeats_nor_forgets() -> None:
     for seconds in range(0, 60, 5):
         notifier.tick(at + timedelta(seconds=seconds))
     assert len(post.texts) == 1
-    assert post.texts[0].splitlines()[0] == "healthd controller head-1: nodes that need a person: 1"
-    assert "WRONG: n1: an operator is needed: refused: it is not drained" in post.texts[0]
+    assert post.texts[0].splitlines()[0] == "healthd controller head-1: 1 nodes need an operator"
+    assert "PROBLEM: n1: an operator is needed: refused: it is not drained" in post.texts[0]
 
     second = course()
     notifier = post.opened(second)
@@ -168,4 +168,4 @@ def test_the_next_leader_neither_repeats_nor_forgets() -> None:
     for seconds in range(120, 180, 5):
         notifier.tick(at + timedelta(seconds=seconds))
     assert len(post.texts) == 2
-    assert "over: n1: an operator is needed" in post.texts[1]
+    assert "RESOLVED: n1: an operator is needed" in post.texts[1]
