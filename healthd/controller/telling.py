@@ -64,4 +64,4 @@ def about_controller(stats: ControllerStats, name: str) -> Mapping[str, Any]:
 
 
 def _controllers_head(about: Mapping[str, Any]) -> str:
-    return f"healthd controller {about['controller']}: {about['person_needed']} nodes need an operator"
+    return f"healthd controller {about['controller']}: nodes that need an operator: {about['person_needed']}"

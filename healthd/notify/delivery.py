@@ -120,15 +120,15 @@ def _sent(url: str, data: Mapping[str, Any], headers: Mapping[str, str], timeout
             answer.read(_SHOWN)
     except urllib.error.HTTPError as error:
         with error:
-            body = _body(error)
+            reply = _reply(error)
             wait_s = _retry_after_s(error.headers.get("Retry-After", ""))
-        raise NotDeliveredError(f"{server} answered {error.code} {error.reason}: {body}", retry_s=wait_s) from error
+        raise NotDeliveredError(f"{server} answered {error.code} {error.reason}: {reply}", retry_s=wait_s) from error
     except (OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise NotDeliveredError(f"{server} cannot be reached: {reason}") from error
 
 
-def _body(error: urllib.error.HTTPError) -> str:
+def _reply(error: urllib.error.HTTPError) -> str:
     try:
         return error.read(_SHOWN).decode(errors="replace").strip()
     except (OSError, HTTPException) as broken:

@@ -156,7 +156,7 @@ def test_the_next_leader_neither_repeats_nor_forgets() -> None:
     for seconds in range(0, 60, 5):
         notifier.tick(at + timedelta(seconds=seconds))
     assert len(post.texts) == 1
-    assert post.texts[0].splitlines()[0] == "healthd controller head-1: 1 nodes need an operator"
+    assert post.texts[0].splitlines()[0] == "healthd controller head-1: nodes that need an operator: 1"
     assert "PROBLEM: n1: an operator is needed: refused: it is not drained" in post.texts[0]
 
     second = course()

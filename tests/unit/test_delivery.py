@@ -180,7 +180,7 @@ def test_a_command_reads_the_message_and_its_exit_code_counts(tmp_path: Path) ->
     """The JSON comes by standard input; another exit code than 0, no such tool, and too long are not delivered."""
     to_command(["/bin/sh", "-c", f"cat >{tmp_path}/got"])(MESSAGE)
     assert json.loads((tmp_path / "got").read_text()) == dict(MESSAGE.data)
-    with pytest.raises(NotDeliveredError, match=r"/bin/sh ended with 3: no mailer; expected 0"):
+    with pytest.raises(NotDeliveredError, match=r"/bin/sh exited with 3, expected 0: no mailer"):
         to_command(["/bin/sh", "-c", "echo no mailer >&2; exit 3"])(MESSAGE)
     with pytest.raises(NotDeliveredError, match="no-such-mailer"):
         to_command(["no-such-mailer"])(MESSAGE)
