@@ -131,7 +131,7 @@ def test_a_daemon_that_is_killed_leaves_nothing(node: ActiveNode) -> None:
     node.kill()
     _, said = client.communicate(timeout=20)
     assert client.returncode == 64
-    assert b"torn" in said
+    assert b"incomplete" in said
     until = time.monotonic() + 10
     while any(psutil.pid_exists(pid) for pid in pids) and time.monotonic() < until:
         time.sleep(0.05)

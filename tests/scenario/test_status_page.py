@@ -99,7 +99,7 @@ def test_a_healthy_node_says_yes_first(nodes: Mapping[str, StatusNode], page: Ca
     assert cells(tab, "gpu") == [f"✓ GPU {index}: ok" for index in range(8)]
     assert cells(tab, "efa") == [f"✓ EFA {index}: ok" for index in range(32)]
     assert tab.evaluate("document.querySelector('#faults, #case, #why')") is None
-    assert re.search(r"✓ 3\d ok, the oldest looked \d+ s ago", text(tab, "#checks"))
+    assert re.search(r"✓ 3\d ok, the oldest ran \d+ s ago", text(tab, "#checks"))
 
 
 def test_a_bad_gpu_is_named_and_marked(nodes: Mapping[str, StatusNode], page: Callable[..., Tab]) -> None:
@@ -227,10 +227,10 @@ def test_a_daemon_that_stops_is_said_to_be_gone_since_when(
     tab.wait("!document.getElementById('gone').hidden")
     gone = text(tab, "#gone")
     assert re.match(
-        r"The daemon has not answered since \d\d:\d\d:\d\d UTC \(\d+ s\): nobody listens at its address", gone
+        r"The daemon has not answered since \d\d:\d\d:\d\d UTC \(\d+ s\): no server at its address", gone
     )
     assert text(tab, "h1") == "Cannot tell: the daemon does not answer."
-    assert "Its last word was: Yes, this node is fit for jobs." in text(tab, "#next")
+    assert "Its last status: Yes, this node is fit for jobs." in text(tab, "#next")
     assert tab.evaluate("document.title").startswith("✕ no answer")
     assert tab.evaluate(TOO_WIDE.replace(str(NARROW), "1100")) == []
     node.start()
