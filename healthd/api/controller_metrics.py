@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from healthd import __version__
 from healthd.api.controller_stats import SYNC_RESULTS, ControllerStats
-from healthd.api.families import Bounded, budget, started, store_failing, told
+from healthd.api.families import Bounded, budget, notifications, started, store_failing
 from healthd.core.model import ClusterTrouble, Refusal, Step
 from healthd.remediation.controller.node_status import RepairState
 
@@ -34,7 +34,7 @@ class ControllerPage(Bounded):
         yield from self._acts()
         yield from self._requests()
         yield from budget(self._stats.scopes, limits=self._stats.limits)
-        yield from told(self._stats.notifier)
+        yield from notifications(self._stats.notifier)
 
     def _process(self) -> Iterator[Metric]:
         stats = self._stats

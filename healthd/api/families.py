@@ -15,7 +15,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST as CONTENT_TYPE
 from healthd.notify.notifier import Notifier
 from healthd.remediation.decide.fleet import Scope
 
-__all__ = ["CONTENT_TYPE", "MOST_SERIES", "Bounded", "budget", "one_of", "started", "store_failing", "told"]
+__all__ = ["CONTENT_TYPE", "MOST_SERIES", "Bounded", "budget", "notifications", "one_of", "started", "store_failing"]
 
 MOST_SERIES = 1_000
 """The most series of one metric. A p5.48xlarge has some 300 of its largest; more means a storm of faults."""
@@ -73,7 +73,7 @@ def budget(scopes: Iterable[Scope], *, limits: bool = True) -> Iterator[Metric]:
     yield from (out, limit, total)
 
 
-def told(notifier: Notifier | None) -> Iterator[Metric]:
+def notifications(notifier: Notifier | None) -> Iterator[Metric]:
     """Messages to operators; no sample without a receiver."""
     sent = CounterMetricFamily(
         "healthd_notifications",

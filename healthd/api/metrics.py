@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from healthd import __version__
 from healthd.agent.agent import Agent
 from healthd.api.component_health import Health
-from healthd.api.families import Bounded, budget, one_of, started, store_failing, told
+from healthd.api.families import Bounded, budget, notifications, one_of, started, store_failing
 from healthd.api.reading_names import metric_of
 from healthd.core.errors import StoreError
 from healthd.core.model import Action, Mode, ReadingKind, Refusal, Status, Step, Verdict
@@ -42,7 +42,7 @@ class MetricsPage(Bounded):
         yield from self._workers()
         yield from self._acts()
         yield from budget(self._agent.engine.budget() if self._agent.engine else ())
-        yield from told(self._agent.notifier)
+        yield from notifications(self._agent.notifier)
         yield from self._drilled()
 
     def _node(self) -> Iterator[Metric]:

@@ -226,9 +226,7 @@ def test_a_daemon_that_stops_is_said_to_be_gone_since_when(
     node.stop()
     tab.wait("!document.getElementById('gone').hidden")
     gone = text(tab, "#gone")
-    assert re.match(
-        r"The daemon has not answered since \d\d:\d\d:\d\d UTC \(\d+ s\): no server at its address", gone
-    )
+    assert re.match(r"The daemon has not answered since \d\d:\d\d:\d\d UTC \(\d+ s\): no server at its address", gone)
     assert text(tab, "h1") == "Cannot tell: the daemon does not answer."
     assert "Its last status: Yes, this node is fit for jobs." in text(tab, "#next")
     assert tab.evaluate("document.title").startswith("✕ no answer")
