@@ -200,7 +200,7 @@ class _Listener(ThreadingHTTPServer):
         try:
             return super().get_request()
         except OSError as error:
-            self._say(f"cannot accept a connection: {error}")
+            self._say(f"cannot accept a client: {error}")
             time.sleep(_AGAIN_S)
             raise
 
