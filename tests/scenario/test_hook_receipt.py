@@ -84,7 +84,7 @@ def test_a_hook_that_is_killed_before_it_reads_refuses_nothing(node: RunningNode
     with asks(node):
         time.sleep(2.0)  # the answer lies there
         assert hooks(node)[before:] == [], "nothing is said before it is known"
-    assert said_of(node, before).startswith("prolog let job 4711 pass: the refusal came after its hook had gone")
+    assert said_of(node, before).startswith("prolog let job 4711 pass: its hook ended before the refusal")
 
 
 def test_a_hook_that_is_stopped_is_said_to_be_one_of_which_nobody_knows(node: RunningNode) -> None:
