@@ -111,7 +111,7 @@ def _orchestrator(found: Survey) -> list[str]:
 _REMEDIATION = [
     "[remediation]",
     "# observe: report what healthd would do (`healthd plan`). quarantine: take a faulty node out and put it back.",
-    "# repair: repair it too. Read the reports of observe for some days before you go on.",
+    "# repair: also repair the node. Read the reports of observe for some days before you go on.",
     'mode = "observe"',
 ]
 
