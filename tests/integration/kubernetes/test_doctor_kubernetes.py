@@ -74,7 +74,7 @@ def test_an_agent_that_has_everything_misses_nothing_and_changes_nothing(
     assert versions(control_plane) == before
     assert lines["token"][0]["why"].endswith("healthd-agent, of a pod on n1")
     assert "healthd-agent-claim-first" in lines["admission policies"][0]["why"]
-    assert lines["budget"][0]["why"] == "cluster: 0 of 2 nodes are out, 1 may be, as installed"
+    assert lines["budget"][0]["why"] == "cluster: 0 of 2 nodes are out, at most 1 may be, as installed"
     assert "1 pods hold" in lines["pod resources"][0]["why"]
     note(control_plane, {"claim.healthd.io/n1": '{"node": "n1", "index": 0}'})
     lines = asked(node)
