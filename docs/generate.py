@@ -142,7 +142,7 @@ A scrape reads the daemon's memory, neither the machine nor the cluster; between
 [fleet.json](../../packaging/grafana/fleet.json) and [node.json](../../packaging/grafana/node.json) are the dashboards.
 
 **How many series.** Labels are names of checks, codes, components of this node and values of fixed lists, never texts.
-No metric has more than 1,000 series on one page; `healthd_metrics_left_out_series` counts the omitted ones. A
+No metric has more than 1,000 series on one page; `healthd_metrics_dropped_series` counts the omitted ones. A
 simulated p5.48xlarge with 8 GPUs, 32 EFA devices and Lustre has fewer than 3,000.
 Counters of the daemon's own start again with it. Counters that a check, an action, a reason or a step labels are there
 from the start, at 0; a code of a family, such as an XID, is there from its first fault on.
@@ -152,7 +152,7 @@ CONTROLLER_METRICS = """## healthd controller
 
 `GET /metrics` on `[controller] http` (default `127.0.0.1:9810`), and `/healthz`. Beside these it has, under the same
 names as a daemon: `healthd_start_time_seconds`, `healthd_store_failing`, `healthd_notifications_total`,
-`healthd_notifications_undelivered`, `healthd_metrics_left_out_series`, and its part of the budget: on Slurm how
+`healthd_notifications_undelivered`, `healthd_metrics_dropped_series`, and its part of the budget: on Slurm how
 many nodes are out (the limit is in the nodes' own configuration), on Kubernetes all of it. No label names a
 node: `healthd controller --status` lists the nodes. All but `healthd_controller_info` start again with
 the process.

@@ -1,6 +1,6 @@
-"""What ``check``, ``status`` and ``hook`` answer, from an agent: the same in the daemon and without one.
+"""The answers to ``check``, ``status`` and ``hook`` from an agent: the same in the daemon and without one.
 
-Rendering only, but for the prolog, which lets the engine act before it answers.
+They only render, but for the prolog, which runs the engine before it answers.
 """
 
 from __future__ import annotations
@@ -42,39 +42,39 @@ def check_answer(
     tick: Tick = _silent,
     note: Callable[[Event], None] | None = None,
 ) -> Reply:
-    """The verdict, whole or of some checks. Exit 0 usable, 1 critical, 2 unknown. A wrong name is a UsageError.
+    """The verdict of all or some checks. Exit 0 usable, 1 critical, 2 unknown. Raises UsageError for a wrong name.
 
-    ``tick`` hears of active tests while they run. ``note`` keeps which verdict a script was told; None: the trail does.
+    ``tick`` gets the progress of active tests. ``note`` records the verdict that a script got; None: the audit trail.
     """
     names = _known(options.names, agent, active=is_active(options))
     ran = _active_outcomes(agent, names, environ, tick) if is_active(options) else {}
     report = agent.checkup.report(names, deadline_s=CHECK_DEADLINE_S, active=ran)
-    if options.context != "manual":  # a script decides by this answer: the audit shows which one it got
+    if options.context != "manual":  # a script decides by this answer: the audit trail shows it
         text = f"{options.context} asked for the verdict: {report.verdict}"
         (note or agent.monitor.record)(Event(at=report.generated_at, kind="check", text=text))
     return Reply(code=EXIT_CODE[report.verdict], out=as_json(report) if options.json else as_text(report))
 
 
 def is_active(options: Namespace) -> bool:
-    """Whether active tests are asked for: by name of the option, or because the node has just come up."""
+    """Whether active tests are requested: by the option, or because the node has just booted."""
     return bool(options.active) or options.context == "boot"
 
 
 def _active_outcomes(
     agent: Agent, names: Sequence[str], environ: Mapping[str, str], tick: Tick
 ) -> Mapping[str, Outcome]:
-    """Run the active checks among these, or all; on a node that is not idle each is unknown, and none was begun."""
+    """Run the active checks among these, or all. On a node that is not idle none starts, and each is unknown."""
     wanted = [name for name in names or agent.checkup.checks if agent.checkup.checks[name].on == "active"]
     busy = why_not_idle(agent.machine, agent.orchestrator, own_job=environ.get("SLURM_JOB_ID", ""))
     if not busy:
         return agent.checkup.run_active(wanted, tick)
     now = datetime.now(UTC)
-    tick(f"no active test is run: {busy}")
+    tick(f"active tests do not run: {busy}")
     return {name: Outcome(check=name, result=unknown(f"not run: {busy}"), at=now, duration_s=0.0) for name in wanted}
 
 
 def status_answer(agent: Agent, board: Board, options: Namespace) -> Reply:
-    """What the daemon sees, decided and does. Exit 0: it answered."""
+    """The status: findings, decisions and steps of the daemon. Exit 0: it answered."""
     data = status_data(agent, board)
     return Reply(code=0, out=status_json(data) if options.json else status_text(data))
 
@@ -82,21 +82,21 @@ def status_answer(agent: Agent, board: Board, options: Namespace) -> Reply:
 def history_answer(agent: Agent, options: Namespace, *, most: int | None = None) -> Reply:
     """The timeline of the audit trail, ``most`` lines of it at most. Exit 0: it answered. Raises StoreError."""
     if agent.store is None:
-        raise StoreError("this agent only looks: it keeps no history; ask the daemon, `healthd run`")
+        raise StoreError("this agent only observes and keeps no history; start the daemon: `healthd run`")
     last = options.last if most is None else min(options.last, most)
     trail = trail_of(agent.store, last=last)
     if last < options.last and len(trail.events) == last:
-        cut = f"the newest {last} lines: whoever may not act is told no more at once; be root to see older ones"
+        cut = f"the newest {last} lines, the most for a user who may not act; be root to see older ones"
         trail = replace(trail, cut=cut)
     return Reply(code=0, out=trail_json(trail) if options.json else trail_text(trail))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HookReply:
-    """What a hook says, and what is to be kept of it once it is known whether the job got it (``hook_ended``).
+    """A hook's answer, and the record of it for ``hook_ended``, once it is known whether the hook read the answer.
 
-    ``drain``: the reason of our drain, for which the job is refused; "" where it passes. ``passed``: why it passes on a
-    node that is not well.
+    ``drain``: the reason of our drain, for which the job is refused; "" where it passes. ``passed``: why a job passes
+    on a node that is not healthy.
     """
 
     answer: Reply
@@ -108,12 +108,12 @@ class HookReply:
 
     @property
     def refuses(self) -> bool:
-        """Whether the job must have taken this answer to be refused: without one it goes on."""
+        """Whether the answer refuses the job. A hook that does not read it lets the job pass."""
         return bool(self.drain)
 
 
 def hook_answer(agent: Agent, options: Namespace, environ: Mapping[str, str]) -> HookReply:
-    """What a Slurm hook does and says. Only the prolog may refuse, and only where our drain stands for the cause."""
+    """Answer a Slurm hook. Only the prolog may refuse, and only while our drain for the cause is in place."""
     if options.kind == "epilog":
         _job_has_ended(agent, environ.get("SLURM_JOB_ID") or "unknown")
     report = agent.checkup.report(deadline_s=_PROLOG_DEADLINE_S)
@@ -122,7 +122,7 @@ def hook_answer(agent: Agent, options: Namespace, environ: Mapping[str, str]) ->
     reply = HookReply(answer=Reply(code=0), kind=options.kind, verdict=report.verdict, job=job)
     if report.verdict in (Verdict.OK, Verdict.WARNING):
         return reply
-    if options.kind != "prolog":  # the audit has what was found; a line per job and minute would say nothing new
+    if options.kind != "prolog":  # the audit trail has the findings; a line per job and minute adds nothing
         return replace(reply, answer=Reply(code=0, err=f"healthd: {options.kind}: verdict {report.verdict}\n"))
     if drain:
         words = f"healthd: node {agent.machine.name} is not fit for job {job}: {drain}"
@@ -132,7 +132,7 @@ def hook_answer(agent: Agent, options: Namespace, environ: Mapping[str, str]) ->
 
 
 def hook_ended(agent: Agent, reply: HookReply, receipt: Receipt = Receipt.TAKEN) -> str:
-    """Keep and count what the job got, and say it. What was not taken in time has refused nothing."""
+    """Record and count the hook's answer, and return the record. An answer that was read too late refuses nothing."""
     refused = reply.refuses and receipt is not Receipt.GONE
     agent.hooks[reply.kind, reply.verdict, "refused" if refused else "passed"] += 1
     text = _refusal(reply, receipt) if reply.refuses else reply.passed
@@ -146,20 +146,20 @@ def _refusal(reply: HookReply, receipt: Receipt) -> str:
         case Receipt.TAKEN:
             return f"prolog refused job {reply.job}: {reply.drain}"
         case Receipt.GONE:
-            return f"prolog let job {reply.job} pass: the refusal came after its hook had gone: {reply.drain}"
+            return f"prolog let job {reply.job} pass: its hook ended before the refusal: {reply.drain}"
         case Receipt.UNKNOWN:
-            return f"prolog refused job {reply.job}, and its hook has not read it, so that it may pass: {reply.drain}"
+            return f"prolog refused job {reply.job}, which may pass: its hook has not read the refusal: {reply.drain}"
 
 
 def _our_drain(agent: Agent, report: Report) -> tuple[str, str]:
-    """(the reason text of our drain, made now if need be and read back just now; else, why there is none).
+    """(the reason text of our drain, read back just now, after a drain if one is needed; else why there is none).
 
-    A refusal without it would make Slurm drain the node itself, for "Prolog error".
+    A refusal without our drain would make Slurm drain the node itself, as "Prolog error".
     """
     if report.verdict is not Verdict.CRITICAL:
         return "", ""
     if agent.mode is Mode.OBSERVE or agent.engine is None or agent.orchestrator is None:
-        return "", ", but in observe mode no job is refused"
+        return "", ", but observe mode refuses no job"
     said = agent.engine.turn(datetime.now(UTC), wait_s=_TURN_WAIT_S, hurry=True)
     try:
         case = agent.engine.holds_node()
@@ -168,11 +168,12 @@ def _our_drain(agent: Agent, report: Report) -> tuple[str, str]:
             return case.text, ""
     except (StoreError, BackendError) as error:
         said = str(error)
-    return "", f", but no drain of ours stands: {said}"
+    return "", f", but healthd has not drained the node: {said}"
 
 
 def _job_has_ended(agent: Agent, job: str) -> None:
-    """End the faults of jobs whose processes are gone; those that name none, once no other job's process is left."""
+    """End the faults of jobs whose processes are gone. A fault without a process ends once no other job's process
+    runs."""
     now = datetime.now(UTC)
     agent.housekeeping(now)
     if not has_live_job(agent.monitor.history, lambda pid: agent.machine.proc.exists(str(pid))):

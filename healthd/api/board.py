@@ -1,7 +1,7 @@
-"""What would be done about each fault, kept for whoever asks for the status: asking never waits for the cluster.
+"""Keeps the plan for each fault, so that a request for the status never waits for the cluster.
 
-What the policy says of a fault may need the cluster's word on who else is out. That word is fetched by a thread of its
-own, at most every few seconds and only while something is wrong; whoever asks gets the last one, and how old it is.
+The policy may need the fleet snapshot to decide about a fault. A thread fetches it, at most every few seconds and only
+while a fault is open; the status gets the last plan, and its age.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ PATIENCE_S = 1.0
 
 
 class Board:
-    """The last plan of one agent. ``consider`` makes a new one, and may take as long as the cluster does; ``do`` begins
-    that, where whoever asks for the status may not ask the cluster."""
+    """The last plan of one agent. ``consider`` makes a new one, and may take as long as the cluster does. ``do`` runs
+    it with the rights to ask the cluster, which the thread of a request lacks."""
 
     def __init__(
         self,
@@ -40,19 +40,19 @@ class Board:
 
     @classmethod
     def of(cls, agent: Agent) -> Board:
-        """The plan of this agent; one that only looks has none."""
+        """The plan of this agent; an agent without an engine has none."""
         return cls(agent.engine.considered if agent.engine is not None else tuple, do=agent.checkup.hands.do)
 
     def plans(self, diagnoses: Sequence[Diagnosis]) -> tuple[tuple[Considered, ...], str]:
-        """(the plan for each of these faults that has one, why it is not whole or not fresh, or ""). No fault, no
-        question."""
+        """(the plan for each of these faults that has one; why it is incomplete or stale, or ""). Without a fault, the
+        cluster is not asked."""
         if not diagnoses:
             return (), ""
         future = self._asked(tuple(diagnoses))
         wait((future,), timeout=self._wait_s)
         problem = ""
         if not future.done():
-            problem = f"no plan yet: the cluster was asked {time.monotonic() - self._began:.0f} s ago"
+            problem = f"no plan yet: waiting for the cluster for {time.monotonic() - self._began:.0f} s"
         elif (error := future.exception()) is None:
             self._last = future.result()
         elif isinstance(error, HealthdError):
@@ -63,7 +63,7 @@ class Board:
         return tuple(each for each in self._last if each.diagnosis.component in parts), problem
 
     def _asked(self, diagnoses: tuple[Diagnosis, ...]) -> Future[tuple[Considered, ...]]:
-        """The question that is under way, or whose answer is fresh; else a new one."""
+        """The request under way, or one with a fresh answer; else a new request."""
         with self._lock:
             is_old = time.monotonic() - self._began > REFRESH_S or diagnoses != self._of
             if self._future is None or (self._future.done() and is_old):
@@ -74,11 +74,11 @@ class Board:
     def _begin(self, future: Future[tuple[Considered, ...]]) -> None:
         try:
             self._do(threading.Thread(target=self._answer, args=(future,), name="plan", daemon=True).start)
-        except (RuntimeError, HealthdError) as error:  # no more threads: the next is tried as after any answer
-            future.set_exception(BackendUnknown(f"no thread could be started to ask the cluster: {error}"))
+        except (RuntimeError, HealthdError) as error:  # no more threads: the next try comes as after any answer
+            future.set_exception(BackendUnknown(f"cannot start a thread to ask the cluster: {error}"))
 
     def _answer(self, future: Future[tuple[Considered, ...]]) -> None:
         try:
             future.set_result(tuple(self._consider()))
-        except BaseException as error:  # noqa: BLE001 - whoever asks gets it: see plans()
+        except BaseException as error:  # noqa: BLE001 - the caller of plans() gets it
             future.set_exception(error)

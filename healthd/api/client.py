@@ -1,6 +1,6 @@
-"""Asks the daemon for long work and hears of its progress.
+"""Sends long work to the daemon and reads its progress.
 
-Short questions take the hot path of ``healthd.__main__``.
+Short requests take the hot path of ``healthd.__main__``.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from healthd.core.errors import UsageError
 from healthd.core.reach import connected
 
 _SILENCE_S = 60.0
-"""The daemon says at least every few seconds how far it is."""
+"""The daemon reports its progress at least every few seconds."""
 
 
 def ask(path: str, request: Request, progress: Callable[[str], None]) -> Reply | None:
-    """The daemon's answer, or None where no daemon listens at ``path``. Raises UsageError for a torn answer, and where
-    a daemon is there and does not answer."""
+    """The daemon's answer, or None where no daemon listens at ``path``. Raises UsageError for an incomplete answer, and
+    for a daemon that does not answer."""
     try:
         reached = connected(path, _SILENCE_S)
         if reached is None:

@@ -1,6 +1,6 @@
-"""How each part of the node is in the eyes of each check, as one number: 0 ok, 1 warning, 2 unknown, 3 critical.
+"""The health of each component by each check, as one number: 0 ok, 1 warning, 2 unknown, 3 critical.
 
-A part that a check has read before and can no longer tell of is unknown, not gone.
+A component that a check has read before, and can no longer read, is unknown; it is not dropped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _OF: Mapping[Severity, float] = {Severity.INFO: OK, Severity.WARNING: WARNING, S
 
 
 class Health:
-    """Remembers the parts that each check read when it could last tell all; a look at all checks is one call."""
+    """Remembers the components that each check read in its last complete run. One call covers all checks."""
 
     def __init__(self) -> None:
         self._known: dict[str, frozenset[str]] = {}
@@ -24,8 +24,8 @@ class Health:
     def of(
         self, checks: Mapping[str, Check], outcomes: Mapping[str, Outcome], history: History
     ) -> dict[tuple[str, str], float]:
-        """The worst there is to say, by check and component. ``node`` is there for every check that looks by itself:
-        before its first run it is unknown."""
+        """The worst health by check and component. Every check that runs on an interval has ``node``, which is unknown
+        before its first run."""
         health: dict[tuple[str, str], float] = {}
         for name, check in checks.items():
             outcome = outcomes.get(name)
@@ -37,7 +37,7 @@ class Health:
         return health
 
     def _check(self, name: str, outcome: Outcome | None, faults: Iterable[Fault], history: History) -> dict[str, float]:
-        readings = outcome.result.readings if outcome and outcome.read_at is None else ()  # what was kept tells nothing
+        readings = outcome.result.readings if outcome and outcome.read_at is None else ()  # kept readings are old
         read = frozenset(str(canonical(history, reading.component)) for reading in readings)
         could_tell = outcome is not None and outcome.result.is_whole
         known = read if could_tell else read | self._known.get(name, frozenset())

@@ -1,7 +1,7 @@
-"""The metrics page of ``healthd controller``: what its last round found and what it counted, made when it is scraped.
+"""The metrics page of ``healthd controller``: the node statuses of its last sync and its stats, made at each scrape.
 
-Its own metrics begin with ``healthd_controller_``, so that no sum over nodes takes it for a node; what it shares with
-them is in ``families``. No label names a node: how it stands with each is in its log and in ``--status``.
+Its own metrics begin with ``healthd_controller_``, so that no sum over nodes includes it. ``families`` has the metrics
+that nodes have as well. No label names a node: the log and ``--status`` have the status of each.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 
 from healthd import __version__
-from healthd.api.controller_stats import ROUND_RESULTS, ControllerStats
-from healthd.api.families import Bounded, budget, started, store_failing, told
+from healthd.api.controller_stats import SYNC_RESULTS, ControllerStats
+from healthd.api.families import Bounded, budget, notifications, started, store_failing
 from healthd.core.model import ClusterTrouble, Refusal, Step
 from healthd.remediation.controller.node_status import RepairState
 
@@ -23,110 +23,108 @@ _STEPS = (Step.REBOOT, Step.REPLACE)
 class ControllerPage(Bounded):
     """The page of one controller."""
 
-    def __init__(self, course: ControllerStats) -> None:
-        self._course = course
+    def __init__(self, stats: ControllerStats) -> None:
+        self._stats = stats
 
     def families(self) -> Iterator[Metric]:
         """Every metric of the controller."""
         yield from self._process()
-        yield from self._rounds()
+        yield from self._syncs()
         yield from self._nodes()
         yield from self._acts()
         yield from self._requests()
-        yield from budget(self._course.scopes, limits=self._course.limits)
-        yield from told(self._course.notifier)
+        yield from budget(self._stats.scopes, limits=self._stats.limits)
+        yield from notifications(self._stats.notifier)
 
     def _process(self) -> Iterator[Metric]:
-        course = self._course
+        stats = self._stats
         info = GaugeMetricFamily(
             "healthd_controller_info",
-            "Always 1; for which cluster and by which platform this controller acts, and how far it may go",
+            "Always 1; the cluster, platform and mode of this controller",
             labels=["orchestrator", "provisioner", "mode", "version"],
         )
-        info.add_metric([course.orchestrator, course.provisioner, course.mode, __version__], 1)
+        info.add_metric([stats.orchestrator, stats.provisioner, stats.mode, __version__], 1)
         yield info
-        yield started(course.began)
-        yield store_failing(course.store_failing)
+        yield started(stats.began)
+        yield store_failing(stats.store_failing)
         yield GaugeMetricFamily(
-            "healthd_controller_leads", "1 while this controller acts, 0 while another does", value=course.leads()
+            "healthd_controller_leads", "1 while this controller acts, 0 while another does", value=stats.leads()
         )
         yield CounterMetricFamily(
-            "healthd_controller_leads_taken", "How often this controller took the lead", value=course.taken
+            "healthd_controller_leads_taken", "How often this controller took the lead", value=stats.taken
         )
 
-    def _rounds(self) -> Iterator[Metric]:
-        course = self._course
+    def _syncs(self) -> Iterator[Metric]:
+        stats = self._stats
         yield GaugeMetricFamily(
             "healthd_controller_last_success_seconds",
-            "Seconds since a round succeeded, or since the lead was taken where none has; 0 while another leads",
-            value=course.behind_s(),
+            "Seconds since a sync succeeded, or since the lead was taken where none has; 0 while another leads",
+            value=stats.behind_s(),
         )
-        rounds = SummaryMetricFamily(
-            "healthd_controller_round_seconds",
-            "Rounds and how long they took, by result: ok, cluster (it did not answer), store",
+        syncs = SummaryMetricFamily(
+            "healthd_controller_sync_seconds",
+            "Syncs and their total duration, by result: ok, cluster (it did not answer), store",
             labels=["result"],
         )
-        for result in ROUND_RESULTS:
-            rounds.add_metric([result], course.rounds[result], course.rounds_s[result])
-        yield rounds
+        for result in SYNC_RESULTS:
+            syncs.add_metric([result], stats.syncs[result], stats.syncs_s[result])
+        yield syncs
 
     def _nodes(self) -> Iterator[Metric]:
-        standings = tuple(self._course.standings)
-        nodes = GaugeMetricFamily(
-            "healthd_controller_nodes", "Nodes that the last round had something to say of", labels=["state"]
-        )
-        states = Counter(each.state for each in standings if each.node)
+        statuses = tuple(self._stats.statuses)
+        nodes = GaugeMetricFamily("healthd_controller_nodes", "Nodes with a status in the last sync", labels=["state"])
+        states = Counter(each.state for each in statuses if each.node)
         for state in RepairState:
             nodes.add_metric([state], states[state])
         yield nodes
         troubles = GaugeMetricFamily(
             "healthd_controller_troubles",
-            "Nodes that page by what the controller saw itself, by trouble; of no_policies 1, for the cluster",
+            "Nodes that page for a trouble that the controller found itself; no_policies is 1 for the cluster",
             labels=["trouble"],
         )
         seen = Counter(
-            each for one in standings for each in one.troubles if one.node or each is ClusterTrouble.NO_POLICIES
+            each for one in statuses for each in one.troubles if one.node or each is ClusterTrouble.NO_POLICIES
         )
         for trouble in ClusterTrouble:
             troubles.add_metric([trouble], seen[trouble])
         yield troubles
         yield GaugeMetricFamily(
-            "healthd_controller_person_needed",
-            "Nodes, and the cluster itself, for which a person is needed",
-            value=sum(each.page for each in standings),
+            "healthd_controller_operator_needed",
+            "Nodes that need an operator; the cluster itself counts as one",
+            value=sum(each.page for each in statuses),
         )
 
     def _acts(self) -> Iterator[Metric]:
-        reckoning = self._course.reckoning
+        repair_stats = self._stats.repair_stats
         decided = CounterMetricFamily(
             "healthd_controller_decisions",
-            "What became of the requests of nodes, each counted once when it is new",
+            "Requests of nodes by their state, each counted once when it is new",
             labels=["state"],
         )
         for state in RepairState:
-            decided.add_metric([state], reckoning.answered[state])
+            decided.add_metric([state], repair_stats.answered[state])
         refused = CounterMetricFamily(
             "healthd_controller_refusals",
-            "Why requests were refused or wait, each counted once when it is new",
+            "Requests that were refused or wait, by reason, each counted once when it is new",
             labels=["reason"],
         )
         for reason in Refusal:
-            refused.add_metric([reason], reckoning.tally.refused[reason])
+            refused.add_metric([reason], repair_stats.tally.refused[reason])
         steps = SummaryMetricFamily(
             "healthd_controller_step_duration_seconds",
-            "Reboots and replacements that ended, well or not, and how long they took with all waiting",
+            "Reboots and replacements that ended, in success or failure, and their total duration, waiting included",
             labels=["step"],
         )
         for step in _STEPS:
-            steps.add_metric([step], reckoning.tally.steps[step], reckoning.tally.steps_s[step])
+            steps.add_metric([step], repair_stats.tally.steps[step], repair_stats.tally.steps_s[step])
         yield from (decided, refused, steps)
 
     def _requests(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(
             "healthd_controller_requests",
-            "Requests to slurm, kubernetes and aws, by what they came to",
+            "Requests to slurm, kubernetes and aws, by result",
             labels=["to", "request", "result"],
         )
-        for labels, count in sorted(self._course.calls.counted.items()):
+        for labels, count in sorted(self._stats.calls.counted.items()):
             requests.add_metric(labels, count)
         yield requests

@@ -1,6 +1,6 @@
-"""How one ``healthd controller`` does: what its rounds found and came to, for its metrics page and its messages.
+"""The stats of one ``healthd controller``: the results of its syncs, for its metrics page and its messages.
 
-Written by the controller's thread, read by others. It decides nothing.
+The controller's thread writes them, others read them. They decide nothing.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from healthd.remediation.controller.node_status import NodeStatus, RepairStats
 from healthd.remediation.decide.fleet import Scope
 from healthd.remediation.request_stats import RequestStats
 
-ROUND_RESULTS = ("ok", "cluster", "store")
-"""What a round can come to: done, the cluster did not answer, nothing could be written down."""
+SYNC_RESULTS = ("ok", "cluster", "store")
+"""The results of a sync: success, the cluster did not answer, the state could not be written."""
 
 
 @dataclass(kw_only=True)
 class ControllerStats:
-    """How one controller has done since its process began: written by its thread, read by the page. ``began`` is in
-    Unix time; ``succeeded_s`` and ``led_s`` are monotonic.
+    """The stats of one controller since its process started. ``began`` is in Unix time; ``succeeded_s`` and ``led_s``
+    are monotonic.
 
-    ``scopes``: the budget as the last round read it; ``limits``: whether it knows how many may be out. ``problem``:
-    why the last round did not succeed, or "". ``slow``: what this controller has been at for too long, or "".
+    ``scopes``: the budget as the last sync read it; ``limits``: whether it knows how many may be out. ``problem``:
+    why the last sync failed, or "". ``slow``: the activity that takes too long, or "".
     """
 
     orchestrator: str
@@ -39,10 +39,10 @@ class ControllerStats:
     taken: int = 0
     led_s: float | None = None
     succeeded_s: float | None = None
-    rounds: Counter[str] = field(default_factory=Counter)
-    rounds_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ROUND_RESULTS, 0.0))
-    standings: Sequence[NodeStatus] = ()
-    reckoning: RepairStats = field(default_factory=RepairStats)
+    syncs: Counter[str] = field(default_factory=Counter)
+    syncs_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SYNC_RESULTS, 0.0))
+    statuses: Sequence[NodeStatus] = ()
+    repair_stats: RepairStats = field(default_factory=RepairStats)
     scopes: Sequence[Scope] = ()
     limits: bool = False
     problem: str = ""
@@ -50,23 +50,24 @@ class ControllerStats:
     notifier: Notifier | None = None
 
     def ended(self, result: str, took_s: float, said: str) -> None:
-        """Note how a round ended: a word of ``ROUND_RESULTS``, its time in seconds, and what was wrong, or ""."""
-        self.rounds[result] += 1
-        self.rounds_s[result] += took_s
+        """Note the end of a sync: its result, one of ``SYNC_RESULTS``, its duration in seconds, and its error, or
+        ""."""
+        self.syncs[result] += 1
+        self.syncs_s[result] += took_s
         self.problem, self.store_failing = said, result == "store"
-        if result == ROUND_RESULTS[0]:
+        if result == SYNC_RESULTS[0]:
             self.succeeded_s = time.monotonic()
 
     def took_lead(self) -> None:
-        """Note that this controller leads from now on; what an earlier lead of it found is no news."""
+        """Note that this controller leads from now on. The times of an earlier lead no longer count."""
         self.taken, self.led_s, self.succeeded_s = self.taken + 1, time.monotonic(), None
 
     def left_lead(self) -> None:
-        """Note that another may lead now: how it stands with the nodes is that one's to say."""
-        self.standings, self.scopes, self.problem = (), (), ""
+        """Note that another controller may lead now: that one reports the status of the nodes."""
+        self.statuses, self.scopes, self.problem = (), (), ""
 
     def behind_s(self) -> float:
-        """Seconds since a round succeeded, or since the lead was taken where none has; 0 while another leads."""
+        """Seconds since a sync succeeded, or since the lead was taken where none has; 0 while another leads."""
         if not self.leads() or self.led_s is None:
             return 0.0
         return max(0.0, time.monotonic() - max(self.led_s, self.succeeded_s or self.led_s))

@@ -1,7 +1,7 @@
-"""The GPUs and EFA devices of a node as two strips: each part with its state and why. Pure: outcomes and faults in.
+"""The GPUs and EFA devices of a node as two strips: each device with its state and why. Pure: outcomes and faults in.
 
-A part is *ok* only where a look that could tell has just listed it. A part that must be there and that nobody names is
-*missing* where its check found too few, and *unknown* where its check could not tell.
+A device is *ok* only if the last complete check run lists it. An expected device that no check lists is *missing* where
+its check found too few, and *unknown* where its check could not decide.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from healthd.core.model import SEVERITY_RANK, Component, Outcome, Severity
 from healthd.judge.history import Fault
 
 State = Literal["ok", "warning", "critical", "unknown", "missing"]
-_ABSENT = {"missing": "was here, and is not listed any more", "unknown": "no look that could tell has seen it"}
+_ABSENT = {"missing": "was listed before, and is gone", "unknown": "not listed by a complete check run yet"}
 _NUMBER = re.compile(r"[0-9]+")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceKind:
-    """One kind of part. ``counted_by``: the check that knows how many there are; ``listed_by``: the one whose readings
-    name them; ``codes``: how the codes begin that concern them all when they are of the whole node."""
+    """One kind of device. ``counted_by``: the check that counts them; ``listed_by``: the check whose readings name
+    them; ``codes``: the prefixes of the codes that concern all of them when their component is the node."""
 
     kind: str
     title: str
@@ -45,8 +45,8 @@ def strips(
 ) -> list[dict[str, Any]]:
     """A strip for each kind that this node has, or must have.
 
-    ``names``: other names of a component to its canonical one, as in ``History``. ``expected``: how many there must be,
-    by kind.
+    ``names``: from other names of a component to its canonical one, as in ``History``. ``expected``: the required
+    number by kind.
     """
     faults = [each for each in faults if each.severity is not Severity.INFO]
     made = (_strip(kind, outcomes, faults, names, expected.get(kind.kind) or 0) for kind in KINDS)
@@ -54,7 +54,7 @@ def strips(
 
 
 def label_of(component: str, strips_: Iterable[Mapping[str, Any]]) -> str:
-    """``GPU 3`` for the component of a part that a strip shows; for any other its own name."""
+    """``GPU 3`` for the component of a device in a strip; for any other component its own name."""
     for strip in strips_:
         for part in strip["parts"]:
             if part["component"] == component:
@@ -98,34 +98,34 @@ def _strip(
 
 
 def _kept(listed: Outcome | None) -> Iterator[str]:
-    """From when the strip is, where nothing is asked of its parts for a while."""
+    """The time of the strip's readings, where their source is paused."""
     if listed is not None and listed.read_at is not None:
         age_s = (listed.at - listed.read_at).total_seconds()
         yield f"as of {listed.read_at:%H:%M:%S} UTC ({age_s:.0f} s before the last run): {listed.result.reason}"
 
 
 def _seen(kind: DeviceKind, outcomes: Mapping[str, Outcome], names: Mapping[str, Component]) -> dict[str, Component]:
-    """The parts that the last look listed under a lasting name: one that failed, or is too old, listed none."""
+    """The devices that the last check run listed under a lasting name: a failed or old run listed none."""
     readings = outcomes[kind.listed_by].result.readings if kind.listed_by in outcomes else ()
     parts = (names.get(str(reading.component), reading.component) for reading in readings)
     return {str(part): part for part in parts if part.kind == kind.kind and _is_lasting(part)}
 
 
 def _resolved(part: Component, names: Mapping[str, Component], unseen: Iterable[Component]) -> Component:
-    """The part under its lasting name. A lost GPU may have its index alone for a name: then it is the one that had that
-    index and is not listed any more."""
+    """The device under its lasting name. A lost GPU may be known by its index alone: then it is the one that had this
+    index and is no longer listed."""
     if _is_lasting(part):
         return names.get(str(part), part)
     return next((each for each in unseen if _index(each) == int(part.id)), part)
 
 
 def _tells(outcome: Outcome | None) -> bool:
-    """Whether it saw all of what it looks at."""
+    """Whether the check read everything that it covers."""
     return outcome is not None and outcome.result.is_whole
 
 
 def _is_lasting(part: Component) -> bool:
-    """Whether its name outlives the next driver load: an index alone may name another GPU then."""
+    """Whether the name outlives the next driver load: an index alone may then name another GPU."""
     return not _NUMBER.fullmatch(part.id)
 
 
@@ -142,7 +142,7 @@ def _index(part: Component) -> int | None:
 
 
 def _labels(kind: DeviceKind, parts: list[Component]) -> list[str]:
-    """What a person calls each: a GPU by NVML's index where that is known, the others by their place."""
+    """The operator's name for each: a GPU by NVML's index where that is known, the others by their position."""
     known = [_index(part) if kind.kind == "gpu" else place for place, part in enumerate(parts)]
     free = (number for number in range(2 * len(parts)) if number not in known)
     used: set[int] = set()
@@ -157,7 +157,7 @@ def _labels(kind: DeviceKind, parts: list[Component]) -> list[str]:
 def _part(
     label: str, part: Component, faults: list[Fault], outcomes: Mapping[str, Outcome], absent: State | Literal[""]
 ) -> dict[str, Any]:
-    """``absent``: what a part that the last look did not list is called; "" for one that it did."""
+    """``absent``: the state of a device that the last check run did not list; "" for one that it did."""
     faults.sort(key=lambda fault: SEVERITY_RANK[fault.severity], reverse=True)
     gaps = list(_gaps(part, outcomes))
     state: State = absent or ("unknown" if gaps else "ok")
@@ -169,7 +169,7 @@ def _part(
 
 
 def _gaps(part: Component, outcomes: Mapping[str, Outcome]) -> Iterator[str]:
-    """What checks could not read of it: a gap begins with the name of its part."""
+    """The values of a device that checks could not read: each begins with the device's name."""
     starts = tuple(f"{name}:" for name in part.all_names())
     for outcome in outcomes.values():
         yield from (f"{outcome.check}: {gap}" for gap in outcome.result.gaps if gap.startswith(starts))
@@ -177,5 +177,5 @@ def _gaps(part: Component, outcomes: Mapping[str, Outcome]) -> Iterator[str]:
 
 def _absent(label: str, *, can_tell: bool) -> dict[str, Any]:
     state: State = "missing" if can_tell else "unknown"
-    words = "expected here, and not found" if can_tell else "expected here; the check that counts could not tell"
+    words = "expected, not found" if can_tell else "expected; the check that counts the devices could not decide"
     return {"label": label, "component": "", "name": "", "state": state, "words": [words]}

@@ -1,4 +1,4 @@
-"""What ``drill`` answers: the report of a drill, for a person or as ``healthd.drill/v1``."""
+"""The answer to ``drill``: the report of a drill, as text or as ``healthd.drill/v1``."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ SCHEMA = "healthd.drill/v1"
 
 
 def drill_answer(agent: Agent, options: Namespace, tick: Callable[[str], None], *, who: str) -> Reply:
-    """Play a fault and report. Exit 0: the chain is whole; 1: a link is missing, or a message that was asked for was
-    not delivered; 2: refused.
+    """Play a fault and report. Exit 0: the chain is complete; 1: a link is missing, or the requested message was not
+    delivered; 2: refused.
 
-    Raises UsageError, and HealthdError for an agent that only looks.
+    Raises UsageError, and HealthdError for an agent that only observes.
     """
     if agent.drills is None:
-        raise HealthdError("this agent only looks; ask the daemon, `healthd run`")
+        raise HealthdError("this agent only observes and plays no drill; start the daemon: `healthd run`")
     order, notifier = _order(options, who), agent.notifier if options.notify else None
     if options.notify and notifier is None:
-        raise UsageError("healthd drill: --notify, and [notify] names nobody who could be told")
+        raise UsageError("healthd drill: --notify has no receiver; configure one in [notify]")
     report = agent.drills.run(order, tick)
     told: Mapping[str, str] = {}
     if notifier is not None and report.ended is not Ended.REFUSED:
-        tick(f"{TITLE}: sends a message")
+        tick(f"{TITLE}: sending a message")
         told = notifier.drill(_message(report), datetime.now(UTC))
     data = {**as_data(report), "messages": [{"to": to, "delivered": not why, "why": why} for to, why in told.items()]}
     text = json.dumps(data, indent=2, default=str) + "\n" if options.json else as_text(report) + _told_text(told)
@@ -66,7 +66,7 @@ def as_data(report: DrillReport) -> dict[str, Any]:
 
 
 def as_text(report: DrillReport) -> str:
-    """The report for a person."""
+    """The report as text."""
     return "\n".join(printable(line) for line in _lines(report)) + "\n"
 
 
@@ -75,7 +75,7 @@ def as_text(report: DrillReport) -> str:
 
 def _order(options: Namespace, who: str) -> DrillOrder:
     if options.kind is None:
-        raise UsageError("healthd drill: play what? See healthd drill --list")
+        raise UsageError("healthd drill: name the fault to play; `healthd drill --list` lists them")
     kind, gpu, mount = KINDS[options.kind], options.gpu or "", options.mount or ""
     check_options(kind, gpu=gpu, mount=mount)
     return DrillOrder(
@@ -90,8 +90,8 @@ def _order(options: Namespace, who: str) -> DrillOrder:
 
 
 def _message(report: DrillReport) -> str:
-    here = next((f"would be decided: {level.words}" for level in report.levels if level.is_here), "no decision")
-    return f"{TITLE} {report.id}, nothing is wrong and nothing is done: {report.what}; {report.ended}, {here}"
+    here = next((f"decision would be: {level.words}" for level in report.levels if level.is_here), "no decision")
+    return f"{TITLE} {report.id}, no real fault and no action: {report.what}; {report.ended}, {here}"
 
 
 def _told_text(told: Mapping[str, str]) -> str:
@@ -101,35 +101,37 @@ def _told_text(told: Mapping[str, str]) -> str:
 def _lines(report: DrillReport) -> Iterator[str]:
     yield f"{TITLE} {report.id} on {report.node}: {report.what}"
     yield _result(report)
-    yield from (f"REAL, not of this drill: {each}" for each in report.real)
+    yield from (f"REAL, not part of this drill: {each}" for each in report.real)
     yield from (f"  {mark.at_s:9.3f} s  {mark.link:<9}  {mark.words}" for mark in report.marks)
     if report.missing is not None:
         yield f"  {'never':>11}  {report.missing:<9}  {report.why}"
     if len(report.looks) > 1:
-        yield "each look"
+        yield "each check run"
         yield from (f"  {at_s:9.3f} s  {words}" for at_s, words in report.looks)
     if report.levels:
-        yield "what would be decided, by mode (* holds here)"
+        yield "decision by mode (* is the mode of this node)"
     for level in report.levels:
         yield f"{'*' if level.is_here else ' '} {level.mode:<10}  {level.action}: {level.words}"
         if level.steps:
             yield f"  {'':<10}  steps: {', '.join(level.steps)}"
     yield from _policy_lines(report)
     if report.plan:
-        yield f"what each step would do now, in mode {report.plan_mode}"
+        yield f"each step, as it would run now in mode {report.plan_mode}"
         yield from (f"  {line}" for line in report.plan)
     yield from (f"note: {note}" for note in report.notes)
 
 
 def _result(report: DrillReport) -> str:
     heads = {
-        Ended.REFUSED: f"REFUSED, nothing was played: {report.why}",
+        Ended.REFUSED: f"REFUSED, no fault was played: {report.why}",
         Ended.COMPLETE: f"COMPLETE in {report.took_s:.3f} s",
         Ended.INCOMPLETE: f"INCOMPLETE: no {report.missing}",
         Ended.INTERRUPTED: f"INTERRUPTED before the {report.missing}",
     }
     done = (
-        "" if report.ended is Ended.REFUSED else "; nothing was done: no drain, no repair, no fault of the node's own"
+        ""
+        if report.ended is Ended.REFUSED
+        else "; healthd drained and repaired nothing, and the node has no fault by it"
     )
     return f"{heads[report.ended]}{done}"
 
@@ -144,7 +146,7 @@ def _policy_lines(report: DrillReport) -> Iterator[str]:
     yield from (f"cannot   {remedy}: {why}" for remedy, why in last.cannot.items())
     if report.budget is not None:
         out, limit, nodes = report.budget
-        yield f"budget   {out} of {nodes} nodes are out, {limit} may be"
+        yield f"budget   {out} of {nodes} nodes are out, at most {limit} may be"
     yield f"ends by  {report.ends_by}"
 
 

@@ -1,8 +1,6 @@
-"""What the metrics pages of daemon and controller have in common: how a page is bounded and written, and the metrics
-that both have, under the same names.
+"""The metrics pages of daemon and controller: their bound, their format, and the metrics that both have.
 
-The number of series is bounded (``MOST_SERIES`` of one metric); what is left out is counted, so that nothing is missing
-in silence.
+A metric has at most ``MOST_SERIES`` series. Series beyond that are counted, so that none is dropped in silence.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST as CONTENT_TYPE
 from healthd.notify.notifier import Notifier
 from healthd.remediation.decide.fleet import Scope
 
-__all__ = ["CONTENT_TYPE", "MOST_SERIES", "Bounded", "budget", "one_of", "started", "store_failing", "told"]
+__all__ = ["CONTENT_TYPE", "MOST_SERIES", "Bounded", "budget", "notifications", "one_of", "started", "store_failing"]
 
 MOST_SERIES = 1_000
 """The most series of one metric. A p5.48xlarge has some 300 of its largest; more means a storm of faults."""
@@ -33,14 +31,14 @@ class Bounded(ABC):
         return generate_latest(registry).decode()
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric, no longer than it may be, and how much of them was left out."""
-        left_out = 0
+        """Every metric, with at most ``MOST_SERIES`` series, and the number of dropped series."""
+        dropped = 0
         for family in self.families():
-            left_out += max(0, len(family.samples) - MOST_SERIES)
+            dropped += max(0, len(family.samples) - MOST_SERIES)
             del family.samples[MOST_SERIES:]
             yield family
         yield GaugeMetricFamily(
-            "healthd_metrics_left_out_series", "Series that would have made a metric too long", value=left_out
+            "healthd_metrics_dropped_series", "Series beyond the bound of their metric", value=dropped
         )
 
     @abstractmethod
@@ -54,14 +52,14 @@ def started(at: float) -> Metric:
 
 
 def store_failing(failing: bool) -> Metric:
-    """Whether nothing can be written down, so that nothing is done."""
+    """Whether the state cannot be written, so that healthd changes nothing."""
     return GaugeMetricFamily("healthd_store_failing", "1 while the state cannot be written or read", value=failing)
 
 
 def budget(scopes: Iterable[Scope], *, limits: bool = True) -> Iterator[Metric]:
-    """How many nodes are out, and may be. ``limits``: whether the limit is known here."""
+    """The nodes that are out, and the limit. ``limits``: whether the limit is known here."""
     out = GaugeMetricFamily(
-        "healthd_budget_out_nodes", "Nodes of a scope that are out, as the cluster was read last", labels=["scope"]
+        "healthd_budget_out_nodes", "Nodes of a scope that are out, by the last fleet snapshot", labels=["scope"]
     )
     limit = GaugeMetricFamily(
         "healthd_budget_limit_nodes", "Nodes of a scope that may be out at once", labels=["scope"]
@@ -75,15 +73,15 @@ def budget(scopes: Iterable[Scope], *, limits: bool = True) -> Iterator[Metric]:
     yield from (out, limit, total)
 
 
-def told(notifier: Notifier | None) -> Iterator[Metric]:
-    """Messages to people; nothing where nobody is told."""
+def notifications(notifier: Notifier | None) -> Iterator[Metric]:
+    """Messages to operators; no sample without a receiver."""
     sent = CounterMetricFamily(
         "healthd_notifications",
-        "Messages to people, by channel and what became of them",
+        "Messages to operators, by channel and result",
         labels=["channel", "result"],
     )
     waiting = GaugeMetricFamily(
-        "healthd_notifications_undelivered", "Pieces of news that a channel has not taken yet", labels=["channel"]
+        "healthd_notifications_undelivered", "Pieces of news that a channel has not accepted yet", labels=["channel"]
     )
     for channel in notifier.channels if notifier else ():
         sent.add_metric([channel.name, "delivered"], channel.delivered)

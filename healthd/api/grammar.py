@@ -24,13 +24,13 @@ _TIME = re.compile(r"([0-9]{1,6})([mhdw])")
 
 
 class TextRequested(Exception):
-    """The command line asks for a text, not for work: --help and --version end the parse with one. No error."""
+    """The command line asks for a text, such as --help or --version. This ends the parse and is no error."""
 
 
 class _Parser(argparse.ArgumentParser):
     """Raises instead of exiting: only ``output`` ends the process, and the daemon must not.
 
-    Options are not abbreviated: the hot path looks for ``--config`` and its like word by word, and must not miss one.
+    Options cannot be abbreviated: the hot path compares each word with ``--config`` and its like.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -87,21 +87,21 @@ def _grammar() -> _Parser:
 
 
 def _looking(verbs: Any) -> None:
-    """What is well and what is not, and the daemon that sees it."""
-    check = verbs.add_parser("check", help="the verdict of this node for a job, now")
+    """The verdict, and the daemon that gives it."""
+    check = verbs.add_parser("check", help="print the verdict of this node for a job")
     check.add_argument("names", nargs="*", metavar="NAME", help="only these checks (default: all)")
     check.add_argument(
-        "--context", choices=CONTEXTS, default="manual", help="who asks; all but manual are audited; boot is --active"
+        "--context", choices=CONTEXTS, default="manual", help="the caller; all but manual are audited; boot is --active"
     )
-    check.add_argument("--active", action="store_true", help="also test what needs an idle node: NCCL, GDRCopy")
-    check.add_argument("--no-daemon", action="store_true", help="look now, without asking the daemon")
+    check.add_argument("--active", action="store_true", help="also run active tests, on an idle node: NCCL, GDRCopy")
+    check.add_argument("--no-daemon", action="store_true", help="run the checks now, without the daemon")
     _common(check, json=True, socket=True)
 
-    run = verbs.add_parser("run", help="the daemon")
+    run = verbs.add_parser("run", help="run the daemon")
     _common(run)
 
-    status = verbs.add_parser("status", help="what the daemon sees, decided and does")
-    status.add_argument("--watch", action="store_true", help="show it anew as it changes, until Ctrl-C")
+    status = verbs.add_parser("status", help="show the node, its faults, and what the daemon does about them")
+    status.add_argument("--watch", action="store_true", help="refresh the output at each change, until Ctrl-C")
     status.add_argument(
         "--every", type=_seconds, default=2.0, metavar="SECONDS", help="with --watch: how often to ask (default: 2)"
     )
@@ -109,39 +109,43 @@ def _looking(verbs: Any) -> None:
 
 
 def _controlling(verbs: Any) -> None:
-    """What runs on the head node."""
-    controller = verbs.add_parser("controller", help="on the head node: act for nodes that have no right to")
+    """The verbs for a whole cluster."""
+    controller = verbs.add_parser(
+        "controller", help="run the cluster controller (reboots and replaces nodes that lack the AWS permissions)"
+    )
     how = controller.add_mutually_exclusive_group()
-    how.add_argument("--once", action="store_true", help="one round, with what is due now, and end")
-    how.add_argument("--status", action="store_true", help="what the controller that leads said last")
+    how.add_argument("--once", action="store_true", help="run one sync, then exit")
+    how.add_argument("--status", action="store_true", help="show the last status of the controller that leads")
     _common(controller, json=True)
 
-    uninstall = verbs.add_parser("uninstall", help="stop healthd in a Kubernetes cluster, and let every node in")
+    uninstall = verbs.add_parser("uninstall", help="stop healthd in a Kubernetes cluster and release every node")
     how = uninstall.add_mutually_exclusive_group()
     how.add_argument("--yes", action="store_true", help="do not ask")
-    _dry_run(how, "which nodes would be let in")
+    _dry_run(how, "which nodes would be released")
     _common(uninstall)
 
 
 def _telling(verbs: Any) -> None:
-    """What the daemon tells everybody."""
-    plan = verbs.add_parser("plan", help="what would be done now about each fault, by which rule, and why not")
+    """The daemon's answers to every user."""
+    plan = verbs.add_parser(
+        "plan", help="show what healthd would do about each fault, by which rule, and what forbids it"
+    )
     _asking(plan)
 
-    history = verbs.add_parser("history", help="what was found, decided and done, and by whose order; newest last")
+    history = verbs.add_parser("history", help="show findings, decisions, steps and commands; newest last")
     history.add_argument(
         "--last",
         type=_count,
         default=100,
         metavar="N",
-        help="so many lines (default: 100); 1000 at most for whoever may not act",
+        help="number of lines (default: 100; at most 1000 for a user who may not act)",
     )
     _common(history, json=True, socket=True)
 
 
 def _ordering(verbs: Any) -> None:
-    """What a person may order of the daemon."""
-    relearn = verbs.add_parser("relearn", help="forget what checks learned on this instance: what is there is right")
+    """The operator's commands to the daemon."""
+    relearn = verbs.add_parser("relearn", help="make checks learn this instance again: accept the hardware as it is")
     relearn.add_argument("names", nargs="*", metavar="NAME", help="only of these checks (default: all that learn)")
     _reason(relearn, required=True)
     how = relearn.add_mutually_exclusive_group()
@@ -149,7 +153,7 @@ def _ordering(verbs: Any) -> None:
     _dry_run(how, "what would be forgotten")
     _daemons(relearn)
 
-    ack = verbs.add_parser("ack", help="keep the node in service although this fault is open, for a time")
+    ack = verbs.add_parser("ack", help="acknowledge an open fault: keep the node in service for a time")
     ack.add_argument("fault", metavar="FAULT", help="an open fault: CODE, or CODE@COMPONENT where several have it")
     ack.add_argument(
         "--for", dest="length", type=_length, required=True, metavar="TIME", help="how long: 30m, 12h, 7d, 2w"
@@ -158,65 +162,67 @@ def _ordering(verbs: Any) -> None:
     _dry_run(ack, "what would be acknowledged")
     _daemons(ack)
 
-    quarantine = verbs.add_parser("quarantine", help="take this node out, until `healthd release`")
+    quarantine = verbs.add_parser("quarantine", help="take this node out of service until `healthd release`")
     _reason(quarantine, required=True)
     _dry_run(quarantine, "what each step would do")
     _daemons(quarantine)
 
-    release = verbs.add_parser("release", help="let this node in again, once it is verified")
+    release = verbs.add_parser("release", help="verify this node and put it back in service")
     _reason(release)
     release.add_argument(
-        "--force", action="store_true", help="whatever is open, which is then acknowledged; needs --reason"
+        "--force", action="store_true", help="release even if faults are open, and acknowledge them; needs --reason"
     )
     _dry_run(release, "what each step would do")
     _daemons(release)
 
-    repair = verbs.add_parser("repair", help="take this node out, mend it, verify it and let it in again")
+    repair = verbs.add_parser("repair", help="take this node out of service, repair it, verify it and release it")
     repair.add_argument(
-        "--step", choices=REPAIR_STEPS, help="this remedy (default: what the policy says for the worst)"
+        "--step", choices=REPAIR_STEPS, help="this remedy (default: the policy's remedy for the worst fault)"
     )
     _reason(repair)
     how = repair.add_mutually_exclusive_group()
     how.add_argument("--yes", action="store_true", help="do not ask")
-    _dry_run(how, "what each step would do, and what AWS says to it")
+    _dry_run(how, "what each step would do, with AWS's own dry run")
     _daemons(repair)
 
 
 def _explaining(verbs: Any) -> None:
-    """What there is to know without a node."""
-    explain = verbs.add_parser("explain", help="what a finding code or an XID means and calls for")
+    """Facts that need no node."""
+    explain = verbs.add_parser("explain", help="explain a finding code or an XID, and its remedy")
     explain.add_argument("code", metavar="CODE|XID")
     explain.add_argument("--json", action="store_true", help="as JSON")
 
-    checks = verbs.add_parser("checks", help="the checks that exist, their settings and what they can find")
+    checks = verbs.add_parser("checks", help="list the checks, their settings and the codes they find")
     _common(checks, json=True)
 
 
 def _setting_up(verbs: Any) -> None:
-    """What gets a node ready."""
-    config = verbs.add_parser("config", help="show or validate the configuration; or its JSON Schema, for editors")
+    """The setup of a node."""
+    config = verbs.add_parser("config", help="show or validate the configuration, or print its JSON Schema")
     config.add_argument("what", choices=("show", "validate", "schema"))
-    config.add_argument("--here", action="store_true", help="validate: try it out too, as the daemon's start would")
+    config.add_argument(
+        "--here", action="store_true", help="validate: also try it out, as the daemon does at its start"
+    )
     _common(config, json=True)
 
-    init = verbs.add_parser("init", help="write a first configuration from what is on this node; never over another")
-    init.add_argument("--output", metavar="FILE", help="write it there (default: /etc/healthd/config.toml)")
-    init.add_argument("--print", action="store_true", help="to standard output, and write nothing")
+    init = verbs.add_parser("init", help="write a first configuration for this node; overwrites no file")
+    init.add_argument("--output", metavar="FILE", help="write to FILE (default: /etc/healthd/config.toml)")
+    init.add_argument("--print", action="store_true", help="print the configuration and write no file")
 
-    doctor = verbs.add_parser("doctor", help="what is missing on this node, and how to mend it; needs no daemon")
-    doctor.add_argument("--cluster", action="store_true", help="only what the API server of Kubernetes says")
+    doctor = verbs.add_parser("doctor", help="find what is missing on this node and say how to fix it; needs no daemon")
+    doctor.add_argument("--cluster", action="store_true", help="check only access to the Kubernetes API server")
     _common(doctor, json=True, socket=True)
 
 
 def _deciding(verbs: Any) -> None:
-    """What would be done, for whoever writes a policy."""
-    policy = verbs.add_parser("policy", help="what is done about which fault, and why")
+    """The tools for the author of a policy."""
+    policy = verbs.add_parser("policy", help="show the rule for each fault, or test a policy")
     policy.add_argument("what", choices=("show", "test"))
     policy.add_argument("args", nargs="*", metavar="CODE|FILE", help="for test: finding codes, XIDs, or log files")
     _trying(policy)
     _common(policy, json=True)
 
-    replay = verbs.add_parser("replay", help="what would have been found, decided and done on past logs")
+    replay = verbs.add_parser("replay", help="run past logs through healthd: findings, decisions and steps")
     replay.add_argument("files", nargs="+", metavar="FILE", help="kernel logs, journals, syslogs, .gz; healthd.db")
     _trying(replay)
     replay.add_argument("--mode", choices=("observe", "quarantine", "repair"), default="repair", help="default: repair")
@@ -225,31 +231,31 @@ def _deciding(verbs: Any) -> None:
 
 
 def _hooking(verbs: Any) -> None:
-    """What Slurm asks."""
+    """The hooks of Slurm."""
     hook = verbs.add_parser("hook", help="answer a Slurm hook")
     hook.add_argument("kind", choices=("prolog", "epilog", "health-check-program"))
     _common(hook, socket=True)
 
 
 def _drilling(verbs: Any) -> None:
-    """What is played."""
-    drill = verbs.add_parser("drill", help="play a fault that is not there: what would be found, decided and done")
-    drill.add_argument("kind", nargs="?", choices=tuple(KINDS), metavar="KIND", help="what to play; see --list")
+    """The drill."""
+    drill = verbs.add_parser("drill", help="play a fault and show what healthd would find, decide and do")
+    drill.add_argument("kind", nargs="?", choices=tuple(KINDS), metavar="KIND", help="the fault to play; see --list")
     drill.add_argument("number", nargs="?", type=int, metavar="NUMBER", help="of xid or sxid (default: 79, 20034)")
-    drill.add_argument("--gpu", metavar="GPU", help="its index or PCI address (default: the first)")
+    drill.add_argument("--gpu", metavar="GPU", help="the GPU's index or PCI address (default: the first GPU)")
     drill.add_argument("--mount", metavar="PATH", help="the mount point (default: the first network one; /)")
-    drill.add_argument("--force", action="store_true", help="also where a job runs, or may run")
+    drill.add_argument("--force", action="store_true", help="play it even if a job runs, or may run, on the node")
     drill.add_argument(
-        "--timeout", type=_seconds, metavar="SECONDS", help="how long to wait (default: as long as it may take)"
+        "--timeout", type=_seconds, metavar="SECONDS", help="how long to wait (default: the longest it may take)"
     )
-    drill.add_argument("--notify", action="store_true", help="also send a message, which says that it is a drill")
-    drill.add_argument("--list", action=_Kinds, nargs=0, help="only say what can be played")
+    drill.add_argument("--notify", action="store_true", help="also send a message that is marked as a drill")
+    drill.add_argument("--list", action=_Kinds, nargs=0, help="only list the faults that can be played")
     _asking(drill)
 
 
 def _showing(verbs: Any) -> None:
-    """What is shown to whoever has no such node."""
-    demo = verbs.add_parser("demo", help="watch a fault being repaired on a SIMULATED p5.48xlarge")
+    """The demo, for a user without such a node."""
+    demo = verbs.add_parser("demo", help="watch healthd repair a fault on a SIMULATED p5.48xlarge")
     demo.add_argument(
         "--fail-provisioner", action="store_true", help="let the reboot fail: the demo must end in failure"
     )
@@ -257,13 +263,17 @@ def _showing(verbs: Any) -> None:
 
 
 def _contributing(verbs: Any) -> None:
-    """What is used in a checkout of healthd."""
+    """The tools for a checkout of healthd."""
     new = verbs.add_parser("new-check", help="write a new check and its test, in a checkout of healthd")
     new.add_argument("name", metavar="NAME", help="a family and a word, such as host.numa")
     kind = new.add_mutually_exclusive_group()
-    kind.add_argument("--proc", dest="kind", action="store_const", const="proc", help="it reads /proc (default)")
-    kind.add_argument("--kernel", dest="kind", action="store_const", const="kernel", help="it knows a line of the log")
-    kind.add_argument("--nvml", dest="kind", action="store_const", const="nvml", help="it asks NVML of each GPU")
+    kind.add_argument("--proc", dest="kind", action="store_const", const="proc", help="the check reads /proc (default)")
+    kind.add_argument(
+        "--kernel", dest="kind", action="store_const", const="kernel", help="the check matches lines of the kernel log"
+    )
+    kind.add_argument(
+        "--nvml", dest="kind", action="store_const", const="nvml", help="the check asks NVML about each GPU"
+    )
     new.set_defaults(kind="proc")
     _dry_run(new, "which files would be written")
 
@@ -271,14 +281,14 @@ def _contributing(verbs: Any) -> None:
 def _count(text: str) -> int:
     """A number of lines. Raises ArgumentTypeError."""
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MAX_LINES):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of lines; expected 1 to {MAX_LINES}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of lines; expected 1 to {MAX_LINES}")
     return int(text)
 
 
 def _seconds(text: str) -> float:
-    """How long to wait between two questions, in seconds. Raises ArgumentTypeError."""
+    """The pause between two requests, in seconds. Raises ArgumentTypeError."""
     if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,3})?", text) or not 0.5 <= float(text) <= 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds; expected 0.5 to 3600")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds; expected 0.5 to 3600")
     return float(text)
 
 
@@ -288,7 +298,7 @@ def _length(text: str) -> timedelta:
     length = timedelta(minutes=int(parts[1]) * _MINUTES[parts[2]]) if parts else timedelta()
     if not timedelta() < length <= LONGEST:
         expected = f"expected a number and m, h, d or w, such as 12h or 7d, up to {LONGEST.days}d"
-        raise argparse.ArgumentTypeError(f"{text!r} is no length of time that may be; {expected}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid length of time; {expected}")
     return length
 
 
@@ -296,12 +306,12 @@ def _words(text: str) -> str:
     """A reason, on one line. Raises ArgumentTypeError for an empty one."""
     words = " ".join("".join(each if each.isprintable() else " " for each in text).split())
     if not words:
-        raise argparse.ArgumentTypeError(f"{text!r} says nothing; expected a few words for whoever reads the trail")
+        raise argparse.ArgumentTypeError(f"{text!r} is empty; expected the reason, for the audit trail")
     return words
 
 
 def _played(kind: DrillFault) -> str:
-    """What can be played, in three lines."""
+    """A fault that can be played, in three lines."""
     options = f" [{kind.number}]" if kind.number is not None else ""
     options += f" [--{kind.on} {kind.on.upper()}]" if kind.on else ""
     return f"{kind.name}{options}\n  {kind.title}; {kind.check} must find it\n  {kind.enters}\n"
@@ -313,7 +323,7 @@ def _asking(parser: argparse.ArgumentParser) -> None:
 
 
 def _daemons(parser: argparse.ArgumentParser) -> None:
-    """What only the daemon can answer, by a row of ``healthd.cli.asking``: no configuration is read for it."""
+    """A verb that only the daemon answers, by a row of ``healthd.cli.asking``: it reads no configuration."""
     parser.set_defaults(module="asking")
     _socket(parser)
 
@@ -323,22 +333,24 @@ def _socket(parser: argparse.ArgumentParser) -> None:
 
 
 def _reason(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
-    """What the trail keeps of a person's words: never none, and never more than a line."""
-    parser.add_argument("--reason", type=_words, required=required, metavar="TEXT", help="why, for the audit trail")
+    """The operator's reason, for the audit trail: one line, and never empty."""
+    parser.add_argument(
+        "--reason", type=_words, required=required, metavar="TEXT", help="the reason, for the audit trail"
+    )
 
 
 def _dry_run(parser: argparse._ActionsContainer, what: str) -> None:
-    """``what``: what it only says."""
-    parser.add_argument("--dry-run", action="store_true", help=f"only say {what}")
+    """``what``: the part of the help that follows "only show"."""
+    parser.add_argument("--dry-run", action="store_true", help=f"only show {what}")
 
 
 def _trying(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--policy", metavar="NAME|FILE", default="", help="this policy instead of the configured one")
-    parser.add_argument("--instance-type", metavar="TYPE", default="", help="as on this EC2 instance type")
+    parser.add_argument("--policy", metavar="NAME|FILE", default="", help="use this policy, not the configured one")
+    parser.add_argument("--instance-type", metavar="TYPE", default="", help="act as if on this EC2 instance type")
 
 
 def _common(parser: argparse.ArgumentParser, *, json: bool = False, socket: bool = False) -> None:
-    parser.add_argument("--config", metavar="FILE", help="this configuration only, instead of /etc/healthd")
+    parser.add_argument("--config", metavar="FILE", help="read only this configuration, not /etc/healthd")
     if json:
         parser.add_argument("--json", action="store_true", help="as JSON")
     if socket:

@@ -1,6 +1,7 @@
-"""The first lines of the status: may I use this node, if not why, and what happens next. Pure: data in, sentences out.
+"""The first lines of the status: whether the node is fit for a job, why not, and the next step. Pure: data in,
+sentences out.
 
-The same sentences stand on the status page and in ``healthd status``.
+The status page and ``healthd status`` show the same sentences.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from healthd.core.model import Refusal, Step, Verdict
 from healthd.remediation.decide.rules import REPAIRS
 
 STEP_WORDS: Mapping[Step, str] = {
-    Step.SLOT: "take a place in the fleet's budget",
+    Step.SLOT: "take a budget slot",
     Step.DRAIN: "take the node out of service",
     Step.WAIT_IDLE: "wait until no job runs here",
     Step.COLLECT: "save the evidence",
     Step.RESET: "reset the GPUs",
     Step.REBOOT: "reboot the node",
     Step.REPLACE: "replace the machine",
-    Step.STAY: "stay out until a person lets the node in",
-    Step.VERIFY: "prove that the node is well",
-    Step.RELEASE: "let jobs in again",
+    Step.STAY: "keep the node out until an operator releases it",
+    Step.VERIFY: "verify that the node is healthy",
+    Step.RELEASE: "put the node back in service",
 }
 
 _BY_VERDICT: Mapping[Verdict, tuple[str, str, str]] = {
@@ -30,8 +31,8 @@ _BY_VERDICT: Mapping[Verdict, tuple[str, str, str]] = {
     Verdict.CRITICAL: ("critical", "no", "No, this node is not fit for jobs."),
     Verdict.UNKNOWN: ("unknown", "unknown", "Cannot tell whether this node is fit for jobs."),
 }
-_UNSURE = "An unknown takes no node out by itself; each check looks again at its interval."
-_QUIET = "Nothing: no fault is open, and healthd goes on looking."
+_UNDECIDED = "An unknown takes no node out by itself; each check runs again at its interval."
+_QUIET = "Nothing: no fault is open; the checks go on."
 
 
 def headline(
@@ -46,16 +47,16 @@ def headline(
 ) -> dict[str, Any]:
     """``state``: healthy, warning, critical, unknown, repairing or out. ``usable``: yes, no or unknown.
 
-    ``case``: the case that is not over, as the status has it.
-    ``diagnoses``: with ``where``, the part as a person calls it.
-    ``trouble``: what keeps healthd itself from acting or seeing; it comes first among what happens next.
+    ``case``: the open remediation, as the status has it.
+    ``diagnoses``: with ``where``, the component's name for an operator.
+    ``trouble``: the problems of healthd itself; they come first in the next step.
     """
     state, usable, words = _BY_VERDICT[verdict]
     if case is not None:
         state, words = _of_case(case)
         usable = "no"
     elif refusal is Refusal.ORPHAN:
-        state, usable, words = "out", "no", "No, this node is out by a drain of healthd's without an open case."
+        state, usable, words = "out", "no", "No, this node is out by a drain that healthd left without a remediation."
     following = _next(verdict, case, decision, refusal, is_wrong=bool(diagnoses))
     return {
         "state": state,
@@ -67,7 +68,7 @@ def headline(
 
 
 def steps_of(case: Mapping[str, Any] | None) -> list[dict[str, str]]:
-    """The steps of a case in their order, each done, now or todo."""
+    """The steps of a remediation in their order, each done, now or todo."""
     if case is None:
         return []
     names = list(case["steps"])
@@ -81,16 +82,16 @@ def steps_of(case: Mapping[str, Any] | None) -> list[dict[str, str]]:
 
 def _of_case(case: Mapping[str, Any]) -> tuple[str, str]:
     if case["end"] == "failed":
-        return "out", "No, this node is out: healthd gave up on it, and a person is needed."
+        return "out", "No, this node is out: healthd gave up its repair, and an operator is needed."
     if case["step"] == Step.STAY:
-        return "out", "No, this node is out until a person lets it in."
+        return "out", "No, this node is out until an operator releases it."
     if case["at_rest"]:
         return "out", f"No, this node is out, and healthd is paused: {case['at_rest']}."
-    mends = any(step in REPAIRS for step in case["steps"])
-    state = "repairing" if mends else "out"
+    repairs = any(step in REPAIRS for step in case["steps"])
+    state = "repairing" if repairs else "out"
     if not case["is_out"]:
         return state, "No, healthd is taking this node out."
-    return state, f"No, this node is out {'while healthd repairs it' if mends else 'until it is well again'}."
+    return state, f"No, this node is out {'while healthd repairs it' if repairs else 'until its fault is over'}."
 
 
 def _why(
@@ -99,23 +100,23 @@ def _why(
     diagnoses: Sequence[Mapping[str, Any]],
     checks: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, str]]:
-    """What is wrong, the most far-reaching first; where nothing is, what is not known; during a case, what began it."""
+    """The diagnoses, the most far-reaching first; without one, the unknown checks; the cause of an open remediation."""
     reasons = [_reason(each["code"], each["where"], "; ".join(each["reasons"])) for each in diagnoses]
     if verdict is Verdict.UNKNOWN:
         reasons += _blind(checks)
     if case is not None and not any(each["code"] == case["code"] for each in reasons):
         reasons.insert(
-            0, _reason(case["code"], case["where"], f"{case['order'] or case['why']} (why it was taken out)")
+            0, _reason(case["code"], case["where"], f"{case['order'] or case['why']} (the cause of the drain)")
         )
     return reasons
 
 
 def _blind(checks: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """What could not be told, each reason once: one driver that is not there blinds a dozen checks."""
+    """The unknown checks, each reason once: one missing driver makes a dozen checks unknown."""
     by_reason: dict[str, list[str]] = {}
     for each in checks:
         if each["blind"]:
-            by_reason.setdefault(each["reason"] or "could not tell", []).append(each["name"])
+            by_reason.setdefault(each["reason"] or "undecided", []).append(each["name"])
     return [
         _reason(names[0], f"and {len(names) - 1} more" if len(names) > 1 else "", reason)
         for reason, names in by_reason.items()
@@ -131,33 +132,33 @@ def _next(
 ) -> str:
     if case is None:
         if refusal is Refusal.OBSERVE:
-            return f"Nothing by itself. {_sentence(decision)} By hand: `healthd quarantine`."
+            return f"healthd does nothing by itself. {_sentence(decision)} To take it out: `healthd quarantine`."
         if refusal is Refusal.OPTED_OUT:
-            return f"Nothing, until that is taken back. {_sentence(decision)}"
+            return f"Nothing until the opt-out ends. {_sentence(decision)}"
         if verdict is Verdict.OK and refusal not in (Refusal.ORPHAN, Refusal.STUCK):
             return _QUIET
         if verdict is Verdict.UNKNOWN:
-            return f"{_sentence(decision)} {_UNSURE}" if refusal or is_wrong else f"Nothing. {_UNSURE}"
+            return f"{_sentence(decision)} {_UNDECIDED}" if refusal or is_wrong else f"Nothing. {_UNDECIDED}"
         return _sentence(decision)
     if case["end"] == "failed":
-        return f"{_sentence(case['note'] or 'Nothing more is tried')} After mending it: `healthd release`."
+        return f"{_sentence(case['note'] or 'healthd tries no further step')} Fix the node, then `healthd release`."
     if case["step"] == Step.STAY:
         return "Nothing until `healthd release`."
     if case["at_rest"]:
-        return f"Nothing until that changes. It stands at: {STEP_WORDS[Step(case['step'])]}."
+        return f"Nothing until that changes. Paused at: {STEP_WORDS[Step(case['step'])]}."
     now = STEP_WORDS[Step(case["step"])] + (f" ({case['note']})" if case["note"] else "")
     then = [STEP_WORDS[Step(step)] for step in case["then"]]
     return _sentence(f"now: {now}") + (" " + _sentence(f"then: {'; '.join(then)}") if then else "")
 
 
 def _named(words: str, diagnoses: Sequence[Mapping[str, Any]]) -> str:
-    """With the parts as a person calls them: ``GPU 3`` instead of a UUID."""
+    """The text with the operator's names of components: ``GPU 3`` instead of a UUID."""
     for each in diagnoses:
         words = words.replace(each["component"], each["where"])
     return words
 
 
 def _sentence(words: str) -> str:
-    """With a capital and a full stop."""
+    """The text with a capital and a full stop."""
     words = words.strip()
     return words[:1].upper() + words[1:] + ("" if words.endswith((".", "!", "?")) else ".")

@@ -1,15 +1,15 @@
 """The read-only HTTP server of the daemon: the status page, /status, /metrics, /healthz, /verdict; of the controller
 /metrics and /healthz alone. Loopback by default; nothing here can act.
 
-The status page and its JSON are for this machine, even where the address lets a scraper on another one in: they tell
-what was found and by whose order. From another machine /verdict is told without its evidence, which may quote the log.
-Whoever comes under another name than this machine's own is refused as well, for a web site may give its name our
-address (DNS rebinding) and read what its visitor's browser then gets.
+The status page and its JSON are for this machine, even where other machines may scrape: they show the findings and the
+operator who acted. Another machine gets /verdict without its evidence, which may quote the log. A request under a
+foreign host name is refused too: a web site may give its own name our address (DNS rebinding) and read the answer in
+its visitor's browser.
 
-/healthz says only that the process goes round; a sick node is not a sick daemon.
+/healthz says only that the process works; a faulty node is not a faulty daemon.
 
-A client has one deadline for the whole of its request, and where too many are there the one that has kept us waiting
-longest goes: nobody keeps a scraper or the kubelet's probe from its answer by asking slowly, or never.
+A client has one deadline for its whole request. With too many clients, the one whose request is slowest is closed: a
+client that asks slowly, or never, keeps neither a scraper nor the kubelet's probe from its answer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _REPORT_DEADLINE_S = 5.0
 _OPEN = 32
-"""Connections at once. Prometheus, the kubelet and a person with a browser have some five."""
+"""Connections at once. Prometheus, the kubelet and an operator's browser have some five."""
 _REQUEST_S = 5.0
 """For the whole of a request, in seconds, however its bytes come."""
 _REQUEST_BYTES = 65536
@@ -49,21 +49,21 @@ _ANSWER_S = 10.0
 """For an answer to be taken, in seconds."""
 _AGAIN_S = 0.2
 _SELDOM_S = 60.0
-_NOT_LOCAL = """the status is for this machine only: come by `ssh -L 9809:127.0.0.1:9809 NODE` or `kubectl
-port-forward`, and ask for http://127.0.0.1:9809/; there are /metrics, /healthz and /verdict for everybody
+_NOT_LOCAL = """the status page is for this machine only; open a tunnel with `ssh -L 9809:127.0.0.1:9809 NODE` or
+`kubectl port-forward` and request http://127.0.0.1:9809/; /metrics, /healthz and /verdict are open to all clients
 """
-_NOT_HERE = """[daemon] readers is set, and a connection does not tell who asks: ask by `healthd status`; there are
-/metrics, /healthz and, without its evidence, /verdict for everybody
+_NOT_HERE = """the status page is closed, because [daemon] readers is set and HTTP does not identify the user; run
+`healthd status`; /metrics, /healthz and, without its evidence, /verdict are open to all clients
 """
-_NOT_OURS = """this machine does not answer under that name: ask by its address or its host name, or add the name to
-http_names of [daemon] or [controller]
+_NOT_OURS = """unknown host name; use this machine's address or host name, or add the name to http_names of [daemon] or
+[controller]
 """
 _TEXT = "text/plain; charset=utf-8"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HttpResponse:
-    """What is sent for one path."""
+    """The answer for one path."""
 
     code: int = 200
     kind: str = _TEXT
@@ -73,8 +73,8 @@ class HttpResponse:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Route:
-    """One path. ``local``: for this machine only. ``afar``: what other machines get, where that is something else.
-    ``probe``: under whatever name it is asked for."""
+    """One path. ``local``: for this machine only. ``afar``: the answer for other machines, where it differs.
+    ``probe``: answered under any host name."""
 
     answer: Callable[[], HttpResponse]
     local: bool = False
@@ -86,8 +86,8 @@ Routes = Mapping[str, Route]
 
 
 def common_routes(*, metrics: Callable[[], tuple[str, str]], problem: Callable[[], str]) -> Routes:
-    """What daemon and controller both have. ``metrics``: content type and text. ``problem``: why the process itself is
-    not going round, or ""."""
+    """The paths of both daemon and controller. ``metrics``: content type and text. ``problem``: why the process itself
+    does not work, or ""."""
 
     def page() -> HttpResponse:
         kind, text = metrics()
@@ -127,8 +127,8 @@ def agent_routes(agent: Agent, *, metrics: Callable[[], tuple[str, str]], proble
 def open_http(
     address: str, routes: Routes, log: Any, names: Collection[str] = (), *, local: bool = True
 ) -> HttpServer | None:
-    """The HTTP server, or None where none is configured. A taken address must not keep anybody from the work: it is
-    said loudly. ``names``, ``local``: as in ``HttpServer``."""
+    """The HTTP server, or None where none is configured. A taken address is logged as an error and stops nothing else.
+    ``names``, ``local``: as in ``HttpServer``."""
     if not address:
         return None
     try:
@@ -139,8 +139,8 @@ def open_http(
 
 
 class HttpServer:
-    """Serves GET requests until closed. ``[::]`` is every address, those of IPv4 among them. ``names``: by which this
-    machine may be asked beside its host name. ``local``: whether this machine's own users are told more than others.
+    """Serves GET requests until closed. ``[::]`` is every address, those of IPv4 among them. ``names``: further host
+    names that this machine answers to. ``local``: whether this machine's own users see more than others.
 
     Raises OSError where the address cannot be had.
     """
@@ -158,7 +158,7 @@ class HttpServer:
         self._thread.start()
 
     def _serve(self) -> None:
-        """This thread, and each that answers a request, has no capability: nothing here can act."""
+        """Serve without capabilities, as does each thread that answers a request: nothing here can act."""
         try:
             lay_down()
         except OSError as error:
@@ -171,8 +171,8 @@ class HttpServer:
         return self._server.server_address[1]
 
     def problem(self) -> str:
-        """Why nobody is answered here, or ""."""
-        return "" if self._thread.is_alive() else f"nobody is answered at {self._address}: its thread has ended"
+        """Why the server answers no request, or ""."""
+        return "" if self._thread.is_alive() else f"HTTP at {self._address} answers no request: its thread has ended"
 
     def close(self) -> None:
         """Stop listening."""
@@ -181,10 +181,10 @@ class HttpServer:
 
 
 class _Listener(ThreadingHTTPServer):
-    """A server of either family; which, its address says. ``log``: where it says what it could not do."""
+    """A server of IPv4 or IPv6, by its address. ``log`` gets its failures."""
 
     daemon_threads = True
-    request_queue_size = 128  # the base class has 5, and a client that finds them taken tries again a second later
+    request_queue_size = 128  # the base class has 5; a client that finds no free one retries a second later
 
     def __init__(
         self, family: socket.AddressFamily, address: tuple[str, int], handler: type, *, log: Any = None
@@ -192,25 +192,25 @@ class _Listener(ThreadingHTTPServer):
         self.address_family = family
         self._log, self._troubles = log, Seldom(_SELDOM_S)
         self._lock = threading.Lock()
-        self._open: dict[socket.socket, bool] = {}  # whether its request has come; the oldest first
+        self._open: dict[socket.socket, bool] = {}  # whether the request has arrived; the oldest first
         super().__init__(address, handler)
 
     def get_request(self) -> tuple[socket.socket, Any]:
-        """The next connection. Where none can be had the base class asks again at once, and would do nothing else."""
+        """The next connection. Pauses after a failure: the base class would retry at once, for ever."""
         try:
             return super().get_request()
         except OSError as error:
-            self._say(f"no client can be let in: {error}")
+            self._say(f"cannot accept a client: {error}")
             time.sleep(_AGAIN_S)
             raise
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Whether there is room for a connection: else the one goes whose request is the longest in coming."""
+        """Whether there is room for a connection; if not, close the one that has waited longest for its request."""
         with self._lock:
             if len(self._open) >= _OPEN:
                 slow = next((each for each, has_asked in self._open.items() if not has_asked), None)
                 if slow is None:
-                    self._say("too many clients: one was turned away")
+                    self._say("too many clients: one was closed")
                     return False
                 del self._open[slow]
                 with contextlib.suppress(OSError):
@@ -219,7 +219,7 @@ class _Listener(ThreadingHTTPServer):
             return True
 
     def has_asked(self, request: socket.socket) -> bool:
-        """The request has come. Whether the connection is still one of those that are answered."""
+        """Note that the request has arrived. Whether its connection is still open."""
         with self._lock:
             if request not in self._open:
                 return False
@@ -227,13 +227,13 @@ class _Listener(ThreadingHTTPServer):
             return True
 
     def shutdown_request(self, request: Any) -> None:
-        """A connection is over."""
+        """Forget a connection that has ended."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """No thread could be had for a client; what happens in one, the handler says."""
+        """Log that no thread could be started for a client. The handler logs its own errors."""
         self._say("a client was not answered", exc_info=True)
 
     def _say(self, words: str, *, exc_info: bool = False) -> None:
@@ -241,7 +241,7 @@ class _Listener(ThreadingHTTPServer):
             self._log.error(words, http=self.server_address, not_said=more, exc_info=exc_info)
 
     def server_bind(self) -> None:
-        """As the base class, without asking a name server who we are; ``::`` takes IPv4 in as well."""
+        """Bind as the base class does, without asking a name server for our name; ``::`` includes IPv4."""
         if self.address_family == socket.AF_INET6:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, self.server_address[0] != "::")
         socketserver.TCPServer.server_bind(self)
@@ -249,8 +249,8 @@ class _Listener(ThreadingHTTPServer):
 
 
 def listening(host: str, port: int, handler: type, listen: Callable[..., _Listener] = _Listener) -> _Listener:
-    """Listen where ``host`` is, a name or an address; of a name its address of IPv4, if it has one. ``::`` on a machine
-    without IPv6 is every address that it has."""
+    """Listen at ``host``, an address or a name; of a name its IPv4 address, if it has one. On a machine without IPv6
+    ``::`` means every address."""
     family, address = _resolved(host)
     try:
         return listen(family, (address, port), handler)
@@ -269,7 +269,7 @@ def _resolved(host: str) -> tuple[socket.AddressFamily, str]:
 
 
 def is_local(client: str, host: str) -> bool:
-    """Whether a request comes from this machine's loopback, and asks for it by a name or an address of loopback.
+    """Whether a request comes from this machine's loopback, and names it by a name or an address of loopback.
 
     ``host``: the header, with or without a port. A tunnel (ssh -L, kubectl port-forward) comes from loopback.
     """
@@ -308,11 +308,11 @@ def _is_loopback(address: str) -> bool:
 
 
 class _Enough(TimeoutError):
-    """A request takes too long, or has too many bytes. The base class ends a connection by a TimeoutError."""
+    """A request takes too long or has too many bytes. The base class ends a connection at a TimeoutError."""
 
 
 class _Request(io.RawIOBase):
-    """What a client sends, up to ``until_s``, monotonic, and up to so many bytes. Raises _Enough."""
+    """The bytes that a client sends until ``until_s``, monotonic, up to a limit. Raises _Enough."""
 
     def __init__(self, connection: socket.socket, until_s: float) -> None:
         self._connection, self._until_s = connection, until_s
@@ -324,7 +324,7 @@ class _Request(io.RawIOBase):
     def readinto(self, buffer: WriteableBuffer) -> int:
         left_s = self._until_s - time.monotonic()
         if left_s <= 0:
-            raise _Enough(f"no whole request within {_REQUEST_S:g} s")
+            raise _Enough(f"request not complete within {_REQUEST_S:g} s")
         if self._left_bytes <= 0:
             raise _Enough(f"a request of {_REQUEST_BYTES} bytes or more")
         self._connection.settimeout(left_s)
@@ -334,7 +334,7 @@ class _Request(io.RawIOBase):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One request. What it answers from is set on the subclass that the server makes."""
+    """One request. The server makes a subclass with the routes."""
 
     routes: Routes
     log: Any
@@ -351,26 +351,26 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile = io.BufferedReader(_Request(self.connection, time.monotonic() + _REQUEST_S))
 
     def handle(self) -> None:
-        """Answer. A client that goes away is no news."""
+        """Answer. A client that closes the connection is logged at debug level only."""
         try:
             super().handle()
         except OSError as error:
             self.log.debug("a client went away", error=str(error))
 
     def do_GET(self) -> None:
-        """Answer the paths that there are; anything else is 404."""
+        """Answer a known path; any other is 404."""
         if not self.server.has_asked(self.connection):
             return
         self.connection.settimeout(_ANSWER_S)
         found = self.routes.get(self.path.partition("?")[0])
         if found is None:
             *more, last = self.routes
-            self._send(HttpResponse(code=404, text=f"there are {', '.join(more)} and {last}\n"))
+            self._send(HttpResponse(code=404, text=f"not found; the paths are {', '.join(more)} and {last}\n"))
         else:
             self._send(self._allowed(found))
 
     def _allowed(self, route: Route) -> HttpResponse:
-        """The answer, as far as it is for whoever asks."""
+        """The answer, or the part of it that this client may read."""
         host = self.headers.get("Host", "")
         local = self.local and is_local(self.client_address[0], host)
         if route.local and not local:
@@ -386,8 +386,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _answered(self, answer: Callable[[], HttpResponse]) -> HttpResponse:
         try:
             return answer()
-        except Exception:  # a defect in one page must not look like a daemon that is gone; it is said loudly
-            self.log.error("a page failed; this is a defect of healthd", path=self.path, exc_info=True)
+        except Exception:  # a defect in one page must not look like a daemon that is gone; the log has it as an error
+            self.log.error("a page failed; please report this defect of healthd", path=self.path, exc_info=True)
             return HttpResponse(code=500, text="the daemon failed to answer; see its log\n")
 
     def _send(self, answer: HttpResponse) -> None:

@@ -1,8 +1,8 @@
-"""The daemon's two unix sockets: one for everybody, or for ``[daemon] readers`` alone, and one that only root and
+"""The daemon's two unix sockets: one for all users, or for ``[daemon] readers`` alone, and one that only root and
 ``[daemon] group`` can open.
 
-Whoever can open a socket can fill its queue, and keep others out of it: hooks and operators wait in a queue of their
-own, and are let in first.
+A user who can open a socket can fill its queue and block others. Hooks and operators therefore have a queue of their
+own, and are accepted first.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from healthd.core.reach import OPERATORS, connected
 _QUEUE = 128
 _PROBE_S = 1.0
 _LOOK_MS = 10_000
-"""How often whoever waits for clients looks whether a group is there now."""
+"""How often the thread that waits for clients checks whether a group exists now, in seconds."""
 
 
 class Listener:
-    """Both sockets, listening until closed. ``everybody``: may open the first one. Raises StartError where another
-    daemon answers there, or one cannot be made."""
+    """Both sockets, listening until closed. ``everybody``: all users may open the first one. Raises StartError where
+    another daemon answers there, or a socket cannot be created."""
 
     def __init__(self, path: str, *, everybody: bool = True) -> None:
         self.path = path
@@ -32,17 +32,17 @@ class Listener:
         try:
             _refuse_a_second(path)
             self._operators = _listening(path + OPERATORS, 0o600)
-            self._everybody = _listening(path, 0o666 if everybody else 0o600)  # who may act, SO_PEERCRED decides
+            self._everybody = _listening(path, 0o666 if everybody else 0o600)  # SO_PEERCRED decides about acts
         except OSError as error:
-            wrong = f"daemon.socket = {path}: {error}; expected a path that can be made (104 bytes at most)"
+            wrong = f"daemon.socket = {path}: {error}; expected a path that can be created (104 bytes at most)"
             raise StartError(wrong) from error
         self._poll = select.poll()
         for each in (self._operators, self._everybody):
             self._poll.register(each, select.POLLIN)
 
     def accept(self) -> socket.socket | None:
-        """Wait for a client and let it in, hooks and operators first; None where none came for a while. Raises OSError,
-        also once it is closed."""
+        """Wait for a client and accept it, hooks and operators first; None where none came for a while. Raises OSError,
+        also after ``close``."""
         ready = {number for number, _ in self._poll.poll(_LOOK_MS)}
         if not ready:
             return None
@@ -51,11 +51,11 @@ class Listener:
         return client
 
     def is_due(self, operators: int | None, readers: int | None) -> bool:
-        """Whether a socket has yet to be given to one of these groups."""
+        """Whether a socket does not belong to one of these groups yet."""
         return (operators, readers) != self._groups
 
     def give_to(self, operators: int | None, readers: int | None) -> None:
-        """Let these groups in, as far as they are known. Raises OSError."""
+        """Give these groups access, as far as they are known. Raises OSError."""
         self._groups = (operators, readers)
         for path, group in ((self.path + OPERATORS, operators), (self.path, readers)):
             if group is not None:
@@ -63,8 +63,8 @@ class Listener:
                 os.chmod(path, 0o660)
 
     def shut(self) -> None:
-        """Let nobody in any more, and remove both sockets. Whoever waits for a client is woken, now or when it comes to
-        wait: the descriptors stay until ``close``, because a number that is free is another file's at once."""
+        """Accept no more clients, and remove both sockets. This wakes a thread in ``accept``, now or when it waits
+        next. The descriptors stay until ``close``, because the kernel gives a free number to another file at once."""
         for each in (self._everybody, self._operators):
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -73,7 +73,7 @@ class Listener:
                 os.unlink(path)
 
     def close(self) -> None:
-        """Give the descriptors back: nobody waits here any more."""
+        """Close the descriptors, once no thread waits for clients."""
         for each in (self._everybody, self._operators):
             each.close()
 
@@ -85,7 +85,7 @@ def _refuse_a_second(path: str) -> None:
 
 
 def _is_alive(path: str) -> bool:
-    """Whether a daemon is there, also one whose queue is full."""
+    """Whether a daemon listens there, also one whose queue is full."""
     try:
         reached = connected(path, _PROBE_S)
     except BlockingIOError:
@@ -96,7 +96,7 @@ def _is_alive(path: str) -> bool:
 
 
 def _listening(path: str, mode: int) -> socket.socket:
-    """A socket at ``path`` in place of a dead one; nobody is let in before it has its mode."""
+    """A socket at ``path`` in place of a dead one. It accepts no client before it has its mode."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

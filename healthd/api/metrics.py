@@ -1,7 +1,7 @@
-"""The metrics page of a node's daemon: a snapshot of the agent, made when it is scraped and not before.
+"""The metrics page of a node's daemon: a snapshot of the agent, made at each scrape.
 
-It asks nobody: neither the machine nor the cluster, only what the daemon knows already. How a page is bounded, and what
-the controller's has as well, is in ``families``.
+A scrape asks neither the machine nor the cluster; it reads the daemon's memory and its store. ``families`` has the
+bound of a page, and the metrics that the controller's page has as well.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from healthd import __version__
 from healthd.agent.agent import Agent
 from healthd.api.component_health import Health
-from healthd.api.families import Bounded, budget, one_of, started, store_failing, told
+from healthd.api.families import Bounded, budget, notifications, one_of, started, store_failing
 from healthd.api.reading_names import metric_of
 from healthd.core.errors import StoreError
 from healthd.core.model import Action, Mode, ReadingKind, Refusal, Status, Step, Verdict
@@ -26,7 +26,7 @@ from healthd.judge.history import canonical
 class MetricsPage(Bounded):
     """The page of one agent. Label values are bounded: checks, codes and components of this node.
 
-    It remembers which parts each check has read, so that one that is no longer told of is unknown instead of gone.
+    It remembers which components each check has read, so that one that is no longer reported is unknown, not gone.
     """
 
     def __init__(self, agent: Agent) -> None:
@@ -42,14 +42,14 @@ class MetricsPage(Bounded):
         yield from self._workers()
         yield from self._acts()
         yield from budget(self._agent.engine.budget() if self._agent.engine else ())
-        yield from told(self._agent.notifier)
+        yield from notifications(self._agent.notifier)
         yield from self._drilled()
 
     def _node(self) -> Iterator[Metric]:
         agent, machine = self._agent, self._agent.machine
         info = GaugeMetricFamily(
             "healthd_node_info",
-            "Always 1; who this node is, and how far healthd may go on it",
+            "Always 1; the identity of this node, and its mode",
             labels=["node", "instance_type", "instance_id", "mode", "orchestrator", "version"],
         )
         kind = agent.orchestrator.kind if agent.orchestrator else ""
@@ -58,7 +58,7 @@ class MetricsPage(Bounded):
         yield info
         yield started(self._began)
         yield one_of(
-            GaugeMetricFamily("healthd_mode", "1 for how far healthd may go on this node", labels=["mode"]),
+            GaugeMetricFamily("healthd_mode", "1 for the mode of this node", labels=["mode"]),
             Mode,
             agent.mode,
         )
@@ -69,32 +69,32 @@ class MetricsPage(Bounded):
         )
         opted_out = bool(agent.engine.opted_out()) if agent.engine else False
         yield GaugeMetricFamily(
-            "healthd_opted_out", "1 while an opt-out of this node holds, so that healthd only looks", value=opted_out
+            "healthd_opted_out", "1 while an opt-out of this node makes healthd only observe", value=opted_out
         )
 
     def _checks(self) -> Iterator[Metric]:
         status = GaugeMetricFamily(
-            "healthd_check_status", "1 for what the last run of a check came to", labels=["check", "status"]
+            "healthd_check_status", "1 for the outcome of the last run of a check", labels=["check", "status"]
         )
         age = GaugeMetricFamily("healthd_check_last_run_seconds", "Seconds since a check last ran", labels=["check"])
         success = GaugeMetricFamily(
             "healthd_last_success_seconds",
-            "Seconds since a check could last tell, or since the daemon began where it never could",
+            "Seconds since a check was last not unknown, or since the daemon started where it always was",
             labels=["check"],
         )
         took = GaugeMetricFamily(
             "healthd_check_duration_seconds", "Duration of the last run of a check", labels=["check"]
         )
         ran = SummaryMetricFamily(
-            "healthd_check_run_seconds", "Runs of a check, and how long they took all together", labels=["check"]
+            "healthd_check_run_seconds", "Runs of a check, and their total duration", labels=["check"]
         )
         kept = GaugeMetricFamily(
             "healthd_check_readings_age_seconds",
             "Age of the readings that a check keeps while their source is paused; 0 where it keeps none",
             labels=["check"],
         )
-        untold = CounterMetricFamily(
-            "healthd_check_unknown_runs", "Runs in which a check could not tell all", labels=["check"]
+        unknown = CounterMetricFamily(
+            "healthd_check_unknown_runs", "Runs of a check that were unknown or partial", labels=["check"]
         )
         monitor, now = self._agent.monitor, datetime.now(UTC)
         outcomes, runs = monitor.outcomes(), monitor.counts.runs.copy()
@@ -111,21 +111,21 @@ class MetricsPage(Bounded):
                 told = (now - counted.told).total_seconds() if counted and counted.told else None
                 success.add_metric([name], time.monotonic() - self._began_s if told is None else max(0.0, told))
             ran.add_metric([name], counted.total if counted else 0, counted.took_s if counted else 0.0)
-            untold.add_metric([name], counted.unknown if counted else 0)
-        yield from (status, age, success, took, ran, kept, untold)
+            unknown.add_metric([name], counted.unknown if counted else 0)
+        yield from (status, age, success, took, ran, kept, unknown)
 
     def _faults(self) -> Iterator[Metric]:
         monitor, checks = self._agent.monitor, self._agent.checkup.checks
         health = GaugeMetricFamily(
             "healthd_component_health",
-            "Health of a component in the eyes of a check: 0 ok, 1 warning, 2 unknown, 3 critical; component node is "
-            "also the check's own",
+            "Health of a component by a check: 0 ok, 1 warning, 2 unknown, 3 critical; component node also stands for "
+            "the check itself",
             labels=["check", "component"],
         )
         for labels, worst in self._health.of(checks, monitor.outcomes(), monitor.history).items():
             health.add_metric(labels, worst)
         found = CounterMetricFamily(
-            "healthd_findings", "Faults that opened, each counted once when it did", labels=["check", "code"]
+            "healthd_findings", "Faults, each counted once when it opened", labels=["check", "code"]
         )
         opened = {(name, code.code): 0 for name, check in checks.items() for code in check.codes}
         for labels, count in {**opened, **monitor.counts.opened}.items():
@@ -138,12 +138,12 @@ class MetricsPage(Bounded):
         acknowledged = sum(fault.acknowledged for fault in monitor.history.faults.values())
         yield from (health, found, faults)
         yield GaugeMetricFamily(
-            "healthd_faults_acknowledged", "Open faults that a person has acknowledged", value=acknowledged
+            "healthd_faults_acknowledged", "Open faults that an operator has acknowledged", value=acknowledged
         )
 
     def _readings(self) -> Iterator[Metric]:
-        """The numbers of the last runs. Two checks that read the same are told once: a page with a sample twice is
-        refused by node_exporter."""
+        """The readings of the last runs. If two checks read the same value it appears once: node_exporter refuses a
+        page with a duplicate sample."""
         families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
         history, seen = self._agent.monitor.history, set()
         for outcome in self._agent.monitor.outcomes().values():
@@ -161,22 +161,22 @@ class MetricsPage(Bounded):
     def _workers(self) -> Iterator[Metric]:
         machine = self._agent.machine
         log, states = machine.kernel_log, {"nvml": machine.nvml.state(), **machine.file_systems.states()}
-        yield GaugeMetricFamily("healthd_kernel_log_idle_seconds", "Since the reader last came round", value=log.idle_s)
+        yield GaugeMetricFamily("healthd_kernel_log_idle_seconds", "Since the reader last polled", value=log.idle_s)
         stalled = GaugeMetricFamily(
-            "healthd_worker_stalled_seconds", "Since the first question that a worker did not answer", labels=["worker"]
+            "healthd_worker_stalled_seconds", "Since the first request that a worker did not answer", labels=["worker"]
         )
         stalls = CounterMetricFamily(
-            "healthd_worker_stalls", "Questions that a worker did not answer in time", labels=["worker"]
+            "healthd_worker_stalls", "Requests that a worker did not answer in time", labels=["worker"]
         )
         paused = GaugeMetricFamily(
-            "healthd_worker_paused_seconds", "How long a worker is not asked yet", labels=["worker"]
+            "healthd_worker_paused_seconds", "Time until a worker is asked again", labels=["worker"]
         )
         stuck = GaugeMetricFamily(
             "healthd_worker_abandoned",
             "Workers that were killed and live on, in uninterruptible sleep",
             labels=["worker"],
         )
-        restarts = CounterMetricFamily("healthd_worker_restarts", "Starts of a further worker", labels=["worker"])
+        restarts = CounterMetricFamily("healthd_worker_restarts", "Restarts of a worker", labels=["worker"])
         for name, state in states.items():
             stalled.add_metric([name], state.stalled_s)
             stalls.add_metric([name], state.stalls)
@@ -186,28 +186,30 @@ class MetricsPage(Bounded):
         yield from (stalled, stalls, paused, stuck, restarts)
 
     def _acts(self) -> Iterator[Metric]:
-        tally = self._agent.engine.tally if self._agent.engine else None
+        stats = self._agent.engine.tally if self._agent.engine else None
         decided = CounterMetricFamily(
-            "healthd_decisions", "Decisions and refusals, each counted once when it is new", labels=["action"]
+            "healthd_decisions", "Decisions, each counted once when it is new", labels=["action"]
         )
         for action in Action:
-            decided.add_metric([action], tally.decided[action] if tally else 0)
+            decided.add_metric([action], stats.decided[action] if stats else 0)
         now = self._agent.engine.decision.action if self._agent.engine else None
-        yield one_of(GaugeMetricFamily("healthd_decision", "1 for what is decided now", labels=["action"]), Action, now)
+        yield one_of(
+            GaugeMetricFamily("healthd_decision", "1 for the current decision", labels=["action"]), Action, now
+        )
         refused = CounterMetricFamily(
             "healthd_refusals",
-            "What was refused, or is waited for, each counted once when it is new",
+            "Refusals and waits, each counted once when it is new",
             labels=["reason"],
         )
         for reason in Refusal:
-            refused.add_metric([reason], tally.refused[reason] if tally else 0)
+            refused.add_metric([reason], stats.refused[reason] if stats else 0)
         steps = SummaryMetricFamily(
             "healthd_step_duration_seconds",
-            "Steps that ended, and how long they took with all waiting",
+            "Steps that ended, and their total duration, waiting included",
             labels=["step"],
         )
         for step in Step:
-            steps.add_metric([step], tally.steps[step] if tally else 0, tally.steps_s[step] if tally else 0.0)
+            steps.add_metric([step], stats.steps[step] if stats else 0, stats.steps_s[step] if stats else 0.0)
         yield from (decided, refused, steps)
         yield from self._case()
         hooks = CounterMetricFamily(
@@ -216,8 +218,8 @@ class MetricsPage(Bounded):
         for labels, count in self._agent.hooks.copy().items():
             hooks.add_metric(labels, count)
         unseen = CounterMetricFamily(
-            "healthd_hooks_unseen",
-            "Slurm hooks without an answer since the machine came up; a prolog among them let its job pass",
+            "healthd_hooks_unanswered",
+            "Slurm hooks without an answer since the machine booted; a prolog among them let its job pass",
             labels=["kind"],
         )
         for kind, count in (self._agent.unseen.counted() if self._agent.unseen else {}).items():
@@ -233,7 +235,9 @@ class MetricsPage(Bounded):
         except StoreError:
             failing = True
         yield one_of(
-            GaugeMetricFamily("healthd_case_step", "1 for the step that the open case stands at", labels=["step"]),
+            GaugeMetricFamily(
+                "healthd_remediation_step", "1 for the current step of the open remediation", labels=["step"]
+            ),
             Step,
             at,
         )
@@ -242,14 +246,12 @@ class MetricsPage(Bounded):
     def _drilled(self) -> Iterator[Metric]:
         drills = self._agent.drills
         yield one_of(
-            GaugeMetricFamily(
-                "healthd_drill_running", "1 for the fault that is played now and is not there", labels=["kind"]
-            ),
+            GaugeMetricFamily("healthd_drill_running", "1 for the fault that a drill plays now", labels=["kind"]),
             KINDS,
             drills.running if drills else None,
         )
         ended = CounterMetricFamily(
-            "healthd_drills", "Drills, by what was played and what became of them", labels=["kind", "result"]
+            "healthd_drills", "Drills, by the fault that was played and the result", labels=["kind", "result"]
         )
         for kind in KINDS:
             for result in Ended:

@@ -1,6 +1,6 @@
-"""What a person may order of the daemon through its socket. The server has decided already whether they may.
+"""The operator's commands to the daemon through its socket. The server has already decided that the user may act.
 
-Every order can say what it would do, and is written to the audit trail with who gave it and why.
+Every command has a dry run, and the audit trail keeps each with its user and reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EXIT_REFUSED = 1
 
 
 def relearn_answer(agent: Agent, options: Namespace, *, who: str) -> Reply:
-    """Forget what checks have learned, or say what that would be; the checks then look at once. Exit 0: as asked."""
+    """Make checks forget what they have learned, and run them at once; or show what they would forget. Exit 0: done."""
     names = _learning(options.names, agent)
     if not options.yes:
         learned = agent.monitor.learned(names)
@@ -37,11 +37,11 @@ def relearn_answer(agent: Agent, options: Namespace, *, who: str) -> Reply:
         f"{word}: {reading} {best.value:g} of {where}, since {best.since:%Y-%m-%d %H:%M:%S} UTC"
         for (where, reading), best in learned.items()
     ]
-    return Reply(code=0, out="\n".join(lines or [f"nothing {word}: nothing has been learned yet"]) + "\n")
+    return Reply(code=0, out="\n".join(lines or [f"nothing {word}: no check has learned anything yet"]) + "\n")
 
 
 def ack_answer(agent: Agent, options: Namespace, *, who: str) -> Reply:
-    """Keep the node in service although these faults are open, for a time; or say which those are. Exit 0: as asked."""
+    """Acknowledge open faults for a time, so that the node stays in service; or only name them. Exit 0: done."""
     faults, now = _faults(options.fault, agent), datetime.now(UTC)
     until = now + options.length
     if not options.dry_run:
@@ -50,17 +50,17 @@ def ack_answer(agent: Agent, options: Namespace, *, who: str) -> Reply:
     end = f"until {until:%Y-%m-%d %H:%M:%S} UTC"
     lines = [f"{word}: {each.code} on {each.component} {end}{_was(each)}" for each in faults]
     unwritten = "" if options.dry_run else agent.monitor.store_problem
-    err = f"healthd: it holds, but a restart would undo it until the disk can be written: {unwritten}\n"
+    err = f"healthd: acknowledged, but a restart loses it until the disk can be written: {unwritten}\n"
     return Reply(code=0, out="\n".join(lines) + "\n", err=err if unwritten else "")
 
 
 def order_answer(agent: Agent, options: Namespace, *, who: str) -> Reply:
-    """Begin what is ordered of the engine, or say what it would come to. Exit 0: as asked; 1: refused, and why.
+    """Execute a command in the engine, or show its steps. Exit 0: done; 1: refused, and why.
 
-    A repair without --yes is a rehearsal. Raises HealthdError for an agent that only looks.
+    A repair without --yes is a dry run. Raises HealthdError for an agent that only observes.
     """
     if agent.engine is None:
-        raise HealthdError("this agent only looks; ask the daemon, `healthd run`")
+        raise HealthdError("this agent only observes and executes no command; start the daemon: `healthd run`")
     order = _order(options, who)
     name, now = f"healthd {order.verb}", datetime.now(UTC)
     if options.dry_run or not getattr(options, "yes", True):
@@ -81,7 +81,7 @@ def order_answer(agent: Agent, options: Namespace, *, who: str) -> Reply:
 def _order(options: Namespace, who: str) -> Command:
     step, forced = getattr(options, "step", None), getattr(options, "force", False)
     if forced and not options.reason:
-        words = "--force acknowledges whatever is open: say why, with --reason TEXT"
+        words = "--force acknowledges all open faults; add --reason TEXT"
         raise UsageError(f"healthd release: {words}")
     remedy = REMEDIES[step] if step else None
     return Command(verb=Verb(options.verb), who=who, why=options.reason or "", remedy=remedy, forced=forced)
@@ -92,7 +92,7 @@ def _was(fault: Fault) -> str:
 
 
 def _faults(wanted: str, agent: Agent) -> Sequence[Fault]:
-    """The open faults of that name. Raises UsageError with what is open, or the nearest code."""
+    """The open faults of that name. Raises UsageError with the open faults, or the nearest code."""
     history = agent.monitor.history
     found = named(history, wanted)
     if found:
@@ -110,11 +110,11 @@ def _faults(wanted: str, agent: Agent) -> Sequence[Fault]:
 
 
 def _learning(names: Sequence[str], agent: Agent) -> Sequence[str]:
-    """These checks, or all that learn. Raises UsageError for one that does not."""
+    """These checks, or all that learn. Raises UsageError for a check that does not learn."""
     checks = agent.checkup.checks.values()
     able = [check.name for check in checks if any(isinstance(limit, Learned) for limit in check.limits)]
     for name in names:
         if name not in able:
-            hint = did_you_mean(name, able, f"these learn here: {', '.join(able) or 'none'}")
-            raise UsageError(f"healthd relearn: {name!r} is no check that learns here; {hint}")
+            hint = did_you_mean(name, able, f"checks that learn here: {', '.join(able) or 'none'}")
+            raise UsageError(f"healthd relearn: {name!r} is not a check that learns here; {hint}")
     return names or able

@@ -1,7 +1,7 @@
-"""The status page as it is sent: one file, and the headers that keep it to itself.
+"""The status page as it is sent: one file, and the headers that isolate it.
 
-The page holds its style and its script; the policy names both by their hash, so nothing else is ever run or loaded,
-whatever a mount, a process or a log line is called.
+The page holds its style and its script. The security policy names both by their hash, so a browser runs and loads
+nothing else, even if the name of a mount or process, or a log line, holds HTML.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ HEADERS: Mapping[str, str] = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-"""Of the page and of its data: neither is kept, guessed at, or given to another site."""
+"""Headers of the page and of its data: no cache, no guessed type, no other site."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StatusPage:
-    """The page and the headers that only it has."""
+    """The page, and the headers that only the page has."""
 
     html: str
     headers: Mapping[str, str]
@@ -33,7 +33,7 @@ class StatusPage:
 
 @functools.cache
 def page() -> StatusPage:
-    """Read once; it does not change while the daemon runs."""
+    """The page, read once: it does not change while the daemon runs."""
     html = files("healthd.api").joinpath("status.html").read_text(encoding="utf-8")
     policy = "; ".join(
         (
@@ -51,6 +51,6 @@ def page() -> StatusPage:
 
 
 def _hash(html: str, tag: str) -> str:
-    """What stands in the one element of this name, as CSP names it (W3C CSP 3, hash-source)."""
+    """The text of the one element of this name, as a CSP source (W3C CSP 3, hash-source)."""
     (text,) = re.findall(f"<{tag}>(.*?)</{tag}>", html, re.DOTALL)
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

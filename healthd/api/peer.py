@@ -1,7 +1,7 @@
-"""Who asks at the unix socket, as the kernel names them: never what the request says.
+"""The user at the other end of the unix socket, as the kernel names them; the request's own claim does not count.
 
-The kernel names the process's groups as well. Only where those do not settle who may act is the user database asked,
-which may be a directory on the network that does not answer.
+The kernel names the process's groups as well. Only if these do not decide whether the user may act is the user database
+asked: it may be a directory on the network that does not answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _GROUPS_BYTES = 1024  # 256 groups: the most that the module socket reads
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Peer:
-    """The process at the other end. ``groups``: those that it has, its own among them."""
+    """The process at the other end. ``groups``: all groups of the process, its primary group among them."""
 
     pid: int
     uid: int
@@ -27,15 +27,15 @@ class Peer:
     groups: frozenset[int]
 
     def may_act(self, group: int | None) -> bool:
-        """Whether it is root, or in the group. None: no group may act."""
+        """Whether the user is root, or in the group. None: no group may act."""
         return self.surely_may_act(group) or (group is not None and group in self._groups_by_name())
 
     def surely_may_act(self, group: int | None) -> bool:
-        """The same as far as the kernel tells: at once, and of the groups that the process itself has."""
+        """The same by the groups of the process alone, without asking the user database."""
         return self.uid == 0 or (group is not None and group in self.groups)
 
     def _groups_by_name(self) -> frozenset[int]:
-        """Of the user, whom somebody may have put into a group since they logged in."""
+        """The user's groups in the user database: the user may have joined one after the login."""
         try:
             user = pwd.getpwuid(self.uid).pw_name
         except KeyError:
@@ -50,7 +50,7 @@ def peer_of(client: socket.socket) -> Peer:
 
 
 def _groups_of(client: socket.socket) -> tuple[int, ...]:
-    """The process's further groups; none where the kernel does not say, or where there are more than fit."""
+    """The process's further groups; none where the kernel does not report them, or there are too many."""
     try:
         raw = client.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES)
     except OSError:

@@ -1,4 +1,4 @@
-"""What ``plan`` answers: what would be done now about each fault, by which rule, and what is against it. Never acts."""
+"""The answer to ``plan``: the decision about each fault, its rule, and what forbids its steps. It never acts."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ SCHEMA = "healthd.plan/v1"
 
 
 def plan_answer(agent: Agent, options: Namespace) -> Reply:
-    """The plan of an agent that may act. Exit 0: it answered. Raises HealthdError for one that only looks."""
+    """The plan of an agent that may act. Exit 0: it answered. Raises HealthdError for an agent that only observes."""
     if agent.engine is None or agent.store is None:
-        raise HealthdError("this agent only looks: it has no plan; ask the daemon, `healthd run`")
+        raise HealthdError("this agent only observes and has no plan; start the daemon: `healthd run`")
     case, rules = agent.store.open_case(), agent.engine.rules
     considered = agent.engine.considered()
     opted_out, unread = _opted_out_now(agent.engine)
@@ -47,14 +47,14 @@ def plan_answer(agent: Agent, options: Namespace) -> Reply:
 
 
 def _operator(engine: Engine) -> str:
-    """What an operator is wanted for that is no fault's plan, or ""."""
+    """Why an operator is needed, where no fault's plan says so, or ""."""
     decision = engine.decision
     is_wanted = decision.action is Action.PAGE or decision.refusal is Refusal.ORPHAN
     return decision.reason if is_wanted and decision.diagnosis is None else ""
 
 
 def case_plan(case: Remediation, rules: Rules, opted_out: str = "") -> dict[str, Any]:
-    """Where an open case stands, and what comes next in it."""
+    """The step of an open remediation, and the steps that follow."""
     return {
         "id": case.id,
         "code": case.code,
@@ -74,17 +74,17 @@ def case_plan(case: Remediation, rules: Rules, opted_out: str = "") -> dict[str,
 
 
 def paused_by(case: Remediation, rules: Rules, opted_out: str = "") -> str:
-    """Why nothing is done for an open case now, although it is not given up; "" where something is. A person's order is
-    carried out in any mode, but not on a node that is opted out."""
+    """Why an open remediation is paused, or "". An operator's command is executed in any mode, but not on a node that
+    is opted out."""
     if opted_out := opted_out or rules.opted_out:
         return f"opted out: {opted_out}"
     return "observe mode" if rules.mode is Mode.OBSERVE and not case.by_order else ""
 
 
 def entry(each: Considered, case: Remediation | None, acknowledged: str = "", *, paused: str = "") -> dict[str, Any]:
-    """One diagnosis and what would be done about it. While a case is open, nothing new is decided.
+    """One diagnosis and the decision about it. During a remediation nothing new is decided.
 
-    ``paused``: why nothing is done for that case now.
+    ``paused``: why the remediation is paused.
     """
     decision, rule = each.decision, each.rule
     held = "" if case is None else _held_by_case(case, each.diagnosis, paused)
@@ -102,21 +102,21 @@ def entry(each: Considered, case: Remediation | None, acknowledged: str = "", *,
 
 
 def as_text(data: dict[str, Any]) -> str:
-    """The plan for a person."""
+    """The plan as text."""
     lines = [
         f"{data['node']}  mode {data['mode']}  policy {data['policy']}  orchestrator {data['orchestrator']}",
-        f"case  {data['case']['words'] if data['case'] else 'none'}",
+        f"remediation  {data['case']['words'] if data['case'] else 'none'}",
     ]
     if data["opted_out"]:
-        lines.append(f"opted out: {data['opted_out']}; healthd only looks here")
+        lines.append(f"opted out: {data['opted_out']}; healthd only observes here")
     if data["opt_out_unread"]:
-        lines.append(f"whether the cluster opts this node out is not known: {data['opt_out_unread']}")
+        lines.append(f"opt-out unknown, the cluster does not answer: {data['opt_out_unread']}")
     if data["operator"]:
         lines.append(f"an operator is needed: {data['operator']}")
     for plan in data["plans"]:
         lines += _entry_lines(plan)
     if not (data["plans"] or data["operator"]):
-        lines.append("nothing is wrong, so nothing would be done")
+        lines.append("no fault is open, so there is nothing to do")
     return "\n".join(printable(line) for line in lines) + "\n"
 
 
@@ -139,11 +139,11 @@ def _case_words(case: Remediation, rules: Rules, opted_out: str) -> str:
     """``[c1] gpu.xid.79 on gpu:… at wait_idle since …; then collect, reboot, verify, release``."""
     words = f"[{case.id}] {case.code} on {case.component} at {case.step} since {_time(case.since)}"
     if case.end is End.FAILED:
-        return f"{words}; given up, a person is needed: {case.note}"
+        return f"{words}; given up, an operator is needed: {case.note}"
     if why := paused_by(case, rules, opted_out):
         return f"{words}; paused: {why}"
     if case.order:
-        words = f"{words}, by order: {case.order}"
+        words = f"{words}, by command: {case.order}"
     if case.step is Step.STAY:
         return f"{words}; until `healthd release`"
     then: Sequence[str] = case.steps[case.index + 1 :]
@@ -151,7 +151,7 @@ def _case_words(case: Remediation, rules: Rules, opted_out: str) -> str:
 
 
 def _opted_out_now(engine: Engine) -> tuple[str, str]:
-    """(why healthd only looks here, or ""; why it is not known what the cluster says of that, or "")."""
+    """(why healthd only observes here, or ""; why the cluster's opt-out is not known, or "")."""
     try:
         return engine.opted_out_now(), ""
     except BackendError as error:
@@ -166,15 +166,15 @@ def _if_it_does_not_help(case: Remediation) -> str:
 def _held_by_case(case: Remediation, diagnosis: Diagnosis, paused: str) -> str:
     if case.code in (diagnosis.code, *diagnosis.codes) and case.component in diagnosis.component.all_names():
         if case.end is End.FAILED:
-            return f"case {case.id} is open for it, and was given up: {case.note}"
+            return f"remediation {case.id} of this fault was given up: {case.note}"
         stands = f"is paused at {case.step}: {paused}" if paused else f"goes on with {case.step}"
-        return f"case {case.id} is open for it, and {stands}"
-    about = f"case {case.id} is open for {case.code} on {case.component}"
+        return f"remediation {case.id} of this fault {stands}"
+    about = f"remediation {case.id} is open for {case.code} on {case.component}"
     if not only_out(case):
-        return f"{about}: until its end nothing new is decided"
+        return f"{about}; healthd decides about other faults after its end"
     if paused:
-        return f"{about}, and is paused at {case.step}: {paused}"
-    return f"{about}, and only keeps the node out: what is open is decided about anew"
+        return f"{about}, paused at {case.step}: {paused}"
+    return f"{about} and only keeps the node out; healthd decides about the open faults next"
 
 
 def _acknowledged(agent: Agent, diagnosis: Diagnosis) -> str:

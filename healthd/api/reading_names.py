@@ -1,6 +1,6 @@
-"""What a reading is called as a metric: Prometheus wants base units in full, and no ``_count`` on a gauge.
+"""The metric name of a reading: Prometheus wants base units in full, and no ``_count`` on a gauge.
 
-Checks name their readings with short units, which the store keeps; the names here are for those who scrape.
+Checks name their readings with short units, which the store keeps; the names here are for scrapers.
 Source: prometheus.io/docs/practices/naming, as ``promtool check metrics`` holds names to it.
 """
 
@@ -31,11 +31,11 @@ _NAMES: Mapping[str, str] = {
     "imex_domain_gpu_count": "imex_domain_gpus",
     "zombies_count": "zombies",
 }
-"""Counts of things, in the plural; a count that is not here only loses its ending."""
+"""Counts of things, in the plural; a count that is not listed only loses its ending."""
 
 
 def metric_of(reading: str) -> tuple[str, float]:
-    """The metric's name, without ``_total`` where it is a counter's, and what the value is multiplied by."""
+    """The metric's name, for a counter without ``_total``, and the factor for its value."""
     name = _NAMES.get(reading, reading).replace(".", "_").removesuffix("_total")
     for ending, (full, scale) in _RATES.items():
         if name.endswith(ending):

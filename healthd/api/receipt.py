@@ -1,4 +1,4 @@
-"""Whether a client at the unix socket took the answer that was sent to it, as its kernel tells. Nothing is asked of it.
+"""Whether a client at the unix socket has read its answer, as the kernel reports it. The client does nothing for this.
 
 A client that ends its side with bytes that it never read leaves ECONNRESET on ours; one that has read them all leaves
 our queue empty (Linux, unix_release_sock and SIOCOUTQ in net/unix/af_unix.c, as of 6.18).
@@ -14,11 +14,11 @@ import time
 from enum import Enum
 
 _LOOKS_S = (0.0005, 0.05)
-"""How often it is looked at: at first, and at last. A client that waits reads at once."""
+"""The first and the longest pause between two polls, in seconds. A client that waits reads at once."""
 
 
 class Receipt(Enum):
-    """What became of an answer. UNKNOWN: it may still be read."""
+    """Whether the client read an answer. UNKNOWN: the client may still read it."""
 
     TAKEN = "taken"
     GONE = "gone"
@@ -26,12 +26,12 @@ class Receipt(Enum):
 
 
 def sent(client: socket.socket, raw: bytes, *, wait_s: float) -> Receipt:
-    """Send an answer to its end, and say whether it was taken within that time."""
+    """Send the whole answer, and return whether the client read it within ``wait_s``."""
     try:
         client.sendall(raw)
         client.shutdown(socket.SHUT_WR)
         return _came_of(client, time.monotonic() + wait_s)
-    except OSError:  # it went before the answer came
+    except OSError:  # the client closed before the answer came
         return Receipt.GONE
 
 

@@ -1,4 +1,4 @@
-"""The metrics page on demand: what makes it is heavy, and loaded when it is first asked for."""
+"""The metrics page on demand: its modules are heavy, and are loaded at the first scrape."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from healthd.api.families import Bounded
 
 Metrics = Callable[[], tuple[str, str]]
-"""Gives the content type and the text of a page, anew for each call, whoever calls at once."""
+"""Returns the content type and the text of a page, made for each call. Several threads may call it at once."""
 
 
 def metrics_of(agent: Agent) -> Metrics:
@@ -27,7 +27,7 @@ def metrics_of(agent: Agent) -> Metrics:
 
 
 def on_demand(make: Callable[[], Bounded]) -> Metrics:
-    """The page that ``make`` makes once, when it is first asked for."""
+    """The page that ``make`` creates once, at the first scrape."""
     pages: list[Bounded] = []
     making = threading.Lock()
 

@@ -1,8 +1,7 @@
-"""Who of those that ask at the unix socket is answered now, and who waits in line. It starts and closes nothing.
+"""Decides which clients of the unix socket are answered now and which wait in line. It starts and closes nothing.
 
-No user can keep another from an answer: some seats are for those that may act, which a prolog's hook is, and no other
-user has more than a few, however many ask at once. The ranks of a job that all ask wait for one another, and nobody
-else does.
+No user can block another: some seats are for users who may act, such as a prolog's hook, and each other user has a few
+seats at most. If all ranks of a job ask at once, they wait for one another, and other users do not wait for them.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from typing import Generic, TypeVar
 
 SEATS = 32
 KEPT = 8
-"""Of the seats, for those that may act alone."""
+"""The seats that only users who may act can take."""
 EACH = 8
-"""Seats that a user has at most who may not act."""
+"""The most seats of one user who may not act."""
 WAITING = 512
-"""Clients that wait, of all that may not act: each holds a file descriptor, of which a process has 1,024 where nobody
-says more."""
+"""The most waiting clients of all users who may not act: each holds a file descriptor, of which a process has 1,024 by
+default."""
 WAITING_EACH = 256
-"""Clients of one user that wait: a p5.48xlarge has 192 cores, and a rank on each may ask."""
+"""The most waiting clients of one user: a p5.48xlarge has 192 cores, and a rank on each may ask."""
 
 
 class ClientLane(Enum):
@@ -35,7 +34,7 @@ class ClientLane(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Who:
-    """For whom a seat is taken. ``may_act``: as far as that is known without asking anybody."""
+    """The user of a seat. ``may_act``: as far as that is known without asking a directory service."""
 
     uid: int
     may_act: bool
@@ -53,7 +52,7 @@ class Seats(Generic[_Guest]):
         self._line: deque[tuple[Who, _Guest]] = deque()
 
     def take(self, who: Who, guest: _Guest) -> ClientLane:
-        """A seat, if there is one; else a place in line, where ``guest`` stays until ``leave`` hands it out."""
+        """Take a seat if one is free; else put ``guest`` in line, until ``leave`` returns it."""
         with self._lock:
             if self._is_free(who):
                 self._taken[who] += 1
@@ -65,7 +64,7 @@ class Seats(Generic[_Guest]):
             return ClientLane.LINE
 
     def leave(self, who: Who) -> _Guest | None:
-        """Give a seat back, and hand out who has it now: the first of those that may act, else the first of all."""
+        """Free a seat, and return the client that takes it: the first of those that may act, else the first of all."""
         with self._lock:
             self._taken[who] -= 1
             self._taken += Counter()  # forget users that have none

@@ -1,4 +1,4 @@
-"""Says what anybody can bring about no more than once in a while: neither a log nor the trail is anybody's to fill."""
+"""Limits the rate of messages that any user can cause, so that no user can fill the log or the audit trail."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 MOST = 256
-"""Different things that are remembered. One more is not said at all, until one of them is old."""
+"""The most messages that are remembered. A further one is dropped until one of them is old."""
 
 
 @dataclass(slots=True)
@@ -18,7 +18,8 @@ class _Said:
 
 
 class Seldom:
-    """Remembers when each thing was said last. ``every_s``: how long it is not said again. Safe to use from threads."""
+    """Remembers when each message was last due. ``every_s``: the shortest time between two. Safe to use from
+    threads."""
 
     def __init__(self, every_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._every_s, self._clock = every_s, clock
@@ -26,7 +27,7 @@ class Seldom:
         self._said: dict[Hashable, _Said] = {}
 
     def due(self, thing: Hashable) -> int | None:
-        """How often this came up since it was said last, where it is to be said now; None where it is not."""
+        """How many were suppressed since the last one, if the message is due now; None if it is not."""
         with self._lock:
             now_s, said = self._clock(), self._said.get(thing)
             if said is not None and now_s - said.at_s < self._every_s:

@@ -1,6 +1,6 @@
-"""The unix sockets: answer command lines. Everybody may read; acts need root, or the configured group.
+"""The unix sockets: answer command lines. Every user may read; acts need root, or the configured group.
 
-Who asks is what the kernel says (SO_PEERCRED), never what the request says.
+The kernel names the user who asks (SO_PEERCRED); the request's own claim does not count.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ from healthd.core.errors import HealthdError, UsageError
 from healthd.core.model import Event, Refusal
 
 _REQUEST_S = 5.0
-"""For the whole of a request, in seconds, however its bytes come; and again for the answer to be taken."""
+"""The deadline for a whole request, in seconds, however its bytes come; and another for the answer to be read."""
 _TAKEN_S = 10.0
-"""How long a refusal may lie unread until it is kept as one of which nobody knows: a hook waits for 8 s at most."""
+"""How long a refusal may lie unread, in seconds, until its receipt counts as unknown: a hook waits for 8 s at most."""
 _AGAIN_S = 0.2
 _STUCK_AFTER_S = 60.0
 _SELDOM_S = 60.0
 _NOTED = 256
 _LAST_FOR_ALL = 1000
-"""Lines of the trail that whoever may not act is told at once: more would hold up the disk of those that may."""
+"""The most lines of the audit trail for a user who may not act: more would slow the disk for those who may."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Guest:
-    """A connection, and who is at its other end."""
+    """A connection, and the user at its other end."""
 
     client: socket.socket
     peer: Peer
@@ -75,21 +75,21 @@ class _Guest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Reply:
-    """The bytes of an answer. ``hook``: what is to be kept of a hook's once it is known whether it was taken."""
+    """The bytes of an answer. ``hook``: the hook's reply, to be recorded once its receipt is known."""
 
     raw: bytes
     hook: HookReply | None = None
 
 
 class _ClientGone(OSError):
-    """Nobody waits for the answer any more."""
+    """The client no longer waits for the answer."""
 
 
 class Server:
-    """Listens on a socket path until closed; ``serve`` lets clients in. How many are answered at once is in ``seats``.
+    """Listens on a socket path until closed; ``serve`` accepts clients. ``seats`` bounds how many are answered at once.
 
-    ``group``: whose members may act, beside root; "" for none. ``readers``: whose members may ask, beside these; "" for
-    everybody. Raises StartError where it cannot listen.
+    ``group``: the group that may act, beside root; "" for none. ``readers``: the group that may ask, beside these; ""
+    for every user. Raises StartError where it cannot listen.
     """
 
     def __init__(
@@ -116,10 +116,10 @@ class Server:
         self._listener = Listener(path, everybody=not readers)
 
     def serve(self) -> None:
-        """Let clients in until closed: the work of a thread, without which nobody is answered.
+        """Accept clients until closed: the work of one thread, without which no client gets an answer.
 
-        This thread, and each that answers a client, has no capability. What is ordered, and what asks the cluster, is
-        done by the agent's hands.
+        This thread, and each that answers a client, has no capability. The agent's hands execute commands and ask the
+        cluster.
         """
         self._served = True
         self._lay_down()
@@ -139,13 +139,13 @@ class Server:
                 self._log.error("the socket is served with the daemon's capabilities", error=str(error))
 
     def problem(self) -> str:
-        """Why nobody is let in, or "": a prolog would wait for nothing, and let its job pass."""
+        """Why no client is accepted, or "". Meanwhile a prolog waits in vain and lets its job pass."""
         if self._ended and not self._closed.is_set():
-            return f"nobody lets clients in at {self._listener.path}: its thread has ended"
+            return f"{self._listener.path} accepts no clients: its thread has ended"
         now_s = self._clock()
         lasts_s = now_s - self._failing_since_s
         if now_s - self._failed_s < 10 * _AGAIN_S and lasts_s > _STUCK_AFTER_S:
-            return f"no client has been let in at {self._listener.path} for {lasts_s:.0f} s: see the log"
+            return f"{self._listener.path} has accepted no client for {lasts_s:.0f} s: see the log"
         return ""
 
     def close(self) -> None:
@@ -155,22 +155,22 @@ class Server:
         if not self._served:
             self._listener.close()
 
-    # -- letting in ---------------------------------------------------------------------------------------------------
+    # -- accepting ----------------------------------------------------------------------------------------------------
 
     def _let_in(self) -> bool:
-        """Wait for one client and have it answered; whether that worked."""
+        """Wait for one client and have it answered. Whether that worked."""
         try:
             self._let_groups_in()
             client = self._listener.accept()
         except (OSError, ValueError, HealthdError) as error:  # no descriptor or no memory is left; or it was closed
-            return self._has_failed(f"no client can be let in: {error}")
+            return self._has_failed(f"cannot accept a client: {error}")
         if client is None:
             return True
         try:
             peer = peer_of(client)
         except OSError as error:
             client.close()
-            return self._has_failed(f"the kernel does not tell who a client is: {error}")
+            return self._has_failed(f"the kernel does not name the user of a client: {error}")
         guest = _Guest(client=client, peer=peer, who=Who(uid=peer.uid, may_act=self._surely_may_act(peer)))
         match self._seats.take(guest.who, guest):
             case ClientLane.SEAT:
@@ -179,17 +179,17 @@ class Server:
                 return True
             case ClientLane.NOWHERE:
                 client.close()
-                self._say_seldom("too many clients wait: one was turned away", peer)
+                self._say_seldom("too many clients wait: one was refused", peer)
                 return True
 
     def _let_groups_in(self) -> None:
-        """Give the sockets to their groups, as soon as these are known. Raises OSError."""
+        """Give the sockets to their groups once these are known. Raises OSError."""
         operators, readers = self._group.known(), self._readers.known()
         if self._listener.is_due(operators, readers):
             self._do(lambda: self._listener.give_to(operators, readers))
 
     def _begin(self, guest: _Guest | None) -> bool:
-        """Have a client that has a seat answered, or who has it after it; whether there was a thread for the first."""
+        """Answer a client that has a seat, or the next one in line. Whether the first client got a thread."""
         first = guest
         while guest is not None and not self._has_thread(guest):
             guest = self._seats.leave(guest.who)
@@ -200,12 +200,12 @@ class Server:
             threading.Thread(target=self._serve, args=(guest,), name="client", daemon=True).start()
         except RuntimeError as error:  # no more threads of this process, of its cgroup, of the machine
             with guest.client:
-                return self._has_failed(f"no client can be answered: {error}")
+                return self._has_failed(f"cannot start a thread for a client: {error}")
         self._failing_since_s = math.inf
         return True
 
     def _has_failed(self, words: str) -> bool:
-        """False, after saying so, once a minute: a moment later it may work again."""
+        """Log a failure, at most once a minute, and return False: a moment later it may work again."""
         if not self._closed.is_set():
             self._failed_s = self._clock()
             self._failing_since_s = min(self._failing_since_s, self._failed_s)
@@ -214,7 +214,7 @@ class Server:
         return False
 
     def _say_seldom(self, words: str, peer: Peer, **more: object) -> None:
-        """Log what anybody can bring about, of each user once a minute."""
+        """Log an event that any user can cause, once a minute for each user."""
         if (not_said := self._seldom.due((words, peer.uid))) is not None:
             self._log.info(words, uid=peer.uid, not_said=not_said, **more)
 
@@ -232,12 +232,12 @@ class Server:
                 else:
                     self._answer_hook(client, reply.raw, reply.hook)
         except OSError as error:
-            self._say_seldom("a client went away", guest.peer, error=str(error))
+            self._say_seldom("a client closed its connection", guest.peer, error=str(error))
         finally:
             self._begin(self._seats.leave(guest.who))
 
     def _answer_hook(self, client: socket.socket, raw: bytes, hook: HookReply) -> None:
-        """A refusal is kept as what the job got of it: a hook that has waited for too long lets its job pass."""
+        """Send a hook's answer and record its receipt: a hook that has waited for too long lets its job pass."""
         receipt = sent(client, raw, wait_s=_TAKEN_S if hook.refuses else 0.0)
         said = self._do(lambda: hook_ended(self._agent, hook, receipt))
         if hook.answer.err:
@@ -253,9 +253,9 @@ class Server:
             return _Reply(raw=write_answer(answer))
         except _ClientGone:
             raise
-        except Exception as error:  # noqa: BLE001 - a defect in one answer must not end the daemon; it is said loudly
+        except Exception as error:  # noqa: BLE001 - a defect in one answer must not end the daemon; the log has it
             if self._troubles.due(type(error).__name__) is not None:
-                self._log.error("an answer failed; this is a defect of healthd", exc_info=True)
+                self._log.error("an answer failed; please report this defect of healthd", exc_info=True)
             words = encodable(f"healthd: the daemon failed to answer: {error}; see its log\n")
             return _Reply(raw=write_answer(Reply(code=2, err=words)))
 
@@ -291,7 +291,7 @@ class Server:
                     self._only_who_may_act("ack", peer)
                 return self._do(lambda: ack_answer(self._agent, options, who=f"uid {peer.uid}"))
             case "quarantine" | "release" | "repair":
-                if options.verb == "repair" or not options.dry_run:  # a rehearsed repair asks the cloud
+                if options.verb == "repair" or not options.dry_run:  # the dry run of a repair asks the cloud
                     self._only_who_may_act(options.verb, peer)
                 answer = self._do(lambda: order_answer(self._agent, options, who=f"uid {peer.uid}"))
                 words = (answer.err or answer.out).strip()
@@ -316,34 +316,35 @@ class Server:
         return self._do(answer)
 
     def _hook(self, options: Namespace, request: Request, peer: Peer) -> Reply | HookReply:
-        """A caller without the right gets a word and exit 0: another exit code would drain the node, "Prolog error"."""
+        """Answer a hook. A user who may not act gets a message and exit 0: another code drains the node as "Prolog
+        error"."""
         if not self._may_act(peer):
-            words = f"healthd: hook {options.kind}: uid {peer.uid} may not act here, nothing was done"
+            words = f"healthd: hook {options.kind} did nothing: uid {peer.uid} may not act here"
             self._say_seldom(words, peer)
             return Reply(code=0, err=f"{words}; be root or in [daemon] group\n")
         return self._do(lambda: hook_answer(self._agent, options, request.environ))
 
     def _note(self, event: Event, peer: Peer) -> None:
-        """Put into the trail which verdict a script was told. Of whoever may not act: whose it is, and the same once a
-        minute at most."""
+        """Record in the audit trail the verdict that a script got. A user who may not act is named, and recorded at
+        most once a minute for the same text."""
         if not self._surely_may_act(peer):
             not_said = self._seldom.due((event.text, peer.uid))
             if not_said is None:
                 return
-            more = f", who was told so {not_said} times more since the last such line" if not_said else ""
+            more = f", and {not_said} more times since the last such line" if not_said else ""
             event = replace(event, text=f"{event.text} (uid {peer.uid}{more})")
         self._agent.monitor.record(event)
 
     def _only_who_may_act(self, verb: str, peer: Peer) -> None:
-        """Raises UsageError for anybody else."""
+        """Raises UsageError for a user who may not act."""
         if not self._may_act(peer):
             self._denied(verb, peer)
             why = self._group.problem() or "be root or in [daemon] group"
             raise UsageError(f"healthd {verb}: uid {peer.uid} may not act here; {why}")
 
     def _denied(self, verb: str, peer: Peer) -> None:
-        """Say who asked for what they may not. The trail has each once: whoever may not act must not fill a disk."""
-        words = f"refused: {verb} by uid {peer.uid}, who may not act here"
+        """Log a refused command. The audit trail has each once, so that a user who may not act cannot fill a disk."""
+        words = f"refused {verb}: uid {peer.uid} may not act here"
         self._say_seldom(words, peer)
         if self._agent.engine is not None:
             self._agent.engine.tally.refuse(Refusal.NOT_PERMITTED)
@@ -352,34 +353,34 @@ class Server:
             self._agent.monitor.record(Event(at=datetime.now(UTC), kind="order", text=words))
 
     def _may_act(self, peer: Peer) -> bool:
-        """Whether it may."""
+        """Whether the user may act."""
         return peer.uid == 0 or peer.may_act(self._group.number())
 
     def _surely_may_act(self, peer: Peer) -> bool:
-        """The same, as far as it is known at once: nobody is asked for it."""
+        """Whether the user may act, as far as that is known without asking a directory service."""
         return peer.surely_may_act(self._group.known())
 
 
 def _teller(client: socket.socket) -> Tick:
-    """Sends lines of progress; raises _ClientGone when nobody takes them."""
+    """Sends lines of progress; raises _ClientGone when the client has closed its side."""
 
     def tell(text: str) -> None:
         try:
             client.sendall(write_progress(text))
         except OSError as error:
-            raise _ClientGone(f"while its tests ran: {error}") from error
+            raise _ClientGone(f"gone while its tests ran: {error}") from error
 
     return tell
 
 
 def _received(client: socket.socket, until_s: float) -> bytes:
-    """All that the client sends until it ends its side. Raises TimeoutError at ``until_s``, monotonic, however much has
-    come by then."""
+    """The bytes that the client sends until it closes its side. Raises TimeoutError at ``until_s``, monotonic, even if
+    bytes still come."""
     received = bytearray()
     while len(received) <= MAX_REQUEST_BYTES:
         left_s = until_s - time.monotonic()
         if left_s <= 0:
-            raise TimeoutError(f"no whole request within {_REQUEST_S:g} s")
+            raise TimeoutError(f"request not complete within {_REQUEST_S:g} s")
         client.settimeout(left_s)
         chunk = client.recv(65536)
         if not chunk:

@@ -1,9 +1,9 @@
-"""The status of a node: what the daemon sees, decided and does, as data and as text, in one order.
+"""The status of a node: findings, decisions and steps of the daemon, as data and as text, in one order.
 
-The order is that of a person who was woken: may I use it, why not, what happens next; which part; what is wrong and
-what would be done about it; every check; what happened. ``healthd status`` and the status page show the same facts.
-Asking looks at nothing anew, waits for no cluster, and changes nothing. The JSON is ``healthd.status/v1``; fields are
-added to it, never renamed or removed.
+The order is that of an operator who was woken: is the node usable, why not, the next step; which device; the faults and
+the plan for each; every check; the timeline. ``healthd status`` and the status page show the same facts. A request runs
+no check, waits for no cluster, and changes nothing. The JSON is ``healthd.status/v1``; fields are added to it, never
+renamed or removed.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _TRAIL = 300
 _TIMELINE = 100
 _EVENTS = 20
 _LINES = 15
-_MARK = {"ok": "o", "warning": "!", "critical": "X", "unknown": "?", "missing": "-"}
+_SIGN = {"ok": "o", "warning": "!", "critical": "X", "unknown": "?", "missing": "-"}
 
 
 def status_data(agent: Agent, board: Board, *, problem: str = "") -> dict[str, Any]:
-    """The status in the shape of ``healthd.status/v1``. ``problem``: why the daemon itself does not go round, or ""."""
+    """The status in the shape of ``healthd.status/v1``. ``problem``: why the daemon itself does not work, or ""."""
     report = agent.checkup.report(look=False)
     case, said = _open_case(agent)
     store_problem = agent.monitor.store_problem or said
@@ -45,7 +45,7 @@ def status_data(agent: Agent, board: Board, *, problem: str = "") -> dict[str, A
     checks = [
         {**data, **_more(agent, view)} for data, view in zip(as_data(report)["checks"], report.checks, strict=True)
     ]
-    decision = agent.engine.decision.reason if agent.engine else "this agent only looks"
+    decision = agent.engine.decision.reason if agent.engine else "this agent only observes"
     case_data = _case_data(agent, case, parts)
     trail = _events(agent)
     return {
@@ -105,7 +105,7 @@ def status_text(data: Mapping[str, Any]) -> str:
 
 
 def _expected(agent: Agent) -> dict[str, int | None]:
-    """How many parts of each kind there must be: as configured, as was learned of this instance, or by its type."""
+    """The expected number of each kind of device: as configured, as learned on this instance, or by its type."""
     profile = instance_profile(agent.machine.instance_type)
     usual = {"gpu": profile.gpus, "efa": profile.efa_usual} if profile else {}
     expected: dict[str, int | None] = {}
@@ -119,7 +119,7 @@ def _expected(agent: Agent) -> dict[str, int | None]:
 
 
 def _more(agent: Agent, view: CheckView) -> dict[str, Any]:
-    """What the status says of a check beside ``healthd.verdict/v1``. ``blind``: an unknown that counts."""
+    """The fields of a check beside those of ``healthd.verdict/v1``. ``blind``: an unknown that counts."""
     check = agent.checkup.checks[view.outcome.check]
     return {
         "title": check.title,
@@ -168,11 +168,11 @@ def _events(agent: Agent) -> tuple[Event, ...]:
     try:
         return agent.store.events(last=_TRAIL) if agent.store else ()
     except StoreError:
-        return ()  # said already, as store_problem
+        return ()  # store_problem has the error
 
 
 def _news(events: Sequence[Event]) -> list[Event]:
-    """What a timeline is for: a check that is well, and was not heard to be otherwise, is no event."""
+    """The events for the timeline: without those of a check that is ok and was ok before."""
     news, troubled = [], set[str]()
     for event in events:
         name, _, state = event.text.partition(" is ")
@@ -217,24 +217,24 @@ def _lines(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _case_lines(data: Mapping[str, Any]) -> Iterator[str]:
-    """The case, and what it did or waits for last; its steps."""
+    """The remediation, its last note, and its steps."""
     case = data["case"]
     if case is None:
-        yield "case      none"
+        yield "remediation  none"
         return
-    yield f"case      {case['text'] or case['id']} at {case['step']}"
+    yield f"remediation  {case['text'] or case['id']} at {case['step']}"
     if case["note"]:
-        yield f"          {case['note']}"
+        yield f"             {case['note']}"
     marks = {"done": "[done] ", "now": "[now] ", "todo": ""}
     yield "steps     " + ", ".join(f"{marks[step['state']]}{step['step']}" for step in data["steps"])
 
 
 def _strip_lines(strip: Mapping[str, Any]) -> Iterator[str]:
-    """``GPU  o o o X o o o o``, ten to a group, and a line for each that is not well."""
+    """``GPU  o o o X o o o o``, and a line for each device that is not ok."""
     parts = strip["parts"]
-    marks = " ".join(_MARK[part["state"]] for part in parts)
-    well = sum(part["state"] == "ok" for part in parts)
-    yield f"{strip['title']:<9} {marks}   {well} of {len(parts)} well"
+    signs = " ".join(_SIGN[part["state"]] for part in parts)
+    healthy = sum(part["state"] == "ok" for part in parts)
+    yield f"{strip['title']:<9} {signs}   {healthy} of {len(parts)} healthy"
     for part in parts:
         if part["state"] != "ok":
             yield f"  {part['state']:<9} {strip['title']} {part['label']} {part['name']}: {'; '.join(part['words'])}"
@@ -252,19 +252,19 @@ def _plan_lines(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _check_lines(checks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A line for each that is not well, with its age, one for those that say the same, and one for the rest."""
-    well = [each for each in checks if each["outcome"] == Status.OK and not each["blind"]]
+    """A line for each check that is not ok, with its age; one for those with the same message; one for the rest."""
+    fine = [each for each in checks if each["outcome"] == Status.OK and not each["blind"]]
     absent = [each for each in checks if each["outcome"] == Status.NOT_APPLICABLE]
-    said: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    by_message: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for each in checks:
-        if each not in well and each not in absent:
-            words = "; ".join(filter(None, [*(found["message"] for found in each["findings"]), each["reason"]]))
-            said.setdefault((each["outcome"], words), []).append(each)
-    for (outcome, words), alike in said.items():
+        if each not in fine and each not in absent:
+            message = "; ".join(filter(None, [*(found["message"] for found in each["findings"]), each["reason"]]))
+            by_message.setdefault((each["outcome"], message), []).append(each)
+    for (outcome, message), alike in by_message.items():
         names, age_s = ", ".join(each["name"] for each in alike), max(each["age_s"] for each in alike)
-        yield f"check     {names} {'is' if len(alike) == 1 else 'are'} {outcome}, {age_s:.0f} s ago: {words}"
-    oldest = max((each["age_s"] for each in well), default=0.0)
-    yield f"checks    {len(well)} ok, the oldest {oldest:.0f} s ago; {len(absent)} not applicable"
+        yield f"check     {names} {'is' if len(alike) == 1 else 'are'} {outcome}, {age_s:.0f} s ago: {message}"
+    oldest = max((each["age_s"] for each in fine), default=0.0)
+    yield f"checks    {len(fine)} ok, the oldest {oldest:.0f} s ago; {len(absent)} not applicable"
 
 
 def _time(at: datetime) -> str:

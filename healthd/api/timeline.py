@@ -1,6 +1,6 @@
-"""The audit trail and the cases of a node as one timeline, newest last: ``healthd history``. It writes nothing.
+"""The audit trail and the remediations of a node as one timeline, newest last: ``healthd history``. It writes nothing.
 
-The order is the trail's own, not the clock's: a clock may have been stepped, the trail only grows.
+The order is that of the trail, not of the clock: a clock may be stepped, the trail only grows.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ SCHEMA = "healthd.history/v1"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trail:
-    """The newest events in their order, the oldest first, and the cases that were opened among them or are open.
+    """The newest events, the oldest first, and the remediations that began among them or are open.
 
-    ``cut``: why there are fewer than were asked for, or "".
+    ``cut``: why there are fewer lines than requested, or "".
     """
 
     events: tuple[Event, ...]
@@ -43,13 +43,14 @@ def trail_of(store: Store, *, last: int) -> Trail:
 
 
 def read_trail(path: Path, *, last: int) -> Trail:
-    """The same from a database on disk, opened to be read only: for where no daemon answers. Raises StoreError."""
+    """The same from a database on disk, opened read-only, for a node whose daemon does not answer. Raises
+    StoreError."""
     try:
         there = path.is_file()
     except OSError as error:
-        raise StoreError(f"{path}: {error.strerror}; be root, or start the daemon, which tells everybody") from error
+        raise StoreError(f"{path}: {error.strerror}; be root, or start the daemon, which answers all users") from error
     if not there:
-        raise StoreError(f"{path}: no state database; healthd never ran here, or [daemon] state_dir is another")
+        raise StoreError(f"{path}: no state database; healthd has not run here, or [daemon] state_dir differs")
     store = _ReadStore(path, now=datetime.now(UTC))
     try:
         return trail_of(store, last=last)
@@ -72,17 +73,17 @@ def trail_json(trail: Trail) -> str:
 
 
 def trail_text(trail: Trail) -> str:
-    """For a person: a line for each event, its evidence under it; each case where it was opened."""
+    """As text: a line for each event, its evidence under it; each remediation where it began."""
     lines = [printable(line) for line in _lines(trail)]
     lines[:0] = [f"! {trail.cut}"] if trail.cut else []
-    return "\n".join(lines or ["nothing has happened here yet"]) + "\n"
+    return "\n".join(lines or ["the audit trail is empty"]) + "\n"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 
 
 class _ReadStore(Store):
-    """An existing database, opened to be read only: nothing is made, mended or put aside."""
+    """An existing database, opened read-only: it is neither created nor repaired nor set aside."""
 
     def _opened(self, now: datetime) -> sqlite3.Connection:
         uri = f"{self.path.resolve().as_uri()}?mode=ro"

@@ -1,4 +1,4 @@
-"""What a command line comes to, and the few bytes that carry it across the unix socket, both ways. Pure.
+"""The reply to a command line, and the bytes that carry both across the unix socket. Pure.
 
 Request, ended by the client's shutdown of its side: ``healthd/1 NUL count NUL argument… NUL NAME=value…``.
 Answer: ``healthd/1 CODE OUT_BYTES ERR_BYTES\\n`` and then exactly so many bytes for standard output and standard error.
@@ -35,7 +35,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reply:
-    """What a command prints, and its exit code."""
+    """The output of a command, and its exit code."""
 
     code: int
     out: str = ""
@@ -43,7 +43,7 @@ class Reply:
 
 
 def read_request(raw: bytes) -> Request:
-    """Take a request apart. Raises UsageError for anything that is not one."""
+    """Parse a request. Raises UsageError for anything else."""
     if len(raw) > MAX_REQUEST_BYTES:
         raise UsageError(f"a request of {len(raw)} bytes or more; expected {MAX_REQUEST_BYTES} at most")
     version, *rest = os.fsdecode(raw).split("\0")
@@ -52,7 +52,7 @@ def read_request(raw: bytes) -> Request:
     count = int(rest[0])
     arguments, environ = rest[1 : count + 1], rest[count + 1 :]
     if len(arguments) != count:
-        raise UsageError(f"a torn request: {count} arguments announced, {len(arguments)} came")
+        raise UsageError(f"incomplete request: {count} arguments announced, {len(arguments)} received")
     return Request(arguments=tuple(arguments), environ=dict(item.partition("=")[::2] for item in environ))
 
 
@@ -74,7 +74,8 @@ def write_progress(text: str) -> bytes:
 
 
 def read_answer(stream: BinaryIO, progress: Callable[[str], None]) -> Reply:
-    """The answer, after handing each line of progress on as it comes. Raises UsageError for a torn or strange one."""
+    """The answer; ``progress`` gets each line of progress as it comes. Raises UsageError for an incomplete or malformed
+    one."""
     while line := stream.readline(MAX_REQUEST_BYTES):
         words = line.decode("utf-8", "surrogateescape").split(None, 2)
         if words[:2] == [VERSION, "progress"] and line.endswith(b"\n"):
@@ -89,11 +90,11 @@ def read_answer(stream: BinaryIO, progress: Callable[[str], None]) -> Reply:
             break
         out, err = (part.decode("utf-8", "surrogateescape") for part in (body[:out_bytes], body[out_bytes:]))
         return Reply(code=code, out=out, err=err)
-    raise UsageError("the daemon's answer is torn: it may have been stopped while it worked; see its log")
+    raise UsageError("the daemon's answer is incomplete: the daemon may have stopped meanwhile; see its log")
 
 
 def failure(error: HealthdError) -> Reply:
-    """How an error reads, and which exit code it has."""
+    """The message and the exit code of an error."""
     match error:
         case UsageError():
             return Reply(code=EXIT_USAGE, err=f"{error}\n")

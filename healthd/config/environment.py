@@ -1,7 +1,7 @@
-"""The HEALTHD_ lines of /etc/healthd/environment, which systemd hands to the daemon, and nobody to a hook. Pure.
+"""The HEALTHD_ lines of /etc/healthd/environment, which systemd gives to the daemon and Slurm does not to hooks. Pure.
 
 The format is that of ``EnvironmentFile=`` in systemd.exec(5): one NAME=VALUE a line; # or ; begins a comment; a value
-may stand in quotes; a backslash keeps the character after it, or joins two lines. It knows no setting.
+may be quoted; a backslash escapes the next character, or joins two lines. This module knows no setting.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from healthd.config.leaves import PREFIX
 
 NAME = "environment"
-"""What the file is called, beside config.toml."""
+"""The name of the file, beside config.toml."""
 
 _QUOTED = r"""'[^']*'|"(?:\\.|[^"\\])*\""""
 _ENTRY = re.compile(
@@ -24,7 +24,7 @@ _ENTRY = re.compile(
 
 
 def service_variables(text: str) -> dict[str, str]:
-    """The HEALTHD_ variables of such a file, a later line winning. What is no assignment is passed over, as systemd
+    """The HEALTHD_ variables of such a file; a later line wins. Lines that are no assignment are ignored, as systemd
     does."""
     found = (entry for entry in _ENTRY.finditer(text) if (entry["name"] or "").startswith(PREFIX))
     return {entry["name"].rstrip(): _value(entry["quoted"], entry["plain"]) for entry in found}
@@ -36,8 +36,8 @@ def _value(quoted: str, plain: str) -> str:
 
 
 def _unquoted(piece: str) -> str:
-    """In double quotes a backslash stands for itself, but before a quote, a backslash, a backtick, a dollar and the
-    end of a line."""
+    """The text without its quotes. In double quotes a backslash escapes only a quote, a backslash, a backtick, a dollar
+    and the end of a line."""
     return piece[1:-1] if piece.startswith("'") else re.sub(r"\\([\"\\`$\n])", _kept, piece[1:-1])
 
 

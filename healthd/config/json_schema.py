@@ -1,9 +1,9 @@
-"""The JSON Schema of a configuration file, for editors: made from the settings classes, so it cannot say anything else.
+"""The JSON Schema of a configuration file, for editors, made from the settings classes.
 
-JSON Schema draft 4, the newest that taplo, which is behind Even Better TOML, promises to understand: exclusive limits
-are flags there, and what stands beside a ``$ref`` is not read. Patterns are written so that Python, ECMAScript and Rust
-read the same. What spans several keys (``__post_init__``) stays the loader's to say. Prints nothing and reads nothing
-but the source text of settings classes, for their docstrings.
+It is JSON Schema draft 4, the newest that taplo supports, the engine of Even Better TOML: exclusive limits are flags
+there, and keys beside a ``$ref`` are ignored. Patterns have the same meaning in Python, ECMAScript and Rust. Rules
+across several keys (``__post_init__``) are left to the loader. This module prints nothing, and reads only the source
+text of settings classes, for their docstrings.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from healthd.config.values import plain, row_class
 
 DRAFT = "http://json-schema.org/draft-04/schema#"
 FILE_NAME = "config.schema.json"
-"""What the file is called that a configuration's ``#:schema`` line names, in the configuration's own folder."""
+"""The name of the file in a configuration's ``#:schema`` line, in the configuration's own folder."""
 
 _TITLE = "Configuration of healthd"
-_ABOUT = "One file of healthd's configuration. Where it lies, and what wins over what: docs/reference/config.md."
-# Words of newer drafts that draft 4 has another form for, or that say nothing to an editor.
+_ABOUT = "One file of healthd's configuration. Its place, and the order of precedence: docs/reference/config.md."
+# Words of newer drafts that have another form in draft 4, or no meaning for an editor.
 FLAGS = {"exclusiveMinimum": "minimum", "exclusiveMaximum": "maximum"}
 
 
@@ -58,8 +58,8 @@ def config_schema_text(checks: Mapping[str, type]) -> str:
 
 def policy_schema_text() -> str:
     """The schema of a policy's own file, as the text of a file."""
-    title = {"type": "string", "description": "What the policy is for, on one line."}
-    about = "What is done about which fault. How to write one: docs/how-to/write-a-policy.md."
+    title = {"type": "string", "description": "The purpose of the policy, on one line."}
+    about = "The rules for each fault. How to write a policy: docs/how-to/write-a-policy.md."
     table = _table({"title": title, "rule": _of(tuple[PolicyRule, ...])}, about=about)
     made = {"$schema": DRAFT, "title": "A policy of healthd", **table}
     return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
@@ -119,7 +119,7 @@ def _properties(cls: type, below: Iterable[str]) -> dict[str, Any]:
 
 
 def _of(hint: Any) -> dict[str, Any]:
-    """The schema of one value. TOML has no null: what may be None is left out instead."""
+    """The schema of one value. TOML has no null: a value that may be None is optional instead."""
     if row := row_class(hint):
         needed = [each.name for each in fields(row) if each.default is MISSING and each.default_factory is MISSING]
         return {"type": "array", "items": {**_table(_row(row), about=row.__doc__), "required": needed}}
@@ -141,7 +141,7 @@ def _row(row: type) -> dict[str, Any]:
 
 
 def _inlined(part: Any, named: Mapping[str, Any]) -> Any:
-    """With each named part in its place, and without the names."""
+    """The schema with each named part in its place, and without the names."""
     if isinstance(part, list):
         return [_inlined(each, named) for each in part]
     if not isinstance(part, dict):

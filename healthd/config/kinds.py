@@ -1,4 +1,4 @@
-"""The kinds of values that settings of several sections have, each with the words that a refusal says it in."""
+"""The kinds of values that settings of several sections have, each with its words for a message."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What may be set, and each value checked where it stands. A wrong value never hides another.
+"""The allowed keys, and the check of each value at its place. A wrong value never hides another.
 
-The classes of the checks' own settings are handed in, so nothing here imports a check. Nothing here reads a file.
+The caller passes the classes of the checks' own settings, so nothing here imports a check. Nothing here reads a file.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from healthd.config.text import Problem
 from healthd.config.values import choices, close_match, converted, expected, from_text, shortened
 from healthd.core.errors import RegistrationError
 
-# A variable with another name than its key: clients know it without reading any configuration.
+# A variable whose name differs from its key: clients use it without reading any configuration.
 ALIASES: Mapping[str, Key] = {"HEALTHD_SOCKET": ("daemon", "socket")}
 PREFIX = "HEALTHD_"
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _KEYS_ADVICE = "see `healthd config show` for every key"
 
-# What may stand in a table: a name maps to a leaf's type or to a further table.
+# The allowed keys of a table: a name maps to a leaf's type or to a further table.
 Table = Mapping[str, Any]
 Allowed = Callable[[], Table]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One value that somebody set, and where: ``/etc/healthd/config.toml:3`` or ``environment HEALTHD_…``."""
+    """One configured value, and its place: ``/etc/healthd/config.toml:3`` or ``environment HEALTHD_…``."""
 
     key: Key
     value: Any
@@ -39,7 +39,7 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigLocation:
-    """Where a value stands: a file's line, or a variable; ``within`` such as ``match[0].`` comes before its key."""
+    """The place of a value: a file's line, or a variable; ``within`` such as ``match[0].`` comes before its key."""
 
     source: str
     line: int = 0
@@ -53,7 +53,7 @@ class ConfigLocation:
 
     @property
     def header(self) -> str:
-        """What comes before the name of a section: ``match.``."""
+        """The prefix of a section's name: ``match.``."""
         return re.sub(r"\[\d+\]", "", self.within)
 
     def problem(self, key: str, wrong: str, advice: str, *, value: str = "") -> Problem:
@@ -67,14 +67,14 @@ def dotted(key: Key) -> str:
 
 
 def allowed_table(checks: Mapping[str, type]) -> Table:
-    """The whole table of what may be set."""
+    """The table of all allowed keys."""
     common = _fields_of(schema.CheckSection)
     table = {item.name: _fields_of(item.default_factory) for item in fields(schema.Config) if item.name != "checks"}
     return table | {"checks": {name: {**common, **_own(name, cls, common)} for name, cls in checks.items()}}
 
 
 def _own(name: str, cls: type, common: Table) -> dict[str, Any]:
-    """What a check's settings class adds. Raises RegistrationError where it takes a name that every check has."""
+    """The keys of a check's settings class. Raises RegistrationError for a name that every check has."""
     own = _fields_of(cls)
     if taken := sorted(own.keys() & common.keys()):
         raise RegistrationError(f"check {name!r}: {cls.__qualname__} has {taken}, which every check has: rename it")
@@ -95,7 +95,7 @@ _NOT_A_TABLE = object()
 
 
 def leaves(tree: Mapping[str, Any], table: Table, path: Key) -> Iterator[tuple[Key, Any, Any]]:
-    """(key, value, type) for everything in ``tree``; the type is a marker for what may not stand there."""
+    """(key, value, type) for every value in ``tree``; for a key that is not allowed the type is a marker."""
     for name, value in tree.items():
         key, wanted = (*path, name), table.get(name, _UNKNOWN)
         if isinstance(wanted, dict) and isinstance(value, dict):
@@ -114,7 +114,7 @@ def checked(
     from_environment: bool = False,
     line_of_row: Callable[[Key], int] | None = None,
 ) -> Iterator[Setting | Problem]:
-    """The setting, or what is wrong with it, row by row where it is a list of tables.
+    """The setting, or its mistakes, row by row where it is a list of tables.
 
     ``line_of_row``: the line of a key such as ``("policy", "rule", "1", "codes")``, where there are lines.
     """
@@ -147,7 +147,7 @@ def _leaf(
 
 
 def _unknown_advice(key: Key, value: Any, place: ConfigLocation, allowed: Table) -> str:
-    """The same name at another place; else a close one at the same place; else where the names are listed."""
+    """The same name at another place; else a similar one at the same place; else the list of names."""
     if len(key) == 2 and isinstance(value, dict) and (name := f"{key[1]}.{next(iter(value), '')}") in allowed["checks"]:
         return f'the name of a check is quoted: write [{place.header}checks."{name}"]'
     for at, _ in variables(allowed, ()).values():

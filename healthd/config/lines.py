@@ -1,6 +1,6 @@
-"""Where each key of a TOML text stands: tomllib gives values without positions, and an error must name a line.
+"""The line of each key of a TOML text: tomllib gives values without positions, and an error must name a line.
 
-Works on text that tomllib has accepted already, so it may be lax. It never judges a value.
+It works on text that tomllib has already accepted, so it may be lax. It never judges a value.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def key_lines(text: str) -> Mapping[Key, int]:
 
 
 def line_of(lines: Mapping[Key, int], key: Key) -> int:
-    """The line of ``key``, or of the closest table around it; 0 where nothing of it is written."""
+    """The line of ``key``, or of the closest table around it; 0 where no part of it is written."""
     return next((lines[key[:end]] for end in range(len(key), 0, -1) if key[:end] in lines), 0)
 
 

@@ -1,7 +1,7 @@
 """Reading the configuration: files, the sections that match this node, then environments; every problem reported.
 
-The classes of the checks' own settings are handed in, so nothing here imports a check, and so is what is known of the
-node. Nothing here prints.
+The caller passes the classes of the checks' own settings, so nothing here imports a check, and the facts of the node.
+Nothing here prints.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from healthd.core.errors import ConfigError
 DEFAULT_PATH = Path("/etc/healthd/config.toml")
 MAX_PROBLEMS = 50
 
-# What Kubernetes sets in every pod beside a Service named healthd or healthd-something (kubernetes.io, "Accessing the
-# Service", environment variables): nobody wrote them, so they are not misspelt settings.
+# The variables that Kubernetes sets in every pod beside a Service named healthd or healthd-something (kubernetes.io,
+# "Accessing the Service", environment variables): they are no misspelt settings.
 _SERVICE_LINK = re.compile(r"HEALTHD(_\w+)?_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)")
 
-# Which node this is, once it is known where the machine is read.
+# The facts of this node, for the [sources] of a configuration.
 WhoIsThis = Callable[[schema.Config], NodeFacts]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """A configuration that can be used. ``origins`` maps every dotted key to where its value comes from.
+    """A valid configuration. ``origins`` maps every dotted key to the place of its value.
 
-    ``rulings`` says of every match section whether it holds here; ``notices``, of which that could not be told.
+    ``rulings``: for every match section, whether it holds here; ``notices``: the sections that could not be decided.
     """
 
     config: schema.Config
@@ -60,7 +60,7 @@ class Loaded:
 
 @dataclass(frozen=True, kw_only=True)
 class Examined:
-    """The outcome of reading, good or bad: ``loaded`` is None exactly when there are problems.
+    """The outcome of reading: ``loaded`` is None exactly when there are problems.
 
     ``texts`` holds each file that could be read, for the report's marks.
     """
@@ -93,13 +93,13 @@ def examine(
     default_path: Path = DEFAULT_PATH,
     who: WhoIsThis | None = None,
 ) -> Examined:
-    """Read the configuration and say everything that is wrong with it.
+    """Read the configuration and report every mistake in it.
 
-    ``path``: the only file to read, which must be there; None reads ``default_path``, if it is there, and ``conf.d/``
-    beside it, a later file winning key by key. ``checks``: each check's name and settings class. ``environ``: its
-    HEALTHD_<SECTION>_<KEY> variables win over every file; where ``path`` is None, so do those of the file
-    ``environment`` beside, which systemd gives to the daemon alone, and ``environ`` over these. ``who``: asked which
-    match sections hold; left out, none does, and all are checked all the same.
+    ``path``: the only file to read, which must exist; None reads ``default_path``, if it exists, and ``conf.d/`` beside
+    it; a later file wins key by key. ``checks``: each check's name and settings class. ``environ``: its
+    HEALTHD_<SECTION>_<KEY> variables win over every file. Where ``path`` is None, the file ``environment`` beside it,
+    which systemd gives to the daemon alone, wins over the other files, and ``environ`` over it. ``who``: decides which
+    match sections hold; without it none does, and all are still checked for mistakes.
     """
     texts: dict[str, str] = {}
     matches: list[Match] = []
@@ -130,21 +130,21 @@ def _matched(
     who: WhoIsThis | None,
     assembled: Callable[[Iterable[Setting]], Loaded | None],
 ) -> Loaded | None:
-    """``plain``, which holds everywhere, with what the matches that hold here lay over it, the last one on top."""
+    """``plain``, which holds everywhere, overlaid by the matches that hold here, the last one on top."""
     if who is None:
-        return replace(plain, notices=("configuration: no match section was applied: nobody said which node this is",))
+        return replace(plain, notices=("configuration: no match section is applied: the node is not known here",))
     rulings = tuple(decide(matches, who(plain.config)))
     loaded = assembled(setting for each in rulings if each.holds for setting in each.match.settings)
     if loaded is None:
         return None
-    untold = tuple(f"configuration: {each}" for each in rulings if not each.told)
-    return replace(loaded, rulings=tuple(map(str, rulings)), notices=untold)
+    undecided = tuple(f"configuration: {each}" for each in rulings if not each.decided)
+    return replace(loaded, rulings=tuple(map(str, rulings)), notices=undecided)
 
 
 def _settings(
     items: Iterable[Setting | Match | Problem], matches: list[Match], problems: list[Problem]
 ) -> dict[Key, Setting]:
-    """The settings among these, a later one winning; matches and problems are added to the lists."""
+    """The settings among these; a later one wins. Matches and problems are added to the lists."""
     settings: dict[Key, Setting] = {}
     for item in items:
         if len(problems) > MAX_PROBLEMS:
@@ -156,19 +156,19 @@ def _settings(
         else:
             problems.append(item)
             if len(problems) == MAX_PROBLEMS:
-                more = f"reading stopped after {MAX_PROBLEMS} problems: there may be more"
+                more = f"reading stopped after {MAX_PROBLEMS} problems; there may be more"
                 problems.append(Problem(source="configuration", wrong=more, advice="correct these first"))
     return settings
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# where values stand
+# places of values
 
 
 def _files(
     path: Path | None, default_path: Path, allowed: Allowed, texts: dict[str, str]
 ) -> Iterator[Setting | Match | Problem]:
-    """What the files hold, the weakest first."""
+    """The settings of the files, those with the lowest precedence first."""
     if path is not None:
         yield from _file(path, allowed, texts)
     else:
@@ -198,7 +198,7 @@ def _file(
     except OSError as error:
         if isinstance(error, FileNotFoundError) and may_be_missing and not path.is_symlink():
             return
-        advice = "check the path and its permissions: healthd reads it as the user it runs as"
+        advice = "check the path, and the permissions for healthd's user"
         yield Problem(source=str(path), wrong=f"cannot be read: {error.strerror}", advice=advice)
         return
     if isinstance(text, Problem):
@@ -221,17 +221,17 @@ def _file(
 def _service(
     path: Path, environ: Mapping[str, str], allowed: Allowed, notices: list[str]
 ) -> Iterator[Setting | Problem]:
-    """What the file sets that the daemon's unit names, but for what ``environ`` has: in the daemon that is the same.
-    Whoever may not read it is told that it may say otherwise."""
+    """The settings of the daemon unit's environment file, but for those in ``environ``, which are the daemon's own. A
+    user who may not read the file gets a notice."""
     try:
         text = read_text(path)
     except (FileNotFoundError, NotADirectoryError):
         return
     except PermissionError as error:
-        notices.append(f"configuration: {path} cannot be read: {error.strerror}; what it sets is left out here")
+        notices.append(f"configuration: {path} cannot be read: {error.strerror}; its settings are missing here")
         return
     except OSError as error:
-        advice = "take it away, or mend it: its lines win over every other file"
+        advice = "fix or remove it: its lines win over every other file"
         yield Problem(source=str(path), wrong=f"cannot be read: {error.strerror}", advice=advice)
         return
     if isinstance(text, Problem):
@@ -244,7 +244,7 @@ def _service(
 def _environment(
     environ: Mapping[str, str], allowed: Allowed, source: str = "environment"
 ) -> Iterator[Setting | Problem]:
-    """What HEALTHD_ variables set. An alias comes before its full name, so the full name wins."""
+    """The settings of HEALTHD_ variables. An alias comes before its full name, so the full name wins."""
     mine = sorted(name for name in environ if name.startswith(PREFIX))
     if not mine:
         return
@@ -255,7 +255,7 @@ def _environment(
             place = ConfigLocation(source=f"{source} {name}")
             yield from checked(key, environ[name], hint, place=place, from_environment=True, allowed=allowed)
         elif not _SERVICE_LINK.fullmatch(name):
-            advice = did_you_mean(name, known, "expected HEALTHD_<SECTION>_<KEY>: unset it or correct it")
+            advice = did_you_mean(name, known, "expected HEALTHD_<SECTION>_<KEY>; correct or unset it")
             value = shortened(environ[name])
             yield Problem(source=source, value=value, key=name, wrong="no such setting", advice=advice)
 
@@ -265,7 +265,7 @@ def _environment(
 
 
 def _assembled(checks: Mapping[str, type], settings: Mapping[Key, Setting], problems: list[Problem]) -> Loaded | None:
-    """The configuration. What a settings class itself refuses (``__post_init__``) is added to ``problems``."""
+    """The configuration. Mistakes that a settings class finds itself (``__post_init__``) are added to ``problems``."""
     origins: dict[str, str] = {}
 
     def build(cls: Any, path: Key, **extra: Any) -> Any:

@@ -1,8 +1,8 @@
 """``[[match]]``: sections of a configuration that hold on some nodes only, so that one file serves a whole fleet.
 
-Every condition that a match names must hold, and of each one's list any. What cannot be told about the node is no
-match, and is said. Whether this node matches is asked of :class:`NodeFacts`, which the caller brings: nothing here
-reads the machine, a file or a clock.
+Every condition of a match must hold, and one element of its list is enough. A condition that cannot be decided does not
+hold, and gives a notice. The caller passes the node's :class:`NodeFacts`: nothing here reads the machine, a file or a
+clock.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from healthd.config.values import shortened
 from healthd.core.errors import BackendError, SourceError
 
 NAME = "match"
-# They are needed to find out which node this is, or are known to clients that ask nobody.
+# They are needed to find out which node this is, or clients use them without reading a configuration.
 NOT_IN_A_MATCH = ("node", "sources", "daemon")
 _CONDITIONS = tuple(item.name for item in fields(MatchSection))
 _HOSTLIST = re.compile(r"\[(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)\]")
 
 
 class NodeFacts(Protocol):
-    """Which node this is. Each raises SourceError or BackendError where that cannot be told."""
+    """The facts of this node. Each raises SourceError or BackendError where it cannot be read."""
 
     def host(self) -> Collection[str]:
         """The node's name in its cluster."""
@@ -40,12 +40,12 @@ class NodeFacts(Protocol):
         """Its EC2 instance type, without ``ml.``."""
 
     def partition(self) -> Collection[str]:
-        """The Slurm partitions that it is in; none on a node that runs no Slurm."""
+        """The Slurm partitions of the node; none on a node without Slurm."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
-    """One section that was read without a problem. ``place`` is such as ``/etc/healthd/config.toml:12 (match[0])``."""
+    """One valid section. ``place`` is such as ``/etc/healthd/config.toml:12 (match[0])``."""
 
     place: str
     when: MatchSection
@@ -54,12 +54,12 @@ class Match:
 
 @dataclass(frozen=True, kw_only=True)
 class Ruling:
-    """Whether a match holds here, with the reason. ``told``: whether that could be told at all."""
+    """Whether a match holds here, with the reason. ``decided``: whether every condition could be decided."""
 
     match: Match
     holds: bool
     why: str
-    told: bool = True
+    decided: bool = True
 
     def __str__(self) -> str:
         return f"{self.match.place} {'holds' if self.holds else 'does not hold'} here: {self.why}"
@@ -68,7 +68,7 @@ class Ruling:
 def read_matches(
     given: Any, source: str, lines: Callable[[], Mapping[Key, int]], allowed: Allowed
 ) -> Iterator[Match | Problem]:
-    """Every match of one file's ``match``, or what is wrong with it, whether it holds here or not."""
+    """Every match of one file's ``match``, or its mistakes, whether it holds here or not."""
     if not isinstance(given, list) or not all(isinstance(row, dict) for row in given):
         place = ConfigLocation(source=source, line=line_of(lines(), (NAME,)))
         yield place.problem(NAME, "expected a list of tables", "write [[match]], and [match.SECTION] below it")
@@ -80,7 +80,7 @@ def read_matches(
 
 
 def decide(matches: Iterable[Match], facts: NodeFacts) -> Iterator[Ruling]:
-    """Whether each match holds here. Every fact is asked for once, and only where a match needs it."""
+    """Whether each match holds here. Every fact is read once, and only if a match needs it."""
     known: dict[str, Collection[str] | str] = {}
 
     def ask(condition: str) -> Collection[str] | str:
@@ -116,7 +116,7 @@ def _read(
     problems: list[Problem] = []
     for name in (name for name in NOT_IN_A_MATCH if name in row):
         place = ConfigLocation(source=source, line=line_of(lines, (*here, name)), within=within)
-        wrong = "may not stand in a match: it is read before healthd knows which node this is"
+        wrong = "not allowed in a match: healthd reads it before it knows which node this is"
         problems.append(place.problem(within + name, wrong, f"write [{name}] outside of any match"))
     rest = {name: value for name, value in row.items() if name not in NOT_IN_A_MATCH}
     for key, value, hint in leaves(rest, table, ()):
@@ -130,7 +130,7 @@ def _read(
                 settings.append(item)
     place = ConfigLocation(source=source, line=line_of(lines, here), within=within)
     if not problems and not conditions:
-        wrong = "no condition: it would hold everywhere"
+        wrong = "no condition, so it would hold everywhere"
         problems.append(place.problem(within.rstrip("."), wrong, f"add one of {', '.join(_CONDITIONS)}"))
     yield from problems
     if not problems:
@@ -142,21 +142,21 @@ def _read(
 
 
 def _ruling(match: Match, ask: Callable[[str], Collection[str] | str]) -> Ruling:
-    """One condition that does not hold decides, also beside one that cannot be told."""
-    untold, because = "", []
+    """The ruling. One condition that does not hold decides, also beside one that cannot be decided."""
+    undecided, because = "", []
     for condition in _CONDITIONS:
         wanted = getattr(match.when, condition)
         if not wanted:
             continue
         values = ask(condition)
         if isinstance(values, str):
-            untold = untold or f"its {condition} cannot be told: {values}"
+            undecided = undecided or f"{condition} is not known: {values}"
         elif not any(holds(condition, pattern, value) for pattern in wanted for value in values):
             return Ruling(match=match, holds=False, why=f"{condition} is {shortened(sorted(values))}")
         else:
             because.append(f"{condition} is {shortened(sorted(values))}")
-    if untold:
-        return Ruling(match=match, holds=False, why=untold, told=False)
+    if undecided:
+        return Ruling(match=match, holds=False, why=undecided, decided=False)
     return Ruling(match=match, holds=True, why=", ".join(because))
 
 

@@ -1,6 +1,6 @@
-"""Configuration as text for people: marks on their own file for what is wrong, every value with where it comes from.
+"""Configuration as text: carets under each mistake in the operator's own file, and every value with its place.
 
-Pure: makes text, prints nothing, reads nothing but the source text of settings classes for their docstrings.
+Pure: it makes text, prints nothing, and reads only the source text of settings classes, for their docstrings.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHOWN_COLUMNS = 160
 
 
 def annotated(problems: Sequence[Problem], texts: Mapping[str, str]) -> str:
-    """Every problem as a mark on the file it stands in, with the lines around it; the others in plain words below."""
+    """Every problem under its line of the file, with the lines around it; problems without a line follow below."""
     blocks = []
     numbered = list(enumerate(problems, 1))
     for source, group in groupby(numbered, key=lambda pair: pair[1].source):
@@ -38,7 +38,7 @@ def annotated(problems: Sequence[Problem], texts: Mapping[str, str]) -> str:
 
 
 def shown(loaded: Loaded) -> str:
-    """The effective configuration as TOML that can be loaded again; each value's origin stands behind it."""
+    """The effective configuration as TOML that can be loaded again; a comment names each value's place."""
     told = [f"# {each}" for each in (*loaded.rulings, *loaded.notices)]
     blocks = ["\n".join(told)] if told else []
     for path, rows in _sections(loaded):
@@ -89,7 +89,7 @@ def documented_fields(cls: type) -> tuple[FieldDoc, ...]:
 
 
 def _marked(text: str, members: Sequence[tuple[int, Problem]]) -> list[str]:
-    """The lines that problems stand on, with a row of marks under each, and the lines around them."""
+    """The lines with problems, with a row of carets under each, and the lines around them."""
     lines = text.split("\n")
     at: dict[int, list[int]] = {}
     for number, problem in members:
@@ -104,8 +104,8 @@ def _marked(text: str, members: Sequence[tuple[int, Problem]]) -> list[str]:
         if line in at:
             content = _printable(lines[line - 1])
             indent = len(content) - len(content.lstrip())
-            marks = " " * indent + "^" * max(1, len(content.strip()))
-            rows.append(f"     | {marks} " + ", ".join(str(number) for number in at[line]))
+            carets = " " * indent + "^" * max(1, len(content.strip()))
+            rows.append(f"     | {carets} " + ", ".join(str(number) for number in at[line]))
         previous = line
     return rows
 
@@ -144,7 +144,7 @@ def _sections(loaded: Loaded) -> Iterator[tuple[Key, list[tuple[Key, Any, str]]]
 
 
 def _values(settings: Any) -> Iterator[tuple[str, Any]]:
-    """Field names and values; a check's own settings stand in one table with what every check has."""
+    """Field names and values; a check's own settings are in one table with those of every check."""
     for item in fields(settings):
         value = getattr(settings, item.name)
         if isinstance(settings, CheckConfig) and item.name == "settings":

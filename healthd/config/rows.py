@@ -20,7 +20,7 @@ class RowProblem:
 
 
 def row_problems(value: Any, hint: Any, *, from_environment: bool) -> Iterator[RowProblem]:
-    """What is wrong with the rows of ``value``, if ``hint`` is a list of tables and ``value`` a list at all."""
+    """The mistakes in the rows of ``value``, if ``hint`` is a list of tables and ``value`` a list at all."""
     cls = row_class(hint)
     rows = _from_text(value) if from_environment and cls else value
     for number, row in enumerate(rows if cls and isinstance(rows, list) else []):
@@ -50,7 +50,7 @@ def _wrong_keys(place: str, row: dict[str, Any], cls: Any) -> Iterator[RowProble
             yield RowProblem(place=f"{place}.{name}", value=shortened(item), wrong="no such key", advice=advice)
     for item in fields(cls):
         if item.default is MISSING and item.default_factory is MISSING and item.name not in row:
-            yield RowProblem(place=f"{place}.{item.name}", wrong="must be given", advice="add it")
+            yield RowProblem(place=f"{place}.{item.name}", wrong="missing", advice="add it")
 
 
 def _wrong_values(place: str, row: dict[str, Any], hints: dict[str, Any]) -> Iterator[RowProblem]:
@@ -75,7 +75,7 @@ def _names(cls: Any) -> str:
 
 
 def _from_text(text: str) -> Any:
-    """The list as an environment variable holds it, or None where it is no TOML, which is told elsewhere."""
+    """The list in an environment variable, or None where it is no TOML, which another check reports."""
     try:
         return as_toml(text)
     except ValueError:

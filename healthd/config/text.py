@@ -1,6 +1,6 @@
-"""The text of one configuration file, as TOML: bounded, and every way in which it is none said as a problem.
+"""The text of one configuration file, as TOML: bounded, and with a problem for each way in which it is invalid.
 
-It knows no setting. Nothing here prints.
+This module knows no setting, and prints nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _POSITION = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One mistake. ``line`` and ``column`` count from 1; 0 where there is none. ``wrong`` says what was expected."""
+    """One mistake. ``line`` and ``column`` count from 1; 0 where there is none. ``wrong`` names the expected value."""
 
     source: str
     wrong: str
@@ -40,21 +40,21 @@ class Problem:
 
 
 def read_text(path: Path) -> str | Problem:
-    """The text of a file, never more than MAX_BYTES of it, or what is wrong with it. Raises OSError.
+    """The text of a file, never more than MAX_BYTES of it, or its problem. Raises OSError.
 
-    Root takes no orders from a file that others may write, or could put another in the place of.
+    Root reads no file that other users may write or replace.
     """
     source = str(path)
     if not stat.S_ISREG(path.stat().st_mode):
         return Problem(source=source, wrong="not a regular file", advice="expected a TOML file here")
     if os.geteuid() == 0 and (why := others_may_write(path)):
-        advice = "root reads no configuration that others may write: chown it to root, and chmod go-w"
+        advice = "other users could change what root does: chown it to root, and chmod go-w"
         return Problem(source=source, wrong=why, advice=advice)
     with path.open("rb") as file:
         raw = file.read(MAX_BYTES + 1)
     if len(raw) > MAX_BYTES:
-        wrong = f"larger than {MAX_BYTES} bytes, which no configuration of healthd is"
-        return Problem(source=source, wrong=wrong, advice="is it another file? Name the right one with --config")
+        wrong = f"larger than {MAX_BYTES} bytes, so it is no configuration of healthd"
+        return Problem(source=source, wrong=wrong, advice="name the right file with --config")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -64,7 +64,7 @@ def read_text(path: Path) -> str | Problem:
 
 
 def parsed(text: str, source: str) -> dict[str, Any] | Problem:
-    """The text as TOML, or what is wrong with it."""
+    """The text as TOML, or its problem."""
     for number, content in enumerate(text.split("\n"), 1):
         if len(content) > MAX_LINE_CHARACTERS:
             wrong = f"a line of {len(content)} characters, expected at most {MAX_LINE_CHARACTERS}"
@@ -78,7 +78,7 @@ def parsed(text: str, source: str) -> dict[str, Any] | Problem:
 
 
 def _syntax(message: str, source: str, *, last_line: int) -> Problem:
-    """What tomllib says, with its position taken out of the sentence."""
+    """The error of tomllib, without the position in its sentence."""
     line = column = 0
     if position := _POSITION.search(message):
         line, column = int(position[1] or last_line), int(position[2] or 0)

@@ -1,6 +1,6 @@
-"""One value: checked against its type, described to a person, and written as TOML.
+"""One value: checked against its type, described in words, and written as TOML.
 
-Knows types only: no key, no file, no section.
+This module knows types only: no key, no file, no section.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def converted(value: Any, hint: Any) -> Any:
     except (msgspec.ValidationError, OverflowError) as error:
         raise ValueError(str(error)) from error
     if isinstance(result, float) and math.isnan(result):
-        raise ValueError("nan is not a number that can be compared with a limit")
+        raise ValueError("nan cannot be compared with a limit")
     return result
 
 
@@ -44,7 +44,7 @@ def row_class(hint: Any) -> Any:
 
 
 def from_text(text: str, hint: Any) -> Any:
-    """``text``, as an environment variable holds it: as it stands where that fits, else read as a TOML value."""
+    """``text`` of an environment variable as a value: the text itself if the type allows it, else parsed as TOML."""
     try:
         return converted(text, hint)
     except ValueError:
@@ -52,7 +52,7 @@ def from_text(text: str, hint: Any) -> Any:
 
 
 def expected(hint: Any) -> str:
-    """What values of the type ``hint`` look like, for a person."""
+    """The allowed values of the type ``hint``, in words."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         words = [part.description for part in arguments[1:] if isinstance(part, msgspec.Meta) and part.description]
@@ -82,9 +82,9 @@ def choices(hint: Any) -> tuple[str, ...]:
 
 
 def toml_value(value: Any) -> str:
-    """``value`` as TOML writes it. None and whole sections, which TOML cannot write as a value, are the empty text.
+    """``value`` as TOML writes it. None and whole sections, which TOML cannot write as a value, give the empty text.
 
-    In a table, what is None is left out.
+    A table omits values that are None.
     """
     match value:
         case None:
@@ -112,27 +112,27 @@ def toml_value(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """``value`` with every settings class in it as the table that it was written as."""
+    """``value`` with every settings class in it as a table."""
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def shortened(value: Any) -> str:
-    """``value`` as TOML, cut to what fits in a message."""
+    """``value`` as TOML, shortened for a message."""
     text = toml_value(value if not isinstance(value, str) else value[: SHOWN_CHARACTERS * 2])
     return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"
 
 
 def close_match(word: str, known: Iterable[str]) -> str | None:
-    """The known word that ``word`` was probably meant to be."""
+    """The known word that is most like ``word``, or None."""
     import difflib
 
     return next(iter(difflib.get_close_matches(word[:SHOWN_CHARACTERS], list(known), n=1)), None)
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
-    """The end of a refusal of a name: the one that was probably meant, else what to do about it."""
+    """The end of a message about an unknown name: the most similar known one, else ``otherwise``."""
     guess = close_match(word, known)
     return f"did you mean {guess}?" if guess else otherwise
 

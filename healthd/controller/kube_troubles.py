@@ -1,7 +1,7 @@
-"""What pages of a node, or of the cluster, although nothing was asked: as a standing, and as an Event. Pure.
+"""Troubles that page although no node requested anything: each as a node status, and as an Event. Pure.
 
-Many nodes with one trouble at once have one cause: they page together, in one sentence, and are each shown for what
-they are. An Event is forgotten by the API server after an hour, so it is told again while its trouble stands.
+Many nodes with one trouble at once have one cause: they page together, in one sentence, and each still has its own
+status. The API server deletes an Event after an hour, so the Event is written again while its trouble lasts.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, event_name
 
 MANY = 10
-"""More nodes than that page together."""
+"""More nodes than this with one trouble page together."""
 AGAIN_S = 3_600.0
 """How long the API server keeps an Event by default, in seconds (kube-apiserver, --event-ttl)."""
 AT_ONCE = 20
-"""So many Events are told in one round; the others in the next."""
+"""The most Events that one sync writes; the others follow in the next."""
 
 REASONS: Mapping[ClusterTrouble, str] = {
     ClusterTrouble.AGENT_SILENT: "AgentSilent",
@@ -32,26 +32,26 @@ REASONS: Mapping[ClusterTrouble, str] = {
     ClusterTrouble.ODD_MARK: "OddHandoffRecord",
     ClusterTrouble.UNCOVERED: "HeldOutsideSelector",
 }
-"""The Event of each trouble of a node; a drain has Events of its own, and the policies are of no node."""
+"""The Event's reason for each trouble of a node. A drain has Events of its own; the policies belong to no node."""
 
 _WORDS = {
-    ClusterTrouble.AGENT_SILENT: "nodes are Ready, and healthd there is silent: see the pods of its DaemonSet",
-    ClusterTrouble.NODE_DOWN: "nodes are not Ready, and nothing was asked for them: look at what they share",
-    ClusterTrouble.UNCOVERED: "nodes are out by healthd, and no controller looks after them: see [controller] selector",
+    ClusterTrouble.AGENT_SILENT: "nodes are Ready, but their healthd reports nothing; check the pods of its DaemonSet",
+    ClusterTrouble.NODE_DOWN: "nodes are not Ready, and healthd has no part in it; check what they have in common",
+    ClusterTrouble.UNCOVERED: "nodes that healthd drained match no [controller] selector; correct the selector",
 }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClusterFinding:
-    """One trouble. ``node`` "": of the cluster. ``said``: for an operator, with the next step."""
+    """One trouble. ``node`` "": of the cluster. ``said``: the message for the operator, with the next step."""
 
     node: str
     trouble: ClusterTrouble
     said: str
 
 
-def standings_of(found: Sequence[ClusterFinding]) -> tuple[NodeStatus, ...]:
-    """Each of them as it pages."""
+def statuses_of(found: Sequence[ClusterFinding]) -> tuple[NodeStatus, ...]:
+    """The node status of each trouble, and one for each trouble that many nodes share."""
     counts = Counter(each.trouble for each in found if each.trouble in _WORDS)
     many = {trouble for trouble, count in counts.items() if count > MANY}
     each_one = [
@@ -62,26 +62,26 @@ def standings_of(found: Sequence[ClusterFinding]) -> tuple[NodeStatus, ...]:
 
 
 def news_of_trouble(found: ClusterFinding, uid: str) -> ClusterEvent | None:
-    """The Event of a trouble of the Node of this UID, or None where it has none."""
+    """The Event for a trouble of the Node with this UID, or None where the trouble has none."""
     reason = REASONS.get(found.trouble)
     return None if reason is None else ClusterEvent(reason=reason, action="Watch", about=uid, note=found.said)
 
 
 class EventsDue:
-    """Which Events are to be told now. No clock and no I/O; times are monotonic."""
+    """Selects the Events that are due. No clock and no I/O; times are monotonic."""
 
     def __init__(self) -> None:
         self._next_s: dict[str, float] = {}
 
     def due(self, news: Iterable[tuple[str, ClusterEvent]], now_s: float) -> list[tuple[str, ClusterEvent]]:
-        """Those that are new, or were told ``AGAIN_S`` ago, as (node, news). What is over is forgotten."""
+        """Events that are new, or were written ``AGAIN_S`` ago, as (node, Event). A trouble that is over is dropped."""
         wanted = {event_name(node, each): (node, each) for node, each in news}
         self._next_s = {name: at_s for name, at_s in self._next_s.items() if name in wanted}
         late = [both for name, both in wanted.items() if now_s >= self._next_s.get(name, now_s)]
         return late[:AT_ONCE]
 
     def told(self, node: str, news: ClusterEvent, now_s: float) -> None:
-        """The API server has it."""
+        """Note that the API server has this Event."""
         self._next_s[event_name(node, news)] = now_s + AGAIN_S
 
 

@@ -1,7 +1,7 @@
-"""What ``healthd controller`` looks after although no node asks: silent nodes and missing policies, with their Events.
+"""Watches for troubles that no node reports itself: silent nodes and missing policies, with their Events.
 
-It reads the policies once a minute, and writes Events and one annotation of the controller's Lease. What it cannot
-read is unknown, and pages as that.
+``healthd controller`` reads the policies once a minute, and writes Events and one annotation of its Lease. A policy
+that it cannot read is unknown, and pages as that.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from healthd.controller.kube_troubles import ClusterFinding, EventsDue, news_of_trouble, standings_of
+from healthd.controller.kube_troubles import ClusterFinding, EventsDue, news_of_trouble, statuses_of
 from healthd.core.errors import BackendBusy, BackendError, StoreError
 from healthd.core.model import ClusterTrouble, Remedy
 from healthd.remediation.controller.node_status import NodeStatus
@@ -37,14 +37,14 @@ from healthd.remediation.ports import NodeRecord
 
 POLICIES_S = 60.0
 """How often the policies are read: ten small objects."""
-_EVENTS_WAIT_S = 60.0  # after one that could not be told
+_EVENTS_WAIT_S = 60.0  # after an Event that could not be written
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WatchSettings:
-    """``patience_s``: how long silence, or a gap in the policies, stands before it pages. ``gap_s``: see Silences.
-    ``all_nodes``, ``tolerated``, ``opt_out_label``, ``reports``: see Watched. ``policies``: whether they are to be
-    there. ``takes_s``: how long an act may take."""
+    """``patience_s``: how long silence, or a gap in the policies, lasts before it pages. ``gap_s``: see Silences.
+    ``all_nodes``, ``tolerated``, ``opt_out_label``, ``reports``: see Watched. ``policies``: whether the cluster must
+    have them. ``takes_s``: how long an act may take."""
 
     namespace: str
     patience_s: float
@@ -58,8 +58,8 @@ class WatchSettings:
 
 
 class KubeWatch:
-    """``kept``: where the next leader finds what pages. ``leads`` raises BackendRefused where this controller may not
-    write any more. ``clock`` gives aware UTC."""
+    """``kept``: where the next leader finds the open pages. ``leads`` raises BackendRefused once this controller may no
+    longer write. ``clock`` gives aware UTC."""
 
     def __init__(
         self,
@@ -78,28 +78,29 @@ class KubeWatch:
         self._events = KubeTroubleEvents(api, leads=leads, clock=clock, monotonic_s=monotonic_s)
 
     def round(
-        self, counted: Round, marks: Sequence[NodeRecord], standings: Sequence[NodeStatus], now: datetime
+        self, counted: Round, marks: Sequence[NodeRecord], statuses: Sequence[NodeStatus], now: datetime
     ) -> tuple[NodeStatus, ...]:
-        """What pages now. ``marks``: the handoff records. ``standings``: what this round says already."""
+        """The statuses that page now. ``marks``: the handoff records. ``statuses``: the statuses of this sync so
+        far."""
         found = [ClusterFinding(node=odd.node, trouble=odd.kind, said=odd.said) for odd in counted.oddities]
-        silent, unread = self._silent(self._quiet(counted, marks, standings, now))
+        silent, unread = self._silent(self._quiet(counted, marks, statuses, now))
         found += [
             ClusterFinding(node=name, trouble=each.trouble, said=self._said(name, each))
             for name, each in silent.items()
         ]
         problems = (unread, self._keep(silent), self._events.tell(found, {**counted.uncovered, **counted.seen.nodes}))
-        return (*standings_of(found), *(NodeStatus(node="", said=each) for each in problems if each))
+        return (*statuses_of(found), *(NodeStatus(node="", said=each) for each in problems if each))
 
     def _quiet(
-        self, counted: Round, marks: Sequence[NodeRecord], standings: Sequence[NodeStatus], now: datetime
+        self, counted: Round, marks: Sequence[NodeRecord], statuses: Sequence[NodeStatus], now: datetime
     ) -> dict[str, Quiet]:
-        """Each node by name, and the policies, where they are not whole, by ""."""
+        """The silent nodes by name; incomplete policies under ""."""
         settings = self._settings
         begun = {mark.node for mark in marks if is_acted_on(parse(mark.text), now, settings.takes_s)}
         watched = Watched(
             all_nodes=settings.all_nodes,
             named={claim.node for claim in counted.budget.claims.values()} | {mark.node for mark in marks},
-            acted_on=begun | {each.node for each in standings if each.remedy is not None},
+            acted_on=begun | {each.node for each in statuses if each.remedy is not None},
             tolerated=settings.tolerated,
             opt_out_label=settings.opt_out_label,
             reports=settings.reports,
@@ -111,31 +112,31 @@ class KubeWatch:
         return quiet
 
     def _silent(self, quiet: Mapping[str, Quiet]) -> tuple[Mapping[str, Quiet], str]:
-        """What pages of these, and what was wrong. Where it cannot be read what paged before, each has its patience
-        once more."""
+        """The nodes of these that page, and the problem, or "". If the earlier pages cannot be read, each timeout
+        starts again."""
         problem = ""
         if self._silences is None:
             self._silences, problem = self._begun()
         return self._silences.look(quiet, self._monotonic_s()), problem
 
     def _begun(self) -> tuple[Silences, str]:
-        """With what paged before, or why that cannot be read."""
+        """Silences with the earlier pages, or why these cannot be read."""
         settings, problem = self._settings, ""
         try:
             self._written = self._kept.kept()
         except StoreError as error:
-            problem = f"what paged before this controller led is not known, and waits for its patience anew: {error}"
+            problem = f"earlier pages cannot be read; each silent node pages again after its timeout: {error}"
         paging = silent_in(self._written)
         return Silences(patience_s=settings.patience_s, gap_s=settings.gap_s, paging=paging), problem
 
     def _keep(self, silent: Mapping[str, Quiet]) -> str:
-        """Leave what pages for the next leader; why that failed, or ""."""
+        """Keep the open pages for the next leader; why that failed, or ""."""
         if (text := silent_text(silent)) == self._written:
             return ""
         try:
             self._kept.keep(text)
         except StoreError as error:
-            return f"what is silent pages, and cannot be kept for the next leader: {error}"
+            return f"the list of silent nodes cannot be written for the next leader: {error}"
         self._written = text
         return ""
 
@@ -153,7 +154,7 @@ class PolicyWatch:
         self._next_s, self._problem = monotonic_s(), ""
 
     def problem(self) -> str:
-        """What is wrong with them as they were read last, or ""."""
+        """The problem that the last read found, or ""."""
         now_s = self._monotonic_s()
         if now_s >= self._next_s:
             self._next_s, self._problem = now_s + POLICIES_S, self._read()
@@ -164,12 +165,12 @@ class PolicyWatch:
             policies = {name: self._get(ResourceKind.POLICY, name) for name in POLICIES}
             bindings = {name: self._get(ResourceKind.POLICY_BINDING, name) for name in POLICIES}
         except BackendError as error:
-            return f"whether agents are held to their own nodes cannot be told: {error}"
+            return f"cannot read the admission policies that limit each agent to its own node: {error}"
         problems = policy_problems(policies, bindings, namespace=self._namespace)
         if not problems:
             return ""
         return (
-            f"agents are not held to their own nodes: {'; '.join(problems)}; apply packaging/kubernetes/policies"
+            f"an agent can change other nodes than its own: {'; '.join(problems)}; apply packaging/kubernetes/policies"
             f" (Kubernetes 1.30 or later), or upgrade the chart"
         )
 
@@ -181,7 +182,7 @@ class PolicyWatch:
 
 
 class KubeTroubleEvents:
-    """Events of troubles, each on its Node, and again each hour while it stands."""
+    """Events of troubles, each on its Node, and again each hour while the trouble lasts."""
 
     def __init__(
         self,
@@ -195,7 +196,7 @@ class KubeTroubleEvents:
         self._due, self._not_before_s, self._problem = EventsDue(), monotonic_s(), ""
 
     def tell(self, found: Iterable[ClusterFinding], nodes: Mapping[str, KubeNode]) -> str:
-        """Tell what is due. Why that cannot be told, or ""."""
+        """Write the Events that are due. Why that failed, or ""."""
         now_s = self._monotonic_s()
         here = ((nodes[each.node], news_of_trouble(each, nodes[each.node].uid)) for each in found if each.node in nodes)
         due = self._due.due(((node.name, news) for node, news in here if news is not None), now_s)
@@ -204,12 +205,12 @@ class KubeTroubleEvents:
         self._problem = ""
         try:
             for name, news in due:
-                with contextlib.suppress(Conflict):  # it is there still
+                with contextlib.suppress(Conflict):  # the Event still exists
                     self._telling.of_node(news, name=name, uid=nodes[name].uid)
                 self._due.told(name, news, now_s)
         except BackendBusy:
             self._not_before_s = now_s + _EVENTS_WAIT_S
         except BackendError as error:
             self._not_before_s = now_s + _EVENTS_WAIT_S
-            self._problem = f"no Event tells of troubles: {error}"
+            self._problem = f"Events cannot be written: {error}"
         return self._problem

@@ -1,7 +1,7 @@
-"""``healthd controller`` on Kubernetes, put together: a Lease says who leads, and a round counts, drains and repairs.
+"""``healthd controller`` on Kubernetes: a Lease elects the leader, and each sync counts, drains and repairs.
 
-It decides nothing. Whatever it keeps on disk may be lost with its pod: who was asked for is in the marks, who is out in
-the budget's Leases. Without a provisioner it counts and drains, and no request is answered.
+This module decides nothing. Its disk may be lost with its pod: requests are in the handoff records, and nodes that are
+out in the budget's Leases. Without a provisioner the controller counts and drains, and answers no request.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ from healthd.sources.command import run_command
 from healthd.state.store import Store
 
 _MANAGER = "healthd-controller"
-_RATE_PER_S, _BURST = 50.0, 200  # one process for the whole fleet, and a round of evictions comes at once
+_RATE_PER_S, _BURST = 50.0, 200  # one process for the whole fleet, and the evictions of a sync come at once
 _LIST_S = 30.0  # a server that answers from its cache may give 10,000 nodes in one piece
-_GAP_S = 60.0  # between two rounds, that counts as seen
-_COUNTS_IN_AN_AGE = 15  # so many countings may be missed before agents take the last one for old
+_GAP_S = 60.0  # between two syncs: the nodes count as watched without a gap
+_COUNTS_IN_AN_AGE = 15  # so many counts may be missed before agents consider the last one stale
 
 
 def connect_controller(
     config: Config, environ: Mapping[str, str], *, timeout_s: float, calls: RequestStats | None = None
 ) -> KubeApi:
-    """To the cluster that the configuration names, as the controller. Raises ConfigError."""
+    """A connection to the configured cluster, as the controller. Raises ConfigError."""
     return connect(
         kubeconfig=config.orchestrator.kubernetes.kubeconfig,
         timeout_s=timeout_s,
@@ -71,8 +71,8 @@ def connect_controller(
 
 
 class KubernetesWork:
-    """The work of one controller. ``run``: how the child that calls AWS is run; ``opened``: how the API server is
-    reached, as ``connect_controller``. Tests count both."""
+    """The work of one controller. ``run`` runs the child that calls AWS; ``opened`` connects to the API server, as
+    ``connect_controller`` does. Tests count both."""
 
     def __init__(
         self,
@@ -88,40 +88,40 @@ class KubernetesWork:
         self._repairs = channel_of(config.provisioner) not in (RepairChannel.COMMAND, RepairChannel.OWN_NODE)
         self.about = self._checked()
         kind, mode = config.provisioner.kind, config.remediation.mode
-        self.course = ControllerStats(orchestrator="kubernetes", provisioner=kind, mode=mode, limits=True)
-        self._api = opened(config, environ, timeout_s=max(section.timeout_s, _LIST_S), calls=self.course.calls)
-        # A connection of its own, so that no long answer keeps the renewal waiting.
+        self.stats = ControllerStats(orchestrator="kubernetes", provisioner=kind, mode=mode, limits=True)
+        self._api = opened(config, environ, timeout_s=max(section.timeout_s, _LIST_S), calls=self.stats.calls)
+        # A connection of its own, so that no long answer delays the renewal.
         self._lead = Lead(
-            opened(config, environ, timeout_s=min(section.timeout_s, RENEW_S / 2), calls=self.course.calls),
+            opened(config, environ, timeout_s=min(section.timeout_s, RENEW_S / 2), calls=self.stats.calls),
             namespace=section.namespace,
             identity=f"{socket.gethostname()}_{secrets.token_hex(4)}",
         )
 
     @property
     def leader(self) -> str:
-        """Who holds the Lease, and what was wrong with it last."""
-        return self._lead.leader or self._lead.said or "nobody yet"
+        """The holder of the Lease, or its last error."""
+        return self._lead.leader or self._lead.said or "no leader yet"
 
     def take_lead(self, held: contextlib.ExitStack, progress: Progress) -> bool:
-        """Try the Lease; held, it is renewed in a thread of its own for as long as ``progress`` is not stuck."""
+        """Try to take the Lease. A thread renews it for as long as ``progress`` is not stuck."""
         if not self._lead.attempt():
             return False
         held.enter_context(Renewal(self._lead, stuck=progress.stuck))
         return True
 
     def leads(self) -> bool:
-        """Whether the last renewal is young enough."""
+        """Whether the last renewal is recent enough."""
         return self._lead.holds()
 
     def status(self) -> StatusNote:
-        """In a Lease of its own: it is written more often, and read by more, than the one that says who leads."""
+        """In a Lease of its own, which has more writes and more readers than the leader's Lease."""
         return _status_in(self._api, self._config, self._lead.check)
 
     def told(self, store: Store) -> KubeTold:
         """In the Lease: the store is the pod's own."""
         return KubeTold(self._api, namespace=self._config.orchestrator.kubernetes.namespace, leads=self._lead.check)
 
-    def rounds(self, store: Store) -> KubernetesRounds:
+    def sync(self, store: Store) -> KubernetesSync:
         """Count, then evict, then answer requests."""
         config, section = self._config, self._config.orchestrator.kubernetes
         fleet = KubeFleet(
@@ -156,7 +156,7 @@ class KubernetesWork:
             opt_out_label=config.remediation.opt_out_label,
         )
         controller = self._controller(fleet, store) if self._repairs else None
-        return KubernetesRounds(
+        return KubernetesSync(
             fleet,
             drain,
             controller,
@@ -192,7 +192,7 @@ class KubernetesWork:
             feature_is=LABEL,
             boot_id=lambda name: self._afar(name).boot_id(),
             provisioner=self._provisioner,
-            reckoning=self.course.reckoning,
+            reckoning=self.stats.repair_stats,
         )
 
     def _afar(self, name: str) -> KubeNodeAfar:
@@ -218,18 +218,18 @@ class KubernetesWork:
             claims=KubeClaims(self._api, leads=self._lead.check),
             leads=self._lead.check,
             run=self._run,
-            calls=self.course.calls,
+            calls=self.stats.calls,
         )
 
     def _checked(self) -> str:
-        """Who replaces machines, for the log. Raises ConfigError for what cannot work here."""
+        """The platform that replaces machines, for the log. Raises ConfigError for one that cannot work here."""
         kind, channel = self._config.provisioner.kind, channel_of(self._config.provisioner)
         if kind in KINDS and KINDS[kind].needs_slurm:
-            raise ConfigError((f"provisioner.kind = {kind} works by Slurm, and this is Kubernetes: name another",))
+            raise ConfigError((f"provisioner.kind = {kind} needs Slurm, and this is Kubernetes; set another kind",))
         if channel is RepairChannel.OWN_NODE:
-            return f"Kubernetes; it counts and drains, and nodes ask {kind} by their own Nodes: no request is answered"
+            return f"Kubernetes; counts and drains, answers no request: nodes ask {kind} through their own Node object"
         if not self._repairs:
-            return "Kubernetes; it counts and drains, and no request is answered: [provisioner] kind is none"
+            return "Kubernetes; counts and drains, answers no request: [provisioner] kind is none"
         if channel is RepairChannel.NODE_CLAIM:
             return f"Kubernetes, {KINDS[kind].title}, as configured"
         found = found_by_controller(self._config.provisioner, self._metadata)
@@ -237,7 +237,8 @@ class KubernetesWork:
 
 
 def read_status(config: Config, environ: Mapping[str, str]) -> dict[str, Any] | None:
-    """What the controller that leads this cluster said last. Raises StoreError where the cluster does not answer."""
+    """The last status of the controller that leads this cluster. Raises StoreError where the cluster does not
+    answer."""
     api = connect_controller(config, environ, timeout_s=config.orchestrator.kubernetes.timeout_s)
     try:
         return _status_in(api, config, lambda: None).shown()
@@ -250,9 +251,9 @@ def _status_in(api: KubeApi, config: Config, leads: Callable[[], None]) -> Statu
     return StatusNote(KubeTold(api, namespace=namespace, leads=leads, key=STATUS, lease=STATUS_LEASE))
 
 
-class KubernetesRounds:
-    """One round, as often as it is called. ``controller`` None: requests are not answered. ``plugins`` None: no device
-    plugin is restarted."""
+class KubernetesSync:
+    """One sync, as often as it is called. ``controller`` None: it answers no requests. ``plugins`` None: it restarts no
+    device plugin."""
 
     def __init__(
         self,
@@ -269,24 +270,24 @@ class KubernetesRounds:
 
     @property
     def scopes(self) -> tuple[Scope, ...]:
-        """The budgets as the last round counted them."""
+        """The budgets as the last sync counted them."""
         return self._fleet.scopes
 
     def __call__(self, now: datetime) -> Sequence[NodeStatus]:
-        """What is there to say of each node. Raises BackendError where the cluster does not answer, StoreError."""
+        """The status of each node. Raises BackendError where the cluster does not answer, StoreError."""
         counted = self._fleet.count()
-        standings = [NodeStatus(node=name, said=why) for name, why in (*counted.gone.items(), *counted.remarks.items())]
+        statuses = [NodeStatus(node=name, said=why) for name, why in (*counted.gone.items(), *counted.remarks.items())]
         if self._mode is not Mode.OBSERVE:
-            standings += self._drained(counted)
+            statuses += self._drained(counted)
         if self._mode is not Mode.OBSERVE and self._plugins is not None:
             told = self._plugins.round(counted.seen.nodes)
-            standings += [NodeStatus(node=name, said=said) for name, said in told.items()]
+            statuses += [NodeStatus(node=name, said=said) for name, said in told.items()]
         if self._controller is not None:
             for name, why in counted.gone.items():
                 self._controller.gone(name, why)
-            standings += self._controller.round(now)
-        standings += self._watch.round(counted, self._fleet.fleet().marks, standings, now)
-        return merged(standings)
+            statuses += self._controller.round(now)
+        statuses += self._watch.round(counted, self._fleet.fleet().marks, statuses, now)
+        return merged(statuses)
 
     def _drained(self, counted: Round) -> list[NodeStatus]:
         drained = {node.name for node in counted.seen.nodes.values() if hold_of(node) is not None}
@@ -300,10 +301,10 @@ class KubernetesRounds:
         ]
 
 
-def merged(standings: Sequence[NodeStatus]) -> tuple[NodeStatus, ...]:
-    """One of each node, in the order of their names: what is asked of its machine first, then the rest."""
+def merged(statuses: Sequence[NodeStatus]) -> tuple[NodeStatus, ...]:
+    """One status of each node, sorted by name: the request for its machine first, then the rest."""
     found: dict[str, NodeStatus] = {}
-    for each in sorted(standings, key=lambda each: (each.node, each.remedy is None)):
+    for each in sorted(statuses, key=lambda each: (each.node, each.remedy is None)):
         known = found.get(each.node)
         found[each.node] = each if known is None else _both(known, each)
     return tuple(found.values())
@@ -315,7 +316,7 @@ def _both(known: NodeStatus, each: NodeStatus) -> NodeStatus:
 
 
 def drain_rules(config: Config) -> tuple[EvictionRule, ...]:
-    """The rules of the configuration, as the drain has them."""
+    """The configured drain rules, in the form of the evictor."""
     return tuple(
         EvictionRule(
             name=rule.name,

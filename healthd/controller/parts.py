@@ -1,4 +1,4 @@
-"""What ``healthd controller`` is put together from in the same way on every kind of cluster. Nothing runs here."""
+"""The dependencies of ``healthd controller`` that are the same on every kind of cluster. Nothing runs here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from healthd.sources.imds import MetadataSource
 from healthd.sources.trees import FileTree
 from healthd.state.store import Store
 
-_LOOKS = 3.0  # rounds between two questions about how far the platform is
+_LOOKS = 3.0  # syncs between two polls of the platform's progress
 
 
 def make_controller(
@@ -37,8 +37,8 @@ def make_controller(
     boot_id: Callable[[str], str] | None = None,
     reckoning: RepairStats | None = None,
 ) -> Controller:
-    """The controller of a configuration. ``opt_out``: the feature by which the cluster says that a node is to be left
-    alone, ``feature_is`` what it is called there. What else differs between clusters is as in Controller."""
+    """The controller of a configuration. ``opt_out``: the feature by which the cluster opts a node out; ``feature_is``
+    is the cluster's word for it. The other arguments are those of Controller."""
     return Controller(
         fleet=fleet,
         node=node,
@@ -58,7 +58,8 @@ def make_controller(
 
 
 def controller_rules(config: Config, opt_out: str, feature_is: str = FEATURE) -> Rules:
-    """What an operator allows the controller. ``opt_out`` and ``feature_is`` as in ``make_controller``."""
+    """The rules that the operator configures for the controller. ``opt_out``, ``feature_is``: see
+    ``make_controller``."""
     return Rules(
         mode=config.remediation.mode,
         replacements_per_hour=config.budget.replacements_per_hour,
@@ -69,7 +70,7 @@ def controller_rules(config: Config, opt_out: str, feature_is: str = FEATURE) ->
 
 
 def controller_patience(config: Config) -> Timeouts:
-    """How long the controller waits for what it asked a platform for."""
+    """How long the controller waits for the result of a request to a platform."""
     remediation = config.remediation
     return Timeouts(
         reboot_timeout_s=remediation.reboot_timeout_s,
@@ -79,7 +80,7 @@ def controller_patience(config: Config) -> Timeouts:
 
 
 def metadata_of(config: Config) -> Callable[[str], str | None]:
-    """The metadata service of the machine that the controller is on, for the region alone."""
+    """The metadata service of the controller's own machine; only the region is read from it."""
     sources = config.sources
     tree = FileTree(Path(sources.sys_root))
     return MetadataSource(metadata_endpoint(tree, sources.imds_endpoint, sys_root=sources.sys_root)).read

@@ -1,7 +1,7 @@
-"""Whether the controller's own thread goes on: a round, or a try for the lead, must end within a patience.
+"""Watches the controller's own thread: a sync, or an attempt to take the lead, must end within a timeout.
 
-Every request of a round has a deadline of its own. A round that does not end all the same (a disk that hangs, a server
-that lets each of many requests run out, a defect) would keep the lead and do nothing with it, for ever.
+Every request of a sync has a deadline of its own. A sync that still does not end (a disk that hangs, a server that lets
+each of many requests time out, a defect) would keep the lead for ever and do nothing with it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 
 class Progress:
-    """Written by the controller's thread, asked by any. ``patience_s``: how long one thing may take."""
+    """Written by the controller's thread, read by any. ``patience_s``: the timeout of one activity."""
 
     def __init__(self, patience_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._patience_s, self._clock = patience_s, clock
@@ -20,7 +20,7 @@ class Progress:
 
     @contextlib.contextmanager
     def at(self, what: str) -> Iterator[None]:
-        """The thread is at this until the block ends: "a round"."""
+        """Note that the thread does this until the block ends, such as "a sync"."""
         self._under_way = (what, self._clock())
         try:
             yield
@@ -28,11 +28,11 @@ class Progress:
             self._under_way = None
 
     def slow(self) -> str:
-        """What has taken half of the patience, in words that stay the same, or ""."""
+        """The activity that has taken half of the timeout, in a sentence that does not change, or ""."""
         return self._longer_than(self._patience_s / 2)
 
     def stuck(self) -> str:
-        """What has taken all of the patience, or "": this process will not do it any more."""
+        """The activity that has timed out, or "": this process will not finish it."""
         return self._longer_than(self._patience_s)
 
     def _longer_than(self, seconds: float) -> str:
@@ -40,4 +40,4 @@ class Progress:
         if under_way is None:
             return ""
         what, since_s = under_way
-        return f"{what} has been under way for over {seconds:g} s" if self._clock() - since_s >= seconds else ""
+        return f"{what} has not finished for over {seconds:g} s" if self._clock() - since_s >= seconds else ""

@@ -1,8 +1,9 @@
 """``healthd controller``: one process that acts for nodes without rights. The composition root.
 
-Which of several leads, a lock says on a head node of Slurm (``controller.slurm``), and a Lease on Kubernetes
-(``controller.kubernetes``): the others wait. It decides nothing; ``remediation.controller`` does. What it said last is
-shown to every controller (``controller.status``), at ``/metrics``, and where people are told (``controller.telling``).
+A lock on a head node of Slurm (``controller.slurm``), or a Lease on Kubernetes (``controller.kubernetes``), says which
+of several controllers leads; the others wait. This module decides nothing: ``remediation.controller`` does. Every
+controller shows the leader's last status (``controller.status``); so do ``/metrics`` and messages to operators
+(``controller.telling``).
 """
 
 from __future__ import annotations
@@ -44,16 +45,16 @@ if TYPE_CHECKING:
     from healthd.api.families import Bounded
 
 _TICK_S = 5.0  # the watchdog's
-_YIELD_S = 10.0  # a lead that its round holds up is given up within that time
+_YIELD_S = 10.0  # a controller whose sync is stuck gives up the lead within that time
 _JOIN_S = 15.0  # a message under way, by its own deadlines
 _STOP_S = 60.0  # a call to AWS and its reading back; the chart gives the pod longer
 _STORE = "controller.db"
 FRESH_ROUNDS, FRESH_S = 3.0, 60.0
-"""A status that is older than this, in rounds and at least in seconds, is of a controller that no longer runs."""
+"""A status older than this, in syncs and at least in seconds, comes from a controller that no longer runs."""
 
 
 def control(config: Config, *, once: bool = False, load: Callable[[], object]) -> int:
-    """Run until SIGTERM or SIGINT, or for one round. Raises HealthdError for what cannot work from the start.
+    """Run until SIGTERM or SIGINT, or for one sync. Raises HealthdError for what cannot work from the start.
 
     ``load`` says whether the configuration can be used as it is at a SIGHUP, by raising HealthdError where it cannot.
     """
@@ -65,31 +66,31 @@ def control(config: Config, *, once: bool = False, load: Callable[[], object]) -
     return code
 
 
-class ControllerRounds(Protocol):
-    """What a controller that leads does every few seconds."""
+class ControllerSync(Protocol):
+    """The sync of a controller that leads, called every few seconds."""
 
     @property
     def scopes(self) -> tuple[Scope, ...]:
-        """The budget as the last round read it."""
+        """The budget as the last sync read it."""
 
     def __call__(self, now: datetime) -> Sequence[NodeStatus]:
-        """One round. Raises BackendError, StoreError."""
+        """One sync. Raises BackendError, StoreError."""
 
 
 class Work(Protocol):
-    """What differs between clusters: how one controller comes to lead, and what it does in a round."""
+    """The differences between clusters: how one controller takes the lead, and what its sync does."""
 
     @property
-    def course(self) -> ControllerStats:
-        """What is told and counted of this controller."""
+    def stats(self) -> ControllerStats:
+        """The stats of this controller, for its metrics and messages."""
 
     @property
     def about(self) -> str:
-        """Of whose nodes, for the log."""
+        """The platform of the nodes, for the log."""
 
     @property
     def leader(self) -> str:
-        """Who leads, as far as that is known."""
+        """The controller that leads, as far as that is known."""
 
     def take_lead(self, held: contextlib.ExitStack, progress: Progress) -> bool:
         """Try once to take the lead, which ends with ``held``, or at the latest with a process whose ``progress`` is
@@ -102,10 +103,10 @@ class Work(Protocol):
         """Where any controller finds what the leading one said last."""
 
     def told(self, store: Store) -> KeptText:
-        """Where the next leader finds what people were told."""
+        """The place where the next leader finds the messages that were sent."""
 
-    def rounds(self, store: Store) -> ControllerRounds:
-        """What is done every few seconds."""
+    def sync(self, store: Store) -> ControllerSync:
+        """The sync that runs every few seconds."""
 
 
 class ControllerService:
@@ -121,12 +122,12 @@ class ControllerService:
         self._said: dict[str, str] = {}
         self._status, self._unshown = work.status(), ""
         self._http: HttpServer | None = None
-        self._leading, self._course = False, work.course
-        self._course.leads = lambda: self._leading and work.leads()
-        self._course.slow = self._progress.slow
+        self._leading, self._stats = False, work.stats
+        self._stats.leads = lambda: self._leading and work.leads()
+        self._stats.slow = self._progress.slow
 
     def run(self) -> int:
-        """Wait for the lead, then go round; the main thread keeps the watchdog and waits for signals."""
+        """Wait for the lead, then sync in a loop; the main thread keeps the watchdog and waits for signals."""
         self._signals.listen()
         self._log.info(
             f"healthd {__version__} controller started: {self._work.about}",
@@ -146,9 +147,7 @@ class ControllerService:
         if http is not None:
             http.close()
         if worker.is_alive():
-            self._log.error(
-                "stopped with a round under way: what it asked for is in the marks, and never asked for twice"
-            )
+            self._log.error("stopped during a sync; its requests are in the handoff records, and none is sent twice")
         self._log.info("stopping")
         return EXIT_FAILED if self._failed else 0
 
@@ -158,27 +157,27 @@ class ControllerService:
         return open_http(settings.http, routes, self._log, settings.http_names)
 
     def problem(self) -> str:
-        """Why the controller itself is not going round, or ""; a cluster that does not answer is none."""
+        """Why the controller itself does not sync, or "". A cluster that does not answer is no such reason."""
         return self._progress.stuck() or (self._http.problem() if self._http is not None else "")
 
     def _is_stuck(self) -> bool:
-        """A round that does not end ends the process, which says so: another one leads, or this one starts again."""
+        """Whether a sync does not end. The process then logs it and exits: another one leads, or this one restarts."""
         if why := self._progress.stuck():
-            self._log.critical("the controller is stuck: it gives up the lead and ends", said=why, leads=self._leading)
+            self._log.critical("the controller is stuck: giving up the lead and exiting", said=why, leads=self._leading)
             self._failed = True
         return bool(why)
 
     def _page(self) -> Bounded:
         from healthd.api.controller_metrics import ControllerPage  # heavy, and seldom asked for
 
-        return ControllerPage(self._course)
+        return ControllerPage(self._stats)
 
     @property
     def _mode(self) -> Mode:
         return self._config.remediation.mode
 
     def _or_end(self) -> None:
-        """A defect ends the process, for its service manager to start it anew."""
+        """Exit at a defect, so that the service manager starts the process again."""
         try:
             while not self._stop.is_set():
                 with contextlib.ExitStack() as held:
@@ -190,14 +189,14 @@ class ControllerService:
             self._log.error("the controller cannot go on", said=str(error))
             self._failed = True
         except Exception:  # noqa: BLE001 - half a controller looks alive and is not: this one says so and goes
-            self._log.critical("the controller failed; this is a defect of healthd", exc_info=True)
+            self._log.critical("the controller failed; please report this defect of healthd", exc_info=True)
             self._failed = True
         finally:
             if not self._stop.is_set():  # else the main thread ends already, maybe for a reload, which END would undo
                 self._signals.end()
 
     def _leads(self, held: contextlib.ExitStack) -> bool:
-        """Take the lead, however long that takes; False where a signal came first."""
+        """Take the lead, however long that takes; False if a signal comes first."""
         waiting = False
         while not self._took_lead(held):
             if not waiting:
@@ -211,45 +210,45 @@ class ControllerService:
         return True
 
     def _took_lead(self, held: contextlib.ExitStack) -> bool:
-        with self._progress.at("a try for the lead"):
+        with self._progress.at("taking the lead"):
             return self._work.take_lead(held, self._progress)
 
     def _lead(self, held: contextlib.ExitStack) -> None:
-        with self._progress.at("the beginning of a lead"):
+        with self._progress.at("opening the state"):
             store = Store(self._folder / _STORE, now=datetime.now(UTC))
             held.callback(store.close)
             if store.set_aside:
                 self._log.error("database set aside", said=store.set_aside)
-            rounds = self._work.rounds(store)
-            self._course.took_lead()
+            sync = self._work.sync(store)
+            self._stats.took_lead()
             self._leading = True
             held.callback(self._left)
             self._begin_telling(store, held)
         while not self._stop.is_set() and self._work.leads():
-            with self._progress.at("a round"):
-                self._tell(self._round(rounds), store)
-                if not self._course.store_failing:
+            with self._progress.at("a sync"):
+                self._tell(self._sync(sync), store)
+                if not self._stats.store_failing:
                     store.ballast.lay()
             if self._once:
                 return
             self._stop.wait(self._config.controller.interval_s)
         if not self._stop.is_set():
-            self._log.error("lost the lead: this controller acts no more until it leads", leader=self._work.leader)
+            self._log.error("lost the lead: this controller stops acting until it leads", leader=self._work.leader)
 
     def _left(self) -> None:
         self._leading = False
-        self._course.left_lead()
+        self._stats.left_lead()
 
     def _begin_telling(self, store: Store, held: contextlib.ExitStack) -> None:
-        """People are told for as long as this controller leads, by a thread of its own."""
+        """Send messages for as long as this controller leads, from a thread of its own."""
         told, before = self._work.told(store), ""
         try:
             before = told.kept()
         except StoreError as error:
-            self._log.error("notification", said=f"{error}; some of it may be told again")
+            self._log.error("notification", said=f"{error}; some messages may be sent twice")
         name = socket.gethostname()
-        notifier = controller_notifier(self._config.notify, self._course, name=name, kept=before, keep=told.keep)
-        self._course.notifier = notifier
+        notifier = controller_notifier(self._config.notify, self._stats, name=name, kept=before, keep=told.keep)
+        self._stats.notifier = notifier
         if notifier is None or self._once:
             return
         stop = threading.Event()
@@ -260,55 +259,55 @@ class ControllerService:
 
     def _keep_telling(self, notifier: Notifier, stop: threading.Event) -> None:
         try:
-            keep_telling(notifier, stop, self._log, speaks=self._course.leads)
-        except Exception:  # noqa: BLE001 - as in _or_end: people would wait for messages that nobody sends
-            self._log.critical("the notifier failed; this is a defect of healthd", exc_info=True)
+            keep_telling(notifier, stop, self._log, speaks=self._stats.leads)
+        except Exception:  # noqa: BLE001 - as in _or_end: operators would wait for messages that never come
+            self._log.critical("the notifier failed; please report this defect of healthd", exc_info=True)
             self._failed = True
             if not self._stop.is_set():  # as there
                 self._signals.end()
 
-    def _round(self, rounds: ControllerRounds) -> Sequence[NodeStatus]:
-        """What there is to say after one more round. One that did not succeed leaves what is known of the nodes."""
+    def _sync(self, sync: ControllerSync) -> Sequence[NodeStatus]:
+        """The node statuses after one more sync. A sync that fails keeps the last known statuses in the stats."""
         began, result, said = time.monotonic(), "ok", ""
-        standings: Sequence[NodeStatus] = ()
+        statuses: Sequence[NodeStatus] = ()
         try:
-            standings = rounds(datetime.now(UTC))
+            statuses = sync(datetime.now(UTC))
         except BackendError as error:
-            result, said = "cluster", f"the cluster did not answer, so nothing was done: {error}"
+            result, said = "cluster", f"sync failed, no node was changed: the cluster does not answer: {error}"
         except StoreError as error:
-            result, said = "store", f"nothing was done: {error}"
+            result, said = "store", f"sync failed, no node was changed: {error}"
         if said:
-            standings = (NodeStatus(node="", said=said, page=result == "store"),)
+            statuses = (NodeStatus(node="", said=said, page=result == "store"),)
         else:
-            self._course.standings, self._course.scopes = standings, rounds.scopes
-        self._course.ended(result, time.monotonic() - began, said)
-        return standings
+            self._stats.statuses, self._stats.scopes = statuses, sync.scopes
+        self._stats.ended(result, time.monotonic() - began, said)
+        return statuses
 
-    def _tell(self, standings: Sequence[NodeStatus], store: Store) -> None:
-        """What is new goes to the log and the trail; all of it to where ``--status`` reads it."""
-        for each in standings:
+    def _tell(self, statuses: Sequence[NodeStatus], store: Store) -> None:
+        """Write new statuses to the log and the audit trail, and all of them to where ``--status`` reads them."""
+        for each in statuses:
             if self._said.get(each.node) == each.said:
                 continue
             level = self._log.error if each.page else self._log.info
             level(
                 "controller", node=each.node, said=each.said, remedy=each.remedy, machine=each.machine, page=each.page
             )
-            with contextlib.suppress(StoreError):  # the next round says that nothing can be written
+            with contextlib.suppress(StoreError):  # the next sync reports that nothing can be written
                 text = f"{each.node}: {each.said}" if each.node else each.said
                 store.append(Event(at=datetime.now(UTC), kind="decision", text=text))
-        self._said = {each.node: each.said for each in standings}
-        notices = self._course.notifier.problems() if self._course.notifier is not None else ()
-        self._show(status_of(self._mode, standings, leader=self._work.leader, now=datetime.now(UTC), notices=notices))
+        self._said = {each.node: each.said for each in statuses}
+        notices = self._stats.notifier.problems() if self._stats.notifier is not None else ()
+        self._show(status_of(self._mode, statuses, leader=self._work.leader, now=datetime.now(UTC), notices=notices))
 
     def _show(self, status: Mapping[str, Any]) -> None:
-        """A status that cannot be shown is said once, and stops no round."""
+        """Show the status; log once that it cannot be shown, and stop no sync."""
         problem = ""
         try:
             self._status.show(status)
         except StoreError as error:
             problem = str(error)
         if problem and not self._unshown:
-            self._log.error("status not shown", said=problem)
+            self._log.error("`healthd controller --status` is out of date", said=problem)
         self._unshown = problem
 
 
@@ -317,7 +316,7 @@ class ControllerService:
 
 
 def read_status(config: Config) -> dict[str, Any] | None:
-    """What the controller that leads said last, or None where none has. Raises ConfigError, StoreError."""
+    """The last status of the controller that leads, or None where there is none. Raises ConfigError, StoreError."""
     if not runs_kubernetes(config, os.environ):
         return StatusFile(Path(config.controller.state_dir)).shown()
     try:
@@ -336,8 +335,8 @@ def open_work(config: Config) -> Work:
             raise ExtraMissing("the controller of a Kubernetes cluster", "kubernetes", error) from error
         return KubernetesWork(config, os.environ)
     if not runs_slurm(config, os.environ):
-        found_by_controller(config.provisioner, metadata_of(config))  # what is wrong with that is said first
-        wrong = "the controller acts on nodes of Slurm or Kubernetes, and there is none here: set [orchestrator]"
+        found_by_controller(config.provisioner, metadata_of(config))  # its error comes first
+        wrong = "no Slurm and no Kubernetes found, and the controller needs one of them; set [orchestrator] kind"
         raise ConfigError((wrong,))
     from healthd.controller.slurm import SlurmWork
 

@@ -1,7 +1,7 @@
-"""``healthd controller`` on a head node of Slurm, put together: a lock on a folder says who leads, marks are comments.
+"""``healthd controller`` on a head node of Slurm: a lock elects the leader, node comments hold the handoff records.
 
-The lock is in the state directory: others that have the same folder wait for it, and go on from what was written down
-there when the one that leads ends, however it ends. It decides nothing.
+The lock lies in the state directory. Other controllers with the same folder wait for it; when the leader ends, one of
+them continues from the files there. This module decides nothing.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from healthd.state.store import Store
 
 
 class SlurmWork:
-    """Nodes of Slurm, from a head node: a lock on a folder, and the marks in the nodes' comments."""
+    """Nodes of Slurm, from a head node: a lock on a folder, and the handoff records in the nodes' comments."""
 
     def __init__(self, config: Config) -> None:
         self._config, self._folder = config, Path(config.controller.state_dir)
         self._metadata = metadata_of(config)
         self._found = found_by_controller(config.provisioner, self._metadata)
         kind, mode = config.provisioner.kind, config.remediation.mode
-        self.course = ControllerStats(orchestrator="slurm", provisioner=kind, mode=mode)
+        self.stats = ControllerStats(orchestrator="slurm", provisioner=kind, mode=mode)
         self._fleet = self._slurm(socket.gethostname().partition(".")[0])
 
     @property
     def about(self) -> str:
-        """The platform of the nodes, and how that is known."""
+        """The platform of the nodes, and how it was found."""
         return f"{self._found.platform}, {self._found.why}"
 
     @property
     def leader(self) -> str:
-        """Who holds the lock."""
+        """The host and process that hold the lock."""
         return _leader(self._folder)
 
     def take_lead(self, held: contextlib.ExitStack, progress: Progress) -> bool:
@@ -69,12 +69,12 @@ class SlurmWork:
         return StatusFile(self._folder)
 
     def told(self, store: Store) -> StoreTold:
-        """In the store, which whoever leads next has as well."""
+        """In the store, which the next leader opens as well."""
         return StoreTold(store)
 
-    def rounds(self, store: Store) -> SlurmRounds:
+    def sync(self, store: Store) -> SlurmSync:
         """The controller's own."""
-        config, scontrol, calls = self._config, self._fleet.scontrol, self.course.calls
+        config, scontrol, calls = self._config, self._fleet.scontrol, self.stats.calls
         controller = make_controller(
             config,
             store,
@@ -86,7 +86,7 @@ class SlurmWork:
                 config, name, instance, self._metadata, scontrol, calls=calls
             ),
             platform_texts=OUR_TEXTS,
-            reckoning=self.course.reckoning,
+            reckoning=self.stats.repair_stats,
         )
         absent = AbsentNodes(
             node=self._slurm,
@@ -94,14 +94,14 @@ class SlurmWork:
             patience=controller_patience(config),
             monotonic_s=time.monotonic,
         )
-        return SlurmRounds(controller, absent)
+        return SlurmSync(controller, absent)
 
     def _slurm(self, node: str) -> SlurmOrchestrator:
-        return SlurmOrchestrator.of(self._config, node, run=self.course.calls.of_commands("slurm", run_command))
+        return SlurmOrchestrator.of(self._config, node, run=self.stats.calls.of_commands("slurm", run_command))
 
 
-class SlurmRounds:
-    """One round, as often as it is called."""
+class SlurmSync:
+    """One sync, as often as it is called."""
 
     def __init__(self, controller: Controller, absent: AbsentNodes) -> None:
         self._controller, self._absent = controller, absent
@@ -113,29 +113,30 @@ class SlurmRounds:
         return () if level is None else (Scope(name=CLUSTER, out=level.out, total=level.total, limit=0),)
 
     def __call__(self, now: datetime) -> Sequence[NodeStatus]:
-        """The controller's own, and what nodes left behind that Slurm powered down. Raises BackendError, StoreError."""
-        standings = self._controller.round(now)
+        """The controller's own statuses, and the orphans of nodes that Slurm powered down. Raises BackendError,
+        StoreError."""
+        statuses = self._controller.round(now)
         level = self._controller.level
         found = () if level is None else self._absent.release(level, self._controller.slots, now)
-        return _joined(standings, [NodeStatus(node=each.node, said=each.message, page=each.page) for each in found])
+        return _joined(statuses, [NodeStatus(node=each.node, said=each.message, page=each.page) for each in found])
 
 
-def _joined(standings: Sequence[NodeStatus], found: Sequence[NodeStatus]) -> tuple[NodeStatus, ...]:
-    """One standing for each node: the controller's own, unless only the other one pages."""
-    pages = {each.node for each in found if each.page} - {each.node for each in standings if each.page}
-    kept = [each for each in standings if each.node not in pages]
+def _joined(statuses: Sequence[NodeStatus], found: Sequence[NodeStatus]) -> tuple[NodeStatus, ...]:
+    """One status for each node: the controller's own, unless only the other one pages."""
+    pages = {each.node for each in found if each.page} - {each.node for each in statuses if each.page}
+    kept = [each for each in statuses if each.node not in pages]
     known = {each.node for each in kept}
     return (*kept, *(each for each in found if each.node not in known))
 
 
 class StoreTold:
-    """What was told, in a store."""
+    """The notifier's state, in a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def kept(self) -> str:
-        """What was kept last. Raises StoreError."""
+        """The text that was kept last. Raises StoreError."""
         return self._store.fact(NEWS)
 
     def keep(self, text: str) -> None:
@@ -144,7 +145,7 @@ class StoreTold:
 
 
 def take_lead(folder: Path) -> int | None:
-    """The lock of the folder, with who has it written into it; None while another has it. Raises StoreError."""
+    """The lock of the folder, which names its holder; None while another controller has it. Raises StoreError."""
     descriptor = try_lock(folder, "[controller] state_dir")
     if descriptor is not None:
         os.ftruncate(descriptor, 0)
@@ -154,6 +155,6 @@ def take_lead(folder: Path) -> int | None:
 
 def _leader(folder: Path) -> str:
     try:
-        return (folder / LOCK).read_text(errors="replace").strip() or "its name is not written down yet"
+        return (folder / LOCK).read_text(errors="replace").strip() or "name not written yet"
     except OSError as error:
-        return f"its name cannot be read: {error.strerror}"
+        return f"{folder / LOCK} cannot be read: {error.strerror}"

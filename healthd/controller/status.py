@@ -1,8 +1,8 @@
-"""What the leading controller said last, for ``healthd controller --status``: on Slurm a file in its state directory,
-which all controllers share; on Kubernetes an annotation of a Lease, which every replica and every operator may read.
+"""The last status of the leading controller, for ``healthd controller --status``. On Slurm it is a file in the state
+directory, which all controllers share; on Kubernetes an annotation of a Lease, which every replica and operator reads.
 
-On Kubernetes it is written where something changed, and at least every ``KEEP_S`` seconds: how old it is tells
-whether a controller still leads.
+On Kubernetes it is written at a change, and at least every ``KEEP_S`` seconds: its age shows whether a controller still
+leads.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from healthd.remediation.controller.node_status import NodeStatus
 
 KEEP_S = 20.0
 FILE = "status.json"
-_MOST_BYTES = 150_000  # an annotation has 262,144 with its key and what else stands there
+_MOST_BYTES = 150_000  # all annotations of an object have 262,144 together, with their keys
 
 
 class KeptText(Protocol):
     """One text that outlives its writer. Either call raises StoreError."""
 
     def kept(self) -> str:
-        """What was kept last, or ""."""
+        """The text that was kept last, or ""."""
 
     def keep(self, text: str) -> None:
-        """Keep it."""
+        """Keep this text."""
 
 
 class StatusBoard(Protocol):
-    """Where the status stands. Either call raises StoreError."""
+    """Where the status is stored. Either call raises StoreError."""
 
     def show(self, status: Mapping[str, Any]) -> None:
         """Show this one; only the controller that leads may."""
 
     def shown(self) -> dict[str, Any] | None:
-        """What is shown, or None where there is nothing to read."""
+        """The status that is shown, or None where there is none."""
 
 
 def status_of(
-    mode: Mode, standings: Sequence[NodeStatus], *, leader: str, now: datetime, notices: Sequence[str] = ()
+    mode: Mode, statuses: Sequence[NodeStatus], *, leader: str, now: datetime, notices: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The status as it is kept. ``notices``: receivers that do not take messages, in words."""
+    """The status as it is kept. ``notices``: a sentence for each receiver that takes no messages."""
     return {
         "at": now.isoformat(),
         "leader": leader,
         "mode": mode,
         "notices": list(notices),
-        "nodes": [asdict(each) for each in standings],
+        "nodes": [asdict(each) for each in statuses],
     }
 
 
@@ -72,7 +72,7 @@ class StatusFile:
             raise StoreError(f"{self._path}: not written: {error.strerror or error}") from error
 
     def shown(self) -> dict[str, Any] | None:
-        """What the file says; None for no file, or one that is none."""
+        """The status in the file; None for no file, or for one that is not JSON."""
         try:
             return _read(self._path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -80,14 +80,14 @@ class StatusFile:
 
 
 class StatusNote:
-    """A text of the cluster. ``monotonic_s``: seconds since whenever."""
+    """A text of the cluster. ``monotonic_s``: a monotonic clock, in seconds."""
 
     def __init__(self, note: KeptText, *, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._note, self._monotonic_s = note, monotonic_s
         self._last: tuple[float, Mapping[str, Any]] | None = None
 
     def show(self, status: Mapping[str, Any]) -> None:
-        """Write it where it says something new, or was not written for a while. Raises StoreError."""
+        """Write the status where it has changed, or is ``KEEP_S`` old. Raises StoreError."""
         now_s, body = self._monotonic_s(), {key: value for key, value in status.items() if key != "at"}
         if self._last is not None and self._last[1] == body and now_s - self._last[0] < KEEP_S:
             return
@@ -95,13 +95,13 @@ class StatusNote:
         self._last = (now_s, body)
 
     def shown(self) -> dict[str, Any] | None:
-        """What it says. Raises StoreError where the cluster does not answer."""
+        """The status in the text. Raises StoreError where the cluster does not answer."""
         return _read(self._note.kept())
 
 
 def fitted(status: Mapping[str, Any], most_bytes: int) -> str:
-    """The status as text of at most so many bytes: what does not fit is counted as ``left_out``; nodes that need an
-    operator come first."""
+    """The status as text of at most so many bytes. Nodes that need an operator come first; ``left_out`` counts those
+    that do not fit."""
     nodes = sorted(status["nodes"], key=lambda each: not each["page"])
     room = most_bytes - len(json.dumps({**status, "nodes": [], "left_out": len(nodes)}))
     kept: list[Any] = []

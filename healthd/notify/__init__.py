@@ -1,5 +1,5 @@
-"""Messages to operators: what is news, how a message leaves, its rate, and its retries.
+"""Messages to operators: the news, its delivery, its rate, and its retries.
 
-The rule of this package: a receiver that does not answer keeps nobody waiting but the thread that tells it, and no
-message decides anything.
+The rule of this package: a receiver that does not answer delays only the thread that sends to it, and no message
+decides anything.
 """

@@ -1,6 +1,7 @@
-"""How a message leaves the node: an HTTP POST of JSON, or a command that reads it. Each has a deadline.
+"""Delivers a message: by an HTTP POST of JSON, or to a command that reads it. Each has a deadline.
 
-A message counts as delivered when the other side says so: a status of 200 to 299, exit code 0. A redirect is neither.
+A message is delivered when the receiver confirms it: by a status of 200 to 299, or exit code 0. A redirect is a
+failure.
 """
 
 from __future__ import annotations
@@ -23,26 +24,26 @@ from healthd.sources.command import run_command
 from healthd.sources.exchange import Deadline, open_url
 
 TIMEOUT_S = 10.0
-"""For all of it, in seconds, up to the answer's end; a daemon that stops waits for no more than this."""
+"""The deadline of a POST, in seconds, up to the end of the answer; a daemon that stops waits no longer than this."""
 COMMAND_TIMEOUT_S = 10.0
 _LONGEST_RETRY_S = 3_600.0
 _SECRET = 8  # characters: a shorter part of a path is a word, such as "hooks"
-_SHOWN = 200  # characters of what the other side said
+_SHOWN = 200  # characters of the receiver's answer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Message:
-    """One message: as text for people, and as data for programs."""
+    """One message: as text for operators, and as data for programs."""
 
     text: str
     data: Mapping[str, Any]
 
 
 class NotDeliveredError(Exception):
-    """The message was not taken. ``retry_s``: when the other side wants to be asked again; 0 where it does not say."""
+    """The message was not delivered. ``retry_s``: the receiver's own pause before the next attempt; 0 for none."""
 
-    def __init__(self, words: str, *, retry_s: float = 0.0) -> None:
-        super().__init__(words)
+    def __init__(self, reason: str, *, retry_s: float = 0.0) -> None:
+        super().__init__(reason)
         self.retry_s = retry_s
 
 
@@ -50,10 +51,10 @@ Deliver = Callable[[Message], None]
 
 
 def to_slack(url_file: str) -> Deliver:
-    """Slack's incoming webhook, and what takes the same (Mattermost, Rocket.Chat, Discord's ``/slack``).
+    """Slack's incoming webhook, or a compatible one (Mattermost, Rocket.Chat, Discord's ``/slack``).
 
-    ``url_file``: the file whose first line is the webhook's URL, which is a secret; read for each message, so that it
-    can be changed. Source: Slack, "Sending messages using incoming webhooks" and "Formatting text" (what is escaped).
+    ``url_file``: the file whose first line is the webhook's URL, a secret. It is read for each message, so that you can
+    change it. Source: Slack, "Sending messages using incoming webhooks" and "Formatting text" (the escapes).
     """
 
     def deliver(message: Message) -> None:
@@ -64,9 +65,9 @@ def to_slack(url_file: str) -> Deliver:
 
 
 def to_webhook(url: str, token_file: str = "", *, url_file: str = "", timeout_s: float = TIMEOUT_S) -> Deliver:
-    """Any HTTP server that takes JSON. ``token_file``: the file whose first line goes along as a Bearer token.
+    """Any HTTP server that accepts JSON. ``token_file``: the file whose first line is sent as a Bearer token.
 
-    ``url_file``: the file whose first line is the URL, in the place of ``url``, where that is a secret.
+    ``url_file``: the file whose first line is the URL, instead of ``url``, if it is a secret.
     """
 
     def deliver(message: Message) -> None:
@@ -88,19 +89,19 @@ def to_command(argv: Sequence[str], *, timeout_s: float = COMMAND_TIMEOUT_S) -> 
         except SourceError as error:
             raise NotDeliveredError(str(error)) from error
         if done.code != 0:
-            said = (done.stderr or done.stdout).strip()[:_SHOWN]
-            raise NotDeliveredError(f"{argv[0]} ended with {done.code}: {said or 'it said nothing'}; expected 0")
+            output = (done.stderr or done.stdout).strip()[:_SHOWN]
+            raise NotDeliveredError(f"{argv[0]} exited with {done.code}, expected 0: {output or 'no output'}")
 
     return deliver
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: object) -> None:
-        """A redirected POST becomes a GET, which delivers nothing: it ends as the error that it is."""
+        """Follow no redirect: the POST would become a GET, which delivers nothing."""
 
 
 def _post(url: str, data: Mapping[str, Any], headers: Mapping[str, str], timeout_s: float) -> None:
-    """Send it. What is said of a failure holds no secret, whoever quotes it: the server, or the library."""
+    """Send the data. The message of a failure holds no secret, even if the server or the library quotes one."""
     try:
         _sent(url, data, headers, timeout_s)
     except NotDeliveredError as error:
@@ -108,9 +109,9 @@ def _post(url: str, data: Mapping[str, Any], headers: Mapping[str, str], timeout
 
 
 def _sent(url: str, data: Mapping[str, Any], headers: Mapping[str, str], timeout_s: float) -> None:
-    place = _place(url)
+    server = _server(url)
     if not url.startswith(("https://", "http://")):
-        raise NotDeliveredError(f"{place}: no URL; expected https://…")
+        raise NotDeliveredError(f"{server}: not a URL; expected https://…")
     body = json.dumps(data).encode()
     kind = {"Content-Type": "application/json", "User-Agent": "healthd"}
     try:
@@ -119,41 +120,41 @@ def _sent(url: str, data: Mapping[str, Any], headers: Mapping[str, str], timeout
             answer.read(_SHOWN)
     except urllib.error.HTTPError as error:
         with error:
-            said = _said(error)
+            reply = _reply(error)
             wait_s = _retry_after_s(error.headers.get("Retry-After", ""))
-        raise NotDeliveredError(f"{place} answered {error.code} {error.reason}: {said}", retry_s=wait_s) from error
+        raise NotDeliveredError(f"{server} answered {error.code} {error.reason}: {reply}", retry_s=wait_s) from error
     except (OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
-        raise NotDeliveredError(f"{place} cannot be reached: {reason}") from error
+        raise NotDeliveredError(f"{server} cannot be reached: {reason}") from error
 
 
-def _said(error: urllib.error.HTTPError) -> str:
+def _reply(error: urllib.error.HTTPError) -> str:
     try:
         return error.read(_SHOWN).decode(errors="replace").strip()
     except (OSError, HTTPException) as broken:
         return f"({broken})"
 
 
-def _place(url: str) -> str:
-    """Where a URL leads, without its path and its user: these are secrets."""
+def _server(url: str) -> str:
+    """The scheme and host of a URL, without its path and user: these are secrets."""
     scheme, there, rest = url.partition("//")
     return f"{scheme}//{rest.partition('/')[0].rpartition('@')[2]}" if there else "the URL"
 
 
 def _secrets(url: str, headers: Mapping[str, str]) -> tuple[str, ...]:
-    """What no message may hold, the longest first: the path of a URL, its parts, its user, and a token."""
+    """The texts that no message may hold, the longest first: the path of a URL, its parts, its user, and a token."""
     authority, _, path = url.partition("//")[2].partition("/")
     parts = [path, *re.split(r"[/?&=]", path), authority.rpartition("@")[0]]
     tokens = [value.removeprefix("Bearer ") for name, value in headers.items() if name == "Authorization"]
     secrets = {*(each for each in parts if len(each) >= _SECRET), *filter(None, tokens)}
-    quoted = {repr(each)[1:-1] for each in secrets}  # as Python quotes what it refuses
+    quoted = {repr(each)[1:-1] for each in secrets}  # as Python quotes them in its errors
     return tuple(sorted(secrets | quoted, key=len, reverse=True))
 
 
-def _without(words: str, secrets: Sequence[str]) -> str:
+def _without(text: str, secrets: Sequence[str]) -> str:
     for secret in secrets:
-        words = words.replace(secret, "…")
-    return words
+        text = text.replace(secret, "…")
+    return text
 
 
 def _secret(path: str) -> str:
@@ -162,12 +163,12 @@ def _secret(path: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise NotDeliveredError(f"{path}: cannot be read: {error}") from error
     if not lines[0].strip():
-        raise NotDeliveredError(f"{path}: its first line is empty; expected a URL or a token")
+        raise NotDeliveredError(f"{path}: the first line is empty; expected a URL or a token")
     return lines[0].strip()
 
 
 def _retry_after_s(text: str) -> float:
-    """``Retry-After`` as seconds or a date (RFC 9110, 10.2.3); 0 for anything else."""
+    """``Retry-After`` in seconds, from a number or a date (RFC 9110, 10.2.3); 0 for anything else."""
     try:
         seconds = float(text) if text.strip().isdecimal() else parsedate_to_datetime(text).timestamp() - time.time()
     except (ValueError, TypeError):

@@ -1,8 +1,8 @@
-"""What people are told about a node: what is wrong and lasts, what changed about it, daily what stands, and its end.
+"""The news of a node for operators: a problem that lasts, a change of it, a daily reminder, and its end.
 
-Pure: it takes the time as an argument and returns what there is to say. Who is told, and how, is ``notifier``'s. A
-topic is a state: it stands while its cause does. "over" is said only of a topic that stands no more. A node that
-another owner holds now, or a fault that an operator acknowledged, is a state of its own.
+Pure: it takes the time as an argument and returns the news; ``notifier`` sends it. A topic is a state: it is open as
+long as its cause. Only a topic that is no longer open is resolved. A node that another owner holds now, or a fault that
+an operator acknowledged, is a state of its own.
 """
 
 from __future__ import annotations
@@ -21,48 +21,58 @@ from healthd.remediation.decide.remediation import End, Remediation
 from healthd.remediation.decide.rules import roots_of
 
 LASTS_S = 15.0
-"""How long something must be wrong before anybody is told, in seconds, and over before that is said: what comes and
-goes within it is nobody's business at night, and what breaks together is told together."""
+"""How long a problem must last before a message is sent, in seconds, and how long it must be over before it is
+resolved. A problem that comes and goes within it sends no message, and problems that begin together share one."""
 UNKNOWN_LASTS_S = 600.0
-"""The same for a node that cannot be told to be well: a driver that restarts takes minutes."""
+"""The same for a node whose health is unknown: a driver that restarts takes minutes."""
 UNREADABLE_LASTS_S = 300.0
 """The same for a cluster that does not answer while a fault is open: slurmctld restarts in minutes."""
 AGAIN_S = 86_400.0
-"""How often a page, and a critical fault that nothing is done about, is told again while it stands, in seconds."""
+"""How often a page, and a critical fault without a remediation, is repeated while it is open, in seconds."""
 COMES_AND_GOES_S = 3_600.0
-"""How long at most it must be over, in seconds, before that is said of what came back: four times as long each time
-within a day, so that what comes and goes every few minutes is told of a few times a day."""
+"""How long at most a returning problem must be over, in seconds, before it is resolved: four times as long each time
+within a day, so that one that comes and goes every few minutes sends a few messages a day."""
 KNOWN_CHANGES_EVERY_S = 3_600.0
-"""How soon a cause that was told before is news again, in seconds: two that take turns are no stream of messages."""
+"""How soon an earlier cause is news again, in seconds: two causes that alternate are no stream of messages."""
 PAGED = "page "
-"""How the key of what asks for a person begins."""
+"""The beginning of the key of a page."""
 NODE_KEY = "node"
-"""The key of the node's own state: out by our act, or kept out by another owner."""
+"""The key of the node's own state: drained by healthd, or kept out by another owner."""
 MOST_LINES = 20
-"""So many pieces of news stand in one message; of the others it says how many there are."""
+"""The most pieces of news in one message, which gives the number of the others."""
 _MOST_CAUSES = 8
 _NOT_BACK = frozenset({End.LOST, End.ACKNOWLEDGED, End.ABANDONED})
-"""Ends of a case by which healthd has not put its node back: its last words say whose the node is."""
+"""Ends of a remediation by which healthd has not put its node back: its last note names the owner of the node."""
 _NUMBERS = re.compile(r"\d+")
 
 
 class NewsKind(StrEnum):
-    """What a piece of news says of its topic. OVER and ENDED close it; an incident that they name is resolved."""
+    """The news of a topic. OVER and ENDED close it; an incident of its key is resolved."""
 
     WRONG = "wrong"
-    NOW = "now"  # people know of it, and its cause is another one
-    STILL = "still"  # told again, because it stands
+    NOW = "now"  # reported before, with another cause
+    STILL = "still"  # repeated, because it is still open
     OVER = "over"
-    ENDED = "ended"  # healthd's part in it is over; its words say whose it is now
+    ENDED = "ended"  # healthd's part is over; the text names the owner
+
+
+_HEADS = {
+    NewsKind.WRONG: "PROBLEM",
+    NewsKind.NOW: "CHANGED",
+    NewsKind.STILL: "STILL OPEN",
+    NewsKind.OVER: "RESOLVED",
+    NewsKind.ENDED: "CLOSED",
+}
+"""The first word of each line of news."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Topic:
-    """Something that is wrong now. ``key`` makes it the same as before; ``lasts_s``: how long it must last.
+    """A problem that is open now. ``key`` identifies it over time; ``lasts_s``: how long it must last.
 
-    ``cause``: another one under a known key is news. ``again_s``: how often it is told while it stands; 0 for once.
-    ``title``: what is said to be over; "" for the words. ``last``: nothing stands any more, and these words say how it
-    ended; with a ``cause`` only where that was told last. ``stays_out``: the node is out of service all the same.
+    ``cause``: another cause under a known key is news. ``again_s``: the pause between two reminders; 0 for none.
+    ``title``: the text of its end; "" for ``words``. ``last``: the problem is no longer open, and ``words`` is how it
+    ended; with a ``cause`` only if that cause was reported last. ``stays_out``: the node stays out of service.
     """
 
     key: str
@@ -77,10 +87,10 @@ class Topic:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicMemory:
-    """What is remembered of a topic. ``told``: people know of it, by these ``words`` since ``at``. ``gone``: since when
-    it is over. ``causes``: those that were told, newest last. ``changed``: since when its cause is another one.
-    ``title``: what will be said to be over. ``over``: when that was said last, which is remembered for a day;
-    ``returns``: how often it was back within a day of that."""
+    """The memory of a topic. ``told``: it was reported with these ``words``, at ``at``. ``gone``: since when it is
+    over. ``causes``: the reported causes, newest last. ``changed``: since when it has another cause. ``title``: the
+    text of its end. ``over``: when its end was reported last, which is remembered for a day; ``returns``: how often it
+    came back within a day of that."""
 
     words: str
     since: datetime
@@ -96,7 +106,7 @@ class TopicMemory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
-    """One piece of news: what is wrong since when, or what is over."""
+    """One piece of news: a problem since a time, or the end of one."""
 
     key: str
     words: str
@@ -106,14 +116,13 @@ class Piece:
 
     @property
     def closes(self) -> bool:
-        """Whether an incident of this key is resolved by it."""
+        """Whether it resolves an incident of this key."""
         return self.news in (NewsKind.OVER, NewsKind.ENDED)
 
     @property
     def line(self) -> str:
-        """For a person."""
-        since = f"since {self.since:%Y-%m-%d %H:%M:%S} UTC"
-        return f"{self.news if self.closes else self.news.upper()}: {self.words} ({since})"
+        """The line of the message's text."""
+        return f"{_HEADS[self.news]}: {self.words} (since {self.since:%Y-%m-%d %H:%M:%S} UTC)"
 
 
 def topics(
@@ -127,11 +136,11 @@ def topics(
     ended: Remediation | None = None,
     faults: Iterable[Fault] = (),
 ) -> tuple[Topic, ...]:
-    """What is worth telling: faults of ``least`` severity or worse, acknowledged ones as that; a node that cannot be
-    told to be healthy; the node's own state where it is out; and what an operator is wanted for.
+    """The topics of a node: faults of ``least`` severity or worse, acknowledged or not; an unknown health; the node's
+    own state where it is out; and the pages.
 
-    ``case``: the open one; ``ended``: the one that ended last, where none is open. ``faults``: those that are open, the
-    symptoms of others among them.
+    ``case``: the open remediation; ``ended``: the last one, where none is open. ``faults``: the open faults, symptoms
+    of others among them.
     """
     diagnoses, acknowledged, faults = tuple(diagnoses), tuple(acknowledged), tuple(faults)
     words = {_key(fault.code, fault.component): in_words(fault) for fault in faults}
@@ -143,7 +152,7 @@ def topics(
     found += _symptoms(diagnoses, faults)
     found += _replaced(case, {topic.key for topic in found})
     if verdict is Verdict.UNKNOWN:
-        unknown = "it cannot be told whether the node is fit for a job; `healthd check` says why"
+        unknown = "the health of the node is unknown; `healthd check` names the checks and the reasons"
         found.append(Topic(key="unknown", words=unknown, lasts_s=UNKNOWN_LASTS_S))
     found += _node(decision, case, ended)
     if decision is not None and decision.action is Action.PAGE:
@@ -152,14 +161,14 @@ def topics(
 
 
 def of_absent(node: str, message: str) -> Topic:
-    """The page for a node whose daemon cannot speak."""
+    """The page for a node whose daemon sends no messages."""
     words = f"an operator is needed: {node}: {message}"
     return Topic(key=f"{PAGED}absent {node}", words=words, again_s=AGAIN_S)
 
 
 def unkept(problem: str) -> tuple[Topic, ...]:
-    """The page for a state directory that takes no writes, for this reason; nothing without one."""
-    words = f"an operator is needed: nothing can be repaired while the state cannot be written: {problem}"
+    """The page for a state directory that cannot be written, for this reason; none without a reason."""
+    words = f"an operator is needed: healthd cannot write its state, so it repairs nothing: {problem}"
     page = Topic(key=f"{PAGED}state", words=words, lasts_s=UNKNOWN_LASTS_S, again_s=AGAIN_S)
     return (page,) if problem else ()
 
@@ -171,29 +180,31 @@ def _key(code: str, component: object) -> str:
 def _faults(
     diagnosis: Diagnosis, least: Severity, *, acked: bool, words: Mapping[str, str], again: bool
 ) -> Iterator[Topic]:
-    """A topic for each fault that nothing else explains: one that is no longer the worst of its component is not over.
+    """A topic for each fault that no other fault explains. A fault that is no longer the worst of its component stays
+    open.
 
-    ``words``: how long each open fault is acknowledged. ``again``: nothing is done about it, so it is told each day.
+    ``words``: how long each open fault is acknowledged. ``again``: it has no remediation, so it is repeated each day.
     """
     roots = roots_of(diagnosis)
     for index, root in enumerate(roots):
         key, title = _key(root.code, diagnosis.component), f"{root.code} on {diagnosis.component}"
         if SEVERITY_RANK[root.severity] < SEVERITY_RANK[least]:
-            yield Topic(key=key, words=f"{title}: still open, and only {root.severity} now", last=True)
+            yield Topic(key=key, words=f"{title}: still open, now only {root.severity}", last=True)
         elif acked or words.get(key):
             until = words.get(key) or "acknowledged"
-            said = f"{title}: {until}, by an operator; the fault is still open"
+            text = f"{title}: {until}, by an operator; the fault is still open"
             again_s = AGAIN_S if root.severity is Severity.CRITICAL else 0.0
-            yield Topic(key=key, words=said, cause=f"acknowledged {root.severity}", again_s=again_s, title=title)
+            yield Topic(key=key, words=text, cause=f"acknowledged {root.severity}", again_s=again_s, title=title)
         else:
             reasons = "; ".join(_reasons(diagnosis, index, len(roots)))
-            said = f"{title}: {root.severity}, calls for {root.remedy}: {reasons}"
+            text = f"{title}: {root.severity}, calls for {root.remedy}: {reasons}"
             again_s = AGAIN_S if again and root.severity is Severity.CRITICAL else 0.0
-            yield Topic(key=key, words=said, cause=f"{root.severity} {root.remedy}", again_s=again_s, title=title)
+            yield Topic(key=key, words=text, cause=f"{root.severity} {root.remedy}", again_s=again_s, title=title)
 
 
 def _reasons(diagnosis: Diagnosis, index: int, roots: int) -> Sequence[str]:
-    """The messages behind one root: ``diagnose`` puts those of the roots first, in their order, then the symptoms'."""
+    """The messages of one root cause: ``diagnose`` puts those of the roots first, in their order, then the
+    symptoms'."""
     if not diagnosis.roots:
         return diagnosis.reasons
     own = diagnosis.reasons[index : index + 1]
@@ -201,31 +212,29 @@ def _reasons(diagnosis: Diagnosis, index: int, roots: int) -> Sequence[str]:
 
 
 def _symptoms(diagnoses: Sequence[Diagnosis], faults: Iterable[Fault]) -> Iterator[Topic]:
-    """Faults that are open and that another one explains by now: what was told of them is not over."""
+    """Open faults that another fault explains by now: they are not resolved."""
     roots = {_key(root.code, each.component) for each in diagnoses for root in roots_of(each)}
     for fault in faults:
         if (key := _key(fault.code, fault.component)) not in roots:
             cause = next(
-                (f"{each.code} on {each.component}" for each in diagnoses if fault.code in each.codes), "another"
+                (f"{each.code} on {each.component}" for each in diagnoses if fault.code in each.codes), "another fault"
             )
-            words = f"{fault.code} on {fault.component}: still open, and explained by {cause}"
+            words = f"{fault.code} on {fault.component}: still open, a symptom of {cause}"
             yield Topic(key=key, words=words, last=True)
 
 
 def _replaced(case: Remediation | None, keys: Container[str]) -> Iterator[Topic]:
-    """The fault for which a machine was replaced: the new one has an empty disk, and is to say that it is over."""
+    """The fault for which a machine was replaced. The new machine has an empty disk, and must report the end."""
     if case is None or Step.REPLACE not in case.steps or case.index <= case.steps.index(Step.REPLACE):
         return
     key, title = _key(case.code, case.component), f"{case.code} on {case.component}"
     if case.code and key not in keys:
-        yield Topic(
-            key=key, words=f"{title}: its machine was replaced; this one is verified", cause="replaced", title=title
-        )
+        yield Topic(key=key, words=f"{title}: machine replaced, verifying the new one", cause="replaced", title=title)
 
 
 def _node(decision: Decision | None, case: Remediation | None, ended: Remediation | None) -> Iterator[Topic]:
-    """The node's own state: out by our act, kept out by another owner or a drain of ours without a case, or how our
-    part in it ended."""
+    """The node's own state: drained by healthd, kept out by another owner or by an orphaned drain, or the end of
+    healthd's part."""
     refusal = decision.refusal if decision is not None else None
     if case is not None and _is_out(case):
         title = f"out of service for {case.code} on {case.component} [{case.id}]"
@@ -235,7 +244,7 @@ def _node(decision: Decision | None, case: Remediation | None, ended: Remediatio
         still = f"; {about.code} on {about.component} is still open" if about is not None else ""
         again_s = AGAIN_S if about is not None and about.severity is Severity.CRITICAL else 0.0
         over = about or case
-        title = f"{over.code} on {over.component}, on a node that another owner holds" if over is not None else ""
+        title = f"{over.code} on {over.component}, on a node of another owner" if over is not None else ""
         words = f"{decision.reason}{still}"
         yield Topic(key=NODE_KEY, words=words, cause="foreign", again_s=again_s, title=title)
     elif decision is not None and refusal is Refusal.ORPHAN:
@@ -243,39 +252,40 @@ def _node(decision: Decision | None, case: Remediation | None, ended: Remediatio
     elif decision is not None and refusal is Refusal.ACKNOWLEDGED:
         about = decision.diagnosis
         still = f", although {about.code} on {about.component} is still open" if about is not None else ""
-        yield Topic(key=NODE_KEY, words=f"in service by an operator's order{still}", last=True)
+        yield Topic(key=NODE_KEY, words=f"back in service by an operator{still}", last=True)
     elif ended is not None and ended.end in _NOT_BACK:
-        words, stays_out = f"ours no more [{ended.id}]: {ended.note}", ended.adopted and ended.end is End.ABANDONED
+        words = f"remediation ended without a release [{ended.id}]: {ended.note}"
+        stays_out = ended.adopted and ended.end is End.ABANDONED
         yield Topic(key=NODE_KEY, words=words, cause=_story(ended), last=True, stays_out=stays_out)
 
 
 def _story(case: Remediation) -> str:
-    """What makes an outage another one. On a node that the cluster drained by itself, a fault that comes and goes opens
-    a case each time: that is one story."""
+    """The identity of an outage. On a node that the cluster drained by itself, a fault that comes and goes opens a
+    remediation each time: that is one outage."""
     return f"the cluster's own drain, {case.code}" if case.adopted else f"case {case.id}"
 
 
 def _is_out(case: Remediation) -> bool:
-    """Whether jobs are kept off by our drain, or where the platform owns the node's state by our slot."""
+    """Whether healthd's drain keeps jobs off, or its slot where the platform owns the node's state."""
     return case.hold is not None or (Step.DRAIN not in case.steps and case.step is not Step.SLOT)
 
 
 def _page(decision: Decision, case: Remediation | None) -> Topic:
-    """What an operator is wanted for. One key for a fault: it is over when nobody is wanted for it any more, and until
-    then another kind of cause is news."""
+    """The page. A fault has one key: it is resolved when the fault needs no operator any more, and until then another
+    kind of cause is news."""
     about = decision.diagnosis or case
     key = PAGED + (_key(about.code, about.component) if about is not None else "")
     if about is not None and decision.refusal is Refusal.HELD_BACK:
-        key = f"{PAGED}fleet {about.code}"  # the same on every node: it is one story
-    says_so = "person is needed" in decision.reason
+        key = f"{PAGED}fleet {about.code}"  # the same on every node: one incident
+    says_so = "is needed" in decision.reason
     words = decision.reason if says_so else f"an operator is needed: {decision.reason}"
     lasts_s = UNREADABLE_LASTS_S if decision.refusal is Refusal.UNREADABLE else 0.0
-    title = f"no operator is needed any more for {about.code} on {about.component}" if about is not None else words
+    title = f"operator no longer needed for {about.code} on {about.component}" if about is not None else words
     return Topic(key=key, words=words, lasts_s=lasts_s, cause=_kind(decision, case), again_s=AGAIN_S, title=title)
 
 
 def _kind(decision: Decision, case: Remediation | None) -> str:
-    """What makes a page another one: not the error of the moment, nor what only counts."""
+    """The kind of a page, without the error of the moment and without numbers."""
     match decision.refusal:
         case Refusal.STUCK | Refusal.UNREADABLE | Refusal.HELD_BACK | Refusal.BUDGET:
             return str(decision.refusal)
@@ -288,11 +298,11 @@ def _kind(decision: Decision, case: Remediation | None) -> str:
 def tell(
     memory: Mapping[str, TopicMemory], wrong: Sequence[Topic], now: datetime
 ) -> tuple[dict[str, TopicMemory], tuple[Piece, ...]]:
-    """What is remembered from now on, and what is news: each topic when it has lasted, when its cause is another one,
-    as often as it is to be told again, and once when it is over.
+    """The new memory, and the news: each topic once it has lasted, when its cause changes, as often as its reminder is
+    due, and once when it is over.
 
-    A topic that is back before it was said to be over is no news; one that is back after that, within a day, must be
-    over for longer each time.
+    A topic that returns before its end was reported is no news; one that returns after that, within a day, must be over
+    for longer each time.
     """
     after: dict[str, TopicMemory] = {}
     news: list[Piece] = []
@@ -316,7 +326,7 @@ def tell(
 
 
 def _standing(seen: TopicMemory | None, topic: Topic, now: datetime) -> TopicMemory:
-    """What is remembered of a topic that stands now."""
+    """The memory of a topic that is open now."""
     if seen is None:
         return TopicMemory(words=topic.words, since=now)
     is_back = seen.gone is not None and not seen.told
@@ -324,8 +334,8 @@ def _standing(seen: TopicMemory | None, topic: Topic, now: datetime) -> TopicMem
 
 
 def _over_after(key: str, seen: TopicMemory, gone: datetime, *, stays_out: bool) -> timedelta:
-    """How long it must be over before that is said: what stood for a day is none that comes and goes. That the node is
-    in service again is said at once: another may take it out within the hour, and it would be untrue."""
+    """How long a topic must be over before its end is reported. A topic that was open for a day does not come and go.
+    The node's return to service is reported at once: another owner may take it out within the hour."""
     if (key == NODE_KEY and not stays_out) or not _is_within_a_day(seen.since, gone):
         return timedelta(seconds=LASTS_S)
     return timedelta(seconds=min(COMES_AND_GOES_S, LASTS_S * 4.0 ** min(seen.returns, 9)))
@@ -336,7 +346,7 @@ def _is_within_a_day(then: datetime | None, now: datetime) -> bool:
 
 
 def _heard(seen: TopicMemory, topic: Topic, now: datetime) -> tuple[TopicMemory, NewsKind | None]:
-    """What is remembered of a topic that stands, and what of it is news."""
+    """The memory of an open topic, and its news."""
     told = replace(
         seen,
         words=topic.words,
@@ -364,14 +374,14 @@ def _heard(seen: TopicMemory, topic: Topic, now: datetime) -> tuple[TopicMemory,
 
 
 def _ending(key: str, seen: TopicMemory, ending: Topic | None, gone: datetime) -> Piece:
-    """How it ended, where that is known and is not that it is over."""
+    """The news of a topic's end: how it ended, if that is known; else that it is over."""
     if ending is not None and (not ending.cause or seen.causes[-1:] == (ending.cause,)):
         return Piece(key=key, words=ending.words, since=seen.since, over=gone, news=NewsKind.ENDED)
     return Piece(key=key, words=seen.title or seen.words, since=seen.since, over=gone, news=NewsKind.OVER)
 
 
 def shifted(seen: TopicMemory, by: timedelta, now: datetime) -> TopicMemory:
-    """What is remembered of a topic, after the clock was set by ``by``."""
+    """The memory of a topic, after the clock was set by ``by``."""
     return replace(
         seen,
         since=moved(seen.since, by, now),
@@ -383,7 +393,7 @@ def shifted(seen: TopicMemory, by: timedelta, now: datetime) -> TopicMemory:
 
 
 def lines(pieces: Sequence[Piece]) -> list[str]:
-    """One line for each piece, what is wrong first, and how many did not fit."""
+    """One line for each piece, open problems first, and the number of pieces that did not fit."""
     ordered = sorted(pieces, key=lambda piece: (piece.closes, piece.since))
     left = len(ordered) - MOST_LINES
     return [piece.line for piece in ordered[:MOST_LINES]] + ([f"and {left} more"] if left > 0 else [])

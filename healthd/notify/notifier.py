@@ -1,7 +1,7 @@
-"""Tells people what is wrong with the node and that it is over: gathers news, keeps to the rate, tries again.
+"""Sends messages about problems of the node and their end: it collects the news, limits the rate, and retries.
 
-What is news is ``news``'s to say, how a message leaves is ``delivery``'s. What was told, and what a receiver has not
-taken yet, is kept on disk: a restart neither repeats nor loses it.
+``news`` decides about the news, ``delivery`` delivers a message. The memory of reported news, and the queue of each
+receiver, are kept on disk: a restart neither repeats nor loses a message.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from healthd.notify.news import Piece, Topic, TopicMemory, lines, shifted, tell
 
 SCHEMA = "healthd.notification/1"
 NEWS = "news"
-"""Under which key the store keeps what was told, and what was not."""
+"""The store's key of the reported and the waiting news."""
 MOST_WAITING = 200
-"""So many pieces of news wait for one receiver; beyond that the oldest go, and the message says how many."""
+"""The most pieces of news that wait for one receiver. Beyond that the oldest are dropped, and the message says how
+many."""
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 30.0, 600.0
 _HOUR = timedelta(hours=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReceiverQueue:
-    """What one receiver has not taken yet. ``lost``: older pieces that there was no room for."""
+    """The news that one receiver has not accepted yet. ``lost``: the number of older pieces that were dropped."""
 
     pieces: Mapping[str, Piece] = field(default_factory=dict)
     lost: int = 0
@@ -41,14 +42,14 @@ class ReceiverQueue:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NotifierState:
-    """What outlives the daemon."""
+    """The state that outlives the daemon."""
 
     seen: Mapping[str, TopicMemory] = field(default_factory=dict)
     waiting: Mapping[str, ReceiverQueue] = field(default_factory=dict)
 
 
 class Channel:
-    """One receiver: what it is still to be told, how often it may be told, and when it is tried again."""
+    """One receiver: its queue, its rate, and its next attempt."""
 
     def __init__(self, name: str, deliver: Deliver, *, per_hour: int, waiting: ReceiverQueue | None = None) -> None:
         self.name, self._deliver, self._per_hour = name, deliver, per_hour
@@ -62,17 +63,17 @@ class Channel:
 
     @property
     def undelivered(self) -> int:
-        """Pieces of news that it has not taken yet, those that went for want of room among them."""
+        """The number of pieces that it has not accepted yet, dropped ones included."""
         return len(self.waiting.pieces) + self.waiting.lost
 
     def clock_was_set(self, by: timedelta, now: datetime) -> None:
-        """Move what it counts time from with the clock."""
+        """Move its times with the clock."""
         self._sent = deque(moved(at, by, now) for at in self._sent)
         self._failing_since = self._failing_since and moved(self._failing_since, by, now)
         self._not_before = self._not_before and self._not_before + by
 
     def add(self, news: Sequence[Piece]) -> None:
-        """Put news into the queue. What is over before anybody could be told is told as that, once."""
+        """Put news into the queue. A problem that ends before it could be sent is sent once, as resolved."""
         pieces = dict(self.waiting.pieces)
         for piece in news:
             pieces.pop(piece.key, None)
@@ -83,7 +84,7 @@ class Channel:
         self.waiting = ReceiverQueue(pieces=pieces, lost=self.waiting.lost + surplus)
 
     def send(self, make: Callable[[ReceiverQueue], Message], now: datetime) -> str:
-        """Send what waits, if it is time to; returns what there is to log: a failure, or "" otherwise."""
+        """Send the queue, if that is due. Returns the failure for the log, or ""."""
         while self._sent and now - self._sent[0] >= _HOUR:
             self._sent.popleft()
         too_early = self._not_before is not None and now < self._not_before
@@ -100,7 +101,7 @@ class Channel:
         return ""
 
     def try_out(self, message: Message) -> str:
-        """Send a message past queue, rate and counts; why it was not taken, or "". One that fails is not sent again."""
+        """Send a message past queue, rate and counts. Why it was not delivered, or ""; it is not sent again."""
         try:
             self._deliver(message)
         except NotDeliveredError as error:
@@ -115,15 +116,15 @@ class Channel:
         self._not_before = now + timedelta(seconds=wait_s)
         self._failing_since = self._failing_since or now
         since = f"since {self._failing_since:%Y-%m-%d %H:%M:%S} UTC"
-        self.problem = f"notify: {self.name} does not take messages {since}; {self.undelivered} wait: {error}"
-        return f"{self.name}: not delivered: {error}; tried again in {wait_s:.0f} s"
+        self.problem = f"notify: {self.name} accepts no messages {since}; {self.undelivered} wait: {error}"
+        return f"{self.name}: not delivered, retrying in {wait_s:.0f} s: {error}"
 
 
 class Notifier:
-    """All receivers of one node, or of the controller. ``wrong``: what is wrong now. ``about``: who speaks, for each
-    message; ``head`` makes the first line of that.
+    """All receivers of one node, or of the controller. ``wrong``: the open topics. ``about``: the sender's fields, for
+    each message; ``head`` makes its first line of them.
 
-    ``keep`` writes what outlives the daemon, ``kept`` is what the one before this wrote; either may be of any form.
+    ``keep`` writes the state that outlives the daemon, ``kept`` is the state that the daemon before this one wrote.
     """
 
     def __init__(
@@ -147,10 +148,10 @@ class Notifier:
         self._written, self._unsaved = kept, ""
 
     def tick(self, now: datetime, *, stopping: Callable[[], bool] = lambda: False) -> tuple[str, ...]:
-        """See what is new, and send what waits. Returns the failures, for the log.
+        """Collect the news, and send the queues. Returns the failures, for the log.
 
-        ``stopping``: no further receiver is asked then; what waits is told by the next daemon. What cannot be kept is
-        told all the same, and that is a failure like another, said once.
+        ``stopping``: once true, no further receiver gets a message; the next daemon sends the queues. If the state
+        cannot be written the messages are still sent, and the failure is returned once.
         """
         self._seen, news = tell(self._seen, self._wrong(), now)
         for channel in self.channels:
@@ -166,38 +167,38 @@ class Notifier:
         return tuple(filter(None, [*failures, self._saved(json_text(state))]))
 
     def _saved(self, text: str) -> str:
-        """Keep what outlives the daemon, where it is new; why that failed, where that is."""
+        """Write the state, if it has changed. Why that failed, or ""."""
         if text == self._written:
             return ""
         before, self._unsaved = self._unsaved, ""
         try:
             self._keep(text)
         except StoreError as error:
-            self._unsaved = f"what was told could not be kept, and may be told again: {error}"
+            self._unsaved = f"the state of messages cannot be written; some may be sent twice: {error}"
             return self._unsaved if self._unsaved != before else ""
         self._written = text
         return ""
 
     def clock_was_set(self, by: timedelta, now: datetime) -> None:
-        """The wall clock was set: what is wrong has lasted as long as it has, and no receiver waits longer for it."""
+        """Move all times with the wall clock, so that no problem seems older and no receiver waits longer."""
         self._seen = {key: shifted(seen, by, now) for key, seen in self._seen.items()}
         for channel in self.channels:
             channel.clock_was_set(by, now)
 
     def drill(self, words: str, now: datetime) -> Mapping[str, str]:
-        """Send one message that says of itself that it is a drill, and why each receiver did not take it, or ""."""
+        """Send one message that is marked as a drill. For each receiver, why it was not delivered, or ""."""
         about = {**self._about(), "notices": [words]}
         data = {"schema": SCHEMA, **about, "at": now.isoformat(), "news": [], "lost": 0, "drill": True}
         message = Message(text=f"{about['node']}: {words}", data=data)
         return {channel.name: channel.try_out(message) for channel in self.channels}
 
     def problems(self) -> tuple[str, ...]:
-        """The receivers that did not take the last message, in words for a person."""
+        """A sentence for each receiver that did not accept the last message."""
         return tuple(channel.problem for channel in self.channels if channel.problem)
 
     def _message(self, waiting: ReceiverQueue, now: datetime) -> Message:
         about, pieces = self._about(), list(waiting.pieces.values())
-        lost = [f"{waiting.lost} older pieces of news did not fit into memory"] if waiting.lost else []
+        lost = [f"{waiting.lost} older pieces of news were dropped"] if waiting.lost else []
         data = {
             "schema": SCHEMA,
             **about,
@@ -230,8 +231,8 @@ def channels_of(config: NotifySection) -> dict[str, Deliver]:
 
 
 def still_told(kept: str) -> tuple[Topic, ...]:
-    """What people were told and have not heard the end of, as topics that stand still: for whoever goes on from
-    another's memory and has not looked yet."""
+    """The reported topics whose end was not reported, as open topics: for a process that continues from another's state
+    and has not read the cluster yet."""
     return tuple(
         Topic(key=key, words=seen.words, title=seen.title, cause="".join(seen.causes[-1:]))
         for key, seen in _kept(kept).seen.items()
@@ -240,7 +241,7 @@ def still_told(kept: str) -> tuple[Topic, ...]:
 
 
 def _kept(text: str) -> NotifierState:
-    """What an earlier daemon kept; of another form it is worth one message too many, and no more."""
+    """The state of an earlier daemon. One of another form is ignored, which costs a repeated message at most."""
     try:
         return msgspec.json.decode(text, type=NotifierState) if text else NotifierState()
     except msgspec.MsgspecError:

@@ -1,6 +1,6 @@
-"""What a node tells people, and the loop by which it and the controller do, in a thread of its own.
+"""The notifier of a node, and the loop in which node and controller send messages, in a thread of its own.
 
-Only where it is configured: a receiver that does not answer keeps nobody waiting but its thread.
+It runs only if a receiver is configured. A receiver that does not answer delays only this thread.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def open_notifier(
     mode: Mode,
     absent: Callable[[], Sequence[AbsentNode]] = tuple,
 ) -> Notifier | None:
-    """The notifier of this node, or None where nobody is to be told. Raises StoreError. ``absent``: other nodes that
-    page and have no daemon.
+    """The notifier of this node, or None without a receiver. Raises StoreError. ``absent``: other nodes that page and
+    have no daemon.
 
-    ``engine``: before its first turn. A person whom the daemon before this one asked for is needed until it has decided
-    something: its first turn waits for the kernel log, and for a cluster that answers.
+    ``engine``: before its first reconcile. Pages of an earlier daemon stay open until the engine has decided: its first
+    reconcile waits for the kernel log, and for a cluster that answers.
     """
     channels = channels_of(config)
     if not channels or store is None:
@@ -66,7 +66,7 @@ def node_notifier(
     about: Callable[[], Mapping[str, Any]],
     absent: Callable[[], Sequence[AbsentNode]] = tuple,
 ) -> Notifier:
-    """The same for these receivers, whatever is configured; ``about`` says who speaks. Raises StoreError."""
+    """The notifier for these receivers; ``about`` gives the sender's fields. Raises StoreError."""
     kept = store.fact(NEWS)
     before = [topic for topic in still_told(kept) if topic.key == NODE_KEY or topic.key.startswith(PAGED)]
     ended: Remediation | None = None
@@ -96,8 +96,8 @@ def node_notifier(
 def wrong_with(
     monitor: Monitor, engine: Engine | None, least: Severity, *, ended: Remediation | None = None
 ) -> Sequence[Topic]:
-    """What is wrong with this node now and worth telling: from severity ``least`` on. Nothing is read from the disk: a
-    store that fails hides nothing, and is told itself. ``ended``: the case that ended last before this daemon began."""
+    """The open topics of this node, from severity ``least`` on. It reads nothing from the disk: a store that fails
+    hides no topic, and is one itself. ``ended``: the last remediation that ended before this daemon started."""
     diagnoses = monitor.diagnoses()
     found = topics(
         verdict=monitor.verdict(monitor.outcomes().values()),
@@ -113,7 +113,7 @@ def wrong_with(
 
 
 def about(checkup: Checkup, mode: Mode) -> Mapping[str, Any]:
-    """Who speaks: what each message begins with."""
+    """The sender: the fields with which each message begins."""
     machine, monitor = checkup.machine, checkup.monitor
     return {
         "node": machine.name,
@@ -128,8 +128,8 @@ def about(checkup: Checkup, mode: Mode) -> Mapping[str, Any]:
 def keep_telling(
     notifier: Notifier, stop: threading.Event, log: Any, *, speaks: Callable[[], bool] = lambda: True
 ) -> None:
-    """Tell people until ``stop``. What could not be delivered is said, and tried again. ``speaks``: whether it is still
-    this process's to tell."""
+    """Send messages until ``stop``. A failed delivery is logged and retried. ``speaks``: whether this process may still
+    send."""
     watch = ClockWatch(datetime.now(UTC), time.monotonic())
     while not stop.wait(TICK_S):
         now = datetime.now(UTC)

@@ -1,6 +1,6 @@
-"""What is written down of one node while its past is replayed: its story, the times it was out, how long nobody heard.
+"""The record of one node during a replay: its story, its outages, and its longest time without a message.
 
-It decides nothing, and reads nothing but what it is given.
+It decides nothing, and reads nothing but its arguments.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from healthd.replay.machine import Act
 from healthd.replay.story import Happening, Outage, Quality, Story, of_change, of_decision, of_move
 
 _VARIES = re.compile(r"\(.*?\)|\b\d+ (?=nodes|machines|repairs)")
-"""What of a reason may change while the decision stays: how many nodes have the same fault, and which."""
+"""The part of a reason that may change while the decision stays: the number and names of nodes with the same fault."""
 NOTHING = Decision(action=Action.HOLD, reason="nothing calls for taking the node out")
 
 
 @dataclass(kw_only=True)
 class _Out:
-    """A time out that is not over. ``idle``: when its job ended; ``acts``: how many repairs were begun before it."""
+    """An outage that is not over. ``idle``: when its job ended; ``acts``: how many repairs began before it."""
 
     began: datetime
     action: Action
@@ -53,30 +53,30 @@ class Account:
         self._happenings += [of_change(change, now) for change in changes]
 
     def decision(self, decision: Decision, now: datetime) -> None:
-        """What is decided now, where that is new. That a node is out for too long is a message, and decides nothing."""
+        """Note a new decision. A node that is out for too long causes a message only."""
         if decision.refusal is Refusal.OVERDUE:
             return
         if decision.diagnosis is None and decision.action is not Action.PAGE:
-            self._decided = ""  # the same of a fault that comes back is news
+            self._decided = ""  # the same decision about a fault that comes back is new
         elif (gist := _VARIES.sub("", decision.reason)) != self._decided:
             self._decided = gist
             self._happenings.append(of_decision(decision, now))
 
     def moves(self, moves: Sequence[Moved], now: datetime) -> None:
-        """How the case moved."""
+        """Note the steps of the remediation."""
         self._raised += sum(moved.is_raised for moved in moves)
         self._happenings += [told for moved in moves if (told := of_move(moved, now)) is not None]
 
     def holds(self, code: str) -> None:
-        """Nothing was done for this code, because many nodes had it."""
+        """Note that this code was held, because many nodes had it."""
         self._held[code] = None
 
     def note(self, now: datetime, kind: str, text: str) -> None:
-        """What is assumed to have happened."""
+        """Note an assumed event."""
         self._happenings.append(Happening(at=now, kind=kind, text=text))
 
     def message(self, now: datetime, *, wrong: bool, told: bool) -> None:
-        """Whether the node is out or critical, and whether a person is told something at this moment."""
+        """Note whether the node is out or critical, and whether a message is sent at this moment."""
         self._silence.note(now, wrong=wrong, told=told)
         self._messages += told
 
@@ -115,14 +115,14 @@ class Account:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def log_ends(self, now: datetime, decision: Decision, faults: tuple[Fault, ...], stands: str) -> None:
-        """What is open where the log ends; ``stands``: what is decided about it."""
+        """Note the open faults at the end of the log; ``stands``: the decision about them."""
         self._end = (decision, faults)
         if faults:
             listed = ", ".join(f"{fault.code} on {fault.component}" for fault in faults)
-            self.note(now, "log ends", f"open: {listed}; decided: {stands}")
+            self.note(now, "log ends", f"open: {listed}; decision: {stands}")
 
     def story(self, now: datetime, made: Sequence[Act]) -> Story:
-        """All of it. A node that is out still was out until now."""
+        """The whole record. The outage of a node that is still out ends now."""
         self._closed(now, None, made)
         back = [(each.ended, each.code) for each in self._outages if each.ended is not None]
         decision, faults = self._end

@@ -1,4 +1,4 @@
-"""The cases of one node of the past, in memory: what the store is to the daemon's engine.
+"""The remediations of one node of a replay, in memory, in place of the daemon's store.
 
 A disk outlives every daemon of its machine, and no machine: a replaced node begins with none.
 """
@@ -13,7 +13,7 @@ from healthd.remediation.decide.remediation import Remediation
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Moved:
-    """A case as it was written, what it was before (None where it is new), and why it moved."""
+    """A remediation as it was written, its state before (None for a new one), and the reason of the step."""
 
     before: Remediation | None
     case: Remediation
@@ -21,31 +21,31 @@ class Moved:
 
     @property
     def is_raised(self) -> bool:
-        """Whether a more serious fault took the case over."""
+        """Whether a more serious fault raised the remediation."""
         return self.before is not None and self.before.code != self.case.code
 
 
 @dataclass(kw_only=True)
 class PastCases:
-    """The cases of one machine. ``moved``: every write since somebody last emptied it."""
+    """The remediations of one machine. ``moved``: every write since the list was last emptied."""
 
     moved: list[Moved] = field(default_factory=list)
     _cases: dict[str, Remediation] = field(default_factory=dict)
 
     def open_case(self) -> Remediation | None:
-        """The case that is not at its end."""
+        """The open remediation."""
         return next((case for case in reversed(self._cases.values()) if case.is_open), None)
 
     def knows(self, case_id: str) -> bool:
-        """Whether a case of this id was ever kept."""
+        """Whether a remediation of this id was ever kept."""
         return case_id in self._cases
 
     def save_case(self, case: Remediation, event: Event) -> None:
-        """Keep a case and why it moved."""
+        """Keep a remediation and the reason of its step."""
         said = event.text.removeprefix(f"[{case.id}] ")
         self.moved.append(Moved(before=self._cases.get(case.id), case=case, said=said))
         self._cases[case.id] = case
 
     def cases(self) -> tuple[Remediation, ...]:
-        """All cases, oldest first."""
+        """All remediations, oldest first."""
         return tuple(self._cases.values())

@@ -1,4 +1,5 @@
-"""What a replay says of itself: how long it kept silent, how much it replaced at a time, and what came back. Pure."""
+"""The figures of a replay: its longest silence, the most replacements at a time, and the faults that came back.
+Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ HOUR = timedelta(hours=1)
 
 @dataclass(kw_only=True)
 class Silence:
-    """The longest time that something was wrong with a node and no message went out, in seconds."""
+    """The longest time without a message while a node was out or critical, in seconds."""
 
     longest_s: float = 0.0
     _since: datetime | None = None
 
     def note(self, now: datetime, *, wrong: bool, told: bool) -> None:
-        """How it is now. ``wrong``: the node is out, or critical; ``told``: a message goes out at this moment."""
+        """Note the state now. ``wrong``: the node is out, or critical; ``told``: a message is sent at this moment."""
         if self._since is not None:
             self.longest_s = max(self.longest_s, (now - self._since).total_seconds())
         if not wrong:

@@ -1,7 +1,7 @@
-"""All nodes of a replay, on one clock: lines in the order of time, and between them what falls due.
+"""All nodes of a replay, on one clock: lines in the order of time, and between them the events that are due.
 
-A node of which nothing was found costs nothing; one that waits turns its engine at the times that are due, never every
-few seconds for a year.
+A node without a finding costs nothing. The engine of a node that waits reconciles only when an event is due, never
+every few seconds for a year.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from healthd.sources.pastlines import LogLine
 _NO_BUDGET = 1_000
 _SPARE = "a node of no log "
 _RUNS_ON = timedelta(days=7)
-"""How long after the last line what is under way is followed to its end."""
+"""How long after the last line open remediations are followed to their end."""
 
 
 class PastFleet:
@@ -46,9 +46,9 @@ class PastFleet:
         self._due: list[tuple[datetime, str]] = []
 
     def take(self, line: LogLine) -> None:
-        """File a line under its host. Batches that are over by its time are judged first, whosever they are.
+        """File a line under its host. Batches of any host that are over by its time are judged first.
 
-        A line that no check wants is evidence of its host alone: most lines that hold a needle are harmless.
+        A line that no check wants only shows that its host exists: most lines that hold a needle are harmless.
         """
         if not line.trusted and not self._trusts:
             return
@@ -67,16 +67,16 @@ class PastFleet:
         host.batch.add(line)
 
     def absorb(self, name: str, outcome: Outcome) -> None:
-        """Fold in what a check came to then, as an event store tells it."""
+        """Fold in the outcome of a check run from an event store."""
         host = self._hosts.get(name) or self._new(name)
         self._run_until(outcome.at)
         host.absorb(outcome)
         self._plan(host)
 
     def stories(self, ends: datetime | None) -> tuple[Story, ...]:
-        """What came of each node, by name. ``ends``: the time of the last line, as far as the logs tell.
+        """The story of each node, by name. ``ends``: the time of the last line, if it is known.
 
-        What is under way then is followed to its end.
+        Remediations that are open then are followed to their end.
         """
         for host in tuple(self._hosts.values()):
             self._judge(host)
@@ -102,7 +102,7 @@ class PastFleet:
             heappush(self._due, (host.due, host.name))
 
     def _run_until(self, at: datetime, *, settling: bool = False) -> None:
-        """Let everything happen that is due by then. ``settling``: only to nodes for which something is under way."""
+        """Play all events that are due by then. ``settling``: only those of nodes with an open remediation."""
         due = self._due
         while due and due[0][0] <= at:
             when, name = heappop(due)
@@ -120,7 +120,7 @@ class PastFleet:
 
 
 def _world(config: Config, policy: Policy, clock: PastClock, *, mode: Mode, nodes: int) -> World:
-    """Nothing of this machine takes part: neither its mode nor its way to opt out."""
+    """The world of a replay, without this machine's own mode and opt-out."""
     tried = replace(config.remediation, mode=mode, opt_out_file="", opt_out_label="", opt_out_feature="")
     budget = config.budget if nodes else replace(config.budget, max_out=_NO_BUDGET)
     config = replace(config, remediation=tried, budget=budget)

@@ -1,7 +1,7 @@
-"""One node of the past: its judgement and the daemon's own engine, over a cluster and a machine that are simulated.
+"""One node of a replay: the daemon's own judgement and engine, on a simulated cluster and machine.
 
-What is done is decided by the daemon's code: checks, history, policy, engine, handoff record, messages. Only what no
-log tells is assumed here (``[replay]``): when the job ends, when a repair is over, when a person comes.
+The daemon's own code decides: checks, history, policy, engine, handoff record, messages. Only events that no log has
+are assumed here (``[replay]``): the end of the job, the end of a repair, the arrival of an operator.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from healthd.sim.cluster import FakeClusterNode
 
 _JOB = "a job"
 _FIRST_PAUSE_S, _LONGER = 5.0, 4.0
-_WAITING_PAUSE_S = 60.0  # for a place in the budget: no daemon looks more rarely
+_WAITING_PAUSE_S = 60.0  # for a budget slot: no daemon polls more rarely
 _OUT_PAUSE_S = 7_200.0
 _QUIET_PAUSE_S = 86_400.0
 _OF_OTHERS = frozenset({Refusal.BUDGET, Refusal.CORRELATED, Refusal.RATE, Refusal.UNREADABLE})
-_PERSON = Command(verb=Verb.RELEASE, who="a person", why="assumed to have seen to it ([replay] person_s)")
+_OPERATOR = Command(verb=Verb.RELEASE, who="an operator", why="assumed to have repaired it ([replay] person_s)")
 
 
 class PastHost:
-    """One node. ``due``: when something happens to it next, if no line comes first; None for never."""
+    """One node. ``due``: the time of its next event, if no line comes first; None for never."""
 
     def __init__(self, name: str, world: World, *, instance_type: str | None) -> None:
         self.name, self._world, self._assumed = name, world, world.config.replay
@@ -60,26 +60,26 @@ class PastHost:
         self._begin_machine()
 
     def _begin_machine(self) -> None:
-        """A machine with an empty disk: nothing was found on it, and its daemon has decided nothing."""
+        """Begin a machine with an empty disk: no finding, and no decision of its daemon."""
         self.monitor = PastMonitor(self._world.checks, None, policy=self._world.rules.policy)
         self._cases, self._news = PastCases(), dict[str, TopicMemory]()
         self._engine: Engine | None = None
 
     @property
     def due(self) -> datetime | None:
-        """When the engine turns next, the job ends, a repair is over or a person comes, whichever is first."""
+        """The time of the next reconcile, end of the job, end of a repair, or arrival of an operator."""
         times = (self._turns_at, self._job_ends, self._machine.due, self._person_comes)
         return min((at for at in times if at is not None), default=None)
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing more comes of what was found, until another line does."""
+        """Whether no event follows from the findings, until another line comes."""
         return self._cases.open_case() is None and self._person_comes is None
 
-    # -- what the log says --------------------------------------------------------------------------------------------
+    # -- the log ------------------------------------------------------------------------------------------------------
 
     def judge(self, records: tuple[KernelRecord, ...]) -> None:
-        """Judge a batch. The engine turns where it changed anything."""
+        """Judge a batch. The engine reconciles if it changed a fault."""
         before = self.monitor.diagnoses()
         self._enter_boot(records[0])
         settings = self._world.config.checks
@@ -91,7 +91,7 @@ class PastHost:
             self.go_on(now)
 
     def absorb(self, outcome: Outcome) -> None:
-        """Fold in what a check came to then, as an event store tells it."""
+        """Fold in the outcome of a check run from an event store."""
         self._account.changes(self.monitor.absorb(outcome), outcome.at)
         self.go_on(self._world.clock.come_to(outcome.at))
 
@@ -105,10 +105,10 @@ class PastHost:
         self._boot = first.boot_id or self._boot
         self._enter(first.time)
 
-    # -- what is assumed, and the engine ------------------------------------------------------------------------------
+    # -- assumptions, and the engine ----------------------------------------------------------------------------------
 
     def go_on(self, now: datetime) -> None:
-        """Let everything happen that is due, and the engine turn once."""
+        """Play all events that are due, and reconcile once."""
         if self._job_ends is not None and now >= self._job_ends:
             self._end_job(now)
         self._arrive(self._machine.arrived(now), now)
@@ -127,7 +127,8 @@ class PastHost:
         self._wait(engine, case, said, now)
 
     def _follow(self, engine: Engine, now: datetime) -> None:
-        """Write down what the turn came to. What goes out keeps its job for a while; what is back gets one."""
+        """Record the result of the reconcile. A node that goes out keeps its job for a while; one that is back gets a
+        job."""
         decision = engine.decision
         self._account.decision(decision, now)
         moves = tuple(self._cases.moved)
@@ -152,7 +153,7 @@ class PastHost:
         self._account.message(now, wrong=is_wrong, told=bool(pieces))
 
     def _wait(self, engine: Engine, case: Remediation | None, said: str, now: datetime) -> None:
-        """When the engine turns next: as often as the daemon's at first, and ever more rarely while nothing moves."""
+        """Set the next reconcile: as often as in the daemon at first, and ever more rarely while nothing changes."""
         if not _asks(engine, case):
             self._person_comes = None
         elif self._person_comes is None:
@@ -168,7 +169,7 @@ class PastHost:
         self._turns_at = min([now + pause, *(at for at in self._bounds(case) if at > now)])
 
     def _bounds(self, case: Remediation | None) -> Iterator[datetime]:
-        """When a case comes to something although nothing happens to it."""
+        """The times at which a timeout changes a remediation."""
         if case is not None:
             patience = self._world.patience
             yield due(case, patience.limits)
@@ -177,10 +178,10 @@ class PastHost:
             if case.good_since is not None:
                 yield case.good_since + timedelta(seconds=patience.settle_s)
 
-    # -- what happens to it -------------------------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------------------------------
 
     def _end_job(self, now: datetime) -> None:
-        """What a job brought about ends with it."""
+        """End the job, and the faults that end with it."""
         self._job_ends = None
         self._node.jobs.clear()
         self._account.is_idle(now)
@@ -189,7 +190,7 @@ class PastHost:
         self._ended(before, now, "the job has ended")
 
     def _arrive(self, remedy: Remedy | None, now: datetime) -> None:
-        """What was asked for is there: another boot, or another machine with an empty disk."""
+        """Complete a request: another boot, or another machine with an empty disk."""
         if remedy is Remedy.REBOOT_NODE:
             self._enter(now)
             before = self.monitor.history.faults
@@ -197,32 +198,32 @@ class PastHost:
             self._ended(before, now, "the reboot is assumed to have worked")
         elif remedy is Remedy.REPLACE_NODE:
             over = self.monitor.history.faults.values()
-            why = "another machine is assumed to be well"
+            why = "the new machine is assumed to be healthy"
             self._account.changes([Change(fault=fault, opened=False, why=why) for fault in over], now)
             self._begin_machine()
             self._enter(now)
 
     def _enter(self, now: datetime) -> None:
-        """Another boot."""
+        """Begin another boot."""
         self._boots += 1
         before = self.monitor.history.faults
         self.monitor.begin_boot(f"boot-{self._boots}", now)
         self._ended(before, now, "rebooted")
 
     def _see_to_it(self, now: datetime) -> None:
-        """A person comes: nothing that was open is, and what our drain holds is let in again."""
+        """Let an operator come: all faults end, and the operator releases the node."""
         self._person_comes = None
-        self._account.note(now, "done", "a person is assumed to have seen to it")
+        self._account.note(now, "done", "an operator is assumed to have repaired it")
         before = self.monitor.history.faults
         self.monitor.clear(Clearance(by=ClearsBy.REPLACE, component=NODE), now)
         self.monitor.repaired(Remedy.ASK_HUMAN, now)
-        self._ended(before, now, "a person is assumed to have seen to it")
+        self._ended(before, now, "an operator is assumed to have repaired it")
         case = self._cases.open_case()
         if self._engine is not None and case is not None and case.hold is not None:
-            self._engine.obey(_PERSON, now)
+            self._engine.obey(_OPERATOR, now)
 
     def _ended(self, before: Mapping[FaultKey, Fault], now: datetime, why: str) -> None:
-        """Write down which of these faults are over."""
+        """Record which of these faults have ended."""
         after = self.monitor.history.faults
         over = [fault for key, fault in before.items() if key not in after]
         self._account.changes([Change(fault=fault, opened=False, why=why) for fault in over], now)
@@ -230,13 +231,14 @@ class PastHost:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def log_ends(self, now: datetime) -> None:
-        """The last line was judged."""
+        """Record the end of the log."""
         decision, case = self._engine.decision if self._engine else NOTHING, self._cases.open_case()
-        stands = decision.reason if case is None else f"{decision.reason} [case {case.id} at {case.step}: {case.note}]"
+        place = "" if case is None else f" [remediation {case.id} at {case.step}: {case.note}]"
+        stands = f"{decision.reason}{place}"
         self._account.log_ends(now, decision, tuple(self.monitor.history.faults.values()), stands)
 
     def story(self, now: datetime) -> Story:
-        """What came of it."""
+        """The story of this node."""
         return self._account.story(now, self._machine.made)
 
     # -- inside -------------------------------------------------------------------------------------------------------
@@ -259,13 +261,13 @@ class PastHost:
                     node=self.name,
                     quotas=lambda: {CLUSTER: world.rules.max_out},
                     monotonic_s=world.clock.seconds,
-                    random=Random(self.name).random,  # noqa: S311  it keeps nodes apart, and no secret
+                    random=Random(self.name).random,  # noqa: S311  for jitter between nodes, not for a secret
                     settle_s=world.config.budget.settle_s,
                 ),
                 judgement=self.monitor,
                 cases=cases,
                 rules=lambda: world.rules,
-                collect=lambda _: "no folder: it is a replay",
+                collect=lambda _: "no folder in a replay",
                 look_again=lambda _: None,
                 patience=world.patience,
                 ledger=lambda: repairs_of(cases.cases()),
@@ -277,19 +279,19 @@ class PastHost:
 
 
 def _asks(engine: Engine, case: Remediation | None) -> bool:
-    """Whether it waits for a person: one who was paged, or who alone can end what keeps the node out."""
+    """Whether the node waits for an operator: one who was paged, or who alone can release it."""
     is_kept_out = case is not None and case.hold is not None and not REPAIRS.intersection(case.steps)
     return is_kept_out or engine.decision.action is Action.PAGE
 
 
 def _longest_s(engine: Engine, case: Remediation | None) -> float:
-    """How rarely the engine turns while nothing moves: what waits for other nodes may go on when they are back."""
+    """The longest pause between two reconciles: a node that waits for others may go on when they are back."""
     if engine.decision.refusal in _OF_OTHERS or (case is not None and case.hold is None):
         return _WAITING_PAUSE_S
     return _OUT_PAUSE_S if case is not None or engine.decision.action is Action.PAGE else _QUIET_PAUSE_S
 
 
 def _says(outcome: Outcome) -> bool:
-    """Whether folding this in changes anything. Log faults do not end by a check that no longer sees them."""
+    """Whether folding this outcome in changes a fault. A log fault does not end because a check no longer finds it."""
     result = outcome.result
     return bool(result.findings or result.clearances or result.readings) or result.status is not Status.OK

@@ -1,7 +1,7 @@
-"""What would reboot, replace and reset a node of the past: each takes as long as ``[replay]`` assumes, and works.
+"""The machine of a node in a replay: its repairs take as long as ``[replay]`` assumes, and work.
 
-It is a node's ``Provisioner`` and its ``Resetter``. It does nothing by itself: ``due`` says when something comes, and
-``arrived`` what that is.
+It is a node's ``Provisioner`` and its ``Resetter``. It does nothing by itself: ``due`` is the time of the next result,
+and ``arrived`` the result.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from healthd.core.model import Remedy
 from healthd.remediation.ports import StateOwner
 
 LET_GO_S = 300.0
-"""How much longer than a reset takes the engine waits for it, in seconds."""
+"""How much longer than a reset the engine waits for it, in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Act:
-    """A repair that was begun."""
+    """A repair that has begun."""
 
     at: datetime
     remedy: Remedy
 
 
 class PastMachine:
-    """The machine behind one node's name. ``made`` lists the repairs that were begun, on each machine of that name."""
+    """The machine of one node. ``made`` lists the repairs that have begun, on each machine of that name."""
 
     kind = "replay"
     state_owner = StateOwner.ENGINE
@@ -44,73 +44,73 @@ class PastMachine:
     # -- as a provisioner ---------------------------------------------------------------------------------------------
 
     def why_not(self, remedy: Remedy = Remedy.RESET_GPU) -> str:
-        """Nothing: every repair can be made."""
+        """Always "": every repair is possible."""
         return ""
 
     def dry_run(self, remedy: Remedy) -> str:
-        """What would be asked."""
-        return f"{remedy} would be asked for"
+        """The request that it would send."""
+        return f"would request {remedy}"
 
     def stands_down(self) -> str:
-        """Nobody else acts."""
+        """Always "": no other service acts."""
         return ""
 
     def machine(self) -> str:
-        """Which machine it is now: no log tells its instance id."""
+        """An id of the current machine: no log has its instance id."""
         return f"machine-{self._number}"
 
     def reboot(self) -> None:
-        """Another boot comes."""
+        """Request another boot."""
         self._begin(Remedy.REBOOT_NODE, self._assumed.reboot_s)
 
     def replace(self) -> None:
-        """Another machine comes."""
+        """Request another machine."""
         self._begin(Remedy.REPLACE_NODE, self._assumed.replace_s)
 
     def repeats_after_s(self, remedy: Remedy) -> float | None:
-        """Never: what was asked for once comes."""
+        """Never: every request is answered."""
         return None
 
     def take_back(self, *, carried_out: bool) -> bool:
-        """Never: what was asked for comes."""
+        """Never: every request is answered."""
         return False
 
     def progress(self) -> str:
-        """Nothing is said."""
+        """Always "": it reports no progress."""
         return ""
 
     # -- as a resetter ------------------------------------------------------------------------------------------------
 
     def holders(self) -> tuple[str, ...]:
-        """No log tells the services that hold the GPUs."""
+        """None: no log names the services that hold the GPUs."""
         return ()
 
     def reset(self, stop: tuple[str, ...]) -> str:
-        """It is over once it has taken its time; until then BackendBusy."""
+        """Reset the GPUs. Raises BackendBusy until the assumed time is over."""
         now, takes = self._clock(), timedelta(seconds=self._assumed.reset_s)
         if self._reset_at is None or now - self._reset_at > takes + timedelta(seconds=LET_GO_S):
             self._reset_at = now
             self.made.append(Act(at=now, remedy=Remedy.RESET_GPU))
         if now - self._reset_at < takes:
-            raise BackendBusy(f"it takes {self._assumed.reset_s:g} s ([replay] reset_s)")
+            raise BackendBusy(f"the reset takes {self._assumed.reset_s:g} s ([replay] reset_s)")
         self._reset_at = None
         return "assumed to have worked"
 
     def start(self, services: tuple[str, ...]) -> str:
-        """Nothing was stopped."""
+        """Do nothing: no service was stopped."""
         return ""
 
-    # -- what comes of it ---------------------------------------------------------------------------------------------
+    # -- results ------------------------------------------------------------------------------------------------------
 
     @property
     def due(self) -> datetime | None:
-        """When the next of what was begun comes to its end, or None."""
+        """The time at which the next repair ends, or None."""
         ends = [self._coming[1]] if self._coming is not None else []
         ends += [self._reset_at + timedelta(seconds=self._assumed.reset_s)] if self._reset_at is not None else []
         return min(ends, default=None)
 
     def arrived(self, now: datetime) -> Remedy | None:
-        """The reboot or the replacement that is there by now, once; None without one."""
+        """The reboot or replacement that has completed by now, once; None without one."""
         if self._coming is None or now < self._coming[1]:
             return None
         remedy, self._coming = self._coming[0], None
@@ -118,7 +118,7 @@ class PastMachine:
         return remedy
 
     def was_rebooted(self) -> None:
-        """The log shows a reboot: the one that was asked for is over."""
+        """Note a reboot in the log: the requested one is over."""
         if self._coming is not None and self._coming[0] is Remedy.REBOOT_NODE:
             self._coming = None
 

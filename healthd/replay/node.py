@@ -1,6 +1,6 @@
-"""A node of which only kernel lines are left: what a kernel check may ask of it, and its lines in batches to judge.
+"""A node of a replay, of which only kernel lines are left: a ``Node`` for kernel checks, and its lines in batches.
 
-A process id of then must not be looked up among the processes of now, so everything but the records is missing.
+A process id of the past must not be looked up among today's processes, so every source but the records is missing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from healthd.observe.runner import run_check
 from healthd.sources.pastlines import LogLine
 
 BOOTED = "Linux version "
-"""How the kernel's own first line of a boot begins."""
+"""The beginning of the kernel's first line of a boot."""
 
 _BATCH_RECORDS = 1024
 _BATCH_S = 1.0
@@ -47,7 +47,7 @@ _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 class _Nothing:
-    """A tree, an NVML and active tests that are not there."""
+    """A tree, an NVML and active tests that are missing."""
 
     def read(self, path: str) -> str:
         """Missing."""
@@ -58,7 +58,7 @@ class _Nothing:
         _missing(path)
 
     def exists(self, path: str) -> bool:
-        """Missing: what there was then is not known."""
+        """Raises SourceMissing: the files of that time are not known."""
         _missing(path)
 
     def target(self, path: str) -> str:
@@ -113,7 +113,7 @@ class PastNode:
 
     @property
     def kernel_log(self) -> KernelLogState:
-        """It was read."""
+        """The state of a log that was read."""
         return KernelLogState(source="a past log", alive=True)
 
     def mounts(self) -> tuple[Mount, ...]:
@@ -145,12 +145,12 @@ class PastNode:
         _missing(path)
 
     def command(self, *argv: str, timeout_s: float = 5.0) -> CommandResult:
-        """Missing: a command of now says nothing of then."""
+        """Raises SourceMissing: a command shows the present, not the past."""
         _missing(argv[0])
 
 
 class ReplayBatch:
-    """Kernel records that the daemon would have read at once: of one boot, within a second, so many at most."""
+    """Kernel records that the daemon would have read at once: of one boot, within a second, up to a number."""
 
     def __init__(self) -> None:
         self.records: list[KernelRecord] = []
@@ -158,7 +158,7 @@ class ReplayBatch:
         self._boot = ""
 
     def is_over(self, line: LogLine) -> bool:
-        """Whether this line is not of it any more."""
+        """Whether this line belongs to the next batch."""
         records = self.records
         return bool(records) and (
             line.time > self.until
@@ -168,7 +168,7 @@ class ReplayBatch:
         )
 
     def add(self, line: LogLine) -> None:
-        """One more."""
+        """Add a record."""
         if not self.records:
             self.until, self._boot = line.time + timedelta(seconds=_BATCH_S), line.boot
         self.records.append(
@@ -178,14 +178,14 @@ class ReplayBatch:
         )
 
     def taken(self) -> tuple[KernelRecord, ...]:
-        """The records; the next batch begins."""
+        """Return the records, and begin the next batch."""
         records, self.records = tuple(self.records), []
         return records
 
 
 def wanted_by(checks: Mapping[str, Check], settings: Mapping[str, CheckConfig]) -> Callable[[str], bool]:
-    """Whether a line is anything to any check, or the first of a boot. Only checks are asked that a line which begins
-    so can concern. A check that cannot say wants every one."""
+    """A function: whether any check wants a line, or it is the first of a boot. It asks only checks whose needles can
+    begin so. A check without needles wants every line."""
     asked: dict[str, list[tuple[Callable[[str, Any], bool], Any]]] = {"": []}
     for name, check in checks.items():
         own = settings[name].settings
@@ -207,7 +207,7 @@ def wanted_by(checks: Mapping[str, Check], settings: Mapping[str, CheckConfig]) 
 
 
 def _heads(needles: Sequence[str]) -> set[str]:
-    """How the lines that hold these needles can begin; "": anyhow."""
+    """The possible beginnings of lines that hold these needles; "" for any."""
     heads = {needle[1 : 1 + _HEAD_CHARS] if needle.startswith("^") else "" for needle in needles}
     return {""} if any(len(head) < _HEAD_CHARS for head in heads) else heads
 
@@ -215,9 +215,9 @@ def _heads(needles: Sequence[str]) -> set[str]:
 def outcomes_of(
     checks: Mapping[str, Check], settings: Mapping[str, CheckConfig], node: PastNode, records: Sequence[KernelRecord]
 ) -> Iterator[Outcome]:
-    """What each kernel check makes of a batch, at the time of its last line.
+    """The outcome of each kernel check on a batch, at the time of its last line.
 
-    Of a small batch, a check that wants none of its lines is not asked: it would see nothing.
+    For a small batch, a check that wants none of its lines does not run: it would find nothing.
     """
     then = replace(node, kernel_records=records)
     at = max(record.time for record in records)
@@ -234,5 +234,5 @@ def _wants(check: Check, more: Sequence[str], records: Sequence[KernelRecord]) -
 
 @cache
 def _plain(needles: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
-    """The words alone: what begins with them holds them."""
+    """The needles without their anchors."""
     return tuple(needle.removeprefix("^") for needle in (*needles, *more))

@@ -1,7 +1,7 @@
-"""What would have been found, decided and done on past logs: the daemon's own checks, history and policy, on old lines.
+"""Replays past logs: the daemon's own checks, history and policy find, decide and act on old lines.
 
-The time is that of the lines. Nothing is asked of this machine and nothing is done; what no log tells (how long a job
-ran on after the drain, whether a repair would have worked) is assumed, and the assumptions are settings.
+The time is that of the lines. A replay neither reads nor changes this machine. Facts that no log has (how long a job
+ran on after the drain, whether a repair would have worked) are assumed, by settings.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from healthd.sources.pastlogs import PastLog, open_log
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayedFile:
-    """One file: what it was taken for, and how much of it could be read."""
+    """One file: its format, and how much of it could be read."""
 
     path: str
     form: str
@@ -52,8 +52,8 @@ class Replayed:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """What is tried: a policy (a shipped name or a file; "": the configured one), as on which instance type, and in a
-    fleet of how many ``nodes`` (0: the budget is not applied, as no log tells how many there are)."""
+    """The trial: a policy (a shipped name or a file; "": the configured one), an instance type, and the ``nodes`` of
+    the fleet (0: without a budget, because no log has their number)."""
 
     policy: str = ""
     instance_type: str | None = None
@@ -64,10 +64,10 @@ class Trial:
 def replay(
     paths: Iterable[Path], config: Config, trial: Trial, read: Callable[[int], None] = lambda _lines: None
 ) -> Replayed:
-    """Judge these files together, line after line in the order of time, each host by itself. ``read`` is called with
-    how many lines came in, again and again, while that lasts.
+    """Judge these files together, line after line in the order of time, each host by itself. ``read`` is called
+    repeatedly with the number of new lines.
 
-    Raises ConfigError for a policy that cannot be used, SourceMissing and SourceUnreadable for a file.
+    Raises ConfigError for an invalid policy, SourceMissing and SourceUnreadable for a file.
     """
     policy = policy_of(config.policy, trial.instance_type, trial.policy)
     fleet = PastFleet(config, policy, mode=trial.mode, nodes=trial.nodes, instance_type=trial.instance_type)
@@ -89,7 +89,7 @@ def replay(
 
 
 def findings_in(path: Path, config: Config) -> Iterator[Finding]:
-    """What the kernel checks find in one file, batch by batch; of an event store, what was found then."""
+    """The findings of the kernel checks in one file, batch by batch; of an event store, its own findings."""
     checks = _kernel_checks(config)
     logs, stores = _sorted_out([path])
     for log in logs:
@@ -114,7 +114,7 @@ def _sorted_out(paths: Iterable[Path]) -> tuple[list[PastLog], list[PastStore]]:
 
 
 class _Found(NamedTuple):
-    """What an event store tells: what a check came to then, on which node."""
+    """An outcome from an event store, with its node."""
 
     time: datetime
     host: str
@@ -160,7 +160,7 @@ def _store_source(store: PastStore) -> ReplayedFile:
         lines=store.events,
         unread=store.unread,
         kernel_lines=store.faults,
-        notes=("what it found then is judged by the checks of now",),
+        notes=("its findings are judged by the checks of this version",),
     )
 
 

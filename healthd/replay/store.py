@@ -1,7 +1,7 @@
-"""The event store of a daemon, read as what its checks came to then. Nothing is written to it.
+"""The event store of a daemon, read as outcomes of its checks. Nothing is written to it.
 
-The trail holds what opened and what ended; severity and remedy are those of the checks as they are now, and a kernel
-line is judged anew.
+The audit trail holds the faults that opened and ended. Severity and remedy are those of this version's checks, and a
+kernel line is judged again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PastStore:
     _open: dict[str, dict[tuple[str, str], Finding]] = field(default_factory=dict)
 
     def outcomes(self) -> Iterator[Outcome]:
-        """What checks came to, one for each fault that opened or ended, in the order of the trail."""
+        """The outcomes, one for each fault that opened or ended, in the order of the trail."""
         checks = discover()
         for at, data in self._rows():
             self.events += 1
@@ -56,7 +56,7 @@ class PastStore:
             finally:
                 db.close()
         except sqlite3.Error as error:
-            raise SourceUnreadable(f"{self.path}: not the event store of a healthd: {error}") from error
+            raise SourceUnreadable(f"{self.path}: not an event store of healthd: {error}") from error
 
     def _outcome(self, at: datetime, data: Mapping[str, Any], checks: Mapping[str, Check]) -> Outcome:
         code, component = str(data["code"]), _component(str(data["component"]))
@@ -66,7 +66,7 @@ class PastStore:
         if data["opened"]:
             open_now[str(component), code] = _finding((code, component), check, known, data["evidence"].get("line"), at)
         elif (finding := open_now.pop((str(component), code), None)) is not None and finding.clears_by is not None:
-            clearances = (Clearance(by=finding.clears_by, component=component, code=code, note="it ended then"),)
+            clearances = (Clearance(by=finding.clears_by, component=component, code=code, note="ended at that time"),)
         levels = [each for each in open_now.values() if each.clears_by is None]
         news = [open_now[str(component), code]] if data["opened"] else []
         result = judged([*levels, *(each for each in news if each.clears_by is not None)], clearances=clearances)
@@ -81,11 +81,11 @@ def is_store(path: Path) -> bool:
         with path.open("rb") as file:
             return file.read(len(_MAGIC)) == _MAGIC
     except OSError:
-        return False  # whoever opens it as a log says why
+        return False  # opening it as a log then gives the reason
 
 
 def open_store(path: Path) -> PastStore:
-    """A store, filed under its own name."""
+    """The store at this path."""
     return PastStore(path=path, host=path.resolve().parent.name if path.stem == "healthd" else path.stem)
 
 
@@ -93,7 +93,7 @@ def open_store(path: Path) -> PastStore:
 
 
 def _check_of(code: str, checks: Mapping[str, Check]) -> tuple[Check, FindingCode]:
-    """Who finds such a code. Raises KeyError where nobody does any more."""
+    """The check that finds such a code. Raises KeyError where no check does any more."""
     families = []
     for check in checks.values():
         for known in check.codes:
@@ -119,7 +119,7 @@ def _finding(found: tuple[str, Component], check: Check, known: FindingCode, lin
 
 
 def _at(finding: Finding, component: Component, code: str = "") -> Finding:
-    """The finding at the place that the store names, counting at once: it had waited long enough by then."""
+    """The finding on the component in the store. It counts at once: its hold-down was over by then."""
     return Finding(
         code=code or finding.code,
         severity=finding.severity,

@@ -1,4 +1,4 @@
-"""What a replay says of each node: what happened when, how long it was out, and what is open where the log ends."""
+"""The story of each node in a replay: its events, its outages, and the faults that are open at the end of the log."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Happening:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outage:
-    """A time that a node would have been out: for which code, with which repairs, and how much of it is waiting for its
-    job to end. ``ended`` None: the replay ends before the node is back; ``out_s`` counts until then.
+    """An outage of a node: its code, its repairs, and the part of it that waits for the end of the job. ``ended`` None:
+    the replay ends before the node is back; ``out_s`` counts until then.
     """
 
     began: datetime
@@ -48,10 +48,10 @@ class Outage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quality:
-    """What a replay says of its own conduct on one node. ``longest_silence_s``: out or critical without a message, in
-    seconds. ``flaps``: returns after which the same code came back within a day. ``held_codes``: held, because many
-    nodes had the same. ``raised``: cases that a more serious fault took over. ``replaced_at``: when machines were given
-    away.
+    """The quality of healthd's decisions on one node. ``longest_silence_s``: the longest time out or critical without a
+    message, in seconds. ``flaps``: returns after which the same code came back within a day. ``held_codes``: codes that
+    were held, because many nodes had them. ``raised``: remediations that a more serious fault raised. ``replaced_at``:
+    when machines were replaced.
     """
 
     longest_silence_s: float
@@ -64,7 +64,8 @@ class Quality:
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """What came of one node. ``faults`` and ``decision``: what is open where the log ends, and what is decided then."""
+    """The story of one node. ``faults`` and ``decision``: the open faults at the end of the log, and the decision about
+    them."""
 
     host: str
     happenings: tuple[Happening, ...]
@@ -75,12 +76,12 @@ class Story:
 
     @property
     def open_faults(self) -> tuple[str, ...]:
-        """What is open where the log ends, in words."""
+        """The open faults at the end of the log, in words."""
         return tuple(f"{fault.code} on {fault.component}" for fault in self.faults)
 
 
 def of_change(change: Change, now: datetime) -> Happening:
-    """A fault that was found, or ended."""
+    """The event of a fault that opened or ended."""
     fault = change.fault
     return Happening(
         at=fault.first if change.opened else now,
@@ -94,7 +95,7 @@ def of_change(change: Change, now: datetime) -> Happening:
 
 
 def of_decision(decision: Decision, now: datetime) -> Happening:
-    """What was decided, in the daemon's words."""
+    """The event of a decision, in the daemon's words."""
     words, about = decision.reason, decision.diagnosis
     return Happening(
         at=now,
@@ -107,7 +108,7 @@ def of_decision(decision: Decision, now: datetime) -> Happening:
 
 
 def of_move(moved: Moved, now: datetime) -> Happening | None:
-    """What a case did that people see; None for what leads there: a place in the budget, an intent, a wait."""
+    """The event of a step that operators see; None for a slot, an intent or a wait."""
     before, case = moved.before, moved.case
     if before is None:
         return None

@@ -1,4 +1,5 @@
-"""What all nodes of a replay share: one clock, one simulated cluster, the rules; and how such a node judges."""
+"""The shared world of all nodes of a replay: one clock, one simulated cluster, the rules, and the judgement of a
+node."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 from healthd.state.monitor import Monitor
 
 TOGETHER_S = 2.0
-"""Within how many seconds nodes act together: reading a large cluster takes about as long while many ask."""
+"""The time within which nodes act together, in seconds: about as long as a read of a large cluster that many ask."""
 
 
 class PastClock:
-    """The time of a replay: that of the lines, and of what falls due between them. It never goes back."""
+    """The time of a replay: that of the lines, and of the events between them. It never goes back."""
 
     def __init__(self) -> None:
         self._now = datetime.min.replace(tzinfo=UTC)
@@ -35,14 +36,14 @@ class PastClock:
         return self._now.timestamp()
 
     def come_to(self, at: datetime) -> datetime:
-        """Go on to this time, if it is later; returns the time."""
+        """Advance to this time, if it is later; returns the time."""
         self._now = max(self._now, at)
         return self._now
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """What all nodes of a replay share. ``kernel_checks``: the checks that judge lines. ``ids``: of cases.
+    """The shared world of all nodes. ``kernel_checks``: the checks that judge lines. ``ids``: of remediations.
 
     ``marked_s``: when each node last wrote its handoff record.
     """
@@ -59,48 +60,48 @@ class World:
 
 
 class PastOrchestrator(FakeOrchestrator):
-    """The simulated cluster as one node sees it. A real daemon's turn takes its time: nodes that fail within the same
-    seconds ask for their budget slots before any of them sees what the others show."""
+    """The simulated cluster as one node sees it. A real reconcile takes its time: nodes that fail within the same
+    seconds ask for their budget slots before any of them sees the others."""
 
     def __init__(self, world: World, node: str) -> None:
         super().__init__(world.cluster, node)
         self._marked_s, self._seconds, self._me = world.marked_s, world.clock.seconds, node
 
     def mark(self, text: str) -> None:
-        """Write the handoff record, for others to see a little later."""
+        """Write the handoff record; other nodes see it a little later."""
         super().mark(text)
         self._marked_s[self._me] = self._seconds()
 
     def level(self) -> FleetSnapshot:
-        """The fleet, without what others wrote at this moment."""
+        """The fleet snapshot, without the latest writes of other nodes."""
         level, seen_s = super().level(), self._seconds() - TOGETHER_S
         marks = [mark for mark in level.marks if mark.node == self._me or self._marked_s.get(mark.node, 0.0) <= seen_s]
         return replace(level, marks=tuple(marks))
 
 
 class PastMonitor(Monitor):
-    """The judgement of a node at which no check looks but those of the kernel log: the others are not waited for."""
+    """The judgement of a node on which only the checks of the kernel log run: it waits for no other check."""
 
     def not_looked(self, since: datetime | None) -> str:
-        """Every check has. A repair is assumed to have worked until the log shows otherwise."""
+        """Always "": every check counts as run. A repair is assumed to have worked until the log shows otherwise."""
         return ""
 
     def not_seen_again(self, code: str, component: Component) -> str:
-        """No check looks again: what the log has not ended is open."""
+        """Always "": no check runs again, and a fault stays open until the log ends it."""
         return ""
 
     def outcomes(self) -> Mapping[str, Outcome]:
-        """None: that a log alone cannot tell everything is no reason to doubt the node."""
+        """None: an incomplete log does not make the node unknown."""
         return {}
 
     def clear(self, clearance: Clearance, now: datetime) -> None:
-        """Take evidence that faults are over: of a reset, that the checks see what it mends no longer."""
+        """Take evidence that faults are over; after a reset, also of the faults that checks would no longer find."""
         super().clear(clearance, now)
         if clearance.by is ClearsBy.GPU_RESET:
             self.repaired(Remedy.RESET_GPU, now)
 
     def repaired(self, remedy: Remedy, now: datetime) -> None:
-        """End the levels that this remedy, or a smaller one, answers: no check looks again and says so."""
+        """End the faults that this remedy, or a smaller one, repairs: no check runs again to end them."""
         rank = REMEDY_RANK[remedy]
         with self._lock:
             faults = self._history.faults

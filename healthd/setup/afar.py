@@ -1,8 +1,7 @@
-"""The looks of ``healthd doctor`` at what is not on the machine: slurmctld, and AWS; what it sees of Kubernetes is in
-``setup.kubernetes``.
+"""The probes of ``healthd doctor`` beyond the machine: slurmctld and AWS; ``setup.kubernetes`` has those of Kubernetes.
 
-Each is asked by the code that would act, and only asked: AWS by its own dry run, where it has one. No answer is no
-evidence of anything missing: it could not be told.
+Each uses the code that would act, and changes nothing: AWS by its own dry run, where it has one. Without an answer the
+result is unknown, not missing.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _REMEDIES = (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)
 
 
 def looks_afar(config: Config, environ: Mapping[str, str]) -> Mapping[str, Look]:
-    """The looks by their names."""
+    """The probes by name."""
 
     return {
         "slurmctld": with_machine(config, partial(_slurm, environ)),
@@ -57,18 +56,18 @@ def _slurm(environ: Mapping[str, str], config: Config, machine: Machine) -> Iter
         return
     try:
         asked = open_orchestrator(config, machine, environ)
-        asked.view()  # first by sinfo alone: of a node that is not there squeue only says that something is invalid
+        asked.view()  # first by sinfo alone: squeue's error does not name an unknown node
         view = asked.view(jobs=True)  # with squeue and scontrol: every client that healthd needs
     except ConfigError as error:
         yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix="correct [node] name")
     except BackendUnknown as error:
-        fix = "`scontrol ping`: does slurmctld run, and munged here and there? [orchestrator.slurm] bin_dir, conf"
+        fix = "check slurmctld with `scontrol ping`, munged on both sides, and [orchestrator.slurm] bin_dir and conf"
         yield DoctorResult(about=about, told=LookResult.UNTOLD, why=str(error), fix=fix)
     except BackendRefused as error:
         fix = "set [node] name to the NodeName of slurm.conf"
         yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix=fix)
     else:
-        why = f"it answers{_version(asked)}, and has {machine.name} as {state_of(view)}"
+        why = f"slurmctld answers{_version(asked)}; {machine.name} is {state_of(view)}"
         yield DoctorResult(about=about, told=LookResult.OK, why=why)
 
 
@@ -81,11 +80,13 @@ def _version(asked: Orchestrator) -> str:
 
 
 def _repair(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[DoctorResult]:
-    """Each remedy that the configuration has somebody for, by a dry run where its owner has one."""
+    """Each remedy of the configured provisioner, by a dry run where the platform has one."""
     about, kind = "repair", config.provisioner.kind
     if kind == "none":
         yield DoctorResult(
-            about=about, told=LookResult.UNNEEDED, why='[provisioner] kind = "none": nothing is rebooted or replaced'
+            about=about,
+            told=LookResult.UNNEEDED,
+            why='[provisioner] kind = "none": healthd reboots and replaces nothing',
         )
         return
     try:
@@ -98,9 +99,9 @@ def _repair(environ: Mapping[str, str], config: Config, machine: Machine) -> Ite
 
 
 def tried(about: str, dry_run: Callable[[], str], why_not: str) -> DoctorResult:
-    """One remedy by its dry run; ``why_not``: why nobody here can carry it out, or ""."""
+    """One remedy by its dry run; ``why_not``: why this machine cannot execute it, or ""."""
     if why_not:
-        fix = "a fault that needs it pages a person; if that is not wanted, see [provisioner]"
+        fix = "healthd pages for a fault that needs it; to change that, see [provisioner]"
         return DoctorResult(about=about, told=LookResult.MISSING, why=why_not, fix=fix, optional=True)
     try:
         return DoctorResult(about=about, told=LookResult.OK, why=dry_run())
@@ -108,7 +109,7 @@ def tried(about: str, dry_run: Callable[[], str], why_not: str) -> DoctorResult:
         return DoctorResult(
             about=about, told=LookResult.MISSING, why=str(error), fix="attach the policy of packaging/iam"
         )
-    except (BackendBusy, BackendUnknown, SourceError) as error:  # before what refuses: *not now* says nothing of rights
+    except (BackendBusy, BackendUnknown, SourceError) as error:  # before refusals: *not now* says nothing about rights
         fix = "check the network to AWS (a VPC endpoint, a proxy) and the credentials of this machine"
         return DoctorResult(about=about, told=LookResult.UNTOLD, why=str(error), fix=fix)
     except BackendRefused as error:

@@ -1,9 +1,9 @@
-"""Questions that may hang, each asked in a fork of this process, all at once, with a deadline that holds.
+"""Runs questions that may hang, each in a fork of this process, all at once, with a firm deadline.
 
-For command lines that must come back whatever the machine does: a question may look at a file system whose server is
-gone, and a process that does so cannot be ended, not even by its own exit. A fork that does not answer is killed, and
-one that does not die is left alone and named. Only for a process with one thread: a fork has no other, and would wait
-for ever for the locks that they hold. The daemon has many, and asks by ``healthd.probe`` instead.
+Commands must return whatever the machine does: a question may read a file system whose server is gone, and a process
+that does so cannot be ended, not even by its own exit. A fork that does not answer is killed; one that does not die is
+left alone and named. The process must have one thread: a fork has no others, and would wait for ever for their locks.
+The daemon has many threads, and uses ``healthd.probe`` instead.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def ask_apart(questions: Mapping[str, Callable[[], T]], kind: Any, *, deadline_s
         for name, question in questions.items():
             asked[name] = _asked(question)
         _collect(asked.values(), until_s)
-    finally:  # also where a person broke off the command
+    finally:  # also where the operator interrupts the command
         for fork in asked.values():
             if not fork.ended:
                 kill_group(fork.pid)
@@ -96,7 +96,7 @@ def _answer(question: Callable[[], Any], pipe: int) -> NoReturn:
             said = {"answer": question()}
         except HealthdError as error:
             said = {"problem": str(error)}
-        except Exception as error:  # noqa: BLE001  what broke is told by the process that asked
+        except Exception as error:  # noqa: BLE001  the process that asked reports it
             said = {"problem": f"it broke: {error!r}: {' '.join(traceback.format_exc(limit=-1).split())}"}
         with os.fdopen(pipe, "wb") as stream:
             stream.write(msgspec.json.encode(said))
@@ -105,7 +105,7 @@ def _answer(question: Callable[[], Any], pipe: int) -> NoReturn:
 
 
 def _let_go_of_the_terminal() -> None:
-    """Standard streams to nowhere: whoever reads the command's output would wait for a fork that never dies."""
+    """Close the standard streams: a reader of the command's output would wait for a fork that never dies."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
         os.dup2(nowhere, stream)
@@ -125,7 +125,7 @@ def _collect(forks: Iterable[_Fork], until_s: float) -> None:
 
 
 def _reap(forks: Iterable[_Fork], until_s: float) -> None:
-    """Let each that is dead go, and wait for none beyond ``until_s``."""
+    """Reap the dead forks, and wait for none beyond ``until_s``."""
     left = list(forks)
     while left:
         for fork in left:
@@ -149,4 +149,4 @@ def _told(fork: _Fork, kind: Any, deadline_s: float) -> Any:
             return SourceUnreadable(told["problem"])
         return msgspec.convert(told["answer"], kind)
     except (msgspec.MsgspecError, KeyError) as error:
-        return SourceUnreadable(f"the process that was to answer ended without a word: {error}")
+        return SourceUnreadable(f"the process exited without an answer: {error}")

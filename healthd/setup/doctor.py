@@ -1,7 +1,7 @@
-"""What is missing on a node for healthd to do its work, and how to mend it: the lines, and what they come to. Pure.
+"""The results of ``healthd doctor``: what a node lacks for healthd to work, and how to fix it. Pure.
 
-Who looks is ``healthd.setup.looks``. A line says what it was about, ok, missing or could not tell, why, and the fix;
-what a node does not need has no line, and is named in one at the end.
+``healthd.setup.looks`` makes the results. Each names its subject, its outcome (ok, missing, could not tell, not
+needed), the reason and the fix; the text has one line at the end for all that is not needed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WIDTH = 16
 
 
 class LookResult(StrEnum):
-    """What a look came to."""
+    """The outcome of one result."""
 
     OK = "ok"
     MISSING = "missing"
@@ -28,8 +28,8 @@ class LookResult(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DoctorResult:
-    """One line. ``fix``: what to do, where something is missing or could not be told. ``optional``: healthd does its
-    work without it, less well; it does not count."""
+    """One result. ``fix``: the operator's next step, where the subject is missing or unknown. ``optional``: healthd
+    works without it, less well; it does not count for the exit code."""
 
     about: str
     told: LookResult
@@ -39,7 +39,7 @@ class DoctorResult:
 
 
 def exit_code(lines: Sequence[DoctorResult]) -> int:
-    """1 where something is missing, 2 where none is but something could not be told, else 0."""
+    """1 where a subject is missing, 2 where none is missing but one is unknown, else 0."""
     counted = {line.told for line in lines if not line.optional}
     if LookResult.MISSING in counted:
         return 1
@@ -52,11 +52,11 @@ def as_json(lines: Sequence[DoctorResult]) -> str:
 
 
 def as_text(lines: Sequence[DoctorResult]) -> str:
-    """For a person: what to do stands below its line."""
-    said = [text for line in lines if line.told is not LookResult.UNNEEDED for text in _shown(line)]
+    """The results as text, each with its fix below."""
+    rows = [text for line in lines if line.told is not LookResult.UNNEEDED for text in _shown(line)]
     unneeded = "; ".join(f"{line.about} ({line.why})" for line in lines if line.told is LookResult.UNNEEDED)
-    said += [f"not needed here: {unneeded}"] if unneeded else []
-    return "".join(f"{printable(text)}\n" for text in [*said, _summary(lines)])
+    rows += [f"not needed here: {unneeded}"] if unneeded else []
+    return "".join(f"{printable(text)}\n" for text in [*rows, _summary(lines)])
 
 
 def _shown(line: DoctorResult) -> list[str]:
@@ -66,11 +66,11 @@ def _shown(line: DoctorResult) -> list[str]:
 
 
 def _summary(lines: Sequence[DoctorResult]) -> str:
-    missing, untold = (
+    missing, unknown = (
         [line for line in lines if line.told is told] for told in (LookResult.MISSING, LookResult.UNTOLD)
     )
-    if not missing and not untold:
+    if not missing and not unknown:
         return "nothing is missing"
-    optional = sum(line.optional for line in (*missing, *untold))
-    more = f" (of them {optional} in brackets: healthd works without)" if optional else ""
-    return f"{len(missing)} missing, {len(untold)} could not be told{more}"
+    optional = sum(line.optional for line in (*missing, *unknown))
+    more = f" ({optional} of them optional, in brackets)" if optional else ""
+    return f"{len(missing)} missing, {len(unknown)} unknown{more}"

@@ -1,8 +1,8 @@
-"""The first configuration of a node, as text with its reasons, from what was found there. Pure: data in, text out.
+"""The first configuration of a node, as text with its reasons, from a survey of the node. Pure: data in, text out.
 
-What a person must decide stands there as a comment. The mode is *observe*: what this writes changes nothing in a
-cluster. It must load on every kind of node, and one file should serve all nodes of a kind, so nothing of this node
-alone is set.
+Comments hold the settings that the operator must decide. The mode is *observe*: this file changes nothing in a cluster.
+It must load on every kind of node, and one file should serve all nodes of a kind, so it sets nothing that belongs to
+this node alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from healthd.setup.survey import Survey
 
 
 def first_config(found: Survey, *, version: str, now: datetime) -> str:
-    """The file. ``now`` and ``version`` stand in its head."""
+    """The file. Its head has ``now`` and ``version``."""
     parts = (
         _head(found, version, now),
         _node(found),
@@ -41,17 +41,17 @@ def _head(found: Survey, version: str, now: datetime) -> list[str]:
     return [
         f"#:schema ./{FILE_NAME}",
         f"# Written by `healthd init` (healthd {version}) on {_text(found.node)}, {now:%Y-%m-%d %H:%M} UTC.",
-        "# Nothing in it takes a node out of service: the mode is observe. Check it with `healthd config validate`,",
-        "# see every other setting with `healthd config show`, and what is missing on a node with `healthd doctor`.",
+        "# The mode is observe: healthd takes no node out of service. `healthd config validate` checks this file,",
+        "# `healthd config show` lists every other setting, and `healthd doctor` finds what a node lacks.",
         "#",
         "# Found here:",
         *(f"#   {line}" for line in found_lines(found)),
-        *(f"#   could not be told: {_text(problem)}" for problem in found.problems),
+        *(f"#   unknown: {_text(problem)}" for problem in found.problems),
     ]
 
 
 def found_lines(found: Survey) -> Iterator[str]:
-    """What was found, a sentence a line, for a person."""
+    """The facts of the survey, one sentence a line."""
     profile = instance_profile(found.instance_type)
     yield f"instance type: {_text(found.instance_type) or 'not known'}{_known(found, profile)}"
     named = PLATFORMS[found.platform].title if found.platform else "none of AWS's"
@@ -59,7 +59,7 @@ def found_lines(found: Survey) -> Iterator[str]:
     yield f"cluster: {_cluster_manager(found)}"
     yield f"devices: {_count(found.gpus)} NVIDIA GPUs, {_count(found.efa)} EFA devices"
     mounts = ", ".join(_text(f"{mount.point} ({mount.fstype})") for mount in found.mounts)
-    yield f"mounts that need a server: {mounts or 'none'}"
+    yield f"network mounts: {mounts or 'none'}"
 
 
 def _known(found: Survey, profile: InstanceProfile | None) -> str:
@@ -78,14 +78,14 @@ def _cluster_manager(found: Survey) -> str:
     if found.pod:
         return "Kubernetes: this is a pod with a ServiceAccount"
     if found.kubelet:
-        return "Kubernetes: a kubelet runs here, and this is not its pod"
+        return "Kubernetes: a kubelet runs here, and this process is in no pod"
     return f"none: {_text(found.slurm_why)}; no pod and no kubelet"
 
 
 def _node(found: Survey) -> list[str]:
     return [
         "[node]",
-        "# What this node is called in its cluster and what instance it is are found out on each node by itself.",
+        "# Each node finds its name in the cluster and its instance type itself.",
         f"# name = {toml_value(found.node)}",
         f"# instance_type = {toml_value(found.instance_type or 'p5.48xlarge')}",
         '# labels = ["pool=train"]  # for [[match]] sections, so that one file serves a whole fleet',
@@ -93,7 +93,7 @@ def _node(found: Survey) -> list[str]:
 
 
 def _orchestrator(found: Survey) -> list[str]:
-    lines = ["[orchestrator]", "# What takes a node out of service and puts it back."]
+    lines = ["[orchestrator]", "# The orchestrator takes a node out of service and puts it back."]
     if found.slurm:
         return [*lines, 'kind = "slurm"']
     if found.pod:
@@ -105,19 +105,19 @@ def _orchestrator(found: Survey) -> list[str]:
             '# itself set kind = "kubernetes" and [orchestrator.kubernetes] kubeconfig.',
             'kind = "auto"',
         ]
-    return [*lines, "# None was found here. auto looks again at each start of the daemon.", 'kind = "auto"']
+    return [*lines, "# None was found here. auto searches at each start of the daemon.", 'kind = "auto"']
 
 
 _REMEDIATION = [
     "[remediation]",
-    "# observe: look, and say what would be done (`healthd plan`). quarantine: take a faulty node out and put it back.",
-    "# repair: mend it too. Read what observe says for some days before you go on.",
+    "# observe: report what healthd would do (`healthd plan`). quarantine: take a faulty node out and put it back.",
+    "# repair: also repair the node. Read the reports of observe for some days before you go on.",
     'mode = "observe"',
 ]
 
 
 def _provisioner(found: Survey) -> list[str]:
-    lines = ["[provisioner]", "# What reboots or replaces the machine. Used in mode repair only."]
+    lines = ["[provisioner]", "# The provisioner reboots or replaces the machine, in mode repair only."]
     if found.platform is None:
         return [
             *lines,
@@ -125,10 +125,10 @@ def _provisioner(found: Survey) -> list[str]:
             '# kind = "local"  # and below it, [provisioner.local] reboot_command = ["systemctl", "reboot"]',
         ]
     if found.fixed:
-        lines.append(f"# Nothing replaces this machine: {_text(found.fixed)}. For the nodes that can be:")
+        lines.append(f"# This machine cannot be replaced: {_text(found.fixed)}. For nodes that can be:")
     if (kind := PLATFORMS[found.platform]).drain_replaces:
-        lines.append(f"# Under {kind.title} any drain is a replacement. Until repair is wanted healthd")
-        lines.append("# keeps jobs off with a reservation alone, and drains nothing.")
+        lines.append(f"# On {kind.title} any drain is a replacement. Below mode repair healthd keeps jobs off")
+        lines.append("# with a reservation alone, and drains nothing.")
     lines += ['kind = "none"', *_wanted(found, found.platform)]
     return lines
 
@@ -136,15 +136,15 @@ def _provisioner(found: Survey) -> list[str]:
 def _wanted(found: Survey, platform: Platform) -> Iterator[str]:
     yield f'# kind = "{platform}"  # {_text(found.platform_why)}'
     if found.slurm and PLATFORMS[platform].channel_of(ProvisionerSection()) is RepairChannel.SLURM:
-        yield "# It is asked through Slurm: no right in AWS is needed."
+        yield "# healthd asks it through Slurm and needs no permission at AWS."
         return
     if (found.pod or found.kubelet) and platform is Platform.HYPERPOD:
         yield "# [provisioner.hyperpod]"
-        yield '# how = "label"  # on Kubernetes, by the label of the node\'s own Node: no right in AWS is needed'
+        yield '# how = "label"  # on Kubernetes, by a label of the node\'s own Node; needs no permission at AWS'
         return
     if (found.pod or found.kubelet) and platform is Platform.AUTOSCALING:
         yield '# Or, for a managed node group whose node auto-repair is on: kind = "eks"'
-    yield f"# The rights it needs: packaging/iam/{platform}-node.json; or none on the nodes, with healthd controller:"
+    yield f"# Permissions of each node: packaging/iam/{platform}-node.json. With healthd controller nodes need none:"
     yield f'# act_from = "controller"  # packaging/iam/{platform}-controller.json, for the controller alone'
 
 
@@ -156,13 +156,15 @@ _BUDGET = [
 
 
 def _devices(found: Survey) -> list[str]:
-    """What the devices must be is learned by the checks; a node that is broken now would else set the measure."""
+    """Comments for the number of devices. The checks learn it; else a faulty node would set a wrong number now."""
     rows = [("gpu.count", found.gpus, "GPUs"), ("efa.devices", found.efa, "EFA devices")]
-    lines = ["# How many devices a node must have is learned from the most that were ever seen on it. Set it where all"]
-    lines.append("# nodes that read this file are launched alike: then it counts from the first look.")
+    lines = [
+        "# healthd learns the number of devices from the most that it ever saw on a node. Set the number where all"
+    ]
+    lines.append("# nodes with this file are launched alike: then it holds from the first check run.")
     for name, count, words in rows:
         if count:
-            lines += [f'# [checks."{name}"]', f"# expected = {count}  # {words} are here now"]
+            lines += [f'# [checks."{name}"]', f"# expected = {count}  # {words} found here"]
     return lines if any(count for _, count, _ in rows) else []
 
 
@@ -173,20 +175,20 @@ def _mounts(found: Survey) -> list[str]:
     lines = []
     if lustre:
         lines += [
-            "# Without a list no Lustre mount can be missing. Take out what not every node has.",
+            "# healthd reports a missing Lustre mount only if it is listed. Remove mounts that not every node has.",
             '[checks."lustre.mount"]',
         ]
         lines += [f"mounts = {toml_value(lustre)}", ""]
     if found.automounts:
         lines += [
-            f"# Automounts not used yet: {_text(', '.join(found.automounts))}. Name those of Lustre above.",
+            f"# Automounts not used yet: {_text(', '.join(found.automounts))}. Add those of Lustre above.",
             "",
         ]
     if wanted := [f"{mount.point} {mount.fstype}" for mount in others if mount not in blanks]:
-        lines += ["# Mounts that must be here. Take out what not every node has.", '[checks."host.expect"]']
+        lines += ["# Required mounts. Remove mounts that not every node has.", '[checks."host.expect"]']
         lines += [f"mounts = {toml_value(wanted)}", ""]
     if blanks:
-        lines.append(f"# Not listed, for the blanks in its name: {_text(', '.join(mount.point for mount in blanks))}")
+        lines.append(f"# Not listed, because of blanks: {_text(', '.join(mount.point for mount in blanks))}")
     return lines
 
 
@@ -195,5 +197,5 @@ def _count(number: int | None) -> str:
 
 
 def _text(words: str) -> str:
-    """What stands in a comment stays in its line: a mount, a tag and a file may be named by anybody."""
+    """The text on one line of a comment: any user may have chosen the name of a mount, tag or file."""
     return " ".join("".join(each if each.isprintable() else "?" for each in words).split())

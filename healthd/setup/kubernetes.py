@@ -1,8 +1,8 @@
-"""The looks of ``healthd doctor`` at Kubernetes, as the agent of this node: token, rights, admission policies, budget,
+"""The probes of ``healthd doctor`` at Kubernetes, as the agent of this node: token, rights, admission policies, budget,
 and the kubelet's socket.
 
-Nothing is changed: the connection asks for a dry run of every write, which the server judges as any other and keeps
-nothing of. Whether a policy is there is seen by what it refuses: to read policies an agent has no right.
+They change nothing: each write is a dry run, which the server judges as any other write and does not keep. An agent has
+no right to read policies, so a policy shows by its refusals.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ _CHART = "install the chart packaging/helm/healthd, or apply packaging/kubernete
 _RBAC = "give its ServiceAccount the rights of packaging/kubernetes/agent-rbac.yaml, as the chart does"
 _NETWORK = "check the network to the API server, and [orchestrator.kubernetes] kubeconfig and timeout_s"
 _POLICIES = (
-    "apply packaging/kubernetes/policies (the chart does; Kubernetes 1.30 or newer): until then nothing but"
-    " its own code keeps an agent to its node and to the budget"
+    "apply packaging/kubernetes/policies (the chart does; Kubernetes 1.30 or newer): until then only its own code"
+    " limits an agent to its node and to the budget"
 )
 _BOUND_TO = "authentication.kubernetes.io/node-name"
-_PROBE = "healthd-doctor"  # names what is tried dry, and is never there
+_PROBE = "healthd-doctor"  # part of the names in dry runs, which exist nowhere
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Right:
-    """One right of the agent. ``use``: what does not work without it; ``acts``: only beyond mode observe."""
+    """One right of the agent. ``use``: the function that fails without it; ``acts``: needed only beyond mode
+    observe."""
 
     verb: str
     group: str
@@ -63,7 +64,7 @@ class Right:
 
 
 def looks_kubernetes(config: Config, environ: Mapping[str, str]) -> Mapping[str, Look]:
-    """The looks by their names. Where nothing is configured and this is no pod, one line says so."""
+    """The probes by name. Outside of a pod and without a configuration, one result says so."""
     found = {"Kubernetes": with_machine(config, partial(_api_server, environ))}
     if not runs_kubernetes(config, environ) or importlib.util.find_spec("lightkube") is None:
         return found
@@ -71,7 +72,7 @@ def looks_kubernetes(config: Config, environ: Mapping[str, str]) -> Mapping[str,
 
 
 def looks_cluster(config: Config, environ: Mapping[str, str]) -> Mapping[str, Look]:
-    """Those that ask the API server alone, wherever they are asked from."""
+    """The probes of the API server, which work from any machine."""
     return {
         "Kubernetes": with_machine(config, partial(_api_server, environ)),
         "token": with_machine(config, partial(_token, environ)),
@@ -83,7 +84,7 @@ def looks_cluster(config: Config, environ: Mapping[str, str]) -> Mapping[str, Lo
 
 
 def state_of(view: NodeView) -> str:
-    """How a node stands, in the cluster's own words."""
+    """The state of a node, in the cluster's own words."""
     return "+".join(sorted(view.flags)).lower() or ("in service" if view.in_service else "out of service")
 
 
@@ -113,14 +114,14 @@ def _api_server(environ: Mapping[str, str], config: Config, machine: Machine) ->
         yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix=fix)
     else:
         yield DoctorResult(
-            about=about, told=LookResult.OK, why=f"the API server answers, and has {machine.name} as {state_of(view)}"
+            about=about, told=LookResult.OK, why=f"the API server answers; {machine.name} is {state_of(view)}"
         )
 
 
 def _asked(
     about: str, environ: Mapping[str, str], config: Config, ask: Callable[[KubeApi], Iterator[DoctorResult]]
 ) -> Iterator[DoctorResult]:
-    """The lines of a question; one that got no answer could not be told."""
+    """The results of a request; one without an answer is unknown."""
     from healthd.remediation.orchestrators.kubernetes.opening import open_api  # heavy: lightkube
 
     try:
@@ -134,7 +135,7 @@ def _asked(
 
 
 def _user(api: KubeApi) -> tuple[str, str]:
-    """Who the server takes us for, and the node that the token names, or ""."""
+    """The user that the server sees, and the node in its token, or ""."""
     from healthd.remediation.orchestrators.kubernetes.api import ResourceKind
 
     told = api.create(ResourceKind.SELF_REVIEW, {}).get("status") or {}
@@ -154,18 +155,18 @@ def _token(environ: Mapping[str, str], config: Config, machine: Machine) -> Iter
 
 
 def token_lines(user: str, node: str, config: Config, name: str) -> Iterator[DoctorResult]:
-    """What the policies will make of this token: they speak of one ServiceAccount, and of the node in its token."""
+    """Whether the policies apply to this token: they name one ServiceAccount, and the node in its token."""
     about, agent = "token", _agent_of(config)
     if user != agent:
-        why = f"it is of {user}; the admission policies hold for {agent} alone, and do not keep this one to its node"
+        why = f"it belongs to {user}; the admission policies apply to {agent} alone, and do not limit this user"
         fix = "run healthd as the chart does; [orchestrator.kubernetes] kubeconfig and namespace"
         yield DoctorResult(about=about, told=LookResult.MISSING, why=why, fix=fix, optional=True)
     elif not node:
-        why = "it names no node, so that the admission policies refuse whatever it writes"
-        fix = "use a token that the kubelet projects into a pod on the node, with Kubernetes 1.30 or newer; no Secret's"
+        why = "it names no node, so the admission policies refuse its writes"
+        fix = "use a token that the kubelet projects into a pod on the node (Kubernetes 1.30 or newer), not a Secret's"
         yield DoctorResult(about=about, told=LookResult.MISSING, why=why, fix=fix)
     elif node != name:
-        why = f"it is of a pod on {node}, and this node is called {name}: whatever it writes is refused"
+        why = f"it belongs to a pod on {node}, and this node is {name}: the admission policies refuse its writes"
         fix = "set [node] name to the name of the Node object, as the chart does by the downward API"
         yield DoctorResult(about=about, told=LookResult.MISSING, why=why, fix=fix)
     else:
@@ -177,18 +178,20 @@ def token_lines(user: str, node: str, config: Config, name: str) -> Iterator[Doc
 
 
 def rights_of(config: Config, node: str) -> tuple[Right, ...]:
-    """What an agent with this configuration asks of the API server: packaging/kubernetes/agent-rbac.yaml."""
+    """The rights of an agent with this configuration: packaging/kubernetes/agent-rbac.yaml."""
     namespace = config.orchestrator.kubernetes.namespace
     kept = [leases.lease_name(name) for name in (CLUSTER, *(scope.name for scope in config.budget.scope))]
-    taint = "no taint can be set or taken away"
-    told = "no fault is told as an Event"
-    shown = "its NodeHealth is not written, and no repair is handed over"
+    taint = "it cannot set or remove a taint"
+    event = "it cannot write Events about faults"
+    record = "it cannot write its NodeHealth, nor request a repair"
     return (
-        Right(verb="get", group="", resource="nodes", name=node, use="its Node cannot be read"),
+        Right(verb="get", group="", resource="nodes", name=node, use="it cannot read its Node"),
         Right(verb="patch", group="", resource="nodes", name=node, use=taint, acts=True),
-        Right(verb="patch", group="", resource="nodes", subresource="status", name=node, use="no condition is written"),
+        Right(
+            verb="patch", group="", resource="nodes", subresource="status", name=node, use="it cannot write conditions"
+        ),
         *(
-            Right(verb=verb, group="events.k8s.io", resource="events", namespace="default", use=told)
+            Right(verb=verb, group="events.k8s.io", resource="events", namespace="default", use=event)
             for verb in ("create", "patch")
         ),
         *(
@@ -198,21 +201,21 @@ def rights_of(config: Config, node: str) -> tuple[Right, ...]:
                 resource="leases",
                 namespace=namespace,
                 name=name,
-                use="no place in the budget can be taken",
+                use="it cannot take a budget slot",
                 acts=True,
             )
             for name in kept
             for verb in ("get", "patch")
         ),
         *(
-            Right(verb=verb, group="healthd.io", resource="nodehealths", name=node, use=shown)
+            Right(verb=verb, group="healthd.io", resource="nodehealths", name=node, use=record)
             for verb in ("get", "create", "patch", "delete")
         ),
         Right(
             verb="list",
             group="healthd.io",
             resource="nodehealths",
-            use="no bound of the fleet's can be kept",
+            use="it cannot keep to the limits of the fleet",
             acts=True,
         ),
     )
@@ -228,7 +231,7 @@ def _rights(environ: Mapping[str, str], config: Config, machine: Machine) -> Ite
             optional = right.acts and observes
             yield DoctorResult(about="rights", told=LookResult.MISSING, why=why, fix=_RBAC, optional=optional)
         if not missing:
-            yield DoctorResult(about="rights", told=LookResult.OK, why=f"all {len(rights)} that an agent needs")
+            yield DoctorResult(about="rights", told=LookResult.OK, why=f"all {len(rights)} rights that an agent needs")
 
     yield from _asked("rights", environ, config, ask)
 
@@ -247,12 +250,12 @@ def _may(api: KubeApi, right: Right) -> bool:
     spec = {"resourceAttributes": {key: value for key, value in wanted.items() if value}}
     told = api.create(ResourceKind.ACCESS_REVIEW, {"spec": spec}).get("status") or {}
     if "allowed" not in told:
-        raise BackendUnknown(f"the server did not say whether it may {right.words}")
+        raise BackendUnknown(f"the server gave no answer about the right to {right.words}")
     return bool(told["allowed"])
 
 
 def _node_health(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[DoctorResult]:
-    """Whether the server has the resource; then what it says of this node."""
+    """Whether the server has the resource; then its status of this node."""
     about = "NodeHealth"
 
     def ask(api: KubeApi) -> Iterator[DoctorResult]:
@@ -261,18 +264,18 @@ def _node_health(environ: Mapping[str, str], config: Config, machine: Machine) -
         try:
             seen = NodeHealths(api).read(machine.name)
         except Unserved:
-            why = "the API server serves no nodehealths.healthd.io/v1alpha1: no repair can be handed over"
+            why = "the API server does not serve nodehealths.healthd.io/v1alpha1, so no node can request a repair"
             yield DoctorResult(about=about, told=LookResult.MISSING, why=why, fix=NO_CRD)
             return
         shown = seen.status.words if seen is not None and seen.status is not None else "nothing"
-        why = f"served; of this node it shows: {shown}"
+        why = f"served; this node: {shown}"
         yield DoctorResult(about=about, told=LookResult.OK, why=why)
 
     yield from _asked(about, environ, config, ask)
 
 
 def _policies(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[DoctorResult]:
-    """Writes that the policies are there to refuse, one of each, tried dry."""
+    """For each policy, a dry run of a write that it must refuse."""
     about, namespace = "admission policies", config.orchestrator.kubernetes.namespace
 
     def ask(api: KubeApi) -> Iterator[DoctorResult]:
@@ -282,7 +285,7 @@ def _policies(environ: Mapping[str, str], config: Config, machine: Machine) -> I
 
         user, _ = _user(api)
         if user != _agent_of(config):
-            why = f"they hold for {_agent_of(config)} alone, and this is {user}"
+            why = f"they apply to {_agent_of(config)} alone, and this is {user}"
             fix = "kubectl -n healthd exec POD -- healthd doctor; kubectl get validatingadmissionpolicies"
             yield DoctorResult(about=about, told=LookResult.UNTOLD, why=why, fix=fix, optional=True)
             return
@@ -304,7 +307,7 @@ def _policies(environ: Mapping[str, str], config: Config, machine: Machine) -> I
             ("healthd-budget", lambda: api.patch(ResourceKind.LEASE, leases.LEASE, claim, namespace=namespace)),
         ]
         budget = leases.annotations_of(api.get(ResourceKind.LEASE, leases.LEASE, namespace=namespace))[1]
-        if leases.key_of(machine.name) not in budget:  # with a claim the taint would be in order
+        if leases.key_of(machine.name) not in budget:  # with a claim the taint would be allowed
             first = (
                 "healthd-agent-claim-first",
                 lambda: api.patch(ResourceKind.NODE, machine.name, taint, how=How.STRATEGIC),
@@ -312,20 +315,20 @@ def _policies(environ: Mapping[str, str], config: Config, machine: Machine) -> I
             tried.append(first)
         missing = [policy for policy, write in tried if not _refuses(policy, write)]
         if missing:
-            why = f"{', '.join(missing)} refused nothing, tried dry"
+            why = f"{', '.join(missing)} did not refuse a forbidden write (dry run)"
             optional = not config.controller.policies
             yield DoctorResult(about=about, told=LookResult.MISSING, why=why, fix=_POLICIES, optional=optional)
         else:
             names = ", ".join(policy for policy, _ in tried)
             yield DoctorResult(
-                about=about, told=LookResult.OK, why=f"{names}: each refuses what it is there for, tried dry"
+                about=about, told=LookResult.OK, why=f"{names}: each refuses a forbidden write (dry run)"
             )
 
     yield from _asked(about, environ, config, ask)
 
 
 def _refuses(policy: str, write: Callable[[], object]) -> bool:
-    """Whether the server refuses this in the name of the policy. Raises BackendError for any other refusal."""
+    """Whether the server refuses this write by this policy. Raises BackendError for any other refusal."""
     try:
         write()
     except BackendError as error:
@@ -351,7 +354,7 @@ def _budget(environ: Mapping[str, str], config: Config, _: Machine) -> Iterator[
             try:
                 lease = api.get(ResourceKind.LEASE, name, namespace=section.namespace)
             except Missing:
-                why = f"there is no Lease {name} in namespace {section.namespace}: no node can be taken out"
+                why = f"namespace {section.namespace} has no Lease {name}: healthd takes no node out"
                 fix = f"{_CHART}: budget.limit and budget.nodes, or controller.enabled, which counts by itself"
                 yield DoctorResult(about=about, told=LookResult.MISSING, why=why, fix=fix, optional=observes)
                 continue
@@ -359,7 +362,7 @@ def _budget(environ: Mapping[str, str], config: Config, _: Machine) -> Iterator[
                 budget = leases.budget_of(scope, lease)
                 leases.check_counted(budget, datetime.now(UTC), max_age_s=section.counts_age_s)
             except BackendUnknown as error:
-                fix = "see whether `healthd controller` runs and leads: kubectl -n healthd get pods,lease"
+                fix = "check that `healthd controller` runs and leads: kubectl -n healthd get pods,lease"
                 yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix=fix, optional=observes)
             else:
                 yield budget_line(budget, observes=observes)
@@ -368,17 +371,17 @@ def _budget(environ: Mapping[str, str], config: Config, _: Machine) -> Iterator[
 
 
 def budget_line(budget: leases.Budget, *, observes: bool) -> DoctorResult:
-    """How many are out of how many, who says so, and whether any may be."""
+    """The nodes that are out, all nodes, the limit, and the source of the numbers."""
     out = len({claim.node for claim in budget.claims.values()} | budget.out)
     by = (
         f"counted at {budget.counted:%Y-%m-%d %H:%M:%S} UTC by healthd controller" if budget.counted else "as installed"
     )
-    why = f"{budget.scope}: {out} of {budget.total} nodes are out, {budget.limit} may be, {by}"
+    why = f"{budget.scope}: {out} of {budget.total} nodes are out, at most {budget.limit} may be, {by}"
     if budget.limit > 0:
         return DoctorResult(about="budget", told=LookResult.OK, why=why)
     fix = "set budget.limit and budget.nodes of the chart, or controller.enabled with config.budget.max_out"
     return DoctorResult(
-        about="budget", told=LookResult.MISSING, why=f"{why}: none is ever taken out", fix=fix, optional=observes
+        about="budget", told=LookResult.MISSING, why=f"{why}: healthd takes no node out", fix=fix, optional=observes
     )
 
 
@@ -390,7 +393,7 @@ def _pod_resources(config: Config, _: Machine) -> Iterator[DoctorResult]:
         holding = pods_with(section.job_resources, path=section.pod_resources, timeout_s=section.timeout_s)
     except BackendUnknown as error:
         told = LookResult.UNTOLD if os.path.exists(section.pod_resources) else LookResult.MISSING
-        fix = "mount it, as the chart does (agent.mounts.pod-resources); without it no node is ever known to be idle"
+        fix = "mount it, as the chart does (agent.mounts.pod-resources); without it healthd finds no node idle"
         yield DoctorResult(about=about, told=told, why=str(error), fix=fix)
         return
     why = f"the kubelet answers: {len(holding)} pods hold {', '.join(section.job_resources)}"

@@ -1,7 +1,7 @@
-"""Whether a folder outlives a boot and a stop of the machine. It looks, and decides nothing.
+"""Whether a folder outlives a boot and a stop of the machine. It decides nothing.
 
-What a node's daemon knows of its own repairs stands in its state directory. Its handoff record keeps the last eight of
-them with the cluster, and neither faults, nor what was learned, nor the trail.
+A daemon keeps the history of its repairs in its state directory. Its handoff record keeps the last eight of them with
+the cluster, but neither faults nor learned values nor the audit trail.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from healthd.core.errors import SourceError
 from healthd.core.node import Mount, Tree
 
 _IN_MEMORY = frozenset({"tmpfs", "ramfs", "rootfs", "overlay", "aufs"})
-# EC2 user guide, "Identify instance store volumes"; it is emptied by a stop, and by nothing that a reboot does.
+# EC2 user guide, "Identify instance store volumes"; a stop empties it, a reboot does not.
 _INSTANCE_STORE = "Amazon EC2 NVMe Instance Storage"
 _NVME = re.compile(r"(nvme\d+)n\d+(?:p\d+)?")
 _DEEP = 8  # a RAID of logical volumes of partitions has three
 
 
 def not_lasting(path: str, mounts: Iterable[Mount], sys: Tree) -> str:
-    """Why what is written to ``path`` is lost with a boot or a stop, in words, or "". ``sys``: the tree of sysfs."""
+    """Why a boot or a stop empties ``path``, in words, or "". ``sys``: the tree of sysfs."""
     found = [mount for mount in mounts if PurePath(path).is_relative_to(mount.point)]
     if not found:
         return ""
@@ -35,7 +35,7 @@ def not_lasting(path: str, mounts: Iterable[Mount], sys: Tree) -> str:
 
 
 def _disks(mount: Mount, sys: Tree) -> Iterator[str]:
-    """The block devices at the bottom of a mounted one: a RAID or a logical volume names those that it is made of."""
+    """The block devices below a mounted one: a RAID or a logical volume names its members."""
     wanted = [_named(mount, sys)]
     for _ in range(_DEEP):
         below = [slave for name in wanted for slave in _slaves(name, sys)]

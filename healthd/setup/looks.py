@@ -1,7 +1,8 @@
-"""The looks of ``healthd doctor`` at the machine: each asks the code that healthd itself works with, and makes lines of
-the answer. The cluster and AWS are looked at by ``healthd.setup.afar``.
+"""The probes of ``healthd doctor`` on the machine: each uses healthd's own code and makes results of its answer.
+``healthd.setup.afar`` probes the cluster and AWS.
 
-A look may hang: it runs apart, with a deadline. Nothing is changed, but for a nameless file in healthd's own folders.
+A probe may hang, so it runs in a fork with a deadline. It changes nothing, but for a nameless file in healthd's own
+folders.
 """
 
 from __future__ import annotations
@@ -35,21 +36,22 @@ from healthd.sources.machine import Machine, open_machine
 
 Look = Callable[[], list[DoctorResult]]
 
-# What these checks want is wanted by healthd or by jobs; the fix is in their own words.
+# The needs of these checks are those of healthd or of jobs; their own messages name the fix.
 _BY_CHECKS: Mapping[str, bool] = {
     "host.clock": False,
     "stack.versions": False,
     "gpu.gdrcopy": True,
     "efa.provider": True,
 }
-"""Check to whether healthd does its work without what the check misses."""
+"""Check to whether healthd works without what the check needs."""
 
-_NO_RECORD = (b"\0no record holds this",)  # the log is opened and read, and nothing of it is kept
+_NO_RECORD = (b"\0no record holds this",)  # the log is opened and read, and no record is kept
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tool:
-    """Somebody else's program. ``argv`` asks for its version, which ``version`` finds; ``needed`` says where it is."""
+    """A program that healthd calls. ``argv`` prints its version, which ``version`` matches; ``needed`` gives the reason
+    why a machine does not need it, or ""."""
 
     name: str
     argv: tuple[str, ...]
@@ -61,7 +63,7 @@ class Tool:
 
 
 def looks_here(config: Config, socket: str) -> Mapping[str, Look]:
-    """The looks at this machine by their names, which are what their lines are about where they get no answer."""
+    """The probes of this machine by name, which is the subject of a result without an answer."""
     on_machine = partial(with_machine, config)
     return {
         "user": lambda: [_user()],
@@ -79,7 +81,7 @@ def looks_here(config: Config, socket: str) -> Mapping[str, Look]:
 
 
 def with_machine(config: Config, look: Callable[[Config, Machine], Iterator[DoctorResult]]) -> Look:
-    """A look at the machine that the configuration describes, which is closed after it."""
+    """A probe of the machine that the configuration describes; it closes the machine at its end."""
 
     def opened() -> list[DoctorResult]:
         with closing(open_machine(config)) as machine:
@@ -95,7 +97,7 @@ def with_machine(config: Config, look: Callable[[Config, Machine], Iterator[Doct
 def _user() -> DoctorResult:
     if os.geteuid() == 0:
         return DoctorResult(about="user", told=LookResult.OK, why="root")
-    why = f"this is user {os.geteuid()}, and the daemon runs as root: what is told of permissions is this user's"
+    why = f"this is user {os.geteuid()}, the daemon runs as root: permissions below are those of this user"
     return DoctorResult(about="user", told=LookResult.UNTOLD, why=why, fix="sudo healthd doctor")
 
 
@@ -103,19 +105,19 @@ def _kernel_log(config: Config, machine: Machine) -> Iterator[DoctorResult]:
     source, about = config.sources.kmsg, "kernel log"
     fix = 'run as root; in a container mount /dev/kmsg, or give CAP_SYSLOG and set [sources] kmsg = "syslog"'
     if source != "syslog" and not os.path.exists(source):
-        yield DoctorResult(about=about, told=LookResult.MISSING, why=f"{source} is not there", fix=fix)
+        yield DoctorResult(about=about, told=LookResult.MISSING, why=f"{source} does not exist", fix=fix)
         return
     if source != "syslog" and not os.access(source, os.R_OK):
         yield DoctorResult(
-            about=about, told=LookResult.MISSING, why=f"{source} may not be read by user {os.geteuid()}", fix=fix
+            about=about, told=LookResult.MISSING, why=f"user {os.geteuid()} may not read {source}", fix=fix
         )
         return
     try:
         read = read_all(source, boot_id=boot_id(machine.proc), boot_time=boot_time(machine.proc), needles=_NO_RECORD)
-    except (SourceMissing, SourceUnreadable) as error:  # of a device or a system call that is there, and says no
+    except (SourceMissing, SourceUnreadable) as error:  # the device or system call exists, and refuses
         yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix=fix)
         return
-    why = f"{source} can be read" if read.caught_up else f"{source} can be read, and grows faster than it is read"
+    why = f"{source} is readable" if read.caught_up else f"{source} is readable, and grows faster than healthd reads"
     yield DoctorResult(about=about, told=LookResult.OK, why=why)
 
 
@@ -127,42 +129,40 @@ def _state(config: Config, machine: Machine) -> Iterator[DoctorResult]:
     if not why:
         yield line
         return
-    lost = "in mode repair a daemon that forgets its faults keeps nodes out that it cannot prove to be healthy"
+    lost = "in mode repair a daemon that loses its faults keeps nodes out, because it cannot verify them"
     fix = "set [daemon] state_dir to a folder on a disk that outlives the boot, such as the root volume on EBS"
     yield DoctorResult(about="state", told=LookResult.MISSING, why=f"{why}: {lost}", fix=fix)
 
 
 def _folder(about: str, path: str, setting: str) -> DoctorResult:
-    """Whether the daemon could make files there, or the folder itself."""
+    """Whether the daemon can create files in the folder, or the folder itself."""
     fix = f"run as root, or set {setting} to a folder that healthd may write to"
     there = Path(path)
     if not there.is_dir():
         above = next(parent for parent in there.parents if parent.exists())
         if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
-            return DoctorResult(
-                about=about, told=LookResult.OK, why=f"{path} is not there yet, and can be made in {above}"
-            )
+            return DoctorResult(about=about, told=LookResult.OK, why=f"{path} does not exist yet; {above} is writable")
         return DoctorResult(
-            about=about, told=LookResult.MISSING, why=f"{path} is not there and cannot be made in {above}", fix=fix
+            about=about, told=LookResult.MISSING, why=f"{path} does not exist, and {above} is not writable", fix=fix
         )
     try:
         with tempfile.TemporaryFile(dir=path) as file:
             file.write(b"healthd doctor\n")
     except OSError as error:
         return DoctorResult(
-            about=about, told=LookResult.MISSING, why=f"{path} cannot be written to: {error.strerror}", fix=fix
+            about=about, told=LookResult.MISSING, why=f"{path} is not writable: {error.strerror}", fix=fix
         )
-    return DoctorResult(about=about, told=LookResult.OK, why=f"{path} can be written to")
+    return DoctorResult(about=about, told=LookResult.OK, why=f"{path} is writable")
 
 
 def _daemon(socket: str) -> DoctorResult:
     answered = ask(socket, Request(arguments=("status", "--json")), lambda _: None)
     if answered is None:
         start = "see the log of this pod" if os.environ.get("KUBERNETES_SERVICE_HOST") else "systemctl start healthd"
-        fix = f"{start}, or `healthd run`; a moved socket must be named: --socket or HEALTHD_SOCKET"
+        fix = f"{start}, or `healthd run`; name a moved socket with --socket or HEALTHD_SOCKET"
         return DoctorResult(about="daemon", told=LookResult.MISSING, why=f"no daemon answers at {socket}", fix=fix)
-    said = json.loads(answered.out)
-    why = f"it answers at {socket}: {said['verdict']}, in mode {said['mode']}"
+    status = json.loads(answered.out)
+    why = f"answers at {socket}: {status['verdict']}, in mode {status['mode']}"
     return DoctorResult(about="daemon", told=LookResult.OK, why=why)
 
 
@@ -173,13 +173,13 @@ def _daemon(socket: str) -> DoctorResult:
 def _instance(_: Config, machine: Machine) -> Iterator[DoctorResult]:
     about, found = "instance", machine.identity
     if not found.instance_type:
-        why = found.problem or "neither DMI nor the instance metadata service tells an EC2 instance type"
-        fix = 'on EC2 set [node] instance_type, such as "p5.48xlarge"; elsewhere what it must have is learned'
+        why = found.problem or "neither DMI nor the instance metadata service has an EC2 instance type"
+        fix = 'on EC2 set [node] instance_type, such as "p5.48xlarge"; elsewhere healthd learns the devices'
         yield DoctorResult(about=about, told=LookResult.UNTOLD, why=why, fix=fix, optional=True)
         return
     profile = instance_profile(found.instance_type)
     if profile is None:
-        why = f"{found.instance_type} is not in healthd's table of GPU instance types: what it has is learned"
+        why = f"{found.instance_type} is not in healthd's table of GPU instance types; healthd learns its devices"
         yield DoctorResult(about=about, told=LookResult.OK, why=why)
         return
     has = f"{profile.gpus} {profile.gpu_model}, up to {profile.efa_max} EFA devices"
@@ -194,7 +194,7 @@ def _metadata(_: Config, machine: Machine) -> Iterator[DoctorResult]:
         yield DoctorResult(about=about, told=LookResult.UNNEEDED, why=str(error))
         return
     except SourceError as error:
-        fix = "allow this process the instance metadata service: hop limit 2 in containers, no firewall before it"
+        fix = "allow this process to reach the instance metadata service: hop limit 2 in containers, no firewall"
         yield DoctorResult(about=about, told=LookResult.UNTOLD, why=str(error), fix=fix)
         return
     yield DoctorResult(about=about, told=LookResult.OK, why=f"IMDS answers: {found}")
@@ -215,7 +215,7 @@ def _nvml(_: Config, machine: Machine) -> Iterator[DoctorResult]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# other people's programs
+# programs that healthd calls
 
 
 def _with_gpus(machine: Machine) -> str:
@@ -237,7 +237,7 @@ TOOLS = (
         argv=("nvidia-smi", "--help"),
         version=r"-- v(\d\S*)",
         needed=_with_gpus,
-        use="without it no GPU can be reset",
+        use="healthd cannot reset a GPU without it",
         fix="install the driver's own utilities; PATH, /usr/bin and the like are searched",
     ),
     Tool(
@@ -245,8 +245,8 @@ TOOLS = (
         argv=("nvidia-bug-report.sh", "--help"),
         version="",
         needed=_with_gpus,
-        use="the report that NVIDIA's support asks for first is not in the evidence of a case",
-        fix="it comes with the driver; else change [evidence] commands",
+        use="the evidence of a remediation lacks the report that NVIDIA's support asks for first",
+        fix="install it with the driver, or change [evidence] commands",
         optional=True,
     ),
     Tool(
@@ -254,8 +254,8 @@ TOOLS = (
         argv=("/opt/amazon/efa/bin/fi_info", "--version"),
         version=r"libfabric: (\d\S*)",
         needed=_with_efa,
-        use="whether libfabric sees every EFA device is not checked",
-        fix="run AWS's EFA installer; where only containers have libfabric it may stay away",
+        use="healthd cannot check whether libfabric sees every EFA device",
+        fix="run AWS's EFA installer; not needed where only containers have libfabric",
         optional=True,
     ),
     Tool(
@@ -263,7 +263,7 @@ TOOLS = (
         argv=("lfs", "--version"),
         version=r"(\d+\.\d\S*)",
         needed=_with_lustre,
-        use="healthd does without, and who looks at a Lustre fault at night will miss it",
+        use="healthd works without it, but an operator needs it to examine a Lustre fault",
         fix="install the Lustre client's utilities (lustre-client-utils)",
         optional=True,
     ),
@@ -281,15 +281,15 @@ def _tool(tool: Tool, _: Config, machine: Machine) -> Iterator[DoctorResult]:
         yield DoctorResult(about=tool.name, told=LookResult.MISSING, why=why, fix=tool.fix, optional=tool.optional)
         return
     except (SourceTimeout, SourceUnreadable) as error:
-        fix = "see the kernel log for what it waits for: dmesg"
+        fix = "find what it waits for in the kernel log: dmesg"
         yield DoctorResult(about=tool.name, told=LookResult.UNTOLD, why=str(error), fix=fix, optional=tool.optional)
         return
     found = re.search(tool.version, answer.stdout + answer.stderr) if tool.version else None
-    yield DoctorResult(about=tool.name, told=LookResult.OK, why=found[1] if found else "it is here")
+    yield DoctorResult(about=tool.name, told=LookResult.OK, why=found[1] if found else "installed")
 
 
 def _not_found(error: SourceMissing) -> str:
-    """Without the list of every folder that was looked in."""
+    """The message without the list of searched folders."""
     return str(error).partition("; ")[0]
 
 
@@ -303,13 +303,13 @@ def _nccl(_: Config, machine: Machine) -> Iterator[DoctorResult]:
     try:
         yield DoctorResult(about="NCCL", told=LookResult.OK, why=f"active tests use {machine.active.perf_tool()}")
     except SourceMissing as error:
-        why = f"no active test of NVLink and the network can run: nccl4py is not installed; {_not_found(error)}"
-        fix = "build nccl-tests and set [sources] all_reduce_perf, or install healthd's wheel with [nccl] behind it"
+        why = f"no active test of NVLink or the network can run: nccl4py is not installed; {_not_found(error)}"
+        fix = "build nccl-tests and set [sources] all_reduce_perf, or install healthd's wheel with the extra nccl"
         yield DoctorResult(about="NCCL", told=LookResult.MISSING, why=why, fix=fix, optional=True)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# what a check knows already
+# results of checks
 
 
 def _by_check(name: str, config: Config, machine: Machine) -> Iterator[DoctorResult]:
@@ -327,7 +327,7 @@ def _of_result(name: str, result: Result, optional: bool) -> Iterator[DoctorResu
     if result.status is Status.NOT_APPLICABLE:
         yield DoctorResult(about=name, told=LookResult.UNNEEDED, why=result.reason)
     elif not result.is_whole:
-        fix = f"`healthd check --no-daemon {name}` says it again; mend what it could not read"
+        fix = f"make the source readable that `healthd check --no-daemon {name}` names"
         yield DoctorResult(
             about=name, told=LookResult.UNTOLD, why=result.reason or "; ".join(result.gaps), fix=fix, optional=optional
         )

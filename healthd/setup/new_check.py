@@ -1,4 +1,4 @@
-"""The two files that a new check begins with: itself and its test, both whole, which pass as they are written."""
+"""The two files of a new check: the check and its test, both complete; they pass as they are written."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from string import Template
 from healthd.core.errors import UsageError
 
 KINDS = ("proc", "kernel", "nvml")
-"""What a check may read, and the names of its templates in ``check_templates``."""
+"""The kinds of sources of a check, which are the names of its templates in ``check_templates``."""
 
 _NAME = re.compile(r"[a-z][a-z0-9]{0,15}\.[a-z][a-z0-9_]{0,15}")
 
 
 def new_files(name: str, kind: str) -> dict[str, str]:
-    """Path below a checkout to text. Raises UsageError for a name that no check may have."""
+    """Path below a checkout to text. Raises UsageError for a name that is not allowed for a check."""
     if not _NAME.fullmatch(name):
         expected = "a family and a word in lower case, with a dot between them, such as host.numa"
         raise UsageError(f"healthd new-check: {name!r} cannot be a check's name: expected {expected}")

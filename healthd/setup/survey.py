@@ -1,8 +1,8 @@
-"""What there is on this machine, for whoever sets healthd up: platform, cluster, devices, mounts.
+"""A survey of this machine for the setup of healthd: platform, cluster, devices, mounts.
 
-Nothing is found out anew here: each fact is asked of the code that the daemon asks. Some of it looks at file systems
-that may hang (Slurm's folder is often on NFS): ask for it by ``setup.apart``. It decides nothing and changes nothing;
-one question may go to AWS, on an EC2 instance that nothing else explains.
+Each fact comes from the code that the daemon uses. Some facts need file systems that may hang (Slurm's folder is often
+on NFS): run the survey by ``setup.apart``. It decides nothing and changes nothing. On an EC2 instance of an unknown
+platform it sends one request to AWS.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from healthd.sources.machine import Machine, open_machine
 
 T = TypeVar("T")
 NETWORK_TYPES = ("lustre", "nfs", "nfs4", "cifs", "smb3", "ceph", "beegfs", "gpfs", "wekafs")
-"""Kinds of mount that a job is likely to need and that a server stands behind, as the mount table names them."""
+"""File system types of network mounts that a job is likely to need, as the mount table names them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Survey:
-    """What was found. Texts are empty, and numbers None, where it could not be told; ``problems`` says why.
+    """The facts. An unknown text is empty, and an unknown number None; ``problems`` has the reasons.
 
-    ``platform`` None: none of AWS's. ``fixed``: why nothing replaces this machine, or "". ``pod``: this process runs in
-    a pod of Kubernetes. ``kubelet``: the kubelet's socket is here. ``automounts``: automount points that nothing has
+    ``platform`` None: none of AWS's. ``fixed``: why this machine cannot be replaced, or "". ``pod``: this process runs
+    in a pod of Kubernetes. ``kubelet``: the kubelet's socket exists here. ``automounts``: automount points that are not
     used yet.
     """
 
@@ -58,8 +58,8 @@ class Survey:
 
 
 def survey(config: Config, environ: Mapping[str, str], *, root: str = "/") -> Survey:
-    """Look. ``config``: where the machine is read and how Slurm and AWS are asked; its own choices are left out of
-    account. ``root``: where the files of platforms and of Slurm are looked for, for tests."""
+    """Make the survey. ``config``: the sources of the machine, and the access to Slurm and AWS; its kinds are ignored.
+    ``root``: the root of the files of platforms and of Slurm, for tests."""
     machine = open_machine(config)
     try:
         return _surveyed(config, environ, machine, root)
@@ -69,7 +69,7 @@ def survey(config: Config, environ: Mapping[str, str], *, root: str = "/") -> Su
 
 def _surveyed(config: Config, environ: Mapping[str, str], machine: Machine, root: str) -> Survey:
     problems = [machine.identity.problem] if machine.identity.problem else []
-    # The firmware tables of another machine than this one are no reason to ask AWS.
+    # With firmware tables of another machine, AWS is not asked.
     is_asked = is_own(config.sources.sys_root) or bool(config.sources.imds_endpoint)
     instance_id = machine.identity.instance_id if is_asked else ""
     subject = Subject(node=machine.name, instance_id=instance_id, instance_type=machine.identity.instance_type)
@@ -99,13 +99,13 @@ def _surveyed(config: Config, environ: Mapping[str, str], machine: Machine, root
 
 
 def network_mounts(table: tuple[Mount, ...]) -> tuple[Mount, ...]:
-    """The mounts that need a server, of several on one point the one that is seen; by their points."""
+    """The network mounts, sorted by their points; of several on one point the topmost."""
     seen = {mount.point: mount for mount in table}
     return tuple(mount for _, mount in sorted(seen.items()) if mount.fstype in NETWORK_TYPES)
 
 
 def _waiting(table: tuple[Mount, ...]) -> tuple[str, ...]:
-    """Automounts with nothing on them yet, but for the kernel's own (``/proc/sys/fs/binfmt_misc``)."""
+    """Automounts that are not mounted yet, but for the kernel's own (``/proc/sys/fs/binfmt_misc``)."""
     seen = {mount.point: mount for mount in table}
     points = [point for point, mount in seen.items() if mount.fstype == "autofs"]
     return tuple(sorted(point for point in points if not point.startswith("/proc/")))

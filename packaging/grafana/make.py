@@ -74,8 +74,8 @@ _PER_STEP = (
     " / (sum by (step) (healthd_step_duration_seconds_count) > 0)"
 )  # fmt: skip
 _PER_ROUND = (
-    "sum(rate(healthd_controller_round_seconds_sum[R]))"
-    " / (sum(rate(healthd_controller_round_seconds_count[R])) > 0)"
+    "sum(rate(healthd_controller_sync_seconds_sum[R]))"
+    " / (sum(rate(healthd_controller_sync_seconds_count[R])) > 0)"
 )  # fmt: skip
 _PER_ACT = (  # nothing was done yet: 0 / 0, which no panel draws
     "sum by (step) (healthd_controller_step_duration_seconds_sum)"
@@ -215,7 +215,7 @@ NODE: Rows = {
     ),
     "healthd": (
         panel("Refusals", ("{{reason}}", "healthd_refusals_total"), note="Why healthd did nothing, or less."),
-        panel("Step of the open remediation", ("{{step}}", "healthd_case_step")),
+        panel("Step of the open remediation", ("{{step}}", "healthd_remediation_step")),
         panel(
             "Steps: how long they took",
             ("{{step}}", "healthd_step_duration_seconds_sum / (healthd_step_duration_seconds_count > 0)"),
@@ -288,7 +288,7 @@ FLEET: Rows = {
             ("{{reason}}", "sum by (reason) (increase(healthd_refusals_total[R]))"),
             note="Why healthd did nothing, or less.",
         ),
-        panel("Nodes under repair, by step", ("{{step}}", "sum by (step) (healthd_case_step)")),
+        panel("Nodes under repair, by step", ("{{step}}", "sum by (step) (healthd_remediation_step)")),
         panel(
             "Steps: how long they take",
             (
@@ -308,7 +308,7 @@ FLEET: Rows = {
         panel(
             "Nodes at the controller",
             ("{{state}}", "sum by (state) (healthd_controller_nodes)"),
-            ("an operator is needed", "sum(healthd_controller_person_needed)"),
+            ("an operator is needed", "sum(healthd_controller_operator_needed)"),
         ),
         panel(
             "What became of requests",

@@ -186,7 +186,7 @@ def test_what_is_shown_can_be_loaded_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "says"),
     [
-        ('name = "a"', ["rules[0].pattern", "must be given"]),
+        ('name = "a"', ["rules[0].pattern", "missing"]),
         ('name = "a"\npattern = "x("', ["rules[0]", "pattern = 'x('", "not a regular expression"]),
         ('name = "a"\npattern = "words"\nclears = "["', ["rules[0]", "clears = '['", "not a regular expression"]),
         ('name = "a"\npattern = "words"\nseverity = "criticl"', ["rules[0].severity", 'did you mean "critical"?']),

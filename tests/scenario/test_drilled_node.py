@@ -267,7 +267,7 @@ def test_a_check_that_is_off_is_the_link_that_is_missing(make: Make) -> None:
     assert report["missing"]["why"] == 'check kernel.xid is not enabled here: [checks."kernel.xid"] enabled'
     assert links(report) == ["injected"]
     text = node.healthd("drill", "xid", "--socket", str(node.socket)).stdout
-    assert "INCOMPLETE: no finding; nothing was done" in text
+    assert "INCOMPLETE: no finding; healthd drained and repaired nothing" in text
 
 
 def test_a_blind_reader_is_the_link_that_is_missing(make: Make, tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ def test_one_drill_at_a_time(patient: DrillNode) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "play what? See healthd drill --list"),
+        ((), "name the fault to play; `healthd drill --list` lists them"),
         (("gpu-fire",), "invalid choice"),
         (("xid", "--mount", "/fsx"), "xid has no --mount"),
         (("xid", "--gpu", "8"), "has no GPU '8'; expected one of: 0 (0000:53:00)"),
@@ -358,7 +358,7 @@ def test_a_stranger_may_not_drill(node: DrillNode) -> None:
 
     answer = node.as_nobody("drill", "xid")
     assert (answer.returncode, "uid 65534 may not act here" in answer.stderr) == (64, True), answer.stderr
-    assert "refused: drill by uid 65534" in node.said()
+    assert "refused drill: uid 65534" in node.said()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -408,13 +408,13 @@ def test_a_message_that_is_asked_for_says_what_it_is(make: Make, node: DrillNode
         assert (code, report["messages"]) == (0, [{"to": "webhook", "delivered": True, "why": ""}])
         (message,) = receiver.taken
         assert (message["drill"], message["news"], message["verdict"]) == (True, [], "ok")
-        assert message["notices"][0].startswith(f"DRILL {report['id']}, nothing is wrong and nothing is done: XID 79")
+        assert message["notices"][0].startswith(f"DRILL {report['id']}, no real fault and no action: XID 79")
         receiver.answers.append((503, {}))
         code, report, _ = told.drill("xid", "--notify")
         assert (code, report["result"]) == (1, "complete")
         assert "answered 503" in report["messages"][0]["why"]
     nobody = node.healthd("drill", "xid", "--notify", "--socket", str(node.socket))
-    assert (nobody.returncode, "[notify] names nobody" in nobody.stderr) == (64, True)
+    assert (nobody.returncode, "--notify has no receiver" in nobody.stderr) == (64, True)
 
 
 def test_a_prolog_passes_while_a_drill_runs(patient: DrillNode) -> None:
@@ -588,7 +588,7 @@ def test_a_drill_does_not_survive_a_kill(make: Make) -> None:
     client = node.begin_drill("nvml-hang")
     node.kill()
     _, said = client.communicate(timeout=20)
-    assert (client.returncode, "torn" in said) == (64, True)
+    assert (client.returncode, "incomplete" in said) == (64, True)
     node.start()
     status = node.status()
     assert status is not None

@@ -75,7 +75,7 @@ def test_a_refusal_that_comes_too_late_is_none(node: RunningNode) -> None:
     process.send_signal(signal.SIGCONT)
     assert (hook.returncode, "the job passes" in hook.stderr) == (0, True)
     line = said_of(node, before)
-    assert line.startswith("prolog let job 4712 pass: the refusal came after its hook had gone: healthd: gpu.xid.79")
+    assert line.startswith("prolog let job 4712 pass: its hook ended before the refusal: healthd: gpu.xid.79")
 
 
 def test_a_hook_that_is_killed_before_it_reads_refuses_nothing(node: RunningNode) -> None:
@@ -84,7 +84,7 @@ def test_a_hook_that_is_killed_before_it_reads_refuses_nothing(node: RunningNode
     with asks(node):
         time.sleep(2.0)  # the answer lies there
         assert hooks(node)[before:] == [], "nothing is said before it is known"
-    assert said_of(node, before).startswith("prolog let job 4711 pass: the refusal came after its hook had gone")
+    assert said_of(node, before).startswith("prolog let job 4711 pass: its hook ended before the refusal")
 
 
 def test_a_hook_that_is_stopped_is_said_to_be_one_of_which_nobody_knows(node: RunningNode) -> None:
@@ -92,7 +92,7 @@ def test_a_hook_that_is_stopped_is_said_to_be_one_of_which_nobody_knows(node: Ru
     before = len(hooks(node))
     with asks(node):
         line = said_of(node, before)
-    assert line.startswith("prolog refused job 4711, and its hook has not read it, so that it may pass: healthd: gpu")
+    assert line.startswith("prolog refused job 4711, which may pass: its hook has not read the refusal: healthd: gpu")
 
 
 def test_without_a_daemon_the_trail_and_the_exit_code_agree(tmp_path: Path, node: RunningNode) -> None:

@@ -64,14 +64,14 @@ def test_what_was_not_told_at_the_start_is_taken_up_later(node: RunningNode, imd
     pid, unanswered = node.process.pid, list(imds.requests)
     assert instance_type(node) is None
     assert set(unanswered) == {"PUT /latest/api/token"}
-    assert f"its instance_type cannot be told: IMDS at {imds.endpoint}" in node.log.read_text()
+    assert f"instance_type is not known: IMDS at {imds.endpoint}" in node.log.read_text()
     node.wait(lambda: WAITS in node.log.read_text(), 20, "it says so")
     imds.delay_s = SLOW_S
     node.wait(lambda: instance_type(node) == "p5.48xlarge", 60, "the type is known")
     assert (node.process.pid, node.process.poll()) == (pid, None)
     assert sum("started" in event.text for event in node.events()) == 2
     assert node.log.read_text().count(WAITS) == 1
-    assert node.log.read_text().count("cannot be told") == 1
+    assert node.log.read_text().count("is not known") == 1
 
 
 def test_a_service_that_answers_is_asked_by_the_start(node: RunningNode, imds: Imds) -> None:

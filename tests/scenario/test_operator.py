@@ -88,7 +88,7 @@ def test_history_without_a_daemon(node: RunningNode) -> None:
     assert json.loads(alone.stdout)["events"][: len(before)] == before
     other = RunningNode(node.folder / "other", "n2")
     never = other.healthd("history", "--config", str(other.config))
-    assert (never.returncode, "no state database; healthd never ran here" in never.stderr) == (70, True)
+    assert (never.returncode, "no state database; healthd has not run here" in never.stderr) == (70, True)
     for verb in (("plan",), ("ack", "gpu.ecc", "--for", "7d", "--reason", "x")):
         silent = ask(other, *verb)
         assert (silent.returncode, "no daemon answers at" in silent.stderr) == (70, True)
@@ -204,7 +204,7 @@ def test_only_few_may_order_the_engine(ordered: RunningNode) -> None:
         assert made.returncode == code, (verb, made.stderr)
         assert (f"uid {NOBODY} may not act here" in made.stderr) == (code == 64)
     assert not is_held(ordered)
-    assert ordered.said().count(f"order: refused: quarantine by uid {NOBODY}, who may not act here") == 1
+    assert ordered.said().count(f"order: refused quarantine: uid {NOBODY} may not act here") == 1
     assert refusals(ordered)["not_permitted"] == 5.0
 
 

@@ -113,7 +113,7 @@ def test_only_root_and_the_group_may_order(node: RunningNode) -> None:
 def test_a_check_that_learns_nothing_is_refused(node: RunningNode) -> None:
     """With the nearest name, or those that do learn."""
     wrong = node.healthd("relearn", "gpu.ecc", "--reason", "x", "--yes", "--socket", str(node.socket))
-    assert (wrong.returncode, "'gpu.ecc' is no check that learns here" in wrong.stderr) == (64, True)
+    assert (wrong.returncode, "'gpu.ecc' is not a check that learns here" in wrong.stderr) == (64, True)
     close = node.healthd("relearn", "efa.device", "--reason", "x", "--yes", "--socket", str(node.socket))
     assert "did you mean efa.devices?" in close.stderr
 

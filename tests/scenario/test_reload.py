@@ -147,7 +147,7 @@ def test_a_group_that_comes_later_counts_from_then_on(tmp_path: Path) -> None:
     done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=30, check=False)
     if "unshare" in done.stderr or "mount" in done.stderr:
         pytest.skip(f"no mount namespace can be made here: {done.stderr.strip()}")
-    words = "daemon.group = gpu-admins: the group is there now"
+    words = "daemon.group = gpu-admins: the group exists now"
     assert done.stdout == f"(None, True) 4711 False {words}\n", done.stderr
 
 

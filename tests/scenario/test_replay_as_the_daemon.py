@@ -110,9 +110,9 @@ def past(path: Path, config: Config) -> dict[str, Story]:
     return {story.host: story for story in done.stories}
 
 
-def until_a_person(story: Story) -> list[str]:
-    """What was decided before a person came."""
-    came = next((each.at for each in story.happenings if "a person is assumed" in each.text), None)
+def until_an_operator(story: Story) -> list[str]:
+    """The decisions before an operator came."""
+    came = next((each.at for each in story.happenings if "an operator is assumed" in each.text), None)
     return [each.text for each in story.happenings if each.kind == "decided" and (came is None or each.at < came)]
 
 
@@ -137,7 +137,7 @@ def test_every_row_of_the_matrix_is_decided_alike(part: int, tmp_path: Path) -> 
         alone = [Said(at_s=at_s, host=name, text=text) for at_s, text in lines]
         daemon = live(tmp_path / name, config, alone)[name]
         story = stories.get(name)  # of a line that no check wants, replay knows no node
-        found = (until_a_person(story), acts(story)) if story is not None else ([], [])
+        found = (until_an_operator(story), acts(story)) if story is not None else ([], [])
         assert found == (daemon.decided, daemon.done), case.name
         done.update(daemon.done)
     assert {Remedy.RESET_GPU, Remedy.REBOOT_NODE} <= set(done)
@@ -154,7 +154,7 @@ def test_a_rule_of_the_site_is_decided_alike(case: Case, lines: list[tuple[float
     said = [Said(at_s=at_s, host="n0", text=text) for at_s, text in lines]
     daemon = live(tmp_path / "live", config, said)["n0"]
     story = past(log_of(tmp_path, said), config)["n0"]
-    assert (until_a_person(story), acts(story)) == (daemon.decided, daemon.done)
+    assert (until_an_operator(story), acts(story)) == (daemon.decided, daemon.done)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_a_second_fault_during_a_repair_is_decided_about(tmp_path: Path) -> None
     ]
     daemon = live(tmp_path / "live", config, said[:2], until_s=4 * 3600, rests=300)["n0"]
     story = past(log_of(tmp_path, said), config)["n0"]
-    assert (until_a_person(story), acts(story)) == (daemon.decided, daemon.done)
+    assert (until_an_operator(story), acts(story)) == (daemon.decided, daemon.done)
     assert (acts(story), story.quality.raised) == ([Remedy.REBOOT_NODE], 1)
     assert open_when_back(story) == set()
 
@@ -207,7 +207,7 @@ def test_one_fault_of_many_nodes_is_held_alike(tmp_path: Path) -> None:
     for name, daemon in daemons.items():
         story = stories[name]
         assert (acts(story), daemon.done, story.outages) == ([], [], ())
-        assert gist(until_a_person(story)) == gist(daemon.decided)
+        assert gist(until_an_operator(story)) == gist(daemon.decided)
         assert any("18 nodes within 10 min" in words for words in daemon.decided)
     assert len(stories) == len(daemons) == 18
 

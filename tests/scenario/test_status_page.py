@@ -95,11 +95,11 @@ def test_a_healthy_node_says_yes_first(nodes: Mapping[str, StatusNode], page: Ca
     """The first line answers the question, nothing is said to be wrong, and every part is marked well."""
     tab = page(nodes["healthy"])
     assert text(tab, "h1") == "Yes, this node is fit for jobs."
-    assert text(tab, "#next") == "Nothing: no fault is open, and healthd goes on looking."
+    assert text(tab, "#next") == "Nothing: no fault is open; the checks go on."
     assert cells(tab, "gpu") == [f"✓ GPU {index}: ok" for index in range(8)]
     assert cells(tab, "efa") == [f"✓ EFA {index}: ok" for index in range(32)]
     assert tab.evaluate("document.querySelector('#faults, #case, #why')") is None
-    assert re.search(r"✓ 3\d ok, the oldest looked \d+ s ago", text(tab, "#checks"))
+    assert re.search(r"✓ 3\d ok, the oldest ran \d+ s ago", text(tab, "#checks"))
 
 
 def test_a_bad_gpu_is_named_and_marked(nodes: Mapping[str, StatusNode], page: Callable[..., Tab]) -> None:
@@ -108,7 +108,7 @@ def test_a_bad_gpu_is_named_and_marked(nodes: Mapping[str, StatusNode], page: Ca
     assert text(tab, "h1") == "No, this node is not fit for jobs."
     assert re.match(rf"gpu\.xid\.79 GPU {BAD_GPU} XID 79 on GPU .*fallen off the bus$", text(tab, "#why"))
     assert text(tab, "#next").startswith(
-        "Nothing by itself. Observe mode: would take the node out for gpu.xid.79 on GPU 3"
+        "healthd does nothing by itself. Observe mode: would take the node out for gpu.xid.79 on GPU 3"
     )
     expected = [f"✓ GPU {index}: ok" for index in range(8)]
     expected[BAD_GPU] = f"✕ GPU {BAD_GPU}: critical"
@@ -226,11 +226,9 @@ def test_a_daemon_that_stops_is_said_to_be_gone_since_when(
     node.stop()
     tab.wait("!document.getElementById('gone').hidden")
     gone = text(tab, "#gone")
-    assert re.match(
-        r"The daemon has not answered since \d\d:\d\d:\d\d UTC \(\d+ s\): nobody listens at its address", gone
-    )
+    assert re.match(r"The daemon has not answered since \d\d:\d\d:\d\d UTC \(\d+ s\): no server at its address", gone)
     assert text(tab, "h1") == "Cannot tell: the daemon does not answer."
-    assert "Its last word was: Yes, this node is fit for jobs." in text(tab, "#next")
+    assert "Its last status: Yes, this node is fit for jobs." in text(tab, "#next")
     assert tab.evaluate("document.title").startswith("✕ no answer")
     assert tab.evaluate(TOO_WIDE.replace(str(NARROW), "1100")) == []
     node.start()

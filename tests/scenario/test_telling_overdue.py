@@ -300,7 +300,7 @@ def test_a_release_by_force_ends_what_was_told_of_the_case(tmp_path: Path) -> No
     told = Told(world).run(60)
     assert world.orchestrator.view().in_service
     assert [state for _, state in told.states("node")] == ["wrong", "ended"]
-    assert "in service by an operator's order" in told.words("node", "ended")[0]
+    assert "back in service by an operator" in told.words("node", "ended")[0]
     assert world.engine.case is None
     world.close()
 

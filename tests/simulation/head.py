@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from healthd.api.controller_stats import ControllerStats
-from healthd.controller.slurm import SlurmRounds
+from healthd.controller.slurm import SlurmSync
 from healthd.controller.telling import wrong_with_controller
 from healthd.core.errors import BackendError, StoreError
 from healthd.core.model import Mode
@@ -78,10 +78,10 @@ class Head:
             clock=self.wall.now,
             look_s=3 * section.interval_s,
             platform_texts=OUR_TEXTS,
-            reckoning=self.course.reckoning,
+            reckoning=self.course.repair_stats,
         )
         absent = AbsentNodes(node=self._node, rules=ground.head_rules, patience=patience, monotonic_s=ground.timeline)
-        self.rounds = SlurmRounds(controller, absent)
+        self.rounds = SlurmSync(controller, absent)
         self.notifier = Notifier(
             {"oncall": self._deliver},
             per_hour=ground.config.notify.per_hour,
@@ -122,8 +122,8 @@ class Head:
 
     def _round(self, now: datetime) -> None:
         try:
-            before, self.course.standings = self.course.standings, self.rounds(now)
-            self._poll_s = self._poll_s if before == self.course.standings else BUSY_S
+            before, self.course.statuses = self.course.statuses, self.rounds(now)
+            self._poll_s = self._poll_s if before == self.course.statuses else BUSY_S
             self.course.problem = ""
         except (BackendError, StoreError) as error:
             self.course.problem = str(error)

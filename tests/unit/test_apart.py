@@ -55,7 +55,7 @@ def test_who_dies_without_a_word_has_told_nothing() -> None:
         return "not reached"
 
     told = asked(killed=dies)
-    assert "ended without a word" in str(told["killed"])
+    assert "exited without an answer" in str(told["killed"])
     strange = ask_apart({"n": lambda: 7}, str, deadline_s=5.0)["n"]
     assert isinstance(strange, SourceUnreadable)
 

@@ -138,7 +138,7 @@ def test_an_environment_of_the_service_that_may_not_be_read_is_a_notice(tmp_path
         result = loaded(None, default=tmp_path / "config.toml")
     finally:
         os.seteuid(0)
-    assert result.notices == (f"configuration: {at} cannot be read: Permission denied; what it sets is left out here",)
+    assert result.notices == (f"configuration: {at} cannot be read: Permission denied; its settings are missing here",)
 
 
 def test_a_file_sets_what_it_names_and_nothing_else(tmp_path: Path) -> None:

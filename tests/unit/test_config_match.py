@@ -163,7 +163,7 @@ def test_what_cannot_be_told_is_no_match_and_is_said(tmp_path: Path) -> None:
     path = write(tmp_path, matching('instance_type = ["p5.*"]') + matching('instance_type = ["p5.*"]\nhost = ["x"]'))
     known = loaded(path, facts)
     assert ecc_limit(path, facts) == 10
-    why = "its instance_type cannot be told: DMI is hidden"
+    why = "instance_type is not known: DMI is hidden"
     assert known.notices == (f"configuration: {path}:1 (match[0]) does not hold here: {why}",)
     assert known.rulings[1] == f'{path}:5 (match[1]) does not hold here: host is ["p5-7"]'
 
@@ -172,7 +172,7 @@ def test_nobody_to_ask_applies_none_and_says_so(tmp_path: Path) -> None:
     """Whoever reads a configuration without a node gets what holds everywhere."""
     known = load(write(tmp_path, matching('host = ["*"]')), checks=CHECKS, environ={}, default_path=NOWHERE)
     assert known.config.checks["gpu.ecc"].settings.max_correctable == 10
-    assert known.notices == ("configuration: no match section was applied: nobody said which node this is",)
+    assert known.notices == ("configuration: no match section is applied: the node is not known here",)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -187,7 +187,10 @@ def test_nobody_to_ask_applies_none_and_says_so(tmp_path: Path) -> None:
             "1: match: expected a list of tables; write [[match]], and [match.SECTION] below it",
         ),
         ("match = 3\n", "1: match: expected a list of tables"),
-        ('\n[[match]]\n[match.remediation]\nmode = "repair"\n', "2: match[0]: no condition: it would hold everywhere"),
+        (
+            '\n[[match]]\n[match.remediation]\nmode = "repair"\n',
+            "2: match[0]: no condition, so it would hold everywhere",
+        ),
         ("[[match]]\nhost = []\n", "2: match[0].host = []: expected a list of names or globs such as p5.*"),
         ('[[match]]\nhost = "p5"\n', '2: match[0].host = "p5": expected a list of names'),
         ('[[match]]\nhots = ["p5"]\n', "2: match[0].hots: no such key; did you mean match[0].host?"),
@@ -229,7 +232,7 @@ def test_what_is_read_first_may_not_be_in_a_match(tmp_path: Path, name: str) -> 
     path = write(tmp_path, f'[[match]]\nhost = ["a"]\n[match.{name}]\nname = "x"\n')
     (problem,) = examine(path, checks=CHECKS, environ={}).problems
     assert str(problem) == (
-        f"{path}:3: match[0].{name}: may not stand in a match: it is read before healthd knows which node this is; "
+        f"{path}:3: match[0].{name}: not allowed in a match: healthd reads it before it knows which node this is; "
         f"write [{name}] outside of any match"
     )
 

@@ -174,7 +174,7 @@ def test_a_documented_field_shows_type_and_default() -> None:
     kind = documented_fields(ProvisionerSection)[0]
     assert (kind.name, kind.default) == ("kind", '"none"')
     assert kind.type.startswith('one of "none", "local", "auto", "hyperpod"')
-    assert kind.doc.startswith("``none``: no repair can be carried out, and a fault that needs one pages.")
+    assert kind.doc.startswith("``none``: healthd cannot repair, and pages for a fault that needs it.")
 
 
 def test_a_setting_without_a_docstring_is_refused() -> None:
@@ -205,5 +205,5 @@ def test_a_type_is_said_in_words(hint: object, words: str) -> None:
 
 def test_nan_is_no_number_to_set() -> None:
     """A limit of nan would compare false with everything, so it is refused where no bound refuses it."""
-    with pytest.raises(ValueError, match="nan is not a number"):
+    with pytest.raises(ValueError, match="nan cannot be compared"):
         converted(float("nan"), float)

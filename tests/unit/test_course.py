@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from healthd.api.controller_metrics import ControllerPage
 from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.notify import NotifySection
-from healthd.controller.telling import ROUNDS_LAST_S, controller_notifier, wrong_with_controller
+from healthd.controller.telling import FAILING_LASTS_S, controller_notifier, wrong_with_controller
 from healthd.core.model import Mode, Refusal, Remedy
 from healthd.notify.news import AGAIN_S, LASTS_S
 from healthd.notify.notifier import Notifier
@@ -39,7 +39,7 @@ def samples(made: ControllerStats) -> dict[tuple[str, ...], float]:
 def test_the_page_counts_nodes_by_state_and_names_none() -> None:
     """A fleet of any size has as many series; the cluster itself is no node, and may need a person too."""
     made = course()
-    made.standings = (PAGED, SILENT, REPAIRED, NodeStatus(node="", said="x", page=True))
+    made.statuses = (PAGED, SILENT, REPAIRED, NodeStatus(node="", said="x", page=True))
     found = samples(made)
     assert [found["healthd_controller_nodes", state] for state in ("refused", "silent", "repair", "waits")] == [
         1,
@@ -48,10 +48,10 @@ def test_the_page_counts_nodes_by_state_and_names_none() -> None:
         0,
     ]
     assert sum(value for key, value in found.items() if key[0] == "healthd_controller_nodes") == 3
-    assert found["healthd_controller_person_needed",] == 2
+    assert found["healthd_controller_operator_needed",] == 2
     assert not any(node in key for key in found for node in ("n1", "n2", "n3"))
     many = course()
-    many.standings = tuple(NodeStatus(node=f"n{number}", said="x") for number in range(500))
+    many.statuses = tuple(NodeStatus(node=f"n{number}", said="x") for number in range(500))
     assert len(samples(many)) == len(found)
 
 
@@ -60,7 +60,7 @@ def test_every_word_is_there_from_the_start() -> None:
     found = samples(course())
     assert {key[1] for key in found if key[0] == "healthd_controller_refusals_total"} == set(Refusal)
     assert {key[1] for key in found if key[0] == "healthd_controller_decisions_total"} == set(RepairState)
-    assert {key[1] for key in found if key[0] == "healthd_controller_round_seconds_count"} == {"ok", "cluster", "store"}
+    assert {key[1] for key in found if key[0] == "healthd_controller_sync_seconds_count"} == {"ok", "cluster", "store"}
 
 
 def test_only_the_leader_falls_behind() -> None:
@@ -77,7 +77,7 @@ def test_only_the_leader_falls_behind() -> None:
     made.led_s -= 400
     found = samples(made)
     assert (found["healthd_controller_leads",], found["healthd_controller_last_success_seconds",]) == (0, 0)
-    assert found["healthd_controller_round_seconds_sum", "cluster"] == 0.5
+    assert found["healthd_controller_sync_seconds_sum", "cluster"] == 0.5
 
 
 def test_the_budget_is_told_as_far_as_it_is_known() -> None:
@@ -107,17 +107,17 @@ def test_a_store_that_fails_is_seen() -> None:
 def test_people_hear_of_what_no_node_can_tell() -> None:
     """A person is needed, a node is silent, no round succeeds; a repair that goes on is nobody's business."""
     made = course()
-    made.standings = (PAGED, SILENT, REPAIRED)
+    made.statuses = (PAGED, SILENT, REPAIRED)
     assert [topic.key for topic in wrong_with_controller(made)] == ["page n1", "silent n2"]
     assert {topic.again_s for topic in wrong_with_controller(made)} == {AGAIN_S}, "each day that it stands"
     made.ended("cluster", 0.5, "slurmctld does not answer")
     last = wrong_with_controller(made)[-1]
-    assert (last.key, last.lasts_s) == ("rounds", ROUNDS_LAST_S)
+    assert (last.key, last.lasts_s) == ("rounds", FAILING_LASTS_S)
     assert [topic.key for topic in wrong_with_controller(made)][:2] == ["page n1", "silent n2"], "no answer is no end"
-    made.slow = lambda: "a round has been under way for over 300 s"
+    made.slow = lambda: "a sync has not finished for over 300 s"
     last = wrong_with_controller(made)[-1]
     assert (last.key, last.lasts_s) == ("rounds", LASTS_S), "it has lasted already"
-    assert "a round has been under way" in last.words
+    assert "a sync has not finished" in last.words
 
 
 class Post:
@@ -150,14 +150,14 @@ def test_the_next_leader_neither_repeats_nor_forgets() -> None:
 
     at = datetime(2026, 1, 1, tzinfo=UTC)
     post, first = Post(), course()
-    first.standings = (PAGED,)
+    first.statuses = (PAGED,)
     first.ended("ok", 0.1, "")
     notifier = post.opened(first)
     for seconds in range(0, 60, 5):
         notifier.tick(at + timedelta(seconds=seconds))
     assert len(post.texts) == 1
-    assert post.texts[0].splitlines()[0] == "healthd controller head-1: nodes that need a person: 1"
-    assert "WRONG: n1: an operator is needed: refused: it is not drained" in post.texts[0]
+    assert post.texts[0].splitlines()[0] == "healthd controller head-1: nodes that need an operator: 1"
+    assert "PROBLEM: n1: an operator is needed: refused: it is not drained" in post.texts[0]
 
     second = course()
     notifier = post.opened(second)
@@ -168,4 +168,4 @@ def test_the_next_leader_neither_repeats_nor_forgets() -> None:
     for seconds in range(120, 180, 5):
         notifier.tick(at + timedelta(seconds=seconds))
     assert len(post.texts) == 2
-    assert "over: n1: an operator is needed" in post.texts[1]
+    assert "RESOLVED: n1: an operator is needed" in post.texts[1]

@@ -17,7 +17,7 @@ import pytest
 from healthd.notify.delivery import Message, NotDeliveredError, to_command, to_slack, to_webhook
 from tests.receiver import Receiver, receiving
 
-MESSAGE = Message(text="p5-1: critical\nWRONG: <a> & b", data={"node": "p5-1", "news": []})
+MESSAGE = Message(text="p5-1: critical\nPROBLEM: <a> & b", data={"node": "p5-1", "news": []})
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def url_file(tmp_path: Path, receiver: Receiver) -> str:
 def test_slack_gets_its_text_with_its_three_characters_escaped(receiver: Receiver, url_file: str) -> None:
     """Slack reads &, < and > as its own; all else is as it stands."""
     to_slack(url_file)(MESSAGE)
-    assert receiver.taken == [{"text": "p5-1: critical\nWRONG: &lt;a&gt; &amp; b"}]
+    assert receiver.taken == [{"text": "p5-1: critical\nPROBLEM: &lt;a&gt; &amp; b"}]
 
 
 def test_a_webhook_gets_the_data_and_the_token(receiver: Receiver, tmp_path: Path) -> None:
@@ -151,8 +151,8 @@ def test_nobody_there_is_an_error_in_words(tmp_path: Path) -> None:
         to_webhook(url)(MESSAGE)
     for name, text, words in (
         ("none", None, "cannot be read"),
-        ("empty", "\n", "its first line is empty"),
-        ("text", "xoxb-no-url\n", "no URL; expected https"),
+        ("empty", "\n", "the first line is empty"),
+        ("text", "xoxb-no-url\n", "not a URL; expected https"),
         ("odd", "http://[::1/x\n", "cannot be reached"),
     ):
         if text is not None:
@@ -180,7 +180,7 @@ def test_a_command_reads_the_message_and_its_exit_code_counts(tmp_path: Path) ->
     """The JSON comes by standard input; another exit code than 0, no such tool, and too long are not delivered."""
     to_command(["/bin/sh", "-c", f"cat >{tmp_path}/got"])(MESSAGE)
     assert json.loads((tmp_path / "got").read_text()) == dict(MESSAGE.data)
-    with pytest.raises(NotDeliveredError, match=r"/bin/sh ended with 3: no mailer; expected 0"):
+    with pytest.raises(NotDeliveredError, match=r"/bin/sh exited with 3, expected 0: no mailer"):
         to_command(["/bin/sh", "-c", "echo no mailer >&2; exit 3"])(MESSAGE)
     with pytest.raises(NotDeliveredError, match="no-such-mailer"):
         to_command(["no-such-mailer"])(MESSAGE)

@@ -55,7 +55,7 @@ def test_a_person_reads_what_why_and_the_fix() -> None:
         "(missing)        d: not there",
         "                 fix: install it",
         "not needed here: e (no GPU)",
-        "2 missing, 1 could not be told (of them 1 in brackets: healthd works without)",
+        "2 missing, 1 unknown (1 of them optional, in brackets)",
     ]
     assert as_text((OK,)).splitlines()[-1] == "nothing is missing"
 
@@ -91,8 +91,8 @@ def line(config: Config, name: str, socket: str = "/nowhere/s") -> DoctorResult:
 def test_folders_and_the_kernel_log(config: Config, tmp_path: Path) -> None:
     """Written to where it is, made where it can be, missing where it cannot; the log is read, a pipe is left alone."""
     assert line(config, "kernel log").told is LookResult.OK
-    assert (line(config, "socket").told, "can be written to" in line(config, "socket").why) == (LookResult.OK, True)
-    assert "not there yet, and can be made" in line(config, "state").why
+    assert (line(config, "socket").told, "is writable" in line(config, "socket").why) == (LookResult.OK, True)
+    assert "does not exist yet" in line(config, "state").why
     (tmp_path / "file").touch()
     lost = replace(
         config,

@@ -58,6 +58,12 @@ CODE_CHECKED: tuple[str, ...] = (
     "docs/record_kubectl.py",
     "docs/screenshots.py",
     "docs/site.py",
+    "healthd/api/**/*.py",
+    "healthd/config/**/*.py",
+    "healthd/controller/**/*.py",
+    "healthd/notify/**/*.py",
+    "healthd/replay/**/*.py",
+    "healthd/setup/**/*.py",
     "packaging/grafana/make.py",
     "packaging/kubernetes/render.py",
 )

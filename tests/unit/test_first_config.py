@@ -218,8 +218,8 @@ def test_a_platform_that_replaces_what_is_drained_is_said_to(node: Node, imds: I
     """Who reads the file before going beyond observe learns it there; a head node is nobody's to replace."""
     head_node(node, imds)
     text = written(node.looked_at())
-    assert "Under AWS ParallelCluster any drain is a replacement." in text
-    assert "Nothing replaces this machine: this is the HeadNode of its ParallelCluster" in text
+    assert "On AWS ParallelCluster any drain is a replacement." in text
+    assert "This machine cannot be replaced: this is the HeadNode of its ParallelCluster" in text
 
 
 def test_mounts_of_other_kinds_and_automounts(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_mounts_of_other_kinds_and_automounts(tmp_path: Path) -> None:
     config = loaded(text, tmp_path)
     assert config.checks["host.expect"].settings.mounts == ("/home nfs4",)
     assert config.checks["lustre.mount"].settings.mounts == ("/fsx",)
-    assert "Not listed, for the blanks in its name: /my data" in text
+    assert "Not listed, because of blanks: /my data" in text
     assert "Automounts not used yet: /scratch" in text
 
 
@@ -271,7 +271,7 @@ def test_what_could_not_be_told_is_said(node: Node) -> None:
     assert (found.gpus, found.efa, found.instance_type) == (None, None, "")
     text = written(found)
     assert "an unknown number of NVIDIA GPUs" in text
-    assert text.count("could not be told:") == len(found.problems) == 3
+    assert text.count("#   unknown:") == len(found.problems) == 3
 
 
 def test_a_survey_comes_through_a_pipe() -> None:

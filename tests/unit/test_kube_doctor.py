@@ -26,14 +26,14 @@ AGENT = "system:serviceaccount:healthd:healthd-agent"
     [
         (AGENT, "n1", LookResult.OK, False, "of a pod on n1"),
         (AGENT, "", LookResult.MISSING, False, "it names no node"),
-        (AGENT, "n2", LookResult.MISSING, False, "a pod on n2, and this node is called n1"),
-        ("kubernetes-admin", "", LookResult.MISSING, True, f"the admission policies hold for {AGENT} alone"),
+        (AGENT, "n2", LookResult.MISSING, False, "a pod on n2, and this node is n1"),
+        ("kubernetes-admin", "", LookResult.MISSING, True, f"the admission policies apply to {AGENT} alone"),
         (
             "system:serviceaccount:other:healthd-agent",
             "n1",
             LookResult.MISSING,
             True,
-            "do not keep this one to its node",
+            "do not limit this user",
         ),
     ],
 )
@@ -96,7 +96,11 @@ def test_a_budget_of_nothing_is_missing() -> None:
     assert budget_line(budget(3, counted=False), observes=False).why.endswith("as installed")
     for observes in (True, False):
         none = budget_line(budget(0), observes=observes)
-        assert (none.told, none.optional, "none is ever taken out" in none.why) == (LookResult.MISSING, observes, True)
+        assert (none.told, none.optional, "healthd takes no node out" in none.why) == (
+            LookResult.MISSING,
+            observes,
+            True,
+        )
 
 
 def test_where_there_is_no_kubernetes_one_line_says_so() -> None:

@@ -178,7 +178,7 @@ def test_a_round_that_does_not_end_does_not_keep_the_lead(clock: Seconds) -> Non
         time.sleep(0.1)
         assert first.holds()
         assert not second.attempt()
-        why[0] = "a round has been under way for over 600 s"
+        why[0] = "a sync has not finished for over 600 s"
         until_s = time.monotonic() + 5.0
         while first.holds() and time.monotonic() < until_s:
             time.sleep(0.01)

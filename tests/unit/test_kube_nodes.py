@@ -196,7 +196,7 @@ def test_one_line_for_a_node() -> None:
 
 @pytest.mark.parametrize(
     ("mode", "after_s", "wrong"),
-    [("evict_after", 0.0, "no after_s"), ("evict", 5.0, "knows no after_s"), ("never", 5.0, "knows no after_s")],
+    [("evict_after", 0.0, "no after_s"), ("evict", 5.0, "takes no after_s"), ("never", 5.0, "takes no after_s")],
 )
 def test_a_time_that_would_not_be_kept_is_refused(mode: str, after_s: float, wrong: str) -> None:
     """With the name of the rule."""

@@ -10,7 +10,7 @@ from healthd.controller.kube_troubles import (
     ClusterFinding,
     EventsDue,
     news_of_trouble,
-    standings_of,
+    statuses_of,
 )
 from healthd.core.model import ClusterTrouble
 
@@ -25,14 +25,14 @@ def names(count: int) -> list[str]:
 
 def test_each_pages_by_itself_up_to_a_number() -> None:
     """Ten nodes are ten pages."""
-    made = standings_of(down(*names(MANY)))
+    made = statuses_of(down(*names(MANY)))
     assert [each.node for each in made if each.page] == names(MANY)
 
 
 def test_many_with_one_trouble_page_once() -> None:
     """They have one cause; each is shown, and another trouble pages beside them."""
     odd = ClusterFinding(node="n900", trouble=ClusterTrouble.ODD_MARK, said="it is odd")
-    made = standings_of([*down(*names(MANY + 5)), odd])
+    made = statuses_of([*down(*names(MANY + 5)), odd])
     assert [(each.node, each.troubles) for each in made if each.page] == [
         ("n900", (ClusterTrouble.ODD_MARK,)),
         ("", (ClusterTrouble.NODE_DOWN,)),

@@ -90,7 +90,7 @@ def test_a_budget_of_helms_values_is_shown_as_the_product_reads_it() -> None:
     lease = {"metadata": {"resourceVersion": "1", "annotations": notes}}
     read = kube_budget.budget_of("cluster", lease)
     assert plugin.head_of({"healthd-budget": notes}, NOW) == [
-        f"budget cluster: {len(read.out)} of {read.limit} that may be out, {read.total} nodes, nobody counts"
+        f"budget cluster: {len(read.out)} of {read.total} nodes out, at most {read.limit}, not counted by a controller"
     ]
 
 
@@ -163,11 +163,11 @@ def test_by_hand_is_what_the_products_release_does(
         node["metadata"]["annotations"][KEEPS[0]] = "false"
     expected = patched(node, release_patch(node_of(node)))
     expected = patched(expected, without_taint_patch(node_of(expected), CLAIMED))
-    mine = patched(node, plugin.let_in_patch(node))
+    mine = patched(node, plugin.release_patch(node))
     for made in (mine, expected):
         made["spec"]["unschedulable"] = made["spec"].get("unschedulable") or False
     assert mine == expected
-    assert plugin.let_in_patch({**base, "metadata": {"name": "n1", "resourceVersion": "1"}}) is None
+    assert plugin.release_patch({**base, "metadata": {"name": "n1", "resourceVersion": "1"}}) is None
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_an_odd_hold_ends_nothing(text: str) -> None:
     """An annotation can be written by anybody who may write the Node."""
     node = {"metadata": {"name": "n1", "resourceVersion": "1", "annotations": {"healthd.io/hold": text}}, "spec": {}}
     assert plugin.since_of(node, {}) is None
-    assert plugin.let_in_patch(node)["metadata"]["annotations"] == {"healthd.io/hold": None}
+    assert plugin.release_patch(node)["metadata"]["annotations"] == {"healthd.io/hold": None}
     assert plugin.row_of(node, {}, {}, NOW)[:2] == ["n1", "no agent"]
 
 

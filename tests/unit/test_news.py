@@ -155,7 +155,7 @@ def test_the_words_are_those_of_the_moment_it_is_told() -> None:
     """What was known later, as a case that has moved on, is what people read."""
     memory, _ = tell({}, [A], T0)
     _, (piece,) = tell(memory, [replace(A, words="a is worse")], at(LASTS_S))
-    assert piece.line == "WRONG: a is worse (since 2026-01-01 03:00:00 UTC)"
+    assert piece.line == "PROBLEM: a is worse (since 2026-01-01 03:00:00 UTC)"
 
 
 def test_another_cause_is_told_once_it_lasts_and_one_that_was_told_before_not_each_minute() -> None:
@@ -201,9 +201,9 @@ def test_what_ended_otherwise_than_well_is_not_said_to_be_over() -> None:
     teller.hears(LASTS_S, titled)
     teller.hears(100, ending)
     _, (piece,) = tell(teller.memory, (ending,), at(100 + LASTS_S))
-    assert (piece.line, piece.closes) == ("ended: held by root now (since 2026-01-01 03:00:00 UTC)", True)
+    assert (piece.line, piece.closes) == ("CLOSED: held by root now (since 2026-01-01 03:00:00 UTC)", True)
     _, (piece,) = tell(teller.memory, (replace(ending, cause="case c2"),), at(100 + LASTS_S))
-    assert piece.line == "over: case c1 (since 2026-01-01 03:00:00 UTC)"
+    assert piece.line == "RESOLVED: case c1 (since 2026-01-01 03:00:00 UTC)"
     _, (piece,) = tell(teller.memory, (replace(ending, cause=""),), at(100 + LASTS_S))
     assert piece.news is NewsKind.ENDED
 
@@ -268,7 +268,7 @@ def test_only_what_is_severe_enough_is_worth_telling() -> None:
     (lowered,) = told(diagnoses=(WARM,))
     assert (lowered.last, lowered.words) == (
         True,
-        "gpu.temperature.high on gpu:GPU-1: still open, and only warning now",
+        "gpu.temperature.high on gpu:GPU-1: still open, now only warning",
     )
 
 
@@ -303,8 +303,8 @@ def test_each_fault_of_a_part_is_a_topic_of_its_own() -> None:
     assert [each.words for each in found] == [
         "gpu.xid.79 on gpu:GPU-1: critical, calls for reboot_node: lost; missing",
         "gpu.xid.95 on gpu:GPU-1: critical, calls for reset_gpu: uncontained",
-        "gpu.missing on gpu:GPU-1: still open, and explained by gpu.xid.79 on gpu:GPU-1",
-        "odd on gpu:GPU-1: still open, and explained by another",
+        "gpu.missing on gpu:GPU-1: still open, a symptom of gpu.xid.79 on gpu:GPU-1",
+        "odd on gpu:GPU-1: still open, a symptom of another fault",
     ]
     assert [each.last for each in found] == [False, False, True, True]
 
@@ -346,7 +346,7 @@ def test_what_waits_for_a_slot_on_a_node_of_somebody_elses_is_over_by_its_fault(
     )
     waits = replace(CASE, index=0, hold=None)
     assert [topic.title for topic in told(decision=foreign, case=waits)] == [
-        f"{CASE.code} on {CASE.component}, on a node that another owner holds"
+        f"{CASE.code} on {CASE.component}, on a node of another owner"
     ]
 
 
@@ -356,7 +356,7 @@ def test_a_machine_that_follows_another_says_that_the_fault_of_that_is_over() ->
     follows = replace(CASE, steps=steps, index=3)
     topic = told(case=follows)[0]
     assert (topic.key, topic.cause) == ("gpu.xid.79 gpu:GPU-1", "replaced")
-    assert topic.words == "gpu.xid.79 on gpu:GPU-1: its machine was replaced; this one is verified"
+    assert topic.words == "gpu.xid.79 on gpu:GPU-1: machine replaced, verifying the new one"
     assert [each.key for each in told(case=replace(follows, index=2))] == ["node"]
     assert [each.key for each in told(case=replace(follows, code=""))] == ["node"]
     assert [each.cause for each in told(case=follows, diagnoses=(XID,))] == ["critical reboot_node", "case c1"]
@@ -374,16 +374,23 @@ def test_how_our_part_ended_is_said_where_the_node_is_not_simply_back() -> None:
     (topic,) = told(decision=known)
     assert (topic.last, topic.words) == (
         True,
-        "in service by an operator's order, although gpu.xid.79 on gpu:GPU-1 is still open",
+        "back in service by an operator, although gpu.xid.79 on gpu:GPU-1 is still open",
     )
     (topic,) = told(decision=replace(known, diagnosis=None))
-    assert topic.words == "in service by an operator's order"
+    assert topic.words == "back in service by an operator"
     (topic,) = told(ended=replace(CASE, end=End.LOST, note="held by root"))
-    assert (topic.last, topic.cause, topic.words) == (True, "case c1", "ours no more [c1]: held by root")
+    assert (topic.last, topic.cause, topic.words) == (
+        True,
+        "case c1",
+        "remediation ended without a release [c1]: held by root",
+    )
     left = replace(CASE, end=End.ABANDONED, note="the node stays drained by the cluster itself")
     for next_case in (None, replace(CASE, id="c2", hold=None, index=CASE.steps.index(Step.SLOT))):
         (stays,) = (each for each in told(case=next_case, ended=left) if each.key == "node")
-        assert (stays.last, stays.words) == (True, "ours no more [c1]: the node stays drained by the cluster itself")
+        assert (stays.last, stays.words) == (
+            True,
+            "remediation ended without a release [c1]: the node stays drained by the cluster itself",
+        )
     assert told(ended=replace(CASE, end=End.RELEASED)) == ()
 
 
@@ -412,12 +419,12 @@ def test_what_asks_for_an_operator_is_told_at_once_and_each_day() -> None:
     (topic,) = told(decision=page)
     assert (topic.key, topic.lasts_s, topic.again_s) == ("page gpu.xid.79 gpu:GPU-1", 0, AGAIN_S)
     assert topic.words == "an operator is needed: 2 of 40 are out"
-    assert topic.title == "no operator is needed any more for gpu.xid.79 on gpu:GPU-1"
+    assert topic.title == "operator no longer needed for gpu.xid.79 on gpu:GPU-1"
     (counted,) = told(decision=replace(page, reason="3 of 40 are out"))
     assert (counted.key, counted.cause) == (topic.key, topic.cause)
-    given_up = Decision(action=Action.PAGE, reason="given up, a person is needed")
+    given_up = Decision(action=Action.PAGE, reason="given up, an operator is needed")
     _, other = told(decision=given_up, case=CASE)
-    assert (other.key, other.words) == (topic.key, "given up, a person is needed")
+    assert (other.key, other.words) == (topic.key, "given up, an operator is needed")
     assert other.cause != topic.cause
     assert [each.key for each in told(decision=given_up)] == ["page "]
 
@@ -450,7 +457,7 @@ def test_a_state_that_cannot_be_written_asks_for_an_operator() -> None:
     """Once it lasts; nothing is repaired meanwhile."""
     (topic,) = unkept("disk full")
     assert (topic.key, topic.lasts_s, topic.again_s) == ("page state", UNKNOWN_LASTS_S, AGAIN_S)
-    assert topic.words.endswith("cannot be written: disk full")
+    assert topic.words.endswith("healthd cannot write its state, so it repairs nothing: disk full")
     assert unkept("") == ()
 
 
@@ -461,4 +468,4 @@ def test_a_message_has_a_bounded_number_of_lines_what_is_wrong_first() -> None:
     assert lines(pieces)[-1] == "and 5 more"
     over = replace(pieces[0], over=T0, news=NewsKind.OVER)
     assert lines([over, pieces[1]]) == [pieces[1].line, over.line]
-    assert over.line.startswith("over: w0")
+    assert over.line.startswith("RESOLVED: w0")

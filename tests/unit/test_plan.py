@@ -134,17 +134,21 @@ def test_a_rules_own_cap_is_shown() -> None:
 def test_an_open_case_is_all_that_goes_on() -> None:
     """While it is open nothing new is decided; its next steps are named, and what follows if they do not help."""
     mine, other = (entry(each, CASE) for each in plans(SICK, OTHER))
-    assert (mine["words"], mine["action"]) == ("case c1 is open for it, and goes on with wait_idle", "hold")
-    assert other["words"].startswith("case c1 is open for gpu.xid.79 on gpu:GPU-0: until its end nothing new")
+    assert (mine["words"], mine["action"]) == ("remediation c1 of this fault goes on with wait_idle", "hold")
+    assert other["words"].startswith(
+        "remediation c1 is open for gpu.xid.79 on gpu:GPU-0; healthd decides about other faults after"
+    )
     assert case_plan(CASE, REPAIR)["words"] == (
         "[c1] gpu.xid.79 on gpu:GPU-0 at wait_idle since 2026-01-01 00:00:00 UTC; then collect, reboot, verify, "
         "release; if that does not help replace_node"
     )
     kept = replace(CASE, steps=QUARANTINE, index=QUARANTINE.index(Step.VERIFY))
-    about = "case c1 is open for gpu.xid.79 on gpu:GPU-0, and"
+    about = "remediation c1 is open for gpu.xid.79 on gpu:GPU-0"
     (beside,) = plans(OTHER)
-    assert entry(beside, kept)["words"] == f"{about} only keeps the node out: what is open is decided about anew"
-    assert entry(beside, kept, paused="observe")["words"] == f"{about} is paused at verify: observe"
+    assert entry(beside, kept)["words"] == (
+        f"{about} and only keeps the node out; healthd decides about the open faults next"
+    )
+    assert entry(beside, kept, paused="observe")["words"] == f"{about}, paused at verify: observe"
     last = replace(CASE, index=len(REBOOT) - 1, ladder=())
     assert str(case_plan(last, REPAIR)["words"]).endswith("; then nothing more")
 
@@ -152,7 +156,7 @@ def test_an_open_case_is_all_that_goes_on() -> None:
 @pytest.mark.parametrize(
     ("case", "rules", "words"),
     [
-        (replace(CASE, end=End.FAILED, note="no boot"), REPAIR, "given up, a person is needed: no boot"),
+        (replace(CASE, end=End.FAILED, note="no boot"), REPAIR, "given up, an operator is needed: no boot"),
         (CASE, Rules(mode=Mode.REPAIR, opted_out="/etc/x exists"), "; paused: opted out: /etc/x exists"),
         (ORDERED, Rules(mode=Mode.OBSERVE, opted_out="/etc/x exists"), "; paused: opted out: /etc/x exists"),
         (CASE, Rules(mode=Mode.OBSERVE), "; paused: observe mode"),
@@ -163,7 +167,7 @@ def test_a_case_that_is_paused_says_why(case: Remediation, rules: Rules, words: 
     assert str(case_plan(case, rules)["words"]).endswith(words)
     (each,) = plans(SICK, rules=rules)
     said = str(entry(each, case, paused=paused_by(case, rules))["words"])
-    assert said.startswith(f"case {case.id} is open for it, and ")
+    assert said.startswith(f"remediation {case.id} of this fault ")
     assert "goes on" not in said
     assert said.endswith(words.rpartition("; paused: ")[2].rpartition("needed: ")[2])
 
@@ -178,20 +182,20 @@ def test_an_order_is_paused_by_an_opt_out_alone() -> None:
 def test_a_well_node_says_that_it_is_opted_out() -> None:
     """Without a fault there is no plan that could say so; and where the cluster did not answer, that is said."""
     text = as_text({**HEAD, "opted_out": "/etc/x exists", "case": None, "plans": []})
-    assert "\nopted out: /etc/x exists; healthd only looks here\n" in text
+    assert "\nopted out: /etc/x exists; healthd only observes here\n" in text
     text = as_text({**HEAD, "opt_out_unread": "sinfo: no answer", "case": None, "plans": []})
-    assert "\nwhether the cluster opts this node out is not known: sinfo: no answer\n" in text
+    assert "\nopt-out unknown, the cluster does not answer: sinfo: no answer\n" in text
 
 
 def test_a_plan_says_what_an_operator_is_needed_for_beside_the_faults() -> None:
     """A drain without a case, a node that is out for too long: then not that nothing would be done."""
     text = as_text({**HEAD, "operator": "held by a drain of ours", "case": None, "plans": []})
     assert "\nan operator is needed: held by a drain of ours\n" in text
-    assert "nothing is wrong" not in text
+    assert "no fault is open" not in text
 
 
 def test_a_well_node_has_nothing_planned() -> None:
     """And that is said."""
     text = as_text({**HEAD, "case": None, "plans": []})
-    assert text.endswith("nothing is wrong, so nothing would be done\n")
+    assert text.endswith("no fault is open, so there is nothing to do\n")
     assert "opt" not in text

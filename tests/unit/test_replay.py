@@ -89,9 +89,11 @@ def test_a_fault_is_found_decided_and_done(tmp_path: Path) -> None:
         ("found", "gpu.xid.79"),
         ("found", "gpu.xid.31"),
     ]
-    decided = "repair for gpu.xid.79 on gpu:0000:05:00 (reboot_node) [case r1 at wait_idle: drained; waiting for a job"
+    decided = (
+        "repair for gpu.xid.79 on gpu:0000:05:00 (reboot_node) [remediation r1 at wait_idle: drained; waiting for a job"
+    )
     opened = "gpu.xid.79 on gpu:0000:05:00, gpu.xid.31 on gpu:0000:05:00"
-    assert told(story, "log ends") == [f"open: {opened}; decided: {decided} to end]"]
+    assert told(story, "log ends") == [f"open: {opened}; decision: {decided} to end]"]
     assert told(story, "back") == ["released: back in service"]
 
 
@@ -286,7 +288,7 @@ def test_another_database_is_no_event_store(tmp_path: Path) -> None:
     path = tmp_path / "other.db"
     path.write_bytes(b"SQLite format 3\0" + bytes(100))
     before = path.read_bytes()
-    with pytest.raises(Exception, match=r"other.db: not the event store of a healthd"):
+    with pytest.raises(Exception, match=r"other.db: not an event store of healthd"):
         tried(path)
     assert path.read_bytes() == before
 

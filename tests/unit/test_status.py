@@ -170,10 +170,12 @@ def test_what_comes_next_names_the_part_as_a_person_does() -> None:
     """And says of observe mode that nothing happens by itself; what keeps healthd from acting comes first."""
     decision = "observe mode: would take the node out for gpu.xid.79 on gpu:GPU-3 (reboot_node)"
     said = told(Verdict.CRITICAL, diagnoses=[XID], decision=decision, refusal=Refusal.OBSERVE)
-    assert said["next"].startswith("Nothing by itself. Observe mode: would take the node out for gpu.xid.79 on GPU 3")
+    assert said["next"].startswith(
+        "healthd does nothing by itself. Observe mode: would take the node out for gpu.xid.79 on GPU 3"
+    )
     out = "opted out: /etc/healthd/opt-out exists"
     said = told(Verdict.CRITICAL, diagnoses=[XID], decision=out, refusal=Refusal.OPTED_OUT)
-    assert said["next"] == "Nothing, until that is taken back. Opted out: /etc/healthd/opt-out exists."
+    assert said["next"] == "Nothing until the opt-out ends. Opted out: /etc/healthd/opt-out exists."
     said = told(Verdict.CRITICAL, diagnoses=[XID], decision=decision, trouble=["the disk is full"])
     assert said["next"].startswith("The disk is full. Observe mode")
 
@@ -201,7 +203,7 @@ def test_one_reason_is_told_once_for_all_checks_that_have_it() -> None:
 def test_a_case_says_why_it_began_when_its_fault_is_over() -> None:
     """After the reboot nothing is wrong any more, and the node is out all the same: for this reason."""
     (why,) = told(Verdict.OK, case=CASE)["why"]
-    assert why == {"code": "gpu.xid.79", "where": "GPU 3", "words": "off the bus (why it was taken out)"}
+    assert why == {"code": "gpu.xid.79", "where": "GPU 3", "words": "off the bus (the cause of the drain)"}
 
 
 def test_steps_stand_as_done_now_and_to_do() -> None:
@@ -238,7 +240,7 @@ def test_a_cluster_that_hangs_keeps_nobody_waiting() -> None:
     for _ in range(3):
         plans, problem = board.plans([diagnosis()])
         assert plans == ()
-        assert "no plan yet: the cluster was asked" in problem
+        assert "no plan yet: waiting for the cluster" in problem
     assert asked == [1]
     go_on.set()
     board = Board(consider, wait_s=10)
@@ -285,7 +287,7 @@ def test_a_question_that_cannot_be_asked_is_said_and_asked_again_later() -> None
     finally:
         threading.stack_size(before)
     assert plans == ()
-    assert problem.startswith("no plan: no thread could be started to ask the cluster: ")
+    assert problem.startswith("no plan: cannot start a thread to ask the cluster: ")
 
 
 # -- what changed ------------------------------------------------------------------------------------------------------

@@ -64,7 +64,7 @@ def test_how_a_case_stands_is_said(case: Remediation, words: str) -> None:
 
 def test_a_quiet_node_says_so() -> None:
     """An empty trail is no empty answer."""
-    assert trail_text(Trail(events=())) == "nothing has happened here yet\n"
+    assert trail_text(Trail(events=())) == "the audit trail is empty\n"
 
 
 def test_a_terminal_is_not_written_to_by_a_log_line() -> None:
@@ -107,7 +107,7 @@ def test_a_database_is_read_without_its_daemon_and_not_touched(store: Store) -> 
 
 def test_where_there_is_no_database_none_is_made(tmp_path: Path) -> None:
     """Neither it nor its folder."""
-    with pytest.raises(StoreError, match="no state database; healthd never ran here"):
+    with pytest.raises(StoreError, match="no state database; healthd has not run here"):
         read_trail(tmp_path / "state" / "healthd.db", last=10)
     assert list(tmp_path.iterdir()) == []
 

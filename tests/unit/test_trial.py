@@ -70,6 +70,4 @@ def test_a_cluster_that_is_not_there_is_told(config: Config, tmp_path: Path) -> 
 
 def test_a_controller_is_tried_out_without_a_request(config: Config) -> None:
     """Nobody listens at that server either."""
-    assert (
-        open_work(replace(config, provisioner=ProvisionerSection(kind="karpenter"))).course.provisioner == "karpenter"
-    )
+    assert open_work(replace(config, provisioner=ProvisionerSection(kind="karpenter"))).stats.provisioner == "karpenter"

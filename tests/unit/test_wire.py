@@ -64,7 +64,7 @@ def test_the_client_writes_what_the_daemon_reads(monkeypatch: pytest.MonkeyPatch
         ("healthd/1\0²\0a\0b".encode(), "not a request"),
         ("healthd/1\0٣\0a\0b\0c".encode(), "not a request"),
         (b"healthd/1\x00" + b"9" * 5000, "not a request"),
-        (b"healthd/1\x003\x00check\x00gpu.ecc", "torn request: 3 arguments announced, 2 came"),
+        (b"healthd/1\x003\x00check\x00gpu.ecc", "incomplete request: 3 arguments announced, 2 received"),
         (b"\xff\xfe\x00", "not a request"),
         (b"healthd/1\x001\x00" + b"x" * MAX_REQUEST_BYTES, "expected 65536 at most"),
     ],
@@ -122,7 +122,7 @@ def test_an_answer_arrives_after_its_progress(code: int, out: str, err: str, sai
 def test_an_answer_cut_anywhere_is_not_an_answer(data: st.DataObject) -> None:
     """Whatever part of it came before the daemon ended, a torn answer is an error, never a verdict."""
     sent = write_progress("nccl.nvlink: 5 s") + write_answer(Reply(code=0, out="OK\n", err="x"))
-    with pytest.raises(UsageError, match="torn"):
+    with pytest.raises(UsageError, match="incomplete"):
         read_answer(io.BytesIO(sent[: data.draw(st.integers(0, len(sent) - 1))]), lambda text: None)
 
 

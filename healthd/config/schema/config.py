@@ -39,29 +39,30 @@ Patterns = Annotated[tuple[Glob, ...], Meta(min_length=1, description="a list of
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSection:
-    """Who this node is. Both are found out by healthd itself when left empty."""
+    """The identity of this node. healthd finds the name and the type itself where they are empty."""
 
     name: Name = ""
     """The node's name in its cluster, as the orchestrator writes it. Empty: the first label of the host's name (a hook
     without a daemon takes SLURMD_NODENAME). Set it where slurm.conf gives the node another NodeName."""
 
     instance_type: Name = ""
-    """The EC2 instance type, such as ``p5.48xlarge``, which says what hardware must be there. Empty: found by itself
-    (DMI, then the instance metadata service). Set it only for machines that cannot tell."""
+    """The EC2 instance type, such as ``p5.48xlarge``, which determines the expected hardware. Empty: healthd reads it
+    (DMI, then the instance metadata service). Set it only for machines that do not report it."""
 
     labels: tuple[Label, ...] = ()
-    """What ``label`` of a ``[[match]]`` is compared with, such as ``["pool=train"]``. None by default: only whoever
-    deploys healthd knows them. In Kubernetes, HEALTHD_NODE_LABELS may be filled from the downward API."""
+    """The labels that ``label`` of a ``[[match]]`` is compared with, such as ``["pool=train"]``. None by default: only
+    the administrator knows them. In Kubernetes, HEALTHD_NODE_LABELS may be filled from the downward API."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MatchSection:
     """When a ``[[match]]`` holds. Its sections then lie over those of all files, a later match over an earlier one.
 
-    All conditions that are given must hold, of each one's list any; patterns are globs as a shell has them, case and
-    all. ``[match.remediation]``, ``[match.checks."gpu.count"]`` and the like follow their ``[[match]]``; node, sources
-    and daemon may not, because they are read first. Every match is checked for mistakes on every node, whether it holds
-    there or not. What cannot be told is no match and a notice in every report. It is decided once, at the start.
+    Each given condition must hold; one element of its list is enough. Patterns are shell globs and case-sensitive.
+    ``[match.remediation]``, ``[match.checks."gpu.count"]`` and the like follow their ``[[match]]``; node, sources and
+    daemon may not, because they are read first. Every node checks every match for mistakes, whether it holds there or
+    not. A condition that cannot be decided does not hold, and every report has a notice. A match is decided once, at
+    the start.
     """
 
     host: Patterns = ()
@@ -69,19 +70,20 @@ class MatchSection:
     Empty: any."""
 
     label: Labels = ()
-    """Labels of ``node.labels``, as ``key=value`` or with a glob in it (``pool=train*``). Empty: any."""
+    """Labels of ``node.labels``, as ``key=value``, with or without a glob (``pool=train*``). Empty: any."""
 
     instance_type: Patterns = ()
     """EC2 instance types, such as ``["p5.*", "p5e*"]``; ``ml.`` is stripped. Empty: any."""
 
     partition: Patterns = ()
-    """Slurm partitions that the node is in: slurmctld is asked, when healthd starts, and only where a match that could
-    hold needs it. A node that runs no Slurm is in none. Empty: any."""
+    """Slurm partitions of the node. healthd asks slurmctld at its start, and only if a match that could hold needs it.
+    A node without Slurm is in none. Empty: any."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourcesSection:
-    """Where the machine is read. The defaults are the real machine; tests, drills and containers move them."""
+    """The paths and addresses that healthd reads. The defaults are the real machine; tests, drills and containers
+    change them."""
 
     sys_root: AbsolutePath = "/sys"
     """Where sysfs is mounted. A container that mounts the host's elsewhere sets this."""
@@ -94,8 +96,8 @@ class SourcesSection:
 
     kmsg: KernelLogPath = "/dev/kmsg"
     """The kernel log: the device itself, or a FIFO or growing file whose lines have the device's record format.
-    ``syslog``: by syslog(2), once a second, for a container without devices; CAP_SYSLOG is enough for it. The device is
-    better where it can be had: it is followed as it grows."""
+    ``syslog``: polls syslog(2) once a second, for a container without devices; it needs CAP_SYSLOG only. Prefer the
+    device: healthd reads each line as it arrives."""
 
     nvml_library: MaybePath = ""
     """The NVIDIA management library to load. Empty: ``libnvidia-ml.so.1`` where the dynamic linker finds it, which is
@@ -106,22 +108,22 @@ class SourcesSection:
     ``/opt/nccl-tests/build``, and where AWS's images have it below ``/usr/local/cuda*``."""
 
     imds_endpoint: MaybeUrl = ""
-    """The instance metadata service. Empty: ``http://169.254.169.254``, and only on machines whose DMI says Amazon
-    EC2, so that nothing is ever sent to that address elsewhere. With another ``sys_root`` than ``/sys`` the DMI may be
-    a simulated machine's or a recording's: then nobody is asked unless this names whom."""
+    """The instance metadata service. Empty: ``http://169.254.169.254``, and only on machines whose DMI names Amazon
+    EC2, so that healthd sends nothing to that address elsewhere. With another ``sys_root`` than ``/sys`` the DMI may be
+    simulated or recorded: healthd then asks a metadata service only if this setting names one."""
 
     trust_user_kmsg: bool = False
-    """Whether kernel-log records written from user space are believed, and labelled as such. Off, because any root
-    process could then forge a fault; for tests and drills only."""
+    """Whether healthd trusts kernel-log records from user space, and labels them as such. Off, because any root process
+    could then forge a fault; for tests and drills only."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmSection:
-    """How Slurm's own commands are reached."""
+    """Access to Slurm's own commands."""
 
     conf: MaybePath = ""
-    """The ``slurm.conf`` handed to Slurm's commands as SLURM_CONF. Empty: the variable as it stands, else Slurm's
-    built-in search (``/etc/slurm``, configless)."""
+    """The ``slurm.conf`` that Slurm's commands get as SLURM_CONF. Empty: the variable of healthd's own environment,
+    else Slurm's built-in search (``/etc/slurm``, configless)."""
 
     bin_dir: MaybePath = ""
     """The folder that holds ``scontrol`` and ``sinfo``. Empty: PATH, then the usual places, because hooks run without
@@ -132,78 +134,78 @@ class SlurmSection:
     10 s by default, so a controller that will answer at all has answered by then."""
 
     unanswered_s: Seconds = 300.0
-    """How long, in seconds, a claim, a drain or an undrain without an answer may still be applied by a slurmctld that
-    slept. The node keeps its place in the budget for so long, although it is back or was never out, so that what comes
-    late finds its case; and our drain that is gone meanwhile is made again, not taken for a person's order."""
+    """How long, in seconds, a slurmctld that hung may still apply a reservation, drain or undrain that it did not
+    answer. For so long the node keeps its budget slot, even if it is back or was never out, so that a late drain finds
+    its remediation. If healthd's drain is gone meanwhile, healthd drains again and assumes no operator's command."""
 
     adopt_automatic_drains: bool = True
     """Whether repair mode repairs a node that Slurm drained by itself (``Kill task failed``, ``Epilog error``; all
-    texts are in docs/reference/slurm-versions.md) and on which a fault calls for a repair. A verified repair then
-    undoes Slurm's drain, if that stands as it was read. ``false``, and quarantine mode, leave such a node alone and
+    texts are in docs/reference/slurm-versions.md) and on which a fault calls for a repair. After a verified repair
+    healthd undoes Slurm's drain, if that has not changed. ``false``, and quarantine mode, leave such a node alone and
     page."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OrchestratorSection:
-    """What takes the node out of service and puts it back."""
+    """The orchestrator, which takes the node out of service and puts it back."""
 
     kind: Literal["auto", "slurm", "kubernetes", "local"] = "auto"
-    """Which orchestrator runs this node. ``auto`` is ``slurm`` where SLURM_CONF is set, a slurm.conf is in its usual
-    place or a configless slurmd runs, and scontrol is there; else ``kubernetes`` in a pod with a ServiceAccount; else
-    ``local``, which only writes down that the node is out. Slurm comes first: a slurmd may run in a pod."""
+    """The orchestrator of this node. ``auto`` is ``slurm`` where SLURM_CONF is set, a slurm.conf is in its usual place
+    or a configless slurmd runs, and scontrol is installed; else ``kubernetes`` in a pod with a ServiceAccount; else
+    ``local``, which only records that the node is out. Slurm comes first: a slurmd may run in a pod."""
 
     slurm: SlurmSection = field(default_factory=SlurmSection)
-    """Read where the kind is, or turns out to be, ``slurm``."""
+    """Settings of the kind ``slurm``, also by ``auto``."""
 
     kubernetes: KubernetesSection = field(default_factory=KubernetesSection)
-    """Read where the kind is, or turns out to be, ``kubernetes``."""
+    """Settings of the kind ``kubernetes``, also by ``auto``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RemediationSection:
-    """How far healthd may go, and how patient it is."""
+    """The mode, and the timeouts of remediations."""
 
     mode: Mode = Mode.OBSERVE
-    """``observe`` looks and says what it would do; ``quarantine`` takes a faulty node out and puts it back;
-    ``repair`` also repairs it. Observe by default: installing healthd changes nothing until someone says so."""
+    """``observe`` reports what healthd would do; ``quarantine`` takes a faulty node out and puts it back; ``repair``
+    also repairs it. Observe by default: installing healthd changes nothing until you set another mode."""
 
     settle_s: Seconds = 30.0
-    """How long a node must stay good, in seconds, before it is released. Long enough for two rounds of the quickest
-    checks; a node that is let in and falls over again costs a job."""
+    """How long a node must stay healthy, in seconds, before its release. Thirty: two runs of the quickest checks. A
+    node that fails again right after its release costs a job."""
 
     verify_timeout_s: Seconds = 600.0
-    """How long a repaired node may take, in seconds, to pass its checks before the attempt counts as failed. Covers
-    driver start and fabric manager on eight GPUs with a wide margin."""
+    """How long a repaired node may take, in seconds, to pass its checks before the attempt counts as failed. Ten
+    minutes cover the start of driver and Fabric Manager on eight GPUs with a wide margin."""
 
     step_timeout_s: Seconds = 60.0
-    """Deadline, in seconds, of the local provisioner's reboot command. It only has to ask for the reboot, not to see
-    it through."""
+    """Deadline, in seconds, of the local provisioner's reboot command. The command only requests the reboot and does
+    not wait for it."""
 
     reboot_timeout_s: Seconds = 1_800.0
-    """How long, in seconds, until a reboot that was asked for must show as a changed boot id. Half an hour: a large
-    GPU instance is slow through its firmware, and giving up early would pay for a second reboot."""
+    """How long, in seconds, until a requested reboot must show as a changed boot id. Half an hour: the firmware of a
+    large GPU instance is slow, and giving up early would cause a second reboot."""
 
     replace_timeout_s: Annotated[float, Meta(gt=0, le=604_800, description="seconds, at most 604800")] = 14_400.0
-    """How long, in seconds, until a replacement that was asked for must show as another instance. Four hours: where
-    capacity is short the platform keeps trying, and giving up early would pay for nothing."""
+    """How long, in seconds, until a requested replacement must show as another instance. Four hours: if capacity is
+    short the platform keeps trying, and giving up early would gain nothing."""
 
     overdue_s: Annotated[float, Meta(ge=60, le=604_800, description="seconds, from 60 to 604800")] = 14_400.0
-    """How long, in seconds, healthd may hold a node out of service, or a case may stand still, before that pages; the
-    page is told again each day that it lasts. Four hours: most repairs end within one. A wait with a bound of its own
-    counts by that: a replacement by ``replace_timeout_s``, an operator's ``healthd quarantine`` by one day."""
+    """How long, in seconds, healthd may keep a node out of service, or a remediation may make no progress, before it
+    pages. The page repeats each day. Four hours: most repairs end within one. A wait with a bound of its own counts by
+    that: a replacement by ``replace_timeout_s``, an operator's ``healthd quarantine`` by one day."""
 
     idle_patience_s: Annotated[float, Meta(ge=60, le=604_800, description="seconds, from 60 to 604800")] = 3_600.0
-    """How long, in seconds, the jobs of a node may run on under a fault that only a reboot or a replacement ends, until
-    that pages. One hour: such a job seldom makes progress, and it holds its other nodes as well."""
+    """How long, in seconds, jobs may run on a node with a fault that only a reboot or a replacement ends, before
+    healthd pages. One hour: such a job rarely makes progress, and it holds its other nodes as well."""
 
     undrain_holds_s: Annotated[float, Meta(ge=60, le=2_678_400, description="seconds, from 60 to 2678400")] = 86_400.0
-    """How long, in seconds, an operator who undoes a drain of healthd's by hand thereby acknowledges a critical fault;
-    after that the node is decided about again. One day: ``scontrol update nodename=ALL state=resume`` is a habit, and
-    no word about one fault. ``healthd ack`` sets a time of its own."""
+    """How long, in seconds, an operator who undoes healthd's drain by hand thereby acknowledges a critical fault. After
+    that healthd decides about the fault again. One day: ``scontrol update nodename=ALL state=resume`` is a habit, and
+    says nothing about one fault. ``healthd ack`` sets a time of its own."""
 
     gpu_reset: bool = True
-    """Whether GPUs may be reset on this node, by a rule or by an order. Off where that cannot go well: in a container
-    that sees neither the host's devices nor the processes that hold them."""
+    """Whether GPUs may be reset on this node, by a rule or by a command. Set it off where a reset cannot work: in a
+    container that sees neither the host's devices nor the processes that hold them."""
 
     reset_services: tuple[str, ...] = (
         "nvidia-persistenced",
@@ -212,26 +214,26 @@ class RemediationSection:
         "nvidia-dcgm",
         "dcgm-exporter",
     )
-    """The systemd units that hold GPUs open. Those that run are stopped before a GPU reset, the Fabric Manager last,
-    and started again after it, in this order: with one holder left, no GPU can be reset. Add your own exporters: a
-    holder that belongs to none of these units is found before anything is stopped."""
+    """The systemd units that hold GPUs open. healthd stops the running ones before a GPU reset, the Fabric Manager
+    last, and starts them again after it, in this order: with one holder left, no GPU can be reset. Add your own
+    exporters: if a holder belongs to none of these units, healthd finds it before it stops anything."""
 
     max_attempts: Annotated[int, Meta(ge=1, le=10, description="a whole number from 1 to 10")] = 2
-    """How often one act (a reset, a reboot, a replacement) is tried within one case, while the node is out, before the
-    next remedy of its ladder: it was refused, did not show, or the fault was still there afterwards. Two: what two did
-    not mend, a third seldom does. What a fault gets that comes back after a repair that worked is counted in
-    ``policy.repairs_per_remedy``."""
+    """How often healthd tries one act (a reset, a reboot, a replacement) within one remediation before the next remedy
+    of its ladder. An attempt fails if it is refused, has no effect, or leaves the fault open. Two: a third attempt
+    rarely helps. ``policy.repairs_per_remedy`` counts repairs that worked and whose fault came back."""
 
     opt_out_file: MaybePath = "/etc/healthd/opt-out"
-    """While this file exists, healthd only observes on this node, whatever the mode. Empty: no such file is looked
-    for. A file, because a person on the node at night needs no configuration language."""
+    """While this file exists, healthd only observes on this node, whatever the mode. Empty: no such file. A file,
+    because an operator on the node at night needs no configuration language."""
 
     opt_out_feature: Name = "healthd-opt-out"
     """While the node has this Slurm feature, available or active, healthd only observes on it. Empty: none does."""
 
     opt_out_label: str = "healthd.io/opt-out"
-    """Where ``node.labels`` has this key with any value but ``false``, the same holds. In Kubernetes a label or an
-    annotation of the Node does it as well, for its agent and for ``healthd controller``. Empty: none does."""
+    """While ``node.labels`` has this key with any value but ``false``, healthd only observes on the node. In Kubernetes
+    a label or an annotation of the Node does it as well, for its agent and for ``healthd controller``. Empty: none
+    does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,108 +254,109 @@ class BudgetSection:
     max_out: Count | Percent = "5%"
     """The most nodes that may be out of service for any cause while healthd still takes one out: a number, or a
     percentage of the cluster's nodes, rounded down but at least 1. Five per cent: a fault that many nodes share, or a
-    mistake of ours, then stops early; more is for people to allow. On Kubernetes the Lease of the budget says it for
-    every node: ``healthd controller`` writes its own setting there, or Helm the value ``budget``."""
+    mistake of healthd's, then stops early; you may allow more. On Kubernetes the Lease of the budget holds the limit
+    for every node: ``healthd controller`` writes its own setting there, or Helm the value ``budget``."""
 
     settle_s: Seconds = 10.0
-    """How long, in seconds, after a node took its place in the budget it looks again before it is drained: longer than
-    a reading of the cluster may be old, which is the deadline of a call. The place itself keeps new jobs off from the
-    first moment. A machine without a cluster does not wait."""
+    """The wait, in seconds, between a node's budget slot and its drain, after which the node reads the cluster again.
+    It must exceed the age of a cluster reading, which is the deadline of a call. The slot itself keeps new jobs off
+    from the first moment. A machine without a cluster does not wait."""
 
     replacements_per_hour: Count = 4
-    """How many machines of the whole fleet may be replaced within an hour, as the marks at their nodes say. Another
-    name counts once an hour and twice a day at most, so that one node does not use it up; a node counts all of its
-    own. Four: an image that breaks every new machine then ends in a page, not in a loop through the fleet."""
+    """The most machines of the whole fleet that may be replaced within an hour, by the handoff records of the nodes. A
+    node counts all of its own replacements, and those of each other node once an hour and twice a day at most, so that
+    one node does not use up the limit. Four: an image that breaks every new machine then ends in a page, not in a loop
+    through the fleet."""
 
     replacements_per_day: Count | Percent = "1%"
-    """How many machines may be replaced within a day before a person has to look: a number, or a percentage of the
-    cluster's nodes, rounded down but at least 4. Past it each replacement waits and pages; ``healthd repair --step
-    replace`` on the node lets that one go on. One per cent: hardware that wears out needs less (Llama 3 met four
-    failures of GPUs or their memory a day on 2,048 nodes), and what needs more is no wear."""
+    """The most machines that may be replaced within a day: a number, or a percentage of the cluster's nodes, rounded
+    down but at least 4. Beyond it each replacement waits and pages; ``healthd repair --step replace`` on the node
+    allows that one. One per cent: wear needs less (Llama 3 met four failures of GPUs or their memory a day on 2,048
+    nodes), so that more has another cause, which an operator must find."""
 
     scope: tuple[ScopeBudget, ...] = ()
-    """Further budgets, each ``[[budget.scope]]`` with ``name`` and ``max_out``: a node of such a partition needs a
-    place there as well as in the cluster's. None: the cluster's alone."""
+    """Further budgets, each ``[[budget.scope]]`` with ``name`` and ``max_out``: a node of such a partition needs a slot
+    there as well as in the cluster's. None: the cluster's alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicySection:
-    """What is done about which fault, and when a person is needed instead."""
+    """The rules for each fault, and the limits beyond which healthd pages instead."""
 
     use: Literal["nvidia", "replace-first"] = "nvidia"
     """The shipped policy behind the site's own rules. ``nvidia`` follows NVIDIA's catalogue and the finding's own
-    remedy: reset, then reboot, then replace. ``replace-first`` is what AWS publishes for clusters with spare capacity:
-    memory errors and lost GPUs are answered by another machine. ``healthd policy show`` prints every rule. NVIDIA's by
-    default: a replacement gives a machine away, and a new one may be long in coming."""
+    remedy: reset, then reboot, then replace. ``replace-first`` is AWS's advice for clusters with spare capacity: it
+    replaces the machine for memory errors and lost GPUs. ``healthd policy show`` prints every rule. NVIDIA's by
+    default: a replacement gives a machine away, and a new one may take long."""
 
     rule: tuple[PolicyRule, ...] = ()
-    """The site's own rules, each ``[[policy.rule]]`` with ``name``, ``codes``, ``reason`` and ``source``, and where
-    wanted ``components``, ``instance_types``, ``together_with``, ``ladder`` and ``mode``. They come before the shipped
-    ones; the first that matches decides. ``healthd policy test CODE`` says which."""
+    """The site's own rules, each ``[[policy.rule]]`` with ``name``, ``codes``, ``reason`` and ``source``, and
+    optionally ``components``, ``instance_types``, ``together_with``, ``ladder`` and ``mode``. They come before the
+    shipped ones; the first that matches decides. ``healthd policy test CODE`` shows which."""
 
     relapse_days: Days = 7.0
-    """Within how many days of a repair the same fault on the same component counts as having come back, so that the
-    next remedy of its ladder is tried. A week: a fault that a reset only hides is back within days under training load,
-    and a new one a month later deserves a reset again."""
+    """The days after a repair within which the same fault on the same component counts as a return, so that healthd
+    tries the next remedy of its ladder. A week: a fault that a reset only hides is back within days under training
+    load, and a new one a month later deserves a reset again."""
 
     repairs_per_remedy: Few = 2
-    """How many repairs by one remedy the same fault on the same component gets within ``relapse_days``, whatever the
-    ladder says: cases after which the node was back and the fault came back too. Two: a third time has seldom helped.
-    How often an act is tried within one case is ``remediation.max_attempts``, and counts as one here."""
+    """The most repairs by one remedy of the same fault on the same component within ``relapse_days``, whatever the
+    ladder says: remediations after which the node was back in service and the fault came back. Two: a third rarely
+    helps. The attempts within one remediation (``remediation.max_attempts``) count as one."""
 
     repairs_per_fault: Few = 4
-    """The same over all remedies. After so many the node is kept out, and it pages. Four: the longest shipped ladder
-    has three."""
+    """The same limit over all remedies. Beyond it healthd keeps the node out and pages. Four: the longest shipped
+    ladder has three."""
 
     lemon_repairs: Few = 4
-    """How many repairs of this node, for any fault, may fall within ``lemon_days``. What would be one more keeps the
-    node out and pages: a node that comes back too often is a lemon. Four, so that the fifth pages, as NVSentinel has it
+    """The most repairs of this node, for any fault, within ``lemon_days``. Instead of a further repair healthd keeps
+    the node out and pages: a node that fails too often is a lemon. Four, so that the fifth pages, as in NVSentinel
     (five remediations in seven days)."""
 
     lemon_days: Days = 7.0
     """The window of ``lemon_repairs``, in days."""
 
     same_fault_nodes: Annotated[int, Meta(ge=2, le=100_000, description="a whole number of at least 2")] = 4
-    """On how many nodes, this one among them, the same finding within ``same_fault_minutes`` is no node's fault: then
-    nothing is taken out for it, and it pages, until fewer show it or you order otherwise. A node that was repaired for
-    it within the window counts; one that gets it within the day after is held with the others. Four: at the rate that
-    Llama 3 met on 16,384 GPUs (an interruption of any kind every three hours), four in ten minutes are chance less than
-    once in ten years."""
+    """The number of nodes, this one among them, from which the same finding within ``same_fault_minutes`` has a common
+    cause. healthd then takes no node out for it and pages, until fewer nodes have it or you command otherwise. A node
+    that was repaired for it within the window counts; one that gets it within the day after is held with the others.
+    Four: at the rate of Llama 3 on 16,384 GPUs (an interruption of any kind every three hours), four in ten minutes are
+    chance less than once in ten years."""
 
     same_fault_minutes: Annotated[float, Meta(gt=0, le=1_440, description="minutes, at most 1440")] = 10.0
-    """The window of ``same_fault_nodes``, in minutes. Ten: a switch, a server or a rollout shows on every node within
-    minutes, and checks run up to five minutes apart."""
+    """The window of ``same_fault_nodes``, in minutes. Ten: the fault of a switch, server or rollout shows on every node
+    within minutes, and checks run up to five minutes apart."""
 
     returns_per_day: Annotated[int, Meta(ge=1, le=8, description="a whole number from 1 to 8")] = 4
-    """How often a node that was out for a finding may be let in again within a day, with a repair or without. Without
-    one it must be healthy for twice as long each time (``remediation.settle_s`` at first); after so many it stays out
-    until it is healthy for a day, and pages. What you let in by `healthd release` is not counted. Four: what comes and
-    goes so often has a cause that is still unknown. At most eight: the record of a node has no room for more."""
+    """The most returns of a node that was out for a finding within a day, with a repair or without. Without a repair
+    the node must be healthy for twice as long each time (``remediation.settle_s`` at first); beyond the limit it stays
+    out until it is healthy for a day, and pages. Your own `healthd release` does not count. Four: a fault that comes
+    and goes so often has an unknown cause. At most eight: the record of a node has no room for more."""
 
     storm_nodes: Few = 8
-    """On how many nodes the same finding within ``storm_hours`` is no node's own: then no node is rebooted or replaced
-    for it, and it pages once for all. Whichever is more of this and ``storm_share``. Eight: a rollout that makes a
-    good node look bad every few minutes is held before it has cost a machine."""
+    """The number of nodes from which the same finding within ``storm_hours`` has a common cause: healthd then reboots
+    and replaces no node for it, and pages once for all. The larger of this and ``storm_share`` counts. Eight: a rollout
+    that makes a good node look bad every few minutes is held before it has cost a machine."""
 
     storm_share: Percent = "2%"
     """The same as a share of the fleet. Two per cent: Llama 3 met failures of any kind on 0.4 % of its nodes a day, so
     that one finding on five times as many is no wear."""
 
     storm_hours: Annotated[float, Meta(gt=0, le=168, description="hours, at most 168")] = 24.0
-    """The window of ``storm_nodes``, in hours. A node counts by when it got the finding, not for how long it is out.
-    Once so many got it within the window, that holds until fewer of them are out for it. A day: rollouts go on for
-    hours."""
+    """The window of ``storm_nodes``, in hours. A node counts by the time of its finding, not by how long it is out.
+    Once so many nodes got it within the window, healthd holds back until fewer of them are out for it. A day: rollouts
+    take hours."""
 
     repairs_in_vain: Few = 5
-    """After how many repairs of one finding in a row, on whichever nodes, that did not end it none is made any more,
-    and it pages. Five: by then it is the cure that is wrong."""
+    """The number of consecutive repairs of one finding, on any nodes, that did not end it. From then on healthd makes
+    no further one, and pages. Five: by then the remedy is wrong."""
 
     replacements_in_vain: Few = 2
-    """From how many nodes on that had the finding again on another machine no machine is given away for it any more.
-    Two: the second new machine with the same finding says that the machine was not the cause."""
+    """The number of nodes that had the finding again on their new machine. From then on healthd replaces no machine for
+    it. Two: the second new machine with the same finding shows that the machine was not the cause."""
 
     def __post_init__(self) -> None:
-        """Refuse names that are given twice: a decision must tell which rule made it."""
+        """Refuse names that are given twice: a decision must name the one rule behind it."""
         names = [rule.name for rule in self.rule]
         if twice := next((name for name in names if names.count(name) > 1), ""):
             raise ValueError(f"policy.rule: two have the name {twice!r}; rename one")
@@ -361,20 +364,20 @@ class PolicySection:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckSection:
-    """What can be set for every check, beside the check's own settings in the same table."""
+    """The settings that every check has, beside the check's own in the same table."""
 
     enabled: bool = True
-    """Whether the check runs. A disabled check has no outcome at all, so it makes no verdict worse."""
+    """Whether the check runs. A disabled check has no outcome, so it makes no verdict worse."""
 
     interval_s: Seconds | None = None
     """How often the daemon runs it, in seconds. Left out: the check's own interval, chosen for what it costs."""
 
     timeout_s: Seconds | None = None
-    """How long, in seconds, whoever asks for the verdict waits for a run of this check; past that it is unknown. The
-    run itself ends by the deadlines of its questions. Left out: the check's own."""
+    """How long, in seconds, a request for the verdict waits for a run of this check; after that the check is unknown.
+    The run itself ends by the deadlines of its sources. Left out: the check's own."""
 
     optional: bool = False
-    """Whether an *unknown* of this check is left out of the node's verdict. Off: what cannot be told is not healthy."""
+    """Whether the node's verdict ignores an *unknown* of this check. Off: unknown is not healthy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -390,31 +393,31 @@ class Config:
     """Everything, with every check that exists present in ``checks``."""
 
     node: NodeSection = field(default_factory=NodeSection)
-    """Who this node is."""
+    """The identity of this node."""
 
     sources: SourcesSection = field(default_factory=SourcesSection)
-    """Where the machine is read."""
+    """The paths and addresses that healthd reads."""
 
     orchestrator: OrchestratorSection = field(default_factory=OrchestratorSection)
-    """What takes the node out of service and puts it back."""
+    """The orchestrator, which takes the node out of service and puts it back."""
 
     provisioner: ProvisionerSection = field(default_factory=ProvisionerSection)
-    """What reboots or replaces the machine behind the node."""
+    """The provisioner, which reboots or replaces the machine of the node."""
 
     remediation: RemediationSection = field(default_factory=RemediationSection)
-    """How far healthd may go, and how patient it is."""
+    """The mode, and the timeouts of remediations."""
 
     policy: PolicySection = field(default_factory=PolicySection)
-    """What is done about which fault, and when a person is needed instead."""
+    """The rules for each fault, and the limits beyond which healthd pages instead."""
 
     budget: BudgetSection = field(default_factory=BudgetSection)
     """How many nodes may be out at once."""
 
     evidence: EvidenceSection = field(default_factory=EvidenceSection)
-    """What is saved before a repair."""
+    """The evidence that is saved before a repair."""
 
     replay: ReplaySection = field(default_factory=ReplaySection)
-    """What ``healthd replay FILES`` assumes of what no log tells."""
+    """The durations that ``healthd replay FILES`` assumes, because no log has them."""
 
     daemon: DaemonSection = field(default_factory=DaemonSection)
     """The daemon itself."""
@@ -423,7 +426,7 @@ class Config:
     """Metrics as a file."""
 
     notify: NotifySection = field(default_factory=NotifySection)
-    """Who is told what is wrong."""
+    """The receivers of messages."""
 
     controller: ControllerSection = field(default_factory=ControllerSection)
     """``healthd controller`` on the head node."""

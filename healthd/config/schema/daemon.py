@@ -1,4 +1,4 @@
-"""The daemon itself, as it is configured: ``[daemon]``.
+"""The settings of the daemon itself: ``[daemon]``.
 
 As ``schema``: a docstring under every field, and nothing here reads a file or the machine.
 """
@@ -19,18 +19,18 @@ MaybeAddress = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class DaemonSection:
-    """The daemon itself: where it listens and where it keeps its state."""
+    """The daemon itself: its sockets, its state and its limits."""
 
     socket: SocketPath = "/run/healthd/healthd.sock"
     """The unix socket of the command line and the hooks. Clients take it from ``--socket`` or HEALTHD_SOCKET and read
-    no configuration, so a moved socket must be told to them as well. Beside it, with ``.op`` behind its name, stands a
-    second one, which only root and ``group`` can open: hooks and operators come by that one, so that no other user can
-    keep them out."""
+    no configuration, so set it there as well if you move it. A second socket beside it, with ``.op`` behind its name,
+    is for root and ``group`` alone: hooks and operators use that one, so that no other user can block them."""
 
     state_dir: AbsolutePath = "/var/lib/healthd"
-    """The folder of the store. It must outlive reboots: what was begun before one is finished after it. In mode repair
-    ``healthd doctor`` fails where it is on tmpfs, overlay or an instance store. While it is full or read-only at the
-    start, the daemon only looks, and says so. Its ``ballast`` (4 MB) is given up when a write finds the disk full."""
+    """The folder of the store. It must outlive reboots, because a remediation continues after one. In mode repair
+    ``healthd doctor`` fails where it is on tmpfs, overlay or an instance store. If it is full or read-only at the
+    start, the daemon only observes, and reports it. If a write finds the disk full, healthd deletes the ``ballast``
+    file (4 MB) there."""
 
     http: MaybeAddress = "127.0.0.1:9809"
     """Address of the read-only HTTP server (metrics, health), such as ``127.0.0.1:9809``, ``[::1]:9809`` or, for every
@@ -38,29 +38,27 @@ class DaemonSection:
     address it can reach."""
 
     http_names: tuple[Name, ...] = ()
-    """Further names under which the HTTP server may be asked, beside an address, ``localhost`` and the machine's own
-    host name in any domain: a request under another one may come from a web site that has taken our address (DNS
-    rebinding). ``/healthz`` answers under any."""
+    """Further host names that the HTTP server answers to, beside an address, ``localhost`` and the machine's own host
+    name in any domain. A request under another name may come from a web site that has taken our address (DNS
+    rebinding). ``/healthz`` answers to any name."""
 
     group: Name = ""
-    """The unix group whose members may act through the socket, beside root. Empty: root only. Who may read, ``readers``
-    says. It is looked up until it is there: one that is not there yet keeps no daemon from its start."""
+    """The unix group whose members may act through the socket, beside root. Empty: root only. ``readers`` sets who may
+    read. A group that does not exist yet does not delay the daemon's start: healthd looks it up until it exists."""
 
     readers: Name = ""
-    """The unix group whose members may ask through the socket (``check``, ``status``, ``history``, ``plan``), beside
-    root and ``group``. Empty: every user of the node, of whom each may read what was found and by whose order. Hooks
-    need it not. Over HTTP nobody is known: with a group here users of the node are told by ``http`` what another
-    machine is, which is the metrics and the verdict without its evidence; an empty ``http`` leaves nothing."""
+    """The unix group whose members may read through the socket (``check``, ``status``, ``history``, ``plan``), beside
+    root and ``group``. Empty: every user of the node may read findings, and commands with their users. Hooks do not
+    need it. HTTP does not identify the user: with a group here, users of the node get over ``http`` only the metrics
+    and the verdict without its evidence, as other machines do; an empty ``http`` gives them nothing."""
 
     stop_s: Seconds = 370.0
-    """How long, in seconds, the daemon waits after SIGTERM for what it is doing to its node: no further step is begun,
-    and one that is under way is not broken off. Longer than a GPU reset with the stop of a service before it
-    (300 + 60 s). Whoever stops it must be more patient still: TimeoutStopSec with KillMode=mixed in systemd,
-    terminationGracePeriodSeconds in Kubernetes."""
+    """How long, in seconds, the daemon waits after SIGTERM for the step that it executes: it begins no further step and
+    interrupts none. Longer than a GPU reset with the stop of a service before it (300 + 60 s). The service manager must
+    wait longer still: TimeoutStopSec with KillMode=mixed in systemd, terminationGracePeriodSeconds in Kubernetes."""
 
     workers: Annotated[int, Meta(ge=1, le=64, description="a whole number from 1 to 64")] = 4
-    """How many checks may run at once. Checks wait more than they work; four keep one slow source from holding up the
-    others."""
+    """How many checks may run at once. Checks mostly wait; with four, one slow source does not delay the others."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """The least severe log line that is written."""
+    """The lowest level of log lines that are written."""

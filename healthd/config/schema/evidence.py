@@ -1,4 +1,4 @@
-"""What is saved before a repair changes a node: ``[evidence]``.
+"""The evidence that is saved before a repair changes a node: ``[evidence]``.
 
 As ``schema``: a docstring under every field, and nothing here reads a file or the machine.
 """
@@ -17,20 +17,20 @@ Seconds = Annotated[float, Meta(gt=0, le=240, description="seconds, at most 240"
 
 @dataclass(frozen=True, kw_only=True)
 class EvidenceSection:
-    """The bundle of a case, below ``bundles/`` of the state directory: verdict, audit trail, kernel log, and what the
-    commands print. A replaced machine takes it along, so send it elsewhere with a command of yours if it must last."""
+    """The bundle of a remediation, below ``bundles/`` of the state directory: verdict, audit trail, kernel log, and the
+    output of the commands. A replaced machine takes it away; if it must last, copy it elsewhere with a command of
+    yours."""
 
     commands: tuple[Command, ...] = (
         ("nvidia-smi", "-q"),
         ("nvidia-bug-report.sh", "--safe-mode", "--output-file", "{bundle}/nvidia-bug-report.log"),
     )
     """Commands whose output is kept, each a list of arguments, run without a shell, all at once; ``{bundle}`` is the
-    folder. NVIDIA's report is what its support asks for first; its safe mode leaves out what can hang. A tool that is
-    not installed is named in the trail, and is no reason to wait."""
+    folder. NVIDIA's support asks for its report first; the report's safe mode skips queries that can hang. If a tool is
+    not installed, the audit trail names it and the repair goes on."""
 
     timeout_s: Seconds = 120.0
-    """How long they may take, in seconds, all together; what runs on is killed. The report takes about a minute on
-    eight GPUs, and a job that waits for the node waits as long."""
-
+    """The deadline of all commands together, in seconds; healthd then kills those that still run. The report takes
+    about a minute on eight GPUs, and a job that waits for the node waits as long."""
     keep: Kept = 20
-    """How many bundles stay on the disk. Twenty: months of cases, at a few megabytes each."""
+    """How many bundles stay on the disk. Twenty: months of remediations, at a few megabytes each."""

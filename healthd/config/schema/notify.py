@@ -1,4 +1,4 @@
-"""Who is told when something is wrong, and how metrics are written to a file: ``[notify]`` and ``[metrics]``.
+"""The receivers of messages, and the file of metrics: ``[notify]`` and ``[metrics]``.
 
 As ``schema``: a docstring under every field, and nothing here reads a file or the machine.
 """
@@ -29,44 +29,44 @@ class MetricsSection:
     folder must be root's: one that others may write is refused. Empty: none."""
 
     every_s: Seconds = 60.0
-    """How often the file is written, in seconds. A minute: as often as most checks look; each time costs some
-    hundredths of a second of CPU."""
+    """How often the file is written, in seconds. A minute: as often as most checks run; each time costs some hundredths
+    of a second of CPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NotifySection:
-    """Who is told what is wrong with this node, and that it is over. Every node speaks for itself: a large cluster is
-    better served by Alertmanager (docs/how-to/prometheus.md), and by this where there is none. ``healthd controller``
-    reads the same section: the one that leads tells of nodes for which it needs a person or that do not come back, and
-    of rounds that have not succeeded for five minutes."""
+    """The receivers of messages about faults of this node, and about their end. Every node sends its own messages: in a
+    large cluster prefer Alertmanager (docs/how-to/prometheus.md) if you have one. ``healthd controller`` reads the same
+    section: the controller that leads reports nodes that need an operator or do not come back, and syncs that fail for
+    five minutes."""
 
     severity: Literal["critical", "warning"] = "critical"
-    """The least severe fault that is told. What asks for a person, and that the node is out or cannot be judged for ten
-    minutes, is always told. Critical: what only weakens a node can wait for the morning."""
+    """The lowest severity of faults that cause a message. Pages, a node that is out, and a node that is unknown for ten
+    minutes always cause one. Critical: a warning can wait for the morning."""
 
     slack_url_file: MaybePath = ""
-    """The file whose first line is the URL of an incoming webhook of Slack, or of what takes the same messages. A file,
-    because the URL is a secret, and ``healthd config show`` shows the rest. Empty: no message to Slack."""
+    """The file whose first line is the URL of an incoming webhook of Slack, or of a compatible service. A file, because
+    the URL is a secret, and ``healthd config show`` shows all other settings. Empty: no message to Slack."""
 
     webhook_url: MaybeUrl = ""
-    """Where each message is sent to as JSON, by POST. Empty: nowhere. ``healthd config show`` shows it."""
+    """The URL to which each message is sent as JSON, by POST. Empty: none. ``healthd config show`` shows it."""
 
     webhook_url_file: MaybePath = ""
-    """The file whose first line is that URL, where it is a secret; it is read for each message, and never shown. Set
-    one of the two. Empty: ``webhook_url`` holds."""
+    """The file whose first line is that URL, if it is a secret; healthd reads it for each message, and never shows it.
+    Set one of the two. Empty: ``webhook_url`` holds."""
 
     webhook_token_file: MaybePath = ""
-    """The file whose first line goes along as ``Authorization: Bearer``. Empty: no such header."""
+    """The file whose first line is sent as ``Authorization: Bearer``. Empty: no such header."""
 
     command: tuple[str, ...] = ()
-    """A command that reads each message as JSON from its standard input; run without a shell, for 10 seconds at most.
-    Empty: none."""
+    """A command that reads each message as JSON from its standard input; it runs without a shell, for 10 seconds at
+    most. Empty: none."""
 
     per_hour: PerHour = 12
-    """The most messages of this node to each receiver within an hour. What is more waits, and is told in one message
-    when there is room again. Twelve: one message holds all that broke together."""
+    """The most messages of this node to each receiver within an hour. Further news waits, and one later message has all
+    of it. Twelve: one message holds all faults that begin together."""
 
     def __post_init__(self) -> None:
-        """Refuse two places for one webhook."""
+        """Refuse two URLs for one webhook."""
         if self.webhook_url and self.webhook_url_file:
             raise ValueError("webhook_url and webhook_url_file are both set; expected one of them")

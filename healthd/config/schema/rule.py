@@ -1,4 +1,4 @@
-"""One rule of a policy as it is written: in ``[[policy.rule]]`` of a configuration, or ``[[rule]]`` of a policy's file.
+"""One rule of a policy: a ``[[policy.rule]]`` of a configuration, or a ``[[rule]]`` of a policy's file.
 
 As ``schema``: a docstring under every field, and nothing here reads a file or the machine.
 """
@@ -28,45 +28,44 @@ Rung = Literal["ask_human", "reset_gpu", "reboot_node", "replace_node"]
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyRule:
-    """One rule. The first that matches a fault decides what is done about it."""
+    """One rule. The first that matches a fault decides about it."""
 
     name: RuleName
-    """What the rule is called: decisions, the audit trail and the metrics name it."""
+    """The name of the rule, for decisions, the audit trail and the metrics."""
 
     codes: CodeGlobs
-    """The findings that it is about: codes, or globs such as ``gpu.xid.14?``."""
+    """The findings of the rule: codes, or globs such as ``gpu.xid.14?``."""
 
     reason: Sentence
-    """Why, for whoever reads it at night."""
+    """The reason, for the operator who reads it at night."""
 
     source: Sentence
-    """Who says so: a document, a ticket, a name."""
+    """The source: a document, a ticket, a name."""
 
     components: tuple[Kind, ...] = ()
     """Only on components of these kinds: ``gpu``, ``nvswitch``, ``efa``, ``disk``, ``mount``, ``node``. Empty: any."""
 
     instance_types: tuple[TypeGlob, ...] = ()
-    """Only on these instance types, such as ``p5.*``. Empty: any. On a machine whose type is not known, a rule that
-    names types does not hold."""
+    """Only on these instance types, such as ``p5.*``. Empty: any. On a machine of unknown type, a rule that names types
+    does not hold."""
 
     together_with: tuple[TypeGlob, ...] = ()
     """Only while another of these codes is open on the same component, or on the node. Empty: always."""
 
     ladder: tuple[Rung, ...] | None = None
-    """The remedies in the order in which they are tried: the next one each time that the same fault comes back to the
-    same component. ``["ask_human"]`` keeps the node out until a person has seen to it; ``[]`` never takes it out. Left
-    out: what the finding itself calls for, and what is larger where that did not help."""
-
+    """The remedies in the order in which they are tried: the next one each time the same fault comes back to the same
+    component. ``["ask_human"]`` keeps the node out until an operator releases it; ``[]`` never takes it out. Left out:
+    the finding's own remedy, and larger ones if it does not help."""
     mode: Mode = Mode.REPAIR
-    """How far this rule may go, at most: ``observe`` puts it in shadow (it says what it would do, and does nothing),
-    ``quarantine`` takes the node out without repairing it. ``repair``: as far as ``remediation.mode`` goes."""
+    """The limit of this rule: ``observe`` puts it in shadow (it reports what it would do, and does nothing),
+    ``quarantine`` takes the node out without repairing it. ``repair``: as far as ``remediation.mode`` allows."""
 
     def __post_init__(self) -> None:
-        """Refuse a ladder that goes down: what is larger has been tried by then."""
+        """Refuse a ladder that goes down: a smaller remedy does not help after a larger one."""
         ladder = self.ladder or ()
         if any(REMEDY_RANK[Remedy(after)] < REMEDY_RANK[Remedy(before)] for before, after in pairwise(ladder)):
             raise ValueError(
                 f"ladder: {', '.join(ladder)} goes down; expected each remedy at least as large as before it"
             )
         if "ask_human" in ladder and len(ladder) > 1:
-            raise ValueError("ladder: ask_human stands alone; after the last remedy a person is asked anyway")
+            raise ValueError("ladder: ask_human must stand alone; healthd pages after the last remedy anyway")

@@ -105,14 +105,14 @@ class Leading:
 
     def __init__(self, folder: Path, *before: Callable[[], object]) -> None:
         self._folder, self._before = folder, list(before)
-        self.course = ControllerStats(orchestrator="slurm", provisioner="ec2", mode=Mode.OBSERVE)
+        self.stats = ControllerStats(orchestrator="slurm", provisioner="ec2", mode=Mode.OBSERVE)
         self.ended: list[str] = []
 
     def take_lead(self, held: ExitStack, progress: Progress) -> bool:
         return True
 
     def leads(self) -> bool:
-        self.ended += [self.course.problem] if self.course.rounds else []
+        self.ended += [self.stats.problem] if self.stats.syncs else []
         if not self._before:
             return False
         self._before.pop(0)()
@@ -124,7 +124,7 @@ class Leading:
     def told(self, store: Store) -> StoreTold:
         return StoreTold(store)
 
-    def rounds(self, store: Store) -> Recording:
+    def sync(self, store: Store) -> Recording:
         return Recording(store)
 
 

@@ -192,7 +192,7 @@ def live_controller(order: Order) -> None:
     while not work.lead.attempt():
         time.sleep(0.1)
     store = DyingStore(machine / "controller" / "controller.db", now=datetime.now(UTC), line=line)
-    rounds, said, still = work.rounds(store), "", 0
+    rounds, said, still = work.sync(store), "", 0
     with (story / "said").open("a", buffering=1) as told:
         while still < _LOOKS:
             before = (said, work.moved)

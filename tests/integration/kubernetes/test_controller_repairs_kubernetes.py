@@ -218,7 +218,7 @@ def test_what_does_not_all_stand_for_the_act_is_refused(
 def rounds_of(controller: FleetController) -> int:
     """How many rounds came to their end."""
     found = re.search(
-        r'^healthd_controller_round_seconds_count\{result="ok"\} ([0-9.]+)$', controller.page(), re.MULTILINE
+        r'^healthd_controller_sync_seconds_count\{result="ok"\} ([0-9.]+)$', controller.page(), re.MULTILINE
     )
     return int(float(found[1])) if found is not None else 0
 

@@ -74,7 +74,7 @@ def test_an_agent_that_has_everything_misses_nothing_and_changes_nothing(
     assert versions(control_plane) == before
     assert lines["token"][0]["why"].endswith("healthd-agent, of a pod on n1")
     assert "healthd-agent-claim-first" in lines["admission policies"][0]["why"]
-    assert lines["budget"][0]["why"] == "cluster: 0 of 2 nodes are out, 1 may be, as installed"
+    assert lines["budget"][0]["why"] == "cluster: 0 of 2 nodes are out, at most 1 may be, as installed"
     assert "1 pods hold" in lines["pod resources"][0]["why"]
     note(control_plane, {"claim.healthd.io/n1": '{"node": "n1", "index": 0}'})
     lines = asked(node)
@@ -94,7 +94,7 @@ def test_what_is_missing_of_the_budget_and_the_kubelet(control_plane: ControlPla
     node.kubelet.hangs_s = 0
     node.daemon.config.write_text(node.daemon.config.read_text().replace("n1.sock", "none.sock"))
     lines = asked(node)
-    assert "none is ever taken out" in lines["budget"][0]["why"]
+    assert "healthd takes no node out" in lines["budget"][0]["why"]
     assert (told(lines)["pod resources"], "agent.mounts" in lines["pod resources"][0]["fix"]) == ("missing", True)
     control_plane.admin.delete(BUDGET).must()
     lines = asked(node)
@@ -126,7 +126,7 @@ def test_a_right_that_is_missing_is_named(control_plane: ControlPlane, node: Age
         node.daemon.config.write_text(node.daemon.config.read_text().replace('"quarantine"', '"observe"'))
         observing = asked(node)
     words = " ".join(line["why"] for line in lines["rights"])
-    assert "it may not create events in namespace default: no fault is told as an Event" in words
+    assert "it may not create events in namespace default: it cannot write Events about faults" in words
     assert f"it may not patch leases healthd-budget in namespace {NAMESPACE}" in words
     assert {line["optional"] for line in lines["rights"]} == {False}
     assert {line["optional"] for line in observing["rights"] if "leases" in line["why"]} == {True}
@@ -140,8 +140,8 @@ def test_rights_on_nodehealths_that_are_missing_are_named(control_plane: Control
         lines = asked(node)
     words = " ".join(line["why"] for line in lines["rights"])
     for verb in ("get", "create", "patch", "delete"):
-        assert f"it may not {verb} nodehealths {node.name}: its NodeHealth is not written" in words
-    assert "it may not list nodehealths: no bound of the fleet's can be kept" in words
+        assert f"it may not {verb} nodehealths {node.name}: it cannot write its NodeHealth" in words
+    assert "it may not list nodehealths: it cannot keep to the limits of the fleet" in words
     assert told(lines)["NodeHealth"] == "could not tell"
 
 
@@ -151,7 +151,7 @@ def test_a_kind_that_is_missing_is_named_with_what_brings_it(control_plane: Cont
     with without(control_plane, CRD):
         control_plane.wait(lambda: control_plane.admin.get(CRD).status == 404, 30, "the kind to be gone")
         (line,) = asked(node)["NodeHealth"]
-    assert (line["told"], "serves no nodehealths.healthd.io" in line["why"]) == ("missing", True)
+    assert (line["told"], "does not serve nodehealths.healthd.io" in line["why"]) == ("missing", True)
     assert "nodehealths.yaml" in line["fix"]
 
 
@@ -163,7 +163,7 @@ def test_a_policy_that_is_missing_is_seen_by_what_passes(control_plane: ControlP
         control_plane.wait(lambda: told(asked(node))["admission policies"] == "missing", 60, "the policy to go")
         (line,) = asked(node)["admission policies"]
         assert versions(control_plane) == before
-    assert line["why"] == "healthd-agent-own-node refused nothing, tried dry"
+    assert line["why"] == "healthd-agent-own-node did not refuse a forbidden write (dry run)"
     assert "packaging/kubernetes/policies" in line["fix"]
 
 
@@ -186,7 +186,7 @@ def test_a_token_that_is_no_agents_of_this_node(control_plane: ControlPlane, nod
         "unbound": "missing",
         "admin": "(missing)",
     }
-    assert "a pod on n2, and this node is called n1" in found["other"]["token"][0]["why"]
+    assert "a pod on n2, and this node is n1" in found["other"]["token"][0]["why"]
     assert "it names no node" in found["unbound"]["token"][0]["why"]
     assert told(found["admin"])["admission policies"] == "(could not tell)"
 

@@ -157,7 +157,7 @@ unmanaged = true
             assert '"page": true' in paged
             first = next(line for line in one.log.splitlines() if "default/batch-0: not evicted: " in line)
             assert '"page": false' in first, "before its patience was over"
-            control_plane.wait(lambda: "healthd_controller_person_needed 1" in one.page(), 10, "the metric")
+            control_plane.wait(lambda: "healthd_controller_operator_needed 1" in one.page(), 10, "the metric")
             told = {name for kind, name in events(control_plane, "NodeIsOut") if kind == "Pod"}
             assert told == {"batch-0", "bare-0", "stuck-0"}
     finally:

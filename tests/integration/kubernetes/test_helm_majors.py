@@ -213,7 +213,7 @@ def test_it_is_tested_and_taken_out_by_helm(cluster: Cluster, tmp_path: Path) ->
     with pods.running():
         cluster.run("test", "healthd", "--timeout", "280s")
         (tested,) = pods.done
-        assert "healthd-agent-claim-first: each refuses what it is there for" in tested.stdout
+        assert "healthd-agent-claim-first: each refuses a forbidden write" in tested.stdout
         cluster.claim("n1")
         cluster.claim("n2")
         plane.add_health("n1", status={"state": "held"}, record={"case": "k3v9"})

@@ -47,8 +47,8 @@ def test_the_fleet_is_shown_with_its_budget_on_top(operator: Operator) -> None:
     done = operator.types("kubectl healthd")
     lines = done.stdout.splitlines()
     assert (done.returncode, done.stderr) == (1, "")
-    assert lines[0].startswith("budget cluster: 1 of 2 that may be out, 3 nodes, counted ")
-    assert lines[1].startswith("controller: controller-1 leads, mode repair, heard ")
+    assert lines[0].startswith("budget cluster: 1 of 3 nodes out, at most 2, counted ")
+    assert lines[1].startswith("controller: controller-1 leads, mode repair, status ")
     assert lines[3].split() == ["NODE", "STATE", "CODE", "OUT", "WHY"]
     assert lines[4].split()[:3] == ["n1", "needs-operator", "gpu.xid.79"]
     assert lines[4].endswith("cordoned; refused: no time")
@@ -109,7 +109,7 @@ def test_a_node_without_an_agent_is_let_in_by_hand_and_what_a_person_set_stays(
         assert done.returncode == (0 if "dry" in line else 2), (line, done)
     assert (node(control_plane), control_plane.claims()) == before
     done = operator.types("kubectl healthd release n1 --by-hand --yes")
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "n1 is let in")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "n1 is released")
     after = node(control_plane)
     assert (after["spec"].get("taints", []), control_plane.claims()) == ([], set())
     assert after["spec"]["unschedulable"] is True

@@ -302,7 +302,7 @@ def test_a_node_asks_its_platform_by_its_own_node_and_is_replaced(
     assert cluster.witness.asked == 1
     assert cluster.orders() == {}
     assert "replaced" in cluster.plane.record("n1")  # counted for an hour
-    assert f"nodes ask {platform} by their own Nodes" in controller.log
+    assert f"nodes ask {platform} through their own Node object" in controller.log
 
 
 def test_the_controller_has_an_auto_scaling_group_launch_another(

@@ -45,7 +45,7 @@ def test_every_alert_is_seen_to_fire_and_to_be_over() -> None:
 def test_a_rule_that_is_changed_fails_its_tests(tmp_path: Path) -> None:
     """The tests can fail: with any alert turned round, promtool says so."""
     (tmp_path / "rules.test.yaml").write_text((FOLDER / "rules.test.yaml").read_text())
-    for name in ("HealthdPersonNeeded", "HealthdBudgetSpent", "HealthdAgentGone"):
+    for name in ("HealthdOperatorNeeded", "HealthdBudgetSpent", "HealthdAgentGone"):
         changed = loaded("rules.yaml")
         for rule in (rule for group in changed["groups"] for rule in group["rules"] if rule.get("alert") == name):
             rule["expr"] = f"absent({rule['expr']})"

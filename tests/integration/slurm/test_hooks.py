@@ -169,7 +169,7 @@ def test_in_observe_mode_the_job_runs_and_the_refusal_is_visible(hooked: Hooked)
     node.kernel_says(OFF_THE_BUS.format(pci=PCI))
     node.wait(lambda: node.check()["verdict"] == "critical", 10.0, "the fault is open")
     job = hooked.lab.run_job("n0001", "exec sleep 30")
-    said = f"prolog let job {job} pass: verdict critical, but in observe mode no job is refused"
+    said = f"prolog let job {job} pass: verdict critical, but observe mode refuses no job"
     node.wait(lambda: said in node.said(), 10.0, "it is in the audit")
     assert said in node.log.read_text()
     assert "DRAIN" not in hooked.lab.state("n0001")
@@ -195,7 +195,7 @@ def test_over_the_fleet_limit_the_job_passes(hooked: Hooked) -> None:
     node.kernel_says(OFF_THE_BUS.format(pci=PCI))
     node.wait(lambda: "at the fleet limit" in node.said(), 10.0, "held")
     job = hooked.lab.run_job("n0001", "exec sleep 30")
-    said = f"prolog let job {job} pass: verdict critical, but no drain of ours stands: at the fleet limit"
+    said = f"prolog let job {job} pass: verdict critical, but healthd has not drained the node: at the fleet limit"
     node.wait(lambda: said in node.said(), 10.0, "it is in the audit")
     assert "DRAIN" not in hooked.lab.state("n0001")
     assert hooked.lab.job(job)["JobState"] == "RUNNING"
@@ -252,7 +252,7 @@ def test_a_plain_user_may_look_and_not_act(hooked: Hooked) -> None:
     assert asked("status").returncode == 0
     refused = asked("hook", "prolog")
     assert (refused.returncode, refused.stdout) == (0, "")
-    assert f"uid {NOBODY} may not act here, nothing was done" in refused.stderr
+    assert f"hook prolog did nothing: uid {NOBODY} may not act here" in refused.stderr
 
 
 # ---------------------------------------------------------------------------------------------------------------------

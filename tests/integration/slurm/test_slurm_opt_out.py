@@ -91,7 +91,7 @@ def test_every_node_is_opted_out_and_keeps_its_own_features(slurm: SlurmLab, nod
     assert features(slurm, "n0002") == (f"gpu,{FEATURE}", f"gpu,{FEATURE}")
     assert {features(slurm, each) for each in before if each not in (NAME, "n0002")} == {(FEATURE, FEATURE)}
     plan = node.healthd("plan", "--socket", str(node.socket)).stdout
-    assert f"\nopted out: the node has the feature {FEATURE}; healthd only looks here\n" in plan
+    assert f"\nopted out: the node has the feature {FEATURE}; healthd only observes here\n" in plan
     node.kernel_says(UNCONTAINED.format(pci=PCI))
     node.wait(lambda: f"opted out: the node has the feature {FEATURE}" in node.said(), 15.0, "refused")
     assert reservations(slurm) == []
