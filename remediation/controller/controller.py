@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Protocol
 
 from healthd.core.errors import BackendError
-from healthd.core.model import Event, Mode, Refusal, Refused, Remedy, Step
+from healthd.core.model import Mode, Refusal, Refused, Remedy, Step
 from healthd.judge.clock import ClockWatch, was_set
-from healthd.remediation.controller.act import FoundRequest, RequestedAct
+from healthd.remediation.controller.act import Fleet, FoundRequest, RequestedAct, RequestedNode
+from healthd.remediation.controller.journal import RequestJournal, RequestStore
 from healthd.remediation.controller.node_status import STATES, NodeStatus, RecentStatus, RepairState, RepairStats
 from healthd.remediation.controller.requests import (
     WantedAct,
@@ -40,32 +40,13 @@ from healthd.remediation.decide.handoff import (
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import End, Phase, Remediation, shifted, with_act
 from healthd.remediation.decide.rules import STEPS
+from healthd.remediation.engine.dependencies import Timeouts
 from healthd.remediation.engine.repairs import Door
-from healthd.remediation.engine.step_result import StepResult, Timeouts
+from healthd.remediation.engine.step_result import StepResult
 from healthd.remediation.ports import FleetSnapshot, NodeRecord, NodeView, Provisioner, Slot
 
 _STEP = {Remedy.REBOOT_NODE: Step.REBOOT, Remedy.REPLACE_NODE: Step.REPLACE}
 _SAID_ANEW_S = 30.0  # how often a mark is written only because its sentence changed
-
-
-class Fleet(Protocol):
-    """The whole cluster, read from a machine that need not be of it. Every call may raise BackendError."""
-
-    def fleet(self) -> FleetSnapshot:
-        """Every node."""
-
-    def slots(self) -> tuple[Slot, ...]:
-        """Every place of the budget that is taken."""
-
-
-class RequestStore(Protocol):
-    """Where the controller keeps what it intends. Raises StoreError; then nothing is done."""
-
-    def cases(self) -> tuple[Remediation, ...]:
-        """All cases, oldest first."""
-
-    def save_case(self, case: Remediation, event: Event) -> None:
-        """Write a case and why it moved."""
 
 
 class Controller:
@@ -98,10 +79,9 @@ class Controller:
     ) -> None:
         self._looks, self._boot_id = RecentStatus(look_s, monotonic_s), boot_id
         self._fleet, self._node, self._booted, self._provisioner = fleet, node, booted, provisioner
-        self._kept, self._rules, self._silent_s = kept, rules, silent_s
+        self._rules, self._silent_s = rules, silent_s
         self._patience, self._monotonic_s, self._clock = replace(patience, max_attempts=1), monotonic_s, clock
         self._platform_texts = platform_texts
-        self._known = {case.id: case for case in kept.cases()}
         self._acting: dict[str, tuple[str, Provisioner]] = {}
         self._silent: dict[str, float] = {}
         self._asked: set[str] = set()
@@ -110,6 +90,8 @@ class Controller:
         self._seen: dict[str, tuple[datetime | None, datetime, float]] = {}
         self._written_s: dict[str, float] = {}
         self.reckoning = reckoning or RepairStats()
+        self._journal = RequestJournal(kept, clock=clock, stats=self.reckoning)
+        self._known = self._journal.known
         self.level: FleetSnapshot | None = None
         """The nodes as the last round read them."""
         self.slots: tuple[Slot, ...] = ()
@@ -150,7 +132,7 @@ class Controller:
     def gone(self, node: str, why: str) -> None:
         """The node is no more, and its place and mark with it: what was being done to it has come to its end."""
         for case in [each for each in self._known.values() if each.end is None and each.id.startswith(f"{node}/")]:
-            self._save(replace(case, end=End.DONE, note=why), why)
+            self._journal.write(replace(case, end=End.DONE, note=why), why)
 
     def _found(
         self, shown: NodeRecord, level: FleetSnapshot, places: Collection[str], now: datetime
@@ -189,7 +171,7 @@ class Controller:
         waiting = [shifted(case, by, now) for case in self._known.values() if case.end is None]
         self._known.update({case.id: case for case in waiting})
         for case in waiting:
-            self._save(case, f"{was_set(by)}: what is waited for is waited for as long as before")
+            self._journal.write(case, f"{was_set(by)}: what is waited for is waited for as long as before")
 
     def _by_its_age(self, node: str, mark: HandoffRecord, now: datetime) -> datetime:
         """The time to judge the age of a mark by: the wall clock's when it was first seen, and from then on only what
@@ -219,10 +201,10 @@ class Controller:
             self._answer(found, case)
         if (known := self._looks.lately(case.id)) is not None:
             return known
-        errand = self._errand(found)
-        turn = errand.go(case, now)
+        act = self._act(found)
+        turn = act.go(case, now)
         if self._may_repeat(found, turn):
-            turn = self._again(found, errand, turn, now)
+            turn = self._again(found, act, turn, now)
         return self._looks.note(case.id, self._came_of(found, turn))
 
     def _may_repeat(self, found: FoundRequest, turn: StepResult) -> bool:
@@ -237,13 +219,13 @@ class Controller:
         since_s = self._unsure.get(want.id, self._monotonic_s())
         return after_s is not None and self._monotonic_s() - since_s >= after_s
 
-    def _again(self, found: FoundRequest, errand: RequestedAct, turn: StepResult, now: datetime) -> StepResult:
+    def _again(self, found: FoundRequest, act: RequestedAct, turn: StepResult, now: datetime) -> StepResult:
         """A controller before this one died in it, or its platform did not answer. Judged as before the first time."""
         try:
             view = self._node(found.want.node).view()
             if (why := self._refusal(found, view, now)) is not None:
                 return replace(turn, said=f"{turn.said}; not asked for again: {why.words}")
-            return errand.again(replace(turn, case=replace(turn.case, hold=view.hold)), now)
+            return act.again(replace(turn, case=replace(turn.case, hold=view.hold)), now)
         except BackendError as error:
             return replace(turn, said=f"{turn.said}; not asked for again: {error}")
 
@@ -276,14 +258,14 @@ class Controller:
             return waiting
         if (later := self._not_now(want)) is not None:
             return self._waits(found, later)
-        errand = self._errand(found, too_many=lambda: self._too_many(want, level))
+        act = self._act(found, too_many=self._too_many(want, level))
         try:
-            cannot = errand.why_not()
+            cannot = act.why_not()
         except BackendError as error:
             return self._waits(found, Refused(kind=Refusal.UNREADABLE, words=str(error)), page=True)
         if cannot:
             return self._refused(found, Refused(kind=Refusal.CANNOT, words=cannot), now)
-        return self._came_of(found, errand.go(self._opened(found, view, now), now))
+        return self._came_of(found, act.go(self._opened(found, view, now), now))
 
     def _not_now(self, want: WantedAct) -> Refused | None:
         mode = self._rules().mode
@@ -340,7 +322,7 @@ class Controller:
             attempts=1,
             acts=(found.want.remedy,),
         )
-        self._save(case, "taken by a controller whose store is not here: it is not asked for again")
+        self._journal.write(case, "taken by a controller whose store is not here: it is not asked for again")
         return case
 
     def _came_of(self, found: FoundRequest, turn: StepResult) -> NodeStatus:
@@ -356,14 +338,14 @@ class Controller:
                 return self._waits(found, why, page=turn.page)
             finally:  # also where the node could not be told: what was not begun must not be waited for
                 if want.id in self._known:
-                    self._save(case, turn.said)
+                    self._journal.write(case, turn.said)
         elif want.unanswered and case.end in (End.LOST, End.ABANDONED):
             self._put_back(found)
             if want.id in self._known:
-                self._save(replace(case, end=None), turn.said)
+                self._journal.write(replace(case, end=None), turn.said)
             return _standing(found, turn.said, RepairState.LEFT_ALONE)
         if case != self._known.get(case.id):
-            self._save(case, turn.said)
+            self._journal.write(case, turn.said)
         self._answer(found, case)
         failed = case.end is End.FAILED
         refusal = Refusal.EXHAUSTED if failed else turn.refusal
@@ -377,7 +359,7 @@ class Controller:
             said = f"it did not come back from its reboot, and is not replaced: {why.words}"
             return _standing(found, said, RepairState.SILENT, page=True, refusal=why.kind)
         case = replace(self._opened(found, None, now), end=End.FAILED, note=f"refused: {why.words}")
-        self._save(case, case.note)
+        self._journal.write(case, case.note)
         self._answer(found, case)
         return _standing(found, case.note, RepairState.REFUSED, page=True, refusal=why.kind)
 
@@ -449,20 +431,20 @@ class Controller:
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
-    def _errand(self, found: FoundRequest, *, too_many: Callable[[], str] = str) -> RequestedAct:
-        node = found.want.node
-        return RequestedAct(
-            orchestrator=self._node(node),
+    def _act(self, found: FoundRequest, *, too_many: str = "") -> RequestedAct:
+        """``too_many``: why no machine may be replaced now, or ""."""
+        node = RequestedNode(
+            orchestrator=self._node(found.want.node),
             provisioner=self._provisioner_of(found),
             found=found,
-            places=self._fleet.slots,
-            booted=lambda: self._booted(node),
+            fleet=self._fleet,
+            booted=self._booted,
+            boot_id=self._boot_id,
             rules=self._rules,
-            patience=self._patience,
+            journal=self._journal,
             too_many=too_many,
-            save=self._save,
-            boot_id=None if self._boot_id is None else lambda: self._boot_id(node),  # type: ignore[misc]
         )
+        return RequestedAct(node, patience=self._patience)
 
     def _opened(self, found: FoundRequest, view: NodeView | None, now: datetime) -> Remediation:
         """The controller's own case: one act, no other remedy behind it."""
@@ -484,12 +466,6 @@ class Controller:
             machine=found.mark.machine,
             ladder=(want.remedy,),
         )
-
-    def _save(self, case: Remediation, said: str) -> None:
-        data = {"case": case.id, "step": case.step, "phase": case.phase, "end": case.end}
-        self._kept.save_case(case, Event(at=self._clock(), kind="step", text=f"[{case.id}] {said}", data=data))
-        self.reckoning.time(self._known.get(case.id), case, self._clock())
-        self._known[case.id] = case
 
     def _provisioner_of(self, found: FoundRequest) -> Provisioner:
         """The same one for as long as a case lasts: it remembers what it asked for."""

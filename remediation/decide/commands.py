@@ -51,6 +51,11 @@ class Command:
         """``psu looks odd (uid 0)``."""
         return f"{self.why or 'no reason given'} ({self.who})"
 
+    @property
+    def title(self) -> str:
+        """``quarantine by order: psu looks odd (uid 0)``."""
+        return f"{self.verb} by order: {self.words}"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandOutcome:

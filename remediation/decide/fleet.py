@@ -17,7 +17,7 @@ No clock, no randomness, no memory of the daemon's but the moment of its own las
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fractions import Fraction
@@ -79,6 +79,17 @@ class GiveBack:
 
     slots: tuple[Slot, ...]
     reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MayClaim:
+    """A slot may be asked for, by the fleet as it was read last and by these ``slots``, those that are taken.
+
+    ``is_holder``: this node holds one of them.
+    """
+
+    slots: tuple[Slot, ...]
+    is_holder: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,7 +164,7 @@ def plan(
     slots: Collection[Slot],
     since_s: float | None,
     now_s: float,
-    pick: Callable[[int], int],
+    chance: float = 0.0,
     settle_s: float = SETTLE_S,
     committed: bool = False,
 ) -> Plan:
@@ -161,7 +172,7 @@ def plan(
 
     ``since_s``: the monotonic second of its last claim, or of when a slot of its own was found; None without either.
     ``committed``: it is out already by our own act, so that nothing settles and nothing is given back for want of
-    room. ``pick``: a random whole number below its argument.
+    room. ``chance``: a random number in [0, 1), which picks one of the free slots.
     """
     if not scopes:
         return WaitForSlot(reason="no budget says how many nodes may be out, so nothing is taken out")
@@ -170,7 +181,7 @@ def plan(
     if surplus := tuple(slot for slot in slots if slot.node == node and slot not in kept):
         return GiveBack(slots=surplus, reason="one slot in each scope of this node is enough, one that is numbered")
     if len(kept) < len(scopes):
-        return _take_next(node, scopes=scopes, slots=slots, kept=kept, pick=pick, committed=committed)
+        return _take_next(node, scopes=scopes, slots=slots, kept=kept, chance=chance, committed=committed)
     if committed:
         return Go(slots=kept)
     first_look_s = (now_s if since_s is None else since_s) + settle_s
@@ -247,7 +258,7 @@ def _take_next(
     scopes: Sequence[Scope],
     slots: Collection[Slot],
     kept: tuple[Slot, ...],
-    pick: Callable[[int], int],
+    chance: float,
     committed: bool,
 ) -> Plan:
     """The first slot that is missing, if there is room in every scope; else none of them."""
@@ -255,7 +266,8 @@ def _take_next(
     places = [_claimable(node, scope, slots) for scope in missing]
     full = next((scope for scope, free in zip(missing, places, strict=True) if not free), None)
     if full is None:
-        return TakeSlot(scope=missing[0].name, index=places[0][pick(len(places[0]))])
+        free = places[0]
+        return TakeSlot(scope=missing[0].name, index=free[min(int(chance * len(free)), len(free) - 1)])
     reason = _over(full, len(_all_out(full, slots)))
     return GiveBack(slots=kept[::-1], reason=reason) if kept and not committed else WaitForSlot(reason=reason)
 

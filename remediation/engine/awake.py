@@ -14,7 +14,7 @@ from datetime import datetime
 from healthd.core.errors import BackendError, BackendRefused
 from healthd.core.model import Event
 from healthd.remediation.decide.handoff import HandoffRecord, parse, said_of
-from healthd.remediation.engine.step_result import Judgement
+from healthd.remediation.engine.dependencies import Judgement
 from healthd.remediation.ports import NodeView, Orchestrator
 
 

@@ -7,11 +7,11 @@ already, the rate of replacements. What it does not need is a fault, and a mode 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 
 from healthd.core.errors import BackendError
-from healthd.core.model import Action, Decision, Diagnosis, Refusal, Refused, Remedy, Step
+from healthd.core.model import Action, Diagnosis, Refusal, Refused, Remedy, Step
 from healthd.remediation.decide.adoption import orphaned
 from healthd.remediation.decide.commands import (
     Command,
@@ -25,18 +25,18 @@ from healthd.remediation.decide.commands import (
 )
 from healthd.remediation.decide.policy import holder
 from healthd.remediation.decide.remediation import QUARANTINE_CODE, Remediation, case_of
+from healthd.remediation.engine.deciding import Decider
 from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.ports import NodeView, StateOwner
 
 
 class CommandChecks:
-    """The orders of one node. ``as_repair``: what would be decided if the mode were repair, about a node that no case
-    holds, or this one does."""
+    """The commands of one node."""
 
-    def __init__(self, parts: Dependencies, *, as_repair: Callable[[datetime, Remediation | None], Decision]) -> None:
+    def __init__(self, parts: Dependencies, decider: Decider) -> None:
         self._orchestrator, self._provisioner, self._resetter = parts.orchestrator, parts.provisioner, parts.resetter
         self._slots, self._judgement, self._rules = parts.slots, parts.judgement, parts.rules
-        self._parts, self._as_repair = parts, as_repair
+        self._parts, self._decider = parts, decider
 
     def wanted(
         self, order: Command, case: Remediation | None, now: datetime, case_id: str
@@ -102,7 +102,7 @@ class CommandChecks:
         """What is to be tried in turn, and for what: the one remedy that was named, or what the policy says."""
         if order.remedy is not None:
             return (order.remedy,), None
-        decision = self._as_repair(now, case)
+        decision = self._decider.by_order(case, now)
         if decision.action is Action.REPAIR:
             return decision.ladder, decision.diagnosis
         words = f"{decision.reason}; to have one remedy all the same, name it with --step"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from healthd.core.model import Mode, Refusal, Refused, Step
+from healthd.core.model import Mode, Refusal, Refused, Remedy, Step
 from healthd.remediation.decide.drive import own, undriven
 from healthd.remediation.decide.handoff import by_now, parse
 from healthd.remediation.decide.modes import why_lowered
@@ -27,6 +27,7 @@ class Gates:
     """The guards of one node's cases."""
 
     def __init__(self, parts: Dependencies) -> None:
+        self._parts = parts
         self._orchestrator, self._slots, self._judgement = parts.orchestrator, parts.slots, parts.judgement
         self._rules, self._platform_texts = parts.rules, parts.platform_texts
         self._unanswered = timedelta(seconds=parts.patience.unanswered_s)
@@ -56,6 +57,14 @@ class Gates:
         if words:
             return Refused(kind=Refusal.LOWERED, words=words)
         return self._undriven(case)
+
+    def why_not(self, remedy: Remedy) -> str:
+        """Why this remedy cannot be carried out here, or ""."""
+        return self._parts.why_not(remedy)
+
+    def too_many(self, *, by_order: bool) -> str:
+        """Why no machine of the fleet may be replaced now, or "". Raises BackendUnknown."""
+        return self._parts.too_many(by_order=by_order)
 
     def _undriven(self, case: Remediation) -> Refused | None:
         """The law of acts. A level that only the disk remembers drives nothing: an operator may have repaired the node

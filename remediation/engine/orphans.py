@@ -5,12 +5,11 @@ reported, and undone by an operator's `healthd release` alone. The search runs a
 case, because such a drain comes from nowhere else.
 
 A slot was left by a daemon before this one, with its drain or its order, or by a claim without an answer that was made
-after its case had ended. ``OrphanSlots`` reads; the engine keeps what it found and goes on with it.
+after its case had ended. ``OrphanSlots`` puts what it finds on disk, and the engine goes on with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -22,6 +21,7 @@ from healthd.remediation.decide.handoff import HandoffRecord, parse
 from healthd.remediation.decide.remediation import Remediation, case_of
 from healthd.remediation.decide.rules import roots_of
 from healthd.remediation.engine.dependencies import Dependencies
+from healthd.remediation.engine.journal import StepJournal
 from healthd.remediation.ports import Hold, is_drain
 
 _DRAIN_EVERY_S = 1800.0  # one reading of this node
@@ -82,8 +82,8 @@ _SLOT_EVERY_S = 60.0  # a list of the places costs slurmctld 0.2 ms
 class OrphanSlots:
     """The search of one node. ``unknown``: why nothing may be begun, as long as it was not answered once, or ""."""
 
-    def __init__(self, parts: Dependencies) -> None:
-        self._parts, self.unknown = parts, ""
+    def __init__(self, parts: Dependencies, journal: StepJournal) -> None:
+        self._parts, self._journal, self.unknown = parts, journal, ""
         self._answered = False
         self._since: datetime | None = None  # when the finding that the mark shows was first seen
         self._due_s: float | None = None
@@ -95,9 +95,9 @@ class OrphanSlots:
             self._due_s = self._parts.monotonic_s()
             self._until_s = self._due_s + self._parts.patience.unanswered_s
 
-    def found(self, now: datetime, keep: Callable[[Remediation], None]) -> Remediation | None:
-        """The case of what is left, told to ``keep`` before it counts as found; None where there is nothing, or it is
-        not time to look.
+    def found(self, now: datetime) -> Remediation | None:
+        """The case of what is left, on disk before it counts as found; None where there is nothing, or it is not time
+        to look. Raises StoreError.
 
         Asked until it is answered, and again for as long as such a claim may come: every minute after a case; after
         a start, when nothing says that there was one, once when that time is over.
@@ -113,7 +113,7 @@ class OrphanSlots:
             self.unknown = "" if self._answered else f"what an earlier daemon left with it is not known: {error}"
             return None
         if case is not None:
-            keep(case)
+            self._journal.write(case, f"found: {case.why}")
         again_s = soon_s if self._answered else self._until_s
         self._answered, self.unknown = True, ""
         self._due_s = again_s if now_s < self._until_s else None

@@ -10,7 +10,6 @@ A repair must not decide that the node is well: the step that verifies does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -22,25 +21,10 @@ from healthd.remediation.decide.drive import is_replaced
 from healthd.remediation.decide.handoff import UNASKED_S, HandoffRecord, instance_of, parse, word
 from healthd.remediation.decide.remediation import ACTS, End, Phase, Remediation, has_entry, is_begun
 from healthd.remediation.decide.rules import STEPS, without_drain
-from healthd.remediation.engine.step_result import StepResult, Timeouts, at_next, ended, waits
+from healthd.remediation.engine.dependencies import Dependencies, Resetter, Timeouts
+from healthd.remediation.engine.journal import StepJournal
+from healthd.remediation.engine.step_result import StepResult, at_next, ended, waits
 from healthd.remediation.ports import NodeView, Provisioner, StateOwner
-
-
-class Resetter(Protocol):
-    """Resets all GPUs of this machine. Every call has its own deadline."""
-
-    def why_not(self) -> str:
-        """Why a reset cannot help or cannot be made now, or "": no tool, a holder in uninterruptible sleep."""
-
-    def holders(self) -> tuple[str, ...]:
-        """The services that run now and hold the GPUs open: they are stopped for the reset and owed a start."""
-
-    def reset(self, stop: tuple[str, ...]) -> str:
-        """Stop these services and reset the GPUs; returns what was done. Raises BackendBusy while some of them are
-        still ending, BackendRefused, BackendUnknown."""
-
-    def start(self, services: tuple[str, ...]) -> str:
-        """Start what was stopped; returns what could not be started, or ""."""
 
 
 class Door(Protocol):
@@ -71,7 +55,13 @@ class Witness(Protocol):
 
 
 class Permission(Protocol):
-    """What is asked before an act: Guards on the node itself, the controller's own from elsewhere."""
+    """What is asked before an act: Gates on the node itself, the controller's own from elsewhere."""
+
+    def why_not(self, remedy: Remedy) -> str:
+        """Why a remedy cannot be carried out here, or ""."""
+
+    def too_many(self, *, by_order: bool) -> str:
+        """Why no machine of the fleet may be replaced now, or "", by an operator's command or not."""
 
     def watched(self, case: Remediation, view: NodeView, now: datetime) -> StepResult | None:
         """None while the node is as it was left, and it is kept awake; else what that comes to."""
@@ -83,19 +73,43 @@ class Permission(Protocol):
         """What makes the case needless, or ""."""
 
 
+class Intents(Protocol):
+    """How an act is announced before it is made. May raise BackendError, StoreError; then it is not made."""
+
+    def intend(self, case: Remediation, now: datetime, act: str) -> Remediation:
+        """Write on disk that this act is begun now; returns the remediation with that."""
+
+    def record_of(self, case: Remediation, now: datetime) -> tuple[str | None, str]:
+        """The handoff record to leave with the cluster for this act, behind the one that is there and is left again
+        where the act is not begun; None for none."""
+
+
+class OwnIntents:
+    """Those of a node's own daemon: what ``healthd controller`` and a successor need to go on from there."""
+
+    def __init__(self, parts: Dependencies, journal: StepJournal) -> None:
+        self._orchestrator, self._provisioner = parts.orchestrator, parts.provisioner
+        self._parts, self._journal = parts, journal
+
+    def intend(self, case: Remediation, now: datetime, act: str) -> Remediation:
+        """See Intents."""
+        return self._journal.intend(case, now, act)
+
+    def record_of(self, case: Remediation, now: datetime) -> tuple[str | None, str]:
+        """See Intents."""
+        before = self._orchestrator.marked()
+        following = [remedy for remedy in case.ladder[1:] if not self._parts.why_not(remedy)]
+        delegated = self._provisioner.delegates
+        return before, repair_mark(case, now, before=before, following=following, delegated=delegated)
+
+
 def before_the_act(case: Remediation, now: datetime) -> Remediation:
     """The case where it waits for its node to be idle, before its act is made, or made again."""
     return replace(case, index=case.steps.index(Step.WAIT_IDLE), phase=Phase.PLANNED, since=now, good_since=None)
 
 
 class Repairs:
-    """The repairs of one node's cases.
-
-    ``why_not``: why a remedy cannot be carried out here, or "". ``too_many``: why no machine of the fleet may be
-    replaced now, or "", by a person's order or not. ``intend`` writes an intent down and returns the case with it.
-    ``mark_of``: what is left with the cluster before an act, behind what is there and is left again where the act is
-    not begun, or None; left out, what ``healthd controller`` and a successor need to go on from there.
-    """
+    """The repairs of one node's remediations."""
 
     def __init__(
         self,
@@ -104,25 +118,20 @@ class Repairs:
         provisioner: Provisioner,
         resetter: Resetter,
         judgement: Witness,
-        guards: Permission,
+        gates: Permission,
+        intents: Intents,
         patience: Timeouts,
-        why_not: Callable[[Remedy], str],
-        too_many: Callable[[bool], str],
-        intend: Callable[[Remediation, datetime, str], Remediation],
-        mark_of: Callable[[Remediation, datetime], tuple[str | None, str]] | None = None,
     ) -> None:
         self._orchestrator, self._provisioner, self._resetter = orchestrator, provisioner, resetter
-        self._judgement, self._guards, self._patience = judgement, guards, patience
-        self._why_not, self._too_many, self._intend = why_not, too_many, intend
-        self._mark_of = mark_of or self._own_mark
+        self._judgement, self._gates, self._intents, self._patience = judgement, gates, intents, patience
         self._resetting = ""
-        self._before: str | None = None  # the mark before the act that is about to be begun
+        self._before: str | None = None  # the record before the act that is about to be begun
 
     def reset(self, case: Remediation, now: datetime) -> StepResult:
         """Reset the GPUs, with every holder stopped; whoever takes the step starts them again after. One that was
         interrupted is made again, and is another attempt."""
         if case.phase is Phase.PLANNED:
-            begun = self._begun(case, now, "GPU reset", lambda: replace(case, stopped=self._resetter.holders()))
+            begun = self._kept_from(case, now, "GPU reset") or self._begun(case, now, "GPU reset")
         else:
             begun = self._still_allowed(case, case, now, "GPU reset") or self._taken_up(case, now)
         if isinstance(begun, StepResult):
@@ -147,7 +156,7 @@ class Repairs:
         """Ask for a reboot, once, and wait for another boot id."""
         if case.phase is Phase.INTENDED:
             return self._await_new_boot(self._taken_over(case), now)
-        begun = self._begun(case, now, "reboot", lambda: self._with_boot(case))
+        begun = self._kept_from(case, now, "reboot") or self._begun(case, now, "reboot")
         if isinstance(begun, StepResult):
             return begun
         try:
@@ -168,9 +177,13 @@ class Repairs:
         """
         if case.phase is Phase.INTENDED:
             return self._await_new_machine(self._taken_over(case), now)
-        if case.attempts == 0 and not self._has_its_mark(case) and (why := self._too_many(bool(case.order))):
+        if (
+            case.attempts == 0
+            and not self._has_its_mark(case)
+            and (why := self._gates.too_many(by_order=bool(case.order)))
+        ):
             return waits(case, "replacement", Refused(kind=Refusal.RATE, words=why), page=True)
-        begun = self._begun(case, now, "replacement", lambda: self._with_machine(case))
+        begun = self._kept_from(case, now, "replacement") or self._begun(case, now, "replacement")
         if isinstance(begun, StepResult):
             return begun
         try:
@@ -199,7 +212,7 @@ class Repairs:
             return ended(case, End.FAILED, f"another machine did not help, a person is needed: {why}")
         if case.attempts < self._patience.max_attempts:
             return StepResult(case=again, said=f"attempt {case.attempts} failed, trying again: {why}")
-        following = [remedy for remedy in case.ladder[1:] if not self._why_not(remedy)]
+        following = [remedy for remedy in case.ladder[1:] if not self._gates.why_not(remedy)]
         if not following:
             return ended(case, End.FAILED, f"given up after {case.attempts} attempts, a person is needed: {why}")
         drained = Step.DRAIN in case.steps
@@ -216,25 +229,27 @@ class Repairs:
             return case
         if case.attempts >= self._patience.max_attempts:
             return self.again_or_fail(case, now, "the GPU reset was interrupted, and its end is not known")
-        return self._intend(replace(case, attempts=case.attempts + 1), now, "interrupted GPU reset")
+        return self._intents.intend(replace(case, attempts=case.attempts + 1), now, "interrupted GPU reset")
 
     # -- before an act ------------------------------------------------------------------------------------------------
 
-    def _begun(
-        self, case: Remediation, now: datetime, act: str, prepared: Callable[[], Remediation]
-    ) -> Remediation | StepResult:
-        """The case with the intent of an act written down and everything read again after; else why it is not begun."""
+    def _kept_from(self, case: Remediation, now: datetime, act: str) -> StepResult | None:
+        """Why an act is not begun, by a reading of everything; None where nothing is against it."""
         view = self._orchestrator.view(jobs=True)
-        if (turn := self._guards.watched(case, view, now)) is not None:
+        if (turn := self._gates.watched(case, view, now)) is not None:
             return turn
         if case.attempts >= self._patience.max_attempts:
             return self.again_or_fail(case, now, "no attempt is left")
-        if (why := self._guards.no_repair_now(case, view)) is not None:
+        if (why := self._gates.no_repair_now(case, view)) is not None:
             return waits(case, act, why)
         if other := self._provisioner.stands_down():
             return waits(case, act, Refused(kind=Refusal.MANAGED, words=other))
+        return None
+
+    def _begun(self, case: Remediation, now: datetime, act: str) -> Remediation | StepResult:
+        """The case with the intent of an act written down and everything read again after; else why it is not begun."""
         acts = (*case.acts, ACTS[case.step])
-        begun = self._intend(replace(prepared(), attempts=case.attempts + 1, acts=acts), now, act)
+        begun = self._intents.intend(replace(self._prepared(case), attempts=case.attempts + 1, acts=acts), now, act)
         try:
             turn = self._unmarked(begun, now, act) or self._still_allowed(begun, case, now, act)
         except BackendError as error:  # nothing was done, which nobody would know of a case that stays as intended
@@ -244,14 +259,24 @@ class Repairs:
             self._unmark(begun, now)
         return turn or begun
 
+    def _prepared(self, case: Remediation) -> Remediation:
+        """The case with what only a reading before its act can tell: whom to stop, which boot or machine is to end."""
+        match case.step:
+            case Step.RESET:
+                return replace(case, stopped=self._resetter.holders())
+            case Step.REBOOT:
+                return self._with_boot(case)
+            case _:
+                return self._with_machine(case)
+
     def _still_allowed(self, case: Remediation, planned: Remediation, now: datetime, act: str) -> StepResult | None:
         """The last look before an act, at the jobs too: a suspended one shows nowhere else. Where it forbids, the case
         is as it was ``planned``: nothing was done."""
         planned = replace(planned, phase=Phase.PLANNED)
         view = self._orchestrator.view(jobs=True)
-        if (turn := self._guards.watched(planned, view, now)) is not None:
+        if (turn := self._gates.watched(planned, view, now)) is not None:
             return turn
-        why = self._guards.no_repair_now(planned, view)
+        why = self._gates.no_repair_now(planned, view)
         return None if why is None else waits(planned, act, why)
 
     def _unmarked(self, begun: Remediation, now: datetime, act: str) -> StepResult | None:
@@ -259,7 +284,7 @@ class Repairs:
         without one."""
         self._before = None
         try:
-            before, text = self._mark_of(begun, now)
+            before, text = self._intents.record_of(begun, now)
             self._orchestrator.mark(text)
         except (BackendRefused, BackendUnknown) as error:
             said = f"no mark could be left with the node: {error}"
@@ -270,12 +295,6 @@ class Repairs:
             return None
         self._before = before
         return None
-
-    def _own_mark(self, case: Remediation, now: datetime) -> tuple[str, str]:
-        before = self._orchestrator.marked()
-        following = [remedy for remedy in case.ladder[1:] if not self._why_not(remedy)]
-        delegated = self._provisioner.delegates
-        return before, repair_mark(case, now, before=before, following=following, delegated=delegated)
 
     def _unmark(self, case: Remediation, now: datetime) -> None:
         """Take an act that was not begun out of the node's history again. Where that fails, the next one finds it."""
@@ -419,7 +438,7 @@ class Repairs:
 
     def _taken_back(self, case: Remediation, now: datetime, act: str) -> StepResult | None:
         """What was asked for is not needed any more, and its platform lets it be taken back in time; else None."""
-        if not (over := self._guards.is_over(case)) or not self._provisioner.take_back(carried_out=False):
+        if not (over := self._gates.is_over(case)) or not self._provisioner.take_back(carried_out=False):
             return None
         said = f"the {act} was taken back before anybody began: {over}"
         return StepResult(case=at_next(self._not_begun(case), now), said=said, go_on=True)

@@ -7,20 +7,21 @@ for the same, and where that is many nodes, all of them step back, before any of
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
 from healthd.core.errors import BackendError, BackendRefused
 from healthd.core.model import Refusal, Refused, Step
 from healthd.remediation.decide.brakes import held_back, records_of
-from healthd.remediation.decide.fleet import Go, Settle, WaitForSlot
+from healthd.remediation.decide.fleet import Go, MayClaim, Settle, WaitForSlot
 from healthd.remediation.decide.policy import many_at_once
 from healthd.remediation.decide.remediation import ACTS, End, Phase, Remediation
 from healthd.remediation.decide.rules import roots_of
 from healthd.remediation.engine.cluster_view import ClusterView, elsewhere
+from healthd.remediation.engine.deciding import Decider
 from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.gates import Gates, lost
+from healthd.remediation.engine.journal import StepJournal
 from healthd.remediation.engine.step_result import StepResult, at_next, ended, is_out, lingers, waits
 from healthd.remediation.ports import NodeView
 
@@ -29,24 +30,14 @@ _PAGES = frozenset({Refusal.BUDGET, Refusal.CORRELATED, Refusal.HELD_BACK, Refus
 
 
 class SlotGate:
-    """The places of one node's cases.
-
-    ``forbidden``: why what was decided would not be decided now, by a reading of this moment; None where it would.
-    """
+    """The slots of one node's remediations."""
 
     def __init__(
-        self,
-        parts: Dependencies,
-        *,
-        surroundings: ClusterView,
-        guards: Gates,
-        forbidden: Callable[[datetime], Refused | None],
-        write: Callable[[Remediation, str], None],
+        self, parts: Dependencies, *, cluster: ClusterView, gates: Gates, decider: Decider, journal: StepJournal
     ) -> None:
         self._orchestrator, self._slots = parts.orchestrator, parts.slots
         self._judgement, self._rules = parts.judgement, parts.rules
-        self._surroundings, self._guards = surroundings, guards
-        self._forbidden, self._write = forbidden, write
+        self._cluster, self._gates, self._decider, self._journal = cluster, gates, decider, journal
         self._objected: Refused | None = None
         self._held_back = ""
 
@@ -56,30 +47,30 @@ class SlotGate:
         It keeps new jobs off from the first moment, and touches neither the node's state nor anybody's text.
         """
         is_new = case.since == now
-        over = "" if is_new else self._guards.is_needless(case)
+        over = "" if is_new else self._gates.is_needless(case)
         if not is_new and not over and self._slots.due_in_s():
             return self._answered(case, self._slots.take(), now, hurry=hurry)  # as it was: nobody is asked
         if not is_new or case.order:  # else the decision has just read what an intent must be read from
             view = self._orchestrator.view()
-            if not view.standing and not self._guards.adopts(case, view):
+            if not view.standing and not self._gates.adopts(case, view):
                 return _out_already(case, view, now)
             if over:
                 return self.let_be(case, now, f"not taken out: {over}")
-            if (why := self._guards.at_rest(case, view)) is not None:
+            if (why := self._gates.at_rest(case, view)) is not None:
                 return waits(case, "taking a slot", why)
         if not case.fenced:
             case = replace(case, fenced=True)
-            self._write(case, "intends to take a slot")
+            self._journal.write(case, "intends to take a slot")
         self._objected = None
         try:
-            move = self._slots.take(objection=None if is_new else lambda: self._objection(case, now))
+            move = self._slots.take() if is_new else self._taken(case, now)
         except BackendRefused as error:
             return StepResult(case=case, said=f"no slot can be taken: {error}", page=True, refusal=Refusal.REFUSED)
         return self._answered(case, move, now, hurry=hurry)
 
     def let_be(self, case: Remediation, now: datetime, why: str) -> StepResult:
         """Nothing calls for a drain any more. One that got no answer may come all the same, and must find its case."""
-        until = self._guards.comes_until(case, now)
+        until = self._gates.comes_until(case, now)
         return ended(case, End.ABANDONED, why) if until is None else lingers(case, why, until)
 
     def settled(self, case: Remediation, now: datetime) -> StepResult:
@@ -97,7 +88,7 @@ class SlotGate:
         """Why the node is not drained now although its place is: nobody would decide so any more, or the place is
         gone."""
         if (why := self._not_now(case, now)) is not None:
-            is_let_go = why.kind is Refusal.CORRELATED and self._guards.comes_until(case, now) is None
+            is_let_go = why.kind is Refusal.CORRELATED and self._gates.comes_until(case, now) is None
             return self._stood_back(case, now, why) if is_let_go else _waits(case, "drain", why)
         if case.settling or case.since == now or isinstance(self._slots.take(), Go):
             return None
@@ -119,26 +110,26 @@ class SlotGate:
     def _against_repair(self, case: Remediation, now: datetime) -> Refused | None:
         """What other nodes have to do with it: many at once, or the story of days."""
         again, bounds = self._held_back == case.id, self._rules().bounds
-        name, fleet = self._surroundings.around(max_age_s=_REPAIR_LOOKS_EVERY_S if again else None)
-        if words := many_at_once(case.code, self._began(case), name, elsewhere(name, fleet, now), bounds):
+        view, fleet = self._cluster.around(max_age_s=_REPAIR_LOOKS_EVERY_S if again else None)
+        if words := many_at_once(case.code, self._began(case), view.name, elsewhere(view.name, fleet, now), bounds):
             return Refused(kind=Refusal.CORRELATED, words=words)
-        words = held_back(ACTS[case.step], case.code, name, records_of(fleet, now), now=now, bounds=bounds)
+        words = held_back(ACTS[case.step], case.code, view.name, records_of(fleet, now), now=now, bounds=bounds)
         return Refused(kind=Refusal.HELD_BACK, words=words) if words else None
 
     def show(self, case: Remediation) -> str:
         """Show the finding of a case, or that it is an order: a daemon with an empty store must not end that. Returns
         why it cannot be shown, or ""."""
-        return self._surroundings.show(case.code, self._began(case))
+        return self._cluster.show(case.code, self._began(case))
 
     def given_up(self, case: Remediation) -> None:
         """Leave with the cluster that what was done for this case did not help. Raises BackendError."""
-        self._surroundings.remember(case)
+        self._cluster.remember(case)
 
     def given_back(self, case: Remediation) -> StepResult:
         """The last act of a case. Until it is done, no other begins."""
         try:
-            self._guards.let_sleep()
-            self._surroundings.hide(case)
+            self._gates.let_sleep()
+            self._cluster.hide(case)
             dropped = self._slots.give_back()
         except BackendError as error:
             return StepResult(case=case, said=f"{_without_slot(case)}; its slot could not be given back yet: {error}")
@@ -175,19 +166,23 @@ class SlotGate:
     def _not_now(self, case: Remediation, now: datetime) -> Refused | None:
         """Whether what was decided then would be decided now. An order is its own decision, and stands; so does a
         repair that was made and is not proven yet, whose fault nobody decides about any more."""
-        stands = case.order or (case.attempts and self._guards.is_over(case))
-        return None if stands else self._forbidden(now)
+        stands = case.order or (case.attempts and self._gates.is_over(case))
+        return None if stands else self._decider.forbidden(now)
 
-    def _objection(self, case: Remediation, now: datetime) -> str:
+    def _taken(self, case: Remediation, now: datetime) -> WaitForSlot | Settle | Go:
+        """Go on towards the slots, and ask for one only where a fresh reading of the fleet has nothing against it."""
+        move = self._slots.take_unless_new()
+        if not isinstance(move, MayClaim):
+            return move
         self._objected = self._not_now(case, now)
-        return "" if self._objected is None else self._objected.words
+        return self._slots.claim(move) if self._objected is None else self._slots.wait(self._objected.words)
 
     def _stood_back(self, case: Remediation, now: datetime, why: Refused) -> StepResult:
         """Let the node go and wait: what it shows stays, so that the others see it too. Written before it is done, so
         that a case at its drain always has its place.
         """
         self._objected, case = why, _at_slot(case, now)
-        self._write(case, f"intends to give its slot back: {why.words}")
+        self._journal.write(case, f"intends to give its slot back: {why.words}")
         move = self._slots.stand_back(why.words)
         return StepResult(case=case, said=f"waits for a slot: {move.reason}", page=True, refusal=why.kind)
 

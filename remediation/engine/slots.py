@@ -16,6 +16,7 @@ from healthd.remediation.decide.fleet import (
     SETTLE_S,
     GiveBack,
     Go,
+    MayClaim,
     Plan,
     Scope,
     Settle,
@@ -123,20 +124,36 @@ class SlotKeeper:
             return 0.0
         return max(0.0, self._look_s - self._monotonic_s())
 
-    def take(self, *, committed: bool = False, objection: Callable[[], str] | None = None) -> WaitForSlot | Settle | Go:
+    def take(self, *, committed: bool = False) -> WaitForSlot | Settle | Go:
         """Go on towards holding every slot that this node needs, as far as it goes without waiting.
 
-        ``committed``: the node is out already by our own act, as a store or the cluster says. ``objection``: why a node
-        that holds no slot must not ask for one now, or ""; the fleet is read for it, so that ``recalled`` is of this
-        moment. Asked again after a Go, this reads back that the slots are still there. A slot that was found, or whose
-        claim failed half-way, is fenced first, and tried again each time until it is. Raises BackendUnknown where the
-        cluster could not be read, or did not answer a claim, and BackendRefused where it will not have any of it.
+        ``committed``: the node is out already by our own act, as a store or the cluster says. Asked again after a Go,
+        this reads back that the slots are still there. A slot that was found, or whose claim failed half-way, is fenced
+        first, and tried again each time until it is. Raises BackendUnknown where the cluster could not be read, or did
+        not answer a claim, and BackendRefused where it will not have any of it.
         """
-        move = self._next(committed, objection)
-        if not (isinstance(move, WaitForSlot) or committed or self._is_fenced):
-            self._orchestrator.fence()
-            self._is_fenced = True
-        return move
+        if (move := self._as_before(committed)) is None:
+            seen = self._looked(committed, asks_first=False)
+            move = seen if isinstance(seen, WaitForSlot) else self._planned(seen.slots, committed)
+        return self._fenced(move, committed)
+
+    def take_unless_new(self) -> WaitForSlot | Settle | Go | MayClaim:
+        """The same, but a node that holds no slot asks for none: the fleet is read, so that ``recalled`` is of this
+        moment, and ``claim`` goes on from there, or ``wait`` does not. Raises as ``take``."""
+        if (move := self._as_before(committed=False)) is None:
+            seen = self._looked(committed=False, asks_first=True)
+            if isinstance(seen, MayClaim) and not seen.is_holder:
+                return seen
+            move = seen if isinstance(seen, WaitForSlot) else self._planned(seen.slots, committed=False)
+        return self._fenced(move, committed=False)
+
+    def claim(self, seen: MayClaim) -> WaitForSlot | Settle | Go:
+        """Go on from there, as ``take`` does. Raises as that."""
+        return self._fenced(self._planned(seen.slots, committed=False), committed=False)
+
+    def wait(self, reason: str) -> WaitForSlot:
+        """Ask for no slot for this reason, and wait as at the limit."""
+        return self._pause(WaitForSlot(reason=reason))
 
     def full(self) -> WaitForSlot | None:
         """Why not to ask for a slot now, as far as the slots alone and what is remembered of the fleet tell, or None.
@@ -157,12 +174,12 @@ class SlotKeeper:
     def stand_back(self, reason: str) -> WaitForSlot:
         """Give back what this node holds, and wait as at the limit. Raises BackendError."""
         self.give_back()
-        return self._pause(WaitForSlot(reason=reason))
+        return self.wait(reason)
 
     def no_room(self) -> str:
         """Why this node could not ask for a slot now, or "". Nothing is claimed. Raises BackendUnknown."""
         scopes, slots = self._scopes_of(self._orchestrator.level()), self._list()
-        move = plan(node=self._node, scopes=scopes, slots=slots, since_s=None, now_s=0.0, pick=lambda _: 0)
+        move = plan(node=self._node, scopes=scopes, slots=slots, since_s=None, now_s=0.0)
         return move.reason if isinstance(move, WaitForSlot | GiveBack) else ""
 
     def held(self) -> tuple[Slot, ...]:
@@ -178,7 +195,14 @@ class SlotKeeper:
 
     # -----------------------------------------------------------------------------------------------------------------
 
-    def _next(self, committed: bool, objection: Callable[[], str] | None) -> WaitForSlot | Settle | Go:
+    def _fenced(self, move: WaitForSlot | Settle | Go, committed: bool) -> WaitForSlot | Settle | Go:
+        if not (isinstance(move, WaitForSlot) or committed or self._is_fenced):
+            self._orchestrator.fence()
+            self._is_fenced = True
+        return move
+
+    def _as_before(self, committed: bool) -> WaitForSlot | Settle | Go | None:
+        """Go while every slot is read back; what it waited for while it is not time to look; else None."""
         if self._settled:
             own = self.held()
             if sorted(slot.scope for slot in own) == sorted(self._settled):  # one in each: a second keeps others out
@@ -186,19 +210,19 @@ class SlotKeeper:
             self._settled, self._since_s, self._waiting = (), None, None
         if self._waiting is not None and self._look_s > self._monotonic_s() and not committed:
             return self._waiting
-        return self._look(committed, objection)
+        return None
 
-    def _look(self, committed: bool, objection: Callable[[], str] | None) -> WaitForSlot | Settle | Go:
+    def _looked(self, committed: bool, *, asks_first: bool) -> WaitForSlot | MayClaim:
         slots = self._lately().slots
         is_holder = any(slot.node == self._node for slot in slots)
         is_known = self.recalled() is not None
         if not committed and (full := glance(self._node, slots, self._limits())):
             return self._pause(full)
-        objects = None if is_holder else objection
-        if is_holder or objects or not is_known or not isinstance(self._plan(slots, committed), TakeSlot):
+        if is_holder or asks_first or not is_known or not isinstance(self._plan(slots, committed), TakeSlot):
             slots = self._read(slots, is_holder=is_holder)
-        if objects and (why := objects()):
-            return self._pause(WaitForSlot(reason=why))
+        return MayClaim(slots=slots, is_holder=is_holder)
+
+    def _planned(self, slots: tuple[Slot, ...], committed: bool) -> WaitForSlot | Settle | Go:
         for _ in range(_TRIES):
             move = self._plan(slots, committed)
             match move:
@@ -236,7 +260,7 @@ class SlotKeeper:
             slots=slots,
             since_s=self._since_s,
             now_s=self._level_s,  # whatever has gone by since then: only a later reading shows what was done meanwhile
-            pick=lambda count: min(int(self._random() * count), count - 1),
+            chance=self._random(),
             settle_s=self._settle_s,
             committed=committed,
         )

@@ -10,12 +10,11 @@ A step must not decide whether a node is to be taken out, and must not touch wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from healthd.core.errors import BackendRefused, BackendUnknown, HealthdError
-from healthd.core.model import ClearsBy, Event, Refusal, Refused, Step
+from healthd.core.model import ClearsBy, Refusal, Refused, Step
 from healthd.judge.clock import JUMP, ClockWatch, moved, was_set
 from healthd.remediation.decide.brakes import returns_of, settle_s
 from healthd.remediation.decide.commands import heading_back, only_out
@@ -23,43 +22,34 @@ from healthd.remediation.decide.drive import KnownFaults, not_helped
 from healthd.remediation.decide.remediation import End, Phase, Remediation, shifted
 from healthd.remediation.decide.rules import REPAIRS
 from healthd.remediation.engine.cluster_view import ClusterView
+from healthd.remediation.engine.deciding import Decider
 from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.gates import Gates, lost, seen
-from healthd.remediation.engine.repairs import Repairs, before_the_act
+from healthd.remediation.engine.journal import StepJournal
+from healthd.remediation.engine.repairs import OwnIntents, Repairs, before_the_act
 from healthd.remediation.engine.slot_gate import SlotGate
 from healthd.remediation.engine.step_result import StepResult, at_next, ended, is_out, left_to_cluster, lingers, waits
 from healthd.remediation.ports import NodeView
 
 _ACTS = {Step.RESET: "GPU reset", Step.REBOOT: "reboot", Step.REPLACE: "replacement"}
-_TO_DO = {
-    "GPU reset": "reset the GPUs",
-    "interrupted GPU reset": "reset the GPUs once more: a reset was begun, and its end is not known",
-    "replacement": "replace the machine",
-}
 
 
 class Steps:
-    """All steps of one node's cases. ``forbidden``: why this node may not be drained now although it was decided."""
+    """All steps of one node's remediations."""
 
-    def __init__(
-        self, parts: Dependencies, *, surroundings: ClusterView, forbidden: Callable[[datetime], Refused | None]
-    ) -> None:
-        self._orchestrator, self._judgement, self._cases = parts.orchestrator, parts.judgement, parts.cases
-        self._surroundings, self._guards = surroundings, Gates(parts)
+    def __init__(self, parts: Dependencies, *, cluster: ClusterView, decider: Decider, journal: StepJournal) -> None:
+        self._orchestrator, self._judgement = parts.orchestrator, parts.judgement
+        self._cluster, self._journal, self._gates = cluster, journal, Gates(parts)
         self._repairs = Repairs(
             orchestrator=parts.orchestrator,
             provisioner=parts.provisioner,
             resetter=parts.resetter,
             judgement=parts.judgement,
-            guards=self._guards,
+            gates=self._gates,
+            intents=OwnIntents(parts, journal),
             patience=parts.patience,
-            why_not=parts.why_not,
-            too_many=lambda by_order: parts.too_many(by_order=by_order),
-            intend=self._intend,
         )
-        self._places = SlotGate(
-            parts, surroundings=surroundings, guards=self._guards, forbidden=forbidden, write=self.write
-        )
+        self._slot_gate = SlotGate(parts, cluster=cluster, gates=self._gates, decider=decider, journal=journal)
         self._collect, self._look_again, self._start = parts.collect, parts.look_again, parts.resetter.start
         self._rules = parts.rules
         self._patience, self._clock, self._monotonic_s = parts.patience, parts.clock, parts.monotonic_s
@@ -68,20 +58,7 @@ class Steps:
         self.hurry = False
         self._began: datetime | None = None
         self._inherited = False
-        self._written: Remediation | None = None
         self._moved: datetime | None = None
-        self._take: Mapping[Step, Callable[[Remediation, datetime], StepResult]] = {
-            Step.SLOT: self._slot,
-            Step.DRAIN: self._drain,
-            Step.WAIT_IDLE: self._wait_idle,
-            Step.COLLECT: self._collect_evidence,
-            Step.RESET: self._repairs.reset,
-            Step.REBOOT: self._repairs.reboot,
-            Step.REPLACE: self._repairs.replace,
-            Step.STAY: self._stay,
-            Step.VERIFY: self._verify,
-            Step.RELEASE: self._release,
-        }
 
     def take(self, case: Remediation, now: datetime) -> StepResult:
         """Do what the case stands at, as far as it goes now, and write down what came of it. Raises HealthdError."""
@@ -92,20 +69,20 @@ class Steps:
         if case.forced and not case.has_ended:
             self._judgement.acknowledge(now, f"released by force, {case.release_order}")
         if case.has_ended:
-            turn = self._places.given_back(case)
+            turn = self._slot_gate.given_back(case)
         elif case.end is End.FAILED:
             turn = self._watch(case, now)
-        elif (why := self._guards.at_rest(case)) is not None:
-            turn = self._repairs.let_rest(self._guards.resting(case, why, now))
+        elif (why := self._gates.at_rest(case)) is not None:
+            turn = self._repairs.let_rest(self._gates.resting(case, why, now))
         elif case.settling and case.step not in (Step.DRAIN, Step.RELEASE):
-            turn = self._places.settled(case, now)
+            turn = self._slot_gate.settled(case, now)
         else:
-            turn = self._kept_from_repair(case, now) or self._take[case.step](case, now)
+            turn = self._kept_from_repair(case, now) or self._taken(case, now)
         self._inherited = False
         stays_given_up = case.end is turn.case.end is End.FAILED  # its note is why a person is needed
         turn = replace(turn, case=replace(turn.case, note=case.note if stays_given_up else turn.said))
-        if turn.case != self._written:
-            self.write(turn.case, turn.said)
+        if turn.case != self._journal.last:
+            self._journal.write(turn.case, turn.said)
             self._moved = now
         turn = self._repaid(turn)
         if turn.case.is_open and turn.case.has_ended and not case.has_ended:
@@ -114,32 +91,33 @@ class Steps:
 
     def stood(self, now: datetime) -> timedelta:
         """For how long the open case has not moved; no time without one."""
-        is_open = self._written is not None and self._written.is_open
+        case = self._journal.last
+        is_open = case is not None and case.is_open
         return now - self._moved if is_open and self._moved is not None else timedelta()
 
     @property
     def viewed(self) -> NodeView | None:
         """The last reading of the node for the case that is open, or None."""
-        return None if self._written is None else self._guards.viewed
+        return None if self._journal.last is None else self._gates.viewed
 
     def _kept_from_repair(self, case: Remediation, now: datetime) -> StepResult | None:
         """What is asked before a repair is begun, and no longer once it may have been: first whether it is needed.
         However long it waits, an operator who undoes the drain is obeyed."""
         if case.step not in REPAIRS or case.phase is not Phase.PLANNED:
             return None
-        if over := self._guards.is_over(case):
+        if over := self._gates.is_over(case):
             return StepResult(case=at_next(case, now), said=f"no {_ACTS[case.step]} is needed: {over}", go_on=True)
-        turn = self._places.no_repair(case, now)
+        turn = self._slot_gate.no_repair(case, now)
         if turn is None or case.hold is None:
             return turn
-        return self._guards.watched(case, self._orchestrator.view(jobs=True), now) or turn
+        return self._gates.watched(case, self._orchestrator.view(jobs=True), now) or turn
 
     def seen(self, case: Remediation, now: datetime) -> KnownFaults:
         """What is known now of what is open, for the question whose fault drives the case."""
         since = max(case.since, self._began or now)
         return KnownFaults(
             now=now,
-            open=self._guards.open_now(),
+            open=self._gates.open_now(),
             looked=not self._judgement.not_looked(case.since),
             waited=self.stood(now) if only_out(case) else now - since,
             settle=timedelta(seconds=self._patience.settle_s),
@@ -148,13 +126,7 @@ class Steps:
 
     def show(self, case: Remediation) -> str:
         """Let the other nodes see what the case is about now; why they cannot, or ""."""
-        return self._places.show(case)
-
-    def write(self, case: Remediation, said: str) -> None:
-        """Put a case and the sentence why it moved on disk. Raises StoreError."""
-        data = {"case": case.id, "step": case.step, "phase": case.phase, "end": case.end, "code": case.code}
-        self._cases.save_case(case, Event(at=self._clock(), kind="step", text=f"[{case.id}] {said}", data=data))
-        self._written = case
+        return self._slot_gate.show(case)
 
     def resume(self) -> Remediation | None:
         """The open case as the disk has it, or None; its times moved with the clock, where that was set. Raises
@@ -162,19 +134,20 @@ class Steps:
 
         A step forward must not use up the patience with a repair, nor one back keep a node out for as much longer.
         """
-        self._written, now = self._cases.open_case(), self._clock()
+        case, now = self._journal.read(), self._clock()
         if by := self._clock_watch.look(now, self._monotonic_s()):
             self._unmoved += by
             self._began = self._began and moved(self._began, by, now)
             self._moved = self._moved and moved(self._moved, by, now)
-        case = self._written
         if case is not None and self._unmoved:
             said = f"{was_set(self._unmoved)}: what is waited for is waited for as long as before"
-            self.write(shifted(case, self._unmoved, now), said)
+            self._journal.write(shifted(case, self._unmoved, now), said)
         elif case is not None and case.since - now > JUMP:
-            self.write(shifted(case, timedelta(), now), "the clock was set back since: what is waited for begins now")
+            self._journal.write(
+                shifted(case, timedelta(), now), "the clock was set back since: what is waited for begins now"
+            )
         self._unmoved = timedelta()
-        return self._written
+        return self._journal.last
 
     def _repaid(self, turn: StepResult) -> StepResult:
         """With everything started that a GPU reset stopped, once that is over, whatever it came to. Its end is on disk
@@ -186,27 +159,49 @@ class Steps:
         wrong = self._start(case.stopped)
         said = f"{turn.said}; not started again: {wrong}" if wrong else turn.said
         case = replace(case, stopped=(), note=said)
-        self.write(case, f"not started again: {wrong}" if wrong else f"started again: {', '.join(turn.case.stopped)}")
+        self._journal.write(
+            case, f"not started again: {wrong}" if wrong else f"started again: {', '.join(turn.case.stopped)}"
+        )
         return replace(turn, case=case, said=said)
 
     # -- the steps ----------------------------------------------------------------------------------------------------
 
-    def _slot(self, case: Remediation, now: datetime) -> StepResult:
-        return self._places.take(case, now, hurry=self.hurry)
+    def _taken(self, case: Remediation, now: datetime) -> StepResult:
+        match case.step:
+            case Step.SLOT:
+                return self._slot_gate.take(case, now, hurry=self.hurry)
+            case Step.DRAIN:
+                return self._drain(case, now)
+            case Step.WAIT_IDLE:
+                return self._wait_idle(case, now)
+            case Step.COLLECT:
+                return self._collect_evidence(case, now)
+            case Step.RESET:
+                return self._repairs.reset(case, now)
+            case Step.REBOOT:
+                return self._repairs.reboot(case, now)
+            case Step.REPLACE:
+                return self._repairs.replace(case, now)
+            case Step.STAY:
+                return self._stay(case, now)
+            case Step.VERIFY:
+                return self._verify(case, now)
+            case Step.RELEASE:
+                return self._release(case, now)
 
     def _drain(self, case: Remediation, now: datetime) -> StepResult:
         """Take the node out, unless it is out already: by us (adopt it) or by others (leave it)."""
         view = self._orchestrator.view(jobs=True)
-        is_adopted = self._guards.adopts(case, view)
+        is_adopted = self._gates.adopts(case, view)
         if not (view.standing or is_adopted):
             return self._adopted_or_lost(case, view, now)
         if self._inherited:  # whoever was killed may have sent it and had no answer
             case = replace(case, drain_unanswered=now)
-        if over := self._guards.is_needless(case):
-            return self._places.let_be(case, now, f"drain abandoned: {over}")
-        if (why := self._guards.at_rest(case, view)) is not None:
+        if over := self._gates.is_needless(case):
+            return self._slot_gate.let_be(case, now, f"drain abandoned: {over}")
+        if (why := self._gates.at_rest(case, view)) is not None:
             return waits(case, "drain", why)
-        if (turn := self._places.no_drain(case, now)) is not None:
+        if (turn := self._slot_gate.no_drain(case, now)) is not None:
             return turn
         if is_adopted:
             return self._adopted_or_lost(case, view, now)
@@ -214,7 +209,7 @@ class Steps:
         view = self._orchestrator.view()
         if not view.standing:
             return self._adopted_or_lost(case, view, now)
-        if (why := self._guards.at_rest(case, view)) is not None:
+        if (why := self._gates.at_rest(case, view)) is not None:
             return waits(case, "drain", why)
         return self._quarantine(case, now)
 
@@ -239,7 +234,7 @@ class Steps:
     ) -> StepResult:
         """``is_made``: the cluster acknowledged our drain just now, so that a text of its own stands over ours."""
         is_ours = (view.hold is not None and view.hold.text == case.text) or (is_made and view.drained_by_itself)
-        is_adopted = not is_ours and self._guards.adopts(case, view)
+        is_adopted = not is_ours and self._gates.adopts(case, view)
         if view.hold is None or not (is_ours or is_adopted):
             return lost(case, view)
         said = f'drained: "{view.hold.shown}" by {view.hold.user}, {case.why}'
@@ -247,13 +242,13 @@ class Steps:
             case = replace(case, adopted=True, drain_boot_id=self._judgement.boot_id)
             said = f'goes on with the cluster\'s own drain, "{view.hold.shown}" by {view.hold.user}, for {case.why}'
         if not case.order:  # it may have been let in by others while it was asleep, which is one return more
-            case = replace(case, returns=returns_of(self._surroundings.record().history, case.code, now))
+            case = replace(case, returns=returns_of(self._cluster.record().history, case.code, now))
         case = replace(is_out(case, now), hold=view.hold, controller=view.controller)
         return StepResult(case=case, said=said, go_on=True)
 
     def _wait_idle(self, case: Remediation, now: datetime) -> StepResult:
         view = self._orchestrator.view(jobs=True)
-        if (turn := self._guards.stopped(case, view, now)) is not None:
+        if (turn := self._gates.stopped(case, view, now)) is not None:
             return turn
         case = seen(case, view)
         if not view.idle:
@@ -272,7 +267,7 @@ class Steps:
     def _stay(self, case: Remediation, now: datetime) -> StepResult:
         """Out because a person said so, and until one says otherwise. Nothing here lets the node in by itself."""
         view = self._orchestrator.view(jobs=True)
-        if (turn := self._guards.stopped(case, view, now)) is not None:
+        if (turn := self._gates.stopped(case, view, now)) is not None:
             return turn
         said = f"out by order, until `healthd release`: {case.order}"
         return StepResult(case=seen(case, view), said=said)
@@ -280,7 +275,7 @@ class Steps:
     def _verify(self, case: Remediation, now: datetime) -> StepResult:
         """Trust is earned back: nothing open, every check has looked anew, so for the settle time, and looked again."""
         view = self._orchestrator.view(jobs=True)
-        if (turn := self._guards.stopped(case, view, now)) is not None:
+        if (turn := self._gates.stopped(case, view, now)) is not None:
             return turn
         case = seen(case, view)
         self._look_again(case.good_since or case.since)
@@ -317,7 +312,7 @@ class Steps:
         since = max(case.since, self._began or now)
         repairs = bool(REPAIRS.intersection(case.steps)) and not case.release_order
         late = repairs and now - since > timedelta(seconds=self._patience.verify_timeout_s)
-        failed = not_helped(case, self._guards.open_now()) if repairs else ""
+        failed = not_helped(case, self._gates.open_now()) if repairs else ""
         if failed and not case.attempts:
             return StepResult(case=before_the_act(case, now), said=f"{case.ladder[0]} is needed after all: {failed}")
         if failed and late:
@@ -330,7 +325,7 @@ class Steps:
             return self._undrained(case, view, now)
         if self._inherited and Step.DRAIN in case.steps:  # as of a drain: it may have been sent
             case = replace(case, unanswered=now)
-        if (turn := self._guards.stopped(case, view, now)) is not None:
+        if (turn := self._gates.stopped(case, view, now)) is not None:
             return turn
         if Step.DRAIN not in case.steps:
             return self._released_by_slot(case, view)
@@ -340,16 +335,16 @@ class Steps:
             return StepResult(case=case, said=f"release taken back: {trouble}")
         if self._is_clusters(case) and not (case.acts or case.earlier or case.release_order):
             return left_to_cluster(case, "nothing was repaired")
-        if down := self._guards.down_unexplained(case, view):
+        if down := self._gates.down_unexplained(case, view):
             return waits(case, "release", Refused(kind=Refusal.DOWN, words=down))
         if case.phase is Phase.PLANNED:
-            case = self._intend(case, now, "release")
+            case = self._journal.intend(case, now, "release")
             view = self._orchestrator.view()
-            if (turn := self._guards.not_ours_any_more(case, view, now)) is not None:
+            if (turn := self._gates.not_ours_any_more(case, view, now)) is not None:
                 return turn
-        if down := self._guards.down_unexplained(case, view):
+        if down := self._gates.down_unexplained(case, view):
             return waits(case, "release", Refused(kind=Refusal.DOWN, words=down))
-        if (why := self._guards.at_rest(case, view)) is not None:
+        if (why := self._gates.at_rest(case, view)) is not None:
             return waits(case, "release", why)
         try:
             self._orchestrator.release(resume="DOWN" in view.flags)
@@ -374,7 +369,7 @@ class Steps:
         """The end, unless a drain or an undrain is still on its way: a controller that slept applies what it finds when
         it wakes, and the one must find this case, the other no drain of the next. Until then the case, and with it the
         node's place, stays."""
-        until = self._guards.comes_until(case, now)
+        until = self._gates.comes_until(case, now)
         return ended(case, End.RELEASED, _released(view)) if until is None else lingers(case, "undrained", until)
 
     def _released_by_slot(self, case: Remediation, view: NodeView) -> StepResult:
@@ -387,23 +382,16 @@ class Steps:
     def _watch(self, case: Remediation, now: datetime) -> StepResult:
         """Given up: the node stays out by our drain, and what a person does with that is respected as ever."""
         view = self._orchestrator.view(jobs=True)
-        if (turn := self._guards.watched(case, view, now)) is not None:
+        if (turn := self._gates.watched(case, view, now)) is not None:
             return turn
-        self._places.given_up(case)
+        self._slot_gate.given_up(case)
         return StepResult(case=seen(case, view), said=case.note)
-
-    # -- writing intents ----------------------------------------------------------------------------------------------
-
-    def _intend(self, case: Remediation, now: datetime, act: str) -> Remediation:
-        case = replace(case, phase=Phase.INTENDED, since=now)
-        self.write(case, f"intends to {_TO_DO.get(act, act)}")
-        return case
 
     def _intend_drain(self, case: Remediation, now: datetime) -> Remediation:
         """Write the intent, unless it is written. A node that is DOWN later is judged by the boot it was drained in."""
         if case.phase is Phase.INTENDED and case.drain_boot_id == self._judgement.boot_id:
             return case
-        return self._intend(replace(case, drain_boot_id=self._judgement.boot_id), now, "drain")
+        return self._journal.intend(replace(case, drain_boot_id=self._judgement.boot_id), now, "drain")
 
 
 def _released(view: NodeView) -> str:

@@ -32,14 +32,6 @@ from healthd.remediation.ports import FleetSnapshot, NodeRecord, ScopeSnapshot, 
 ME = "me"
 
 
-def first(count: int) -> int:
-    return 0
-
-
-def last(count: int) -> int:
-    return count - 1
-
-
 def scope(*out: str, name: str = "cluster", limit: int = 3, total: int = 60) -> Scope:
     return Scope(name=name, out=frozenset(out), total=total, limit=limit)
 
@@ -58,7 +50,6 @@ def planned(
         slots=taken,
         since_s=since_s,
         now_s=now_s,
-        pick=first,
         settle_s=10.0,
         committed=committed,
     )
@@ -74,7 +65,7 @@ def claimable(state: Scope, taken: list[Slot]) -> list[int]:
             slots=taken,
             since_s=None,
             now_s=0.0,
-            pick=lambda count, n=number: min(n, count - 1),  # type: ignore[misc]
+            chance=(number + 0.5) / state.limit,
         )
         found += [move.index] if isinstance(move, TakeSlot) else []
     return sorted(set(found))
@@ -109,8 +100,8 @@ def test_as_many_of_the_lowest_free_slots_as_there_is_room_may_be_claimed(
 
 
 def test_the_choice_is_the_callers() -> None:
-    """``pick`` chooses among the free ones."""
-    move = plan(node=ME, scopes=[scope()], slots=slots("0:a"), since_s=None, now_s=0.0, pick=last)
+    """``chance`` chooses among the free ones."""
+    move = plan(node=ME, scopes=[scope()], slots=slots("0:a"), since_s=None, now_s=0.0, chance=0.999)
     assert move == TakeSlot(scope="cluster", index=2)
 
 

@@ -24,11 +24,11 @@ from healthd.remediation.decide.commands import (
     repaired,
     stays,
 )
-from healthd.remediation.decide.policy import Rules, Situation, decide
+from healthd.remediation.decide.policy import Rules, Situation, question
 from healthd.remediation.decide.remediation import End, Phase, Remediation
 from healthd.remediation.decide.rules import LABEL, QUARANTINE, STEPS, by_feature, by_label, kept_out, without_drain
 from healthd.remediation.ports import FleetSnapshot, NodeView
-from tests.judgement import START, a_case, diagnosis
+from tests.judgement import START, a_case, all_read, decided_by, diagnosis
 
 OUT = Command(verb=Verb.QUARANTINE, who="uid 0", why="psu looks odd")
 MEND = Command(verb=Verb.REPAIR, who="uid 0")
@@ -264,7 +264,7 @@ def test_a_feature_holds_a_decision(mode: Mode) -> None:
     rules = Rules(mode=mode, opt_out_feature="mine")
     view = NodeView(name="n1", in_service=False, flags=frozenset({"DRAIN"}), hold=None, features=frozenset({"mine"}))
     situation = Situation(view=view, level=FleetSnapshot(out=frozenset(), total=9))
-    decision = decide([SICK], lambda _: False, lambda: situation, rules, lambda _: "", now=START)
+    decision, _ = decided_by(question([SICK], (), rules, START), all_read(situation))
     assert (decision.refusal, decision.reason) == (Refusal.OPTED_OUT, "opted out: the node has the feature mine")
     assert rules.hands_off(None) == ""
     assert replace(rules, opted_out="/x exists").hands_off(None) == "/x exists"
