@@ -1,6 +1,6 @@
-"""One act of ``healthd controller`` on one node: the engine's own ``Repairs``, with the controller's permissions.
+"""One act of ``healthd controller`` on one node, by the engine's own ``Repairs`` with the controller's permissions.
 
-It is made anew for every look. What must be remembered is in the case on disk and in the node's mark.
+The act is made anew for every look: what must be remembered is in the journal on disk and in the node's mark.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 
 from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown
 from healthd.core.model import Clearance, Event, Mode, Refusal, Refused, Remedy
-from healthd.remediation.controller.journal import RequestJournal
+from healthd.remediation.controller.node_status import RepairStats
 from healthd.remediation.controller.requests import WantedAct, is_away, is_silent
 from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, instance_of, parse, word
 from healthd.remediation.decide.policy import Rules
@@ -22,6 +22,31 @@ from healthd.remediation.engine.gates import in_maintenance
 from healthd.remediation.engine.repairs import Door, Repairs
 from healthd.remediation.engine.step_result import StepResult, ended
 from healthd.remediation.ports import FleetSnapshot, Hold, NodeView, Provisioner, Slot
+
+
+class RequestStore(Protocol):
+    """Where the controller keeps what it intends. Raises StoreError; then nothing is done."""
+
+    def cases(self) -> tuple[Remediation, ...]:
+        """All cases, oldest first."""
+
+    def save_case(self, case: Remediation, event: Event) -> None:
+        """Write a case and why it moved."""
+
+
+class RequestJournal:
+    """The controller's own remediations, one a request. ``clock`` stamps the trail; ``stats``: where they are timed."""
+
+    def __init__(self, kept: RequestStore, *, clock: Callable[[], datetime], stats: RepairStats) -> None:
+        self._kept, self._clock, self.stats = kept, clock, stats
+        self.known = {case.id: case for case in kept.cases()}
+
+    def write(self, case: Remediation, said: str) -> None:
+        """Put it and the sentence why it moved on disk. Raises StoreError; then nothing was written."""
+        data = {"case": case.id, "step": case.step, "phase": case.phase, "end": case.end}
+        self._kept.save_case(case, Event(at=self._clock(), kind="step", text=f"[{case.id}] {said}", data=data))
+        self.stats.time(self.known.get(case.id), case, self._clock())
+        self.known[case.id] = case
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,8 +15,14 @@ from datetime import datetime, timedelta
 from healthd.core.errors import BackendError
 from healthd.core.model import Mode, Refusal, Refused, Remedy, Step
 from healthd.judge.clock import ClockWatch, was_set
-from healthd.remediation.controller.act import Fleet, FoundRequest, RequestedAct, RequestedNode
-from healthd.remediation.controller.journal import RequestJournal, RequestStore
+from healthd.remediation.controller.act import (
+    Fleet,
+    FoundRequest,
+    RequestedAct,
+    RequestedNode,
+    RequestJournal,
+    RequestStore,
+)
 from healthd.remediation.controller.node_status import STATES, NodeStatus, RecentStatus, RepairState, RepairStats
 from healthd.remediation.controller.requests import (
     WantedAct,

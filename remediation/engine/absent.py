@@ -28,8 +28,8 @@ from healthd.remediation.decide.paging import ORDERED_FOR_S
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import QUARANTINE_CODE, case_of, code_of, is_begun
 from healthd.remediation.decide.unwatched import HeldOut, held_out
-from healthd.remediation.engine.awake import released
 from healthd.remediation.engine.dependencies import Timeouts
+from healthd.remediation.engine.gates import released
 from healthd.remediation.ports import FleetSnapshot, HeldNode, Hold, NodeView, Orchestrator, Slot, is_drain
 
 SETTLE_S = 60.0

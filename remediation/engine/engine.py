@@ -24,14 +24,12 @@ from healthd.remediation.decide.policy import Considered, Rules
 from healthd.remediation.decide.remediation import Remediation, ended_last, reason_text
 from healthd.remediation.decide.rules import roots_of, without_drain
 from healthd.remediation.engine.cluster_view import ClusterView
-from healthd.remediation.engine.command_checks import CommandChecks
+from healthd.remediation.engine.commands import CommandChecks, CommandExecution
 from healthd.remediation.engine.deciding import Decider, unsearched
 from healthd.remediation.engine.dependencies import Dependencies
-from healthd.remediation.engine.execute import CommandExecution
-from healthd.remediation.engine.journal import StepJournal
 from healthd.remediation.engine.orphans import OrphanDrains, OrphanSlots
 from healthd.remediation.engine.stats import EngineStats
-from healthd.remediation.engine.step_result import StepResult
+from healthd.remediation.engine.step_result import StepJournal, StepResult
 from healthd.remediation.engine.steps import Steps
 from healthd.remediation.ports import FleetSnapshot, StateOwner
 

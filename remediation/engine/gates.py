@@ -1,26 +1,33 @@
 """What stops a step: the operator's word, somebody else's hold, a node that is not as we left it.
 
-Every question is answered by a plain reading of the node made just now. Nothing here acts on the cluster; a drain of
-ours that a person undid is taken down as the order it is, also while the operator wants nothing done.
+Every question is answered by a plain reading of the node made just now. Nothing here acts on the node's state in the
+cluster; a drain of ours that a person undid is taken down as the order it is, also while the operator wants nothing
+done.
+
+A node that is ours is kept awake: it is idle, and the cluster's power saving would take its machine away. That is said
+in the handoff record first, so that a successor takes back what was told, and nothing that an operator told. A restart
+or reconfiguration of the controller forgets it: each reading of the node shows whether it must be told again. A cluster
+that cannot be told so is asked once for each run of its controller.
 """
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from healthd.core.model import Mode, Refusal, Refused, Remedy, Step
+from healthd.core.errors import BackendError, BackendRefused
+from healthd.core.model import Event, Mode, Refusal, Refused, Remedy, Step
 from healthd.remediation.decide.drive import own, undriven
-from healthd.remediation.decide.handoff import by_now, parse
+from healthd.remediation.decide.handoff import HandoffRecord, by_now, parse, said_of
 from healthd.remediation.decide.modes import why_lowered
 from healthd.remediation.decide.paging import out_since
 from healthd.remediation.decide.policy import holder
 from healthd.remediation.decide.remediation import QUARANTINE_CODE, REPAIR_CODE, End, Phase, Remediation
 from healthd.remediation.decide.rules import REPAIRS, RuleAnswer
-from healthd.remediation.engine.awake import Awake
-from healthd.remediation.engine.dependencies import Dependencies
+from healthd.remediation.engine.dependencies import Dependencies, Judgement
 from healthd.remediation.engine.step_result import StepResult, ended, paused
-from healthd.remediation.ports import NodeView
+from healthd.remediation.ports import NodeView, Orchestrator
 
 
 class Gates:
@@ -247,3 +254,59 @@ def lost(case: Remediation, view: NodeView) -> StepResult:
     """Somebody else holds the node: it is theirs."""
     turn = ended(case, End.LOST, f"the node is held by {holder(view)}: not touched")
     return replace(turn, refusal=Refusal.FOREIGN_HOLD)
+
+
+class Awake:
+    """Whether one node is kept awake. Calls never overlap."""
+
+    def __init__(self, orchestrator: Orchestrator, judgement: Judgement) -> None:
+        self._orchestrator, self._judgement = orchestrator, judgement
+        self._refused_by: str | None = None
+        self._said = ""
+
+    def keep(self, view: NodeView, now: datetime) -> None:
+        """Tell the cluster, where this reading shows that it may power the node down. What fails is recorded once, and
+        stops nothing."""
+        if not view.may_sleep or view.controller == self._refused_by:
+            return
+        try:
+            self._tell(now)
+            said = "kept awake: the cluster's power saving leaves it alone while it is held"
+        except BackendRefused as error:
+            self._refused_by, said = view.controller, f"the cluster may power it down while it is held: {error}"
+        except BackendError as error:
+            said = f"the cluster may power it down while it is held, and is told again: {error}"
+        if said != self._said:
+            self._judgement.record(Event(at=now, kind="step", text=said))
+        self._said = said
+
+    def let_sleep(self) -> None:
+        """Take back what this case, or a daemon before this one, has told. Raises BackendUnknown."""
+        released(self._orchestrator)
+        self._refused_by, self._said = None, ""
+
+    def _tell(self, now: datetime) -> None:
+        before = self._orchestrator.marked()
+        mark = parse(before) or HandoffRecord()
+        if mark.awake is None:
+            self._orchestrator.mark(replace(mark, awake=now).text)
+        try:
+            self._orchestrator.keep_awake(on=True)
+        except BackendRefused:
+            if mark.awake is None:
+                self._orchestrator.mark(before)
+            raise
+
+
+def released(orchestrator: Orchestrator) -> None:
+    """Let the cluster power this node down again, if the record says that healthd kept it awake. Raises BackendUnknown.
+
+    Where the cluster cannot be told any more, or the record is somebody else's by now, nothing of ours is left.
+    """
+    with contextlib.suppress(BackendRefused):
+        mark = parse(orchestrator.marked())
+        if mark is None or mark.awake is None:
+            return
+        with contextlib.suppress(BackendRefused):
+            orchestrator.keep_awake(on=False)
+        orchestrator.mark(said_of(replace(mark, awake=None)))

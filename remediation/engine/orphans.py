@@ -21,7 +21,7 @@ from healthd.remediation.decide.handoff import HandoffRecord, parse
 from healthd.remediation.decide.remediation import Remediation, case_of
 from healthd.remediation.decide.rules import roots_of
 from healthd.remediation.engine.dependencies import Dependencies
-from healthd.remediation.engine.journal import StepJournal
+from healthd.remediation.engine.step_result import StepJournal
 from healthd.remediation.ports import Hold, is_drain
 
 _DRAIN_EVERY_S = 1800.0  # one reading of this node

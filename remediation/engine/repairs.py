@@ -22,8 +22,7 @@ from healthd.remediation.decide.handoff import UNASKED_S, HandoffRecord, instanc
 from healthd.remediation.decide.remediation import ACTS, End, Phase, Remediation, has_entry, is_begun
 from healthd.remediation.decide.rules import STEPS, without_drain
 from healthd.remediation.engine.dependencies import Dependencies, Resetter, Timeouts
-from healthd.remediation.engine.journal import StepJournal
-from healthd.remediation.engine.step_result import StepResult, at_next, ended, waits
+from healthd.remediation.engine.step_result import StepJournal, StepResult, at_next, ended, waits
 from healthd.remediation.ports import NodeView, Provisioner, StateOwner
 
 

@@ -1,8 +1,12 @@
-"""Whether an order can be carried out now, and what carrying it out would take. It reads; it changes nothing.
+"""An operator's commands on one node: whether one can be carried out now, what that would take, and its beginning.
 
-The same questions are asked for the order and for its dry run, so that the one tells what the other will do. What an
-order must not pass is what no decision passes: another's hold, the budget, an opt-out, a manager that is at the machine
-already, the rate of replacements. What it does not need is a fault, and a mode that would allow it.
+``CommandChecks`` reads, and changes nothing. The same questions are asked for the command and for its dry run, so that
+the one tells what the other will do. What a command must not pass is what no decision passes: another's hold, the
+budget, an opt-out, a manager that is at the machine already, the rate of replacements. What it does not need is a
+fault, and a mode that would allow it.
+
+``CommandExecution`` writes a command down before anything is done, as a remediation like any other, so that a kill -9
+does not lose it; the turns that follow do what is left. The engine's lock is held meanwhile.
 """
 
 from __future__ import annotations
@@ -11,11 +15,13 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from healthd.core.errors import BackendError
-from healthd.core.model import Action, Diagnosis, Refusal, Refused, Remedy, Step
+from healthd.core.model import Action, Diagnosis, Event, Refusal, Refused, Remedy, Step
 from healthd.remediation.decide.adoption import orphaned
 from healthd.remediation.decide.commands import (
     Command,
+    CommandOutcome,
     Verb,
+    heading_back,
     instead,
     let_in,
     may_be_mended,
@@ -24,9 +30,12 @@ from healthd.remediation.decide.commands import (
     repaired,
 )
 from healthd.remediation.decide.policy import holder
-from healthd.remediation.decide.remediation import QUARANTINE_CODE, Remediation, case_of
+from healthd.remediation.decide.remediation import QUARANTINE_CODE, End, Remediation, case_of
 from healthd.remediation.engine.deciding import Decider
 from healthd.remediation.engine.dependencies import Dependencies
+from healthd.remediation.engine.stats import EngineStats
+from healthd.remediation.engine.step_result import StepJournal
+from healthd.remediation.engine.steps import Steps
 from healthd.remediation.ports import NodeView, StateOwner
 
 
@@ -218,3 +227,67 @@ class CommandChecks:
             return self._provisioner.dry_run(remedy), None
         except BackendError as error:
             return f"cannot: {error}", Refusal.CANNOT
+
+
+class CommandExecution:
+    """The orders of one node."""
+
+    def __init__(
+        self, parts: Dependencies, *, checks: CommandChecks, steps: Steps, journal: StepJournal, stats: EngineStats
+    ) -> None:
+        self._checks, self._steps, self._journal, self._stats = checks, steps, journal, stats
+        self._judgement, self._new_id, self._clock = parts.judgement, parts.new_id, parts.clock
+
+    def begin(self, order: Command, case: Remediation | None, now: datetime) -> Remediation | CommandOutcome:
+        """Write the command down as the remediation to go on with; else what came of it without one. ``case``: the open
+        one. Raises StoreError: then nothing was done.
+        """
+        try:
+            wanted = self._checks.wanted(order, case, now, self._new_id())
+        except BackendError as error:
+            words = f"the cluster did not answer, so nothing was done: {error}"
+            return self.refuse(order, Refused(kind=Refusal.UNREADABLE, words=words))
+        if isinstance(wanted, Refused):
+            return self.refuse(order, wanted)
+        if isinstance(wanted, str):
+            self._judgement.record(Event(at=self._clock(), kind="order", text=f"{order.title}: {wanted}"))
+            return CommandOutcome(done=True, said=wanted)
+        self._journal.write(wanted, order.title)
+        return wanted
+
+    def first_step(self, wanted: Remediation, now: datetime) -> CommandOutcome:
+        """Take the first step of what was written down. Raises StoreError."""
+        try:
+            turn = self._steps.take(wanted, now)
+        except BackendError as error:
+            said = f"case {wanted.id} is open; the cluster did not answer yet, and it goes on: {error}"
+            return CommandOutcome(done=True, said=said, refusal=Refusal.UNREADABLE)
+        self._stats.wait(turn)
+        is_lost = turn.case.end is End.LOST
+        return CommandOutcome(done=not is_lost, said=f"case {wanted.id}: {turn.said}", refusal=turn.refusal)
+
+    def refuse(self, order: Command, refused: Refused) -> CommandOutcome:
+        """Not done: counted, and in the trail with who asked and why not."""
+        self._stats.refuse(refused.kind)
+        text = f"refused: {order.verb} by order, {order.words}: {refused.words}"
+        data = {"verb": order.verb, "refusal": refused.kind}
+        self._judgement.record(Event(at=self._clock(), kind="order", text=text, data=data))
+        return CommandOutcome(done=False, said=refused.words, refusal=refused.kind)
+
+    def rehearse(self, order: Command, case: Remediation | None, now: datetime) -> CommandOutcome:
+        """What beginning it would come to, step by step. Nothing is done, noted or counted."""
+        try:
+            wanted = self._checks.wanted(order, case, now, "…")
+            if isinstance(wanted, Refused):
+                return CommandOutcome(done=False, said=wanted.words, refusal=wanted.kind)
+            if isinstance(wanted, str):
+                return CommandOutcome(done=True, said=wanted)
+            steps = tuple(self._checks.rehearsed(heading_back(wanted, now)))
+        except BackendError as error:
+            words = f"the cluster did not answer: {error}"
+            return CommandOutcome(done=False, said=words, refusal=Refusal.UNREADABLE)
+        against = next((refusal for _, refusal in steps if refusal is not None), None)
+        said = f"{wanted.code} on {wanted.component}, {order.words}"
+        return CommandOutcome(
+            done=against is None, said=said, lines=tuple(words for words, _ in steps), refusal=against
+        )
