@@ -1,9 +1,9 @@
-"""What the engine knows of its node's place in the cluster, and what the node shows the others of itself.
+"""The node in its cluster, as the engine knows it, and the facts that the node shows the others of itself.
 
 The node's own state is read for each question. The fleet is dear to read where many nodes ask at once, so a question
 says how old its reading may be: an old one lets a node ask for a slot or wait, and is never enough to take it out.
 
-It decides nothing. What it writes is one finding in this node's own mark, what came of its cases, and that a daemon
+It decides nothing. It writes into this node's handoff record: one finding, the ends of remediations, and that a daemon
 watches over a node that is out.
 """
 
@@ -63,8 +63,8 @@ class ClusterView:
         return self._refused if self._refused is not None and self._is_young() else self.recalled()
 
     def read_anew(self, decision: Decision, known: Situation | None) -> Situation | None:
-        """What to decide by once more, where the decision is a refusal by what was ``known`` of the fleet; None where
-        it stands. While it is one, the fleet is read ever more rarely."""
+        """The situation to decide by once more, where it is a refusal by what was ``known`` of the fleet; None where it
+        stands. While it is one, the fleet is read ever more rarely."""
         if decision.steps or known is None or known.level is None:
             self._refused, self._pause_s = None, 0.0
             return None
@@ -75,7 +75,7 @@ class ClusterView:
         return self.looked()
 
     def remember_refusal(self, decision: Decision, fresh: Situation) -> None:
-        """What was read anew holds for as long as the refusal by it is young."""
+        """A second refusal, by this reading, is not read over again while it is young."""
         self._refused = None if decision.steps else fresh
 
     def looked(self) -> Situation:
@@ -84,7 +84,7 @@ class ClusterView:
 
     def recalled(self) -> Situation:
         """The node as it is read now, and the fleet as it was read last, where that is of use; but not even the node
-        where the places alone say that nobody could go out."""
+        where the slots alone say that no node could go out."""
         try:
             if full := self._slots.full():
                 return Situation(view=None, level=None, full=full)
@@ -97,7 +97,7 @@ class ClusterView:
         return self._situation(lambda: self._slots.recalled(max_age_s=_JUST_READ_S) or self._slots.learn())
 
     def lately(self) -> Situation:
-        """As ``looked``, for an operator who asks, and not read anew for each: nothing else is remembered of it."""
+        """As ``looked``, for an operator who asks: read once in a few seconds, and remembered for nothing else."""
         now = self._clock()
         if self._asked is None or not _is_young(self._asked[0], now):
             self._asked = (now, self._situation(self._orchestrator.level))
@@ -123,8 +123,8 @@ class ClusterView:
         return self._orchestrator.view(), fleet or self._slots.learn()
 
     def record(self) -> HandoffRecord:
-        """This node's own handoff record, as this daemon left it, read it with the fleet, or reads it now. What it did
-        itself since, its store knows; what is of a time ahead is left out. Raises BackendError."""
+        """This node's own handoff record, as this daemon left it, read it with the fleet, or reads it now. Its store
+        knows what it did itself since; entries of a time ahead are left out. Raises BackendError."""
         if self._own is None:
             name = self.viewed.name if self.viewed is not None else ""
             fleet = self._slots.recalled(max_age_s=self._monotonic_s() - self._began_s) if name else None
@@ -135,10 +135,10 @@ class ClusterView:
     # -- what is shown ------------------------------------------------------------------------------------------------
 
     def show(self, code: str, since: datetime) -> str:
-        """Let the others see this finding, by the node's mark; returns why they cannot, or "".
+        """Let the others see this finding, by the handoff record; returns why they cannot, or "".
 
-        It is written once a slot is held, so that whoever looks after the settle time sees the findings of all who
-        claimed with it; and once the node is held because many have the same, so that it counts for as long as it is.
+        It is written once a slot is held, so that the nodes which re-read after the settle time see the findings of
+        all that claimed with it; and once the node is held because many have the same, so that it counts meanwhile.
         Nodes that wait for a slot write nothing: a thousand that fail at once are not a thousand updates at once.
         """
         if self._shown == (code, since):
@@ -152,8 +152,8 @@ class ClusterView:
         return ""
 
     def withdraw(self, *, unless: Collection[str]) -> str:
-        """While no case is open, take a finding out of the node's mark, ``unless`` it is one of these. Returns why that
-        cannot be done yet, or ""."""
+        """While no remediation is open, take a finding out of the record, ``unless`` it is one of these. Returns why
+        that cannot be done yet, or ""."""
         try:
             if (code := self.record().code) and code not in unless:
                 before = self._read_own()
@@ -166,15 +166,15 @@ class ClusterView:
         return ""
 
     def hide(self, case: Remediation) -> None:
-        """Take the finding out of the node's mark, and leave there what came of the case. Raises BackendUnknown; where
-        somebody else's text is in the mark's place, nothing of ours is there to be taken out."""
+        """Take the finding out of the record, and leave there what came of the remediation. Raises BackendUnknown;
+        where another text is in its place, nothing of ours is there to be taken out."""
         with contextlib.suppress(BackendRefused):
             before = self._read_own()
             self._leave(before, after(before, case))
         self._shown = None
 
     def remember(self, case: Remediation) -> None:
-        """Leave in the node's mark, once, that this case was given up. Raises BackendUnknown, see ``hide``."""
+        """Leave in the record, once, that this remediation was given up. Raises BackendUnknown, see ``hide``."""
         if self._remembered != case.id:
             with contextlib.suppress(BackendRefused):
                 before = self._read_own()
@@ -182,8 +182,8 @@ class ClusterView:
             self._remembered = case.id
 
     def watch(self, *, holds: bool) -> None:
-        """Say in the mark, every WATCH_S while healthd ``holds`` the node, that its daemon watches over it. What cannot
-        be written is written later; others may page meanwhile."""
+        """Write into the record, every WATCH_S while healthd ``holds`` the node, that its daemon watches over it. Where
+        it cannot be written it is written later; others may page meanwhile."""
         now_s = self._monotonic_s()
         if not holds or now_s < self._watch_due_s:
             self._watch_due_s = self._watch_due_s if holds else now_s + WATCH_S
@@ -226,7 +226,7 @@ class ClusterView:
 
 def elsewhere(me: str, fleet: FleetSnapshot, now: datetime) -> tuple[SeenElsewhere, ...]:
     """The findings on other nodes: of those that are held by their reason, of others by their mark; and those from
-    which they returned. What is said of a time that has not come is none."""
+    which they returned. An entry of a time that has not come is none."""
     found = [
         SeenElsewhere(node=held.node, code=code, at=datetime.fromtimestamp(held.stamp, UTC))
         for held in fleet.held

@@ -1,9 +1,9 @@
 """An operator's commands on one node: whether one can be carried out now, what that would take, and its beginning.
 
 ``CommandChecks`` reads, and changes nothing. The same questions are asked for the command and for its dry run, so that
-the one tells what the other will do. What a command must not pass is what no decision passes: another's hold, the
-budget, an opt-out, a manager that is at the machine already, the rate of replacements. What it does not need is a
-fault, and a mode that would allow it.
+the one tells what the other will do. A command passes nothing that a decision does not pass: another's hold, the
+budget, an opt-out, a manager that is at the machine already, the rate of replacements. It needs neither a fault nor a
+mode that would allow it.
 
 ``CommandExecution`` writes a command down before anything is done, as a remediation like any other, so that a kill -9
 does not lose it; the turns that follow do what is left. The engine's lock is held meanwhile.
@@ -68,7 +68,7 @@ class CommandChecks:
                 return self._release(order, case, view, now, case_id)
 
     def rehearsed(self, case: Remediation) -> Iterator[tuple[str, Refusal | None]]:
-        """What each step that is left would do, in words, and what is known to be against it. Raises BackendError."""
+        """Each step that is left: its effect in words, and what is known to be against it. Raises BackendError."""
         for step in case.steps[case.index :]:
             words, refusal = self._rehearsal(step, case)
             yield f"{step:<9}  {words}", refusal
@@ -108,7 +108,7 @@ class CommandChecks:
     def _rungs(
         self, order: Command, case: Remediation | None, now: datetime
     ) -> tuple[tuple[Remedy, ...], Diagnosis | None] | Refused:
-        """What is to be tried in turn, and for what: the one remedy that was named, or what the policy says."""
+        """The remedies to try in turn, and the diagnosis: the one remedy that was named, or the policy's."""
         if order.remedy is not None:
             return (order.remedy,), None
         decision = self._decider.by_order(case, now)
@@ -161,7 +161,7 @@ class CommandChecks:
         return None
 
     def _foreign(self, case: Remediation, view: NodeView) -> Refused | None:
-        """Whether somebody else holds the node that the case is about: its next turn says so too, and ends it."""
+        """Whether another holds the node of the remediation: its next step finds that too, and ends it."""
         ours, hold = {case.text, *self._parts.platform_texts}, view.hold
         is_over_ours = view.drained_by_itself and case.hold is not None
         if view.standing or is_over_ours or (hold is not None and hold.text in ours):
@@ -230,7 +230,7 @@ class CommandChecks:
 
 
 class CommandExecution:
-    """The orders of one node."""
+    """The commands of one node."""
 
     def __init__(
         self, parts: Dependencies, *, checks: CommandChecks, steps: Steps, journal: StepJournal, stats: EngineStats
@@ -275,7 +275,7 @@ class CommandExecution:
         return CommandOutcome(done=False, said=refused.words, refusal=refused.kind)
 
     def rehearse(self, order: Command, case: Remediation | None, now: datetime) -> CommandOutcome:
-        """What beginning it would come to, step by step. Nothing is done, noted or counted."""
+        """The beginning and each step of it, in words. Nothing is done, noted or counted."""
         try:
             wanted = self._checks.wanted(order, case, now, "…")
             if isinstance(wanted, Refused):

@@ -1,4 +1,4 @@
-"""Reads what a decision depends on, and has it decided: at a turn, before an act, and for an operator who asks.
+"""Reads what a decision depends on, and decides: while nothing is open, before an act, and for an operator who asks.
 
 ``decide.policy`` says what it needs; nothing else is read. Nothing here writes or acts.
 """
@@ -31,14 +31,14 @@ from healthd.remediation.engine.dependencies import Dependencies
 
 
 class Decider:
-    """What would be decided about one node. Calls never overlap, but for ``considered``."""
+    """Decides about one node. Calls never overlap, but for ``considered``."""
 
     def __init__(self, parts: Dependencies, cluster: ClusterView) -> None:
         self._parts, self._judgement, self._cluster = parts, parts.judgement, cluster
 
     def by_memory(self, now: datetime) -> Decision:
-        """Decide by what is remembered of the fleet. A refusal by that is read anew, ever more rarely while it stays
-        one: a thousand nodes that may not go out must not read a thousand nodes each, every few seconds.
+        """Decide by what is remembered of the fleet. After a refusal by that the fleet is read, ever more rarely while
+        it stays one: a thousand nodes that may not go out must not read a thousand nodes each, every few seconds.
         """
         decision, known = self._decided(self._question(now), self._cluster.remembered)
         if (fresh := self._cluster.read_anew(decision, known)) is None:
@@ -74,7 +74,7 @@ class Decider:
     def considered(
         self, diagnoses: Sequence[Diagnosis], acknowledged: frozenset[Diagnosis], rules: Rules, unknown: str
     ) -> tuple[Considered, ...]:
-        """What would be decided about each of these by itself. ``unknown``: why nothing may be begun, or ""; else the
+        """Decide about each of these by itself. ``unknown``: why nothing may be begun, or ""; else the
         cluster is read. A cluster that does not answer leaves the repairs that the store knows."""
         now, readings = self._parts.clock(), Readings()
         situation = unsearched(unknown) if unknown else None
@@ -135,5 +135,5 @@ class Decider:
 
 
 def unsearched(unknown: str) -> Situation:
-    """Where a slot, a drain or a command of an earlier daemon's may stand and nobody knows, nothing is begun."""
+    """Where a slot, a drain or a command of an earlier daemon's may stand unseen, nothing is begun."""
     return Situation(view=None, level=None, problem=unknown)

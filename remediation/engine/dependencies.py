@@ -1,4 +1,4 @@
-"""What one node's engine works with: how long it waits, what it asks of others, and all of it put together once.
+"""The dependencies of one node's engine: how long it waits, what it asks of others, and all of it put together once.
 
 Plain values and Protocols; nothing here acts, and each part of the engine is handed the same.
 """
@@ -66,17 +66,17 @@ class Timeouts:
 
 
 class Judgement(Protocol):
-    """What the engine asks of the monitor."""
+    """The monitor, as the engine asks it."""
 
     @property
     def boot_id(self) -> str:
         """The current boot."""
 
     def diagnoses(self) -> tuple[Diagnosis, ...]:
-        """What is wrong, most far-reaching first."""
+        """The diagnoses, most far-reaching first."""
 
     def is_acknowledged(self, diagnosis: Diagnosis) -> bool:
-        """Whether a person has seen it and put the node back."""
+        """Whether an operator has seen it and put the node back."""
 
     def acknowledge(self, now: datetime, why: str) -> None:
         """Mark every open fault as seen."""
@@ -91,7 +91,7 @@ class Judgement(Protocol):
         """Take evidence that faults are over."""
 
     def trouble(self, since: datetime | None) -> str:
-        """Why the node cannot be trusted yet, or "". None: as far as anybody has looked."""
+        """Why the node cannot be trusted yet, or "". None: by the check runs so far."""
 
     def not_looked(self, since: datetime | None) -> str:
         """The check that cannot tell, or has not looked since then, or ""."""
@@ -104,13 +104,13 @@ class Judgement(Protocol):
 
 
 class Hindsight(Protocol):
-    """What is asked about a fault that a drain names and nobody sees any more."""
+    """The facts about a fault that a drain names and no check finds any more."""
 
     def ends_by(self, code: str) -> ClearsBy | None:
-        """What alone ends faults of this code; None for what a check would see again."""
+        """The one evidence that ends faults of this code; None for what a check would find again."""
 
     def booted_at(self) -> datetime | None:
-        """When this boot began, by the machine's own clock; None where that cannot be told."""
+        """When this boot began, by the machine's own clock; None where that is not known."""
 
     def look_back(self, code: str, since: datetime) -> str:
         """Judge again what was logged since then about this code: what is found is open. Returns what was read, or why
@@ -118,7 +118,7 @@ class Hindsight(Protocol):
 
 
 class NoHindsight:
-    """Where every fault that is there shows again at the next look."""
+    """Where the next check run finds every fault that is there."""
 
     def ends_by(self, code: str) -> ClearsBy | None:
         """Nothing has to be shown."""
@@ -159,7 +159,8 @@ class Slots(Protocol):
         """The fleet as it was read last, unless that is older than this, or than is of any use."""
 
     def budget(self) -> tuple[Scope, ...]:
-        """Who is out in each scope of this node, and how many may be, as the fleet was read last. Asks nobody."""
+        """The nodes that are out in each scope of this node, and how many may be, as the fleet was read last. Reads
+        nothing."""
 
     def due_in_s(self) -> float:
         """In how many seconds ``take`` would ask the cluster, and not only repeat what it said last; 0 for now."""
@@ -190,7 +191,7 @@ class Slots(Protocol):
         """Why no slot could be asked for now, or "". Nothing is claimed."""
 
     def held(self) -> tuple[Slot, ...]:
-        """What the cluster lists for this node now."""
+        """The slots that the cluster lists for this node now."""
 
     def give_back(self) -> tuple[Slot, ...]:
         """Give back whatever this node holds, and say what that was."""
@@ -223,8 +224,8 @@ class Dependencies:
     ``ledger``: the repairs that were made on this node, as the store knows them. ``versions``: what the
     node runs, for its record. ``hindsight``: what can be known of a
     fault that only a drain tells of. ``new_id``: of a case that is opened. ``clock`` stamps the
-    audit trail: a turn takes as long as the cluster does; ``monotonic_s`` tells where it was set. ``beat`` is told of
-    each turn and each step.
+    audit trail: reconciling takes as long as the cluster does; ``monotonic_s`` tells where it was set. ``beat`` hears
+    of each call of the engine and each step.
     """
 
     orchestrator: Orchestrator
@@ -251,7 +252,7 @@ class Dependencies:
         return self.resetter.why_not() if remedy is Remedy.RESET_GPU else self.provisioner.why_not(remedy)
 
     def too_many(self, *, by_order: bool = False) -> str:
-        """Why no machine of the fleet may be replaced now, or "". What a person orders passes the bound of a day.
+        """Why no machine of the fleet may be replaced now, or "". An operator's command passes the bound of a day.
 
         Raises BackendUnknown.
         """

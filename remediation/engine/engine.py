@@ -1,8 +1,8 @@
 """Carries a decision out, one step at a time, so that a kill -9 at any point leaves nothing half done or done twice.
 
-While no case is open it decides; while one is open it takes that case's steps. It decides anew only about a node that
-a case keeps out without mending it, which may be mended by now. A turn returns the sentence that says what it did: that
-sentence is the log line, the audit record and what a test asserts.
+While no remediation is open it decides; while one is open it takes its steps. It decides again only about a node that a
+remediation keeps out without a repair, which may be repaired by now. Each call returns the sentence that says what it
+did: that sentence is the log line, the audit record and what a test asserts.
 """
 
 from __future__ import annotations
@@ -68,9 +68,10 @@ class Engine:
         self._has_case = False
         self._failing_since_s: float | None = None
         self.decision = self._decided_last
-        """What was decided last; or while a case is open, or no turn succeeds, what an operator is wanted for."""
+        """The last decision; or while a remediation is open, or none of the calls succeeds, why an operator is
+        needed."""
         self.has_decided = False
-        """Whether a turn has come through: until then nothing says that what a daemon before this one paged is over."""
+        """Whether a call has come through: until then nothing says that what a daemon before this one paged is over."""
         self.tally = EngineStats()
         self._execution = CommandExecution(
             parts, checks=self._checks, steps=self._steps, journal=self._journal, stats=self.tally
@@ -79,8 +80,8 @@ class Engine:
     def turn(self, now: datetime, *, wait_s: float = -1, hurry: bool = False) -> str:
         """Decide or go on, as far as it goes now. Returns what was done and why; never raises a HealthdError.
 
-        ``wait_s``: how long to wait for a turn that is under way elsewhere; -1 for as long as it takes. ``hurry``: a
-        job is about to start here, so a drain does not wait until the node's place in the budget has settled.
+        ``wait_s``: how long to wait for a call that is under way elsewhere; -1 for as long as it takes. ``hurry``: a
+        job is about to start here, so a drain does not wait until the node's slot has settled.
         """
         if not self._lock.acquire(timeout=wait_s):
             return "another turn of the engine is still under way"
@@ -108,7 +109,7 @@ class Engine:
         return said
 
     def obey(self, order: Command, now: datetime) -> CommandOutcome:
-        """Begin to carry an order out, or refuse it. What is left to do is done by the turns that follow.
+        """Begin to execute a command, or refuse it. The calls of ``turn`` that follow do what is left.
 
         Raises StoreError: then nothing was done.
         """
@@ -138,7 +139,7 @@ class Engine:
             self._lock.release()
 
     def end(self, within_s: float) -> bool:
-        """Begin nothing more, whoever asks. Whether what is under way came to its end within that time, in seconds: a
+        """Begin nothing more. Whether what is under way came to its end within that time, in seconds: a
         step is not broken off, and the one after it is not begun."""
         self._ending.set()
         if not self._lock.acquire(timeout=within_s):
@@ -147,7 +148,7 @@ class Engine:
         return True
 
     def rehearse(self, order: Command, now: datetime) -> CommandOutcome:
-        """What obeying would come to, step by step. Nothing is done, noted or counted. Raises StoreError."""
+        """The effect of a command, step by step. Nothing is done, noted or counted. Raises StoreError."""
         with self._asking:
             case = self._cases.open_case()
             if case is None and self._orphan_slots.unknown:
@@ -160,7 +161,7 @@ class Engine:
         return self._rules().hands_off(self._steps.viewed or self._cluster.viewed)
 
     def opted_out_now(self) -> str:
-        """The same, and the cluster is asked where it has not been of late: of a node that is well nobody reads what
+        """The same, and the cluster is asked where it has not been of late: of a healthy node nothing else reads what
         its cluster says. Raises BackendError."""
         rules = self._rules()
         if rules.opted_out or not rules.opt_out_feature:
@@ -169,15 +170,15 @@ class Engine:
             return rules.hands_off(self._cluster.own_lately())
 
     def next_in_s(self, at_most_s: float) -> float:
-        """In how many seconds the next turn is of use: when a place in the budget has settled, if that is sooner; later
-        for a case that stands still, whose node others may have touched, and nothing else can have happened to."""
+        """In how many seconds the next call is of use: when a slot has settled, if that is sooner; later for a
+        remediation that stands still, whose node others may have touched, and nothing else can have happened to."""
         if due_s := self._slots.due_in_s():
             return min(at_most_s, due_s)
         return max(at_most_s, self._parts.patience.calm_s) if self._stands else at_most_s
 
     def fenced(self, words: str) -> None:
-        """The cluster shows a fence of ours, in these ``words``; "" for none. Unless a case is open it is said, and its
-        claim is searched. Called from another thread than turns."""
+        """The cluster shows a fence of ours, in these ``words``; "" for none. Unless a remediation is open it is the
+        reason to hold, and its claim is searched. Called from another thread than ``turn``."""
         is_left = bool(words) and self.case is None
         self._orphan_drains.fence = words if is_left else ""
         if is_left:
@@ -196,13 +197,14 @@ class Engine:
             self._lock.release()
 
     def holds_node(self) -> Remediation | None:
-        """The open case whose drain was read back, or None. Raises StoreError."""
+        """The open remediation whose drain was read back, or None. Raises StoreError."""
         case = self._cases.open_case()
         return case if case is not None and case.hold is not None else None
 
     @property
     def case(self) -> Remediation | None:
-        """The open case as the last turn left it, or None. Read from memory: a store that fails hides no case."""
+        """The open remediation as the last call left it, or None. Read from memory: a store that fails does not hide
+        it."""
         return self._turn.case if self._turn is not None and self._turn.case.is_open else None
 
     @property
@@ -217,23 +219,23 @@ class Engine:
 
     @property
     def rules(self) -> Rules:
-        """What is allowed now, and what the policy says."""
+        """The rules as they are now: what the operator allows, and the policy."""
         return self._rules()
 
     def considered(self) -> tuple[Considered, ...]:
-        """What would be decided now about each diagnosis, as if no case were open. Nothing is done, noted or counted.
+        """Decide about each diagnosis by itself, as if no remediation were open. Nothing is done, noted or counted.
 
-        A turn that is under way is not waited for. Raises StoreError.
+        A call that is under way is not waited for. Raises StoreError.
         """
         diagnoses = self._judgement.diagnoses()
         return self._considered(diagnoses, self._decider.acknowledged(diagnoses), self._rules())
 
     def imagined(self, diagnoses: Sequence[Diagnosis], mode: Mode) -> tuple[Considered, ...]:
-        """The same at this level, if these were all that is wrong and nobody had seen them: for a drill."""
+        """The same at this level, if these were all that is wrong and none was acknowledged: for a drill."""
         return self._considered(diagnoses, frozenset(), replace(self._rules(), mode=mode))
 
     def foretold(self, decision: Decision, diagnosis: Diagnosis, case_id: str) -> tuple[str, ...]:
-        """What each step of a decision would do now, in the words of an order's dry run. Raises BackendError."""
+        """The effect of each step of a decision now, in the words of a command's dry run. Raises BackendError."""
         now = self._clock()
         case = replace(self._opened(decision, diagnosis, now), id=case_id, text=reason_text(diagnosis, case_id))
         with self._asking:
@@ -251,7 +253,7 @@ class Engine:
             return self._decider.considered(diagnoses, acknowledged, rules, self._orphan_slots.unknown)
 
     def _resumed(self, now: datetime) -> Remediation | None:
-        """The open case, on disk or found with the cluster. Raises StoreError."""
+        """The open remediation, on disk or found with the cluster. Raises StoreError."""
         case = self._steps.resume()
         self._orphan_slots.search(anew=case is not None)
         if case is not None:
@@ -330,7 +332,7 @@ class Engine:
         return without_drain(steps) if self._provisioner.state_owner is StateOwner.PLATFORM else steps
 
     def _note(self, said: str, event: Event) -> bool:
-        """Record what is said for the first time; whether it was."""
+        """Record a reason that is new; whether it was."""
         if said == self._last_noted:
             return False
         self._last_noted = said
@@ -393,7 +395,7 @@ class Engine:
         return case
 
     def _watch(self) -> None:
-        """Tell the other daemons, after a turn that came through, that this one watches over the node."""
+        """Tell the other daemons, after a call that came through, that this one watches over the node."""
         decided = self._decided_last
         pages = decided.action is Action.PAGE or decided.refusal is Refusal.ORPHAN
         held = self.case is not None if self._has_case else pages
@@ -418,7 +420,7 @@ class Engine:
 
 
 def _asks(decision: Decision, many: str) -> Refused | None:
-    """What a case waits for an operator for, where it was opened for that, or because it comes back too often."""
+    """Why a remediation waits for an operator, where it was opened for that, or because it comes back too often."""
     if decision.action is Action.PAGE and decision.refusal is not None:
         return Refused(kind=decision.refusal, words=decision.reason)
     return Refused(kind=Refusal.LEMON, words=many) if many else None

@@ -1,13 +1,12 @@
-"""What stops a step: the operator's word, somebody else's hold, a node that is not as we left it.
+"""The gates of a step: the operator's word, another's hold, a node that is not as we left it.
 
 Every question is answered by a plain reading of the node made just now. Nothing here acts on the node's state in the
-cluster; a drain of ours that a person undid is taken down as the order it is, also while the operator wants nothing
-done.
+cluster; an operator who undid our drain has acknowledged the fault, also while the operator wants nothing done.
 
-A node that is ours is kept awake: it is idle, and the cluster's power saving would take its machine away. That is said
-in the handoff record first, so that a successor takes back what was told, and nothing that an operator told. A restart
-or reconfiguration of the controller forgets it: each reading of the node shows whether it must be told again. A cluster
-that cannot be told so is asked once for each run of its controller.
+A node that is ours is kept awake: it is idle, and the cluster's power saving would take its machine away. That is
+written into the handoff record first, so that the next daemon takes it back, and nothing that an operator set. A
+restart or reconfiguration of the controller forgets it: each reading of the node shows whether it must be set again. A
+cluster that refuses is asked once for each run of its controller.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from healthd.remediation.ports import NodeView, Orchestrator
 
 
 class Gates:
-    """The guards of one node's cases."""
+    """The gates of one node's remediations."""
 
     def __init__(self, parts: Dependencies) -> None:
         self._parts = parts
@@ -45,7 +44,7 @@ class Gates:
     def at_rest(self, case: Remediation, view: NodeView | None = None) -> Refused | None:
         """Why the operator wants nothing done here, as far as it is known without, or with, a reading of the node.
 
-        An order is somebody who says so, and no mode is too low for it; who opts a node out has said more.
+        A command is an operator's word, and no mode is too low for it; an opt-out goes before it.
         """
         rules, self.viewed = self._rules(), view or self.viewed
         if why := rules.hands_off(view):
@@ -55,7 +54,8 @@ class Gates:
         return None
 
     def no_repair_now(self, case: Remediation, view: NodeView) -> Refused | None:
-        """What the last look before a repair, a mode or a rule that was lowered, or the law of acts has against it."""
+        """The objection to a repair by its last reading, by a mode or a rule that was lowered, or by the law of
+        acts."""
         if not view.idle:
             return Refused(kind=Refusal.NOT_IDLE, words="the node is no longer idle")
         if (why := self.at_rest(case, view) or in_maintenance(view)) is not None:
@@ -84,14 +84,14 @@ class Gates:
         return Refused(kind=Refusal.UNREADABLE, words=stale[0]) if stale and all(stale) and not case.order else None
 
     def open_now(self) -> tuple[RuleAnswer, ...]:
-        """What the policy answers to what is open, most far-reaching first: neither to what is acknowledged, nor by a
+        """The answers of the policy to what is open, most far-reaching first: neither to what is acknowledged, nor by a
         rule that is in shadow."""
         answers = self._rules().policy.answers(self._judgement.diagnoses())
         live = (answer for answer in answers if answer.rule.mode is not Mode.OBSERVE)
         return tuple(answer for answer in live if not self._judgement.is_acknowledged(answer.diagnosis))
 
     def stopped(self, case: Remediation, view: NodeView, now: datetime) -> StepResult | None:
-        """What stops a step after it has looked: the operator's word, or that the node is no longer as we left it."""
+        """Why a step stops after its reading: the operator's word, or that the node is no longer as we left it."""
         if (why := self.at_rest(case, view)) is not None:
             return self.resting(case, why, now, view)
         return self.watched(case, view, now)
@@ -104,12 +104,12 @@ class Gates:
         return turn
 
     def let_sleep(self) -> None:
-        """The case is over: the cluster may power the node down again. Raises BackendUnknown."""
+        """The remediation has ended: the cluster may power the node down again. Raises BackendUnknown."""
         self._awake.let_sleep()
 
     def resting(self, case: Remediation, why: Refused, now: datetime, view: NodeView | None = None) -> StepResult:
-        """Nothing is touched. But a person who undoes our drain meanwhile is obeyed as ever: that is the end, after
-        which the place in the budget is given back, which would keep jobs off and which nobody else made.
+        """Nothing is touched. But an operator who undoes our drain meanwhile ends it as ever, after
+        which the budget slot is given back, which would keep jobs off and which is ours.
 
         Not while an act or a release of ours may have taken the drain away: what was asked for must not meet a job.
         """
@@ -128,8 +128,8 @@ class Gates:
         return ""
 
     def not_ours_any_more(self, case: Remediation, view: NodeView, now: datetime) -> StepResult | None:
-        """None while the node is as we left it: our drain, with text, user and stamp; without one, our place in the
-        budget."""
+        """None while the node is as we left it: our drain, with text, user and stamp; without one, our budget
+        slot."""
         if self._as_we_left_it(case, view):
             return None
         view = self._orchestrator.view(jobs=True)  # which run of the controller says so?
@@ -159,8 +159,8 @@ class Gates:
         return ended(case, End.ACKNOWLEDGED, why)
 
     def _slept_since(self, case: Remediation, now: datetime) -> bool:
-        """Whether another daemon released the node because it had no machine: see ``absent``. What the daemon did since
-        it woke, before it looked at its drain, is no reason to forget that."""
+        """Whether another daemon released the node because it had no machine: see ``absent``. A record that the daemon
+        wrote since it woke, before it read its drain, keeps that."""
         mark = parse(self._orchestrator.marked())
         slept = by_now(mark, now).slept if mark is not None else None
         held = case.since if case.hold is None else datetime.fromtimestamp(case.hold.stamp, UTC)
@@ -183,7 +183,7 @@ class Gates:
 
     def _remarked(self, case: Remediation, view: NodeView, now: datetime) -> StepResult | None:
         """The cluster's controller put a reason of its own in the place of ours, as Slurm does for a process that it
-        cannot end: no order of a person's, and the drain is ours while its slot is. None for any other hold."""
+        cannot end: no operator's doing, and the drain is ours while its slot is. None for any other hold."""
         hold = view.hold
         if case.hold is None or hold is None or not view.drained_by_itself or not self._slots.held():
             return None
@@ -208,12 +208,12 @@ class Gates:
         return bool(self._slots.held())  # the view shows any maintenance, an administrator's too
 
     def is_needless(self, case: Remediation) -> str:
-        """What makes it needless to take the node out, or "". After a repair not that the fault is over: a node whose
+        """Why it is needless to take the node out, or "". After a repair not that the fault is over: a node whose
         drain got lost then has yet to prove itself."""
         return "" if case.attempts and not case.forced else self.is_over(case)
 
     def is_over(self, case: Remediation) -> str:
-        """What makes the case needless, or "". What is ordered, whatever is found, only an order takes back."""
+        """Why the remediation is needless, or "". A command holds whatever is found, until another takes it back."""
         if case.release_order:
             return f"released by order, {case.release_order}"
         if case.code in (QUARANTINE_CODE, REPAIR_CODE):
@@ -222,7 +222,7 @@ class Gates:
 
 
 def in_maintenance(view: NodeView) -> Refused | None:
-    """What somebody else's maintenance window has against a repair. A release is no repair."""
+    """The objection of another's maintenance window to a repair. A release is no repair."""
     if not view.maintenance:
         return None
     words = f"maintenance window {view.maintenance} is on the node: no reset, reboot or replacement inside it"
@@ -236,7 +236,7 @@ def _out_since(case: Remediation) -> datetime:
 
 
 def _made_again(case: Remediation, now: datetime, said: str) -> StepResult:
-    """Our drain is gone, and by no person's hand."""
+    """Our drain is gone, and no operator undid it."""
     return StepResult(case=replace(case, index=0, phase=Phase.PLANNED, hold=None, since=now, end=None), said=said)
 
 
@@ -251,7 +251,7 @@ def _is_still(case: Remediation, view: NodeView) -> bool:
 
 
 def lost(case: Remediation, view: NodeView) -> StepResult:
-    """Somebody else holds the node: it is theirs."""
+    """Another holds the node: it is theirs."""
     turn = ended(case, End.LOST, f"the node is held by {holder(view)}: not touched")
     return replace(turn, refusal=Refusal.FOREIGN_HOLD)
 
@@ -265,7 +265,7 @@ class Awake:
         self._said = ""
 
     def keep(self, view: NodeView, now: datetime) -> None:
-        """Tell the cluster, where this reading shows that it may power the node down. What fails is recorded once, and
+        """Tell the cluster, where this reading shows that it may power the node down. A failure is recorded once, and
         stops nothing."""
         if not view.may_sleep or view.controller == self._refused_by:
             return
@@ -301,7 +301,7 @@ class Awake:
 def released(orchestrator: Orchestrator) -> None:
     """Let the cluster power this node down again, if the record says that healthd kept it awake. Raises BackendUnknown.
 
-    Where the cluster cannot be told any more, or the record is somebody else's by now, nothing of ours is left.
+    Where the cluster refuses by now, or the record is another's, nothing of ours is left.
     """
     with contextlib.suppress(BackendRefused):
         mark = parse(orchestrator.marked())

@@ -1,11 +1,11 @@
-"""What healthd left with the cluster and no open case of the store accounts for: a drain, or a budget slot.
+"""Drains and budget slots that healthd left with the cluster and no remediation of the store accounts for.
 
-A drain was applied late, or its store is lost. Its text alone proves nothing, since anybody can write it: it is
+A drain was applied late, or its store is lost. Its text alone proves nothing, since every user can write it: it is
 reported, and undone by an operator's `healthd release` alone. The search runs after a start, and for a day after each
 case, because such a drain comes from nowhere else.
 
 A slot was left by a daemon before this one, with its drain or its order, or by a claim without an answer that was made
-after its case had ended. ``OrphanSlots`` puts what it finds on disk, and the engine goes on with it.
+after its remediation had ended. ``OrphanSlots`` puts what it finds on disk, and the engine goes on with it.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ _FOR_S = 86_400.0
 
 
 class OrphanDrains:
-    """The search of one node. Asked in turns in which no case is open."""
+    """The search of one node. Asked while no remediation is open."""
 
     def __init__(self, parts: Dependencies) -> None:
         self._parts = parts
         self.fence = ""
-        """What fences the node for a place of ours, in words, or "": as the cluster showed it last."""
+        """The fence of a slot of ours on the node, in words, or "": as the cluster showed it last."""
         self._found: Hold | None = None
         self._due_s = parts.monotonic_s() + parts.patience.unanswered_s
         self._until_s = self._due_s
 
     def search(self) -> None:
-        """A case is open: look for what may come of it once it has ended."""
+        """A remediation is open: search for what may come of it once it has ended."""
         now_s = self._parts.monotonic_s()
         self._found, self._due_s, self._until_s = None, now_s + _DRAIN_EVERY_S, now_s + _FOR_S
 
     def named(self, decision: Decision, now: datetime) -> Decision:
-        """The same, unless such a drain keeps the node out: then that is said, and paged for once it is overdue."""
+        """The same, unless such a drain keeps the node out: then that is the reason, and pages once it is overdue."""
         if decision.action is Action.HOLD and self.fence:
             return replace(decision, reason=self.fence, refusal=Refusal.ORPHAN)
         if decision.action is not Action.HOLD or (hold := self._looked()) is None:
@@ -142,8 +142,8 @@ class OrphanSlots:
         return any(root.code == code for each in self._parts.judgement.diagnoses() for root in roots_of(each))
 
     def _left_behind(self, now: datetime) -> Remediation | None:
-        """It is asked while no case is open: one that the store knows has ended. What its mark says is over, and its
-        record is not written over."""
+        """It is asked while no remediation is open: one that the store knows has ended. Its handoff record names
+        nothing that is open, and is not written over."""
         parts = self._parts
         own = parts.slots.held()
         if not own:
@@ -169,7 +169,7 @@ class OrphanSlots:
         return self._shown(self._returning(case, shown or HandoffRecord(), now))
 
     def _returning(self, case: Remediation, shown: HandoffRecord, now: datetime) -> Remediation:
-        """With how often the node was let in after the same finding: an empty disk lets it in no sooner. Another
+        """With how often the node was released after the same finding: an empty disk releases it no sooner. Another
         machine has not returned, and what an operator ordered waits for no settling."""
         if case.attempts or case.order:
             return case

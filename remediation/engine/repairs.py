@@ -1,11 +1,11 @@
-"""The acts that mend a node: GPU reset, reboot, replacement. And what follows when one did not help.
+"""The acts that repair a node: GPU reset, reboot, replacement. And the next one where one did not help.
 
 Each is written down before it is done and is done once: after that only its evidence counts, which is another boot id,
 another instance id, or for a reset its own end and what the checks see then. A repair whose answer is unknown may have
 been applied, so it is waited for, never repeated; a reset alone may be, because on an idle node it harms nothing. It
 counts each time: one that the daemon does not live to see the end of must not be made for ever.
 
-A repair must not decide that the node is well: the step that verifies does.
+A repair must not decide that the node is healthy: the step that verifies does.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ from healthd.remediation.ports import NodeView, Provisioner, StateOwner
 
 
 class Door(Protocol):
-    """The part of an Orchestrator by which a repair looks at its node and leaves its mark. May raise BackendError."""
+    """The part of an Orchestrator by which a repair reads its node and leaves the handoff record. May raise
+    BackendError."""
 
     def view(self, *, jobs: bool = False) -> NodeView:
         """Read the node's state."""
 
     def mark(self, text: str) -> None:
-        """Leave a mark."""
+        """Leave the handoff record."""
 
     def marked(self) -> str:
-        """Read the mark."""
+        """Read it."""
 
 
 class Witness(Protocol):
-    """What is asked about the machine around an act: the monitor on the node itself, slurmctld from elsewhere."""
+    """The witness of the machine around an act: the monitor on the node itself, slurmctld from elsewhere."""
 
     @property
     def boot_id(self) -> str:
@@ -54,7 +55,7 @@ class Witness(Protocol):
 
 
 class Permission(Protocol):
-    """What is asked before an act: Gates on the node itself, the controller's own from elsewhere."""
+    """The permission for an act: Gates on the node itself, the controller's own from elsewhere."""
 
     def why_not(self, remedy: Remedy) -> str:
         """Why a remedy cannot be carried out here, or ""."""
@@ -66,10 +67,10 @@ class Permission(Protocol):
         """None while the node is as it was left, and it is kept awake; else what that comes to."""
 
     def no_repair_now(self, case: Remediation, view: NodeView) -> Refused | None:
-        """What a look before a repair has against it: work, an opt-out, a mode that was lowered."""
+        """The objection to a repair by this reading: work, an opt-out, a mode that was lowered."""
 
     def is_over(self, case: Remediation) -> str:
-        """What makes the case needless, or ""."""
+        """Why the remediation is needless, or ""."""
 
 
 class Intents(Protocol):
@@ -84,7 +85,8 @@ class Intents(Protocol):
 
 
 class OwnIntents:
-    """Those of a node's own daemon: what ``healthd controller`` and a successor need to go on from there."""
+    """Those of a node's own daemon: what ``healthd controller`` and the daemon of the next machine need to go on from
+    there."""
 
     def __init__(self, parts: Dependencies, journal: StepJournal) -> None:
         self._orchestrator, self._provisioner = parts.orchestrator, parts.provisioner
@@ -127,7 +129,7 @@ class Repairs:
         self._before: str | None = None  # the record before the act that is about to be begun
 
     def reset(self, case: Remediation, now: datetime) -> StepResult:
-        """Reset the GPUs, with every holder stopped; whoever takes the step starts them again after. One that was
+        """Reset the GPUs, with every holder stopped; the caller starts them again after. One that was
         interrupted is made again, and is another attempt."""
         if case.phase is Phase.PLANNED:
             begun = self._kept_from(case, now, "GPU reset") or self._begun(case, now, "GPU reset")
@@ -198,12 +200,13 @@ class Repairs:
         return StepResult(case=self._handed_over(begun), said=said, asked=True)
 
     def let_rest(self, turn: StepResult) -> StepResult:
-        """A case that is paused, its reset not under way any more: what that had stopped is ours to give back, whoever
-        forbids the reset."""
+        """A case that is paused, its reset not under way any more: what that had stopped is started again,
+        whatever forbids the reset."""
         return replace(turn, case=replace(turn.case, phase=Phase.PLANNED)) if turn.case.stopped else turn
 
     def again_or_fail(self, case: Remediation, now: datetime, why: str) -> StepResult:
-        """What did not help is tried again, then the next remedy of the ladder; at its end a person is needed."""
+        """A repair that did not help is tried again, then the next remedy of the ladder; at its end an operator is
+        needed."""
         again = before_the_act(case, now)
         if case.release_order:  # it waited for this act alone, and is obeyed from where it ended
             return StepResult(case=again, said=f"not tried again, {case.release_order}: {why}", go_on=True)
@@ -269,8 +272,8 @@ class Repairs:
                 return self._with_machine(case)
 
     def _still_allowed(self, case: Remediation, planned: Remediation, now: datetime, act: str) -> StepResult | None:
-        """The last look before an act, at the jobs too: a suspended one shows nowhere else. Where it forbids, the case
-        is as it was ``planned``: nothing was done."""
+        """The last reading before an act, of the jobs too: a suspended one shows nowhere else. Where it forbids, the
+        case is as it was ``planned``: nothing was done."""
         planned = replace(planned, phase=Phase.PLANNED)
         view = self._orchestrator.view(jobs=True)
         if (turn := self._gates.watched(planned, view, now)) is not None:
@@ -279,7 +282,7 @@ class Repairs:
         return None if why is None else waits(planned, act, why)
 
     def _unmarked(self, begun: Remediation, now: datetime, act: str) -> StepResult | None:
-        """Leave the mark that must outlive this machine. A reset or a reboot leaves the disk as it is, and goes on
+        """Leave the record that must outlive this machine. A reset or a reboot leaves the disk as it is, and goes on
         without one."""
         self._before = None
         try:
@@ -309,8 +312,8 @@ class Repairs:
         self._judgement.record(Event(at=now, kind="step", text=f"[{case.id}] {said}"))
 
     def _has_its_mark(self, case: Remediation) -> bool:
-        """Whether this case was let through already: its mark is counted, and must not hold up itself. A machine that
-        came for another is let through by none: it is one more."""
+        """Whether this case was let through already: the record of it is counted, and must not hold it up. A machine
+        that came for another is let through by none: it is one more."""
         mark = parse(self._orchestrator.marked())
         if mark is None or mark.case != case.id or mark.replaced is None or not mark.is_of_replacement:
             return False
@@ -335,14 +338,14 @@ class Repairs:
         return replace(case, acts=case.acts[:-1])
 
     def _handed_over(self, case: Remediation) -> Remediation:
-        """Where the request itself took our drain's place, the place in the budget is what is left of ours."""
+        """Where the request itself took our drain's place, the budget slot is what is left of ours."""
         if self._provisioner.state_owner is not StateOwner.AFTER_ASKING or Step.DRAIN not in case.steps:
             return case
         return replace(case, steps=without_drain(case.steps), index=case.index - 1, hold=None)
 
     def _taken_over(self, case: Remediation, *, came: bool = False) -> Remediation:
         """The same where a kill came between the request and its record: another text in the place of our drain, or
-        once what was asked for ``came``, none, is the platform's doing, and no undoing of a person's."""
+        once what was asked for ``came``, none, is the platform's doing, and no undoing by an operator."""
         if self._handed_over(case) is case:
             return case
         hold = self._orchestrator.view().hold
@@ -420,7 +423,7 @@ class Repairs:
 
     def _unasked(self, case: Remediation, now: datetime) -> str:
         """That the node's record shows no request of this case to the controller, or "". The daemon before this one was
-        killed before it left one, which is known a minute later: raises BackendRefused then. What the record says of an
+        killed before it left one, which is known a minute later: raises BackendRefused then. The record of an
         earlier request is no answer to this one."""
         mark = self._record()
         if mark is None or (mark.case, mark.attempt) == (case.id, case.attempts):
@@ -436,21 +439,22 @@ class Repairs:
         return self._came_to_nothing(case, now, f"the {act} failed: {why}")
 
     def _taken_back(self, case: Remediation, now: datetime, act: str) -> StepResult | None:
-        """What was asked for is not needed any more, and its platform lets it be taken back in time; else None."""
+        """The act is not needed any more, and its platform lets it be taken back in time; else None."""
         if not (over := self._gates.is_over(case)) or not self._provisioner.take_back(carried_out=False):
             return None
         said = f"the {act} was taken back before anybody began: {over}"
         return StepResult(case=at_next(self._not_begun(case), now), said=said, go_on=True)
 
     def _came_to_nothing(self, case: Remediation, now: datetime, why: str) -> StepResult:
-        """What was awaited failed, or took too long. A request that the node itself withdrew is not even an attempt."""
+        """The act that was awaited failed, or took too long. A request that the node itself withdrew is not even an
+        attempt."""
         if self._is_withdrawn(case):
             return StepResult(case=before_the_act(self._not_begun(case), now), said=f"{why}; judged anew")
         return self.again_or_fail(self._without_untaken(case), now, why)
 
     def _without_untaken(self, case: Remediation) -> Remediation:
-        """What no controller took is an attempt, and no repair: also where somebody else did it meanwhile. A record in
-        which the request never stood has it in its history, if any controller began it."""
+        """A request that no controller took is an attempt, and no repair: also where another did it meanwhile. A record
+        in which the request never stood has it in its history, if any controller began it."""
         mark = self._record()
         if mark is None or not case.acts:
             return case
@@ -467,7 +471,7 @@ class Repairs:
         return parse(self._orchestrator.marked()) if self._provisioner.delegates else None
 
     def _held_up(self, case: Remediation, now: datetime, act: str, why: BackendBusy) -> StepResult:
-        """Asked for, and held up by what a person must see to. It is waited for as long as for the act itself."""
+        """Asked for, and held up by what an operator must see to. It is waited for as long as for the act itself."""
         patience = self._patience
         patience_s = patience.reboot_timeout_s if case.step is Step.REBOOT else patience.replace_timeout_s
         if now - case.since > timedelta(seconds=patience_s):

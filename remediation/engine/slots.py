@@ -1,7 +1,7 @@
 """Takes, keeps and gives back the slots of one node: carries out what ``decide.fleet`` plans, over an orchestrator.
 
-It decides nothing itself and touches nothing but slots. All it remembers is when it last claimed, when to look again,
-and how the fleet was when it was last read; a daemon that starts anew finds its slots with the cluster, and goes on
+It decides nothing itself and touches nothing but slots. All it remembers is when it last claimed, when to poll next,
+and how the fleet was when it was last read; a daemon that starts finds its slots with the cluster, and goes on
 from there.
 """
 
@@ -32,16 +32,16 @@ from healthd.remediation.ports import FleetSnapshot, Orchestrator, Slot
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
 LOOKS_PER_S = 50.0
 """How often a whole fleet that waits may look, in looks a second: those that have to wait must not keep those from
-their answer who have none yet. A look costs two client processes here and 1 ms of slurmctld's time."""
+their answer who have none yet. A poll costs two client processes here and 1 ms of slurmctld's time."""
 SLOW_S, TURNS_PER_S, TURNS = 0.5, 150.0, 3
-"""Where a list takes longer than this, others ask too. Whoever was answered sooner goes on, and the others look again
+"""Where a list takes longer than this, others ask too. Nodes that were answered sooner go on, and the others poll
 after half to the whole of the time in which the fleet is through at so many nodes a second, three times at most: for
 the price of one list most of them see that all places are taken. All at once they would read nodes and claim what is
 taken already, five calls each, and keep those waiting who have a place to take."""
 FIRST_LEARNING_S = 60.0
 """Within how long a daemon that remembers nothing reads the fleet: not all at once after a rollout."""
 _YOUNG_S = SETTLE_S / 2
-"""So old a list may be for asking: a claim is test-and-set, and its holder looks again after the settle time."""
+"""So old a list may be for asking: a claim is test-and-set, and its holder re-reads after the settle time."""
 _TRIES = 16  # claims in one call; each that fails was somebody else's success
 
 
@@ -57,7 +57,7 @@ class _Listed:
 class SlotKeeper:
     """The slots of ``node``. Calls never overlap.
 
-    ``quotas``: scope to a number or a percentage; asked anew each time, because an operator may have changed it.
+    ``quotas``: scope to a number or a percentage; asked each time, because an operator may have changed it.
     ``monotonic_s`` gives seconds that no clock step changes, ``random`` a number in [0, 1). ``known``: the fleet as a
     daemon before this one read it, ``known_age_s`` ago.
     """
@@ -112,8 +112,8 @@ class SlotKeeper:
         return self._level if self._monotonic_s() - self._level_s <= most_s else None
 
     def budget(self) -> tuple[Scope, ...]:
-        """Who is out in each scope of this node, and how many may be, as the fleet was read last; nothing where that is
-        too old to be of use. The cluster is not asked."""
+        """The nodes that are out in each scope of this node, and how many may be, as the fleet was read last; nothing
+        where that is too old to be of use. The cluster is not asked."""
         return self._scopes if self.recalled() is not None else ()
 
     # -- slots --------------------------------------------------------------------------------------------------------
@@ -243,8 +243,8 @@ class SlotKeeper:
         return self._pause(WaitForSlot(reason=f"{_TRIES} slots in a row were taken by others first"))
 
     def _read(self, slots: tuple[Slot, ...], *, is_holder: bool) -> tuple[Slot, ...]:
-        """Read the nodes, and for a holder the slots after them: whoever goes from one list to the other meanwhile is
-        counted, at worst twice.
+        """Read the nodes, and for a holder the slots after them: a node that goes from one list to the other meanwhile
+        is counted, at worst twice.
         """
         self.learn()
         return self._list() if is_holder else slots
@@ -303,7 +303,7 @@ class SlotKeeper:
         return {scope.name: scope.limit for scope in self._scopes} if self.recalled() is not None else {}
 
     def _pause(self, hold: WaitForSlot) -> WaitForSlot:
-        """Look again after a while: longer each time, longer in a large fleet, and not all at once."""
+        """Poll after a while: longer each time, longer in a large fleet, and not all at once."""
         self._turns, self._listed = 0, None
         first_s = max(FIRST_PAUSE_S, max((scope.total for scope in self._scopes), default=0) / LOOKS_PER_S)
         self._pause_s = min(max(LONGEST_PAUSE_S, first_s), max(first_s, 2 * self._pause_s))

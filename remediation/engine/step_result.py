@@ -1,4 +1,4 @@
-"""What one step of a remediation comes to, the few ways in which it ends or waits, and how it is put on disk."""
+"""The result of one step of a remediation, the few ways in which it ends or waits, and how it is put on disk."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from healthd.remediation.engine.dependencies import Dependencies
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepResult:
-    """What one step came to: the case as it is now, the sentence, and whether the next step may follow at once.
+    """The result of one step: the remediation as it is now, the sentence, and whether the next step may follow at once.
 
-    ``page``: a person has to know. ``refusal``: what the case waits for, or why it is paused; None where it moved.
+    ``page``: an operator has to know. ``refusal``: what it waits for, or why it is paused; None where it moved.
     ``asked``: the platform has answered in this step that it was asked.
     """
 
@@ -28,7 +28,7 @@ class StepResult:
 
     @property
     def stands(self) -> Stands:
-        """Where its case stands."""
+        """Where the remediation stands."""
         return Stands(case=self.case, page=self.page, refusal=self.refusal)
 
 
@@ -39,7 +39,7 @@ def at_next(case: Remediation, now: datetime) -> Remediation:
 
 def is_out(case: Remediation, now: datetime) -> Remediation:
     """The case whose node is out now: at the step after, or where it was repaired before its drain or place got lost,
-    where it would be after that. What did not help is tried again from there."""
+    where it would be after that. From there a repair that did not help is tried again."""
     if not case.attempts:
         return at_next(case, now)
     repaired = Step.STAY if Step.STAY in case.steps else Step.VERIFY
@@ -47,7 +47,7 @@ def is_out(case: Remediation, now: datetime) -> Remediation:
 
 
 def ended(case: Remediation, end: End, said: str) -> StepResult:
-    """The case is over."""
+    """The remediation ends."""
     return StepResult(case=replace(case, end=end), said=said)
 
 
@@ -57,13 +57,13 @@ def left_to_cluster(case: Remediation, why: str) -> StepResult:
 
 
 def paused(case: Remediation, why: Refused) -> StepResult:
-    """An open case that goes on when the operator lets it."""
+    """A remediation that goes on when the operator allows it."""
     said = f"case {case.id} is paused at {case.step}: {why.words}, nothing is touched"
     return StepResult(case=case, said=said, refusal=why.kind)
 
 
 def lingers(case: Remediation, why: str, until: datetime) -> StepResult:
-    """A case that would be at its end, had every update of its own been answered."""
+    """A remediation that would be at its end, had every update of its own been answered."""
     said = f"{why}; its place is kept until {until:%H:%M:%S}: an update without an answer may still be applied"
     return StepResult(case=case, said=said, refusal=Refusal.UNREADABLE)
 

@@ -1,14 +1,14 @@
-"""The steps of a remediation. Each looks first, writes its intent down, looks again, acts, and reads the effect back.
+"""The steps of a remediation. Each reads first, writes its intent down, re-reads, acts, and reads the effect back.
 
-What is already so is adopted; what somebody else did is respected; an act without an answer is *unknown* and is read
-back on a later turn. The last look before an act is one reading of the node, with nothing read after it but the
+An effect that is there already is adopted; another's act is respected; an act without an answer is *unknown* and is
+read back later. The last reading before an act is one of the node alone, with nothing read after it but the
 operator's own rules, and before a repair the controller's start: Slurm has no compare-and-swap, and what happens
 between that reading and the act is not seen.
 
 The slot is the first step and the last act (``SlotGate``). A node that waits for a slot asks ever more rarely, and by a
-reading that costs the controller little while all slots are taken. One that holds a slot shows its finding: whoever
-looks after the settle time then sees who else claimed for the same, and where that is many nodes, all of them step
-back, before any of them was drained.
+reading that costs the controller little while all slots are taken. One that holds a slot shows its finding: a node that
+re-reads after the settle time then sees which others claimed for the same, and where that is many nodes, all of them
+step back, before any of them was drained.
 
 A step must not decide whether a node is to be taken out, and must not touch what its own remediation did not take out.
 """
@@ -104,7 +104,7 @@ class Steps:
         return turn
 
     def stood(self, now: datetime) -> timedelta:
-        """For how long the open case has not moved; no time without one."""
+        """For how long the open remediation has not moved; no time without one."""
         case = self._journal.last
         is_open = case is not None and case.is_open
         return now - self._moved if is_open and self._moved is not None else timedelta()
@@ -115,8 +115,8 @@ class Steps:
         return None if self._journal.last is None else self._gates.viewed
 
     def _kept_from_repair(self, case: Remediation, now: datetime) -> StepResult | None:
-        """What is asked before a repair is begun, and no longer once it may have been: first whether it is needed.
-        However long it waits, an operator who undoes the drain is obeyed."""
+        """The gates before a repair is begun, and no longer once it may have been: first whether it is needed. However
+        long it waits, an operator who undoes the drain ends it."""
         if case.step not in REPAIRS or case.phase is not Phase.PLANNED:
             return None
         if over := self._gates.is_over(case):
@@ -127,7 +127,7 @@ class Steps:
         return self._gates.watched(case, self._orchestrator.view(jobs=True), now) or turn
 
     def seen(self, case: Remediation, now: datetime) -> KnownFaults:
-        """What is known now of what is open, for the question whose fault drives the case."""
+        """The open faults as they are known now, for the question which of them drives the remediation."""
         since = max(case.since, self._began or now)
         return KnownFaults(
             now=now,
@@ -143,10 +143,10 @@ class Steps:
         return self._slot_gate.show(case)
 
     def resume(self) -> Remediation | None:
-        """The open case as the disk has it, or None; its times moved with the clock, where that was set. Raises
+        """The open remediation as the disk has it, or None; its times moved with the clock, where that was set. Raises
         StoreError.
 
-        A step forward must not use up the patience with a repair, nor one back keep a node out for as much longer.
+        A step forward must not use up the timeout of a repair, nor one back keep a node out for as much longer.
         """
         case, now = self._journal.read(), self._clock()
         if by := self._clock_watch.look(now, self._monotonic_s()):
@@ -271,7 +271,8 @@ class Steps:
         return StepResult(case=at_next(case, now), said="idle: no job and no holder of a GPU is left", go_on=True)
 
     def _collect_evidence(self, case: Remediation, now: datetime) -> StepResult:
-        """Save the evidence before anything changes it. What cannot be saved is said, and does not stop the repair."""
+        """Save the evidence before anything changes it. The result names what cannot be saved, and the repair goes
+        on."""
         try:
             said = f"evidence collected in {self._collect(case)}"
         except (HealthdError, OSError) as error:
@@ -279,7 +280,7 @@ class Steps:
         return StepResult(case=at_next(case, now), said=said, go_on=True)
 
     def _stay(self, case: Remediation, now: datetime) -> StepResult:
-        """Out because a person said so, and until one says otherwise. Nothing here lets the node in by itself."""
+        """Out by an operator's command, until the next. Nothing here releases the node by itself."""
         view = self._orchestrator.view(jobs=True)
         if (turn := self._gates.stopped(case, view, now)) is not None:
             return turn
@@ -287,7 +288,8 @@ class Steps:
         return StepResult(case=seen(case, view), said=said)
 
     def _verify(self, case: Remediation, now: datetime) -> StepResult:
-        """Trust is earned back: nothing open, every check has looked anew, so for the settle time, and looked again."""
+        """Trust is earned back: nothing open, every check has run since, so for the settle time, and has run since
+        then."""
         view = self._orchestrator.view(jobs=True)
         if (turn := self._gates.stopped(case, view, now)) is not None:
             return turn
@@ -311,7 +313,7 @@ class Steps:
 
     def _is_unproven(self, case: Remediation) -> bool:
         """Whether what the case found named in its drain may be there although it is not seen: nothing was done since,
-        no boot has ended it, and no person takes it on himself."""
+        no boot has ended it, and no operator takes it on himself."""
         if not case.unproven or case.acts or case.release_order:
             return False
         return self._judgement.boot_id == case.boot_id or self._ends_by(case.code) is ClearsBy.REPLACE
@@ -319,9 +321,9 @@ class Steps:
     def _not_well(self, case: Remediation, now: datetime, trouble: str) -> StepResult:
         """Wait, or after a repair and long enough, try again. A daemon that was away has not been looking meanwhile.
 
-        Only the fault of the case says that its repair did not help: what else is open is decided by its own rule. What
-        cannot be told (a tool that is missing, a library that does not answer) no further repair would tell either: a
-        person has to know, and it is waited for.
+        Only the fault of the case says that its repair did not help: what else is open is decided by its own rule. A
+        fact that cannot be read (a tool is missing, a library does not answer) no further repair would show either: an
+        operator has to know, and it is waited for.
         """
         since = max(case.since, self._began or now)
         repairs = bool(REPAIRS.intersection(case.steps)) and not case.release_order
@@ -387,14 +389,14 @@ class Steps:
         return ended(case, End.RELEASED, _released(view)) if until is None else lingers(case, "undrained", until)
 
     def _released_by_slot(self, case: Remediation, view: NodeView) -> StepResult:
-        """Where the platform has the node's state there is nothing of ours to undo but the place in the budget."""
+        """Where the platform has the node's state there is nothing of ours to undo but the budget slot."""
         if not view.standing:
             said = f"release waits: the platform has not put the node back yet: {'/'.join(sorted(view.flags))}"
             return StepResult(case=case, said=said, refusal=Refusal.MANAGED)
         return ended(case, End.RELEASED, "verified, and put back by its platform")
 
     def _watch(self, case: Remediation, now: datetime) -> StepResult:
-        """Given up: the node stays out by our drain, and what a person does with that is respected as ever."""
+        """Given up: the node stays out by our drain, and what an operator does with that is respected as ever."""
         view = self._orchestrator.view(jobs=True)
         if (turn := self._gates.watched(case, view, now)) is not None:
             return turn
@@ -431,9 +433,9 @@ class SlotGate:
         self._held_back = ""
 
     def take(self, case: Remediation, now: datetime, *, hurry: bool) -> StepResult:
-        """Take a place in the fleet's budget and see, after the settle time, that it is still ours.
+        """Take a slot of the fleet's budget and see, after the settle time, that it is still ours.
 
-        It keeps new jobs off from the first moment, and touches neither the node's state nor anybody's text.
+        It keeps new jobs off from the first moment, and touches neither the node's state nor a reason.
         """
         is_new = case.since == now
         over = "" if is_new else self._gates.is_needless(case)
@@ -458,7 +460,8 @@ class SlotGate:
         return self._answered(case, move, now, hurry=hurry)
 
     def let_be(self, case: Remediation, now: datetime, why: str) -> StepResult:
-        """Nothing calls for a drain any more. One that got no answer may come all the same, and must find its case."""
+        """Nothing calls for a drain any more. One that got no answer may come all the same, and must find the
+        remediation."""
         until = self._gates.comes_until(case, now)
         return ended(case, End.ABANDONED, why) if until is None else lingers(case, why, until)
 
@@ -474,7 +477,7 @@ class SlotGate:
                 return StepResult(case=release, said=f"no place was left: {move.reason}", go_on=True)
 
     def no_drain(self, case: Remediation, now: datetime) -> StepResult | None:
-        """Why the node is not drained now although its place is: nobody would decide so any more, or the place is
+        """Why the node is not drained now although its slot is held: it would not be decided any more, or the slot is
         gone."""
         if (why := self._not_now(case, now)) is not None:
             is_let_go = why.kind is Refusal.CORRELATED and self._gates.comes_until(case, now) is None
@@ -484,7 +487,7 @@ class SlotGate:
         return StepResult(case=_at_slot(case, now), said="its slot has to settle before the drain")
 
     def no_repair(self, case: Remediation, now: datetime) -> StepResult | None:
-        """Why a drained node is not mended now: its place is gone and no other is free, or many have what it has."""
+        """Why a drained node is not repaired now: its slot is gone and no other is free, or many have what it has."""
         act = str(case.step).replace("_", " ")
         is_ours = Step.DRAIN in case.steps or bool(self._slots.held())  # else it was taken away: an order, not a gap
         if is_ours and isinstance(move := self._slots.take(committed=True), WaitForSlot):
@@ -497,7 +500,7 @@ class SlotGate:
         return None if against is None else _waits(case, act, against)
 
     def _against_repair(self, case: Remediation, now: datetime) -> Refused | None:
-        """What other nodes have to do with it: many at once, or the story of days."""
+        """The part of other nodes in it: many at once, or the story of days."""
         again, bounds = self._held_back == case.id, self._rules().bounds
         view, fleet = self._cluster.around(max_age_s=_REPAIR_LOOKS_EVERY_S if again else None)
         if words := many_at_once(case.code, self._began(case), view.name, elsewhere(view.name, fleet, now), bounds):
@@ -506,8 +509,8 @@ class SlotGate:
         return Refused(kind=Refusal.HELD_BACK, words=words) if words else None
 
     def show(self, case: Remediation) -> str:
-        """Show the finding of a case, or that it is an order: a daemon with an empty store must not end that. Returns
-        why it cannot be shown, or ""."""
+        """Show the finding of a remediation, or that a command began it: a daemon with an empty store must not end
+        that. Returns why it cannot be shown, or ""."""
         return self._cluster.show(case.code, self._began(case))
 
     def given_up(self, case: Remediation) -> None:
@@ -553,8 +556,8 @@ class SlotGate:
                 return StepResult(case=case, said=said, page=True, refusal=kind)
 
     def _not_now(self, case: Remediation, now: datetime) -> Refused | None:
-        """Whether what was decided then would be decided now. An order is its own decision, and stands; so does a
-        repair that was made and is not proven yet, whose fault nobody decides about any more."""
+        """Whether what was decided then would be decided now. A command is its own decision, and stands; so does a
+        repair that was made and is not proven yet, whose fault is not decided about any more."""
         stands = case.order or (case.attempts and self._gates.is_over(case))
         return None if stands else self._decider.forbidden(now)
 
@@ -590,7 +593,7 @@ def _waits(case: Remediation, act: str, why: Refused) -> StepResult:
 
 
 def _out_already(case: Remediation, view: NodeView, now: datetime) -> StepResult:
-    """Drained before our drain: by this case, before it was killed or lost its place; else by somebody."""
+    """Drained before our drain: by this case, before it was killed or lost its slot; else by another."""
     if view.hold is not None and view.hold.text == case.text:
         return StepResult(case=at_next(case, now), said="drained by this case already", go_on=True)
     return lost(case, view)
