@@ -1,6 +1,6 @@
 """One act of ``healthd controller`` on one node, by the engine's own ``Repairs`` with the controller's permissions.
 
-The act is made anew for every look: what must be remembered is in the journal on disk and in the node's mark.
+The act is built for each sync: what must be remembered is in the journal on disk and in the handoff record.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class RequestJournal:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundRequest:
-    """What was read in this round: what is wanted, the mark that says so, and its text.
+    """The readings of one sync: the act that is wanted, the handoff record that asks for it, and its text.
 
-    ``has_place``: a place of the budget is held for the node.
+    ``has_place``: a budget slot is held for the node.
     """
 
     want: WantedAct
@@ -69,7 +69,7 @@ class Fleet(Protocol):
         """Every node."""
 
     def slots(self) -> tuple[Slot, ...]:
-        """Every place of the budget that is taken."""
+        """Every budget slot that is taken."""
 
 
 class RequestedNode:
@@ -102,18 +102,19 @@ class RequestedNode:
         self._has_slot, self._marked, self._is_wanted = False, "", True
 
     def view(self, *, jobs: bool = False) -> NodeView:
-        """The node's place and mark, and then its state: nothing but the act follows the last look."""
+        """The node's slot and record, and then its state: nothing but the act follows the last reading."""
         self._has_slot = self.found.want.node in {slot.node for slot in self._fleet.slots()}
         self._marked = self._orchestrator.marked()
         return self._orchestrator.view(jobs=jobs)
 
     def mark(self, text: str) -> None:
-        """Leave the mark, unless the node has written its own since: the look that follows finds that, and forbids."""
+        """Leave the record, unless the node has written its own since: the reading that follows finds that, and
+        forbids."""
         if self._is_wanted:
             self._orchestrator.mark(text)
 
     def marked(self) -> str:
-        """The mark as the last look found it."""
+        """The record as the last reading found it."""
         return self._marked
 
     def mark_as_taken(self, case: Remediation) -> None:
@@ -142,7 +143,7 @@ class RequestedNode:
         """Faults are the node's."""
 
     def record(self, event: Event) -> None:
-        """What is to be recorded comes with the case."""
+        """The trail comes with the remediation."""
 
     def is_over(self, case: Remediation) -> str:
         """Whether the fault is over is the node's to know: it would take its request back."""
@@ -163,7 +164,7 @@ class RequestedNode:
         return None
 
     def no_repair_now(self, case: Remediation, view: NodeView) -> Refused | None:
-        """What a look before the act has against it."""
+        """The objection of a reading before the act."""
         if why := self._rules().hands_off(view):
             return Refused(kind=Refusal.OPTED_OUT, words=f"opted out: {why}")
         if not view.idle:
@@ -189,10 +190,10 @@ class RequestedNode:
         return case
 
     def record_of(self, case: Remediation, now: datetime) -> tuple[None, str]:
-        """The mark that says so to the node, to another controller, and to the machine that follows. Where nothing is
-        begun after all, the controller's answer takes its place.
+        """The record that shows it to the node, to another controller, and to the machine that follows. Where nothing
+        is begun after all, the controller's answer replaces it.
 
-        The mark is read once more: since the last look the platform was asked, and the node may have withdrawn."""
+        The record is read once more: since the last reading the platform was asked, and the node may have withdrawn."""
         self._marked = self._orchestrator.marked()
         self._is_wanted = _request(self._marked) == _request(self._expected)
         if not self._is_wanted:
@@ -228,7 +229,7 @@ class RequestedAct:
         )
 
     def why_not(self) -> str:
-        """Why the platform cannot do it to this machine, or "". Raises BackendError where that cannot be told."""
+        """Why the platform cannot do it to this machine, or "". Raises BackendError where that is not known."""
         if why := self._provisioner.why_not(self._want.remedy):
             return why
         machine = self._provisioner.machine()
@@ -244,7 +245,7 @@ class RequestedAct:
 
     def again(self, turn: StepResult, now: datetime) -> StepResult:
         """Ask once more for what a controller before this one may have asked for, or what has had no answer: where that
-        is safe, and everything is as it was. What has moved is no loss, its evidence is awaited as before."""
+        is safe, and everything is as it was. A node that has moved is no loss, its evidence is awaited as before."""
         case = self._node.case = turn.case
         why = self.why_not() or self._provisioner.stands_down() or self._against(case, now)
         if not why:
@@ -257,7 +258,7 @@ class RequestedAct:
         return self._ask_again(turn, now)
 
     def _against(self, case: Remediation, now: datetime) -> str:
-        """What a look at everything has against asking once more, or ""."""
+        """The objection of a reading of everything to asking once more, or ""."""
         want, view = self._want, self._node.view(jobs=True)
         if (lost := self._node.watched(case, view, now)) is not None:
             return lost.said
@@ -291,14 +292,14 @@ def _is_still(view: NodeView, before: Hold | None) -> bool:
 
 
 def _request(text: str) -> HandoffRecord | None:
-    """A mark without what the node shows of itself beside it, which may change at any time, and without what a node of
-    an earlier version leaves out when it does."""
+    """A record without what the node shows of itself beside it, which may change at any time, and without what a node
+    of an earlier version leaves out when it does."""
     shown = _shown(text)
     return replace(shown, boot="") if shown is not None else None
 
 
 def _shown(text: str) -> HandoffRecord | None:
-    """A mark without what the node shows of itself beside it, and without the sentence."""
+    """A record without what the node shows of itself beside it, and without the sentence."""
     mark = parse(text)
     if mark is None:
         return None

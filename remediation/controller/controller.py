@@ -1,8 +1,8 @@
-"""What ``healthd controller`` does, a round at a time: it carries out what nodes ask for in their marks, once each.
+"""``healthd controller``, a sync at a time: it carries out what nodes ask for in their handoff records, once each.
 
 It repairs by the same acts as a node's own engine (``repairs``), from elsewhere: everything is read again, the intent
-is on disk and in the mark, everything is read once more, then it acts; after that only evidence counts. It takes
-nothing out, lets nothing in, and holds no place of the budget: that is left to the node's own daemon.
+is on disk and in the record, everything is read once more, then it acts; after that only evidence counts. It takes
+nothing out, releases nothing, and holds no budget slot: that is left to the node's own daemon.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class Controller:
     def round(self, now: datetime) -> tuple[NodeStatus, ...]:
         """Look at every node that wants something, and go on with each as far as it goes now.
 
-        A node that could not be read or marked is said, and holds up no other. Raises BackendError where the cluster as
-        a whole does not answer, StoreError where nothing can be written down.
+        The status of a node that could not be read or written names that, and holds up no other. Raises BackendError
+        where the cluster as a whole does not answer, StoreError where nothing can be written down.
         """
         if by := self._watch.look(now, self._monotonic_s()):
             self._moved(by, now)
@@ -143,7 +143,7 @@ class Controller:
     def _found(
         self, shown: NodeRecord, level: FleetSnapshot, places: Collection[str], now: datetime
     ) -> FoundRequest | None:
-        """What is wanted of a node; of one that asked for nothing, only while it is out and holds its place."""
+        """The act that is wanted of a node; of one that asked for nothing, only while it is out and holds a slot."""
         mark = parse(shown.text)
         if mark is None:
             return None
@@ -180,7 +180,7 @@ class Controller:
             self._journal.write(case, f"{was_set(by)}: what is waited for is waited for as long as before")
 
     def _by_its_age(self, node: str, mark: HandoffRecord, now: datetime) -> datetime:
-        """The time to judge the age of a mark by: the wall clock's when it was first seen, and from then on only what
+        """The time to judge the age of a record by: the wall clock's when it was first seen, and from then on only what
         has really gone by. A clock that is set makes no request too old, and no reboot overdue."""
         known = self._seen.get(node)
         if known is None or known[0] != mark.asked:
@@ -215,7 +215,7 @@ class Controller:
 
     def _may_repeat(self, found: FoundRequest, turn: StepResult) -> bool:
         """Whether nothing shows what became of it, its platform gave this controller no answer, and a second request is
-        safe by now. What its node has withdrawn is not asked for again."""
+        safe by now. A request that its node has withdrawn is not repeated."""
         want, case = found.want, turn.case
         if case.end is not None or case.step is not _STEP[want.remedy]:
             return False
@@ -236,7 +236,7 @@ class Controller:
             return replace(turn, said=f"{turn.said}; not asked for again: {error}")
 
     def _begin_unless_busy(self, found: FoundRequest, level: FleetSnapshot, now: datetime) -> NodeStatus:
-        """A platform that is at the machine, or has no time for us, is not asked again in every round either."""
+        """A platform that is at the machine, or has no time for us, is not asked again in every sync either."""
         known = self._looks.lately(found.want.id)
         if known is not None and known.refusal is Refusal.MANAGED:
             return known
@@ -244,7 +244,7 @@ class Controller:
         return self._looks.note(found.want.id, standing) if standing.refusal is Refusal.MANAGED else standing
 
     def _begin(self, found: FoundRequest, level: FleetSnapshot, now: datetime) -> NodeStatus:
-        """Judge everything anew, and act."""
+        """Judge everything again, and act."""
         want = found.want
         view = self._node(want.node).view()
         if hands_off := self._rules().hands_off(view):
@@ -284,7 +284,7 @@ class Controller:
         return None
 
     def _powered_down(self, found: FoundRequest) -> NodeStatus:
-        """Nothing is there to act on. What the node left is released (``absent``), and its daemon asks again."""
+        """Nothing is there to act on. Its drain and slots are released (``absent``), and its daemon asks again."""
         self._silent.pop(found.want.node, None)
         why = Refused(kind=Refusal.MANAGED, words="power saving has taken its machine away")
         if found.want.unanswered:
@@ -303,7 +303,7 @@ class Controller:
         )
 
     def _silence(self, found: FoundRequest) -> NodeStatus | None:
-        """None once a node has been silent for so long, at every look, that its machine may be given up."""
+        """None once a node has been silent for so long, at every reading, that its machine may be given up."""
         node = found.want.node
         if why := needs_person(found.mark, self._booted(node)):
             said = f"{why}: a person has to look"
@@ -316,7 +316,7 @@ class Controller:
 
     def _adopted(self, found: FoundRequest, now: datetime) -> Remediation:
         """The case of a request that a controller took whose store is not this one: it may have been carried out. The
-        mark has the boot that a reboot was to end; the present one may be the one after, and so may the machine."""
+        record has the boot that a reboot was to end; the present one may be the one after, and so may the machine."""
         machine, mark = self._provisioner_of(found).machine(), found.mark
         is_it = word(instance_of(machine)) == mark.machine and not launched_after(machine, mark.answered)
         case = replace(
@@ -332,7 +332,8 @@ class Controller:
         return case
 
     def _came_of(self, found: FoundRequest, turn: StepResult) -> NodeStatus:
-        """Write down what a turn came to. What was not begun is taken out of the mark first: the disk is believed."""
+        """Write down the result of a step. An act that was not begun is taken out of the record first: the disk is
+        believed."""
         want, case = found.want, replace(turn.case, note=turn.said)
         if turn.asked:
             self._asked.add(want.id)
@@ -360,7 +361,7 @@ class Controller:
     # -- what the node is told ----------------------------------------------------------------------------------------
 
     def _refused(self, found: FoundRequest, why: Refused, now: datetime) -> NodeStatus:
-        """For good: the node goes on from there, or a person does."""
+        """For good: the node goes on from there, or an operator does."""
         if found.want.unanswered:
             said = f"it did not come back from its reboot, and is not replaced: {why.words}"
             return _standing(found, said, RepairState.SILENT, page=True, refusal=why.kind)
@@ -378,7 +379,7 @@ class Controller:
         return _standing(found, why.words, RepairState.WAITS, page=page, refusal=why.kind)
 
     def _answer(self, found: FoundRequest, case: Remediation) -> None:
-        """Have the mark say what the disk says. What it says already is left alone."""
+        """Have the record say what the disk says. One that says so already is left alone."""
         want, mark = found.want, found.mark
         told = replace(mark, asks=True, remedy=want.remedy, attempt=want.attempt)
         match case.end:
@@ -392,7 +393,7 @@ class Controller:
         self._tell(found, told, begun=case if case.acts else None)
 
     def _tell(self, found: FoundRequest, told: HandoffRecord, *, begun: Remediation | None) -> None:
-        """Write the mark anew, if the node has not moved on meanwhile and there is something new to say. Of an act that
+        """Rewrite the record, if the node has not moved on meanwhile and there is something new to say. Of an act that
         was not ``begun`` nothing is counted, and a request that is withdrawn stays so."""
         want, orchestrator = found.want, self._node(found.want.node)
         there = parse(orchestrator.marked())
@@ -428,7 +429,7 @@ class Controller:
         return written_s is not None and self._monotonic_s() - written_s < _SAID_ANEW_S
 
     def _put_back(self, found: FoundRequest) -> None:
-        """The mark of a reboot, where nothing came of going on from it: the node may come back and be believed."""
+        """The record of a reboot, where nothing came of going on from it: the node may come back and be believed."""
         orchestrator, mark = self._node(found.want.node), found.mark
         there = parse(orchestrator.marked())
         ours = (mark.case, mark.machine, found.want.remedy, mark.asked)
@@ -487,10 +488,10 @@ class Controller:
         return patience.reboot_timeout_s if remedy is Remedy.REBOOT_NODE else patience.replace_timeout_s
 
     def _too_many(self, want: WantedAct, level: FleetSnapshot) -> str:
-        """The bounds over the marks of all nodes, and over what this controller did since they were read.
+        """The bounds over the records of all nodes, and over what this controller did since they were read.
 
-        That of a day a node asks about itself, and a person may order past it there: it holds here only what nobody
-        asked for.
+        That of a day a node asks about itself, and an operator may command past it there: it holds here only what no
+        node asked for.
         """
         now, rules = self._clock(), self._rules()
         return rate_held(

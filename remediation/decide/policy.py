@@ -2,8 +2,8 @@
 
 Purely computational: ``question`` says what is to be decided, ``decide`` answers by what was read, or says what has to
 be read first. The ladder below is the whole order of precedence; each rung returns the sentence that an operator reads
-in the log, the audit trail and ``healthd status``. A refusal is a decision like any other. What a fault calls for is
-the policy's to say (``rules``), what is left to try the ledger's (``ledger``).
+in the log, the audit trail and ``healthd status``. A refusal is a decision like any other. The remedies for a fault
+are the policy's to say (``rules``), those that are left the ledger's (``ledger``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ACKNOWLEDGED = "acknowledged: a person wants the node in service, and the fault 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rules:
-    """What an operator allows, and what the policy says.
+    """The limits that an operator sets, and the policy.
 
     ``max_out``: a share of the fleet ("5%") or a number of nodes, never below one node; the cluster's own limit, where
     it has one, goes before it. ``replacements_per_hour`` and ``replacements_per_day``: of the whole
@@ -86,7 +86,7 @@ class SeenElsewhere:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Situation:
-    """What is known about the node's place in the cluster. None with a ``problem`` means that it could not be read.
+    """The node in its cluster, as it is known. None with a ``problem`` means that it could not be read.
 
     ``full``: why this node could not ask for a place now, so that nothing more was read; None else.
     """
@@ -100,7 +100,7 @@ class Situation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """What is to be decided, as far as no reading of the cluster is needed for it.
+    """The question to decide, as far as no reading of the cluster is needed for it.
 
     ``live``: what the policy answers to what is open, most far-reaching first; neither what an operator acknowledged
     nor what is in shadow. ``is_held``: a remediation of ours holds the node, so that it is out and has its slot
@@ -116,7 +116,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Readings:
-    """What has been read for a question so far; None, and a remedy that is missing: not read.
+    """The readings for a question so far; None, and a remedy that is missing: not read.
 
     ``repairs``: those that were made on this node. ``cannot``: why a remedy cannot be carried out here, "" for none.
     """
@@ -144,7 +144,7 @@ def question(
     is_held: bool = False,
     by_order: bool = False,
 ) -> Decision | Question:
-    """What is to be decided about these diagnoses, or the decision, where it depends on no reading."""
+    """The question to decide about these diagnoses, or the decision, where it depends on no reading."""
     calling = rules.policy.answers(diagnoses)
     if not calling:
         return _nothing_calls(diagnoses)
@@ -158,9 +158,9 @@ def decide(asked: Question, readings: Readings) -> Decision | Needs:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Considered:
-    """What would be decided about one diagnosis if it were the only one, by which rule, and what could not be done.
+    """The decision about one diagnosis if it were the only one, by which rule, and what could not be done.
 
-    ``mode``: how far it may go, the rule's own cap included. ``cannot``: the remedies of the ladder that nobody here
+    ``mode``: how far it may go, the rule's own cap included. ``cannot``: the remedies of the ladder that nothing here
     can carry out, each with the reason.
     """
 
@@ -302,7 +302,7 @@ def _in_place(asked: Question, readings: Readings) -> Decision | Needs:
 
 
 def _out_already(worst: RuleAnswer, view: NodeView) -> Decision:
-    """Somebody holds the node. What the cluster's controller did by itself, a person may not have seen yet."""
+    """Another holds the node. An operator may not have seen yet what the cluster's controller did by itself."""
     if view.hold is None or not view.hold.automatic:
         words = f"already out of service, held by {holder(view)}: left alone"
         return _hold(worst, Refusal.FOREIGN_HOLD, words)
@@ -311,7 +311,7 @@ def _out_already(worst: RuleAnswer, view: NodeView) -> Decision:
 
 
 def holder(view: NodeView) -> str:
-    """Who keeps a node out, in words."""
+    """The holder of a node, in words."""
     return f'{view.hold.user} with "{view.hold.shown}"' if view.hold else "/".join(sorted(view.flags))
 
 
@@ -353,7 +353,7 @@ def _taken_out(answer: RuleAnswer, asked: Question, readings: Readings) -> Decis
 
 
 def left_of(decision: Decision, case: Remediation) -> Decision:
-    """The same for a node that this case tried to mend already, by as much of the ladder as that leaves."""
+    """The same for a node that this remediation tried to repair already, by as much of the ladder as that leaves."""
     left = left_after(case, decision.ladder)
     if decision.action is not Action.REPAIR or left == decision.ladder:
         return decision
@@ -366,8 +366,8 @@ def left_of(decision: Decision, case: Remediation) -> Decision:
 def many_at_once(code: str, since: datetime, me: str, elsewhere: Iterable[SeenElsewhere], bounds: Bounds) -> str:
     """Why a fault is not this node's own, or "": the same finding on many nodes inside minutes.
 
-    A node counts that returned within the window, so that each return does not let the next ones go. What comes to
-    another node while so many show it, is held with them: a node that was rebooted meanwhile sees it begin again.
+    A node counts that returned within the window, so that each return does not let the next ones go. A fault that comes
+    to another node while so many show it is held with them: a node that was rebooted meanwhile sees it begin again.
     """
     same = [each for each in elsewhere if each.code == code]
     group_of = _together(since, me, since, same, bounds) or _joined(me, since, same, bounds)
