@@ -424,7 +424,7 @@ class World:
 
 
 def quarantine_story(folder: Path, **options: object) -> World:
-    """A GPU fault that a person mends: drained, out until it is well, verified, released."""
+    """A GPU fault that a person mends: drained, out until it is healthy, verified, released."""
     world = World(folder, mode=Mode.QUARANTINE, **options)  # type: ignore[arg-type]
     return world.at(3, world.start_job).at(10, lambda: world.log_line(XID_95)).at(60, world.end_jobs, world.reset_gpu)
 

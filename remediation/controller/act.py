@@ -156,9 +156,9 @@ class RequestedNode:
             holder = f"{view.hold.user} with '{view.hold.shown}'" if view.hold else "nobody"
             return ended(case, End.LOST, f"the node is held by {holder} now: not touched")
         if not self._has_slot:
-            return ended(case, End.LOST, "its place in the budget is gone: not touched")
+            return ended(case, End.LOST, "its budget slot is gone: not touched")
         if _request(self._marked) != _request(self._expected):
-            return ended(case, End.ABANDONED, "its mark was written anew: not touched")
+            return ended(case, End.ABANDONED, "its handoff record was rewritten: not touched")
         if want.after_silence and not is_silent(view):
             return ended(case, End.ABANDONED, "it answers again: not touched")
         return None

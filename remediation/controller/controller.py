@@ -249,7 +249,7 @@ class Controller:
         view = self._node(want.node).view()
         if hands_off := self._rules().hands_off(view):
             self._silent.pop(want.node, None)
-            said = f"opted out: {hands_off}; nothing is touched, its mark neither"
+            said = f"opted out: {hands_off}; nothing is touched, nor its handoff record"
             return _standing(found, said, RepairState.LEFT_ALONE, refusal=Refusal.OPTED_OUT)
         if view.powered_down:
             return self._powered_down(found)
@@ -306,7 +306,7 @@ class Controller:
         """None once a node has been silent for so long, at every reading, that its machine may be given up."""
         node = found.want.node
         if why := needs_person(found.mark, self._booted(node)):
-            said = f"{why}: a person has to look"
+            said = f"{why}: an operator has to look"
             return _standing(found, said, RepairState.SILENT, page=True, refusal=Refusal.PERSON)
         since_s = self._silent.setdefault(node, self._monotonic_s())
         if self._monotonic_s() - since_s >= self._silent_s:

@@ -80,12 +80,12 @@ def refusal(
 ) -> Refused | None:
     """Why it is not done, now or later, or None. ``timeout_s``: after which the node itself no longer waits for it."""
     if not has_place:
-        words = "no place in the budget is held for this node, so it is not healthd's to repair"
+        words = "no budget slot is held for this node, so it is not healthd's to repair"
         return Refused(kind=Refusal.NOT_PERMITTED, words=words)
     if why := _not_our_text(want, view, platform_texts):
         return Refused(kind=Refusal.FOREIGN_HOLD, words=why)
     if not mark.machine:
-        return Refused(kind=Refusal.UNREADABLE, words="its mark does not say which machine is meant")
+        return Refused(kind=Refusal.UNREADABLE, words="its handoff record does not name the machine")
     if not want.after_silence and mark.asked is not None and _is_late(mark.asked, now, timeout_s):
         words = f"it was asked for at {mark.asked:%Y-%m-%d %H:%M:%S} UTC, which is too long ago"
         return Refused(kind=Refusal.LATE, words=words)

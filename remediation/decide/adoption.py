@@ -92,7 +92,7 @@ def found_case(
         follows = _follows(given.case, given.machine, without_drain(REPLACE), mode, now)
         return _by_order(replace(follows, code=shown.code), shown.code)
     if named is None and view.hold is None and shown.code == QUARANTINE_CODE:
-        case = _case(_NO_CASE, mode, now, why="the place of an order was left", steps=without_drain(QUARANTINE))
+        case = _case(_NO_CASE, mode, now, why="the slot of a command was left", steps=without_drain(QUARANTINE))
         return _by_order(case, shown.code)
     if named is None and shown.case and shown.machine and (view.hold is None or view.hold.text in platform_texts):
         # Rebooted and not seen since: whoever manages the node may have put another machine in its place for that.

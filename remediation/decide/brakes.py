@@ -74,8 +74,8 @@ def many_returns(returns: int, code: str, bounds: Bounds) -> str:
     """The page for a node that comes and goes, or ""."""
     if returns < bounds.returns_per_day:
         return ""
-    came = f"{code} came and went {returns} times within a day, and each time the node was let in again"
-    return f"a person is needed: {came}; it stays out until it is healthy for a day, or `healthd release`"
+    came = f"{code} came and went {returns} times within a day, and each time the node was released"
+    return f"an operator is needed: {came}; it stays out until it is healthy for a day, or `healthd release`"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -87,9 +87,8 @@ def _slow_storm(code: str, me: str, records: FleetRecords, now: datetime, bounds
         return ""
     where = f"{code} on {len(having)} nodes within {bounds.storm_hours:g} h ({listed(sorted(having))})"
     told = "; ".join([where, *_versions(having, records)])
-    return (
-        f"{told}: so many are not worn out by themselves, so none is rebooted or replaced for it: a person has to look"
-    )
+    why = "so many are not worn out by themselves, so none is rebooted or replaced for it"
+    return f"{told}: {why}: an operator has to look"
 
 
 def _storm(code: str, me: str, records: FleetRecords, now: datetime, bounds: Bounds) -> set[str]:
@@ -125,7 +124,7 @@ def _repaired_in_vain(code: str, records: FleetRecords, now: datetime, bounds: B
     if len(last) < bounds.repairs_in_vain or any(helped for _, helped in last):
         return ""
     words = f"the last {len(last)} repairs of {code}, on whichever node, did not end it"
-    return f"{words}, so none is made any more: a person has to look"
+    return f"{words}, so none is made any more: an operator has to look"
 
 
 def _replaced_in_vain(code: str, records: FleetRecords, now: datetime, bounds: Bounds) -> str:
@@ -133,7 +132,9 @@ def _replaced_in_vain(code: str, records: FleetRecords, now: datetime, bounds: B
     nodes = sorted(node for node, mark in records.marks.items() if _in_vain(mark, code, since))
     if len(nodes) < bounds.replacements_in_vain:
         return ""
-    return f"another machine did not end {code} on {listed(nodes)}, so none is given away for it: a person has to look"
+    return (
+        f"another machine did not end {code} on {listed(nodes)}, so none is given away for it: an operator has to look"
+    )
 
 
 def _in_vain(mark: HandoffRecord, code: str, since: datetime) -> bool:

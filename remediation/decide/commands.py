@@ -53,8 +53,8 @@ class Command:
 
     @property
     def title(self) -> str:
-        """``quarantine by order: psu looks odd (uid 0)``."""
-        return f"{self.verb} by order: {self.words}"
+        """``quarantine by command: psu looks odd (uid 0)``."""
+        return f"{self.verb} by command: {self.words}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,7 +171,7 @@ def let_in(case: Remediation, order: Command, trouble: str) -> Remediation | Ref
     """The remediation with the command to release the node, or why not. ``trouble``: what is wrong with the node now,
     or ""."""
     if trouble and not order.forced:
-        help_ = "it is let in all the same, and what is open acknowledged, with --force --reason TEXT"
+        help_ = "it is released all the same, and what is open acknowledged, with --force --reason TEXT"
         return Refused(kind=Refusal.NOT_WELL, words=f"not well: {trouble}; {help_}")
     case = replace(case, release_order=order.words, forced=case.forced or order.forced)
     if case.end is not End.FAILED:
@@ -211,7 +211,7 @@ def _case(
         code=code,
         component=str(component),
         remedy=about.remedy if about else Remedy.NONE,
-        why=f"by order: {order.words}",
+        why=f"by command: {order.words}",
         text=visible_text(code, str(component), case_id),
         steps=steps if drains else without_drain(steps),
         fenced=True,

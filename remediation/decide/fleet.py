@@ -70,7 +70,7 @@ class Settle:
     """Every slot is held. Re-read at ``until_s`` (monotonic) before anything is done to the node."""
 
     until_s: float
-    reason: str = "the slot is held; looking again after the settle time"
+    reason: str = "the slot is held; re-reading after the settle time"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -217,9 +217,9 @@ def rate_held(node: str, hour: Mapping[str, int], day: Mapping[str, int], *, per
     """
     hour, day = _counted(node, hour, NAME_PER_HOUR), _counted(node, day, NAME_PER_DAY)
     if sum(hour.values()) >= per_hour:
-        return f"{_were_replaced(node, hour)} within an hour, {per_hour} may be: a person has to look"
+        return f"{_were_replaced(node, hour)} within an hour, {per_hour} may be: an operator has to look"
     if per_day is not None and sum(day.values()) >= per_day:
-        words = f"{_were_replaced(node, day)} within a day, {per_day} may be before a person has to look"
+        words = f"{_were_replaced(node, day)} within a day, {per_day} may be before an operator has to look"
         return f"{words}: `healthd repair --step replace --reason TEXT` on the node gives this one away"
     return ""
 
@@ -346,7 +346,7 @@ def out_limit(max_out: str | int, total: int) -> int:
 def at_limit(scope: str, *, out: int, total: int, limit: int) -> str:
     """Why no more nodes of a scope may go out, in words."""
     if limit == 0:
-        return f"the {scope} limit is 0: nothing is taken out until somebody allows it"
+        return f"the {scope} limit is 0: nothing is taken out until an operator allows it"
     return f"at the {scope} limit: {out} of {total} nodes are out, {limit} may be"
 
 

@@ -30,7 +30,7 @@ from healthd.remediation.decide.rules import (
 )
 from healthd.remediation.ports import FleetSnapshot, NodeView
 
-ACKNOWLEDGED = "acknowledged: a person wants the node in service, and the fault has not gone and come back since"
+ACKNOWLEDGED = "acknowledged: an operator wants the node in service, and the fault has not gone and come back since"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -322,20 +322,20 @@ def _taken_out(answer: RuleAnswer, asked: Question, readings: Readings) -> Decis
     about, now, bounds = answer.about, asked.now, asked.rules.bounds
     repairs = tuple(remedy for remedy in answer.ladder if remedy in STEPS)
     if not repairs and (answer.ladder or (about.remedy,))[0] is Remedy.ASK_HUMAN:
-        return _kept_out(answer, Refusal.PERSON, f"quarantine for {_what(answer)}: only a person can mend it")
+        return _kept_out(answer, Refusal.PERSON, f"quarantine for {_what(answer)}: only an operator can repair it")
     if answer.mode(asked.rules.mode) is Mode.QUARANTINE or not repairs:
         return _decision(answer, Action.QUARANTINE, f"quarantine for {_what(answer)}", out=True)
     tried = same_fault(made, about.code, about.component.all_names(), now - timedelta(days=bounds.relapse_days))
     left = rungs_left(repairs, tried, bounds)
     if not left:
         done = ", ".join(each.remedy for each in tried)
-        words = f"{about.code} on {about.component} came back after {done}: a person is needed"
+        words = f"{about.code} on {about.component} came back after {done}: an operator is needed"
         return _kept_out(answer, Refusal.EXHAUSTED, words)
     if unread := _unread(left, readings):
         return Needs(remedies=unread)
     able = tuple(remedy for remedy in left if not readings.cannot[remedy])
     if not able:
-        words = f"quarantine for {_what(answer)}: nobody here can do that, a person is needed"
+        words = f"quarantine for {_what(answer)}: nothing here can do that, an operator is needed"
         return _kept_out(answer, Refusal.CANNOT, words)
     if len(lately := recent(made, now, bounds.lemon_days)) >= bounds.lemon_repairs:
         many = f"{len(lately)} repairs of this node within {bounds.lemon_days:g} days, {bounds.lemon_repairs} may be"
@@ -359,7 +359,7 @@ def left_of(decision: Decision, case: Remediation) -> Decision:
         return decision
     if left:
         return replace(decision, ladder=left, steps=STEPS[left[0]])
-    words = f"what case {case.id} has tried did not help, a person is needed; not done: {decision.reason}"
+    words = f"what case {case.id} has tried did not help, an operator is needed; not done: {decision.reason}"
     return replace(decision, action=Action.PAGE, reason=words, steps=QUARANTINE, ladder=(), refusal=Refusal.EXHAUSTED)
 
 
@@ -409,7 +409,7 @@ def _shared(answer: RuleAnswer, situation: Situation, bounds: Bounds) -> str:
 def _nothing_calls(diagnoses: Sequence[Diagnosis]) -> Decision:
     asking = next((diagnosis for diagnosis in diagnoses if diagnosis.remedy is Remedy.ASK_HUMAN), None)
     if asking is not None:
-        words = f"a person has to look at {asking.code} on {asking.component} ({asking.remedy})"
+        words = f"an operator has to look at {asking.code} on {asking.component} ({asking.remedy})"
         return Decision(action=Action.PAGE, reason=words, diagnosis=asking, refusal=Refusal.PERSON)
     return Decision(action=Action.HOLD, reason="nothing calls for taking the node out")
 

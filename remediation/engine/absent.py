@@ -44,7 +44,7 @@ nothing of the time between: an agent that has a case of its own does not look, 
 """
 
 _ASLEEP = "Slurm powered it down while healthd held it"
-_ORDERED = "an operator ordered it"
+_ORDERED = "an operator drained it"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -57,7 +57,7 @@ class CommandChecks:
         view = self._orchestrator.view(jobs=True)
         if why := self._rules().hands_off(view):
             drained = case is not None and case.hold is not None and Step.DRAIN in case.steps
-            instead = ", or undo our drain by hand: that is obeyed all the same" if drained else ""
+            instead = ", or undo our drain by hand: that works all the same" if drained else ""
             return Refused(kind=Refusal.OPTED_OUT, words=f"opted out: {why}; take that back first{instead}")
         match order.verb:
             case Verb.QUARANTINE:
@@ -178,8 +178,8 @@ class CommandChecks:
 
     def _nothing_of_ours(self, view: NodeView) -> Refused | str:
         if view.in_service:
-            return f"{view.name} is in service, and no case is open: there is nothing to release"
-        words = f"held by {holder(view)}, and no case of ours is open: left alone; whoever holds it lets it go"
+            return f"{view.name} is in service, and no remediation is open: there is nothing to release"
+        words = f"held by {holder(view)}, and no remediation of ours is open: left alone; its holder releases it"
         return Refused(kind=Refusal.FOREIGN_HOLD, words=words)
 
     # -- the rehearsal ------------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class CommandChecks:
     def _rehearsal(self, step: Step, case: Remediation) -> tuple[str, Refusal | None]:
         match step:
             case Step.SLOT:
-                return "takes a place in the fleet's budget, which keeps new jobs off; there is room", None
+                return "takes a slot of the fleet's budget, which keeps new jobs off; there is room", None
             case Step.DRAIN:
                 return f'drains the node, with "{case.text}" for all to see', None
             case Step.WAIT_IDLE:
@@ -208,9 +208,9 @@ class CommandChecks:
             case Step.STAY:
                 return "keeps it out until `healthd release`", None
             case Step.VERIFY:
-                return "has every check look anew, and waits until the node has stayed good", None
+                return "has every check run again, and waits until the node has stayed good", None
             case Step.RELEASE:
-                return "undoes what it did, if that stands as it was made, and gives the place back", None
+                return "undoes what it did, if that stands as it was made, and gives the slot back", None
 
     def _after_maintenance(self, words: str, refusal: Refusal | None) -> tuple[str, Refusal | None]:
         window = self._orchestrator.view(jobs=True).maintenance
@@ -269,7 +269,7 @@ class CommandExecution:
     def refuse(self, order: Command, refused: Refused) -> CommandOutcome:
         """Not done: counted, and in the trail with who asked and why not."""
         self._stats.refuse(refused.kind)
-        text = f"refused: {order.verb} by order, {order.words}: {refused.words}"
+        text = f"refused: {order.verb} by command, {order.words}: {refused.words}"
         data = {"verb": order.verb, "refusal": refused.kind}
         self._judgement.record(Event(at=self._clock(), kind="order", text=text, data=data))
         return CommandOutcome(done=False, said=refused.words, refusal=refused.kind)

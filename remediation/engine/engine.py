@@ -114,9 +114,7 @@ class Engine:
         Raises StoreError: then nothing was done.
         """
         if not self._lock.acquire(timeout=_ORDER_WAITS_S):
-            words = (
-                f"a turn of the engine has been under way for {_ORDER_WAITS_S:g} s; see `healthd status`, and ask again"
-            )
+            words = f"the engine has been at work for {_ORDER_WAITS_S:g} s; see `healthd status`, and ask again"
             return self._execution.refuse(order, Refused(kind=Refusal.CASE_OPEN, words=words))
         try:
             self._parts.beat.begin()

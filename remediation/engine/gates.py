@@ -152,8 +152,8 @@ class Gates:
         if Step.DRAIN in case.steps and self._comes_until(case.unanswered, now) is not None:
             said = "an undrain of ours that got no answer was applied late: the drain is made again"
             return _made_again(case, now, said)
-        what = "our drain was undone" if Step.DRAIN in case.steps else "our place in the budget was taken away"
-        why = f"{what} by a person: that is an order"
+        what = "our drain was undone" if Step.DRAIN in case.steps else "our budget slot was taken away"
+        why = f"{what} by an operator: that acknowledges the fault"
         until = now + self._undrain_holds
         self._judgement.acknowledge_shown(case.code, case.component, by=_out_since(case), until=until, now=now, why=why)
         return ended(case, End.ACKNOWLEDGED, why)
@@ -215,7 +215,7 @@ class Gates:
     def is_over(self, case: Remediation) -> str:
         """Why the remediation is needless, or "". A command holds whatever is found, until another takes it back."""
         if case.release_order:
-            return f"released by order, {case.release_order}"
+            return f"released by command, {case.release_order}"
         if case.code in (QUARANTINE_CODE, REPAIR_CODE):
             return ""
         return "" if own(case, self.open_now()) else f"{case.code} on {case.component} is over"
@@ -275,7 +275,7 @@ class Awake:
         except BackendRefused as error:
             self._refused_by, said = view.controller, f"the cluster may power it down while it is held: {error}"
         except BackendError as error:
-            said = f"the cluster may power it down while it is held, and is told again: {error}"
+            said = f"the cluster may power it down while it is held, and is asked again: {error}"
         if said != self._said:
             self._judgement.record(Event(at=now, kind="step", text=said))
         self._said = said

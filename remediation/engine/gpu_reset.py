@@ -102,7 +102,7 @@ class GpuReset:
             except SourceMissing:
                 return ()  # no systemd: who holds a GPU is seen when it is to be reset
             except SourceError as error:
-                raise BackendUnknown(f"whether {service} is active could not be told: {error}") from error
+                raise BackendUnknown(f"whether {service} is active is not known: {error}") from error
             if is_active:
                 active.append(service)
         return tuple(active)

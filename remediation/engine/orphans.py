@@ -52,7 +52,7 @@ class OrphanDrains:
             return decision
         since = datetime.fromtimestamp(hold.stamp, UTC)
         late = now - since >= timedelta(seconds=self._parts.patience.overdue_s)
-        words = f'held since {since:%Y-%m-%d %H:%M} UTC by "{hold.text}", a drain of ours without an open case'
+        words = f'held since {since:%Y-%m-%d %H:%M} UTC by "{hold.text}", a drain of ours without a remediation'
         return Decision(
             action=Action.PAGE if late else Action.HOLD,
             reason=f"{words}; `healthd release` undoes it",

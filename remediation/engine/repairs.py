@@ -211,12 +211,12 @@ class Repairs:
         if case.release_order:  # it waited for this act alone, and is obeyed from where it ended
             return StepResult(case=again, said=f"not tried again, {case.release_order}: {why}", go_on=True)
         if is_replaced(case):
-            return ended(case, End.FAILED, f"another machine did not help, a person is needed: {why}")
+            return ended(case, End.FAILED, f"another machine did not help, an operator is needed: {why}")
         if case.attempts < self._patience.max_attempts:
             return StepResult(case=again, said=f"attempt {case.attempts} failed, trying again: {why}")
         following = [remedy for remedy in case.ladder[1:] if not self._gates.why_not(remedy)]
         if not following:
-            return ended(case, End.FAILED, f"given up after {case.attempts} attempts, a person is needed: {why}")
+            return ended(case, End.FAILED, f"given up after {case.attempts} attempts, an operator is needed: {why}")
         drained = Step.DRAIN in case.steps
         steps = STEPS[following[0]] if drained else without_drain(STEPS[following[0]])
         up = replace(again, ladder=tuple(following), steps=steps, index=steps.index(Step.WAIT_IDLE), attempts=0)
@@ -255,7 +255,7 @@ class Repairs:
         try:
             turn = self._unmarked(begun, now, act) or self._still_allowed(begun, case, now, act)
         except BackendError as error:  # nothing was done, which nobody would know of a case that stays as intended
-            words = f"the last look before it got no answer: {error}"
+            words = f"the last reading before it got no answer: {error}"
             turn = waits(self._not_begun(begun), act, Refused(kind=Refusal.UNREADABLE, words=words))
         if turn is not None:
             self._unmark(begun, now)
@@ -397,7 +397,7 @@ class Repairs:
         except BackendRefused as error:
             return self._said_no(case, now, "replacement", error)
         except BackendUnknown as error:
-            machine, unread = case.machine, f"it cannot be told how far it is: {error}"
+            machine, unread = case.machine, f"it is not known how far it is: {error}"
         if machine != case.machine:
             said = f"replaced: {case.machine} became {machine}"
             case = self._taken_over(case, came=True)
@@ -408,7 +408,7 @@ class Repairs:
         if isinstance(progress, StepResult):
             return progress
         if now - case.since > timedelta(seconds=self._patience.replace_timeout_s):
-            return self._came_to_nothing(case, now, f"no other machine came: {progress or 'nothing was said'}")
+            return self._came_to_nothing(case, now, f"no other machine came: {progress or 'no progress was reported'}")
         said = f"replacement of {case.machine} {self._asked}; {progress or 'waiting for another instance'}"
         return StepResult(case=case, said=said)
 
@@ -419,7 +419,7 @@ class Repairs:
         except BackendRefused as error:
             return self._said_no(case, now, act, error)
         except BackendUnknown as error:
-            return f"it cannot be told how far it is: {error}"
+            return f"it is not known how far it is: {error}"
 
     def _unasked(self, case: Remediation, now: datetime) -> str:
         """That the node's record shows no request of this case to the controller, or "". The daemon before this one was
@@ -430,7 +430,7 @@ class Repairs:
             return ""
         if now - case.since > timedelta(seconds=UNASKED_S):
             raise BackendRefused("the request was never left with the cluster")
-        return "the request is not to be seen in the node's mark yet"
+        return "the request is not visible in the handoff record yet"
 
     def _said_no(self, case: Remediation, now: datetime, act: str, why: BackendRefused) -> StepResult:
         """For now: it is waited for, and pages. Or for good."""
@@ -442,14 +442,14 @@ class Repairs:
         """The act is not needed any more, and its platform lets it be taken back in time; else None."""
         if not (over := self._gates.is_over(case)) or not self._provisioner.take_back(carried_out=False):
             return None
-        said = f"the {act} was taken back before anybody began: {over}"
+        said = f"the {act} was taken back before it began: {over}"
         return StepResult(case=at_next(self._not_begun(case), now), said=said, go_on=True)
 
     def _came_to_nothing(self, case: Remediation, now: datetime, why: str) -> StepResult:
         """The act that was awaited failed, or took too long. A request that the node itself withdrew is not even an
         attempt."""
         if self._is_withdrawn(case):
-            return StepResult(case=before_the_act(self._not_begun(case), now), said=f"{why}; judged anew")
+            return StepResult(case=before_the_act(self._not_begun(case), now), said=f"{why}; judged again")
         return self.again_or_fail(self._without_untaken(case), now, why)
 
     def _without_untaken(self, case: Remediation) -> Remediation:

@@ -93,7 +93,7 @@ class Steps:
         else:
             turn = self._kept_from_repair(case, now) or self._taken(case, now)
         self._inherited = False
-        stays_given_up = case.end is turn.case.end is End.FAILED  # its note is why a person is needed
+        stays_given_up = case.end is turn.case.end is End.FAILED  # its note is why an operator is needed
         turn = replace(turn, case=replace(turn.case, note=case.note if stays_given_up else turn.said))
         if turn.case != self._journal.last:
             self._journal.write(turn.case, turn.said)
@@ -284,7 +284,7 @@ class Steps:
         view = self._orchestrator.view(jobs=True)
         if (turn := self._gates.stopped(case, view, now)) is not None:
             return turn
-        said = f"out by order, until `healthd release`: {case.order}"
+        said = f"out by command, until `healthd release`: {case.order}"
         return StepResult(case=seen(case, view), said=said)
 
     def _verify(self, case: Remediation, now: datetime) -> StepResult:
@@ -298,7 +298,9 @@ class Steps:
         if trouble := self._judgement.trouble(case.since):
             return self._not_well(replace(case, good_since=None), now, trouble)
         if self._is_unproven(case):
-            said = f"stays out, a person is needed: {case.unproven}; see `healthd repair --step` and `healthd release`"
+            said = (
+                f"stays out, an operator is needed: {case.unproven}; see `healthd repair --step` and `healthd release`"
+            )
             return StepResult(case=replace(case, good_since=None), said=said, page=True, refusal=Refusal.PERSON)
         good_since = case.good_since or now
         case = replace(case, good_since=good_since)
@@ -306,10 +308,10 @@ class Steps:
         long_s = settle_s(returns, plain_s, self._rules().bounds, is_repaired=bool(case.acts))
         if now - good_since < timedelta(seconds=long_s):
             after = f" for {long_s:g} s, after {returns} returns within a day" if long_s > plain_s else ""
-            return StepResult(case=case, said=f"well again; settling{after}")
+            return StepResult(case=case, said=f"healthy again; settling{after}")
         if unseen := self._judgement.trouble(good_since):
-            return StepResult(case=case, said=f"well again; settling: {unseen}")
-        return StepResult(case=at_next(case, now), said=f"verified: well since {good_since:%H:%M:%S}", go_on=True)
+            return StepResult(case=case, said=f"healthy again; settling: {unseen}")
+        return StepResult(case=at_next(case, now), said=f"verified: healthy since {good_since:%H:%M:%S}", go_on=True)
 
     def _is_unproven(self, case: Remediation) -> bool:
         """Whether what the case found named in its drain may be there although it is not seen: nothing was done since,
@@ -333,7 +335,7 @@ class Steps:
             return StepResult(case=before_the_act(case, now), said=f"{case.ladder[0]} is needed after all: {failed}")
         if failed and late:
             return self._repairs.again_or_fail(case, now, f"not healthy after the repair: {failed}")
-        return StepResult(case=case, said=f"out until it is well: {trouble}", page=late, refusal=Refusal.NOT_WELL)
+        return StepResult(case=case, said=f"out until it is healthy: {trouble}", page=late, refusal=Refusal.NOT_WELL)
 
     def _release(self, case: Remediation, now: datetime) -> StepResult:
         view = self._orchestrator.view()

@@ -188,7 +188,8 @@ def test_an_opted_out_node_is_not_even_marked(tmp_path: Path) -> None:
     world.run(ROUNDS)
     assert (world.acts, world.cluster.nodes[NODE].mark) == (0, before)
     assert (
-        world.said == ["opted out: the node has the feature hands-off; nothing is touched, its mark neither"] * ROUNDS
+        world.said
+        == ["opted out: the node has the feature hands-off; nothing is touched, nor its handoff record"] * ROUNDS
     )
 
 

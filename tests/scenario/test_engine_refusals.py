@@ -109,7 +109,7 @@ def test_a_drain_that_waits_for_the_fleet_pages(tmp_path: Path) -> None:
 # repairs that fail
 
 
-GIVEN_UP = "given up after 2 attempts, a person is needed: "
+GIVEN_UP = "given up after 2 attempts, an operator is needed: "
 
 
 def failed(world: World, why: str) -> None:

@@ -303,7 +303,7 @@ def test_an_ordered_drain_pages_after_a_day_of_sleep() -> None:
     assert rig.look() == rig.after(ORDERED_FOR_S - 1) == ()
     (found,) = rig.after(1)
     assert found.page
-    assert "stays, because an operator ordered it" in found.message
+    assert "stays, because an operator drained it" in found.message
 
 
 def test_a_record_that_cannot_be_written_keeps_the_drain_and_pages() -> None:

@@ -253,7 +253,7 @@ def test_full_slots_hold_without_a_reading_of_the_nodes() -> None:
     assert glance(ME, slots("0:a", "1:b"), {}) is None
     assert glance(ME, slots("0:a", "5:b"), limits) == WaitForSlot(reason="at the fleet limit: all 2 slots are taken")
     assert glance(ME, (), {"cluster": 0}) == WaitForSlot(
-        reason="the fleet limit is 0: nothing is taken out until somebody allows it"
+        reason="the fleet limit is 0: nothing is taken out until an operator allows it"
     )
     assert glance(ME, slots("0:a", name="gpu"), limits) == WaitForSlot(reason="at the gpu limit: all 1 slots are taken")
 
@@ -303,7 +303,7 @@ def test_replacements_are_bounded_over_the_fleet() -> None:
     words = rate_held("a", hour, day, per_hour=3, per_day=None)
     assert words.startswith("3 machines were replaced, 2 of them under the name a within an hour, 3 may be")
     words = rate_held(ME, hour, day, per_hour=4, per_day=4)
-    assert words.startswith("4 machines were replaced within a day, 4 may be before a person has to look")
+    assert words.startswith("4 machines were replaced within a day, 4 may be before an operator has to look")
     assert rate_held(ME, hour, day, per_hour=4, per_day=None) == ""
 
 

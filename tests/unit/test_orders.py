@@ -41,7 +41,7 @@ def test_a_quarantine_says_who_and_why_and_stays() -> None:
     """The text names the case and no person; the case has both, and a step that no step leaves by itself."""
     case = quarantined(OUT, "c1", START, drains=True)
     assert case.text == "healthd: operator.quarantine node [c1]"
-    assert (case.order, case.why) == ("psu looks odd (uid 0)", "by order: psu looks odd (uid 0)")
+    assert (case.order, case.why) == ("psu looks odd (uid 0)", "by command: psu looks odd (uid 0)")
     assert case.steps == (Step.SLOT, Step.DRAIN, Step.STAY, Step.VERIFY, Step.RELEASE)
     assert quarantined(OUT, "c1", START, drains=False).steps == without_drain(case.steps)
     assert (case.by_order, case.mode, case.fenced) == (True, Mode.QUARANTINE, True)
@@ -170,7 +170,7 @@ def test_trouble_refuses_a_release_unless_it_is_forced() -> None:
     refused = let_in(case, IN, "gpu.xid.79 on gpu:0 is still open")
     assert isinstance(refused, Refused)
     assert refused.kind is Refusal.NOT_WELL
-    assert "gpu.xid.79 on gpu:0 is still open; it is let in all the same" in refused.words
+    assert "gpu.xid.79 on gpu:0 is still open; it is released all the same" in refused.words
     forced = let_in(case, replace(IN, forced=True), "gpu.xid.79 on gpu:0 is still open")
     assert isinstance(forced, Remediation)
     assert (forced.forced, forced.release_order) == (True, "it is new (uid 7)")

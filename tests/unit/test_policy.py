@@ -95,7 +95,7 @@ def test_where_nobody_can_repair_it_the_node_is_kept_out_and_a_person_told() -> 
     decision = decided(SICK, cannot=tuple(Remedy))
     assert (decision.action, decision.steps) == (Action.PAGE, QUARANTINE)
     assert decision.reason == (
-        "quarantine for gpu.xid.79 on gpu:GPU-0 (reboot_node): nobody here can do that, a person is needed"
+        "quarantine for gpu.xid.79 on gpu:GPU-0 (reboot_node): nothing here can do that, an operator is needed"
     )
 
 
@@ -148,7 +148,7 @@ def test_what_only_a_person_can_settle_pages() -> None:
     asking = diagnosis(Remedy.ASK_HUMAN, code="gpu.xid.154", component=GPU[1], severity=Severity.WARNING)
     decision = decided(diagnosis(Remedy.WATCH, severity=Severity.WARNING), asking)
     assert (decision.action, decision.diagnosis) == (Action.PAGE, asking)
-    assert decision.reason == "a person has to look at gpu.xid.154 on gpu:GPU-1 (ask_human)"
+    assert decision.reason == "an operator has to look at gpu.xid.154 on gpu:GPU-1 (ask_human)"
 
 
 def test_a_persons_order_stands() -> None:
@@ -157,7 +157,7 @@ def test_a_persons_order_stands() -> None:
     held = decided(SICK, seen=(SICK,))
     assert held.action is Action.HOLD
     assert held.reason == (
-        "acknowledged: a person wants the node in service, and the fault has not gone and come back since"
+        "acknowledged: an operator wants the node in service, and the fault has not gone and come back since"
     )
     assert decided(SICK, other, seen=(SICK,)).diagnosis == other
 
@@ -259,7 +259,7 @@ def test_at_the_limit_it_pages() -> None:
     [
         (6, Action.REPAIR, "repair for "),
         (5, Action.PAGE, "at the fleet limit: 5 of 100 nodes are out, 5 may be"),
-        (0, Action.PAGE, "the fleet limit is 0: nothing is taken out until somebody allows it"),
+        (0, Action.PAGE, "the fleet limit is 0: nothing is taken out until an operator allows it"),
     ],
 )
 def test_a_limit_that_the_cluster_holds_everybody_to_goes_before_the_configured_one(
@@ -354,7 +354,7 @@ def test_what_a_person_must_settle_is_kept_out() -> None:
     decision = decided(faster, rules=rules)
     assert (decision.action, decision.steps, decision.refusal) == (Action.PAGE, QUARANTINE, Refusal.PERSON)
     assert decision.reason == (
-        "quarantine for gpu.ecc.accelerating on gpu:GPU-0 (ask_human; rule ours): only a person can mend it"
+        "quarantine for gpu.ecc.accelerating on gpu:GPU-0 (ask_human; rule ours): only an operator can repair it"
     )
 
 
@@ -384,7 +384,7 @@ def test_what_came_back_is_answered_by_the_next_remedy() -> None:
     last = decided(sick, ledger=repairs, day=4)
     assert (last.action, last.steps) == (Action.PAGE, QUARANTINE)
     assert last.reason == (
-        "gpu.sick on gpu:GPU-0 came back after reset_gpu, reboot_node, replace_node: a person is needed"
+        "gpu.sick on gpu:GPU-0 came back after reset_gpu, reboot_node, replace_node: an operator is needed"
     )
 
 
