@@ -388,7 +388,7 @@ def test_nobody_elses_hold_is_released(tmp_path: Path) -> None:
     for order in (IN, FORCE):
         answer = world.orders(order)
         assert (answer.done, answer.refusal) == (False, Refusal.FOREIGN_HOLD)
-        assert answer.said.startswith(f'held by admin with "{ADMIN}", and no case of ours is open: left alone')
+        assert answer.said.startswith(f'held by admin with "{ADMIN}", and no remediation of ours is open: left alone')
     admin_undrains(world)
     world.orders(OUT)
     world.run(4)

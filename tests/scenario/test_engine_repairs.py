@@ -161,7 +161,7 @@ def test_what_is_not_needed_any_more_is_taken_back_before_anybody_begins(tmp_pat
     world.reset_gpu()
     assert world.run_to_end().ending() == WELL
     assert (world.provisioner.requests, world.provisioner.taken_back, world.boot) == (1, 1, 1)
-    assert any("the reboot was taken back before anybody began" in text for text in world.audit("step"))
+    assert any("the reboot was taken back before it began" in text for text in world.audit("step"))
 
 
 def test_what_was_carried_out_is_taken_back_so_that_it_does_not_come_again(tmp_path: Path) -> None:
