@@ -127,7 +127,7 @@ def test_a_request_that_all_stands_for_is_not_refused() -> None:
         (MARK, view("admin: psu"), True, f"{Refusal.FOREIGN_HOLD}: it is held by root with 'admin: psu'"),
         (MARK, view("healthd: gpu.xid.79 gpu:0 [k4]"), True, "held by root"),
         (MARK, view("Action:Reboot"), True, "held by root with 'Action:Reboot'"),
-        (replace(MARK, machine=""), view(), True, f"{Refusal.UNREADABLE}: its handoff record does not name the machine"),
+        (replace(MARK, machine=""), view(), True, f"{Refusal.UNREADABLE}: its handoff record does not name"),
         (replace(MARK, asked=NOW - timedelta(seconds=601)), view(), True, f"{Refusal.LATE}: it was asked for at"),
     ],
 )

@@ -42,6 +42,7 @@ def test_a_quarantine_says_who_and_why_and_stays() -> None:
     case = quarantined(OUT, "c1", START, drains=True)
     assert case.text == "healthd: operator.quarantine node [c1]"
     assert (case.order, case.why) == ("psu looks odd (uid 0)", "by command: psu looks odd (uid 0)")
+    assert OUT.title == "quarantine by command: psu looks odd (uid 0)"
     assert case.steps == (Step.SLOT, Step.DRAIN, Step.STAY, Step.VERIFY, Step.RELEASE)
     assert quarantined(OUT, "c1", START, drains=False).steps == without_drain(case.steps)
     assert (case.by_order, case.mode, case.fenced) == (True, Mode.QUARANTINE, True)
