@@ -1,7 +1,7 @@
 """The steps of a remediation. Each reads first, writes its intent down, re-reads, acts, and reads the effect back.
 
 An effect that is there already is adopted; another's act is respected; an act without an answer is *unknown* and is
-read back later. The last reading before an act is one of the node alone, with nothing read after it but the
+read back later. The last reading before an act is a single one of the node, with nothing read after it but the
 operator's own rules, and before a repair the controller's start: Slurm has no compare-and-swap, and what happens
 between that reading and the act is not seen.
 
