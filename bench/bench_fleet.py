@@ -39,10 +39,9 @@ from healthd.remediation.decide.fleet import out_limit
 from healthd.remediation.decide.ledger import Bounds
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Remediation
-from healthd.remediation.engine.dependencies import Dependencies
+from healthd.remediation.engine.dependencies import Dependencies, Timeouts
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.slots import SlotKeeper
-from healthd.remediation.engine.step_result import Timeouts
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.ports import FleetSnapshot, Slot
 from healthd.sim.cluster import FakeProvisioner, FakeResetter

@@ -1,4 +1,5 @@
-"""What the engine needs of a cluster and of a machine's provider: two Protocols and the plain values they exchange.
+"""The cluster and the provider of a machine, as the engine needs them: two Protocols and the plain values they
+exchange.
 
 No I/O here. ``remediation/orchestrators`` and ``remediation/provisioners`` implement these against real systems,
 ``healthd.testing`` by hand.
@@ -16,11 +17,12 @@ from healthd.core.model import Remedy
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hold:
-    """Who keeps a node out, as the cluster shows it: the ownership of a drain is text, user and stamp together.
+    """The hold that keeps a node out, as the cluster shows it: the ownership of a drain is text, user and stamp
+    together.
 
     ``stamp`` is the cluster's own time of the text, in whole seconds since the epoch. ``remark``: what the cluster's
     controller itself appended to ``text``, " : Not responding" for one; user and stamp may then be the controller's.
-    ``automatic``: the controller wrote the whole text by itself, whatever its user, and no person ordered it.
+    ``automatic``: the controller wrote the whole text by itself, whatever its user, and no operator did.
     """
 
     text: str
@@ -51,7 +53,7 @@ class NodeView:
     words, where the cluster says more than their ids.
     ``controller``: changes with what may lose a drain: when the cluster's controller restarts (Slurm's BOOT_TIME), or
     the Node is registered again (its UID); "" where it was not asked.
-    ``maintenance``: the name of a maintenance window that somebody else has on the node now; "" where there is none, or
+    ``maintenance``: the name of a maintenance window that another has on the node now; "" where there is none, or
     jobs were not asked for. ``may_sleep``: the cluster powers idle nodes down and does not except this one; False where
     jobs were not asked for.
     ``features``: the cluster's own labels of the node, read together with its state.
@@ -92,7 +94,7 @@ class NodeView:
 
     @property
     def drained_by_itself(self) -> bool:
-        """Whether the cluster's controller drained the node with a text of its own: no person ordered that."""
+        """Whether the cluster's controller drained the node with a text of its own, and no operator did."""
         return self.hold is not None and self.hold.automatic and "DRAIN" in self.flags
 
     @property
@@ -112,7 +114,8 @@ class ScopeSnapshot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeRecord:
-    """What healthd has left with a node of the cluster, by the node's name: it outlives the disk, and is evidence."""
+    """The handoff record that healthd has left with a node of the cluster, by the node's name: it outlives the disk,
+    and is evidence."""
 
     node: str
     text: str
@@ -131,13 +134,13 @@ class HeldNode:
 class FleetSnapshot:
     """How many nodes are out of service now, for any cause, and how many there are. Read from the cluster itself.
 
-    A held slot alone does not count here. ``scopes``: the partitions or groups of this node. ``marks``: every mark that
-    any node shows. ``held``: the nodes whose reason is a healthd's. ``asleep``: the names that the cluster has powered
-    down, which have no machine and are neither out nor in the total. ``drained``: those of them that the cluster's
-    controller drained by itself. ``down``: the machines that are DOWN and do not answer: a node that rebooted behind a
-    drain is DOWN as well, and answers. ``speakers``: the first two names of machines in service: the agent of the first
-    speaks for the fleet, that of the other much later. ``limit``: how many may be out, where the cluster itself holds
-    everybody to a number; None where each node's configuration says it.
+    A held slot alone does not count here. ``scopes``: the partitions or groups of this node. ``marks``: the records
+    that all nodes show. ``held``: the nodes whose reason is a healthd's. ``asleep``: the names that the cluster has
+    powered down, which have no machine and are neither out nor in the total. ``drained``: those of them that the
+    cluster's controller drained by itself. ``down``: the machines that are DOWN and do not answer: a node that rebooted
+    behind a drain is DOWN as well, and answers. ``speakers``: the first two names of machines in service: the agent of
+    the first speaks for the fleet, that of the other much later. ``limit``: how many may be out, where the cluster
+    itself holds every node to a number; None where each node's configuration says it.
     """
 
     out: frozenset[str]
@@ -157,7 +160,7 @@ class Slot:
     """One of the L places for nodes that are out, handed out atomically by the cluster's controller.
 
     ``scope``: ``cluster``, or the partition or instance group that it is a place of. ``index``: below zero for one
-    that no healthd made. ``node``: who holds it; for a place that somebody else took by hand it may be any text, and it
+    that no healthd made. ``node``: who holds it; for a slot that another took by hand it may be any text, and it
     is taken all the same.
     """
 
@@ -191,33 +194,34 @@ class Orchestrator(Protocol):
         """Keep new jobs off, with ``text`` as the visible reason. Never called on a node that is held already."""
 
     def release(self, *, resume: bool) -> None:
-        """Let jobs in again. ``resume`` also clears a DOWN that the drain went through. The caller owns the drain."""
+        """Put the node back in service. ``resume`` also clears a DOWN that the drain went through. The caller owns the
+        drain."""
 
     def slots(self) -> tuple[Slot, ...]:
-        """List every slot of the fleet that is taken, whoever took it."""
+        """List every slot of the fleet that is taken, by healthd or by hand."""
 
     def claim(self, scope: str, index: int) -> None:
-        """Take this slot for this node; it also keeps new jobs off. Raises SlotTaken when somebody has it."""
+        """Take this slot for this node; it also keeps new jobs off. Raises SlotTaken when it is taken."""
 
     def fence(self) -> None:
         """Keep new jobs off while a slot is held, where ``claim`` may have come to its slot alone: it failed half-way,
         or a daemon before this one was killed in it. Nothing is done where it is so."""
 
     def keep_awake(self, *, on: bool) -> None:
-        """Have the cluster's power saving leave this node alone, or no longer. Refused where it cannot be told so."""
+        """Have the cluster's power saving leave this node alone, or no longer. Refused where it has no such setting."""
 
     def give_back(self, slot: Slot) -> None:
         """Give a slot of this node back. One that is gone already is fine; one that is another's is refused."""
 
     def mark(self, text: str) -> None:
-        """Leave a mark with the node, "" to take ours away. Refused where somebody else's text is in its place."""
+        """Leave a handoff record with the node, "" to take ours away. Refused where another text is in its place."""
 
     def marked(self) -> str:
-        """Read this node's mark; "" where it has none of ours. Constant cost."""
+        """Read this node's handoff record; "" where it has none of ours. Constant cost."""
 
 
 class StateOwner(StrEnum):
-    """Who writes the node's state in the cluster while it is repaired.
+    """The owner of the node's state in the cluster while it is repaired.
 
     ENGINE: our drain stays as we made it. AFTER_ASKING: what was asked for takes the drain's place, and the platform
     puts the node back by itself. PLATFORM: a drain would be a replacement, so there is none; our slot alone keeps jobs
@@ -236,23 +240,24 @@ class Provisioner(Protocol):
 
     @property
     def state_owner(self) -> StateOwner:
-        """Who writes the node's state while it is repaired."""
+        """The owner of the node's state while it is repaired."""
 
     @property
     def delegates(self) -> bool:
-        """Whether this only asks: ``healthd controller`` acts, by the node's mark, and answers there."""
+        """Whether this only asks: ``healthd controller`` acts, by the handoff record, and answers there."""
 
     def why_not(self, remedy: Remedy) -> str:
         """Why this provider, as configured and on this platform, cannot carry out ``remedy``, or ""."""
 
     def dry_run(self, remedy: Remedy) -> str:
-        """What would be asked, and where there is a dry run, what it says. Raises what the act would raise at once."""
+        """The request that would be made, and where there is a dry run, its answer. Raises what the act would raise at
+        once."""
 
     def stands_down(self) -> str:
-        """Why somebody else (HyperPod's agent, clustermgtd) is acting on this machine already, or ""."""
+        """Why another (HyperPod's agent, clustermgtd) is acting on this machine already, or ""."""
 
     def machine(self) -> str:
-        """The instance id behind this node's name now. Raises BackendUnknown where it could not be told."""
+        """The instance id behind this node's name now. Raises BackendUnknown where it is not known."""
 
     def reboot(self) -> None:
         """Ask for a reboot. Evidence that it happened is a changed boot id, never this call's return."""
@@ -261,7 +266,7 @@ class Provisioner(Protocol):
         """Ask for another machine behind the same name. Evidence that it happened is a changed instance id."""
 
     def repeats_after_s(self, remedy: Remedy) -> float | None:
-        """After how many seconds a request whose fate is not known may be made again; None: never. Asks nobody.
+        """After how many seconds a request whose fate is not known may be made again; None: never. Reads nothing.
 
         0: asked twice it comes to what it does asked once, because it names this very machine, and what is under way
         shows in ``stands_down`` or ``machine``. More: by then a first request would have shown.
@@ -276,8 +281,8 @@ class Provisioner(Protocol):
         """
 
     def progress(self) -> str:
-        """What the platform says of the reboot or replacement that was asked for; "" where it says nothing.
+        """The platform's word on the reboot or replacement that was asked for; "" where it says nothing.
 
-        Raises BackendRefused when it has failed for good, BackendBusy where it waits for what a person must see to,
-        BackendUnknown where it could not be told.
+        Raises BackendRefused when it has failed for good, BackendBusy where it waits for what an operator must see to,
+        BackendUnknown where it is not known.
         """

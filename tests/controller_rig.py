@@ -17,7 +17,7 @@ from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, parse
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Phase
-from healthd.remediation.engine.step_result import Timeouts
+from healthd.remediation.engine.dependencies import Timeouts
 from healthd.remediation.ports import Provisioner
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator, FakeProvisioner
 from healthd.state.store import Store

@@ -23,11 +23,10 @@ from healthd.remediation.decide.handoff import Versions
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Phase
-from healthd.remediation.engine.dependencies import Dependencies
+from healthd.remediation.engine.dependencies import Dependencies, Timeouts
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.heartbeat import Beat
 from healthd.remediation.engine.slots import SlotKeeper
-from healthd.remediation.engine.step_result import Timeouts
 from healthd.remediation.ports import Orchestrator
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator, FakeProvisioner, FakeResetter, FakeUpdate
 from healthd.state.monitor import Monitor
@@ -425,7 +424,7 @@ class World:
 
 
 def quarantine_story(folder: Path, **options: object) -> World:
-    """A GPU fault that a person mends: drained, out until it is well, verified, released."""
+    """A GPU fault that a person mends: drained, out until it is healthy, verified, released."""
     world = World(folder, mode=Mode.QUARANTINE, **options)  # type: ignore[arg-type]
     return world.at(3, world.start_job).at(10, lambda: world.log_line(XID_95)).at(60, world.end_jobs, world.reset_gpu)
 

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 from healthd.core.errors import BackendRefused, BackendUnknown, StoreError
 from healthd.core.model import Event, Remedy, Step
 from healthd.remediation.decide.remediation import Remediation
-from healthd.remediation.engine.repairs import Resetter
+from healthd.remediation.engine.dependencies import Resetter
 from healthd.remediation.ports import FleetSnapshot, NodeView, Orchestrator, Provisioner, Slot, StateOwner
 from healthd.state.store import Store
 

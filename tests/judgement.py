@@ -5,7 +5,7 @@ Values only; nothing here asserts anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,6 +18,7 @@ from healthd.core.model import (
     Clearance,
     ClearsBy,
     Component,
+    Decision,
     Diagnosis,
     Finding,
     Mode,
@@ -32,7 +33,8 @@ from healthd.core.model import (
 from healthd.core.node import KernelRecord
 from healthd.judge.history import Fault, History, observe
 from healthd.judge.trends import Baseline
-from healthd.remediation.decide.remediation import Remediation
+from healthd.remediation.decide.policy import Needs, Question, Readings, Situation, decide
+from healthd.remediation.decide.remediation import Remediation, Repair
 from healthd.remediation.decide.rules import REBOOT
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -241,3 +243,27 @@ outcomes = st.builds(
     times,
 )
 baselines = st.builds(Baseline, epoch=anyhow, value=st.floats(allow_nan=False, allow_infinity=False))
+
+
+def all_read(
+    situation: Situation | None, repairs: Sequence[Repair] = (), cannot: Mapping[Remedy, str] | None = None
+) -> Readings:
+    """Everything that can be read for a decision. ``cannot``: the remedies that nobody can carry out, and why."""
+    every = {remedy: (cannot or {}).get(remedy, "") for remedy in Remedy}
+    return Readings(situation=situation, repairs=tuple(repairs), cannot=every)
+
+
+def decided_by(asked: Decision | Question, known: Readings) -> tuple[Decision, tuple[Needs, ...]]:
+    """The decision by what is known, of which it is given only what it needs; and what that was, in turn."""
+    read, needs = Readings(), list[Needs]()
+    while isinstance(asked, Question):
+        answer = decide(asked, read)
+        if isinstance(answer, Decision):
+            return answer, tuple(needs)
+        needs.append(answer)
+        read = Readings(
+            situation=known.situation if answer.situation else read.situation,
+            repairs=known.repairs if answer.repairs else read.repairs,
+            cannot={**read.cannot, **{remedy: known.cannot[remedy] for remedy in answer.remedies}},
+        )
+    return asked, ()

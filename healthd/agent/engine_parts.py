@@ -30,12 +30,11 @@ from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.rules import Policy, by_label
-from healthd.remediation.engine.dependencies import Dependencies
+from healthd.remediation.engine.dependencies import Dependencies, Timeouts
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.gpu_reset import GpuReset
 from healthd.remediation.engine.heartbeat import Beat
 from healthd.remediation.engine.slots import SlotKeeper
-from healthd.remediation.engine.step_result import Timeouts
 from healthd.remediation.policy_files import bounds_of
 from healthd.remediation.ports import FleetSnapshot, Orchestrator, Provisioner
 from healthd.remediation.provisioners.slurm_node import MANAGERS_TEXTS, OUR_TEXTS

@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from healthd.config.schema.config import Config
-from healthd.remediation.controller.controller import Controller, Fleet
+from healthd.remediation.controller.act import Fleet
+from healthd.remediation.controller.controller import Controller
 from healthd.remediation.controller.node_status import RepairStats
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.rules import FEATURE
+from healthd.remediation.engine.dependencies import Timeouts
 from healthd.remediation.engine.repairs import Door
-from healthd.remediation.engine.step_result import Timeouts
 from healthd.remediation.ports import Provisioner
 from healthd.sources.identity import metadata_endpoint
 from healthd.sources.imds import MetadataSource

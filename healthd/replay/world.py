@@ -12,7 +12,7 @@ from healthd.config.schema.config import Config
 from healthd.core.check import Check
 from healthd.core.model import REMEDY_RANK, Clearance, ClearsBy, Component, Outcome, Remedy
 from healthd.remediation.decide.policy import Rules
-from healthd.remediation.engine.step_result import Timeouts
+from healthd.remediation.engine.dependencies import Timeouts
 from healthd.remediation.ports import FleetSnapshot
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 from healthd.state.monitor import Monitor

@@ -1,6 +1,6 @@
-"""One act of ``healthd controller`` on one node: the engine's own ``Repairs``, with the controller's permissions.
+"""One act of ``healthd controller`` on one node, by the engine's own ``Repairs`` with the controller's permissions.
 
-It is made anew for every look. What must be remembered is in the case on disk and in the node's mark.
+The act is built for each sync: what must be remembered is in the journal on disk and in the handoff record.
 """
 
 from __future__ import annotations
@@ -8,24 +8,52 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Protocol
 
 from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown
 from healthd.core.model import Clearance, Event, Mode, Refusal, Refused, Remedy
+from healthd.remediation.controller.node_status import RepairStats
 from healthd.remediation.controller.requests import WantedAct, is_away, is_silent
 from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, instance_of, parse, word
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import End, Phase, Remediation, with_act
+from healthd.remediation.engine.dependencies import Timeouts
 from healthd.remediation.engine.gates import in_maintenance
 from healthd.remediation.engine.repairs import Door, Repairs
-from healthd.remediation.engine.step_result import StepResult, Timeouts, ended
-from healthd.remediation.ports import Hold, NodeView, Provisioner, Slot
+from healthd.remediation.engine.step_result import StepResult, ended
+from healthd.remediation.ports import FleetSnapshot, Hold, NodeView, Provisioner, Slot
+
+
+class RequestStore(Protocol):
+    """Where the controller keeps what it intends. Raises StoreError; then nothing is done."""
+
+    def cases(self) -> tuple[Remediation, ...]:
+        """All cases, oldest first."""
+
+    def save_case(self, case: Remediation, event: Event) -> None:
+        """Write a case and why it moved."""
+
+
+class RequestJournal:
+    """The controller's own remediations, one a request. ``clock`` stamps the trail; ``stats``: where they are timed."""
+
+    def __init__(self, kept: RequestStore, *, clock: Callable[[], datetime], stats: RepairStats) -> None:
+        self._kept, self._clock, self.stats = kept, clock, stats
+        self.known = {case.id: case for case in kept.cases()}
+
+    def write(self, case: Remediation, said: str) -> None:
+        """Put it and the sentence why it moved on disk. Raises StoreError; then nothing was written."""
+        data = {"case": case.id, "step": case.step, "phase": case.phase, "end": case.end}
+        self._kept.save_case(case, Event(at=self._clock(), kind="step", text=f"[{case.id}] {said}", data=data))
+        self.stats.time(self.known.get(case.id), case, self._clock())
+        self.known[case.id] = case
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundRequest:
-    """What was read in this round: what is wanted, the mark that says so, and its text.
+    """The readings of one sync: the act that is wanted, the handoff record that asks for it, and its text.
 
-    ``has_place``: a place of the budget is held for the node.
+    ``has_place``: a budget slot is held for the node.
     """
 
     want: WantedAct
@@ -34,11 +62,23 @@ class FoundRequest:
     has_place: bool = False
 
 
-class RequestedAct:
-    """``places`` lists the budget's places that are taken now. ``booted``: when slurmctld last heard of a boot.
+class Fleet(Protocol):
+    """The whole cluster, read from a machine that need not be of it. Every call may raise BackendError."""
 
-    ``too_many``: why no machine may be replaced now, or "". ``save`` writes a case down; raises StoreError.
-    ``boot_id``: the boot as the cluster itself names it, "" where it does not; raises BackendError.
+    def fleet(self) -> FleetSnapshot:
+        """Every node."""
+
+    def slots(self) -> tuple[Slot, ...]:
+        """Every budget slot that is taken."""
+
+
+class RequestedNode:
+    """The node of one request as the controller sees it: its door, the witness of its boots, what permits an act there,
+    and how that is announced.
+
+    ``fleet`` lists the slots that are taken now. ``booted``: when slurmctld last heard of a node's boot. ``boot_id``:
+    the boot as the cluster itself names it, "" where it does not; raises BackendError. ``too_many``: why no machine
+    may be replaced now, or "". ``journal`` raises StoreError.
     """
 
     def __init__(
@@ -47,130 +87,63 @@ class RequestedAct:
         orchestrator: Door,
         provisioner: Provisioner,
         found: FoundRequest,
-        places: Callable[[], tuple[Slot, ...]],
-        booted: Callable[[], datetime | None],
+        fleet: Fleet,
+        booted: Callable[[str], datetime | None],
         rules: Callable[[], Rules],
-        patience: Timeouts,
-        too_many: Callable[[], str],
-        save: Callable[[Remediation, str], None],
-        boot_id: Callable[[], str] | None = None,
+        journal: RequestJournal,
+        too_many: str = "",
+        boot_id: Callable[[str], str] | None = None,
     ) -> None:
-        self.found, self._expected = found, found.text
-        self._orchestrator, self._provisioner, self._places = orchestrator, provisioner, places
-        self._booted, self._rules, self._save, self._boot_id = booted, rules, save, boot_id
-        self._case: Remediation | None = None
-        self._fenced, self._marked, self._is_wanted = False, "", True
-        self._repairs = Repairs(
-            orchestrator=self,
-            provisioner=provisioner,
-            resetter=_NoReset(),
-            judgement=self,
-            guards=self,
-            patience=patience,
-            why_not=lambda _: "what follows is for the node itself to say",
-            too_many=lambda _: too_many(),
-            intend=self._intend,
-            mark_of=self._taken,
-        )
-
-    def why_not(self) -> str:
-        """Why the platform cannot do it to this machine, or "". Raises BackendError where that cannot be told."""
-        if why := self._provisioner.why_not(self.found.want.remedy):
-            return why
-        machine = self._provisioner.machine()
-        if word(instance_of(machine)) != self.found.mark.machine:
-            return f"{machine} is behind the name now, and {self.found.mark.machine} was meant"
-        return ""
-
-    def go(self, case: Remediation, now: datetime) -> StepResult:
-        """Act, or where that was done, look for its evidence."""
-        self._case = case
-        act = self._repairs.reboot if self.found.want.remedy is Remedy.REBOOT_NODE else self._repairs.replace
-        return act(case, now)
-
-    def again(self, turn: StepResult, now: datetime) -> StepResult:
-        """Ask once more for what a controller before this one may have asked for, or what has had no answer: where that
-        is safe, and everything is as it was. What has moved is no loss, its evidence is awaited as before."""
-        case = self._case = turn.case
-        why = self.why_not() or self._provisioner.stands_down() or self._against(case, now)
-        if not why:
-            self._save(case, f"asks again for {self.found.want.remedy}: it is not known whether it was asked for")
-            self._mark_as_taken(case)
-            why = self._against(case, now)
-        if why:
-            return replace(turn, said=f"{turn.said}; not asked for again: {why}")
-        return self._ask_again(turn, now)
-
-    def _against(self, case: Remediation, now: datetime) -> str:
-        """What a look at everything has against asking once more, or ""."""
-        want, view = self.found.want, self.view(jobs=True)
-        if (lost := self.watched(case, view, now)) is not None:
-            return lost.said
-        if (why := self.no_repair_now(case, view)) is not None:
-            return why.words
-        if want.remedy is not Remedy.REBOOT_NODE:
-            return ""
-        if is_away(view):
-            return "it does not answer, and may be in its reboot"
-        is_known = case.boot_id and self._known_boot() == case.boot_id
-        return "" if is_known else "which boot it has is not known"
-
-    def _mark_as_taken(self, case: Remediation) -> None:
-        """As it was to be written before the act: the controller before this one may have been killed in between."""
-        _, text = self._taken(case, case.since)
-        if _shown(text) != _shown(self._marked):
-            self.mark(text)
-
-    def _ask_again(self, turn: StepResult, now: datetime) -> StepResult:
-        act = "reboot" if self.found.want.remedy is Remedy.REBOOT_NODE else "replacement"
-        try:
-            self._provisioner.reboot() if act == "reboot" else self._provisioner.replace()
-        except BackendBusy as error:  # it is at it, for the first request or for somebody else's
-            return replace(turn, said=f"{turn.said}; asked for again: {error}")
-        except BackendUnknown as error:  # a reboot that is queued now must not be queued once more
-            return replace(turn, said=f"{turn.said}; asked for again: {error}", asked=act == "reboot")
-        except BackendRefused as error:
-            return self._repairs.again_or_fail(turn.case, now, f"the {act} was refused: {error}")
-        return replace(turn, said=f"{act} asked for again; its evidence is awaited", asked=True)
-
-    # -- what Repairs asks ---------------------------------------------------------------------------------------------
+        self.found, self.provisioner, self.journal = found, provisioner, journal
+        self.case: Remediation | None = None
+        """The remediation that is being carried out."""
+        self._orchestrator, self._fleet, self._expected = orchestrator, fleet, found.text
+        self._booted, self._rules, self._boot_id, self._too_many = booted, rules, boot_id, too_many
+        self._has_slot, self._marked, self._is_wanted = False, "", True
 
     def view(self, *, jobs: bool = False) -> NodeView:
-        """The node's place and mark, and then its state: nothing but the act follows the last look."""
-        self._fenced = self.found.want.node in {slot.node for slot in self._places()}
+        """The node's slot and record, and then its state: nothing but the act follows the last reading."""
+        self._has_slot = self.found.want.node in {slot.node for slot in self._fleet.slots()}
         self._marked = self._orchestrator.marked()
         return self._orchestrator.view(jobs=jobs)
 
     def mark(self, text: str) -> None:
-        """Leave the mark, unless the node has written its own since: the look that follows finds that, and forbids."""
+        """Leave the record, unless the node has written its own since: the reading that follows finds that, and
+        forbids."""
         if self._is_wanted:
             self._orchestrator.mark(text)
 
     def marked(self) -> str:
-        """The mark as the last look found it."""
+        """The record as the last reading found it."""
         return self._marked
+
+    def mark_as_taken(self, case: Remediation) -> None:
+        """As it was to be written before the act: the controller before this one may have been killed in between."""
+        _, text = self.record_of(case, case.since)
+        if _shown(text) != _shown(self._marked):
+            self.mark(text)
 
     @property
     def boot_id(self) -> str:
         """The node's last boot as its cluster knows it; what it does not know is no evidence of another."""
-        if known := self._known_boot():
+        if known := self.known_boot():
             return known
-        if self.found.want.remedy is Remedy.REBOOT_NODE and self._case is not None and not self._case.boot_id:
+        if self.found.want.remedy is Remedy.REBOOT_NODE and self.case is not None and not self.case.boot_id:
             raise BackendUnknown(f"the cluster does not know when {self.found.want.node} booted")
-        return self._case.boot_id if self._case is not None else ""
+        return self.case.boot_id if self.case is not None else ""
 
-    def _known_boot(self) -> str:
+    def known_boot(self) -> str:
         """The same, or "" where the cluster does not know it now."""
-        if self._boot_id is not None and (known := self._boot_id()):
+        if self._boot_id is not None and (known := self._boot_id(self.found.want.node)):
             return known
-        booted = self._booted()
+        booted = self._booted(self.found.want.node)
         return f"{booted:%d%H%M%S}" if booted is not None else ""
 
     def clear(self, clearance: Clearance, now: datetime) -> None:
         """Faults are the node's."""
 
     def record(self, event: Event) -> None:
-        """What is to be recorded comes with the case."""
+        """The trail comes with the remediation."""
 
     def is_over(self, case: Remediation) -> str:
         """Whether the fault is over is the node's to know: it would take its request back."""
@@ -182,16 +155,16 @@ class RequestedAct:
         if not _is_still(view, case.hold):
             holder = f"{view.hold.user} with '{view.hold.shown}'" if view.hold else "nobody"
             return ended(case, End.LOST, f"the node is held by {holder} now: not touched")
-        if not self._fenced:
-            return ended(case, End.LOST, "its place in the budget is gone: not touched")
+        if not self._has_slot:
+            return ended(case, End.LOST, "its budget slot is gone: not touched")
         if _request(self._marked) != _request(self._expected):
-            return ended(case, End.ABANDONED, "its mark was written anew: not touched")
+            return ended(case, End.ABANDONED, "its handoff record was rewritten: not touched")
         if want.after_silence and not is_silent(view):
             return ended(case, End.ABANDONED, "it answers again: not touched")
         return None
 
     def no_repair_now(self, case: Remediation, view: NodeView) -> Refused | None:
-        """What a look before the act has against it."""
+        """The objection of a reading before the act."""
         if why := self._rules().hands_off(view):
             return Refused(kind=Refusal.OPTED_OUT, words=f"opted out: {why}")
         if not view.idle:
@@ -202,18 +175,25 @@ class RequestedAct:
         kind = Refusal.OBSERVE if mode is Mode.OBSERVE else Refusal.LOWERED
         return None if mode is Mode.REPAIR else Refused(kind=kind, words=f"the controller is in {mode} mode")
 
-    # ------------------------------------------------------------------------------------------------------------------
+    def why_not(self, remedy: Remedy) -> str:
+        """Whether another remedy follows is the node's to say."""
+        return "what follows is for the node itself to say"
 
-    def _intend(self, case: Remediation, now: datetime, act: str) -> Remediation:
+    def too_many(self, *, by_order: bool) -> str:
+        """Why no machine may be replaced now, or "", as the controller counted it."""
+        return self._too_many
+
+    def intend(self, case: Remediation, now: datetime, act: str) -> Remediation:
+        """See Intents."""
         case = replace(case, phase=Phase.INTENDED, since=now)
-        self._save(case, f"intends: {act}, {case.why}")
+        self.journal.write(case, f"intends: {act}, {case.why}")
         return case
 
-    def _taken(self, case: Remediation, now: datetime) -> tuple[None, str]:
-        """The mark that says so to the node, to another controller, and to the machine that follows. Where nothing is
-        begun after all, the controller's answer takes its place.
+    def record_of(self, case: Remediation, now: datetime) -> tuple[None, str]:
+        """The record that shows it to the node, to another controller, and to the machine that follows. Where nothing
+        is begun after all, the controller's answer replaces it.
 
-        The mark is read once more: since the last look the platform was asked, and the node may have withdrawn."""
+        The record is read once more: since the last reading the platform was asked, and the node may have withdrawn."""
         self._marked = self._orchestrator.marked()
         self._is_wanted = _request(self._marked) == _request(self._expected)
         if not self._is_wanted:
@@ -233,6 +213,77 @@ class RequestedAct:
         return None, self._expected
 
 
+class RequestedAct:
+    """The act that was asked for, by the engine's own Repairs."""
+
+    def __init__(self, node: RequestedNode, *, patience: Timeouts) -> None:
+        self._node, self._provisioner, self._want = node, node.provisioner, node.found.want
+        self._repairs = Repairs(
+            orchestrator=node,
+            provisioner=node.provisioner,
+            resetter=_NoReset(),
+            judgement=node,
+            gates=node,
+            intents=node,
+            patience=patience,
+        )
+
+    def why_not(self) -> str:
+        """Why the platform cannot do it to this machine, or "". Raises BackendError where that is not known."""
+        if why := self._provisioner.why_not(self._want.remedy):
+            return why
+        machine = self._provisioner.machine()
+        if word(instance_of(machine)) != self._node.found.mark.machine:
+            return f"{machine} is behind the name now, and {self._node.found.mark.machine} was meant"
+        return ""
+
+    def go(self, case: Remediation, now: datetime) -> StepResult:
+        """Act, or where that was done, look for its evidence."""
+        self._node.case = case
+        act = self._repairs.reboot if self._want.remedy is Remedy.REBOOT_NODE else self._repairs.replace
+        return act(case, now)
+
+    def again(self, turn: StepResult, now: datetime) -> StepResult:
+        """Ask once more for what a controller before this one may have asked for, or what has had no answer: where that
+        is safe, and everything is as it was. A node that has moved is no loss, its evidence is awaited as before."""
+        case = self._node.case = turn.case
+        why = self.why_not() or self._provisioner.stands_down() or self._against(case, now)
+        if not why:
+            said = f"asks again for {self._want.remedy}: it is not known whether it was asked for"
+            self._node.journal.write(case, said)
+            self._node.mark_as_taken(case)
+            why = self._against(case, now)
+        if why:
+            return replace(turn, said=f"{turn.said}; not asked for again: {why}")
+        return self._ask_again(turn, now)
+
+    def _against(self, case: Remediation, now: datetime) -> str:
+        """The objection of a reading of everything to asking once more, or ""."""
+        want, view = self._want, self._node.view(jobs=True)
+        if (lost := self._node.watched(case, view, now)) is not None:
+            return lost.said
+        if (why := self._node.no_repair_now(case, view)) is not None:
+            return why.words
+        if want.remedy is not Remedy.REBOOT_NODE:
+            return ""
+        if is_away(view):
+            return "it does not answer, and may be in its reboot"
+        is_known = case.boot_id and self._node.known_boot() == case.boot_id
+        return "" if is_known else "which boot it has is not known"
+
+    def _ask_again(self, turn: StepResult, now: datetime) -> StepResult:
+        act = "reboot" if self._want.remedy is Remedy.REBOOT_NODE else "replacement"
+        try:
+            self._provisioner.reboot() if act == "reboot" else self._provisioner.replace()
+        except BackendBusy as error:  # it is at it, for the first request or for somebody else's
+            return replace(turn, said=f"{turn.said}; asked for again: {error}")
+        except BackendUnknown as error:  # a reboot that is queued now must not be queued once more
+            return replace(turn, said=f"{turn.said}; asked for again: {error}", asked=act == "reboot")
+        except BackendRefused as error:
+            return self._repairs.again_or_fail(turn.case, now, f"the {act} was refused: {error}")
+        return replace(turn, said=f"{act} asked for again; its evidence is awaited", asked=True)
+
+
 def _is_still(view: NodeView, before: Hold | None) -> bool:
     """Whether the node is held as it was judged, or by what the cluster's controller wrote over that by itself."""
     if view.hold is None or before is None:
@@ -241,14 +292,14 @@ def _is_still(view: NodeView, before: Hold | None) -> bool:
 
 
 def _request(text: str) -> HandoffRecord | None:
-    """A mark without what the node shows of itself beside it, which may change at any time, and without what a node of
-    an earlier version leaves out when it does."""
+    """A record without what the node shows of itself beside it, which may change at any time, and without what a node
+    of an earlier version leaves out when it does."""
     shown = _shown(text)
     return replace(shown, boot="") if shown is not None else None
 
 
 def _shown(text: str) -> HandoffRecord | None:
-    """A mark without what the node shows of itself beside it, and without the sentence."""
+    """A record without what the node shows of itself beside it, and without the sentence."""
     mark = parse(text)
     if mark is None:
         return None

@@ -1,8 +1,8 @@
-"""What ``healthd controller`` does, a round at a time: it carries out what nodes ask for in their marks, once each.
+"""``healthd controller``, a sync at a time: it carries out what nodes ask for in their handoff records, once each.
 
 It repairs by the same acts as a node's own engine (``repairs``), from elsewhere: everything is read again, the intent
-is on disk and in the mark, everything is read once more, then it acts; after that only evidence counts. It takes
-nothing out, lets nothing in, and holds no place of the budget: that is left to the node's own daemon.
+is on disk and in the record, everything is read once more, then it acts; after that only evidence counts. It takes
+nothing out, releases nothing, and holds no budget slot: that is left to the node's own daemon.
 """
 
 from __future__ import annotations
@@ -11,12 +11,18 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Protocol
 
 from healthd.core.errors import BackendError
-from healthd.core.model import Event, Mode, Refusal, Refused, Remedy, Step
+from healthd.core.model import Mode, Refusal, Refused, Remedy, Step
 from healthd.judge.clock import ClockWatch, was_set
-from healthd.remediation.controller.act import FoundRequest, RequestedAct
+from healthd.remediation.controller.act import (
+    Fleet,
+    FoundRequest,
+    RequestedAct,
+    RequestedNode,
+    RequestJournal,
+    RequestStore,
+)
 from healthd.remediation.controller.node_status import STATES, NodeStatus, RecentStatus, RepairState, RepairStats
 from healthd.remediation.controller.requests import (
     WantedAct,
@@ -40,32 +46,13 @@ from healthd.remediation.decide.handoff import (
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import End, Phase, Remediation, shifted, with_act
 from healthd.remediation.decide.rules import STEPS
+from healthd.remediation.engine.dependencies import Timeouts
 from healthd.remediation.engine.repairs import Door
-from healthd.remediation.engine.step_result import StepResult, Timeouts
+from healthd.remediation.engine.step_result import StepResult
 from healthd.remediation.ports import FleetSnapshot, NodeRecord, NodeView, Provisioner, Slot
 
 _STEP = {Remedy.REBOOT_NODE: Step.REBOOT, Remedy.REPLACE_NODE: Step.REPLACE}
 _SAID_ANEW_S = 30.0  # how often a mark is written only because its sentence changed
-
-
-class Fleet(Protocol):
-    """The whole cluster, read from a machine that need not be of it. Every call may raise BackendError."""
-
-    def fleet(self) -> FleetSnapshot:
-        """Every node."""
-
-    def slots(self) -> tuple[Slot, ...]:
-        """Every place of the budget that is taken."""
-
-
-class RequestStore(Protocol):
-    """Where the controller keeps what it intends. Raises StoreError; then nothing is done."""
-
-    def cases(self) -> tuple[Remediation, ...]:
-        """All cases, oldest first."""
-
-    def save_case(self, case: Remediation, event: Event) -> None:
-        """Write a case and why it moved."""
 
 
 class Controller:
@@ -98,10 +85,9 @@ class Controller:
     ) -> None:
         self._looks, self._boot_id = RecentStatus(look_s, monotonic_s), boot_id
         self._fleet, self._node, self._booted, self._provisioner = fleet, node, booted, provisioner
-        self._kept, self._rules, self._silent_s = kept, rules, silent_s
+        self._rules, self._silent_s = rules, silent_s
         self._patience, self._monotonic_s, self._clock = replace(patience, max_attempts=1), monotonic_s, clock
         self._platform_texts = platform_texts
-        self._known = {case.id: case for case in kept.cases()}
         self._acting: dict[str, tuple[str, Provisioner]] = {}
         self._silent: dict[str, float] = {}
         self._asked: set[str] = set()
@@ -110,6 +96,8 @@ class Controller:
         self._seen: dict[str, tuple[datetime | None, datetime, float]] = {}
         self._written_s: dict[str, float] = {}
         self.reckoning = reckoning or RepairStats()
+        self._journal = RequestJournal(kept, clock=clock, stats=self.reckoning)
+        self._known = self._journal.known
         self.level: FleetSnapshot | None = None
         """The nodes as the last round read them."""
         self.slots: tuple[Slot, ...] = ()
@@ -118,8 +106,8 @@ class Controller:
     def round(self, now: datetime) -> tuple[NodeStatus, ...]:
         """Look at every node that wants something, and go on with each as far as it goes now.
 
-        A node that could not be read or marked is said, and holds up no other. Raises BackendError where the cluster as
-        a whole does not answer, StoreError where nothing can be written down.
+        The status of a node that could not be read or written names that, and holds up no other. Raises BackendError
+        where the cluster as a whole does not answer, StoreError where nothing can be written down.
         """
         if by := self._watch.look(now, self._monotonic_s()):
             self._moved(by, now)
@@ -150,12 +138,12 @@ class Controller:
     def gone(self, node: str, why: str) -> None:
         """The node is no more, and its place and mark with it: what was being done to it has come to its end."""
         for case in [each for each in self._known.values() if each.end is None and each.id.startswith(f"{node}/")]:
-            self._save(replace(case, end=End.DONE, note=why), why)
+            self._journal.write(replace(case, end=End.DONE, note=why), why)
 
     def _found(
         self, shown: NodeRecord, level: FleetSnapshot, places: Collection[str], now: datetime
     ) -> FoundRequest | None:
-        """What is wanted of a node; of one that asked for nothing, only while it is out and holds its place."""
+        """The act that is wanted of a node; of one that asked for nothing, only while it is out and holds a slot."""
         mark = parse(shown.text)
         if mark is None:
             return None
@@ -189,10 +177,10 @@ class Controller:
         waiting = [shifted(case, by, now) for case in self._known.values() if case.end is None]
         self._known.update({case.id: case for case in waiting})
         for case in waiting:
-            self._save(case, f"{was_set(by)}: what is waited for is waited for as long as before")
+            self._journal.write(case, f"{was_set(by)}: what is waited for is waited for as long as before")
 
     def _by_its_age(self, node: str, mark: HandoffRecord, now: datetime) -> datetime:
-        """The time to judge the age of a mark by: the wall clock's when it was first seen, and from then on only what
+        """The time to judge the age of a record by: the wall clock's when it was first seen, and from then on only what
         has really gone by. A clock that is set makes no request too old, and no reboot overdue."""
         known = self._seen.get(node)
         if known is None or known[0] != mark.asked:
@@ -219,15 +207,15 @@ class Controller:
             self._answer(found, case)
         if (known := self._looks.lately(case.id)) is not None:
             return known
-        errand = self._errand(found)
-        turn = errand.go(case, now)
+        act = self._act(found)
+        turn = act.go(case, now)
         if self._may_repeat(found, turn):
-            turn = self._again(found, errand, turn, now)
+            turn = self._again(found, act, turn, now)
         return self._looks.note(case.id, self._came_of(found, turn))
 
     def _may_repeat(self, found: FoundRequest, turn: StepResult) -> bool:
         """Whether nothing shows what became of it, its platform gave this controller no answer, and a second request is
-        safe by now. What its node has withdrawn is not asked for again."""
+        safe by now. A request that its node has withdrawn is not repeated."""
         want, case = found.want, turn.case
         if case.end is not None or case.step is not _STEP[want.remedy]:
             return False
@@ -237,18 +225,18 @@ class Controller:
         since_s = self._unsure.get(want.id, self._monotonic_s())
         return after_s is not None and self._monotonic_s() - since_s >= after_s
 
-    def _again(self, found: FoundRequest, errand: RequestedAct, turn: StepResult, now: datetime) -> StepResult:
+    def _again(self, found: FoundRequest, act: RequestedAct, turn: StepResult, now: datetime) -> StepResult:
         """A controller before this one died in it, or its platform did not answer. Judged as before the first time."""
         try:
             view = self._node(found.want.node).view()
             if (why := self._refusal(found, view, now)) is not None:
                 return replace(turn, said=f"{turn.said}; not asked for again: {why.words}")
-            return errand.again(replace(turn, case=replace(turn.case, hold=view.hold)), now)
+            return act.again(replace(turn, case=replace(turn.case, hold=view.hold)), now)
         except BackendError as error:
             return replace(turn, said=f"{turn.said}; not asked for again: {error}")
 
     def _begin_unless_busy(self, found: FoundRequest, level: FleetSnapshot, now: datetime) -> NodeStatus:
-        """A platform that is at the machine, or has no time for us, is not asked again in every round either."""
+        """A platform that is at the machine, or has no time for us, is not asked again in every sync either."""
         known = self._looks.lately(found.want.id)
         if known is not None and known.refusal is Refusal.MANAGED:
             return known
@@ -256,12 +244,12 @@ class Controller:
         return self._looks.note(found.want.id, standing) if standing.refusal is Refusal.MANAGED else standing
 
     def _begin(self, found: FoundRequest, level: FleetSnapshot, now: datetime) -> NodeStatus:
-        """Judge everything anew, and act."""
+        """Judge everything again, and act."""
         want = found.want
         view = self._node(want.node).view()
         if hands_off := self._rules().hands_off(view):
             self._silent.pop(want.node, None)
-            said = f"opted out: {hands_off}; nothing is touched, its mark neither"
+            said = f"opted out: {hands_off}; nothing is touched, nor its handoff record"
             return _standing(found, said, RepairState.LEFT_ALONE, refusal=Refusal.OPTED_OUT)
         if view.powered_down:
             return self._powered_down(found)
@@ -276,14 +264,14 @@ class Controller:
             return waiting
         if (later := self._not_now(want)) is not None:
             return self._waits(found, later)
-        errand = self._errand(found, too_many=lambda: self._too_many(want, level))
+        act = self._act(found, too_many=self._too_many(want, level))
         try:
-            cannot = errand.why_not()
+            cannot = act.why_not()
         except BackendError as error:
             return self._waits(found, Refused(kind=Refusal.UNREADABLE, words=str(error)), page=True)
         if cannot:
             return self._refused(found, Refused(kind=Refusal.CANNOT, words=cannot), now)
-        return self._came_of(found, errand.go(self._opened(found, view, now), now))
+        return self._came_of(found, act.go(self._opened(found, view, now), now))
 
     def _not_now(self, want: WantedAct) -> Refused | None:
         mode = self._rules().mode
@@ -296,7 +284,7 @@ class Controller:
         return None
 
     def _powered_down(self, found: FoundRequest) -> NodeStatus:
-        """Nothing is there to act on. What the node left is released (``absent``), and its daemon asks again."""
+        """Nothing is there to act on. Its drain and slots are released (``absent``), and its daemon asks again."""
         self._silent.pop(found.want.node, None)
         why = Refused(kind=Refusal.MANAGED, words="power saving has taken its machine away")
         if found.want.unanswered:
@@ -315,10 +303,10 @@ class Controller:
         )
 
     def _silence(self, found: FoundRequest) -> NodeStatus | None:
-        """None once a node has been silent for so long, at every look, that its machine may be given up."""
+        """None once a node has been silent for so long, at every reading, that its machine may be given up."""
         node = found.want.node
         if why := needs_person(found.mark, self._booted(node)):
-            said = f"{why}: a person has to look"
+            said = f"{why}: an operator has to look"
             return _standing(found, said, RepairState.SILENT, page=True, refusal=Refusal.PERSON)
         since_s = self._silent.setdefault(node, self._monotonic_s())
         if self._monotonic_s() - since_s >= self._silent_s:
@@ -328,7 +316,7 @@ class Controller:
 
     def _adopted(self, found: FoundRequest, now: datetime) -> Remediation:
         """The case of a request that a controller took whose store is not this one: it may have been carried out. The
-        mark has the boot that a reboot was to end; the present one may be the one after, and so may the machine."""
+        record has the boot that a reboot was to end; the present one may be the one after, and so may the machine."""
         machine, mark = self._provisioner_of(found).machine(), found.mark
         is_it = word(instance_of(machine)) == mark.machine and not launched_after(machine, mark.answered)
         case = replace(
@@ -340,11 +328,12 @@ class Controller:
             attempts=1,
             acts=(found.want.remedy,),
         )
-        self._save(case, "taken by a controller whose store is not here: it is not asked for again")
+        self._journal.write(case, "taken by a controller whose store is not here: it is not asked for again")
         return case
 
     def _came_of(self, found: FoundRequest, turn: StepResult) -> NodeStatus:
-        """Write down what a turn came to. What was not begun is taken out of the mark first: the disk is believed."""
+        """Write down the result of a step. An act that was not begun is taken out of the record first: the disk is
+        believed."""
         want, case = found.want, replace(turn.case, note=turn.said)
         if turn.asked:
             self._asked.add(want.id)
@@ -356,14 +345,14 @@ class Controller:
                 return self._waits(found, why, page=turn.page)
             finally:  # also where the node could not be told: what was not begun must not be waited for
                 if want.id in self._known:
-                    self._save(case, turn.said)
+                    self._journal.write(case, turn.said)
         elif want.unanswered and case.end in (End.LOST, End.ABANDONED):
             self._put_back(found)
             if want.id in self._known:
-                self._save(replace(case, end=None), turn.said)
+                self._journal.write(replace(case, end=None), turn.said)
             return _standing(found, turn.said, RepairState.LEFT_ALONE)
         if case != self._known.get(case.id):
-            self._save(case, turn.said)
+            self._journal.write(case, turn.said)
         self._answer(found, case)
         failed = case.end is End.FAILED
         refusal = Refusal.EXHAUSTED if failed else turn.refusal
@@ -372,12 +361,12 @@ class Controller:
     # -- what the node is told ----------------------------------------------------------------------------------------
 
     def _refused(self, found: FoundRequest, why: Refused, now: datetime) -> NodeStatus:
-        """For good: the node goes on from there, or a person does."""
+        """For good: the node goes on from there, or an operator does."""
         if found.want.unanswered:
             said = f"it did not come back from its reboot, and is not replaced: {why.words}"
             return _standing(found, said, RepairState.SILENT, page=True, refusal=why.kind)
         case = replace(self._opened(found, None, now), end=End.FAILED, note=f"refused: {why.words}")
-        self._save(case, case.note)
+        self._journal.write(case, case.note)
         self._answer(found, case)
         return _standing(found, case.note, RepairState.REFUSED, page=True, refusal=why.kind)
 
@@ -390,7 +379,7 @@ class Controller:
         return _standing(found, why.words, RepairState.WAITS, page=page, refusal=why.kind)
 
     def _answer(self, found: FoundRequest, case: Remediation) -> None:
-        """Have the mark say what the disk says. What it says already is left alone."""
+        """Have the record say what the disk says. One that says so already is left alone."""
         want, mark = found.want, found.mark
         told = replace(mark, asks=True, remedy=want.remedy, attempt=want.attempt)
         match case.end:
@@ -404,7 +393,7 @@ class Controller:
         self._tell(found, told, begun=case if case.acts else None)
 
     def _tell(self, found: FoundRequest, told: HandoffRecord, *, begun: Remediation | None) -> None:
-        """Write the mark anew, if the node has not moved on meanwhile and there is something new to say. Of an act that
+        """Rewrite the record, if the node has not moved on meanwhile and there is something new to say. Of an act that
         was not ``begun`` nothing is counted, and a request that is withdrawn stays so."""
         want, orchestrator = found.want, self._node(found.want.node)
         there = parse(orchestrator.marked())
@@ -440,7 +429,7 @@ class Controller:
         return written_s is not None and self._monotonic_s() - written_s < _SAID_ANEW_S
 
     def _put_back(self, found: FoundRequest) -> None:
-        """The mark of a reboot, where nothing came of going on from it: the node may come back and be believed."""
+        """The record of a reboot, where nothing came of going on from it: the node may come back and be believed."""
         orchestrator, mark = self._node(found.want.node), found.mark
         there = parse(orchestrator.marked())
         ours = (mark.case, mark.machine, found.want.remedy, mark.asked)
@@ -449,20 +438,20 @@ class Controller:
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
-    def _errand(self, found: FoundRequest, *, too_many: Callable[[], str] = str) -> RequestedAct:
-        node = found.want.node
-        return RequestedAct(
-            orchestrator=self._node(node),
+    def _act(self, found: FoundRequest, *, too_many: str = "") -> RequestedAct:
+        """``too_many``: why no machine may be replaced now, or ""."""
+        node = RequestedNode(
+            orchestrator=self._node(found.want.node),
             provisioner=self._provisioner_of(found),
             found=found,
-            places=self._fleet.slots,
-            booted=lambda: self._booted(node),
+            fleet=self._fleet,
+            booted=self._booted,
+            boot_id=self._boot_id,
             rules=self._rules,
-            patience=self._patience,
+            journal=self._journal,
             too_many=too_many,
-            save=self._save,
-            boot_id=None if self._boot_id is None else lambda: self._boot_id(node),  # type: ignore[misc]
         )
+        return RequestedAct(node, patience=self._patience)
 
     def _opened(self, found: FoundRequest, view: NodeView | None, now: datetime) -> Remediation:
         """The controller's own case: one act, no other remedy behind it."""
@@ -485,12 +474,6 @@ class Controller:
             ladder=(want.remedy,),
         )
 
-    def _save(self, case: Remediation, said: str) -> None:
-        data = {"case": case.id, "step": case.step, "phase": case.phase, "end": case.end}
-        self._kept.save_case(case, Event(at=self._clock(), kind="step", text=f"[{case.id}] {said}", data=data))
-        self.reckoning.time(self._known.get(case.id), case, self._clock())
-        self._known[case.id] = case
-
     def _provisioner_of(self, found: FoundRequest) -> Provisioner:
         """The same one for as long as a case lasts: it remembers what it asked for."""
         want = found.want
@@ -505,10 +488,10 @@ class Controller:
         return patience.reboot_timeout_s if remedy is Remedy.REBOOT_NODE else patience.replace_timeout_s
 
     def _too_many(self, want: WantedAct, level: FleetSnapshot) -> str:
-        """The bounds over the marks of all nodes, and over what this controller did since they were read.
+        """The bounds over the records of all nodes, and over what this controller did since they were read.
 
-        That of a day a node asks about itself, and a person may order past it there: it holds here only what nobody
-        asked for.
+        That of a day a node asks about itself, and an operator may command past it there: it holds here only what no
+        node asked for.
         """
         now, rules = self._clock(), self._rules()
         return rate_held(

@@ -38,7 +38,7 @@ STATES: Mapping[End | None, RepairState] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeStatus:
-    """How it stands with one node, in one sentence; ``node`` "": with the cluster. ``page``: a person has to know.
+    """How it stands with one node, in one sentence; ``node`` "": with the cluster. ``page``: an operator has to know.
 
     ``refusal``: what it waits for, or why it was refused. ``troubles``: what else pages.
     """
@@ -54,7 +54,7 @@ class NodeStatus:
 
 
 class RecentStatus:
-    """How it stood with each request when its platform was asked last, which is not in every round: at most once in
+    """How it stood with each request when its platform was asked last, which is not in every sync: at most once in
     ``every_s`` seconds."""
 
     def __init__(self, every_s: float, monotonic_s: Callable[[], float]) -> None:
@@ -62,7 +62,7 @@ class RecentStatus:
         self._last: dict[str, tuple[float, NodeStatus]] = {}
 
     def lately(self, request: str) -> NodeStatus | None:
-        """As the last look found it; None where another is due."""
+        """As the last reading found it; None where another is due."""
         at_s, standing = self._last.get(request, (float("-inf"), None))
         return standing if self._monotonic_s() - at_s < self._every_s else None
 
@@ -78,7 +78,7 @@ class RepairStats:
     def __init__(self) -> None:
         self.tally = EngineStats()
         self.answered: Counter[RepairState] = Counter()
-        """What became of requests, each counted once when it is new."""
+        """The states of requests, each counted once when it is new."""
         self._counted: dict[str, tuple[str, NodeStatus]] = {}
 
     def count(self, request: str, standing: NodeStatus) -> None:
@@ -92,8 +92,8 @@ class RepairStats:
         self._counted[standing.node] = (request, standing)
 
     def before(self, node: str, request: str) -> tuple[RepairState, bool]:
-        """Where a request stood that could not be looked at this time, and whether a person was needed: no answer is no
-        news."""
+        """Where a request stood that could not be looked at this time, and whether an operator was needed: no answer is
+        no news."""
         known = self._counted.get(node)
         return (
             (known[1].state, known[1].page) if known is not None and known[0] == request else (RepairState.WAITS, False)
@@ -104,6 +104,6 @@ class RepairStats:
         self._counted = {node: counted for node, counted in self._counted.items() if node in nodes}
 
     def time(self, before: Remediation | None, after: Remediation, now: datetime) -> None:
-        """Time the one act of a case. One that was given up is over from here: nobody watches it on."""
+        """Time the one act of a case. One that was given up is over from here: the controller watches it no more."""
         if before is not None:
             self.tally.time(before, after if after.end is None else replace(after, end=End.DONE), now)

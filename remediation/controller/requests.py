@@ -1,4 +1,4 @@
-"""What ``healthd controller`` makes of a node's mark: is anything wanted of it, and may it be done? Pure.
+"""``healthd controller`` reads a handoff record: is anything wanted of it, and may it be done? Pure.
 
 Two things are wanted: what a node asked for, and another machine for a node that asked for a reboot and did not come
 back from it. Nothing is done for a node that healthd's own place, mark and text do not all stand for.
@@ -21,7 +21,7 @@ _AWAY = _SILENT | {"NOTREADY"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WantedAct:
-    """One act on one machine. ``unanswered``: nobody asked for it, the node does not answer after its reboot.
+    """One act on one machine. ``unanswered``: no node asked for it, this one does not answer after its reboot.
 
     ``asked``: when the request was made, or that reboot. It never changes while the request stands, and no later
     request of the node has the same (``successor.repair_mark``).
@@ -48,7 +48,8 @@ class WantedAct:
 
 
 def wanted(node: str, mark: HandoffRecord, now: datetime, *, reboot_timeout_s: float) -> WantedAct | None:
-    """What a mark asks the controller to look at, or None. A reboot that should be over long ago is looked after."""
+    """The act that a record asks the controller to consider, or None. A reboot that should be over long ago is looked
+    after."""
     if mark.remedy is None or mark.asked is None or not mark.case:
         return None
     was_begun = not mark.asks or mark.answer is RequestAnswer.TAKEN
@@ -79,12 +80,12 @@ def refusal(
 ) -> Refused | None:
     """Why it is not done, now or later, or None. ``timeout_s``: after which the node itself no longer waits for it."""
     if not has_place:
-        words = "no place in the budget is held for this node, so it is not healthd's to repair"
+        words = "no budget slot is held for this node, so it is not healthd's to repair"
         return Refused(kind=Refusal.NOT_PERMITTED, words=words)
     if why := _not_our_text(want, view, platform_texts):
         return Refused(kind=Refusal.FOREIGN_HOLD, words=why)
     if not mark.machine:
-        return Refused(kind=Refusal.UNREADABLE, words="its mark does not say which machine is meant")
+        return Refused(kind=Refusal.UNREADABLE, words="its handoff record does not name the machine")
     if not want.after_silence and mark.asked is not None and _is_late(mark.asked, now, timeout_s):
         words = f"it was asked for at {mark.asked:%Y-%m-%d %H:%M:%S} UTC, which is too long ago"
         return Refused(kind=Refusal.LATE, words=words)
@@ -107,7 +108,7 @@ def is_moot(want: WantedAct, booted: datetime | None) -> bool:
 
 
 def needs_person(mark: HandoffRecord, booted: datetime | None) -> str:
-    """Why a node that is silent after its reboot is not replaced but left to a person, or ""."""
+    """Why a node that is silent after its reboot is not replaced but left to an operator, or ""."""
     if Remedy.REPLACE_NODE not in mark.following:
         return "it did not come back from its reboot, and another machine is not what its policy has next"
     if booted is not None and mark.asked is not None and booted > mark.asked:

@@ -1,8 +1,9 @@
-"""What a daemon without a memory makes of what another left with the cluster under its node's name. Pure.
+"""A daemon without a memory adopts what another left with the cluster under its node's name. Pure.
 
-A replaced machine begins with an empty store, and so does one whose database was set aside. The place in the budget is
-kept under the node's name by the cluster, the reason names the case, the mark says what was replaced: that is evidence,
-never permission. A successor takes nothing further; it proves that the node is well, releases it, gives the place back.
+A replaced machine begins with an empty store, and so does one whose database was set aside. The budget slot is
+kept under the node's name by the cluster, the reason names the remediation, the handoff record says what was replaced:
+that is evidence, never permission. Adoption takes nothing further; it proves that the node is healthy, releases it and
+gives the slot back.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ _NO_CASE = "without-a-case"
 def repair_mark(
     case: Remediation, now: datetime, *, before: str = "", following: Sequence[Remedy] = (), delegated: bool = False
 ) -> str:
-    """What is left with the node before its GPUs are reset, it is rebooted, or its machine is given away.
+    """The record that is left with the node before its GPUs are reset, it is rebooted, or its machine is given away.
 
-    ``before``: the mark that it has. ``following``: what can be tried after this. ``delegated``: the controller acts,
+    ``before``: the one that it has. ``following``: what can be tried after this. ``delegated``: the controller acts,
     and makes the entry in the history when it does.
     """
     remedy, old = ACTS[case.step], parse(before) or HandoffRecord()
@@ -60,7 +61,7 @@ def repair_mark(
 
 def _not_as_before(now: datetime, before: datetime | None) -> datetime:
     """When a request was made, in whole seconds: what tells it from the one ``before``, also where the clock went back
-    for a moment. Without this the controller would answer an order within the same second from its memory."""
+    for a moment. Without this the controller would answer a command within the same second from its memory."""
     at = now.replace(microsecond=0)
     if before is None or not at <= before < at + CLOSE:
         return now
@@ -79,7 +80,7 @@ def found_case(
 ) -> Remediation | None:
     """The case to go on with, or None where nothing of ours is there.
 
-    Without a place of ours nothing is: a text alone anybody can write. With a place and somebody else's drain, or none,
+    Without a place of ours nothing is: every user can write a text. With a slot and another's drain, or none,
     only the place is left, and is given back.
     """
     if not own:
@@ -91,7 +92,7 @@ def found_case(
         follows = _follows(given.case, given.machine, without_drain(REPLACE), mode, now)
         return _by_order(replace(follows, code=shown.code), shown.code)
     if named is None and view.hold is None and shown.code == QUARANTINE_CODE:
-        case = _case(_NO_CASE, mode, now, why="the place of an order was left", steps=without_drain(QUARANTINE))
+        case = _case(_NO_CASE, mode, now, why="the slot of a command was left", steps=without_drain(QUARANTINE))
         return _by_order(case, shown.code)
     if named is None and shown.case and shown.machine and (view.hold is None or view.hold.text in platform_texts):
         # Rebooted and not seen since: whoever manages the node may have put another machine in its place for that.
@@ -125,7 +126,7 @@ def found_case(
 
 def _named(view: NodeView, shown: HandoffRecord) -> tuple[str, str, str] | None:
     """Code, component and case id that the drain names; where the cluster's controller put a text of its own in the
-    place of ours, those of the mark."""
+    slot of ours, those of the record."""
     if view.hold is None:
         return None
     if view.drained_by_itself and (shown.case or shown.code):
@@ -134,7 +135,7 @@ def _named(view: NodeView, shown: HandoffRecord) -> tuple[str, str, str] | None:
 
 
 def orphaned(view: NodeView, case_id: str, *, mode: Mode, boot_id: str, now: datetime) -> Remediation | None:
-    """The case by which an operator has a drain of ours undone that no case is open for; None where none is there.
+    """The remediation by which an operator has a drain of ours undone that none is open for; None where none is there.
 
     ``case_id``: of the case that the text names, or a new one where that is known to have ended. It verifies first, as
     any other, and undoes the drain only as it was found: text, user and stamp.
@@ -169,7 +170,7 @@ def must_be_shown(case: Remediation, ends_by: ClearsBy | None, booted_at: dateti
 
 
 def _by_order(case: Remediation, code: str) -> Remediation:
-    """What a person ordered is still an order: no mode is too low for it, and a quarantine stays one."""
+    """An operator's command is still one: no mode is too low for it, and a quarantine stays one."""
     if code not in ORDERED:
         return case
     case = replace(case, code=code, component=str(NODE), order="as it was found with the cluster")

@@ -1,7 +1,7 @@
-"""What the records of all nodes have against one more repair: the story of days, which no node sees by itself. Pure.
+"""The objection of the records of all nodes to one more repair: the story of days, which no node sees by itself. Pure.
 
 A node whose repair is held stays out. Which nodes have a code, what was done for it and what came of it, the handoff
-records say; a person's order passes every brake.
+records say; an operator's command passes every brake.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class FleetRecords:
 
 
 def records_of(level: FleetSnapshot, now: datetime) -> FleetRecords:
-    """The records in one reading of the fleet. What is none of healthd's says nothing, nor what is of a time ahead."""
+    """The records in one reading of the fleet. A text that is none of healthd's says nothing, nor one of a time
+    ahead."""
     marks = {each.node: by_now(mark, now) for each in level.marks if (mark := parse(each.text)) is not None}
     drains = ((each.node, code_of(each.text), datetime.fromtimestamp(each.stamp, UTC)) for each in level.held)
     held = {node: (code, at) for node, code, at in drains if code and not is_ahead(at, now)}
@@ -54,15 +55,15 @@ def held_back(remedy: Remedy, code: str, me: str, records: FleetRecords, *, now:
 
 
 def returns_of(history: Sequence[PastRepair], code: str, now: datetime) -> int:
-    """How often the node was let in again after it was out for this code, within the last day: by itself, or after a
-    repair that helped. It counts from when it was let in, which may be a day after the repair."""
+    """How often the node was released after it was out for this code, within the last day: by itself, or after a
+    repair that helped. It counts from the release, which may be a day after the repair."""
     since = now - timedelta(days=1)
     came = (each for each in history if each.act is PastAct.RETURN or each.outcome is Helped.HELPED)
     return sum(each.code == code and (each.back or each.at) > since for each in came)
 
 
 def settle_s(returns: int, plain_s: float, bounds: Bounds, *, is_repaired: bool) -> float:
-    """For how long a node must be healthy before it is let in, in seconds: after a repair as long as ever, else twice
+    """For how long a node must be healthy before it is released, in seconds: after a repair as long as ever, else twice
     as long after each return of the same code within a day; and past the bound a day, whatever was done."""
     if returns >= bounds.returns_per_day:
         return 86_400.0
@@ -70,11 +71,11 @@ def settle_s(returns: int, plain_s: float, bounds: Bounds, *, is_repaired: bool)
 
 
 def many_returns(returns: int, code: str, bounds: Bounds) -> str:
-    """What a person is told of a node that comes and goes, or ""."""
+    """The page for a node that comes and goes, or ""."""
     if returns < bounds.returns_per_day:
         return ""
-    came = f"{code} came and went {returns} times within a day, and each time the node was let in again"
-    return f"a person is needed: {came}; it stays out until it is healthy for a day, or `healthd release`"
+    came = f"{code} came and went {returns} times within a day, and each time the node was released"
+    return f"an operator is needed: {came}; it stays out until it is healthy for a day, or `healthd release`"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -86,14 +87,13 @@ def _slow_storm(code: str, me: str, records: FleetRecords, now: datetime, bounds
         return ""
     where = f"{code} on {len(having)} nodes within {bounds.storm_hours:g} h ({listed(sorted(having))})"
     told = "; ".join([where, *_versions(having, records)])
-    return (
-        f"{told}: so many are not worn out by themselves, so none is rebooted or replaced for it: a person has to look"
-    )
+    why = "so many are not worn out by themselves, so none is rebooted or replaced for it"
+    return f"{told}: {why}: an operator has to look"
 
 
 def _storm(code: str, me: str, records: FleetRecords, now: datetime, bounds: Bounds) -> set[str]:
     """The nodes of a slow storm, or none: those that got the code within the window that ends now, or that ended when
-    a node got it which is still out for it. What a person has not looked at yet is not over because a day went by."""
+    a node got it which is still out for it. A storm that no operator has seen yet is not over because a day went by."""
     many = max(bounds.storm_nodes, out_limit(bounds.storm_share, records.total))
     out, returned = _out_for(code, records, now), _returned_from(code, records, now)
     seen, window = {*out, *returned, (me, now)}, timedelta(hours=bounds.storm_hours)
@@ -124,7 +124,7 @@ def _repaired_in_vain(code: str, records: FleetRecords, now: datetime, bounds: B
     if len(last) < bounds.repairs_in_vain or any(helped for _, helped in last):
         return ""
     words = f"the last {len(last)} repairs of {code}, on whichever node, did not end it"
-    return f"{words}, so none is made any more: a person has to look"
+    return f"{words}, so none is made any more: an operator has to look"
 
 
 def _replaced_in_vain(code: str, records: FleetRecords, now: datetime, bounds: Bounds) -> str:
@@ -132,7 +132,9 @@ def _replaced_in_vain(code: str, records: FleetRecords, now: datetime, bounds: B
     nodes = sorted(node for node, mark in records.marks.items() if _in_vain(mark, code, since))
     if len(nodes) < bounds.replacements_in_vain:
         return ""
-    return f"another machine did not end {code} on {listed(nodes)}, so none is given away for it: a person has to look"
+    return (
+        f"another machine did not end {code} on {listed(nodes)}, so none is given away for it: an operator has to look"
+    )
 
 
 def _in_vain(mark: HandoffRecord, code: str, since: datetime) -> bool:
@@ -160,7 +162,8 @@ def _came_back(mark: HandoffRecord, repair: PastRepair) -> bool:
 
 
 def _versions(having: set[str], records: FleetRecords) -> list[str]:
-    """What those nodes have in common and others have not: ``all 9 have driver 580.95, the other 491 have 570``."""
+    """The versions that those nodes have in common and others have not: ``all 9 have driver 580.95, the other 491 have
+    570``."""
     told = []
     for what, of in _VERSIONS.items():
         here = Counter(of(mark) for node, mark in records.marks.items() if node in having and of(mark))

@@ -1,6 +1,6 @@
-"""What a person may order of the engine, and what that makes of a case. Pure.
+"""The commands of an operator to the engine, and the remediation that each begins or changes. Pure.
 
-An order is carried out by the same steps as a decision: what it does not need is a fault, or a mode that allows it. It
+A command is carried out by the same steps as a decision, but needs neither a fault nor a mode that allows it. It
 must not make a case that undoes what is not ours: whether it may is asked before, and by every step.
 """
 
@@ -25,7 +25,7 @@ REMEDIES: Mapping[str, Remedy] = {
 
 
 class Verb(StrEnum):
-    """What is ordered."""
+    """The verb of a command."""
 
     QUARANTINE = "quarantine"
     RELEASE = "release"
@@ -34,9 +34,9 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Command:
-    """What a person told healthd to do with this node.
+    """A command of an operator about this node.
 
-    ``who``: as the kernel names whoever asked. ``why``: in their own words. ``remedy``: of a repair, None for what the
+    ``who``: as the kernel names the caller. ``why``: in their own words. ``remedy``: of a repair, None for what the
     policy says. ``forced``: of a release, whatever is still open.
     """
 
@@ -51,10 +51,15 @@ class Command:
         """``psu looks odd (uid 0)``."""
         return f"{self.why or 'no reason given'} ({self.who})"
 
+    @property
+    def title(self) -> str:
+        """``quarantine by command: psu looks odd (uid 0)``."""
+        return f"{self.verb} by command: {self.words}"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandOutcome:
-    """What an order came to. ``done``: it is so, or has begun; else ``refusal`` says why not, and ``said`` in words.
+    """The outcome of a command. ``done``: it is so, or has begun; else ``refusal`` says why not, and ``said`` in words.
 
     ``lines``: of a rehearsal, what each step would do.
     """
@@ -66,20 +71,20 @@ class CommandOutcome:
 
 
 def quarantined(order: Command, case_id: str, now: datetime, *, drains: bool) -> Remediation:
-    """A node that is out until a person says otherwise. ``drains``: where that is not a replacement."""
+    """A node that is out until an operator says otherwise. ``drains``: where that is not a replacement."""
     return _case(order, case_id, now, steps=kept_out(QUARANTINE), drains=drains)
 
 
 def repaired(
     order: Command, case_id: str, now: datetime, *, ladder: Sequence[Remedy], about: Diagnosis | None, drains: bool
 ) -> Remediation:
-    """A node that is mended by the first of these remedies; ``about``: for what, None for no fault in particular."""
+    """A node that is repaired by the first of these remedies; ``about``: for what, None for no fault in particular."""
     case = _case(order, case_id, now, steps=STEPS[ladder[0]], drains=drains, about=about)
     return replace(case, ladder=tuple(ladder), remedy=ladder[0])
 
 
 def mended_meanwhile(case: Remediation, order: Command, remedy: Remedy, now: datetime) -> Remediation:
-    """The same of a node that is out by order already: it is mended, and stays out all the same."""
+    """The same of a node that is out by command already: it is repaired, and stays out all the same."""
     steps = kept_out(STEPS[remedy])
     steps = steps if Step.DRAIN in case.steps else without_drain(steps)
     return replace(
@@ -97,7 +102,7 @@ def mended_meanwhile(case: Remediation, order: Command, remedy: Remedy, now: dat
 
 
 def only_out(case: Remediation) -> bool:
-    """Whether the policy keeps its node out until what is open there is over, and nothing is done to mend it."""
+    """Whether the policy keeps its node out until what is open there is over, and nothing is done to repair it."""
     return case.step is Step.VERIFY and not (case.end or case.by_order or REPAIRS.intersection(case.steps))
 
 
@@ -142,8 +147,8 @@ def instead(case: Remediation, new: Remediation) -> Remediation:
 
 
 def may_be_mended(case: Remediation, order: Command) -> bool:
-    """Whether an order to repair takes this case over: its node is out, and nothing is being done to it, or not any
-    more. One that is out by order is mended only by name."""
+    """Whether a command to repair takes this remediation over: its node is out, and nothing is being done to it, or not
+    any more. One that is out by command is repaired only by name."""
     given_up = case.end is End.FAILED
     if case.code == QUARANTINE_CODE:
         return order.remedy is not None and (given_up or stays(case))
@@ -152,20 +157,21 @@ def may_be_mended(case: Remediation, order: Command) -> bool:
 
 def _waits_to_replace(case: Remediation) -> bool:
     """Whether another machine is next and was not asked for: its platform has no time, or too many were replaced. A
-    person's order passes the bound of a day."""
+    operator's command passes the bound of a day."""
     is_next = case.step is Step.REPLACE and case.phase is Phase.PLANNED
     return is_next and not (case.attempts or case.by_order or case.end)
 
 
 def stays(case: Remediation) -> bool:
-    """Whether it is out by order and nothing is being done to it."""
+    """Whether it is out by command and nothing is being done to it."""
     return case.code == QUARANTINE_CODE and case.step is Step.STAY and not case.release_order
 
 
 def let_in(case: Remediation, order: Command, trouble: str) -> Remediation | Refused:
-    """The case with the order to let the node in, or why not. ``trouble``: what is wrong with the node now, or ""."""
+    """The remediation with the command to release the node, or why not. ``trouble``: what is wrong with the node now,
+    or ""."""
     if trouble and not order.forced:
-        help_ = "it is let in all the same, and what is open acknowledged, with --force --reason TEXT"
+        help_ = "it is released all the same, and what is open acknowledged, with --force --reason TEXT"
         return Refused(kind=Refusal.NOT_WELL, words=f"not well: {trouble}; {help_}")
     case = replace(case, release_order=order.words, forced=case.forced or order.forced)
     if case.end is not End.FAILED:
@@ -174,7 +180,7 @@ def let_in(case: Remediation, order: Command, trouble: str) -> Remediation | Ref
 
 
 def heading_back(case: Remediation, now: datetime) -> Remediation:
-    """An order to let the node in is obeyed from wherever the case stands: verified first, or at once where it was
+    """A release is carried out from wherever the remediation stands: verified first, or at once where it was
     forced. Before the node is out there is nothing to go back from; what was asked of the machine has to come first.
     """
     asked = case.step in REPAIRS and case.phase is Phase.INTENDED
@@ -205,7 +211,7 @@ def _case(
         code=code,
         component=str(component),
         remedy=about.remedy if about else Remedy.NONE,
-        why=f"by order: {order.words}",
+        why=f"by command: {order.words}",
         text=visible_text(code, str(component), case_id),
         steps=steps if drains else without_drain(steps),
         fenced=True,

@@ -2,7 +2,7 @@
 
 The law of acts: no act whose remedy is not in the ladder of a fault that is open on the node, now. A case is about one
 fault, and its ladder goes up only while that fault is open. Another open fault is decided by its own rule: it takes the
-case over where it is more serious, or where the fault of the case is over. A replay decides by the same functions.
+case over where it is more serious, or where its own fault is over. A replay decides by the same functions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from healthd.remediation.decide.rules import REPAIRS, RuleAnswer
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnownFaults:
-    """What is known when another fault is considered.
+    """The facts by which another fault is considered.
 
     ``open``: the answers of the policy to what is open, most far-reaching first; neither what is acknowledged nor what
     is in shadow. ``looked``: every check has looked since the case came to its present step. ``waited``: for how long
@@ -40,7 +40,7 @@ def own(case: Remediation, open_: Sequence[RuleAnswer]) -> RuleAnswer | None:
 
 
 def undriven(case: Remediation, open_: Sequence[RuleAnswer]) -> str:
-    """Why the law forbids the act whose turn it is, or "". An operator's order needs no fault."""
+    """Why the law forbids the act whose turn it is, or "". An operator's command needs no fault."""
     remedy = _remedy(case)
     if case.order or any(_calls_for(answer, remedy) for answer in open_):
         return ""
@@ -49,7 +49,7 @@ def undriven(case: Remediation, open_: Sequence[RuleAnswer]) -> str:
 
 def not_helped(case: Remediation, open_: Sequence[RuleAnswer]) -> str:
     """The open fault that the repair of the case has not ended, in words, or "". Anything else that is open is decided
-    by its own rule, and says nothing of the repair. An order for no fault in particular is measured by those that were
+    by its own rule, and says nothing of the repair. A command for no fault in particular is measured by those that were
     there before it."""
     if case.code == REPAIR_CODE:
         was_there = (answer for answer in open_ if not _is_since(case, answer))
@@ -60,7 +60,7 @@ def not_helped(case: Remediation, open_: Sequence[RuleAnswer]) -> str:
 
 
 def may_turn(case: Remediation) -> bool:
-    """Whether another fault may take the case over: no operator ordered it, and nothing is under way."""
+    """Whether another fault may take the case over: no operator began it, and nothing is under way."""
     is_begun = case.phase is Phase.INTENDED and case.step in REPAIRS
     return not (case.by_order or case.end or is_begun or case.step in (Step.STAY, Step.RELEASE))
 
@@ -110,7 +110,7 @@ def decided_about(decision: Decision, open_: Sequence[RuleAnswer]) -> RuleAnswer
 
 
 def why_turned(case: Remediation, turned: Remediation, reason: str) -> str:
-    """What made of a case the one that it is now, for the audit trail."""
+    """Why a remediation became the one that it is now, for the audit trail."""
     if (turned.code, turned.component) == (case.code, case.component):
         return f"goes on to repair it: {reason}"
     seen = f'; the reason that is shown stays "{turned.text}"' if turned.text == case.text else ""
@@ -118,7 +118,7 @@ def why_turned(case: Remediation, turned: Remediation, reason: str) -> str:
 
 
 def is_replaced(case: Remediation) -> bool:
-    """Whether the case verifies the machine that came for another; a successor without a memory knows no ladder."""
+    """Whether the case verifies the machine that came for another; a daemon without a memory knows no ladder."""
     is_successor = bool(case.attempts) and not case.ladder
     is_given_away = Remedy.REPLACE_NODE in case.acts or is_successor
     return case.step is Step.VERIFY and Step.REPLACE in case.steps and is_given_away

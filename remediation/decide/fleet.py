@@ -5,11 +5,11 @@ before it is touched, and holds them until it is back. Names of slots are unique
 two nodes never hold one; everything else here keeps the slots and the nodes that are out without one, together, at or
 below the limit, although a reading is old by the time it is acted on.
 
-Why it holds. With ``o`` nodes out that hold no slot, a claim takes one of the lowest free places of ``L - o``, as many
-as there is room: claims from old readings then still fit as long as ``o`` stays. What ``o`` did meanwhile shows in the
-reading at the end of the settle time, by which whoever finds the scope over its limit gives back, the places at or
-above ``L - o`` first. Of two nodes the later reading sees the other's slot. Nobody settles over the limit; a node that
-a person takes out later is no reason to put another back.
+Why it holds. With ``o`` nodes out that hold no slot, a claim takes one of the lowest free slots of ``L - o``, as many
+as there is room: claims from old readings then still fit as long as ``o`` stays. A change of ``o`` meanwhile shows in
+the reading at the end of the settle time, by which a node that finds the scope over its limit gives back, the places at
+or above ``L - o`` first. Of two nodes the later reading sees the other's slot. No node settles over the limit; one that
+an operator takes out later is no reason to put another back.
 
 No clock, no randomness, no memory of the daemon's but the moment of its own last claim.
 """
@@ -17,7 +17,7 @@ No clock, no randomness, no memory of the daemon's but the moment of its own las
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fractions import Fraction
@@ -38,7 +38,7 @@ NAME_PER_HOUR, NAME_PER_DAY = 1, 2
 """How often one name counts against the others: the rate is the fleet's, and one node must not use it up."""
 
 SETTLE_S = 10.0
-"""How long after its last claim a node looks again before it counts its slots as its own: longer than a reading may be
+"""How long after its last claim a node re-reads before it counts its slots as its own: longer than a reading may be
 old, which is the deadline of a call (facts/slurm.md section 7)."""
 
 LEARNING_S, LONGEST_LEARNING_S = 300.0, 21_600.0
@@ -48,9 +48,9 @@ _LEARNING_SHARE = 0.002  # of one core of slurmctld's
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WaitForSlot:
-    """Nothing may be taken out now. Look again later; no slot is held, or the node is out already.
+    """Nothing may be taken out now. Poll later; no slot is held, or the node is out already.
 
-    ``passing``: only because the cluster is slow to answer; seconds later it is known. Else somebody has to be told.
+    ``passing``: only because the cluster is slow to answer; seconds later it is known. Else it pages.
     """
 
     reason: str
@@ -67,18 +67,29 @@ class TakeSlot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settle:
-    """Every slot is held. Look again at ``until_s`` (monotonic) before anything is done to the node."""
+    """Every slot is held. Re-read at ``until_s`` (monotonic) before anything is done to the node."""
 
     until_s: float
-    reason: str = "the slot is held; looking again after the settle time"
+    reason: str = "the slot is held; re-reading after the settle time"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GiveBack:
-    """Give these slots back, in this order, and look again later."""
+    """Give these slots back, in this order, and poll later."""
 
     slots: tuple[Slot, ...]
     reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MayClaim:
+    """A slot may be asked for, by the fleet as it was read last and by these ``slots``, those that are taken.
+
+    ``is_holder``: this node holds one of them.
+    """
+
+    slots: tuple[Slot, ...]
+    is_holder: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,7 +113,7 @@ class Scope:
 
 
 def scopes_of(level: FleetSnapshot, quotas: Mapping[str, str | int]) -> tuple[Scope, ...]:
-    """The scopes of this node that have a quota, in the order in which everybody takes them.
+    """The scopes of this node that have a quota, in the order in which every node takes them.
 
     ``quotas``: scope to a number or a percentage of its nodes. A partition that is called
     ``cluster`` has no quota of its own: the name is the fleet's.
@@ -153,15 +164,15 @@ def plan(
     slots: Collection[Slot],
     since_s: float | None,
     now_s: float,
-    pick: Callable[[int], int],
+    chance: float = 0.0,
     settle_s: float = SETTLE_S,
     committed: bool = False,
 ) -> Plan:
-    """What ``node``, which wants to be out, does next.
+    """The next move of ``node``, which wants to be out.
 
     ``since_s``: the monotonic second of its last claim, or of when a slot of its own was found; None without either.
     ``committed``: it is out already by our own act, so that nothing settles and nothing is given back for want of
-    room. ``pick``: a random whole number below its argument.
+    room. ``chance``: a random number in [0, 1), which picks one of the free slots.
     """
     if not scopes:
         return WaitForSlot(reason="no budget says how many nodes may be out, so nothing is taken out")
@@ -170,7 +181,7 @@ def plan(
     if surplus := tuple(slot for slot in slots if slot.node == node and slot not in kept):
         return GiveBack(slots=surplus, reason="one slot in each scope of this node is enough, one that is numbered")
     if len(kept) < len(scopes):
-        return _take_next(node, scopes=scopes, slots=slots, kept=kept, pick=pick, committed=committed)
+        return _take_next(node, scopes=scopes, slots=slots, kept=kept, chance=chance, committed=committed)
     if committed:
         return Go(slots=kept)
     first_look_s = (now_s if since_s is None else since_s) + settle_s
@@ -178,15 +189,16 @@ def plan(
 
 
 def replacements(marks: Iterable[NodeRecord], window: timedelta, now: datetime) -> Counter[str]:
-    """How many machines were given away under each name within ``window``, as the marks say. A mark of no time, or of
+    """How many machines were given away under each name within ``window``, by the records. A record of no time, or of
     one that is ahead, counts as none, and one from before there were histories as one."""
     counted = {mark.node: len(_replaced(mark.text, window, now)) for mark in marks}
     return Counter({node: times for node, times in counted.items() if times})
 
 
 def that_counts(text: str, now: datetime) -> str:
-    """What of the mark of a node that is gone must be kept, or "": a machine of it was given away within the day. Its
-    successor has another name, so that the bounds of the fleet know of it by this mark alone. It asks for nothing."""
+    """The part of the record of a node that is gone which must be kept, or "": a machine of it was given away within
+    the day. Its replacement has another name, so that the bounds of the fleet know of it by this record alone. It asks
+    for nothing."""
     if not _replaced(text, DAY_WINDOW, now):
         return ""
     mark = by_now(parse(text) or HandoffRecord(), now)
@@ -197,7 +209,7 @@ def that_counts(text: str, now: datetime) -> str:
 
 def rate_held(node: str, hour: Mapping[str, int], day: Mapping[str, int], *, per_hour: int, per_day: int | None) -> str:
     """Why no machine may be replaced now, or "". ``hour`` and ``day``: how many were, under each name, within the hour
-    and the day. ``per_day`` None: a person has ordered it.
+    and the day. ``per_day`` None: an operator commands it.
 
     What is counted are machines that were given away, not names, this node's own included: an image that breaks every
     new machine has to end in a page, not in a loop, and be it under one name. Another name counts once an hour and
@@ -205,16 +217,16 @@ def rate_held(node: str, hour: Mapping[str, int], day: Mapping[str, int], *, per
     """
     hour, day = _counted(node, hour, NAME_PER_HOUR), _counted(node, day, NAME_PER_DAY)
     if sum(hour.values()) >= per_hour:
-        return f"{_were_replaced(node, hour)} within an hour, {per_hour} may be: a person has to look"
+        return f"{_were_replaced(node, hour)} within an hour, {per_hour} may be: an operator has to look"
     if per_day is not None and sum(day.values()) >= per_day:
-        words = f"{_were_replaced(node, day)} within a day, {per_day} may be before a person has to look"
+        words = f"{_were_replaced(node, day)} within a day, {per_day} may be before an operator has to look"
         return f"{words}: `healthd repair --step replace --reason TEXT` on the node gives this one away"
     return ""
 
 
 def day_limit(setting: str | int, total: int) -> int:
-    """How many machines of the fleet may be given away within a day without a person: a number as it is, a percentage
-    rounded down, and then at least four."""
+    """How many machines of the fleet may be given away within a day without an operator: a number as it is, a
+    percentage rounded down, and then at least four."""
     return setting if isinstance(setting, int) else max(LEAST_PER_DAY, out_limit(setting, total))
 
 
@@ -247,7 +259,7 @@ def _take_next(
     scopes: Sequence[Scope],
     slots: Collection[Slot],
     kept: tuple[Slot, ...],
-    pick: Callable[[int], int],
+    chance: float,
     committed: bool,
 ) -> Plan:
     """The first slot that is missing, if there is room in every scope; else none of them."""
@@ -255,7 +267,8 @@ def _take_next(
     places = [_claimable(node, scope, slots) for scope in missing]
     full = next((scope for scope, free in zip(missing, places, strict=True) if not free), None)
     if full is None:
-        return TakeSlot(scope=missing[0].name, index=places[0][pick(len(places[0]))])
+        free = places[0]
+        return TakeSlot(scope=missing[0].name, index=free[min(int(chance * len(free)), len(free) - 1)])
     reason = _over(full, len(_all_out(full, slots)))
     return GiveBack(slots=kept[::-1], reason=reason) if kept and not committed else WaitForSlot(reason=reason)
 
@@ -263,7 +276,7 @@ def _take_next(
 def _claimable(node: str, scope: Scope, slots: Collection[Slot]) -> list[int]:
     """The places that may be asked for: as many as there is room, from the lowest free ones.
 
-    Slots at or above ``L - o`` were taken before ``o`` grew. As many of the highest free places stay empty for them.
+    Slots at or above ``L - o`` were taken before ``o`` grew. As many of the highest free slots stay empty for them.
     """
     taken = {slot.index for slot in slots if slot.scope == scope.name}
     places = scope.limit - len(scope.out - _holders(scope, slots) - {node})
@@ -280,8 +293,8 @@ def _held(
 ) -> Plan:
     """With every slot: stay, unless a scope is over its limit; then give everything back.
 
-    Places at or above ``L - o`` go as soon as it is seen. Those below have until the second look, in which the others
-    may make room.
+    Places at or above ``L - o`` go as soon as it is seen. Those below have until the second reading, in which the
+    others may make room.
     """
     first_s, second_s = looks_s
     pairs = list(zip(scopes, kept, strict=True))
@@ -323,7 +336,7 @@ _SHOWN_NODES = 8
 def out_limit(max_out: str | int, total: int) -> int:
     """How many nodes may be out: a number as it is; a percentage is rounded down, and lets one node out always.
 
-    Nobody can configure a 0; a Lease that nobody counts says it, until somebody gives a limit.
+    No setting can be 0; a Lease that no controller counts says it, until it is given a limit.
     """
     if isinstance(max_out, int):
         return max(0, max_out)
@@ -333,7 +346,7 @@ def out_limit(max_out: str | int, total: int) -> int:
 def at_limit(scope: str, *, out: int, total: int, limit: int) -> str:
     """Why no more nodes of a scope may go out, in words."""
     if limit == 0:
-        return f"the {scope} limit is 0: nothing is taken out until somebody allows it"
+        return f"the {scope} limit is 0: nothing is taken out until an operator allows it"
     return f"at the {scope} limit: {out} of {total} nodes are out, {limit} may be"
 
 

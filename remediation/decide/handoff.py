@@ -1,15 +1,15 @@
-"""What healthd leaves with the cluster under a node's name, and how it is read back: the one grammar of marks. Pure.
+"""The handoff record that healthd leaves with the cluster under a node's name: its one grammar. Pure.
 
     healthd case=ID machine=INSTANCE asks=replace_node attempt=1 asked=EPOCH next=… taken=EPOCH boot=…
         replaced=EPOCH slept=EPOCH awake=EPOCH watched=EPOCH gaveup=ID code=… since=EPOCH driver=… kernel=… image=…
         history=reboot:EPOCH:CODE:helped,… said=…
 
 ``does=`` in the place of ``asks=``: the node repairs itself; ``withdrew=``: it needs no more what it asked for.
-``code=`` and ``since=``: the finding for which the node wants to be out, for the others to see. A mark outlives the
-disk and is evidence, never permission (anybody who may write a Slurm comment can forge one). Words that are not known
-are left out, in whatever order they come; ``said`` is the last and takes the rest of the line. Each writer carries on
-what the disk forgets: when the machine was last replaced, what was done to the node before, and what the node shows of
-itself.
+``code=`` and ``since=``: the finding for which the node wants to be out, for the others to see. A record outlives the
+disk and is evidence, never permission (every user who may write a Slurm comment can forge one). Words that are not
+known are left out, in whatever order they come; ``said`` is the last and takes the rest of the line. Each writer
+carries on what the disk forgets: when the machine was last replaced, what was done to the node before, and what the
+node shows of itself.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ CLOSE = timedelta(minutes=1)
 """So far apart the same moment may stand in two records: one has whole seconds, and no two clocks are alike."""
 UNASKED_S = 60.0
 """After how many seconds without a word a request to the controller counts as never left, or as not begun before it was
-withdrawn. A controller that has begun it says so in its next round, some seconds later."""
+withdrawn. A controller that has begun it says so in its next sync, some seconds later."""
 AHEAD = timedelta(minutes=5)
-"""What a record says of a time so far ahead, no node can know: its clock was set, or somebody made it up."""
+"""So far ahead, a time in a record is of no node: its clock was set, or the record is forged."""
 PAST = 8
 """How many acts a history holds, and how many returns beside them: as many as the bounds of one node count, and short
 enough for every cluster's field. Each kind has its own room: a node that comes and goes must not lose its repairs."""
 
 
 class RequestAnswer(StrEnum):
-    """What ``healthd controller`` answered to a request. WAITS: not yet, and ``said`` tells why."""
+    """The answer of ``healthd controller`` to a request. WAITS: not yet, and ``said`` tells why."""
 
     TAKEN = "taken"
     WAITS = "waits"
@@ -50,7 +50,7 @@ class RequestAnswer(StrEnum):
 
 
 class PastAct(StrEnum):
-    """What was done to a node once. RETURN: it was taken out, and came back without a repair for that finding."""
+    """One act on a node. RETURN: it was taken out, and came back without a repair for that finding."""
 
     RESET = "reset"
     REBOOT = "reboot"
@@ -59,7 +59,7 @@ class PastAct(StrEnum):
 
 
 class Helped(StrEnum):
-    """What came of a repair. NOT_KNOWN: it is under way, or its end was not seen."""
+    """The result of a repair. NOT_KNOWN: it is under way, or its end was not seen."""
 
     NOT_KNOWN = ""
     HELPED = "helped"
@@ -69,7 +69,7 @@ class Helped(StrEnum):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PastRepair:
     """One entry of a node's history: what was begun, when, for which finding, and what came of it. ``back``: when the
-    node was let in again after a repair that helped; of a return, ``at`` says it."""
+    node was released after a repair that helped; of a return, ``at`` says it."""
 
     act: PastAct
     at: datetime
@@ -80,7 +80,7 @@ class PastRepair:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HandoffRecord:
-    """A mark, read. What a mark does not say is empty, None or 0; times have whole seconds.
+    """A handoff record, read. A field that it does not have is empty, None or 0; times have whole seconds.
 
     ``remedy``: what is or was being done to ``machine``, the ``attempt``-th time, since ``asked``. ``asks``: the
     controller is to do it. ``following``: the remedies of the ladder that are left after it, as far as they can be
@@ -89,10 +89,10 @@ class HandoffRecord:
     was taken, the boot that it is to end, as the controller knows it. ``became``: what the controller saw behind the
     name afterwards. ``replaced``: when a machine of this name was last given away. ``slept``: when the cluster had
     powered the node down while it was held, and another daemon released its drain and slots. ``awake``: since when the
-    cluster's power saving is told to leave the node alone. ``watched``: when the daemon of a node that is out last said
-    that it watches over it; without that word others page. ``given_up``: the case that was given up, so that the node
-    stays out until an operator says otherwise; "" for none. ``code``: the finding for which the node is, or wants to
-    be, out; it was there ``since``. ``driver``, ``kernel`` and ``image``: which versions the node runs. ``history``:
+    cluster's power saving leaves the node alone by our request. ``watched``: when the daemon of a node that is out last
+    said that it watches over it; without that word others page. ``given_up``: the case that was given up, so that the
+    node stays out until an operator says otherwise; "" for none. ``code``: the finding for which the node is, or wants
+    to be, out; it was there ``since``. ``driver``, ``kernel`` and ``image``: which versions the node runs. ``history``:
     the last acts on this node, newest last, whichever machine was behind the name then.
     """
 
@@ -123,7 +123,7 @@ class HandoffRecord:
 
     @property
     def is_of_replacement(self) -> bool:
-        """Whether this machine was to be given away. The marks of the first healthd said only when."""
+        """Whether this machine was to be given away. Records of the first healthd said only when."""
         return self.remedy is Remedy.REPLACE_NODE or (self.remedy is None and self.replaced is not None)
 
     @property
@@ -133,7 +133,7 @@ class HandoffRecord:
 
     @property
     def lasting(self) -> HandoffRecord:
-        """What outlives a request: the mark without one, and without what became of it."""
+        """The record without its request, and without the answer to it."""
         return replace(
             self,
             case="",
@@ -153,7 +153,7 @@ class HandoffRecord:
 
     @property
     def text(self) -> str:
-        """The mark as it is left: one line, without ``|``, without a quote or a space at its ends."""
+        """The record as it is left: one line, without ``|``, without a quote or a space at its ends."""
         words = {
             "case": word(self.case),
             "machine": word(self.machine),
@@ -183,7 +183,7 @@ class HandoffRecord:
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> HandoffRecord | None:
-    """The mark that a node shows, or None where it is none of healthd's. A reading of the fleet has one of each node,
+    """The record that a node shows, or None where it is none of healthd's. A reading of the fleet has one of each node,
     and nearly all of them were read before."""
     head, *rest = text.split(" ", 1)
     if head != PREFIX:
@@ -223,12 +223,12 @@ def parse(text: str) -> HandoffRecord | None:
 
 
 def is_ahead(at: datetime | None, now: datetime) -> bool:
-    """Whether a record says of this moment what nobody can know yet."""
+    """Whether a record says of this moment what no node can know yet."""
     return at is not None and at > now + AHEAD
 
 
 def by_now(mark: HandoffRecord, now: datetime) -> HandoffRecord:
-    """The mark without what it says of a time that is still ahead: that would count, or not end, for ever."""
+    """The record without what it says of a time that is still ahead: that would count, or not end, for ever."""
 
     def come(at: datetime | None) -> datetime | None:
         return None if is_ahead(at, now) else at
@@ -248,7 +248,8 @@ def by_now(mark: HandoffRecord, now: datetime) -> HandoffRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Versions:
-    """What a node runs: the GPU driver, the kernel, the image that it was launched from; "" for what is not known."""
+    """The versions that a node runs: the GPU driver, the kernel, the image that it was launched from; "" for what is
+    not known."""
 
     driver: str = ""
     kernel: str = ""
@@ -256,8 +257,8 @@ class Versions:
 
 
 def showing(before: str, code: str, since: datetime | None, versions: Versions | None = None) -> str:
-    """The mark ``before`` with this finding in it, or with none for ""; "" where nothing is left to say. A node that is
-    out for it was not given up.
+    """The record ``before`` with this finding in it, or with none for ""; "" where nothing is left to say. A node that
+    is out for it was not given up.
 
     ``versions``: what the node runs now; left out, they stay as they are.
     """
@@ -268,19 +269,19 @@ def showing(before: str, code: str, since: datetime | None, versions: Versions |
 
 
 def said_of(mark: HandoffRecord) -> str:
-    """The text of a mark, or "" where it tells only which versions the node runs."""
+    """The text of a record, or "" where it tells only which versions the node runs."""
     return "" if replace(mark, driver="", kernel="", image="") == HandoffRecord() else mark.text
 
 
 def withdrawing(mark: HandoffRecord) -> HandoffRecord:
-    """A record whose request is withdrawn. What tells this request from others stays: a controller that has begun it
-    says so by that."""
+    """A record whose request is withdrawn. The fields that tell this request from others stay: a controller that has
+    begun it says so by that."""
     asked = mark.remedy if mark.remedy in _ASKED else None
     return replace(mark, remedy=None, asks=False, withdrawn=asked, following=(), answer=None, answered=None, said="")
 
 
 def remembering(history: Sequence[PastRepair], entry: PastRepair) -> tuple[PastRepair, ...]:
-    """A history with one more entry. What it holds more of its kind than it may is the oldest, and is dropped."""
+    """A history with one more entry. Where it holds too many of a kind, the oldest is dropped."""
     return _kept((*history, entry))
 
 
@@ -295,12 +296,13 @@ def with_outcome(
 
 
 def word(text: str) -> str:
-    """A text as one word of a mark."""
+    """A text as one word of a record."""
     return re.sub(r"[^!-~]|[|=\"']", "_", text)
 
 
 def plain(text: str) -> str:
-    """A sentence as the end of a mark: what Slurm, its readers or this grammar would trip over is written otherwise."""
+    """A sentence as the end of a record: what Slurm, its readers or this grammar would trip over is written
+    otherwise."""
     kept = re.sub(r"[^ -~]", "?", " ".join(text.split())).translate(str.maketrans('|="', "/:'"))
     return kept[:_SAID_CHARACTERS].strip()
 
@@ -329,13 +331,13 @@ def _entry(past: PastRepair) -> str:
 
 
 def _history(text: str) -> tuple[PastRepair, ...]:
-    """The entries that can be read: an odd one, of a later version or of a person's hand, hides no other."""
+    """The entries that can be read: an odd one, of a later version or an operator's, hides no other."""
     read = (_past(each) for each in text.split(","))
     return _kept([each for each in read if each is not None])
 
 
 def _kept(history: Sequence[PastRepair]) -> tuple[PastRepair, ...]:
-    """As much of a history as a mark has room for: the newest acts, and the newest returns, in their order."""
+    """As much of a history as a record has room for: the newest acts, and the newest returns, in their order."""
     numbered = list(enumerate(history))
     returns = [number for number, each in numbered if each.act is PastAct.RETURN][-PAST:]
     acts = [number for number, each in numbered if each.act is not PastAct.RETURN][-PAST:]

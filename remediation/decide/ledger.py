@@ -1,4 +1,4 @@
-"""What was tried on a node, and what that leaves to try. Pure.
+"""The repairs that were tried on a node, and those that are left to try. Pure.
 
 The ledger counts repairs that were begun, never lines of a log: fault, repair, the same fault again on the same
 component is one cycle. It grows only, and a longer one never leaves a smaller remedy.
@@ -23,7 +23,7 @@ _REMEDY_OF = {act: remedy for remedy, act in PAST_OF.items()}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bounds:
-    """How often, and over how many nodes, something may happen before a person is needed.
+    """How often, and over how many nodes, something may happen before an operator is needed.
 
     The settings of ``[policy]`` explain each and say why it is what it is.
     """
@@ -51,7 +51,7 @@ def same_fault(repairs: Iterable[Repair], code: str, names: Collection[str], sin
 
 
 def rungs_left(ladder: Sequence[Remedy], tried: Sequence[Repair], bounds: Bounds) -> tuple[Remedy, ...]:
-    """What of a ladder is left after these repairs of the same fault did not last.
+    """The rest of a ladder, after these repairs of the same fault did not last.
 
     What is smaller than the largest that was tried is over; of equal rungs as many as were tried are.
     """
@@ -69,8 +69,8 @@ def rungs_left(ladder: Sequence[Remedy], tried: Sequence[Repair], bounds: Bounds
 
 
 def left_after(case: Remediation, ladder: Sequence[Remedy]) -> tuple[Remedy, ...]:
-    """What of a ladder is left for a case whose last repair did not help: nothing smaller, and nothing after another
-    machine. A successor without a memory knows only that it is one."""
+    """The rest of a ladder for a remediation whose last repair did not help: nothing smaller, and nothing after another
+    machine. A daemon without a memory knows only that it is one."""
     if not case.attempts:
         return tuple(ladder)
     tried = _tried(case)
@@ -90,7 +90,7 @@ def repairs_of(cases: Iterable[Remediation]) -> tuple[Repair, ...]:
 
     A case that went up its ladder counts by the largest that it tried, which is what the next one is judged by. One
     that was lowered after its repair counts once it has ended; until then ``left_after`` judges it by itself. The case
-    by which a successor went on is none: what another daemon began, the record tells.
+    by which adoption went on is none: what another daemon began, the record tells.
     """
     return tuple(repair for case in cases for repair in (*case.earlier, *_present(case)))
 
@@ -119,8 +119,8 @@ def _repair(case: Remediation) -> Repair:
 def on_record(repairs: Sequence[Repair], open_case: Remediation | None, mark: HandoffRecord) -> tuple[Repair, ...]:
     """These repairs, which the store knows, and those that only the handoff record knows, oldest first.
 
-    The acts of one case are one repair: an act that failed and the one that followed for the same code. What the store
-    knows by the same code and time is the same repair, and what the open case did is judged by itself.
+    The acts of one case are one repair: an act that failed and the one that followed for the same code. A repair
+    that the store knows by the same code and time is the same, and the open one is judged by itself.
     """
     unknown = [each for each in _entries(mark) if not _is_known(each, repairs, open_case)]
     cycles: list[list[PastRepair]] = []
@@ -132,7 +132,7 @@ def on_record(repairs: Sequence[Repair], open_case: Remediation | None, mark: Ha
 
 
 def _entries(mark: HandoffRecord) -> tuple[PastRepair, ...]:
-    """The repairs of a history. A mark of before there was one says only when a machine was replaced."""
+    """The repairs of a history. A record of before there was one says only when a machine was replaced."""
     repairs = tuple(each for each in mark.history if each.act is not PastAct.RETURN)
     if mark.replaced is None or any(each.act is PastAct.REPLACE for each in repairs):
         return repairs

@@ -1,7 +1,7 @@
-"""What a mode or a rule that was changed since makes of an open case. Pure.
+"""The effect of a mode or a rule that was changed since on an open remediation. Pure.
 
-Lowered, what may no longer be repaired is only kept out. An order is its own mode; and what was asked of the machine is
-waited for all the same: it may come at any moment, and must not meet a job.
+Lowered, what may no longer be repaired is only kept out. A command is its own mode; and what was asked of the machine
+is waited for all the same: it may come at any moment, and must not meet a job.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def lowered(case: Remediation) -> Remediation:
 
 
 def _objection(case: Remediation, answer: RuleAnswer) -> str:
-    """What the rule that now answers has against the remedy whose turn it is, or ""."""
+    """The objection of the rule that now answers to the next remedy, or ""."""
     who = f"rule {answer.rule.name}" if answer.rule.name else "the finding itself"
     if answer.rule.mode is not Mode.REPAIR:
         return f"{who} goes no further than {answer.rule.mode}"

@@ -1,4 +1,4 @@
-"""What the engine wants an operator for, as one Decision: recomputed after every turn, so that no page outlives its
+"""Why the engine needs an operator, as one Decision: recomputed after each call, so that no page outlives its
 cause.
 
 Pure. A page has four sources, in this order: a case that was given up or waits for what only an operator settles, one
@@ -16,11 +16,11 @@ from healthd.remediation.decide.remediation import End, Phase, Remediation
 from healthd.remediation.decide.rules import REPAIRS
 
 STUCK_AFTER_S = 600.0
-"""How long every turn must have failed before that pages, in seconds: slurmctld and API servers restart in minutes."""
+"""How long every call must have failed before that pages, in seconds: slurmctld and API servers restart in minutes."""
 ORDERED_FOR_S = 86_400.0
-"""How long a node is out by an operator's order before the first reminder, in seconds. The operator knows of it."""
+"""How long a node is out by an operator's command before the first reminder, in seconds. The operator knows of it."""
 WELL_FOR_S = 3_600.0
-"""How long a node that is overdue must be well before that page is over, in seconds, where it is not back before."""
+"""How long a node that is overdue must be healthy before that page is over, in seconds, where it is not back before."""
 FATAL = frozenset({Remedy.REBOOT_NODE, Remedy.REPLACE_NODE})
 """The remedies of faults under which a job makes no progress: it holds its other nodes for nothing."""
 _HINTS: Mapping[Step, str] = {
@@ -61,7 +61,8 @@ def wanted(
     *,
     was: Decision | None = None,
 ) -> Decision:
-    """What the engine stands at after a turn: what was ``decided``, unless the case or a ``problem`` says otherwise.
+    """The decision after a call of the engine: the one that was ``decided``, unless the remediation or a ``problem``
+    says otherwise.
 
     ``stands``: of the case that is open, or that ended in this turn; None without a case. ``problem``: why no turn has
     succeeded for ``STUCK_AFTER_S``, or "". ``was``: what it stood at before.
@@ -75,8 +76,8 @@ def wanted(
 
 
 def due(case: Remediation, limits: Limits) -> datetime:
-    """From when on an open case is overdue. A wait that is expected has its own bound: a replacement as long as it may
-    take, an order a day, a job under a fatal fault ``idle_patience_s``. One that settles counts from then on; a page
+    """From when on a remediation is overdue. A wait that is expected has its own bound: a replacement as long as it may
+    take, a command a day, a job under a fatal fault ``idle_patience_s``. One that settles counts from then on; a page
     that stands is over ``WELL_FOR_S`` after that.
 
     What an operator ordered out counts from that order, whatever became of its drain since; each step towards it, and
@@ -95,8 +96,8 @@ def due(case: Remediation, limits: Limits) -> datetime:
 
 
 def out_since(case: Remediation) -> datetime:
-    """Since when the node is out: as its own drain says that a daemon before this one made, else since the case was
-    opened. The cluster's own drains are older than what healthd keeps out by them."""
+    """Since when the node is out: as its own drain says that a daemon before this one made, else since the remediation
+    was opened. The cluster's own drains are older than what healthd keeps out by them."""
     hold = case.hold
     if hold is None or hold.stamp <= 0 or hold.text != case.text or case.adopted:
         return case.opened

@@ -1,17 +1,18 @@
 """The decision: diagnoses, the node as the cluster shows it, the fleet and what was tried before in; one Decision out.
 
-Purely computational. The ladder below is the whole order of precedence; each rung returns the sentence that a person
-will read in the log, the audit trail and ``healthd status``. A refusal is a decision like any other. What a fault calls
-for is the policy's to say (``rules``), what is left to try the ledger's (``ledger``).
+Purely computational: ``question`` says what is to be decided, ``decide`` answers by what was read, or says what has to
+be read first. The ladder below is the whole order of precedence; each rung returns the sentence that an operator reads
+in the log, the audit trail and ``healthd status``. A refusal is a decision like any other. The remedies for a fault
+are the policy's to say (``rules``), those that are left the ledger's (``ledger``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from healthd.core.model import Action, Decision, Diagnosis, Mode, Refusal, Remedy, Root
+from healthd.core.model import Action, Decision, Diagnosis, Mode, Refusal, Remedy
 from healthd.remediation.decide.fleet import WaitForSlot, at_limit, listed, out_limit
 from healthd.remediation.decide.ledger import Bounds, left_after, recent, rungs_left, same_fault
 from healthd.remediation.decide.remediation import Remediation, Repair
@@ -29,12 +30,12 @@ from healthd.remediation.decide.rules import (
 )
 from healthd.remediation.ports import FleetSnapshot, NodeView
 
-ACKNOWLEDGED = "acknowledged: a person wants the node in service, and the fault has not gone and come back since"
+ACKNOWLEDGED = "acknowledged: an operator wants the node in service, and the fault has not gone and come back since"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rules:
-    """What an operator allows, and what the policy says.
+    """The limits that an operator sets, and the policy.
 
     ``max_out``: a share of the fleet ("5%") or a number of nodes, never below one node; the cluster's own limit, where
     it has one, goes before it. ``replacements_per_hour`` and ``replacements_per_day``: of the whole
@@ -85,7 +86,7 @@ class SeenElsewhere:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Situation:
-    """What is known about the node's place in the cluster. None with a ``problem`` means that it could not be read.
+    """The node in its cluster, as it is known. None with a ``problem`` means that it could not be read.
 
     ``full``: why this node could not ask for a place now, so that nothing more was read; None else.
     """
@@ -97,44 +98,69 @@ class Situation:
     fleet_findings: tuple[SeenElsewhere, ...] = ()
 
 
-def decide(
-    diagnoses: Sequence[Diagnosis],
-    acknowledged: Callable[[Diagnosis], bool],
-    situation: Callable[[], Situation] | None,
-    rules: Rules,
-    why_not: Callable[[Remedy], str],
-    *,
-    ledger: Callable[[], Sequence[Repair]] = tuple,
-    now: datetime,
-    shared: Callable[[Root], str] = lambda _: "",
-) -> Decision:
-    """Decide about a node that no case of ours holds; ``situation`` None: that one does, so that it is out and has its
-    place already.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """The question to decide, as far as no reading of the cluster is needed for it.
 
-    ``situation``, ``ledger`` and ``shared`` are asked only when the answer depends on them. ``why_not``: why a remedy
-    cannot be carried out here, or "". ``shared``: of a node that is out already, why a fault is not this node's own, so
-    that no repair is begun for it, or "".
+    ``live``: what the policy answers to what is open, most far-reaching first; neither what an operator acknowledged
+    nor what is in shadow. ``is_held``: a remediation of ours holds the node, so that it is out and has its slot
+    already. ``by_order``: an operator asks, and what other nodes show does not hold back a node that is held.
     """
+
+    live: tuple[RuleAnswer, ...]
+    rules: Rules
+    now: datetime
+    is_held: bool = False
+    by_order: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Readings:
+    """The readings for a question so far; None, and a remedy that is missing: not read.
+
+    ``repairs``: those that were made on this node. ``cannot``: why a remedy cannot be carried out here, "" for none.
+    """
+
+    situation: Situation | None = None
+    repairs: tuple[Repair, ...] | None = None
+    cannot: Mapping[Remedy, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Needs:
+    """The readings on which the answer depends and which are not there yet."""
+
+    situation: bool = False
+    repairs: bool = False
+    remedies: tuple[Remedy, ...] = ()
+
+
+def question(
+    diagnoses: Sequence[Diagnosis],
+    acknowledged: Collection[Diagnosis],
+    rules: Rules,
+    now: datetime,
+    *,
+    is_held: bool = False,
+    by_order: bool = False,
+) -> Decision | Question:
+    """The question to decide about these diagnoses, or the decision, where it depends on no reading."""
     calling = rules.policy.answers(diagnoses)
     if not calling:
         return _nothing_calls(diagnoses)
-    unseen = [answer for answer in calling if not acknowledged(answer.diagnosis)]
-    if not unseen:
-        return _hold(calling[0], Refusal.ACKNOWLEDGED, ACKNOWLEDGED)
+    return _question(calling, acknowledged, rules, now, is_held=is_held, by_order=by_order)
 
-    def taken_out(answer: RuleAnswer) -> Decision:
-        decision = _taken_out(answer, rules, why_not, ledger(), now)
-        words = shared(answer.root) if decision.action is Action.REPAIR else ""
-        return _page(answer, Refusal.CORRELATED, words) if words else decision
 
-    return _unseen(unseen, situation, rules, taken_out)
+def decide(asked: Question, readings: Readings) -> Decision | Needs:
+    """The decision, or what has to be read first. Nothing is read that the answer does not depend on."""
+    return _kept(asked, readings) if asked.is_held else _in_place(asked, readings)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Considered:
-    """What would be decided about one diagnosis if it were the only one, by which rule, and what could not be done.
+    """The decision about one diagnosis if it were the only one, by which rule, and what could not be done.
 
-    ``mode``: how far it may go, the rule's own cap included. ``cannot``: the remedies of the ladder that nobody here
+    ``mode``: how far it may go, the rule's own cap included. ``cannot``: the remedies of the ladder that nothing here
     can carry out, each with the reason.
     """
 
@@ -148,15 +174,13 @@ class Considered:
 
 def decide_each(
     diagnoses: Sequence[Diagnosis],
-    acknowledged: Callable[[Diagnosis], bool],
-    situation: Callable[[], Situation],
+    acknowledged: Collection[Diagnosis],
     rules: Rules,
-    why_not: Callable[[Remedy], str],
-    *,
-    ledger: Callable[[], Sequence[Repair]] = tuple,
     now: datetime,
-) -> tuple[Considered, ...]:
-    """The same ladder for each diagnosis by itself, in their order: what a person asks before anything is done.
+    readings: Readings,
+) -> tuple[Considered, ...] | Needs:
+    """The same ladder for each diagnosis by itself, in their order: what an operator asks before anything is done; or
+    what has to be read first.
 
     What is open beside a diagnosis still counts for which rule it meets.
     """
@@ -164,63 +188,93 @@ def decide_each(
     for answer in rules.policy.answers(diagnoses):
         answers.setdefault(id(answer.diagnosis), []).append(answer)
     open_codes = OpenCodes((each.component, each.codes) for each in diagnoses)
-
-    def considered(diagnosis: Diagnosis) -> Considered:
+    considered, needs = [], Needs()
+    for diagnosis in diagnoses:
         mine = answers.get(id(diagnosis), [])
-        if not mine:
-            decision = _nothing_calls([diagnosis])
-        elif acknowledged(diagnosis):
-            decision = _hold(mine[0], Refusal.ACKNOWLEDGED, ACKNOWLEDGED)
-        else:
-            decision = _unseen(mine, situation, rules, lambda answer: _taken_out(answer, rules, why_not, ledger(), now))
-        beside = open_codes.beside(diagnosis.component)
-        rule = mine[0].rule if mine else rules.policy.rule_for(diagnosis.code, diagnosis.component, beside)
+        asked = _question(mine, acknowledged, rules, now) if mine else _nothing_calls([diagnosis])
+        decision = decide(asked, readings) if isinstance(asked, Question) else asked
         ladder = mine[0].ladder if mine else ()
-        cannot = [(remedy, why_not(remedy)) for remedy in dict.fromkeys(ladder) if remedy in STEPS]
-        return Considered(
-            diagnosis=diagnosis,
-            rule=rule,
-            ladder=ladder,
-            mode=mine[0].mode(rules.mode) if mine else rules.mode,
-            decision=decision,
-            cannot=tuple((remedy, why) for remedy, why in cannot if why),
+        needs = _both(needs, Needs(remedies=_unread(ladder, readings)))
+        if isinstance(decision, Needs):
+            needs = _both(needs, decision)
+            continue
+        rule = mine[0].rule if mine else _rule_of(diagnosis, rules.policy, open_codes)
+        mode = mine[0].mode(rules.mode) if mine else rules.mode
+        cannot = tuple((remedy, why) for remedy in dict.fromkeys(ladder) if (why := readings.cannot.get(remedy)))
+        considered.append(
+            Considered(diagnosis=diagnosis, rule=rule, ladder=ladder, mode=mode, decision=decision, cannot=cannot)
         )
+    return tuple(considered) if needs == Needs() else needs
 
-    return tuple(considered(diagnosis) for diagnosis in diagnoses)
+
+def _rule_of(diagnosis: Diagnosis, policy: Policy, open_codes: OpenCodes) -> Rule:
+    return policy.rule_for(diagnosis.code, diagnosis.component, open_codes.beside(diagnosis.component))
 
 
-def _unseen(
-    unseen: Sequence[RuleAnswer],
-    situation: Callable[[], Situation] | None,
+def _unread(remedies: Iterable[Remedy], readings: Readings) -> tuple[Remedy, ...]:
+    """Which of these are repairs of which it is not known whether they can be carried out."""
+    return tuple(remedy for remedy in dict.fromkeys(remedies) if remedy in STEPS and remedy not in readings.cannot)
+
+
+def _both(one: Needs, other: Needs) -> Needs:
+    return Needs(
+        situation=one.situation or other.situation,
+        repairs=one.repairs or other.repairs,
+        remedies=tuple(dict.fromkeys((*one.remedies, *other.remedies))),
+    )
+
+
+def _question(
+    calling: Sequence[RuleAnswer],
+    acknowledged: Collection[Diagnosis],
     rules: Rules,
-    taken_out: Callable[[RuleAnswer], Decision],
-) -> Decision:
-    """About what nobody has acknowledged."""
+    now: datetime,
+    *,
+    is_held: bool = False,
+    by_order: bool = False,
+) -> Decision | Question:
+    """About what calls for taking the node out."""
+    unseen = [answer for answer in calling if answer.diagnosis not in acknowledged]
+    if not unseen:
+        return _hold(calling[0], Refusal.ACKNOWLEDGED, ACKNOWLEDGED)
     if rules.opted_out:
         return _hold(unseen[0], Refusal.OPTED_OUT, f"opted out: {rules.opted_out}")
     if rules.mode is Mode.OBSERVE:
         words = f"observe mode: would take the node out for {_what(unseen[0])}"
         return _hold(unseen[0], Refusal.OBSERVE, words)
-    live = [answer for answer in unseen if answer.rule.mode is not Mode.OBSERVE]
+    live = tuple(answer for answer in unseen if answer.rule.mode is not Mode.OBSERVE)
     if not live:
         words = f"rule {unseen[0].rule.name} is in shadow: would take the node out for {_what(unseen[0])}"
         return _hold(unseen[0], Refusal.SHADOW, words)
-    return _kept(live, taken_out) if situation is None else _in_place(live, situation(), rules, taken_out)
+    return Question(live=live, rules=rules, now=now, is_held=is_held, by_order=by_order)
 
 
-def _kept(live: Sequence[RuleAnswer], taken_out: Callable[[RuleAnswer], Decision]) -> Decision:
+def _kept(asked: Question, readings: Readings) -> Decision | Needs:
     """Of a node that is out already: the first that is this node's own."""
-    decisions = map(taken_out, live)
+    decisions = (_own_fault(answer, asked, readings) for answer in asked.live)
     first = next(decisions)
-    if first.refusal is not Refusal.CORRELATED:
+    if isinstance(first, Needs) or first.refusal is not Refusal.CORRELATED:
         return first
-    return next((each for each in decisions if each.refusal is not Refusal.CORRELATED), first)
+    others = (each for each in decisions if isinstance(each, Needs) or each.refusal is not Refusal.CORRELATED)
+    return next(others, first)
 
 
-def _in_place(
-    live: Sequence[RuleAnswer], situation: Situation, rules: Rules, taken_out: Callable[[RuleAnswer], Decision]
-) -> Decision:
-    view, level, worst = situation.view, situation.level, live[0]
+def _own_fault(answer: RuleAnswer, asked: Question, readings: Readings) -> Decision | Needs:
+    """How far it goes on a node that is out already, where no repair is begun for what many nodes show."""
+    decision = _taken_out(answer, asked, readings)
+    if isinstance(decision, Needs) or decision.action is not Action.REPAIR or asked.by_order:
+        return decision
+    if readings.situation is None:
+        return Needs(situation=True)
+    words = _shared(answer, readings.situation, asked.rules.bounds)
+    return _page(answer, Refusal.CORRELATED, words) if words else decision
+
+
+def _in_place(asked: Question, readings: Readings) -> Decision | Needs:
+    """Of a node that no remediation of ours holds."""
+    if (situation := readings.situation) is None:
+        return Needs(situation=True)
+    view, level, rules, worst = situation.view, situation.level, asked.rules, asked.live[0]
     if situation.full:
         refused = _hold if situation.full.passing else _page
         return refused(worst, Refusal.BUDGET, situation.full.reason)
@@ -231,10 +285,10 @@ def _in_place(
         return _hold(worst, Refusal.OPTED_OUT, f"opted out: {why}")
     if not view.in_service and not rules.adopts(view):
         return _out_already(worst, view)
-    shared = [_shared(answer, view.name, situation.fleet_findings, rules.bounds) for answer in live]
+    shared = [_shared(answer, situation, rules.bounds) for answer in asked.live]
     if all(shared):
         return _page(worst, Refusal.CORRELATED, shared[0])
-    worst = next(answer for answer, words in zip(live, shared, strict=True) if not words)
+    worst = next(answer for answer, words in zip(asked.live, shared, strict=True) if not words)
     if level is None or level.total < 1:
         words = f"the fleet's level could not be read, so nothing is taken out: {situation.problem}"
         return _page(worst, Refusal.UNREADABLE, words)
@@ -242,13 +296,13 @@ def _in_place(
     if len(level.out - {view.name}) >= limit:
         words = at_limit("fleet", out=len(level.out), total=level.total, limit=limit)
         return _page(worst, Refusal.BUDGET, words)
-    decision = taken_out(worst)
-    is_to_go_out = view.in_service or decision.action is Action.REPAIR
-    return decision if is_to_go_out else _out_already(worst, view)
+    decision = _taken_out(worst, asked, readings)
+    goes_out = isinstance(decision, Needs) or view.in_service or decision.action is Action.REPAIR
+    return decision if goes_out else _out_already(worst, view)
 
 
 def _out_already(worst: RuleAnswer, view: NodeView) -> Decision:
-    """Somebody holds the node. What the cluster's controller did by itself, a person may not have seen yet."""
+    """Another holds the node. An operator may not have seen yet what the cluster's controller did by itself."""
     if view.hold is None or not view.hold.automatic:
         words = f"already out of service, held by {holder(view)}: left alone"
         return _hold(worst, Refusal.FOREIGN_HOLD, words)
@@ -257,31 +311,33 @@ def _out_already(worst: RuleAnswer, view: NodeView) -> Decision:
 
 
 def holder(view: NodeView) -> str:
-    """Who keeps a node out, in words."""
+    """The holder of a node, in words."""
     return f'{view.hold.user} with "{view.hold.shown}"' if view.hold else "/".join(sorted(view.flags))
 
 
-def _taken_out(
-    answer: RuleAnswer, rules: Rules, why_not: Callable[[Remedy], str], ledger: Sequence[Repair], now: datetime
-) -> Decision:
+def _taken_out(answer: RuleAnswer, asked: Question, readings: Readings) -> Decision | Needs:
     """How far it goes, now that the node may be taken out. A repair that must not be made leaves it out, and pages."""
-    about, bounds = answer.about, rules.bounds
+    if (made := readings.repairs) is None:
+        return Needs(repairs=True)
+    about, now, bounds = answer.about, asked.now, asked.rules.bounds
     repairs = tuple(remedy for remedy in answer.ladder if remedy in STEPS)
     if not repairs and (answer.ladder or (about.remedy,))[0] is Remedy.ASK_HUMAN:
-        return _kept_out(answer, Refusal.PERSON, f"quarantine for {_what(answer)}: only a person can mend it")
-    if answer.mode(rules.mode) is Mode.QUARANTINE or not repairs:
+        return _kept_out(answer, Refusal.PERSON, f"quarantine for {_what(answer)}: only an operator can repair it")
+    if answer.mode(asked.rules.mode) is Mode.QUARANTINE or not repairs:
         return _decision(answer, Action.QUARANTINE, f"quarantine for {_what(answer)}", out=True)
-    tried = same_fault(ledger, about.code, about.component.all_names(), now - timedelta(days=bounds.relapse_days))
+    tried = same_fault(made, about.code, about.component.all_names(), now - timedelta(days=bounds.relapse_days))
     left = rungs_left(repairs, tried, bounds)
     if not left:
         done = ", ".join(each.remedy for each in tried)
-        words = f"{about.code} on {about.component} came back after {done}: a person is needed"
+        words = f"{about.code} on {about.component} came back after {done}: an operator is needed"
         return _kept_out(answer, Refusal.EXHAUSTED, words)
-    able = tuple(remedy for remedy in left if not why_not(remedy))
+    if unread := _unread(left, readings):
+        return Needs(remedies=unread)
+    able = tuple(remedy for remedy in left if not readings.cannot[remedy])
     if not able:
-        words = f"quarantine for {_what(answer)}: nobody here can do that, a person is needed"
+        words = f"quarantine for {_what(answer)}: nothing here can do that, an operator is needed"
         return _kept_out(answer, Refusal.CANNOT, words)
-    if len(lately := recent(ledger, now, bounds.lemon_days)) >= bounds.lemon_repairs:
+    if len(lately := recent(made, now, bounds.lemon_days)) >= bounds.lemon_repairs:
         many = f"{len(lately)} repairs of this node within {bounds.lemon_days:g} days, {bounds.lemon_repairs} may be"
         words = f"a node that comes back too often is a lemon: {many}; now {_what(answer)}"
         return _kept_out(answer, Refusal.LEMON, words)
@@ -297,21 +353,21 @@ def _taken_out(
 
 
 def left_of(decision: Decision, case: Remediation) -> Decision:
-    """The same for a node that this case tried to mend already, by as much of the ladder as that leaves."""
+    """The same for a node that this remediation tried to repair already, by as much of the ladder as that leaves."""
     left = left_after(case, decision.ladder)
     if decision.action is not Action.REPAIR or left == decision.ladder:
         return decision
     if left:
         return replace(decision, ladder=left, steps=STEPS[left[0]])
-    words = f"what case {case.id} has tried did not help, a person is needed; not done: {decision.reason}"
+    words = f"what case {case.id} has tried did not help, an operator is needed; not done: {decision.reason}"
     return replace(decision, action=Action.PAGE, reason=words, steps=QUARANTINE, ladder=(), refusal=Refusal.EXHAUSTED)
 
 
 def many_at_once(code: str, since: datetime, me: str, elsewhere: Iterable[SeenElsewhere], bounds: Bounds) -> str:
     """Why a fault is not this node's own, or "": the same finding on many nodes inside minutes.
 
-    A node counts that returned within the window, so that each return does not let the next ones go. What comes to
-    another node while so many show it, is held with them: a node that was rebooted meanwhile sees it begin again.
+    A node counts that returned within the window, so that each return does not let the next ones go. A fault that comes
+    to another node while so many show it is held with them: a node that was rebooted meanwhile sees it begin again.
     """
     same = [each for each in elsewhere if each.code == code]
     group_of = _together(since, me, since, same, bounds) or _joined(me, since, same, bounds)
@@ -345,14 +401,15 @@ def _together(
     return group_of if len(group_of) >= bounds.same_fault_nodes else {}
 
 
-def _shared(answer: RuleAnswer, me: str, elsewhere: Iterable[SeenElsewhere], bounds: Bounds) -> str:
-    return many_at_once(answer.root.code, answer.root.since, me, elsewhere, bounds)
+def _shared(answer: RuleAnswer, situation: Situation, bounds: Bounds) -> str:
+    me = situation.view.name if situation.view is not None else ""
+    return many_at_once(answer.root.code, answer.root.since, me, situation.fleet_findings, bounds)
 
 
 def _nothing_calls(diagnoses: Sequence[Diagnosis]) -> Decision:
     asking = next((diagnosis for diagnosis in diagnoses if diagnosis.remedy is Remedy.ASK_HUMAN), None)
     if asking is not None:
-        words = f"a person has to look at {asking.code} on {asking.component} ({asking.remedy})"
+        words = f"an operator has to look at {asking.code} on {asking.component} ({asking.remedy})"
         return Decision(action=Action.PAGE, reason=words, diagnosis=asking, refusal=Refusal.PERSON)
     return Decision(action=Action.HOLD, reason="nothing calls for taking the node out")
 

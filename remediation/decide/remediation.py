@@ -1,7 +1,7 @@
 """A case: one node taken out for one diagnosis, from the first intent to the end, as plain data.
 
 Pure. The store keeps it; the engine moves it; after a kill -9 it is all that is needed to go on. The reason text that
-the cluster shows is made and read here: it names the case to whoever finds it.
+the cluster shows is made and read here: it names the remediation to the daemon that finds it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from healthd.remediation.ports import Hold
 PREFIX = "healthd: "
 _TEXT = re.compile(rf"{PREFIX}(\S+) (\S.*) \[([0-9A-Za-z]+)\]")  # a mount may have spaces
 QUARANTINE_CODE, REPAIR_CODE = ORDERED = "operator.quarantine", "operator.repair"
-"""What stands in the place of a finding's code where a person ordered the case, whatever is found."""
+"""Stands instead of a finding's code where an operator's command began the remediation, whatever is found."""
 
 
 class Phase(StrEnum):
@@ -77,21 +77,19 @@ class Repair:
 class Remediation:
     """The state of one case.
 
-    ``hold`` is the drain exactly as the cluster showed it after we made it: what a release must match.
-    ``boot_id`` is that of the moment a repair was intended, ``machine`` the instance id then: evidence that a reboot
-    or a replacement happened is another one. ``ladder``: the remedies to try in turn, the present one first;
-    ``fenced``: it may hold a slot.
-    ``settling``: drained in a hurry, before its slot had settled.
-    ``attempts`` counts those of the present one. ``acts``: the remedies of all acts that were begun, oldest first; one
-    that turned out not to be needed, or was refused, is none. ``earlier``: the repairs that it made for the faults that
-    it was about before the present one. ``stopped``: services that a GPU reset stopped and owes a start.
-    ``unanswered`` is when an undrain last got no answer, ``drain_unanswered`` the same of a drain.
-    ``since`` is when the current step, or the current wait inside it, began.
-    ``unproven``: of a drain that was found, what cannot be shown: that the fault it names is over, in the boot
-    ``boot_id``. ``returns``: how often the node was let in after the same finding, in the day before.
-    ``order``: why, and in brackets by whom, the case was ordered; "" where the policy opened it. ``release_order``: the
-    same of an order to let the node in again; ``forced``: whatever is open on it. ``asks``: why it was opened to wait
-    for an operator, whom it pages for as long as it is open; None where it repairs, or waits for the fault to end.
+    ``hold`` is the drain exactly as the cluster showed it after we made it: what a release must match. ``boot_id`` is
+    that of the moment a repair was intended, ``machine`` the instance id then: evidence that a reboot or a replacement
+    happened is another one. ``ladder``: the remedies to try in turn, the present one first; ``fenced``: it may hold a
+    slot. ``settling``: drained in a hurry, before its slot had settled. ``attempts`` counts those of the present one.
+    ``acts``: the remedies of all acts that were begun, oldest first; one that turned out not to be needed, or was
+    refused, is none. ``earlier``: the repairs that it made for the faults that it was about before the present one.
+    ``stopped``: services that a GPU reset stopped and owes a start. ``unanswered`` is when an undrain last got no
+    answer, ``drain_unanswered`` the same of a drain. ``since`` is when the current step, or the current wait inside it,
+    began. ``unproven``: of a drain that was found, what cannot be shown: that the fault it names is over, in the boot
+    ``boot_id``. ``returns``: how often the node was released after the same finding, in the day before. ``order``: why,
+    and in brackets by whom, the command was given; "" where the policy opened it. ``release_order``: the same of a
+    command to release the node; ``forced``: whatever is open on it. ``asks``: why it was opened to wait for an
+    operator, whom it pages for as long as it is open; None where it repairs, or waits for the fault to end.
     ``adopted``: the cluster's controller made the drain by itself before ours; only a repair undoes it.
     """
 
@@ -134,7 +132,7 @@ class Remediation:
 
     @property
     def by_order(self) -> bool:
-        """Whether what is left of it is a person's order, for which no mode is too low."""
+        """Whether what is left of it is an operator's command, for which no mode is too low."""
         return bool(self.order or self.release_order)
 
     @property
@@ -178,8 +176,8 @@ def reason_text(diagnosis: Diagnosis, case_id: str) -> str:
 
 
 def visible_text(code: str, component: str, case_id: str) -> str:
-    """What the cluster shows: ``healthd: gpu.xid.79 gpu:GPU-… [id]``. One printable line, no ``|``: Slurm keeps all of
-    them, readers trip.
+    """The reason that the cluster shows: ``healthd: gpu.xid.79 gpu:GPU-… [id]``. One printable line, no ``|``: Slurm
+    keeps all of them, readers trip.
 
     Slurm stores a reason unescaped, puts its own stamp behind the *first* line, and separates sinfo columns by what we
     choose (facts: Slurm 22.05.8, measured).
@@ -207,7 +205,8 @@ def case_of(text: str) -> str:
 
 
 def is_our_text(text: str) -> bool:
-    """Whether a reason carries our mark. It is a hint for a person, never proof of ownership: anybody can write it."""
+    """Whether a reason is written as ours. It is a hint for an operator, never proof of ownership: every user can write
+    it."""
     return text.startswith(PREFIX)
 
 
@@ -240,7 +239,7 @@ def followed(old: HandoffRecord, case: Remediation) -> tuple[PastRepair, ...]:
 
 
 def is_begun(mark: HandoffRecord) -> bool:
-    """Whether the act that a mark names was begun. A request to the controller is none until the controller has taken
+    """Whether the act that a record names was begun. A request to the controller is none until the controller has taken
     it, which it says by its answer and by its entry in the history; one that it refused without taking never was."""
     if mark.is_withdrawn:
         return False
@@ -278,7 +277,7 @@ def with_act(
 
 
 def after(before: str, case: Remediation) -> str:
-    """The mark of a node whose case has come to its end: it wants to be out no more, and what was done has helped or
+    """The record of a node whose remediation has ended: it wants to be out no more, and what was done has helped or
     not. A node that came back without a repair for its last finding has returned; that is an entry as well. One that
     was given up stays out for its finding."""
     mark = parse(before) or HandoffRecord()

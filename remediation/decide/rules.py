@@ -32,7 +32,7 @@ class RuleSubject(Protocol):
 
     @property
     def code(self) -> str:
-        """What was found."""
+        """The code of the fault."""
 
     @property
     def severity(self) -> Severity:
@@ -40,19 +40,19 @@ class RuleSubject(Protocol):
 
     @property
     def remedy(self) -> Remedy:
-        """What it calls for by itself."""
+        """The remedy that the fault calls for by itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """What is done about some faults, why, and who says so.
+    """The remedies for some faults, why, and who says so.
 
     ``codes``: globs over the codes of findings. ``components`` (kinds, such as ``gpu``), ``instance_types`` (globs) and
     ``together_with`` (globs: a code of which must be open on the same component or on the node as well) narrow it down;
     empty means any. ``ladder``: the remedies in the order in which they are tried, one for each time that the fault
     comes back; empty: the node is never taken out for it; None: what the finding itself calls for. A ladder of
-    ``ask_human`` keeps the node out until a person has seen to it. ``mode`` is a cap: ``observe`` puts this rule alone
-    in shadow. ``site``: somebody here wrote it.
+    ``ask_human`` keeps the node out until an operator has seen to it. ``mode`` is a cap: ``observe`` puts this rule
+    alone in shadow. ``site``: the site wrote it.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Rule:
         )
 
     def ladder_for(self, judged: RuleSubject) -> Ladder:
-        """The remedies in turn; empty where none of ours mends it."""
+        """The remedies in turn; empty where none of ours repairs it."""
         return _OWN.get(judged.remedy, ()) if self.ladder is None else self.ladder
 
     def takes_out(self, judged: RuleSubject) -> bool:
@@ -91,7 +91,8 @@ USERS_OWN = Rule(
     reason="Any user of the node can bring it about and take it away: it costs the node's verdict, and no slot",
     source="A user without rights filled a disk, and the node was taken out within the minute",
 )
-"""What no user may take nodes out with, so the shipped rules do not either. A site's own rule goes before it."""
+"""The codes that no user may take nodes out with, so the shipped rules do not either. A site's own rule goes before
+it."""
 
 OWN_REMEDY = Rule(
     name="",
@@ -107,7 +108,7 @@ STANDING = (USERS_OWN, OWN_REMEDY)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuleAnswer:
-    """What a policy says about one root of one diagnosis, where that takes the node out."""
+    """The answer of a policy to one root of one diagnosis, where that takes the node out."""
 
     diagnosis: Diagnosis
     root: Root
@@ -136,7 +137,7 @@ class Policy:
         return next((rule for rule in self.rules if rule.matches(code, component.kind, beside)), OWN_REMEDY)
 
     def answers(self, diagnoses: Sequence[Diagnosis]) -> tuple[RuleAnswer, ...]:
-        """What takes the node out, or would if its rule were not in shadow; the largest remedy first.
+        """The answers that take the node out, or would if their rule were not in shadow; the largest remedy first.
 
         Each root of a diagnosis is judged by itself: a rule that says never, or that is in shadow, hides no other.
         """
@@ -155,7 +156,7 @@ class Policy:
         return tuple(sorted(found, key=_reach, reverse=True))
 
     def calling(self, diagnoses: Sequence[Diagnosis]) -> tuple[Diagnosis, ...]:
-        """The diagnoses that keep jobs off the node, in their order. What is only in shadow does not."""
+        """The diagnoses that keep jobs off the node, in their order. A diagnosis that is only in shadow does not."""
         live = {id(each.diagnosis) for each in self.answers(diagnoses) if each.rule.mode is not Mode.OBSERVE}
         return tuple(diagnosis for diagnosis in diagnoses if id(diagnosis) in live)
 
@@ -212,7 +213,7 @@ _OUT = (Step.SLOT, Step.DRAIN)
 _BACK = (Step.VERIFY, Step.RELEASE)
 
 QUARANTINE: tuple[Step, ...] = (*_OUT, *_BACK)
-"""A place in the budget, out, until the fault is gone for a reason that others brought about; then back."""
+"""A budget slot, out, until the fault is gone for a reason that others brought about; then back."""
 
 REBOOT: tuple[Step, ...] = (*_OUT, Step.WAIT_IDLE, Step.COLLECT, Step.REBOOT, *_BACK)
 """A place, drain, let the job end, save the evidence, reboot, prove it, back."""
@@ -221,7 +222,7 @@ RESET: tuple[Step, ...] = (*_OUT, Step.WAIT_IDLE, Step.COLLECT, Step.RESET, *_BA
 """The same with a reset of all GPUs in the place of the reboot: a board joined by NVSwitch is reset as one."""
 
 REPLACE: tuple[Step, ...] = (*_OUT, Step.WAIT_IDLE, Step.COLLECT, Step.REPLACE, *_BACK)
-"""The same with another machine behind the name; it proves itself and is let in."""
+"""The same with another machine behind the name; it proves itself and is released."""
 
 STEPS: Mapping[Remedy, tuple[Step, ...]] = {
     Remedy.RESET_GPU: RESET,
@@ -232,7 +233,7 @@ REPAIRS = frozenset({Step.RESET, Step.REBOOT, Step.REPLACE})
 
 
 def kept_out(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """The same, but the node stays out where it would be verified, until a person says otherwise."""
+    """The same, but the node stays out where it would be verified, until an operator says otherwise."""
     verify = steps.index(Step.VERIFY)
     return (*steps[:verify], Step.STAY, *steps[verify:])
 
@@ -243,7 +244,7 @@ def without_drain(steps: tuple[Step, ...]) -> tuple[Step, ...]:
 
 
 FEATURE, LABEL = "feature", "label or annotation"
-"""What the cluster's word on a node is called: on Slurm, and on Kubernetes, where either will do."""
+"""The name of the cluster's word on a node: on Slurm, and on Kubernetes, where either will do."""
 
 
 def by_label(labels: Iterable[str], key: str) -> str:
@@ -256,5 +257,5 @@ def by_label(labels: Iterable[str], key: str) -> str:
 
 
 def by_feature(features: Collection[str], feature: str, called: str = FEATURE) -> str:
-    """The same of a feature that the cluster shows at the node. ``called``: what its people call it there."""
+    """The same of a feature that the cluster shows at the node. ``called``: its name there."""
     return f"the node has the {called} {feature}" if feature and feature in features else ""

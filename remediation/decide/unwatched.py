@@ -39,7 +39,7 @@ class HeldOut:
     @property
     def seen(self) -> str:
         """Changes with each word of its daemon, and with what the node is out for: another daemon counts from the last
-        change. What the cluster writes over the drain meanwhile is none."""
+        change. A text that the cluster writes over the drain meanwhile is none."""
         return f"{self.node} {self.found} {self.watched}"
 
     def is_silent(self, now: datetime, overdue_s: float) -> bool:
@@ -50,14 +50,14 @@ class HeldOut:
         return is_out_long and now - max(self.since, self.watched or self.since) >= timedelta(seconds=SILENT_S)
 
     def bound_s(self, overdue_s: float) -> float:
-        """How long the node may be out before that pages: its operator knows of an order for a day, where a drain shows
-        when it was given."""
+        """How long the node may be out before that pages: its operator knows of a command for a day, where a drain
+        shows when it was given."""
         is_ordered = self.code == QUARANTINE_CODE and self.since is not None
         return ORDERED_FOR_S if is_ordered else max(overdue_s, SILENT_S)
 
     @property
     def message(self) -> str:
-        """What an operator is told."""
+        """The message to an operator."""
         since = f" since {self.since:%Y-%m-%d %H:%M} UTC" if self.since is not None else ""
         heard = f"since {self.watched:%Y-%m-%d %H:%M} UTC" if self.watched is not None else "of it"
         why = f" for {self.code} [{self.case}]" if self.case else ""

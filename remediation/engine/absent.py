@@ -1,4 +1,4 @@
-"""What healthd left under a name without a machine: Slurm powered the node down while its daemon held it.
+"""Releases the drain and the slots of a name without a machine: Slurm powered the node down while its daemon held it.
 
 No daemon runs there, so another one releases the drain and the slots: ``healthd controller``, or where there is none,
 the agent that sees it first. It writes into the handoff record first that the node slept. A machine that wakes with its
@@ -6,7 +6,7 @@ old disk so knows that no operator undid its drain.
 
 A name that is being replaced or rebooted is left to that act. The slots of any other name are released, for they count
 a machine that is not there. Its drain is released where a slot or the handoff record shows that healthd made it, never
-by its text alone. It stays where an operator ordered it, where healthd gave the node up, and where nothing can be
+by its text alone. It stays where it is an operator's own, where healthd gave the node up, and where nothing can be
 written into the record; an operator is then called, because no job wakes a drained node.
 
 The same daemons page for a node that has its machine and that healthd holds, while its own daemon says nothing.
@@ -28,8 +28,8 @@ from healthd.remediation.decide.paging import ORDERED_FOR_S
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import QUARANTINE_CODE, case_of, code_of, is_begun
 from healthd.remediation.decide.unwatched import HeldOut, held_out
-from healthd.remediation.engine.awake import released
-from healthd.remediation.engine.step_result import Timeouts
+from healthd.remediation.engine.dependencies import Timeouts
+from healthd.remediation.engine.gates import released
 from healthd.remediation.ports import FleetSnapshot, HeldNode, Hold, NodeView, Orchestrator, Slot, is_drain
 
 SETTLE_S = 60.0
@@ -39,17 +39,17 @@ DEAD_S = 14_400.0
 """How long a node that is DOWN and does not answer may hold a slot before that pages: as a replacement may take."""
 
 _SEEN_ON_S = 3_600.0
-"""A look that comes longer than this after the one before, in seconds, or than two of a large fleet's pauses, says
+"""A reading that comes longer than this after the one before, in seconds, or than two of a large fleet's pauses, says
 nothing of the time between: an agent that has a case of its own does not look, and a node may have been in meanwhile.
 """
 
 _ASLEEP = "Slurm powered it down while healthd held it"
-_ORDERED = "an operator ordered it"
+_ORDERED = "an operator drained it"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AbsentNode:
-    """What became of one name, in a sentence. ``page``: an operator has to act."""
+    """The state of one name, in a sentence. ``page``: an operator has to act."""
 
     node: str
     message: str
@@ -104,7 +104,7 @@ class AbsentNodes:
         )
 
     def _forget_what_was_not_seen(self, total: int) -> None:
-        """What paged already before a gap pages until a look shows that it is over."""
+        """A name that paged before a gap pages until a reading shows that its cause is over."""
         now_s, seen_s = self._monotonic_s(), self._looked_s
         if now_s - seen_s > max(_SEEN_ON_S, 2 * learning_s(total)):
             for known in (self._asleep, self._quiet, self._pages, self._dead):
@@ -235,7 +235,7 @@ def without_machine(
 def why_it_stays(text: str, mark: HandoffRecord | None, now: datetime, bounds: Bounds, *, has_slot: bool) -> str:
     """Why a drain of this text under a name without a machine is not released, or "". ``mark``: the node's own record.
 
-    A text alone proves nothing, since anybody can write it. What an operator ordered stands until it is taken back, and
+    A text alone proves nothing, since every user can write it. An operator's own drain stands until it is released, and
     a node that was given up stays out until an operator says otherwise. One that went out for the same code each time
     that it woke costs a job each time: as with any other return, it stays out past the bound of a day.
     """
@@ -332,7 +332,7 @@ def _note_kept(node: Orchestrator, view: NodeView) -> None:
 
 def _note_sleep(node: Orchestrator, now: datetime, code: str) -> str:
     """Leave it in the record, and that the node returns after it was out for ``code``. Returns why that cannot be, or
-    "": somebody else's comment is in its place."""
+    "": another comment is in its place."""
     mark = parse(node.marked()) or HandoffRecord()
     returned = PastRepair(act=PastAct.RETURN, at=now.replace(microsecond=0), code=code)
     history = remembering(mark.history, returned) if code else mark.history

@@ -1,9 +1,9 @@
-"""What the engine knows of its node's place in the cluster, and what the node shows the others of itself.
+"""The node in its cluster, as the engine knows it, and the facts that the node shows the others of itself.
 
 The node's own state is read for each question. The fleet is dear to read where many nodes ask at once, so a question
 says how old its reading may be: an old one lets a node ask for a slot or wait, and is never enough to take it out.
 
-It decides nothing. What it writes is one finding in this node's own mark, what came of its cases, and that a daemon
+It decides nothing. It writes into this node's handoff record: one finding, the ends of remediations, and that a daemon
 watches over a node that is out.
 """
 
@@ -21,16 +21,19 @@ from healthd.remediation.decide.handoff import HandoffRecord, Versions, by_now, 
 from healthd.remediation.decide.policy import SeenElsewhere, Situation
 from healthd.remediation.decide.remediation import Remediation, after, code_of
 from healthd.remediation.decide.unwatched import WATCH_S
+from healthd.remediation.engine.dependencies import Slots
 from healthd.remediation.engine.slots import FIRST_PAUSE_S, LONGEST_PAUSE_S
-from healthd.remediation.engine.step_result import Slots
 from healthd.remediation.ports import FleetSnapshot, NodeView, Orchestrator
 
+OTHERS_AGE_S = 60.0
+"""How old, in seconds, what other nodes show may be for a decision about a node that is out already."""
+_LATELY_S = 10.0  # everybody may ask for the plan; the cluster is not read anew for each
 _JUST_READ_S = 2.0  # in the same turn, that is
 _WATCH_AGAIN_S = 600.0  # after a start, and after the record could not be written
 
 
 class ClusterView:
-    """The surroundings of one node. Calls never overlap, but for ``unnoted``. ``versions``: what the node runs."""
+    """One node in its cluster. Calls never overlap, but for ``lately``. ``versions``: what the node runs."""
 
     def __init__(
         self,
@@ -44,6 +47,8 @@ class ClusterView:
         self._orchestrator, self._slots, self._versions, self._clock = orchestrator, slots, versions, clock
         self._monotonic_s, self._began_s = monotonic_s, monotonic_s()
         self._own: str | None = None
+        self._asked: tuple[datetime, Situation] | None = None
+        self._own_view: tuple[datetime, NodeView] | None = None
         self._refused: Situation | None = None
         self._pause_s = 0.0
         self._shown: tuple[str, datetime] | None = None
@@ -53,28 +58,25 @@ class ClusterView:
 
     # -- what is asked ------------------------------------------------------------------------------------------------
 
-    def decided(self, decide: Callable[[Callable[[], Situation]], Decision]) -> Decision:
-        """Decide by what is remembered of the fleet. A refusal by that is looked at anew, ever more rarely while it
-        stays one: a thousand nodes that may not go out must not read a thousand nodes each, every few seconds.
-        """
-        asked: list[Situation] = []
+    def remembered(self) -> Situation:
+        """As ``recalled``; while a refusal by the fleet is young, as it was read for that."""
+        return self._refused if self._refused is not None and self._is_young() else self.recalled()
 
-        def recalled() -> Situation:
-            asked.append(self._refused if self._refused is not None and self._is_young() else self.recalled())
-            return asked[0]
-
-        decision = decide(recalled)
-        if decision.steps or not asked or asked[0].level is None:
+    def read_anew(self, decision: Decision, known: Situation | None) -> Situation | None:
+        """The situation to decide by once more, where it is a refusal by what was ``known`` of the fleet; None where it
+        stands. While it is one, the fleet is read ever more rarely."""
+        if decision.steps or known is None or known.level is None:
             self._refused, self._pause_s = None, 0.0
-            return decision
+            return None
         if self._is_young():
-            self._pause_s = self._pause_s or FIRST_PAUSE_S
-        else:
-            self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
-            asked[0] = self.looked()
-            decision = decide(lambda: asked[0])
-        self._refused = None if decision.steps else asked[0]
-        return decision
+            self._refused, self._pause_s = known, self._pause_s or FIRST_PAUSE_S
+            return None
+        self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
+        return self.looked()
+
+    def remember_refusal(self, decision: Decision, fresh: Situation) -> None:
+        """A second refusal, by this reading, is not read over again while it is young."""
+        self._refused = None if decision.steps else fresh
 
     def looked(self) -> Situation:
         """The node and the fleet as they are read now."""
@@ -82,7 +84,7 @@ class ClusterView:
 
     def recalled(self) -> Situation:
         """The node as it is read now, and the fleet as it was read last, where that is of use; but not even the node
-        where the places alone say that nobody could go out."""
+        where the slots alone say that no node could go out."""
         try:
             if full := self._slots.full():
                 return Situation(view=None, level=None, full=full)
@@ -94,18 +96,35 @@ class ClusterView:
         """The node as it is read now, and the fleet as it was read in this turn."""
         return self._situation(lambda: self._slots.recalled(max_age_s=_JUST_READ_S) or self._slots.learn())
 
-    def unnoted(self) -> Situation:
-        """As ``looked``, for whoever only asks: nothing is remembered of it."""
-        return self._situation(self._orchestrator.level)
+    def lately(self) -> Situation:
+        """As ``looked``, for an operator who asks: read once in a few seconds, and remembered for nothing else."""
+        now = self._clock()
+        if self._asked is None or not _is_young(self._asked[0], now):
+            self._asked = (now, self._situation(self._orchestrator.level))
+        return self._asked[1]
 
-    def around(self, *, max_age_s: float | None) -> tuple[str, FleetSnapshot]:
-        """This node's name, and the fleet: as it is read now, or was so long ago. Raises BackendError."""
+    def own_lately(self) -> NodeView:
+        """The same of this node alone. Raises BackendError."""
+        now = self._clock()
+        if self._asked is not None and self._asked[1].view is not None and _is_young(self._asked[0], now):
+            return self._asked[1].view
+        if self._own_view is None or not _is_young(self._own_view[0], now):
+            self._own_view = (now, self._orchestrator.view())
+        return self._own_view[1]
+
+    def others(self) -> Situation:
+        """This node as it is read now, and what other nodes showed of late. Raises BackendError."""
+        view, fleet = self.around(max_age_s=OTHERS_AGE_S)
+        return Situation(view=view, level=fleet, fleet_findings=elsewhere(view.name, fleet, self._clock()))
+
+    def around(self, *, max_age_s: float | None) -> tuple[NodeView, FleetSnapshot]:
+        """This node as it is read now, and the fleet: as it is read now, or was so long ago. Raises BackendError."""
         fleet = None if max_age_s is None else self._slots.recalled(max_age_s=max_age_s)
-        return self._orchestrator.view().name, fleet or self._slots.learn()
+        return self._orchestrator.view(), fleet or self._slots.learn()
 
     def record(self) -> HandoffRecord:
-        """This node's own handoff record, as this daemon left it, read it with the fleet, or reads it now. What it did
-        itself since, its store knows; what is of a time ahead is left out. Raises BackendError."""
+        """This node's own handoff record, as this daemon left it, read it with the fleet, or reads it now. Its store
+        knows what it did itself since; entries of a time ahead are left out. Raises BackendError."""
         if self._own is None:
             name = self.viewed.name if self.viewed is not None else ""
             fleet = self._slots.recalled(max_age_s=self._monotonic_s() - self._began_s) if name else None
@@ -116,27 +135,29 @@ class ClusterView:
     # -- what is shown ------------------------------------------------------------------------------------------------
 
     def show(self, code: str, since: datetime) -> str:
-        """Let the others see this finding, by the node's mark; returns why they cannot, or "".
+        """Let the others see this finding, by the handoff record; returns why they cannot, or "".
 
-        It is written once a slot is held, so that whoever looks after the settle time sees the findings of all who
-        claimed with it; and once the node is held because many have the same, so that it counts for as long as it is.
+        It is written once a slot is held, so that the nodes which re-read after the settle time see the findings of
+        all that claimed with it; and once the node is held because many have the same, so that it counts meanwhile.
         Nodes that wait for a slot write nothing: a thousand that fail at once are not a thousand updates at once.
         """
         if self._shown == (code, since):
             return ""
         try:
-            self._mark(lambda before: showing(before, code, since, self._versions()))
+            before = self._read_own()
+            self._leave(before, showing(before, code, since, self._versions()))
         except BackendError as error:
             return f"the others are not shown why: {error}"
         self._shown = (code, since)
         return ""
 
     def withdraw(self, *, unless: Collection[str]) -> str:
-        """While no case is open, take a finding out of the node's mark, ``unless`` it is one of these. Returns why that
-        cannot be done yet, or ""."""
+        """While no remediation is open, take a finding out of the record, ``unless`` it is one of these. Returns why
+        that cannot be done yet, or ""."""
         try:
             if (code := self.record().code) and code not in unless:
-                self._mark(lambda before: showing(before, "", None))
+                before = self._read_own()
+                self._leave(before, showing(before, "", None))
                 self._shown = None
         except BackendRefused:
             self._own = ""  # somebody else's text is in its place
@@ -145,36 +166,42 @@ class ClusterView:
         return ""
 
     def hide(self, case: Remediation) -> None:
-        """Take the finding out of the node's mark, and leave there what came of the case. Raises BackendUnknown; where
-        somebody else's text is in the mark's place, nothing of ours is there to be taken out."""
+        """Take the finding out of the record, and leave there what came of the remediation. Raises BackendUnknown;
+        where another text is in its place, nothing of ours is there to be taken out."""
         with contextlib.suppress(BackendRefused):
-            self._mark(lambda before: after(before, case))
+            before = self._read_own()
+            self._leave(before, after(before, case))
         self._shown = None
 
     def remember(self, case: Remediation) -> None:
-        """Leave in the node's mark, once, that this case was given up. Raises BackendUnknown, see ``hide``."""
+        """Leave in the record, once, that this remediation was given up. Raises BackendUnknown, see ``hide``."""
         if self._remembered != case.id:
             with contextlib.suppress(BackendRefused):
-                self._mark(lambda before: after(before, case))
+                before = self._read_own()
+                self._leave(before, after(before, case))
             self._remembered = case.id
 
     def watch(self, *, holds: bool) -> None:
-        """Say in the mark, every WATCH_S while healthd ``holds`` the node, that its daemon watches over it. What cannot
-        be written is written later; others may page meanwhile."""
+        """Write into the record, every WATCH_S while healthd ``holds`` the node, that its daemon watches over it. Where
+        it cannot be written it is written later; others may page meanwhile."""
         now_s = self._monotonic_s()
         if not holds or now_s < self._watch_due_s:
             self._watch_due_s = self._watch_due_s if holds else now_s + WATCH_S
             return
         self._watch_due_s = now_s + _WATCH_AGAIN_S
         with contextlib.suppress(BackendError):
-            self._mark(lambda before: replace(parse(before) or HandoffRecord(), watched=self._clock()).text)
+            before = self._read_own()
+            self._leave(before, replace(parse(before) or HandoffRecord(), watched=self._clock()).text)
             self._watch_due_s = now_s + WATCH_S
 
     # -----------------------------------------------------------------------------------------------------------------
 
-    def _mark(self, new: Callable[[str], str]) -> None:
-        before = self._own = self._orchestrator.marked()
-        if (text := new(before)) != before:
+    def _read_own(self) -> str:
+        self._own = self._orchestrator.marked()
+        return self._own
+
+    def _leave(self, before: str, text: str) -> None:
+        if text != before:
             self._orchestrator.mark(text)
             self._own = text
 
@@ -199,7 +226,7 @@ class ClusterView:
 
 def elsewhere(me: str, fleet: FleetSnapshot, now: datetime) -> tuple[SeenElsewhere, ...]:
     """The findings on other nodes: of those that are held by their reason, of others by their mark; and those from
-    which they returned. What is said of a time that has not come is none."""
+    which they returned. An entry of a time that has not come is none."""
     found = [
         SeenElsewhere(node=held.node, code=code, at=datetime.fromtimestamp(held.stamp, UTC))
         for held in fleet.held
@@ -211,6 +238,10 @@ def elsewhere(me: str, fleet: FleetSnapshot, now: datetime) -> tuple[SeenElsewhe
             found.append(SeenElsewhere(node=mark.node, code=shown.code, at=shown.since))
         found += [SeenElsewhere(node=mark.node, code=past.code, at=past.at, returned=True) for past in shown.history]
     return tuple(each for each in found if each.node != me and not is_ahead(each.at, now))
+
+
+def _is_young(at: datetime, now: datetime) -> bool:
+    return 0 <= (now - at).total_seconds() <= _LATELY_S
 
 
 def _own(name: str, fleet: FleetSnapshot) -> str:

@@ -1,4 +1,7 @@
-"""What one node's engine works with: put together once, and handed to each part of the engine as it is."""
+"""The dependencies of one node's engine: how long it waits, what it asks of others, and all of it put together once.
+
+Plain values and Protocols; nothing here acts, and each part of the engine is handed the same.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,208 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Protocol
 
-from healthd.core.model import Remedy
-from healthd.remediation.decide.fleet import DAY_WINDOW, RATE_WINDOW, day_limit, rate_held, replacements
+from healthd.core.model import Clearance, ClearsBy, Component, Diagnosis, Event, Remedy
+from healthd.remediation.decide.fleet import (
+    DAY_WINDOW,
+    RATE_WINDOW,
+    Go,
+    MayClaim,
+    Scope,
+    Settle,
+    WaitForSlot,
+    day_limit,
+    rate_held,
+    replacements,
+)
 from healthd.remediation.decide.handoff import Versions
+from healthd.remediation.decide.paging import Limits
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Remediation, Repair
 from healthd.remediation.engine.heartbeat import Beat
-from healthd.remediation.engine.repairs import Resetter
-from healthd.remediation.engine.step_result import Hindsight, Judgement, NoHindsight, RemediationStore, Slots, Timeouts
-from healthd.remediation.ports import Orchestrator, Provisioner
+from healthd.remediation.ports import FleetSnapshot, Orchestrator, Provisioner, Slot
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timeouts:
+    """How long the engine waits, in seconds. ``settle_s``: good for so long before a release. ``unanswered_s``: a
+    claim, a drain or an undrain without an answer may be applied for so long. ``let_go_s``: for what was asked to end
+    to let the GPUs go, before a reset. ``calm_s``: how often a case is looked at that has stood still for twice as
+    long; 0 for as often as any other. ``overdue_s``: a node may be out, or a case stand still, for so long before it
+    pages; ``idle_patience_s``: the same of a job that does not end under a fault which only a reboot or a replacement
+    ends. ``undrain_holds_s``: how long an operator's undrain of our drain acknowledges a critical fault.
+    """
+
+    settle_s: float = 30.0
+    verify_timeout_s: float = 600.0
+    reboot_timeout_s: float = 1800.0
+    replace_timeout_s: float = 14_400.0
+    unanswered_s: float = 300.0
+    let_go_s: float = 180.0
+    max_attempts: int = 2
+    calm_s: float = 0.0
+    overdue_s: float = 14_400.0
+    idle_patience_s: float = 3_600.0
+    undrain_holds_s: float = 86_400.0
+
+    @property
+    def limits(self) -> Limits:
+        """How long a node may be out before that pages."""
+        return Limits(
+            overdue_s=self.overdue_s,
+            idle_patience_s=self.idle_patience_s,
+            replace_timeout_s=self.replace_timeout_s,
+        )
+
+
+class Judgement(Protocol):
+    """The monitor, as the engine asks it."""
+
+    @property
+    def boot_id(self) -> str:
+        """The current boot."""
+
+    def diagnoses(self) -> tuple[Diagnosis, ...]:
+        """The diagnoses, most far-reaching first."""
+
+    def is_acknowledged(self, diagnosis: Diagnosis) -> bool:
+        """Whether an operator has seen it and put the node back."""
+
+    def acknowledge(self, now: datetime, why: str) -> None:
+        """Mark every open fault as seen."""
+
+    def acknowledge_shown(
+        self, code: str, component: str, *, by: datetime, until: datetime, now: datetime, why: str
+    ) -> None:
+        """Mark what an operator knew of as seen: this fault, and those that were open ``by`` then; a critical one
+        ``until`` then at most."""
+
+    def clear(self, clearance: Clearance, now: datetime) -> None:
+        """Take evidence that faults are over."""
+
+    def trouble(self, since: datetime | None) -> str:
+        """Why the node cannot be trusted yet, or "". None: by the check runs so far."""
+
+    def not_looked(self, since: datetime | None) -> str:
+        """The check that cannot tell, or has not looked since then, or ""."""
+
+    def not_seen_again(self, code: str, component: Component) -> str:
+        """Why an open fault, which this daemon has only read from its disk, may be over, or ""."""
+
+    def record(self, event: Event) -> None:
+        """Add to the audit trail."""
+
+
+class Hindsight(Protocol):
+    """The facts about a fault that a drain names and no check finds any more."""
+
+    def ends_by(self, code: str) -> ClearsBy | None:
+        """The one evidence that ends faults of this code; None for what a check would find again."""
+
+    def booted_at(self) -> datetime | None:
+        """When this boot began, by the machine's own clock; None where that is not known."""
+
+    def look_back(self, code: str, since: datetime) -> str:
+        """Judge again what was logged since then about this code: what is found is open. Returns what was read, or why
+        it could not be, in words."""
+
+
+class NoHindsight:
+    """Where the next check run finds every fault that is there."""
+
+    def ends_by(self, code: str) -> ClearsBy | None:
+        """Nothing has to be shown."""
+        return None
+
+    def booted_at(self) -> datetime | None:
+        """Not known."""
+        return None
+
+    def look_back(self, code: str, since: datetime) -> str:
+        """Nothing was kept."""
+        return "nothing was read"
+
+
+class RemediationStore(Protocol):
+    """Where cases are kept. Raises StoreError; then nothing is done."""
+
+    def open_case(self) -> Remediation | None:
+        """The case that is not at its end."""
+
+    def knows(self, case_id: str) -> bool:
+        """Whether a case of this id was ever kept."""
+
+    def save_case(self, case: Remediation, event: Event) -> None:
+        """Write a case and why it moved."""
+
+
+class Slots(Protocol):
+    """The places of this node in the fleet's budget. Every call may raise BackendError."""
+
+    def learn(self) -> FleetSnapshot:
+        """Read the fleet, and remember it."""
+
+    def wants_to_learn(self) -> bool:
+        """Whether it is time to read the fleet in quiet."""
+
+    def recalled(self, *, max_age_s: float | None = None) -> FleetSnapshot | None:
+        """The fleet as it was read last, unless that is older than this, or than is of any use."""
+
+    def budget(self) -> tuple[Scope, ...]:
+        """The nodes that are out in each scope of this node, and how many may be, as the fleet was read last. Reads
+        nothing."""
+
+    def due_in_s(self) -> float:
+        """In how many seconds ``take`` would ask the cluster, and not only repeat what it said last; 0 for now."""
+
+    def take(self, *, committed: bool = False) -> WaitForSlot | Settle | Go:
+        """Go on towards holding every slot that is needed, as far as it goes without waiting.
+
+        ``committed``: the node is out already by our own act.
+        """
+
+    def take_unless_new(self) -> WaitForSlot | Settle | Go | MayClaim:
+        """The same, but a node that holds no slot asks for none before ``claim``: the fleet is read for what may be
+        against it."""
+
+    def claim(self, seen: MayClaim) -> WaitForSlot | Settle | Go:
+        """Go on from there."""
+
+    def wait(self, reason: str) -> WaitForSlot:
+        """Ask for no slot for this reason, and wait as at the limit."""
+
+    def full(self) -> WaitForSlot | None:
+        """Why not to ask for a slot now, as the slots alone tell, or None; asked as rarely as ``take``."""
+
+    def stand_back(self, reason: str) -> WaitForSlot:
+        """Give back whatever this node holds, and wait as at the limit."""
+
+    def no_room(self) -> str:
+        """Why no slot could be asked for now, or "". Nothing is claimed."""
+
+    def held(self) -> tuple[Slot, ...]:
+        """The slots that the cluster lists for this node now."""
+
+    def give_back(self) -> tuple[Slot, ...]:
+        """Give back whatever this node holds, and say what that was."""
+
+
+class Resetter(Protocol):
+    """Resets all GPUs of this machine. Every call has its own deadline."""
+
+    def why_not(self) -> str:
+        """Why a reset cannot help or cannot be made now, or "": no tool, a holder in uninterruptible sleep."""
+
+    def holders(self) -> tuple[str, ...]:
+        """The services that run now and hold the GPUs open: they are stopped for the reset and owed a start."""
+
+    def reset(self, stop: tuple[str, ...]) -> str:
+        """Stop these services and reset the GPUs; returns what was done. Raises BackendBusy while some of them are
+        still ending, BackendRefused, BackendUnknown."""
+
+    def start(self, services: tuple[str, ...]) -> str:
+        """Start what was stopped; returns what could not be started, or ""."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +224,8 @@ class Dependencies:
     ``ledger``: the repairs that were made on this node, as the store knows them. ``versions``: what the
     node runs, for its record. ``hindsight``: what can be known of a
     fault that only a drain tells of. ``new_id``: of a case that is opened. ``clock`` stamps the
-    audit trail: a turn takes as long as the cluster does; ``monotonic_s`` tells where it was set. ``beat`` is told of
-    each turn and each step.
+    audit trail: reconciling takes as long as the cluster does; ``monotonic_s`` tells where it was set. ``beat`` hears
+    of each call of the engine and each step.
     """
 
     orchestrator: Orchestrator
@@ -57,7 +252,7 @@ class Dependencies:
         return self.resetter.why_not() if remedy is Remedy.RESET_GPU else self.provisioner.why_not(remedy)
 
     def too_many(self, *, by_order: bool = False) -> str:
-        """Why no machine of the fleet may be replaced now, or "". What a person orders passes the bound of a day.
+        """Why no machine of the fleet may be replaced now, or "". An operator's command passes the bound of a day.
 
         Raises BackendUnknown.
         """

@@ -1,38 +1,37 @@
 """Carries a decision out, one step at a time, so that a kill -9 at any point leaves nothing half done or done twice.
 
-While no case is open it decides; while one is open it takes that case's steps. It decides anew only about a node that
-a case keeps out without mending it, which may be mended by now. A turn returns the sentence that says what it did: that
-sentence is the log line, the audit record and what a test asserts.
+While no remediation is open it decides; while one is open it takes its steps. It decides again only about a node that a
+remediation keeps out without a repair, which may be repaired by now. Each call returns the sentence that says what it
+did: that sentence is the log line, the audit record and what a test asserts.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from healthd.core.errors import BackendError, StoreError
-from healthd.core.model import Action, Decision, Diagnosis, Event, Mode, Refusal, Refused, Root, Step
+from healthd.core.model import Action, Decision, Diagnosis, Event, Mode, Refusal, Refused, Step
 from healthd.remediation.decide.brakes import many_returns, returns_of
 from healthd.remediation.decide.commands import Command, CommandOutcome, instead, only_out
-from healthd.remediation.decide.drive import KnownFaults, decided_about, is_due, is_untried, own, turns, why_turned
+from healthd.remediation.decide.drive import decided_about, is_due, own, turns, why_turned
 from healthd.remediation.decide.fleet import Scope
-from healthd.remediation.decide.ledger import on_record
 from healthd.remediation.decide.modes import lowered, may_be_lowered, why_lowered
 from healthd.remediation.decide.paging import STUCK_AFTER_S, wanted
-from healthd.remediation.decide.policy import Considered, Rules, Situation, decide, decide_each, left_of, many_at_once
-from healthd.remediation.decide.remediation import Remediation, Repair, ended_last, reason_text
+from healthd.remediation.decide.policy import Considered, Rules
+from healthd.remediation.decide.remediation import Remediation, ended_last, reason_text
 from healthd.remediation.decide.rules import roots_of, without_drain
-from healthd.remediation.engine.cluster_view import ClusterView, elsewhere
-from healthd.remediation.engine.command_checks import CommandChecks
+from healthd.remediation.engine.cluster_view import ClusterView
+from healthd.remediation.engine.commands import CommandChecks, CommandExecution
+from healthd.remediation.engine.deciding import Decider, unsearched
 from healthd.remediation.engine.dependencies import Dependencies
-from healthd.remediation.engine.execute import CommandExecution
 from healthd.remediation.engine.orphans import OrphanDrains, OrphanSlots
 from healthd.remediation.engine.stats import EngineStats
-from healthd.remediation.engine.step_result import StepResult
+from healthd.remediation.engine.step_result import StepJournal, StepResult
 from healthd.remediation.engine.steps import Steps
-from healthd.remediation.ports import FleetSnapshot, NodeView, StateOwner
+from healthd.remediation.ports import FleetSnapshot, StateOwner
 
 _ORDER_WAITS_S = 20.0  # for a turn that is under way
 _ENDING = "healthd is stopping: nothing more is begun; what is left is done once it is back"
@@ -48,39 +47,41 @@ class Engine:
         self._parts = parts
         self._orchestrator, self._provisioner, self._slots = parts.orchestrator, parts.provisioner, parts.slots
         self._judgement, self._cases, self._rules, self._clock = parts.judgement, parts.cases, parts.rules, parts.clock
-        self._surroundings = ClusterView(
+        self._cluster = ClusterView(
             orchestrator=parts.orchestrator,
             slots=parts.slots,
             versions=parts.versions,
             clock=parts.clock,
             monotonic_s=parts.monotonic_s,
         )
-        self._steps = Steps(parts, surroundings=self._surroundings, forbidden=self._forbidden)
+        self._decider, self._journal = Decider(parts, self._cluster), StepJournal(parts)
+        self._steps = Steps(parts, cluster=self._cluster, decider=self._decider, journal=self._journal)
+        self._orphan_slots, self._orphan_drains = OrphanSlots(parts, self._journal), OrphanDrains(parts)
+        self._checks = CommandChecks(parts, self._decider)
         self._lock, self._asking, self._ending = threading.Lock(), threading.Lock(), threading.Event()
-        self._seen: tuple[datetime, Situation] | None = None
-        self._own: tuple[datetime, NodeView] | None = None
         self._stands, self._last_noted = False, ""
-        self._leftovers, self._orphans = OrphanSlots(parts), OrphanDrains(parts)
         self._asked: frozenset[tuple[str, str]] = frozenset()
         self._asked_s = float("-inf")
-        self._commands = CommandChecks(parts, as_repair=self._as_repair)
         self._decided_last = Decision(action=Action.HOLD, reason="nothing has been decided yet")
         self._turn: StepResult | None = None
         self._ended: Remediation | None = None
         self._has_case = False
         self._failing_since_s: float | None = None
         self.decision = self._decided_last
-        """What was decided last; or while a case is open, or no turn succeeds, what an operator is wanted for."""
+        """The last decision; or while a remediation is open, or none of the calls succeeds, why an operator is
+        needed."""
         self.has_decided = False
-        """Whether a turn has come through: until then nothing says that what a daemon before this one paged is over."""
+        """Whether a call has come through: until then nothing says that what a daemon before this one paged is over."""
         self.tally = EngineStats()
-        self._obedience = CommandExecution(parts, commands=self._commands, steps=self._steps, tally=self.tally)
+        self._execution = CommandExecution(
+            parts, checks=self._checks, steps=self._steps, journal=self._journal, stats=self.tally
+        )
 
     def turn(self, now: datetime, *, wait_s: float = -1, hurry: bool = False) -> str:
         """Decide or go on, as far as it goes now. Returns what was done and why; never raises a HealthdError.
 
-        ``wait_s``: how long to wait for a turn that is under way elsewhere; -1 for as long as it takes. ``hurry``: a
-        job is about to start here, so a drain does not wait until the node's place in the budget has settled.
+        ``wait_s``: how long to wait for a call that is under way elsewhere; -1 for as long as it takes. ``hurry``: a
+        job is about to start here, so a drain does not wait until the node's slot has settled.
         """
         if not self._lock.acquire(timeout=wait_s):
             return "another turn of the engine is still under way"
@@ -108,32 +109,35 @@ class Engine:
         return said
 
     def obey(self, order: Command, now: datetime) -> CommandOutcome:
-        """Begin to carry an order out, or refuse it. What is left to do is done by the turns that follow.
+        """Begin to execute a command, or refuse it. The calls of ``turn`` that follow do what is left.
 
         Raises StoreError: then nothing was done.
         """
         if not self._lock.acquire(timeout=_ORDER_WAITS_S):
-            words = (
-                f"a turn of the engine has been under way for {_ORDER_WAITS_S:g} s; see `healthd status`, and ask again"
-            )
-            return self._obedience.refuse(order, Refused(kind=Refusal.CASE_OPEN, words=words))
+            words = f"the engine has been at work for {_ORDER_WAITS_S:g} s; see `healthd status`, and ask again"
+            return self._execution.refuse(order, Refused(kind=Refusal.CASE_OPEN, words=words))
         try:
             self._parts.beat.begin()
             if self._ending.is_set():
-                return self._obedience.refuse(
+                return self._execution.refuse(
                     order, Refused(kind=Refusal.CASE_OPEN, words=f"{_ENDING}; ask again then")
                 )
             case = self._resumed(now)
-            if case is None and self._leftovers.unknown:
-                words = f"the cluster did not answer, and {self._leftovers.unknown}"
-                return self._obedience.refuse(order, Refused(kind=Refusal.UNREADABLE, words=words))
-            return self._obedience.begin(order, case, now, lambda words: self._begun(order, words))
+            if case is None and self._orphan_slots.unknown:
+                words = f"the cluster did not answer, and {self._orphan_slots.unknown}"
+                return self._execution.refuse(order, Refused(kind=Refusal.UNREADABLE, words=words))
+            begun = self._execution.begin(order, case, now)
+            if isinstance(begun, CommandOutcome):
+                return begun
+            self.decision = self._decided_last = Decision(action=Action(order.verb), reason=order.title)
+            self.tally.decided[self.decision.action] += 1
+            return self._execution.first_step(begun, now)
         finally:
             self._parts.beat.end()
             self._lock.release()
 
     def end(self, within_s: float) -> bool:
-        """Begin nothing more, whoever asks. Whether what is under way came to its end within that time, in seconds: a
+        """Begin nothing more. Whether what is under way came to its end within that time, in seconds: a
         step is not broken off, and the one after it is not begun."""
         self._ending.set()
         if not self._lock.acquire(timeout=within_s):
@@ -142,41 +146,41 @@ class Engine:
         return True
 
     def rehearse(self, order: Command, now: datetime) -> CommandOutcome:
-        """What obeying would come to, step by step. Nothing is done, noted or counted. Raises StoreError."""
+        """The effect of a command, step by step. Nothing is done, noted or counted. Raises StoreError."""
         with self._asking:
             case = self._cases.open_case()
-            if case is None and self._leftovers.unknown:
-                words = f"the cluster did not answer, and {self._leftovers.unknown}"
+            if case is None and self._orphan_slots.unknown:
+                words = f"the cluster did not answer, and {self._orphan_slots.unknown}"
                 return CommandOutcome(done=False, said=words, refusal=Refusal.UNREADABLE)
-            return self._obedience.rehearse(order, case, now)
+            return self._execution.rehearse(order, case, now)
 
     def opted_out(self) -> str:
         """Why healthd only observes here, or "": as the node says now, and the cluster said when it was last read."""
-        return self._rules().hands_off(self._steps.viewed or self._surroundings.viewed)
+        return self._rules().hands_off(self._steps.viewed or self._cluster.viewed)
 
     def opted_out_now(self) -> str:
-        """The same, and the cluster is asked where it has not been of late: of a node that is well nobody reads what
+        """The same, and the cluster is asked where it has not been of late: of a healthy node nothing else reads what
         its cluster says. Raises BackendError."""
         rules = self._rules()
         if rules.opted_out or not rules.opt_out_feature:
             return rules.opted_out
         with self._asking:
-            return rules.hands_off(self._own_view_lately())
+            return rules.hands_off(self._cluster.own_lately())
 
     def next_in_s(self, at_most_s: float) -> float:
-        """In how many seconds the next turn is of use: when a place in the budget has settled, if that is sooner; later
-        for a case that stands still, whose node others may have touched, and nothing else can have happened to."""
+        """In how many seconds the next call is of use: when a slot has settled, if that is sooner; later for a
+        remediation that stands still, whose node others may have touched, and nothing else can have happened to."""
         if due_s := self._slots.due_in_s():
             return min(at_most_s, due_s)
         return max(at_most_s, self._parts.patience.calm_s) if self._stands else at_most_s
 
     def fenced(self, words: str) -> None:
-        """The cluster shows a fence of ours, in these ``words``; "" for none. Unless a case is open it is said, and its
-        claim is searched. Called from another thread than turns."""
+        """The cluster shows a fence of ours, in these ``words``; "" for none. Unless a remediation is open it is the
+        reason to hold, and its claim is searched. Called from another thread than ``turn``."""
         is_left = bool(words) and self.case is None
-        self._orphans.fence = words if is_left else ""
+        self._orphan_drains.fence = words if is_left else ""
         if is_left:
-            self._leftovers.search(anew=True)
+            self._orphan_slots.search(anew=True)
 
     def learn(self) -> FleetSnapshot | None:
         """Read the fleet, where it is time for that and nothing is going on; None where it was not read.
@@ -191,13 +195,14 @@ class Engine:
             self._lock.release()
 
     def holds_node(self) -> Remediation | None:
-        """The open case whose drain was read back, or None. Raises StoreError."""
+        """The open remediation whose drain was read back, or None. Raises StoreError."""
         case = self._cases.open_case()
         return case if case is not None and case.hold is not None else None
 
     @property
     def case(self) -> Remediation | None:
-        """The open case as the last turn left it, or None. Read from memory: a store that fails hides no case."""
+        """The open remediation as the last call left it, or None. Read from memory: a store that fails does not hide
+        it."""
         return self._turn.case if self._turn is not None and self._turn.case.is_open else None
 
     @property
@@ -212,77 +217,46 @@ class Engine:
 
     @property
     def rules(self) -> Rules:
-        """What is allowed now, and what the policy says."""
+        """The rules as they are now: what the operator allows, and the policy."""
         return self._rules()
 
     def considered(self) -> tuple[Considered, ...]:
-        """What would be decided now about each diagnosis, as if no case were open. Nothing is done, noted or counted.
+        """Decide about each diagnosis by itself, as if no remediation were open. Nothing is done, noted or counted.
 
-        A turn that is under way is not waited for. Raises StoreError.
+        A call that is under way is not waited for. Raises StoreError.
         """
-        return self._considered(self._judgement.diagnoses(), self._judgement.is_acknowledged, self._rules())
+        diagnoses = self._judgement.diagnoses()
+        return self._considered(diagnoses, self._decider.acknowledged(diagnoses), self._rules())
 
     def imagined(self, diagnoses: Sequence[Diagnosis], mode: Mode) -> tuple[Considered, ...]:
-        """The same at this level, if these were all that is wrong and nobody had seen them: for a drill."""
-        return self._considered(diagnoses, lambda _: False, replace(self._rules(), mode=mode))
+        """The same at this level, if these were all that is wrong and none was acknowledged: for a drill."""
+        return self._considered(diagnoses, frozenset(), replace(self._rules(), mode=mode))
 
     def foretold(self, decision: Decision, diagnosis: Diagnosis, case_id: str) -> tuple[str, ...]:
-        """What each step of a decision would do now, in the words of an order's dry run. Raises BackendError."""
+        """The effect of each step of a decision now, in the words of a command's dry run. Raises BackendError."""
         now = self._clock()
         case = replace(self._opened(decision, diagnosis, now), id=case_id, text=reason_text(diagnosis, case_id))
         with self._asking:
-            return tuple(words for words, _ in self._commands.rehearsed(case))
+            return tuple(words for words, _ in self._checks.rehearsed(case))
 
     def fleet(self) -> FleetSnapshot | None:
         """The fleet as it is read for such questions; None where it cannot be."""
         with self._asking:
-            return self._seen_lately().level
+            return self._cluster.lately().level
 
     def _considered(
-        self, diagnoses: Sequence[Diagnosis], seen: Callable[[Diagnosis], bool], rules: Rules
+        self, diagnoses: Sequence[Diagnosis], acknowledged: frozenset[Diagnosis], rules: Rules
     ) -> tuple[Considered, ...]:
         with self._asking:
-            now = self._clock()
-            parts = self._parts
-            seen_now = self._unsearched if self._leftovers.unknown else self._seen_lately
-            return decide_each(diagnoses, seen, seen_now, rules, parts.why_not, ledger=self._repairs_known, now=now)
-
-    def _seen_lately(self) -> Situation:
-        now = self._clock()
-        if self._seen is None or not _is_young(self._seen[0], now):
-            self._seen = (now, self._surroundings.unnoted())
-        return self._seen[1]
+            return self._decider.considered(diagnoses, acknowledged, rules, self._orphan_slots.unknown)
 
     def _resumed(self, now: datetime) -> Remediation | None:
-        """The open case, on disk or found with the cluster. Raises StoreError."""
+        """The open remediation, on disk or found with the cluster. Raises StoreError."""
         case = self._steps.resume()
-        self._leftovers.search(anew=case is not None)
+        self._orphan_slots.search(anew=case is not None)
         if case is not None:
-            self._orphans.search()
-        return case or self._leftovers.found(now, self._keep)
-
-    def _own_view_lately(self) -> NodeView:
-        now = self._clock()
-        if self._seen is not None and self._seen[1].view is not None and _is_young(self._seen[0], now):
-            return self._seen[1].view
-        if self._own is None or not _is_young(self._own[0], now):
-            self._own = (now, self._orchestrator.view())
-        return self._own[1]
-
-    def _unsearched(self) -> Situation:
-        """Where a place, a drain or an order of an earlier daemon's may stand and nobody knows, nothing is begun."""
-        return Situation(view=None, level=None, problem=self._leftovers.unknown)
-
-    def _keep(self, case: Remediation) -> None:
-        self._steps.write(case, f"found: {case.why}")
-
-    def _begun(self, order: Command, words: str) -> None:
-        self.decision = self._decided_last = Decision(action=Action(order.verb), reason=words)
-        self.tally.decided[self.decision.action] += 1
-
-    def _as_repair(self, now: datetime, case: Remediation | None) -> Decision:
-        situation = self._surroundings.looked if case is None else None
-        return self._decided(situation, replace(self._rules(), mode=Mode.REPAIR), now)
+            self._orphan_drains.search()
+        return case or self._orphan_slots.found(now)
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
@@ -294,15 +268,13 @@ class Engine:
         if not decision.steps or decision.diagnosis is None:
             return "; ".join(filter(None, (decision.reason, self._show_held(decision))))
         case = self._opened(decision, decision.diagnosis, now)
-        self._steps.write(case, f"intends to take a slot and to drain: {decision.reason}")
+        self._journal.write(case, f"intends to take a slot and to drain: {decision.reason}")
         return self._go_on(case, now)
 
     def _decide(self, now: datetime) -> Decision:
-        if self._leftovers.unknown:
-            decision = self._decided(self._unsearched, self._rules(), now)
-        else:
-            decision = self._surroundings.decided(lambda situation: self._decided(situation, self._rules(), now))
-        decision = self._orphans.named(decision, now)
+        unknown = self._orphan_slots.unknown
+        decision = self._decider.given(unsearched(unknown), now) if unknown else self._decider.by_memory(now)
+        decision = self._orphan_drains.named(decision, now)
         self._tell(decision)
         return decision
 
@@ -312,11 +284,11 @@ class Engine:
         diagnosis = decision.diagnosis
         if decision.refusal is Refusal.CORRELATED and diagnosis is not None:
             since = next(root.since for root in roots_of(diagnosis) if root.code == diagnosis.code)
-            return self._surroundings.show(diagnosis.code, since)
-        if decision.refusal in _TOUCH_NOTHING or self._leftovers.unknown:
+            return self._cluster.show(diagnosis.code, since)
+        if decision.refusal in _TOUCH_NOTHING or self._orphan_slots.unknown:
             return ""
         unseen = (each for each in self._judgement.diagnoses() if not self._judgement.is_acknowledged(each))
-        return self._surroundings.withdraw(unless={root.code for each in unseen for root in roots_of(each)})
+        return self._cluster.withdraw(unless={root.code for each in unseen for root in roots_of(each)})
 
     def _tell(self, decision: Decision) -> None:
         """Put the decision or the refusal into the audit trail once, not every few seconds."""
@@ -330,51 +302,13 @@ class Engine:
             self.tally.decided[decision.action] += 1
             self.tally.refuse(decision.refusal)
 
-    def _decided(
-        self,
-        situation: Callable[[], Situation] | None,
-        rules: Rules,
-        now: datetime,
-        *,
-        shared: Callable[[Root], str] = lambda _: "",
-    ) -> Decision:
-        return decide(
-            self._judgement.diagnoses(),
-            self._judgement.is_acknowledged,
-            situation,
-            rules,
-            self._parts.why_not,
-            ledger=self._repairs,
-            now=now,
-            shared=shared,
-        )
-
-    def _repairs(self) -> tuple[Repair, ...]:
-        """The repairs of this node by the store and by the record. Raises StoreError, BackendError."""
-        return on_record(self._parts.ledger(), self._cases.open_case(), self._surroundings.record())
-
-    def _repairs_known(self) -> tuple[Repair, ...]:
-        """The same for a question: of a cluster that does not answer, by the store alone."""
-        try:
-            return self._repairs()
-        except BackendError:
-            return tuple(self._parts.ledger())
-
-    def _forbidden(self, now: datetime) -> Refused | None:
-        """Why what was decided would not be decided now: that decision may be old, and so may what it knew of the
-        fleet."""
-        decision = self._decided(self._surroundings.just_read, self._rules(), now)
-        if decision.steps:
-            return None
-        return Refused(kind=decision.refusal or Refusal.NOT_NEEDED, words=decision.reason)
-
     def _opened(self, decision: Decision, diagnosis: Diagnosis, now: datetime) -> Remediation:
         """A new case, its slot already intended: the decision has just read what an intent must be read from.
 
         Raises BackendError.
         """
         case_id, bounds = self._parts.new_id(), self._rules().bounds
-        returns = returns_of(self._surroundings.record().history, diagnosis.code, now)
+        returns = returns_of(self._cluster.record().history, diagnosis.code, now)
         return Remediation(
             id=case_id,
             opened=now,
@@ -396,7 +330,7 @@ class Engine:
         return without_drain(steps) if self._provisioner.state_owner is StateOwner.PLATFORM else steps
 
     def _note(self, said: str, event: Event) -> bool:
-        """Record what is said for the first time; whether it was."""
+        """Record a reason that is new; whether it was."""
         if said == self._last_noted:
             return False
         self._last_noted = said
@@ -430,7 +364,7 @@ class Engine:
         if not is_due(case, seen) or is_asked or self.opted_out():
             return case
         self._asked, self._asked_s = asked, now_s
-        decision = self._decided_about(case, seen)
+        decision = self._decider.about_held(case, seen)
         is_said = bool(decision.steps) or decision.action is Action.PAGE
         if is_said and decision.reason != self._decided_last.reason:
             self._tell(decision)
@@ -441,19 +375,9 @@ class Engine:
         goes_on = decided_about(decision, seen.open) is own(case, seen.open) and case.ladder[:1] == decision.ladder[:1]
         turned = instead(case, replace(new, attempts=case.attempts if goes_on else 0))
         unseen = "" if turned.step is Step.SLOT else self._steps.show(turned)
-        self._steps.write(turned, "; ".join(filter(None, (why_turned(case, turned, decision.reason), unseen))))
+        self._journal.write(turned, "; ".join(filter(None, (why_turned(case, turned, decision.reason), unseen))))
         self._asked = frozenset()
         return turned
-
-    def _decided_about(self, case: Remediation, seen: KnownFaults) -> Decision:
-        """What would be decided now about the node that this case holds. Counted from when it was taken out: waiting
-        for an operator repairs no lemon."""
-        decision = self._decided(None, self._rules(), case.opened, shared=self._shared)
-        return decision if is_untried(case, decision, seen.open) else left_of(decision, case)
-
-    def _shared(self, root: Root) -> str:
-        name, fleet = self._surroundings.around(max_age_s=_ANEW_EVERY_S)
-        return many_at_once(root.code, root.since, name, elsewhere(name, fleet, self._clock()), self._rules().bounds)
 
     def _fitted(self, case: Remediation) -> Remediation:
         """The case as far as it may still go: a mode or a rule that was lowered since lowers it too. In observe mode it
@@ -464,17 +388,17 @@ class Engine:
         if not (why := why_lowered(case, rules, self._judgement.diagnoses())):
             return case
         case = lowered(case)
-        self._steps.write(case, f"is not repaired any more: {why}")
+        self._journal.write(case, f"is not repaired any more: {why}")
         self.tally.refuse(Refusal.LOWERED)
         return case
 
     def _watch(self) -> None:
-        """Tell the other daemons, after a turn that came through, that this one watches over the node."""
+        """Tell the other daemons, after a call that came through, that this one watches over the node."""
         decided = self._decided_last
         pages = decided.action is Action.PAGE or decided.refusal is Refusal.ORPHAN
         held = self.case is not None if self._has_case else pages
         if self._rules().mode is not Mode.OBSERVE:
-            self._surroundings.watch(holds=held)
+            self._cluster.watch(holds=held)
 
     def _stand(self, now: datetime, problem: str) -> None:
         """Recompute what an operator is wanted for. ``problem``: why this turn did not succeed, or ""."""
@@ -494,11 +418,7 @@ class Engine:
 
 
 def _asks(decision: Decision, many: str) -> Refused | None:
-    """What a case waits for an operator for, where it was opened for that, or because it comes back too often."""
+    """Why a remediation waits for an operator, where it was opened for that, or because it comes back too often."""
     if decision.action is Action.PAGE and decision.refusal is not None:
         return Refused(kind=decision.refusal, words=decision.reason)
     return Refused(kind=Refusal.LEMON, words=many) if many else None
-
-
-def _is_young(at: datetime, now: datetime) -> bool:
-    return 0 <= (now - at).total_seconds() <= _SEEN_FOR_S

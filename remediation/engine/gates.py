@@ -1,32 +1,39 @@
-"""What stops a step: the operator's word, somebody else's hold, a node that is not as we left it.
+"""The gates of a step: the operator's word, another's hold, a node that is not as we left it.
 
-Every question is answered by a plain reading of the node made just now. Nothing here acts on the cluster; a drain of
-ours that a person undid is taken down as the order it is, also while the operator wants nothing done.
+Every question is answered by a plain reading of the node made just now. Nothing here acts on the node's state in the
+cluster; an operator who undid our drain has acknowledged the fault, also while the operator wants nothing done.
+
+A node that is ours is kept awake: it is idle, and the cluster's power saving would take its machine away. That is
+written into the handoff record first, so that the next daemon takes it back, and nothing that an operator set. A
+restart or reconfiguration of the controller forgets it: each reading of the node shows whether it must be set again. A
+cluster that refuses is asked once for each run of its controller.
 """
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from healthd.core.model import Mode, Refusal, Refused, Step
+from healthd.core.errors import BackendError, BackendRefused
+from healthd.core.model import Event, Mode, Refusal, Refused, Remedy, Step
 from healthd.remediation.decide.drive import own, undriven
-from healthd.remediation.decide.handoff import by_now, parse
+from healthd.remediation.decide.handoff import HandoffRecord, by_now, parse, said_of
 from healthd.remediation.decide.modes import why_lowered
 from healthd.remediation.decide.paging import out_since
 from healthd.remediation.decide.policy import holder
 from healthd.remediation.decide.remediation import QUARANTINE_CODE, REPAIR_CODE, End, Phase, Remediation
 from healthd.remediation.decide.rules import REPAIRS, RuleAnswer
-from healthd.remediation.engine.awake import Awake
-from healthd.remediation.engine.dependencies import Dependencies
+from healthd.remediation.engine.dependencies import Dependencies, Judgement
 from healthd.remediation.engine.step_result import StepResult, ended, paused
-from healthd.remediation.ports import NodeView
+from healthd.remediation.ports import NodeView, Orchestrator
 
 
 class Gates:
-    """The guards of one node's cases."""
+    """The gates of one node's remediations."""
 
     def __init__(self, parts: Dependencies) -> None:
+        self._parts = parts
         self._orchestrator, self._slots, self._judgement = parts.orchestrator, parts.slots, parts.judgement
         self._rules, self._platform_texts = parts.rules, parts.platform_texts
         self._unanswered = timedelta(seconds=parts.patience.unanswered_s)
@@ -37,7 +44,7 @@ class Gates:
     def at_rest(self, case: Remediation, view: NodeView | None = None) -> Refused | None:
         """Why the operator wants nothing done here, as far as it is known without, or with, a reading of the node.
 
-        An order is somebody who says so, and no mode is too low for it; who opts a node out has said more.
+        A command is an operator's word, and no mode is too low for it; an opt-out goes before it.
         """
         rules, self.viewed = self._rules(), view or self.viewed
         if why := rules.hands_off(view):
@@ -47,7 +54,8 @@ class Gates:
         return None
 
     def no_repair_now(self, case: Remediation, view: NodeView) -> Refused | None:
-        """What the last look before a repair, a mode or a rule that was lowered, or the law of acts has against it."""
+        """The objection to a repair by its last reading, by a mode or a rule that was lowered, or by the law of
+        acts."""
         if not view.idle:
             return Refused(kind=Refusal.NOT_IDLE, words="the node is no longer idle")
         if (why := self.at_rest(case, view) or in_maintenance(view)) is not None:
@@ -56,6 +64,14 @@ class Gates:
         if words:
             return Refused(kind=Refusal.LOWERED, words=words)
         return self._undriven(case)
+
+    def why_not(self, remedy: Remedy) -> str:
+        """Why this remedy cannot be carried out here, or ""."""
+        return self._parts.why_not(remedy)
+
+    def too_many(self, *, by_order: bool) -> str:
+        """Why no machine of the fleet may be replaced now, or "". Raises BackendUnknown."""
+        return self._parts.too_many(by_order=by_order)
 
     def _undriven(self, case: Remediation) -> Refused | None:
         """The law of acts. A level that only the disk remembers drives nothing: an operator may have repaired the node
@@ -68,14 +84,14 @@ class Gates:
         return Refused(kind=Refusal.UNREADABLE, words=stale[0]) if stale and all(stale) and not case.order else None
 
     def open_now(self) -> tuple[RuleAnswer, ...]:
-        """What the policy answers to what is open, most far-reaching first: neither to what is acknowledged, nor by a
+        """The answers of the policy to what is open, most far-reaching first: neither to what is acknowledged, nor by a
         rule that is in shadow."""
         answers = self._rules().policy.answers(self._judgement.diagnoses())
         live = (answer for answer in answers if answer.rule.mode is not Mode.OBSERVE)
         return tuple(answer for answer in live if not self._judgement.is_acknowledged(answer.diagnosis))
 
     def stopped(self, case: Remediation, view: NodeView, now: datetime) -> StepResult | None:
-        """What stops a step after it has looked: the operator's word, or that the node is no longer as we left it."""
+        """Why a step stops after its reading: the operator's word, or that the node is no longer as we left it."""
         if (why := self.at_rest(case, view)) is not None:
             return self.resting(case, why, now, view)
         return self.watched(case, view, now)
@@ -88,12 +104,12 @@ class Gates:
         return turn
 
     def let_sleep(self) -> None:
-        """The case is over: the cluster may power the node down again. Raises BackendUnknown."""
+        """The remediation has ended: the cluster may power the node down again. Raises BackendUnknown."""
         self._awake.let_sleep()
 
     def resting(self, case: Remediation, why: Refused, now: datetime, view: NodeView | None = None) -> StepResult:
-        """Nothing is touched. But a person who undoes our drain meanwhile is obeyed as ever: that is the end, after
-        which the place in the budget is given back, which would keep jobs off and which nobody else made.
+        """Nothing is touched. But an operator who undoes our drain meanwhile ends it as ever, after
+        which the budget slot is given back, which would keep jobs off and which is ours.
 
         Not while an act or a release of ours may have taken the drain away: what was asked for must not meet a job.
         """
@@ -112,8 +128,8 @@ class Gates:
         return ""
 
     def not_ours_any_more(self, case: Remediation, view: NodeView, now: datetime) -> StepResult | None:
-        """None while the node is as we left it: our drain, with text, user and stamp; without one, our place in the
-        budget."""
+        """None while the node is as we left it: our drain, with text, user and stamp; without one, our budget
+        slot."""
         if self._as_we_left_it(case, view):
             return None
         view = self._orchestrator.view(jobs=True)  # which run of the controller says so?
@@ -136,15 +152,15 @@ class Gates:
         if Step.DRAIN in case.steps and self._comes_until(case.unanswered, now) is not None:
             said = "an undrain of ours that got no answer was applied late: the drain is made again"
             return _made_again(case, now, said)
-        what = "our drain was undone" if Step.DRAIN in case.steps else "our place in the budget was taken away"
-        why = f"{what} by a person: that is an order"
+        what = "our drain was undone" if Step.DRAIN in case.steps else "our budget slot was taken away"
+        why = f"{what} by an operator: that acknowledges the fault"
         until = now + self._undrain_holds
         self._judgement.acknowledge_shown(case.code, case.component, by=_out_since(case), until=until, now=now, why=why)
         return ended(case, End.ACKNOWLEDGED, why)
 
     def _slept_since(self, case: Remediation, now: datetime) -> bool:
-        """Whether another daemon released the node because it had no machine: see ``absent``. What the daemon did since
-        it woke, before it looked at its drain, is no reason to forget that."""
+        """Whether another daemon released the node because it had no machine: see ``absent``. A record that the daemon
+        wrote since it woke, before it read its drain, keeps that."""
         mark = parse(self._orchestrator.marked())
         slept = by_now(mark, now).slept if mark is not None else None
         held = case.since if case.hold is None else datetime.fromtimestamp(case.hold.stamp, UTC)
@@ -167,7 +183,7 @@ class Gates:
 
     def _remarked(self, case: Remediation, view: NodeView, now: datetime) -> StepResult | None:
         """The cluster's controller put a reason of its own in the place of ours, as Slurm does for a process that it
-        cannot end: no order of a person's, and the drain is ours while its slot is. None for any other hold."""
+        cannot end: no operator's doing, and the drain is ours while its slot is. None for any other hold."""
         hold = view.hold
         if case.hold is None or hold is None or not view.drained_by_itself or not self._slots.held():
             return None
@@ -192,21 +208,21 @@ class Gates:
         return bool(self._slots.held())  # the view shows any maintenance, an administrator's too
 
     def is_needless(self, case: Remediation) -> str:
-        """What makes it needless to take the node out, or "". After a repair not that the fault is over: a node whose
+        """Why it is needless to take the node out, or "". After a repair not that the fault is over: a node whose
         drain got lost then has yet to prove itself."""
         return "" if case.attempts and not case.forced else self.is_over(case)
 
     def is_over(self, case: Remediation) -> str:
-        """What makes the case needless, or "". What is ordered, whatever is found, only an order takes back."""
+        """Why the remediation is needless, or "". A command holds whatever is found, until another takes it back."""
         if case.release_order:
-            return f"released by order, {case.release_order}"
+            return f"released by command, {case.release_order}"
         if case.code in (QUARANTINE_CODE, REPAIR_CODE):
             return ""
         return "" if own(case, self.open_now()) else f"{case.code} on {case.component} is over"
 
 
 def in_maintenance(view: NodeView) -> Refused | None:
-    """What somebody else's maintenance window has against a repair. A release is no repair."""
+    """The objection of another's maintenance window to a repair. A release is no repair."""
     if not view.maintenance:
         return None
     words = f"maintenance window {view.maintenance} is on the node: no reset, reboot or replacement inside it"
@@ -220,7 +236,7 @@ def _out_since(case: Remediation) -> datetime:
 
 
 def _made_again(case: Remediation, now: datetime, said: str) -> StepResult:
-    """Our drain is gone, and by no person's hand."""
+    """Our drain is gone, and no operator undid it."""
     return StepResult(case=replace(case, index=0, phase=Phase.PLANNED, hold=None, since=now, end=None), said=said)
 
 
@@ -235,6 +251,62 @@ def _is_still(case: Remediation, view: NodeView) -> bool:
 
 
 def lost(case: Remediation, view: NodeView) -> StepResult:
-    """Somebody else holds the node: it is theirs."""
+    """Another holds the node: it is theirs."""
     turn = ended(case, End.LOST, f"the node is held by {holder(view)}: not touched")
     return replace(turn, refusal=Refusal.FOREIGN_HOLD)
+
+
+class Awake:
+    """Whether one node is kept awake. Calls never overlap."""
+
+    def __init__(self, orchestrator: Orchestrator, judgement: Judgement) -> None:
+        self._orchestrator, self._judgement = orchestrator, judgement
+        self._refused_by: str | None = None
+        self._said = ""
+
+    def keep(self, view: NodeView, now: datetime) -> None:
+        """Tell the cluster, where this reading shows that it may power the node down. A failure is recorded once, and
+        stops nothing."""
+        if not view.may_sleep or view.controller == self._refused_by:
+            return
+        try:
+            self._tell(now)
+            said = "kept awake: the cluster's power saving leaves it alone while it is held"
+        except BackendRefused as error:
+            self._refused_by, said = view.controller, f"the cluster may power it down while it is held: {error}"
+        except BackendError as error:
+            said = f"the cluster may power it down while it is held, and is asked again: {error}"
+        if said != self._said:
+            self._judgement.record(Event(at=now, kind="step", text=said))
+        self._said = said
+
+    def let_sleep(self) -> None:
+        """Take back what this case, or a daemon before this one, has told. Raises BackendUnknown."""
+        released(self._orchestrator)
+        self._refused_by, self._said = None, ""
+
+    def _tell(self, now: datetime) -> None:
+        before = self._orchestrator.marked()
+        mark = parse(before) or HandoffRecord()
+        if mark.awake is None:
+            self._orchestrator.mark(replace(mark, awake=now).text)
+        try:
+            self._orchestrator.keep_awake(on=True)
+        except BackendRefused:
+            if mark.awake is None:
+                self._orchestrator.mark(before)
+            raise
+
+
+def released(orchestrator: Orchestrator) -> None:
+    """Let the cluster power this node down again, if the record says that healthd kept it awake. Raises BackendUnknown.
+
+    Where the cluster refuses by now, or the record is another's, nothing of ours is left.
+    """
+    with contextlib.suppress(BackendRefused):
+        mark = parse(orchestrator.marked())
+        if mark is None or mark.awake is None:
+            return
+        with contextlib.suppress(BackendRefused):
+            orchestrator.keep_awake(on=False)
+        orchestrator.mark(said_of(replace(mark, awake=None)))

@@ -1,8 +1,8 @@
 """Resets the GPUs of this machine: every holder stopped, ``nvidia-smi --gpu-reset``, every holder started again.
 
-A reset works only when nobody has a GPU open (NVIDIA, GPU memory error management: response flags); a process in
-uninterruptible sleep never lets go, so it is looked for first. Whoever holds a GPU and is nobody's to end here is
-looked for before anything is stopped: then there is no reset, and the sentence says whom to look at. Clients that a
+A reset works only when no process has a GPU open (NVIDIA, GPU memory error management: response flags); a process in
+uninterruptible sleep never lets go, so it is looked for first. A holder that may not be ended here is
+searched before anything is stopped: then there is no reset, and the sentence names it. Clients that a
 cluster keeps here end when they end, and until then the reset is *busy*; then the units of systemd are stopped, the
 Fabric Manager last. Where that was stopped and no reset followed, the node owes one: NVLink SHARP fails with a Fabric
 Manager that was started again over GPUs that were not reset (NVIDIA Fabric Manager user guide). All GPUs are reset
@@ -35,7 +35,8 @@ class RunReset(Protocol):
 
 
 class Clients(Protocol):
-    """What a cluster keeps on this node that holds its GPUs. The names have a ``/``, which no systemd unit's has."""
+    """The clients that a cluster keeps on this node and that hold its GPUs. The names have a ``/``, which no systemd
+    unit's has."""
 
     def running(self) -> tuple[str, ...]:
         """Those that are to run. Raises BackendError."""
@@ -51,11 +52,12 @@ class Clients(Protocol):
 class GpuReset:
     """The Resetter of a real machine.
 
-    ``services``: systemd units that may hold GPUs open. ``clients``: those that the cluster keeps here, None where
-    nobody may stop them; ``help_``: what a person can do about a holder that is none of these. ``allowed``: False where
-    none may be made at all. ``let_go``: ends our own NVML worker and keeps it away for a while, ``take_up`` lets it
-    come back before that. ``own_pids``: our own processes, which ``let_go`` ends. ``after``: told of every reset that
-    was made; ``over``, of the end of every one that was begun. ``owe``: told why a reset is owed that was not made.
+    ``services``: systemd units that may hold GPUs open. ``clients``: those that the cluster keeps here, None where they
+    may not be stopped; ``help_``: what an operator can do about a holder that is none of these. ``allowed``: False
+    where none may be made at all. ``let_go``: ends our own NVML worker and keeps it away for a while, ``take_up`` lets
+    it come back before that. ``own_pids``: our own processes, which ``let_go`` ends. ``after``: called after every
+    reset that was made; ``over``, at the end of every one that was begun. ``owe``: told why a reset is owed that was
+    not made.
     """
 
     services: tuple[str, ...]
@@ -100,13 +102,13 @@ class GpuReset:
             except SourceMissing:
                 return ()  # no systemd: who holds a GPU is seen when it is to be reset
             except SourceError as error:
-                raise BackendUnknown(f"whether {service} is active could not be told: {error}") from error
+                raise BackendUnknown(f"whether {service} is active is not known: {error}") from error
             if is_active:
                 active.append(service)
         return tuple(active)
 
     def reset(self, stop: tuple[str, ...]) -> str:
-        """Stop, let go, make sure that nobody is left, and reset all GPUs. Raises BackendError where not."""
+        """Stop, let go, make sure that no holder is left, and reset all GPUs. Raises BackendError where not."""
         if others := self._others(stop):
             raise BackendRefused(f"not reset, nothing was stopped: the GPUs are held by {_named(others)}{self.help_}")
         try:

@@ -1,6 +1,6 @@
-"""The engine's sign of life: when it last came round, and how long what it does now may take by its own deadline.
+"""The engine's sign of life: when it last did a step, and how long the present one may take by its own deadline.
 
-A turn of the engine may save evidence for minutes and reset GPUs for minutes more. It is no defect as long as each part
+The engine may save evidence for minutes and reset GPUs for minutes more. That is no defect as long as each part
 of it keeps to its own deadline, so each part says so here; the watchdog takes silence beyond that for a defect.
 """
 
@@ -26,7 +26,7 @@ class Beat:
         self._heard = (clock(), 0.0)
 
     def begin(self) -> None:
-        """This thread takes a turn, and is the one that is heard until its end."""
+        """This thread reconciles, and is the one that is heard until ``end``."""
         self._owner = threading.get_ident()
         self()
 

@@ -1,16 +1,15 @@
-"""What healthd left with the cluster and no open case of the store accounts for: a drain, or a budget slot.
+"""Drains and budget slots that healthd left with the cluster and no remediation of the store accounts for.
 
-A drain was applied late, or its store is lost. Its text alone proves nothing, since anybody can write it: it is
+A drain was applied late, or its store is lost. Its text alone proves nothing, since every user can write it: it is
 reported, and undone by an operator's `healthd release` alone. The search runs after a start, and for a day after each
 case, because such a drain comes from nowhere else.
 
 A slot was left by a daemon before this one, with its drain or its order, or by a claim without an answer that was made
-after its case had ended. ``OrphanSlots`` reads; the engine keeps what it found and goes on with it.
+after its remediation had ended. ``OrphanSlots`` puts what it finds on disk, and the engine goes on with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -22,6 +21,7 @@ from healthd.remediation.decide.handoff import HandoffRecord, parse
 from healthd.remediation.decide.remediation import Remediation, case_of
 from healthd.remediation.decide.rules import roots_of
 from healthd.remediation.engine.dependencies import Dependencies
+from healthd.remediation.engine.step_result import StepJournal
 from healthd.remediation.ports import Hold, is_drain
 
 _DRAIN_EVERY_S = 1800.0  # one reading of this node
@@ -29,30 +29,30 @@ _FOR_S = 86_400.0
 
 
 class OrphanDrains:
-    """The search of one node. Asked in turns in which no case is open."""
+    """The search of one node. Asked while no remediation is open."""
 
     def __init__(self, parts: Dependencies) -> None:
         self._parts = parts
         self.fence = ""
-        """What fences the node for a place of ours, in words, or "": as the cluster showed it last."""
+        """The fence of a slot of ours on the node, in words, or "": as the cluster showed it last."""
         self._found: Hold | None = None
         self._due_s = parts.monotonic_s() + parts.patience.unanswered_s
         self._until_s = self._due_s
 
     def search(self) -> None:
-        """A case is open: look for what may come of it once it has ended."""
+        """A remediation is open: search for what may come of it once it has ended."""
         now_s = self._parts.monotonic_s()
         self._found, self._due_s, self._until_s = None, now_s + _DRAIN_EVERY_S, now_s + _FOR_S
 
     def named(self, decision: Decision, now: datetime) -> Decision:
-        """The same, unless such a drain keeps the node out: then that is said, and paged for once it is overdue."""
+        """The same, unless such a drain keeps the node out: then that is the reason, and pages once it is overdue."""
         if decision.action is Action.HOLD and self.fence:
             return replace(decision, reason=self.fence, refusal=Refusal.ORPHAN)
         if decision.action is not Action.HOLD or (hold := self._looked()) is None:
             return decision
         since = datetime.fromtimestamp(hold.stamp, UTC)
         late = now - since >= timedelta(seconds=self._parts.patience.overdue_s)
-        words = f'held since {since:%Y-%m-%d %H:%M} UTC by "{hold.text}", a drain of ours without an open case'
+        words = f'held since {since:%Y-%m-%d %H:%M} UTC by "{hold.text}", a drain of ours without a remediation'
         return Decision(
             action=Action.PAGE if late else Action.HOLD,
             reason=f"{words}; `healthd release` undoes it",
@@ -82,8 +82,8 @@ _SLOT_EVERY_S = 60.0  # a list of the places costs slurmctld 0.2 ms
 class OrphanSlots:
     """The search of one node. ``unknown``: why nothing may be begun, as long as it was not answered once, or ""."""
 
-    def __init__(self, parts: Dependencies) -> None:
-        self._parts, self.unknown = parts, ""
+    def __init__(self, parts: Dependencies, journal: StepJournal) -> None:
+        self._parts, self._journal, self.unknown = parts, journal, ""
         self._answered = False
         self._since: datetime | None = None  # when the finding that the mark shows was first seen
         self._due_s: float | None = None
@@ -95,9 +95,9 @@ class OrphanSlots:
             self._due_s = self._parts.monotonic_s()
             self._until_s = self._due_s + self._parts.patience.unanswered_s
 
-    def found(self, now: datetime, keep: Callable[[Remediation], None]) -> Remediation | None:
-        """The case of what is left, told to ``keep`` before it counts as found; None where there is nothing, or it is
-        not time to look.
+    def found(self, now: datetime) -> Remediation | None:
+        """The case of what is left, on disk before it counts as found; None where there is nothing, or it is not time
+        to look. Raises StoreError.
 
         Asked until it is answered, and again for as long as such a claim may come: every minute after a case; after
         a start, when nothing says that there was one, once when that time is over.
@@ -113,7 +113,7 @@ class OrphanSlots:
             self.unknown = "" if self._answered else f"what an earlier daemon left with it is not known: {error}"
             return None
         if case is not None:
-            keep(case)
+            self._journal.write(case, f"found: {case.why}")
         again_s = soon_s if self._answered else self._until_s
         self._answered, self.unknown = True, ""
         self._due_s = again_s if now_s < self._until_s else None
@@ -142,8 +142,8 @@ class OrphanSlots:
         return any(root.code == code for each in self._parts.judgement.diagnoses() for root in roots_of(each))
 
     def _left_behind(self, now: datetime) -> Remediation | None:
-        """It is asked while no case is open: one that the store knows has ended. What its mark says is over, and its
-        record is not written over."""
+        """It is asked while no remediation is open: one that the store knows has ended. Its handoff record names
+        nothing that is open, and is not written over."""
         parts = self._parts
         own = parts.slots.held()
         if not own:
@@ -169,7 +169,7 @@ class OrphanSlots:
         return self._shown(self._returning(case, shown or HandoffRecord(), now))
 
     def _returning(self, case: Remediation, shown: HandoffRecord, now: datetime) -> Remediation:
-        """With how often the node was let in after the same finding: an empty disk lets it in no sooner. Another
+        """With how often the node was released after the same finding: an empty disk releases it no sooner. Another
         machine has not returned, and what an operator ordered waits for no settling."""
         if case.attempts or case.order:
             return case

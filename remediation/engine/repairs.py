@@ -1,16 +1,15 @@
-"""The acts that mend a node: GPU reset, reboot, replacement. And what follows when one did not help.
+"""The acts that repair a node: GPU reset, reboot, replacement. And the next one where one did not help.
 
 Each is written down before it is done and is done once: after that only its evidence counts, which is another boot id,
 another instance id, or for a reset its own end and what the checks see then. A repair whose answer is unknown may have
 been applied, so it is waited for, never repeated; a reset alone may be, because on an idle node it harms nothing. It
 counts each time: one that the daemon does not live to see the end of must not be made for ever.
 
-A repair must not decide that the node is well: the step that verifies does.
+A repair must not decide that the node is healthy: the step that verifies does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -22,42 +21,27 @@ from healthd.remediation.decide.drive import is_replaced
 from healthd.remediation.decide.handoff import UNASKED_S, HandoffRecord, instance_of, parse, word
 from healthd.remediation.decide.remediation import ACTS, End, Phase, Remediation, has_entry, is_begun
 from healthd.remediation.decide.rules import STEPS, without_drain
-from healthd.remediation.engine.step_result import StepResult, Timeouts, at_next, ended, waits
+from healthd.remediation.engine.dependencies import Dependencies, Resetter, Timeouts
+from healthd.remediation.engine.step_result import StepJournal, StepResult, at_next, ended, waits
 from healthd.remediation.ports import NodeView, Provisioner, StateOwner
 
 
-class Resetter(Protocol):
-    """Resets all GPUs of this machine. Every call has its own deadline."""
-
-    def why_not(self) -> str:
-        """Why a reset cannot help or cannot be made now, or "": no tool, a holder in uninterruptible sleep."""
-
-    def holders(self) -> tuple[str, ...]:
-        """The services that run now and hold the GPUs open: they are stopped for the reset and owed a start."""
-
-    def reset(self, stop: tuple[str, ...]) -> str:
-        """Stop these services and reset the GPUs; returns what was done. Raises BackendBusy while some of them are
-        still ending, BackendRefused, BackendUnknown."""
-
-    def start(self, services: tuple[str, ...]) -> str:
-        """Start what was stopped; returns what could not be started, or ""."""
-
-
 class Door(Protocol):
-    """The part of an Orchestrator by which a repair looks at its node and leaves its mark. May raise BackendError."""
+    """The part of an Orchestrator by which a repair reads its node and leaves the handoff record. May raise
+    BackendError."""
 
     def view(self, *, jobs: bool = False) -> NodeView:
         """Read the node's state."""
 
     def mark(self, text: str) -> None:
-        """Leave a mark."""
+        """Leave the handoff record."""
 
     def marked(self) -> str:
-        """Read the mark."""
+        """Read it."""
 
 
 class Witness(Protocol):
-    """What is asked about the machine around an act: the monitor on the node itself, slurmctld from elsewhere."""
+    """The witness of the machine around an act: the monitor on the node itself, slurmctld from elsewhere."""
 
     @property
     def boot_id(self) -> str:
@@ -71,16 +55,53 @@ class Witness(Protocol):
 
 
 class Permission(Protocol):
-    """What is asked before an act: Guards on the node itself, the controller's own from elsewhere."""
+    """The permission for an act: Gates on the node itself, the controller's own from elsewhere."""
+
+    def why_not(self, remedy: Remedy) -> str:
+        """Why a remedy cannot be carried out here, or ""."""
+
+    def too_many(self, *, by_order: bool) -> str:
+        """Why no machine of the fleet may be replaced now, or "", by an operator's command or not."""
 
     def watched(self, case: Remediation, view: NodeView, now: datetime) -> StepResult | None:
         """None while the node is as it was left, and it is kept awake; else what that comes to."""
 
     def no_repair_now(self, case: Remediation, view: NodeView) -> Refused | None:
-        """What a look before a repair has against it: work, an opt-out, a mode that was lowered."""
+        """The objection to a repair by this reading: work, an opt-out, a mode that was lowered."""
 
     def is_over(self, case: Remediation) -> str:
-        """What makes the case needless, or ""."""
+        """Why the remediation is needless, or ""."""
+
+
+class Intents(Protocol):
+    """How an act is announced before it is made. May raise BackendError, StoreError; then it is not made."""
+
+    def intend(self, case: Remediation, now: datetime, act: str) -> Remediation:
+        """Write on disk that this act is begun now; returns the remediation with that."""
+
+    def record_of(self, case: Remediation, now: datetime) -> tuple[str | None, str]:
+        """The handoff record to leave with the cluster for this act, behind the one that is there and is left again
+        where the act is not begun; None for none."""
+
+
+class OwnIntents:
+    """Those of a node's own daemon: what ``healthd controller`` and the daemon of the next machine need to go on from
+    there."""
+
+    def __init__(self, parts: Dependencies, journal: StepJournal) -> None:
+        self._orchestrator, self._provisioner = parts.orchestrator, parts.provisioner
+        self._parts, self._journal = parts, journal
+
+    def intend(self, case: Remediation, now: datetime, act: str) -> Remediation:
+        """See Intents."""
+        return self._journal.intend(case, now, act)
+
+    def record_of(self, case: Remediation, now: datetime) -> tuple[str | None, str]:
+        """See Intents."""
+        before = self._orchestrator.marked()
+        following = [remedy for remedy in case.ladder[1:] if not self._parts.why_not(remedy)]
+        delegated = self._provisioner.delegates
+        return before, repair_mark(case, now, before=before, following=following, delegated=delegated)
 
 
 def before_the_act(case: Remediation, now: datetime) -> Remediation:
@@ -89,13 +110,7 @@ def before_the_act(case: Remediation, now: datetime) -> Remediation:
 
 
 class Repairs:
-    """The repairs of one node's cases.
-
-    ``why_not``: why a remedy cannot be carried out here, or "". ``too_many``: why no machine of the fleet may be
-    replaced now, or "", by a person's order or not. ``intend`` writes an intent down and returns the case with it.
-    ``mark_of``: what is left with the cluster before an act, behind what is there and is left again where the act is
-    not begun, or None; left out, what ``healthd controller`` and a successor need to go on from there.
-    """
+    """The repairs of one node's remediations."""
 
     def __init__(
         self,
@@ -104,25 +119,20 @@ class Repairs:
         provisioner: Provisioner,
         resetter: Resetter,
         judgement: Witness,
-        guards: Permission,
+        gates: Permission,
+        intents: Intents,
         patience: Timeouts,
-        why_not: Callable[[Remedy], str],
-        too_many: Callable[[bool], str],
-        intend: Callable[[Remediation, datetime, str], Remediation],
-        mark_of: Callable[[Remediation, datetime], tuple[str | None, str]] | None = None,
     ) -> None:
         self._orchestrator, self._provisioner, self._resetter = orchestrator, provisioner, resetter
-        self._judgement, self._guards, self._patience = judgement, guards, patience
-        self._why_not, self._too_many, self._intend = why_not, too_many, intend
-        self._mark_of = mark_of or self._own_mark
+        self._judgement, self._gates, self._intents, self._patience = judgement, gates, intents, patience
         self._resetting = ""
-        self._before: str | None = None  # the mark before the act that is about to be begun
+        self._before: str | None = None  # the record before the act that is about to be begun
 
     def reset(self, case: Remediation, now: datetime) -> StepResult:
-        """Reset the GPUs, with every holder stopped; whoever takes the step starts them again after. One that was
+        """Reset the GPUs, with every holder stopped; the caller starts them again after. One that was
         interrupted is made again, and is another attempt."""
         if case.phase is Phase.PLANNED:
-            begun = self._begun(case, now, "GPU reset", lambda: replace(case, stopped=self._resetter.holders()))
+            begun = self._kept_from(case, now, "GPU reset") or self._begun(case, now, "GPU reset")
         else:
             begun = self._still_allowed(case, case, now, "GPU reset") or self._taken_up(case, now)
         if isinstance(begun, StepResult):
@@ -147,7 +157,7 @@ class Repairs:
         """Ask for a reboot, once, and wait for another boot id."""
         if case.phase is Phase.INTENDED:
             return self._await_new_boot(self._taken_over(case), now)
-        begun = self._begun(case, now, "reboot", lambda: self._with_boot(case))
+        begun = self._kept_from(case, now, "reboot") or self._begun(case, now, "reboot")
         if isinstance(begun, StepResult):
             return begun
         try:
@@ -168,9 +178,13 @@ class Repairs:
         """
         if case.phase is Phase.INTENDED:
             return self._await_new_machine(self._taken_over(case), now)
-        if case.attempts == 0 and not self._has_its_mark(case) and (why := self._too_many(bool(case.order))):
+        if (
+            case.attempts == 0
+            and not self._has_its_mark(case)
+            and (why := self._gates.too_many(by_order=bool(case.order)))
+        ):
             return waits(case, "replacement", Refused(kind=Refusal.RATE, words=why), page=True)
-        begun = self._begun(case, now, "replacement", lambda: self._with_machine(case))
+        begun = self._kept_from(case, now, "replacement") or self._begun(case, now, "replacement")
         if isinstance(begun, StepResult):
             return begun
         try:
@@ -186,22 +200,23 @@ class Repairs:
         return StepResult(case=self._handed_over(begun), said=said, asked=True)
 
     def let_rest(self, turn: StepResult) -> StepResult:
-        """A case that is paused, its reset not under way any more: what that had stopped is ours to give back, whoever
-        forbids the reset."""
+        """A case that is paused, its reset not under way any more: what that had stopped is started again,
+        whatever forbids the reset."""
         return replace(turn, case=replace(turn.case, phase=Phase.PLANNED)) if turn.case.stopped else turn
 
     def again_or_fail(self, case: Remediation, now: datetime, why: str) -> StepResult:
-        """What did not help is tried again, then the next remedy of the ladder; at its end a person is needed."""
+        """A repair that did not help is tried again, then the next remedy of the ladder; at its end an operator is
+        needed."""
         again = before_the_act(case, now)
         if case.release_order:  # it waited for this act alone, and is obeyed from where it ended
             return StepResult(case=again, said=f"not tried again, {case.release_order}: {why}", go_on=True)
         if is_replaced(case):
-            return ended(case, End.FAILED, f"another machine did not help, a person is needed: {why}")
+            return ended(case, End.FAILED, f"another machine did not help, an operator is needed: {why}")
         if case.attempts < self._patience.max_attempts:
             return StepResult(case=again, said=f"attempt {case.attempts} failed, trying again: {why}")
-        following = [remedy for remedy in case.ladder[1:] if not self._why_not(remedy)]
+        following = [remedy for remedy in case.ladder[1:] if not self._gates.why_not(remedy)]
         if not following:
-            return ended(case, End.FAILED, f"given up after {case.attempts} attempts, a person is needed: {why}")
+            return ended(case, End.FAILED, f"given up after {case.attempts} attempts, an operator is needed: {why}")
         drained = Step.DRAIN in case.steps
         steps = STEPS[following[0]] if drained else without_drain(STEPS[following[0]])
         up = replace(again, ladder=tuple(following), steps=steps, index=steps.index(Step.WAIT_IDLE), attempts=0)
@@ -216,50 +231,62 @@ class Repairs:
             return case
         if case.attempts >= self._patience.max_attempts:
             return self.again_or_fail(case, now, "the GPU reset was interrupted, and its end is not known")
-        return self._intend(replace(case, attempts=case.attempts + 1), now, "interrupted GPU reset")
+        return self._intents.intend(replace(case, attempts=case.attempts + 1), now, "interrupted GPU reset")
 
     # -- before an act ------------------------------------------------------------------------------------------------
 
-    def _begun(
-        self, case: Remediation, now: datetime, act: str, prepared: Callable[[], Remediation]
-    ) -> Remediation | StepResult:
-        """The case with the intent of an act written down and everything read again after; else why it is not begun."""
+    def _kept_from(self, case: Remediation, now: datetime, act: str) -> StepResult | None:
+        """Why an act is not begun, by a reading of everything; None where nothing is against it."""
         view = self._orchestrator.view(jobs=True)
-        if (turn := self._guards.watched(case, view, now)) is not None:
+        if (turn := self._gates.watched(case, view, now)) is not None:
             return turn
         if case.attempts >= self._patience.max_attempts:
             return self.again_or_fail(case, now, "no attempt is left")
-        if (why := self._guards.no_repair_now(case, view)) is not None:
+        if (why := self._gates.no_repair_now(case, view)) is not None:
             return waits(case, act, why)
         if other := self._provisioner.stands_down():
             return waits(case, act, Refused(kind=Refusal.MANAGED, words=other))
+        return None
+
+    def _begun(self, case: Remediation, now: datetime, act: str) -> Remediation | StepResult:
+        """The case with the intent of an act written down and everything read again after; else why it is not begun."""
         acts = (*case.acts, ACTS[case.step])
-        begun = self._intend(replace(prepared(), attempts=case.attempts + 1, acts=acts), now, act)
+        begun = self._intents.intend(replace(self._prepared(case), attempts=case.attempts + 1, acts=acts), now, act)
         try:
             turn = self._unmarked(begun, now, act) or self._still_allowed(begun, case, now, act)
         except BackendError as error:  # nothing was done, which nobody would know of a case that stays as intended
-            words = f"the last look before it got no answer: {error}"
+            words = f"the last reading before it got no answer: {error}"
             turn = waits(self._not_begun(begun), act, Refused(kind=Refusal.UNREADABLE, words=words))
         if turn is not None:
             self._unmark(begun, now)
         return turn or begun
 
+    def _prepared(self, case: Remediation) -> Remediation:
+        """The case with what only a reading before its act can tell: whom to stop, which boot or machine is to end."""
+        match case.step:
+            case Step.RESET:
+                return replace(case, stopped=self._resetter.holders())
+            case Step.REBOOT:
+                return self._with_boot(case)
+            case _:
+                return self._with_machine(case)
+
     def _still_allowed(self, case: Remediation, planned: Remediation, now: datetime, act: str) -> StepResult | None:
-        """The last look before an act, at the jobs too: a suspended one shows nowhere else. Where it forbids, the case
-        is as it was ``planned``: nothing was done."""
+        """The last reading before an act, of the jobs too: a suspended one shows nowhere else. Where it forbids, the
+        case is as it was ``planned``: nothing was done."""
         planned = replace(planned, phase=Phase.PLANNED)
         view = self._orchestrator.view(jobs=True)
-        if (turn := self._guards.watched(planned, view, now)) is not None:
+        if (turn := self._gates.watched(planned, view, now)) is not None:
             return turn
-        why = self._guards.no_repair_now(planned, view)
+        why = self._gates.no_repair_now(planned, view)
         return None if why is None else waits(planned, act, why)
 
     def _unmarked(self, begun: Remediation, now: datetime, act: str) -> StepResult | None:
-        """Leave the mark that must outlive this machine. A reset or a reboot leaves the disk as it is, and goes on
+        """Leave the record that must outlive this machine. A reset or a reboot leaves the disk as it is, and goes on
         without one."""
         self._before = None
         try:
-            before, text = self._mark_of(begun, now)
+            before, text = self._intents.record_of(begun, now)
             self._orchestrator.mark(text)
         except (BackendRefused, BackendUnknown) as error:
             said = f"no mark could be left with the node: {error}"
@@ -270,12 +297,6 @@ class Repairs:
             return None
         self._before = before
         return None
-
-    def _own_mark(self, case: Remediation, now: datetime) -> tuple[str, str]:
-        before = self._orchestrator.marked()
-        following = [remedy for remedy in case.ladder[1:] if not self._why_not(remedy)]
-        delegated = self._provisioner.delegates
-        return before, repair_mark(case, now, before=before, following=following, delegated=delegated)
 
     def _unmark(self, case: Remediation, now: datetime) -> None:
         """Take an act that was not begun out of the node's history again. Where that fails, the next one finds it."""
@@ -291,8 +312,8 @@ class Repairs:
         self._judgement.record(Event(at=now, kind="step", text=f"[{case.id}] {said}"))
 
     def _has_its_mark(self, case: Remediation) -> bool:
-        """Whether this case was let through already: its mark is counted, and must not hold up itself. A machine that
-        came for another is let through by none: it is one more."""
+        """Whether this case was let through already: the record of it is counted, and must not hold it up. A machine
+        that came for another is let through by none: it is one more."""
         mark = parse(self._orchestrator.marked())
         if mark is None or mark.case != case.id or mark.replaced is None or not mark.is_of_replacement:
             return False
@@ -317,14 +338,14 @@ class Repairs:
         return replace(case, acts=case.acts[:-1])
 
     def _handed_over(self, case: Remediation) -> Remediation:
-        """Where the request itself took our drain's place, the place in the budget is what is left of ours."""
+        """Where the request itself took our drain's place, the budget slot is what is left of ours."""
         if self._provisioner.state_owner is not StateOwner.AFTER_ASKING or Step.DRAIN not in case.steps:
             return case
         return replace(case, steps=without_drain(case.steps), index=case.index - 1, hold=None)
 
     def _taken_over(self, case: Remediation, *, came: bool = False) -> Remediation:
         """The same where a kill came between the request and its record: another text in the place of our drain, or
-        once what was asked for ``came``, none, is the platform's doing, and no undoing of a person's."""
+        once what was asked for ``came``, none, is the platform's doing, and no undoing by an operator."""
         if self._handed_over(case) is case:
             return case
         hold = self._orchestrator.view().hold
@@ -376,7 +397,7 @@ class Repairs:
         except BackendRefused as error:
             return self._said_no(case, now, "replacement", error)
         except BackendUnknown as error:
-            machine, unread = case.machine, f"it cannot be told how far it is: {error}"
+            machine, unread = case.machine, f"it is not known how far it is: {error}"
         if machine != case.machine:
             said = f"replaced: {case.machine} became {machine}"
             case = self._taken_over(case, came=True)
@@ -387,7 +408,7 @@ class Repairs:
         if isinstance(progress, StepResult):
             return progress
         if now - case.since > timedelta(seconds=self._patience.replace_timeout_s):
-            return self._came_to_nothing(case, now, f"no other machine came: {progress or 'nothing was said'}")
+            return self._came_to_nothing(case, now, f"no other machine came: {progress or 'no progress was reported'}")
         said = f"replacement of {case.machine} {self._asked}; {progress or 'waiting for another instance'}"
         return StepResult(case=case, said=said)
 
@@ -398,18 +419,18 @@ class Repairs:
         except BackendRefused as error:
             return self._said_no(case, now, act, error)
         except BackendUnknown as error:
-            return f"it cannot be told how far it is: {error}"
+            return f"it is not known how far it is: {error}"
 
     def _unasked(self, case: Remediation, now: datetime) -> str:
         """That the node's record shows no request of this case to the controller, or "". The daemon before this one was
-        killed before it left one, which is known a minute later: raises BackendRefused then. What the record says of an
+        killed before it left one, which is known a minute later: raises BackendRefused then. The record of an
         earlier request is no answer to this one."""
         mark = self._record()
         if mark is None or (mark.case, mark.attempt) == (case.id, case.attempts):
             return ""
         if now - case.since > timedelta(seconds=UNASKED_S):
             raise BackendRefused("the request was never left with the cluster")
-        return "the request is not to be seen in the node's mark yet"
+        return "the request is not visible in the handoff record yet"
 
     def _said_no(self, case: Remediation, now: datetime, act: str, why: BackendRefused) -> StepResult:
         """For now: it is waited for, and pages. Or for good."""
@@ -418,21 +439,22 @@ class Repairs:
         return self._came_to_nothing(case, now, f"the {act} failed: {why}")
 
     def _taken_back(self, case: Remediation, now: datetime, act: str) -> StepResult | None:
-        """What was asked for is not needed any more, and its platform lets it be taken back in time; else None."""
-        if not (over := self._guards.is_over(case)) or not self._provisioner.take_back(carried_out=False):
+        """The act is not needed any more, and its platform lets it be taken back in time; else None."""
+        if not (over := self._gates.is_over(case)) or not self._provisioner.take_back(carried_out=False):
             return None
-        said = f"the {act} was taken back before anybody began: {over}"
+        said = f"the {act} was taken back before it began: {over}"
         return StepResult(case=at_next(self._not_begun(case), now), said=said, go_on=True)
 
     def _came_to_nothing(self, case: Remediation, now: datetime, why: str) -> StepResult:
-        """What was awaited failed, or took too long. A request that the node itself withdrew is not even an attempt."""
+        """The act that was awaited failed, or took too long. A request that the node itself withdrew is not even an
+        attempt."""
         if self._is_withdrawn(case):
-            return StepResult(case=before_the_act(self._not_begun(case), now), said=f"{why}; judged anew")
+            return StepResult(case=before_the_act(self._not_begun(case), now), said=f"{why}; judged again")
         return self.again_or_fail(self._without_untaken(case), now, why)
 
     def _without_untaken(self, case: Remediation) -> Remediation:
-        """What no controller took is an attempt, and no repair: also where somebody else did it meanwhile. A record in
-        which the request never stood has it in its history, if any controller began it."""
+        """A request that no controller took is an attempt, and no repair: also where another did it meanwhile. A record
+        in which the request never stood has it in its history, if any controller began it."""
         mark = self._record()
         if mark is None or not case.acts:
             return case
@@ -449,7 +471,7 @@ class Repairs:
         return parse(self._orchestrator.marked()) if self._provisioner.delegates else None
 
     def _held_up(self, case: Remediation, now: datetime, act: str, why: BackendBusy) -> StepResult:
-        """Asked for, and held up by what a person must see to. It is waited for as long as for the act itself."""
+        """Asked for, and held up by what an operator must see to. It is waited for as long as for the act itself."""
         patience = self._patience
         patience_s = patience.reboot_timeout_s if case.step is Step.REBOOT else patience.replace_timeout_s
         if now - case.since > timedelta(seconds=patience_s):

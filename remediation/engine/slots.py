@@ -1,7 +1,7 @@
 """Takes, keeps and gives back the slots of one node: carries out what ``decide.fleet`` plans, over an orchestrator.
 
-It decides nothing itself and touches nothing but slots. All it remembers is when it last claimed, when to look again,
-and how the fleet was when it was last read; a daemon that starts anew finds its slots with the cluster, and goes on
+It decides nothing itself and touches nothing but slots. All it remembers is when it last claimed, when to poll next,
+and how the fleet was when it was last read; a daemon that starts finds its slots with the cluster, and goes on
 from there.
 """
 
@@ -16,6 +16,7 @@ from healthd.remediation.decide.fleet import (
     SETTLE_S,
     GiveBack,
     Go,
+    MayClaim,
     Plan,
     Scope,
     Settle,
@@ -31,16 +32,16 @@ from healthd.remediation.ports import FleetSnapshot, Orchestrator, Slot
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
 LOOKS_PER_S = 50.0
 """How often a whole fleet that waits may look, in looks a second: those that have to wait must not keep those from
-their answer who have none yet. A look costs two client processes here and 1 ms of slurmctld's time."""
+their answer who have none yet. A poll costs two client processes here and 1 ms of slurmctld's time."""
 SLOW_S, TURNS_PER_S, TURNS = 0.5, 150.0, 3
-"""Where a list takes longer than this, others ask too. Whoever was answered sooner goes on, and the others look again
+"""Where a list takes longer than this, others ask too. Nodes that were answered sooner go on, and the others poll
 after half to the whole of the time in which the fleet is through at so many nodes a second, three times at most: for
 the price of one list most of them see that all places are taken. All at once they would read nodes and claim what is
 taken already, five calls each, and keep those waiting who have a place to take."""
 FIRST_LEARNING_S = 60.0
 """Within how long a daemon that remembers nothing reads the fleet: not all at once after a rollout."""
 _YOUNG_S = SETTLE_S / 2
-"""So old a list may be for asking: a claim is test-and-set, and its holder looks again after the settle time."""
+"""So old a list may be for asking: a claim is test-and-set, and its holder re-reads after the settle time."""
 _TRIES = 16  # claims in one call; each that fails was somebody else's success
 
 
@@ -56,7 +57,7 @@ class _Listed:
 class SlotKeeper:
     """The slots of ``node``. Calls never overlap.
 
-    ``quotas``: scope to a number or a percentage; asked anew each time, because an operator may have changed it.
+    ``quotas``: scope to a number or a percentage; asked each time, because an operator may have changed it.
     ``monotonic_s`` gives seconds that no clock step changes, ``random`` a number in [0, 1). ``known``: the fleet as a
     daemon before this one read it, ``known_age_s`` ago.
     """
@@ -111,8 +112,8 @@ class SlotKeeper:
         return self._level if self._monotonic_s() - self._level_s <= most_s else None
 
     def budget(self) -> tuple[Scope, ...]:
-        """Who is out in each scope of this node, and how many may be, as the fleet was read last; nothing where that is
-        too old to be of use. The cluster is not asked."""
+        """The nodes that are out in each scope of this node, and how many may be, as the fleet was read last; nothing
+        where that is too old to be of use. The cluster is not asked."""
         return self._scopes if self.recalled() is not None else ()
 
     # -- slots --------------------------------------------------------------------------------------------------------
@@ -123,20 +124,36 @@ class SlotKeeper:
             return 0.0
         return max(0.0, self._look_s - self._monotonic_s())
 
-    def take(self, *, committed: bool = False, objection: Callable[[], str] | None = None) -> WaitForSlot | Settle | Go:
+    def take(self, *, committed: bool = False) -> WaitForSlot | Settle | Go:
         """Go on towards holding every slot that this node needs, as far as it goes without waiting.
 
-        ``committed``: the node is out already by our own act, as a store or the cluster says. ``objection``: why a node
-        that holds no slot must not ask for one now, or ""; the fleet is read for it, so that ``recalled`` is of this
-        moment. Asked again after a Go, this reads back that the slots are still there. A slot that was found, or whose
-        claim failed half-way, is fenced first, and tried again each time until it is. Raises BackendUnknown where the
-        cluster could not be read, or did not answer a claim, and BackendRefused where it will not have any of it.
+        ``committed``: the node is out already by our own act, as a store or the cluster says. Asked again after a Go,
+        this reads back that the slots are still there. A slot that was found, or whose claim failed half-way, is fenced
+        first, and tried again each time until it is. Raises BackendUnknown where the cluster could not be read, or did
+        not answer a claim, and BackendRefused where it will not have any of it.
         """
-        move = self._next(committed, objection)
-        if not (isinstance(move, WaitForSlot) or committed or self._is_fenced):
-            self._orchestrator.fence()
-            self._is_fenced = True
-        return move
+        if (move := self._as_before(committed)) is None:
+            seen = self._looked(committed, asks_first=False)
+            move = seen if isinstance(seen, WaitForSlot) else self._planned(seen.slots, committed)
+        return self._fenced(move, committed)
+
+    def take_unless_new(self) -> WaitForSlot | Settle | Go | MayClaim:
+        """The same, but a node that holds no slot asks for none: the fleet is read, so that ``recalled`` is of this
+        moment, and ``claim`` goes on from there, or ``wait`` does not. Raises as ``take``."""
+        if (move := self._as_before(committed=False)) is None:
+            seen = self._looked(committed=False, asks_first=True)
+            if isinstance(seen, MayClaim) and not seen.is_holder:
+                return seen
+            move = seen if isinstance(seen, WaitForSlot) else self._planned(seen.slots, committed=False)
+        return self._fenced(move, committed=False)
+
+    def claim(self, seen: MayClaim) -> WaitForSlot | Settle | Go:
+        """Go on from there, as ``take`` does. Raises as that."""
+        return self._fenced(self._planned(seen.slots, committed=False), committed=False)
+
+    def wait(self, reason: str) -> WaitForSlot:
+        """Ask for no slot for this reason, and wait as at the limit."""
+        return self._pause(WaitForSlot(reason=reason))
 
     def full(self) -> WaitForSlot | None:
         """Why not to ask for a slot now, as far as the slots alone and what is remembered of the fleet tell, or None.
@@ -157,12 +174,12 @@ class SlotKeeper:
     def stand_back(self, reason: str) -> WaitForSlot:
         """Give back what this node holds, and wait as at the limit. Raises BackendError."""
         self.give_back()
-        return self._pause(WaitForSlot(reason=reason))
+        return self.wait(reason)
 
     def no_room(self) -> str:
         """Why this node could not ask for a slot now, or "". Nothing is claimed. Raises BackendUnknown."""
         scopes, slots = self._scopes_of(self._orchestrator.level()), self._list()
-        move = plan(node=self._node, scopes=scopes, slots=slots, since_s=None, now_s=0.0, pick=lambda _: 0)
+        move = plan(node=self._node, scopes=scopes, slots=slots, since_s=None, now_s=0.0)
         return move.reason if isinstance(move, WaitForSlot | GiveBack) else ""
 
     def held(self) -> tuple[Slot, ...]:
@@ -178,7 +195,14 @@ class SlotKeeper:
 
     # -----------------------------------------------------------------------------------------------------------------
 
-    def _next(self, committed: bool, objection: Callable[[], str] | None) -> WaitForSlot | Settle | Go:
+    def _fenced(self, move: WaitForSlot | Settle | Go, committed: bool) -> WaitForSlot | Settle | Go:
+        if not (isinstance(move, WaitForSlot) or committed or self._is_fenced):
+            self._orchestrator.fence()
+            self._is_fenced = True
+        return move
+
+    def _as_before(self, committed: bool) -> WaitForSlot | Settle | Go | None:
+        """Go while every slot is read back; what it waited for while it is not time to look; else None."""
         if self._settled:
             own = self.held()
             if sorted(slot.scope for slot in own) == sorted(self._settled):  # one in each: a second keeps others out
@@ -186,19 +210,19 @@ class SlotKeeper:
             self._settled, self._since_s, self._waiting = (), None, None
         if self._waiting is not None and self._look_s > self._monotonic_s() and not committed:
             return self._waiting
-        return self._look(committed, objection)
+        return None
 
-    def _look(self, committed: bool, objection: Callable[[], str] | None) -> WaitForSlot | Settle | Go:
+    def _looked(self, committed: bool, *, asks_first: bool) -> WaitForSlot | MayClaim:
         slots = self._lately().slots
         is_holder = any(slot.node == self._node for slot in slots)
         is_known = self.recalled() is not None
         if not committed and (full := glance(self._node, slots, self._limits())):
             return self._pause(full)
-        objects = None if is_holder else objection
-        if is_holder or objects or not is_known or not isinstance(self._plan(slots, committed), TakeSlot):
+        if is_holder or asks_first or not is_known or not isinstance(self._plan(slots, committed), TakeSlot):
             slots = self._read(slots, is_holder=is_holder)
-        if objects and (why := objects()):
-            return self._pause(WaitForSlot(reason=why))
+        return MayClaim(slots=slots, is_holder=is_holder)
+
+    def _planned(self, slots: tuple[Slot, ...], committed: bool) -> WaitForSlot | Settle | Go:
         for _ in range(_TRIES):
             move = self._plan(slots, committed)
             match move:
@@ -219,8 +243,8 @@ class SlotKeeper:
         return self._pause(WaitForSlot(reason=f"{_TRIES} slots in a row were taken by others first"))
 
     def _read(self, slots: tuple[Slot, ...], *, is_holder: bool) -> tuple[Slot, ...]:
-        """Read the nodes, and for a holder the slots after them: whoever goes from one list to the other meanwhile is
-        counted, at worst twice.
+        """Read the nodes, and for a holder the slots after them: a node that goes from one list to the other meanwhile
+        is counted, at worst twice.
         """
         self.learn()
         return self._list() if is_holder else slots
@@ -236,7 +260,7 @@ class SlotKeeper:
             slots=slots,
             since_s=self._since_s,
             now_s=self._level_s,  # whatever has gone by since then: only a later reading shows what was done meanwhile
-            pick=lambda count: min(int(self._random() * count), count - 1),
+            chance=self._random(),
             settle_s=self._settle_s,
             committed=committed,
         )
@@ -279,7 +303,7 @@ class SlotKeeper:
         return {scope.name: scope.limit for scope in self._scopes} if self.recalled() is not None else {}
 
     def _pause(self, hold: WaitForSlot) -> WaitForSlot:
-        """Look again after a while: longer each time, longer in a large fleet, and not all at once."""
+        """Poll after a while: longer each time, longer in a large fleet, and not all at once."""
         self._turns, self._listed = 0, None
         first_s = max(FIRST_PAUSE_S, max((scope.total for scope in self._scopes), default=0) / LOOKS_PER_S)
         self._pause_s = min(max(LONGEST_PAUSE_S, first_s), max(first_s, 2 * self._pause_s))

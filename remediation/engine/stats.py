@@ -1,4 +1,4 @@
-"""What was decided and refused, counted once each when it is new, and how long steps took: for the metrics page."""
+"""Counts decisions and refusals, once each when they are new, and times the steps: for the metrics page."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ class Life:
             self.world.cluster.update(NODE, "resume")
         if held is not None and held.controller == f"start {self.world.cluster.starts}":
             said = self.world.step()
-            assert said.startswith("our drain was undone by a person: that is an order")
+            assert said.startswith("our drain was undone by an operator: that acknowledges the fault")
 
     def _restart(self, number: int) -> None:
         """A controller that forgets our drain gives no order."""

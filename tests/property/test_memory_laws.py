@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,11 +12,11 @@ from healthd.core.model import Action, Component, Mode, Remedy
 from healthd.remediation.decide.adoption import repair_mark
 from healthd.remediation.decide.handoff import HandoffRecord, PastAct, parse
 from healthd.remediation.decide.ledger import Bounds, on_record, repairs_of
-from healthd.remediation.decide.policy import Rules, Situation, decide
+from healthd.remediation.decide.policy import Rules, Situation, question
 from healthd.remediation.decide.remediation import End, Remediation, after
 from healthd.remediation.decide.rules import REPAIRS
 from healthd.remediation.ports import FleetSnapshot, NodeView
-from tests.judgement import START, a_case, diagnosis
+from tests.judgement import START, a_case, all_read, decided_by, diagnosis
 
 LAW = settings(max_examples=200, deadline=None)
 RULES = Rules(mode=Mode.REPAIR)
@@ -73,8 +72,8 @@ def test_no_loss_of_a_disk_gives_a_name_more_repairs(story: list[Episode]) -> No
     for number, episode in enumerate(story):
         now += timedelta(hours=episode.hours)
         sick = diagnosis(episode.remedy, Component(kind="gpu", id=f"GPU-{len(made)}"), code=episode.code, since=now)
-        known = partial(on_record, repairs_of(store), None, parse(mark) or HandoffRecord())
-        decision = decide([sick], lambda _: False, lambda: HERE, RULES, lambda _: "", ledger=known, now=now)
+        known = on_record(repairs_of(store), None, parse(mark) or HandoffRecord())
+        decision, _ = decided_by(question([sick], (), RULES, now), all_read(HERE, known))
         if decision.action is not Action.REPAIR:
             continue
         case = a_case(

@@ -178,7 +178,7 @@ def stands(draw: st.DrawFn) -> Stands:
         end=draw(st.sampled_from((None, None, None, *End))),
         fenced=draw(st.booleans()),
         good_since=draw(st.sampled_from((None, since))),
-        asks=draw(st.sampled_from((None, Refused(kind=Refusal.PERSON, words="only a person can mend it")))),
+        asks=draw(st.sampled_from((None, Refused(kind=Refusal.PERSON, words="only an operator can repair it")))),
         order=draw(st.sampled_from(("", "uid 0"))),
         note="as it is",
     )

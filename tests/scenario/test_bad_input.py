@@ -178,7 +178,7 @@ def test_a_database_that_cannot_be_used_is_set_aside(node: RunningNode, how: str
     """A later version's or a damaged database is kept whole beside a fresh one, loudly; the log is judged anew."""
     node.start()
     node.kernel_says(OFF_THE_BUS.format(pci=PCI))
-    node.wait(lambda: "out until it is well" in node.said(), 10.0, "drained")
+    node.wait(lambda: "out until it is healthy" in node.said(), 10.0, "drained")
     hold = (node.state_dir / HOLD_FILE).read_bytes()
     node.stop()
     database = node.state_dir / "healthd.db"

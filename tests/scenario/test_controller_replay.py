@@ -188,7 +188,8 @@ def test_an_opted_out_node_is_not_even_marked(tmp_path: Path) -> None:
     world.run(ROUNDS)
     assert (world.acts, world.cluster.nodes[NODE].mark) == (0, before)
     assert (
-        world.said == ["opted out: the node has the feature hands-off; nothing is touched, its mark neither"] * ROUNDS
+        world.said
+        == ["opted out: the node has the feature hands-off; nothing is touched, nor its handoff record"] * ROUNDS
     )
 
 
@@ -202,7 +203,7 @@ def one(folder: Path, *happenings: Happening) -> AskedWorld:
 def test_without_its_place_or_with_another_machine_it_is_refused(tmp_path: Path) -> None:
     """The place, the drain's text and the machine behind the name are all read, and one that is missing is enough."""
     cases: dict[str, Happening] = {
-        "no place in the budget": lambda world: world.cluster.slots.clear(),
+        "no budget slot is held": lambda world: world.cluster.slots.clear(),
         "it is not drained": lambda world: world.cluster.update(NODE, "undrain"),
         "it is held by admin": lambda world: world.cluster.update(NODE, "drain", "mine", user="admin"),
         "i-9 is behind the name now, and i-1 was meant": lambda world: setattr(world.provisioner, "instance", "i-9"),

@@ -94,7 +94,7 @@ def test_a_step_under_way_is_waited_for_and_none_follows(make: Make, tool: Path)
     assert said[-1] == "healthd stopped"
     reset = next(number for number, text in enumerate(said) if "GPUs reset: nvidia-smi --gpu-reset" in text)
     assert reset > next(number for number, text in enumerate(said) if "intends to reset the GPUs" in text)
-    assert not any("well again" in text or "verified" in text for text in said[reset:]), "a step after SIGTERM"
+    assert not any("healthy again" in text or "verified" in text for text in said[reset:]), "a step after SIGTERM"
     node.start()
     node.wait(lambda: "released: back in service" in node.said(), 30.0, "the case to go on to its end")
     assert resets(tool) == ["begun", "done"]

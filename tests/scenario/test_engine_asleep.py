@@ -74,7 +74,7 @@ def test_a_wake_in_the_middle_of_a_reboot_is_no_operators_order(tmp_path: Path) 
     assert world.hold_text == ""
     world.run(12)
     assert world.hold_text.startswith("healthd: efa.missing"), world.said
-    assert not [text for text in world.audit("step") if "by a person" in text]
+    assert not [text for text in world.audit("step") if "by an operator" in text]
 
 
 def test_an_operator_who_undoes_the_next_drain_is_obeyed(tmp_path: Path) -> None:

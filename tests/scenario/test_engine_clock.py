@@ -35,7 +35,7 @@ def verifying(folder: Path) -> World:
     world = repair_story(folder)
     world.reboot_heals = False
     world.levels.add(XID_79)
-    while not world.said or not world.said[-1].startswith("out until it is well"):
+    while not world.said or not world.said[-1].startswith("out until it is healthy"):
         world.step()
     return world
 

@@ -99,7 +99,7 @@ def test_a_fault_that_comes_and_goes_uses_up_no_attempt(tmp_path: Path) -> None:
         world.at(250 + 300 * number, lambda: world.levels.discard(LINK))
     world.run(360)
     assert not [said for said in world.said if "did not help" in said or "replacement" in said or "given up" in said]
-    assert [said for said in world.said if "judged anew" in said]
+    assert [said for said in world.said if "judged again" in said]
     assert acts(world) == []
 
 

@@ -90,7 +90,7 @@ def test_a_reset_that_kills_the_daemon_each_time_comes_to_an_end(tmp_path: Path)
 
 
 def test_without_a_next_remedy_it_pages(tmp_path: Path) -> None:
-    """A repair that was ordered has one rung: the node stays out, and a person is needed."""
+    """A repair that was ordered has one rung: the node stays out, and an operator is needed."""
     world = World(tmp_path, mode=Mode.REPAIR, can_reset=True)
     world.at(10, lambda: world.log_line(XID_95))
     world.provisioner.why_not = lambda remedy: "no right to"  # type: ignore[method-assign]
@@ -98,7 +98,7 @@ def test_without_a_next_remedy_it_pages(tmp_path: Path) -> None:
     world.run(60)
     case = world.store.open_case()
     assert case is not None
-    assert "given up after 2 attempts, a person is needed: the GPU reset was interrupted" in case.note
+    assert "given up after 2 attempts, an operator is needed: the GPU reset was interrupted" in case.note
     assert (world.resetter.requests, world.resetter.stopped, case.stopped) == (0, [], ())
 
 

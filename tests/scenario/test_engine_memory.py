@@ -123,7 +123,7 @@ def test_a_bad_image_gives_one_machine_away_and_then_asks_a_person(tmp_path: Pat
     world.at(10, lambda: world.log_line(WORN_OUT)).run(2_000)
     assert world.provisioner.replacements == 1
     assert world.engine.decision.action is Action.PAGE
-    assert "came back after replace_node: a person is needed" in world.engine.decision.reason
+    assert "came back after replace_node: an operator is needed" in world.engine.decision.reason
 
 
 class Diskless(World):
@@ -210,7 +210,7 @@ def test_a_fault_that_is_not_seen_any_more_is_not_over(tmp_path: Path, trouble: 
     world.end_jobs()
     world.run(200)
     assert world.hold_text.startswith(f"healthd: {trouble.code}")
-    assert world.said[-1].startswith(f"stays out, a person is needed: {trouble.code} on gpu:GPU-5e1f is over only")
+    assert world.said[-1].startswith(f"stays out, an operator is needed: {trouble.code} on gpu:GPU-5e1f is over only")
     assert "journalctl is not installed" in world.said[-1]
     assert (world.engine.decision.action, world.ending().releases) == (Action.PAGE, 0)
     world.orders(IN)
@@ -235,7 +235,7 @@ def test_a_boot_since_the_drain_proves_that_it_is_over(tmp_path: Path, trouble: 
     world = drained_under_a_job(tmp_path, trouble)
     world.lose_store()
     world.run(5)
-    assert world.said[-1].startswith("stays out, a person is needed")
+    assert world.said[-1].startswith("stays out, an operator is needed")
     world.power_cycle()
     assert world.run_to_end().ending().in_service
     world = drained_under_a_job(tmp_path / "before", trouble)
@@ -251,7 +251,7 @@ def test_only_another_machine_ends_a_worn_out_gpu(tmp_path: Path) -> None:
     world.run(5)
     world.power_cycle()
     world.run(60)
-    assert world.said[-1].startswith("stays out, a person is needed: gpu.xid.54 on gpu:GPU-5e1f is over only")
+    assert world.said[-1].startswith("stays out, an operator is needed: gpu.xid.54 on gpu:GPU-5e1f is over only")
 
 
 def test_a_level_is_seen_again_and_needs_no_proof(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_a_node_that_comes_and_goes_is_let_in_four_times_a_day(tmp_path: Path, m
     assert (world.ending().releases, told(world)) == (4, ["return gpu.pcie.degraded"] * 4)
     assert world.engine.decision.action is Action.PAGE
     if remedy is not Remedy.ASK_HUMAN:
-        assert world.engine.decision.reason.startswith("a person is needed: gpu.pcie.degraded came and went 4 times")
+        assert world.engine.decision.reason.startswith("an operator is needed: gpu.pcie.degraded came and went 4 times")
     world.run(7 * 720)
     assert world.ending().releases == 4
     world.clock.advance(86_400)

@@ -156,7 +156,7 @@ def test_another_machine_that_did_not_help_is_not_followed_by_one_more(tmp_path:
     world.run(200)
     assert (world.provisioner.replacements, world.engine.decision.action) == (1, Action.PAGE)
     assert world.engine.decision.refusal is Refusal.EXHAUSTED
-    assert "came back after replace_node: a person is needed" in world.engine.decision.reason
+    assert "came back after replace_node: an operator is needed" in world.engine.decision.reason
 
 
 def test_waiting_for_a_person_makes_no_lemon_well(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_what_only_a_person_mends_is_kept_out_and_pages(tmp_path: Path, mode: Mo
         decision = world.engine.decision
         assert (decision.action, decision.refusal) == (Action.PAGE, Refusal.PERSON)
         assert decision.reason == (
-            "quarantine for efa.driver_absent on gpu:GPU-5e1f (ask_human): only a person can mend it"
+            "quarantine for efa.driver_absent on gpu:GPU-5e1f (ask_human): only an operator can repair it"
         )
         world.restart_daemon()
     world.levels.clear()

@@ -172,7 +172,7 @@ def test_nothing_but_an_order_lets_it_in(tmp_path: Path, mode: Mode) -> None:
         world.run(20)
         assert world.hold_text == OUR_TEXT
     assert (world.ending().drains, world.ending().ends, world.provisioner.requests) == (1, ("None",), 0)
-    assert "out by order, until `healthd release`: psu looks odd (uid 0)" in world.said[-1]
+    assert "out by command, until `healthd release`: psu looks odd (uid 0)" in world.said[-1]
     assert world.cluster.slots, "it is counted"
 
 
@@ -236,7 +236,7 @@ def test_a_refused_order_is_said_counted_and_leaves_nothing(
     assert words in answer.said
     assert (rehearsed.done, rehearsed.refusal) == (False, refusal)
     assert world.engine.tally.refused == {refusal: 1}
-    assert world.audit("order") == [f"refused: {order.verb} by order, {order.words}: {answer.said}"]
+    assert world.audit("order") == [f"refused: {order.verb} by command, {order.words}: {answer.said}"]
     assert (world.ours, world.cluster.slots, world.store.cases()) == ([], slots, ())
 
 
@@ -276,7 +276,7 @@ def test_forced_it_is_let_in_and_not_taken_out_again_for_that(tmp_path: Path) ->
     world.restart_daemon()
     world.run(30)
     assert world.ending() == WELL
-    assert world.said[-1].startswith("acknowledged: a person wants the node in service")
+    assert world.said[-1].startswith("acknowledged: an operator wants the node in service")
     world.reset_gpu()
     world.run(3)
     world.log_line(XID_95)
@@ -372,7 +372,7 @@ def test_a_release_of_a_node_that_is_opted_out_names_the_way_that_is_open(tmp_pa
     for order in (IN, FORCE):
         answer = world.orders(order)
         assert (answer.done, answer.refusal) == (False, Refusal.OPTED_OUT)
-        assert answer.said.endswith("; take that back first, or undo our drain by hand: that is obeyed all the same")
+        assert answer.said.endswith("; take that back first, or undo our drain by hand: that works all the same")
     admin_undrains(world)
     world.run(2)
     assert (world.ending().ends, world.cluster.slots) == (("acknowledged",), {})
@@ -383,12 +383,12 @@ def test_nobody_elses_hold_is_released(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.run(1)
     for order in (IN, FORCE):
-        assert world.orders(order).said == "n1 is in service, and no case is open: there is nothing to release"
+        assert world.orders(order).said == "n1 is in service, and no remediation is open: there is nothing to release"
     admin_drains(world)
     for order in (IN, FORCE):
         answer = world.orders(order)
         assert (answer.done, answer.refusal) == (False, Refusal.FOREIGN_HOLD)
-        assert answer.said.startswith(f'held by admin with "{ADMIN}", and no case of ours is open: left alone')
+        assert answer.said.startswith(f'held by admin with "{ADMIN}", and no remediation of ours is open: left alone')
     admin_undrains(world)
     world.orders(OUT)
     world.run(4)
@@ -616,7 +616,7 @@ def test_the_order_is_the_decision_that_status_shows(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.run(1)
     world.orders(OUT)
-    assert world.engine.decision.reason == "quarantine by order: psu looks odd (uid 0)"
+    assert world.engine.decision.reason == "quarantine by command: psu looks odd (uid 0)"
     assert world.engine.tally.decided == {Action.QUARANTINE: 1}
-    assert any("quarantine by order: psu looks odd (uid 0)" in text for text in world.audit("step"))
+    assert any("quarantine by command: psu looks odd (uid 0)" in text for text in world.audit("step"))
     assert datetime.now(UTC) > world.store.cases()[0].opened

@@ -109,7 +109,7 @@ def test_a_drain_that_waits_for_the_fleet_pages(tmp_path: Path) -> None:
 # repairs that fail
 
 
-GIVEN_UP = "given up after 2 attempts, a person is needed: "
+GIVEN_UP = "given up after 2 attempts, an operator is needed: "
 
 
 def failed(world: World, why: str) -> None:
@@ -180,7 +180,7 @@ def test_a_drain_that_comes_late_leaves_why_a_person_is_needed(tmp_path: Path) -
     case = world.store.cases()[0]
     world.cluster.update(NODE, "undrain")
     world.cluster.update(NODE, "drain", case.text, user="healthd")
-    world.engine._steps.write(replace(case, drain_unanswered=world.clock.now()), "its drain got no answer")
+    world.engine._journal.write(replace(case, drain_unanswered=world.clock.now()), "its drain got no answer")
     world.run(3)
     late = world.store.cases()[0]
     assert (late.end, late.note) == (End.FAILED, case.note)

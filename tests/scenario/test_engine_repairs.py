@@ -70,7 +70,7 @@ def test_what_cannot_be_told_makes_no_repair_a_failed_one(tmp_path: Path) -> Non
     world.at(20, lambda: setattr(world, "blind", "nvme: no such command"))
     world.run(400)
     assert (world.resetter.requests, world.provisioner.requests) == (1, 0)
-    assert world.said[-1] == "out until it is well: gpu.level is unknown: nvme: no such command"
+    assert world.said[-1] == "out until it is healthy: gpu.level is unknown: nvme: no such command"
     assert world.engine.decision.action is Action.PAGE
     world.blind = ""
     assert world.run_to_end().ending() == WELL
@@ -161,7 +161,7 @@ def test_what_is_not_needed_any_more_is_taken_back_before_anybody_begins(tmp_pat
     world.reset_gpu()
     assert world.run_to_end().ending() == WELL
     assert (world.provisioner.requests, world.provisioner.taken_back, world.boot) == (1, 1, 1)
-    assert any("the reboot was taken back before anybody began" in text for text in world.audit("step"))
+    assert any("the reboot was taken back before it began" in text for text in world.audit("step"))
 
 
 def test_what_was_carried_out_is_taken_back_so_that_it_does_not_come_again(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_a_cluster_that_gives_no_places_pages(tmp_path: Path) -> None:
 
 def repaired_and_forgotten(world: World) -> World:
     """Rebooted, verifying, and slurmctld starts without our drain: in service, and nobody has looked yet."""
-    while not world.said or not world.said[-1].startswith(("out until it is well", "well again")):
+    while not world.said or not world.said[-1].startswith(("out until it is healthy", "healthy again")):
         world.step()
     world.cluster.nodes[NODE].flags.clear()
     world.cluster.nodes[NODE].hold = None
@@ -225,7 +225,7 @@ def test_a_repaired_node_whose_drain_got_lost_is_verified_all_the_same(tmp_path:
     assert (world.ending().drains, world.provisioner.requests) == (2, 1)
     said = world.audit("step")
     again = next(number for number, text in enumerate(said) if "lost our drain: it is made again" in text)
-    assert any("verified: well since" in text for text in said[again:])
+    assert any("verified: healthy since" in text for text in said[again:])
     assert not any("reboot" in text for text in said[again:])
 
 
@@ -237,11 +237,11 @@ def test_where_the_place_alone_fences_a_lost_place_is_taken_again(tmp_path: Path
     repaired_and_forgotten(world).cluster.slots.clear()
     world.run_to_end()
     assert (world.ending().ends, world.provisioner.requests) == (("released",), 1)
-    assert any("verified: well since" in text for text in world.audit("step"))
+    assert any("verified: healthy since" in text for text in world.audit("step"))
 
 
 def test_a_repaired_node_that_is_not_well_after_its_drain_got_lost_is_tried_again(tmp_path: Path) -> None:
-    """The attempts that it had count; after the last a person is needed."""
+    """The attempts that it had count; after the last an operator is needed."""
     world = repair_story(tmp_path)
     world.reboot_heals = False
     world.levels = {replace(XID_79, code="gpu.count", clears_by=None)}
@@ -286,7 +286,7 @@ def test_a_job_that_is_about_to_start_meets_the_drain_at_once(tmp_path: Path) ->
     """In a hurry the drain does not wait for the settle time; what follows does."""
     world = World(tmp_path)
     world.log_line(XID_95)
-    assert hurried(world) == "drained: the slot is held; looking again after the settle time"
+    assert hurried(world) == "drained: the slot is held; re-reading after the settle time"
     assert world.hold_text.startswith("healthd: gpu.xid.95")
     world.at(60, world.reset_gpu)
     assert world.run_to_end().ending() == WELL
@@ -429,7 +429,7 @@ def test_another_machine_with_the_same_fault_pages_although_the_first_answer_was
     world.run_to_end()
     assert UNKNOWN in "".join(world.said)
     assert world.ending().ends == ("failed",)
-    assert "another machine did not help, a person is needed" in world.said[-1]
+    assert "another machine did not help, an operator is needed" in world.said[-1]
     assert world.provisioner.replacements == 1
 
 

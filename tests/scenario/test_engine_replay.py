@@ -131,7 +131,7 @@ def test_a_daemon_that_was_away_for_long_does_not_take_that_for_a_failed_repair(
     """Killed while it verifies and started again after the verification's time-out: no second reboot."""
     replay = Replay(repair_story, tmp_path)
     world = replay.play()
-    while not world.said or not world.said[-1].startswith("out until it is well"):
+    while not world.said or not world.said[-1].startswith("out until it is healthy"):
         world.step()
     world.clock.advance(PATIENCE.verify_timeout_s * 3)
     world.restart_daemon()
@@ -230,7 +230,7 @@ def test_an_undone_drain_is_acknowledged_until_the_fault_ends_and_comes_back(tmp
     world.at(10, lambda: world.log_line(XID_95)).at(60, lambda: admin_undrains(world)).at(90, world.restart_daemon)
     world.run(60)
     assert world.ending() == Ending(in_service=True, holder="", ends=("acknowledged",), drains=1, releases=0)
-    assert world.said[-1].startswith("acknowledged: a person wants the node in service")
+    assert world.said[-1].startswith("acknowledged: an operator wants the node in service")
     world.reset_gpu()
     world.run(5)
     world.log_line(XID_95)

@@ -67,7 +67,7 @@ def test_an_order_counts_from_when_it_was_given_whatever_slurm_writes_over_its_d
     world.clock.advance(43_200.0)
     world.lose_store()
     world.run(6).cluster.drains_by_itself(NODE)
-    _until(world, "out by order")
+    _until(world, "out by command")
     world.clock.advance(drained_s + ORDERED_FOR_S - world.clock() - 120.0)
     pages = []
     for seconds in (0.0, 180.0):
@@ -115,9 +115,9 @@ def test_a_quarantine_over_which_slurm_wrote_stays_out_for_an_operator(tmp_path:
     fault = replace(XID_79, clears_by=None)
     world = World(tmp_path, mode=Mode.QUARANTINE)
     world.levels.add(fault)
-    _until(world, "out until it is well")
+    _until(world, "out until it is healthy")
     world.cluster.drains_by_itself(NODE)
-    _until(world, "out until it is well")
+    _until(world, "out until it is healthy")
     world.levels.clear()
     world.run_to_end()
     assert (world.hold_text, world.ending().ends, world.cluster.slots) == (KTF, ("abandoned",), {})
@@ -127,9 +127,9 @@ def test_a_quarantine_over_which_slurm_wrote_stays_out_for_an_operator(tmp_path:
 def test_a_person_who_undoes_slurms_text_gives_an_order(tmp_path: Path) -> None:
     """The drain that Slurm wrote over was ours: undoing it acknowledges the fault as ever."""
     world = World(tmp_path, mode=Mode.QUARANTINE).at(10, lambda: world.log_line(XID_79))
-    _until(world, "out until it is well")
+    _until(world, "out until it is healthy")
     world.cluster.drains_by_itself(NODE)
-    _until(world, "out until it is well")
+    _until(world, "out until it is healthy")
     world.cluster.update(NODE, "resume")
     world.run_to_end()
     assert (world.ending().in_service, world.ending().ends) == (True, ("acknowledged",))
@@ -139,7 +139,7 @@ def test_a_person_who_undoes_slurms_text_gives_an_order(tmp_path: Path) -> None:
 def test_a_person_who_edits_our_text_and_keeps_its_id_is_respected(tmp_path: Path, text: str) -> None:
     """Our id in a text that Slurm did not write makes it no drain of ours."""
     world = World(tmp_path, mode=Mode.QUARANTINE).at(10, lambda: world.log_line(XID_79))
-    _until(world, "out until it is well")
+    _until(world, "out until it is healthy")
     edited = text.format(world.hold_text)
     world.cluster.update(NODE, "", edited)
     world.run_to_end()

@@ -235,7 +235,7 @@ def test_an_undrain_that_is_applied_late_is_no_order_of_a_persons(
     assert any("an undrain of ours that got no answer was applied late" in text for text in world.said[said - 1 :])
     assert world.hold_text == "healthd: gpu.xid.95 gpu:GPU-5e1f [c1]"
     assert world.store.cases()[-1].code == fault.code
-    assert not any("by a person" in text for text in world.audit("step", "fault"))
+    assert not any("by an operator" in text for text in world.audit("step", "fault"))
     assert "acknowledged" not in world.ending().ends
 
 

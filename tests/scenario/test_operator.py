@@ -64,10 +64,10 @@ def test_a_fault_is_planned_acknowledged_and_told(node: RunningNode, tmp_path: P
     done = ask(node, "ack", FAULT, "--for", "7d", "--reason", "ticket\n12")
     assert (done.returncode, done.stdout.startswith(f"acknowledged: gpu.xid.79 on gpu:{PCI} until 20")) == (0, True)
     (tmp_path / "opt-out").unlink()
-    node.wait(lambda: "acknowledged: a person wants" in ask(node, "status").stdout, 20, "the order is obeyed")
+    node.wait(lambda: "acknowledged: an operator wants" in ask(node, "status").stdout, 20, "the order is obeyed")
     node.kill()
     node.start()
-    node.wait(lambda: "acknowledged: a person wants" in ask(node, "plan").stdout, 20, "it still is")
+    node.wait(lambda: "acknowledged: an operator wants" in ask(node, "plan").stdout, 20, "it still is")
     assert not is_held(node)
     assert node.check()["verdict"] == "critical"
     assert "(acknowledged until 20" in ask(node, "check").stdout
@@ -163,7 +163,10 @@ def test_an_order_takes_the_node_out_until_another_lets_it_in(ordered: RunningNo
     ordered.wait(lambda: ask(ordered, "release").returncode == 0, 20, "let in")
     ordered.wait(lambda: not is_held(ordered), 20, "back")
     done = ask(ordered, "release")
-    assert (done.returncode, done.stdout) == (0, "n1 is in service, and no case is open: there is nothing to release\n")
+    assert (done.returncode, done.stdout) == (
+        0,
+        "n1 is in service, and no remediation is open: there is nothing to release\n",
+    )
     assert "psu looks odd (uid " in ask(ordered, "history").stdout
     lines = [json.loads(line) for line in ordered.log.read_text().splitlines()]
     assert {line["node"] for line in lines if line["event"] == "engine"} == {"n1"}
@@ -181,7 +184,7 @@ def test_a_refusal_is_in_status_log_metrics_and_audit(ordered: RunningNode) -> N
     words = "no replace_node here: the local provisioner has no replace_node: see [provisioner] kind"
     assert (refused.returncode, refused.stderr) == (1, f"healthd repair: refused: {words}\n")
     assert refusals(ordered) == {**before, "cannot": 1.0}
-    told = f"refused: repair by order, new one (uid {os.getuid()}): {words}"
+    told = f"refused: repair by command, new one (uid {os.getuid()}): {words}"
     assert told in ask(ordered, "status").stdout
     assert told in ask(ordered, "history").stdout
     logged = [json.loads(line) for line in ordered.log.read_text().splitlines() if '"verb": "repair"' in line]

@@ -16,10 +16,11 @@ from healthd.config.schema.config import CheckConfig, Config, NodeSection, Sourc
 from healthd.core.check import discover
 from healthd.core.model import Mode
 from healthd.judge.history import Fault
-from healthd.remediation.decide.policy import Rules, Situation, decide
+from healthd.remediation.decide.policy import Rules, Situation, question
 from healthd.remediation.policy_files import bounds_of, policy_of
 from healthd.remediation.ports import FleetSnapshot, NodeView
 from healthd.replay.replay import Trial, replay
+from tests.judgement import all_read, decided_by
 
 CORPUS = Path(__file__).parents[1] / "checks"
 KERNEL_CHECKS = ("kernel.host", "kernel.lustre", "kernel.efa")
@@ -81,7 +82,9 @@ def live(config: Config, mode: Mode) -> tuple[set[tuple[object, ...]], str]:
         rules = Rules(mode=mode, policy=policy_of(config.policy, None), bounds=bounds_of(config.policy))
         monitor = agent.monitor
         now = max((fault.last for fault in monitor.history.faults.values()), default=WHENEVER)
-        decision = decide(monitor.diagnoses(), monitor.is_acknowledged, lambda: WELL, rules, lambda _: "", now=now)
+        diagnoses = monitor.diagnoses()
+        seen = [each for each in diagnoses if monitor.is_acknowledged(each)]
+        decision, _ = decided_by(question(diagnoses, seen, rules, now), all_read(WELL))
         return gist(tuple(monitor.history.faults.values())), f"{decision.reason} {decision.steps} {decision.ladder}"
     finally:
         agent.close()

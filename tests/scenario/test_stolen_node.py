@@ -78,7 +78,7 @@ def test_no_more_machines_go_than_the_rate_of_an_hour(world: StolenWorld) -> Non
     world.restart()
     world.steal(AN_HOUR // 4)
     assert world.given_away == PER_HOUR
-    assert any("within an hour, 4 may be: a person has to look" in each.said for each in world.standings)
+    assert any("within an hour, 4 may be: an operator has to look" in each.said for each in world.standings)
     world.steal(AN_HOUR // 2)
     assert PER_HOUR < world.given_away <= 2 * PER_HOUR
 

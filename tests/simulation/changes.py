@@ -15,8 +15,7 @@ from healthd.notify.delivery import Deliver, Message
 from healthd.remediation.decide.handoff import HandoffRecord, parse
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Remediation
-from healthd.remediation.engine.dependencies import Dependencies
-from healthd.remediation.engine.step_result import Judgement, RemediationStore
+from healthd.remediation.engine.dependencies import Dependencies, Judgement, RemediationStore
 from healthd.remediation.ports import FleetSnapshot, NodeRecord, NodeView, Orchestrator, Slot
 from tests.engine_wire import Wire, WiredCases, WiredOrchestrator, WiredProvisioner
 

@@ -29,12 +29,10 @@ from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.rules import FEATURE, Policy
 from healthd.remediation.engine.absent import AbsentNodes, AbsentWatch
-from healthd.remediation.engine.dependencies import Dependencies
+from healthd.remediation.engine.dependencies import Dependencies, Hindsight, Resetter
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.heartbeat import Beat
-from healthd.remediation.engine.repairs import Resetter
 from healthd.remediation.engine.slots import SlotKeeper
-from healthd.remediation.engine.step_result import Hindsight
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.provisioners.slurm_node import MANAGERS_TEXTS, OUR_TEXTS
 from healthd.state.monitor import Monitor

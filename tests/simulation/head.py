@@ -19,7 +19,7 @@ from healthd.notify.notifier import NEWS, Notifier
 from healthd.remediation.controller.controller import Controller
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.engine.absent import AbsentNodes
-from healthd.remediation.engine.step_result import Timeouts
+from healthd.remediation.engine.dependencies import Timeouts
 from healthd.remediation.ports import Orchestrator, Provisioner
 from healthd.remediation.provisioners.slurm_node import OUR_TEXTS
 from healthd.state.store import IN_MEMORY, Store

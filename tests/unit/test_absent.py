@@ -19,7 +19,7 @@ from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import QUARANTINE_CODE, parts_of
 from healthd.remediation.decide.unwatched import SILENT_S
 from healthd.remediation.engine.absent import DEAD_S, SETTLE_S, AbsentNode, AbsentNodes
-from healthd.remediation.engine.step_result import Timeouts
+from healthd.remediation.engine.dependencies import Timeouts
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 from healthd.testing import FakeClock
 
@@ -303,7 +303,7 @@ def test_an_ordered_drain_pages_after_a_day_of_sleep() -> None:
     assert rig.look() == rig.after(ORDERED_FOR_S - 1) == ()
     (found,) = rig.after(1)
     assert found.page
-    assert "stays, because an operator ordered it" in found.message
+    assert "stays, because an operator drained it" in found.message
 
 
 def test_a_record_that_cannot_be_written_keeps_the_drain_and_pages() -> None:

@@ -122,12 +122,12 @@ def test_a_request_that_all_stands_for_is_not_refused() -> None:
 @pytest.mark.parametrize(
     ("mark", "seen", "has_place", "words"),
     [
-        (MARK, view(), False, f"{Refusal.NOT_PERMITTED}: no place in the budget"),
+        (MARK, view(), False, f"{Refusal.NOT_PERMITTED}: no budget slot is held"),
         (MARK, view(""), True, f"{Refusal.FOREIGN_HOLD}: it is not drained"),
         (MARK, view("admin: psu"), True, f"{Refusal.FOREIGN_HOLD}: it is held by root with 'admin: psu'"),
         (MARK, view("healthd: gpu.xid.79 gpu:0 [k4]"), True, "held by root"),
         (MARK, view("Action:Reboot"), True, "held by root with 'Action:Reboot'"),
-        (replace(MARK, machine=""), view(), True, f"{Refusal.UNREADABLE}: its mark does not say which machine"),
+        (replace(MARK, machine=""), view(), True, f"{Refusal.UNREADABLE}: its handoff record does not name"),
         (replace(MARK, asked=NOW - timedelta(seconds=601)), view(), True, f"{Refusal.LATE}: it was asked for at"),
     ],
 )

@@ -36,5 +36,5 @@ def test_a_share_lets_one_node_out_always(max_out: str, total: int) -> None:
 def test_a_limit_of_nobody_says_what_it_waits_for() -> None:
     """`0 of 64 nodes are out, 0 may be` tells the person on call nothing."""
     assert at_limit("fleet", out=3, total=60, limit=3) == "at the fleet limit: 3 of 60 nodes are out, 3 may be"
-    words = "the p5 limit is 0: nothing is taken out until somebody allows it"
+    words = "the p5 limit is 0: nothing is taken out until an operator allows it"
     assert at_limit("p5", out=0, total=64, limit=0) == words

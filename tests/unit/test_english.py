@@ -66,6 +66,10 @@ CODE_CHECKED: tuple[str, ...] = (
     "healthd/setup/**/*.py",
     "packaging/grafana/make.py",
     "packaging/kubernetes/render.py",
+    "remediation/controller/*.py",
+    "remediation/decide/*.py",
+    "remediation/engine/*.py",
+    "remediation/ports.py",
 )
 """Globs of Python files whose docstrings and string constants are clean, such as ``checks/*.py``."""
 

@@ -32,14 +32,6 @@ from healthd.remediation.ports import FleetSnapshot, NodeRecord, ScopeSnapshot, 
 ME = "me"
 
 
-def first(count: int) -> int:
-    return 0
-
-
-def last(count: int) -> int:
-    return count - 1
-
-
 def scope(*out: str, name: str = "cluster", limit: int = 3, total: int = 60) -> Scope:
     return Scope(name=name, out=frozenset(out), total=total, limit=limit)
 
@@ -58,7 +50,6 @@ def planned(
         slots=taken,
         since_s=since_s,
         now_s=now_s,
-        pick=first,
         settle_s=10.0,
         committed=committed,
     )
@@ -74,7 +65,7 @@ def claimable(state: Scope, taken: list[Slot]) -> list[int]:
             slots=taken,
             since_s=None,
             now_s=0.0,
-            pick=lambda count, n=number: min(n, count - 1),  # type: ignore[misc]
+            chance=(number + 0.5) / state.limit,
         )
         found += [move.index] if isinstance(move, TakeSlot) else []
     return sorted(set(found))
@@ -109,8 +100,8 @@ def test_as_many_of_the_lowest_free_slots_as_there_is_room_may_be_claimed(
 
 
 def test_the_choice_is_the_callers() -> None:
-    """``pick`` chooses among the free ones."""
-    move = plan(node=ME, scopes=[scope()], slots=slots("0:a"), since_s=None, now_s=0.0, pick=last)
+    """``chance`` chooses among the free ones."""
+    move = plan(node=ME, scopes=[scope()], slots=slots("0:a"), since_s=None, now_s=0.0, chance=0.999)
     assert move == TakeSlot(scope="cluster", index=2)
 
 
@@ -262,7 +253,7 @@ def test_full_slots_hold_without_a_reading_of_the_nodes() -> None:
     assert glance(ME, slots("0:a", "1:b"), {}) is None
     assert glance(ME, slots("0:a", "5:b"), limits) == WaitForSlot(reason="at the fleet limit: all 2 slots are taken")
     assert glance(ME, (), {"cluster": 0}) == WaitForSlot(
-        reason="the fleet limit is 0: nothing is taken out until somebody allows it"
+        reason="the fleet limit is 0: nothing is taken out until an operator allows it"
     )
     assert glance(ME, slots("0:a", name="gpu"), limits) == WaitForSlot(reason="at the gpu limit: all 1 slots are taken")
 
@@ -312,7 +303,7 @@ def test_replacements_are_bounded_over_the_fleet() -> None:
     words = rate_held("a", hour, day, per_hour=3, per_day=None)
     assert words.startswith("3 machines were replaced, 2 of them under the name a within an hour, 3 may be")
     words = rate_held(ME, hour, day, per_hour=4, per_day=4)
-    assert words.startswith("4 machines were replaced within a day, 4 may be before a person has to look")
+    assert words.startswith("4 machines were replaced within a day, 4 may be before an operator has to look")
     assert rate_held(ME, hour, day, per_hour=4, per_day=None) == ""
 
 

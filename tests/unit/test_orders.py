@@ -24,11 +24,11 @@ from healthd.remediation.decide.commands import (
     repaired,
     stays,
 )
-from healthd.remediation.decide.policy import Rules, Situation, decide
+from healthd.remediation.decide.policy import Rules, Situation, question
 from healthd.remediation.decide.remediation import End, Phase, Remediation
 from healthd.remediation.decide.rules import LABEL, QUARANTINE, STEPS, by_feature, by_label, kept_out, without_drain
 from healthd.remediation.ports import FleetSnapshot, NodeView
-from tests.judgement import START, a_case, diagnosis
+from tests.judgement import START, a_case, all_read, decided_by, diagnosis
 
 OUT = Command(verb=Verb.QUARANTINE, who="uid 0", why="psu looks odd")
 MEND = Command(verb=Verb.REPAIR, who="uid 0")
@@ -41,7 +41,8 @@ def test_a_quarantine_says_who_and_why_and_stays() -> None:
     """The text names the case and no person; the case has both, and a step that no step leaves by itself."""
     case = quarantined(OUT, "c1", START, drains=True)
     assert case.text == "healthd: operator.quarantine node [c1]"
-    assert (case.order, case.why) == ("psu looks odd (uid 0)", "by order: psu looks odd (uid 0)")
+    assert (case.order, case.why) == ("psu looks odd (uid 0)", "by command: psu looks odd (uid 0)")
+    assert OUT.title == "quarantine by command: psu looks odd (uid 0)"
     assert case.steps == (Step.SLOT, Step.DRAIN, Step.STAY, Step.VERIFY, Step.RELEASE)
     assert quarantined(OUT, "c1", START, drains=False).steps == without_drain(case.steps)
     assert (case.by_order, case.mode, case.fenced) == (True, Mode.QUARANTINE, True)
@@ -170,7 +171,7 @@ def test_trouble_refuses_a_release_unless_it_is_forced() -> None:
     refused = let_in(case, IN, "gpu.xid.79 on gpu:0 is still open")
     assert isinstance(refused, Refused)
     assert refused.kind is Refusal.NOT_WELL
-    assert "gpu.xid.79 on gpu:0 is still open; it is let in all the same" in refused.words
+    assert "gpu.xid.79 on gpu:0 is still open; it is released all the same" in refused.words
     forced = let_in(case, replace(IN, forced=True), "gpu.xid.79 on gpu:0 is still open")
     assert isinstance(forced, Remediation)
     assert (forced.forced, forced.release_order) == (True, "it is new (uid 7)")
@@ -264,7 +265,7 @@ def test_a_feature_holds_a_decision(mode: Mode) -> None:
     rules = Rules(mode=mode, opt_out_feature="mine")
     view = NodeView(name="n1", in_service=False, flags=frozenset({"DRAIN"}), hold=None, features=frozenset({"mine"}))
     situation = Situation(view=view, level=FleetSnapshot(out=frozenset(), total=9))
-    decision = decide([SICK], lambda _: False, lambda: situation, rules, lambda _: "", now=START)
+    decision, _ = decided_by(question([SICK], (), rules, START), all_read(situation))
     assert (decision.refusal, decision.reason) == (Refusal.OPTED_OUT, "opted out: the node has the feature mine")
     assert rules.hands_off(None) == ""
     assert replace(rules, opted_out="/x exists").hands_off(None) == "/x exists"

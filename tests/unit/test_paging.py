@@ -67,7 +67,7 @@ def test_a_case_that_was_given_up_pages_for_as_long_as_it_is_open() -> None:
 
 def test_a_case_that_was_opened_to_wait_for_an_operator_asks_for_as_long_as_it_does() -> None:
     """After a restart too, when nothing has been decided; not once an operator has given an order."""
-    asks = Refused(kind=Refusal.PERSON, words="only a person can mend it")
+    asks = Refused(kind=Refusal.PERSON, words="only an operator can repair it")
     case, decided = replace(CASE, asks=asks), Decision(action=Action.PAGE, reason=asks.words, refusal=asks.kind)
     assert stands(case) == "page person"
     assert wanted(decided, Stands(case=case), "", T0, LIMITS) is decided

@@ -9,11 +9,11 @@ import pytest
 
 from healthd.api.plan import as_text, case_plan, entry, paused_by
 from healthd.core.model import Action, Diagnosis, Mode, Remedy, Severity, Step
-from healthd.remediation.decide.policy import Considered, Rules, Situation, decide, decide_each
+from healthd.remediation.decide.policy import Considered, Needs, Readings, Rules, Situation, decide_each, question
 from healthd.remediation.decide.remediation import End, Remediation, Repair
 from healthd.remediation.decide.rules import OWN_REMEDY, QUARANTINE, REBOOT, Policy, Rule
 from healthd.remediation.ports import FleetSnapshot, Hold, NodeView
-from tests.judgement import GPU, START, a_case, diagnosis
+from tests.judgement import GPU, START, a_case, all_read, decided_by, diagnosis
 
 SICK = diagnosis(code="gpu.xid.79", remedy=Remedy.REBOOT_NODE)
 OTHER = diagnosis(code="gpu.remap.failure", component=GPU[1], remedy=Remedy.REPLACE_NODE)
@@ -36,12 +36,10 @@ def plans(
     cannot: tuple[Remedy, ...] = (),
     ledger: Sequence[Repair] = (),
 ) -> tuple[Considered, ...]:
-    def why_not(remedy: Remedy) -> str:
-        return f"nobody has a {remedy}" if remedy in cannot else ""
-
-    return decide_each(
-        diagnoses, seen.__contains__, lambda: situation, rules, why_not, ledger=lambda: ledger, now=START
-    )
+    known = all_read(situation, ledger, {remedy: f"nobody has a {remedy}" for remedy in cannot})
+    found = decide_each(diagnoses, seen, rules, START, known)
+    assert not isinstance(found, Needs)
+    return found
 
 
 def shown(each: Considered, case: Remediation | None = None) -> str:
@@ -63,8 +61,18 @@ def test_a_single_diagnosis_is_planned_as_it_would_be_decided(
     about: Diagnosis, seen: tuple[Diagnosis, ...], rules: Rules
 ) -> None:
     """The plan and the decision are the same ladder: neither mode, order nor opt-out makes them differ."""
-    decided = decide([about], seen.__contains__, lambda: WELL, rules, lambda _: "", now=START)
+    decided, _ = decided_by(question([about], seen, rules, START), all_read(WELL))
     assert [each.decision for each in plans(about, seen=seen, rules=rules)] == [decided]
+
+
+def test_what_the_plans_need_is_asked_for_at_once() -> None:
+    """First the situation, beside every remedy of a ladder, which a person is told of; then what was tried before."""
+    ladder = (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)
+    nothing = decide_each([SICK, OTHER], (), REPAIR, START, Readings())
+    assert nothing == Needs(situation=True, remedies=ladder)
+    known = Readings(situation=WELL, cannot=dict.fromkeys(ladder, ""))
+    assert decide_each([SICK, OTHER], (), REPAIR, START, known) == Needs(repairs=True)
+    assert decide_each([SICK], (), Rules(mode=Mode.OBSERVE), START, Readings()) == Needs(remedies=ladder)
 
 
 def test_each_diagnosis_has_a_plan_of_its_own() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
@@ -11,11 +11,11 @@ import pytest
 from healthd.core.model import Action, Decision, Diagnosis, Mode, Refusal, Remedy, Root, Severity
 from healthd.remediation.decide import fleet
 from healthd.remediation.decide.ledger import Bounds
-from healthd.remediation.decide.policy import Rules, SeenElsewhere, Situation, decide, left_of
+from healthd.remediation.decide.policy import Rules, SeenElsewhere, Situation, left_of, question
 from healthd.remediation.decide.remediation import Repair
 from healthd.remediation.decide.rules import OWN_REMEDY, QUARANTINE, REBOOT, REPLACE, RESET, STEPS, Policy, Rule
 from healthd.remediation.ports import FleetSnapshot, Hold, NodeView
-from tests.judgement import GPU, START, a_case, at, diagnosis
+from tests.judgement import GPU, START, a_case, all_read, at, decided_by, diagnosis
 
 SICK = diagnosis(code="gpu.xid.79", remedy=Remedy.REBOOT_NODE)
 VIEW = NodeView(name="n1", in_service=True, flags=frozenset({"IDLE"}), hold=None)
@@ -26,26 +26,25 @@ REPAIR = Rules(mode=Mode.REPAIR)
 
 def decided(
     *diagnoses: Diagnosis,
-    situation: Situation | None = WELL,
+    situation: Situation = WELL,
     rules: Rules = REPAIR,
     seen: tuple[Diagnosis, ...] = (),
-    why_not: str = "",
+    cannot: Collection[Remedy] = (),
     ledger: Sequence[Repair] = (),
     day: float = 0.0,
-    shared: Mapping[str, str] | None = None,
+    is_held: bool = False,
+    by_order: bool = False,
 ) -> Decision:
-    now, many = START + timedelta(days=day), shared or {}
-    look = None if situation is None else lambda: situation
-    return decide(
-        diagnoses,
-        seen.__contains__,
-        look,
-        rules,
-        lambda _: why_not,
-        ledger=lambda: ledger,
-        now=now,
-        shared=lambda root: many.get(root.code, ""),
-    )
+    now, why = START + timedelta(days=day), dict.fromkeys(cannot, "nobody can")
+    asked = question(diagnoses, seen, rules, now, is_held=is_held, by_order=by_order)
+    return decided_by(asked, all_read(situation, ledger, why))[0]
+
+
+def everywhere(*codes: str) -> Situation:
+    """With these codes on nine more nodes since the test began."""
+    nodes = [f"n{number}" for number in range(2, 11)]
+    shown = [SeenElsewhere(node=node, code=code, at=START) for node in nodes for code in codes]
+    return replace(WELL, fleet_findings=tuple(shown))
 
 
 def tried(remedy: Remedy, *, day: float = 0.0, code: str = "gpu.sick", component: str = "gpu:GPU-0") -> Repair:
@@ -63,17 +62,18 @@ def site(*codes: str, **changes: object) -> Policy:
 def test_a_node_that_is_out_is_repaired_for_what_is_its_own() -> None:
     """What many nodes have drives no repair, and hides nothing else: another fault is repaired, or keeps it out."""
     other = diagnosis(code="gpu.xid.95", component=GPU[1])
-    many = {"gpu.xid.79": "79 is everywhere"}
-    own = decided(SICK, other, situation=None, shared=many)
+    one = everywhere("gpu.xid.79")
+    own = decided(SICK, other, situation=one, is_held=True)
     assert own.diagnosis is not None
     assert (own.action, own.diagnosis.code) == (Action.REPAIR, "gpu.xid.95")
-    all_shared = decided(SICK, other, situation=None, shared=many | {"gpu.xid.95": "95 too"})
+    all_shared = decided(SICK, other, situation=everywhere("gpu.xid.79", "gpu.xid.95"), is_held=True)
     assert (all_shared.action, all_shared.refusal, all_shared.steps) == (Action.PAGE, Refusal.CORRELATED, ())
-    assert all_shared.reason == "79 is everywhere"
-    alone = decided(SICK, situation=None, shared=many)
-    assert (alone.refusal, alone.reason) == (Refusal.CORRELATED, "79 is everywhere")
-    kept = decided(SICK, situation=None, shared=many, rules=Rules(mode=Mode.QUARANTINE))
+    assert all_shared.reason.startswith("gpu.xid.79 on 10 nodes within ")
+    alone = decided(SICK, situation=one, is_held=True)
+    assert (alone.refusal, alone.reason) == (Refusal.CORRELATED, all_shared.reason)
+    kept = decided(SICK, situation=one, is_held=True, rules=Rules(mode=Mode.QUARANTINE))
     assert kept.action is Action.QUARANTINE
+    assert decided(SICK, situation=one, is_held=True, by_order=True).action is Action.REPAIR
 
 
 def test_a_fault_becomes_a_repair() -> None:
@@ -92,20 +92,20 @@ def test_where_nothing_may_be_repaired_the_node_is_kept_out() -> None:
 
 def test_where_nobody_can_repair_it_the_node_is_kept_out_and_a_person_told() -> None:
     """In repair mode, with a provider that cannot reboot: nothing that healthd waits for would ever come."""
-    decision = decided(SICK, why_not="nobody can")
+    decision = decided(SICK, cannot=tuple(Remedy))
     assert (decision.action, decision.steps) == (Action.PAGE, QUARANTINE)
     assert decision.reason == (
-        "quarantine for gpu.xid.79 on gpu:GPU-0 (reboot_node): nobody here can do that, a person is needed"
+        "quarantine for gpu.xid.79 on gpu:GPU-0 (reboot_node): nothing here can do that, an operator is needed"
     )
 
 
 def test_a_node_that_a_case_holds_is_not_asked_for_its_place_again() -> None:
     """It is out and counted already: what is left is what to do about it, and whether that may be."""
-    assert decided(SICK, situation=None) == decided(SICK)
-    assert decided(SICK, situation=None, rules=Rules(mode=Mode.QUARANTINE)).action is Action.QUARANTINE
-    assert decided(SICK, situation=None, rules=Rules(mode=Mode.OBSERVE)).refusal is Refusal.OBSERVE
-    assert decided(SICK, situation=None, rules=replace(REPAIR, opted_out="/x exists")).refusal is Refusal.OPTED_OUT
-    assert decided(SICK, situation=None, seen=(SICK,)).refusal is Refusal.ACKNOWLEDGED
+    assert decided(SICK, is_held=True) == decided(SICK)
+    assert decided(SICK, is_held=True, rules=Rules(mode=Mode.QUARANTINE)).action is Action.QUARANTINE
+    assert decided(SICK, is_held=True, rules=Rules(mode=Mode.OBSERVE)).refusal is Refusal.OBSERVE
+    assert decided(SICK, is_held=True, rules=replace(REPAIR, opted_out="/x exists")).refusal is Refusal.OPTED_OUT
+    assert decided(SICK, is_held=True, seen=(SICK,)).refusal is Refusal.ACKNOWLEDGED
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_what_only_a_person_can_settle_pages() -> None:
     asking = diagnosis(Remedy.ASK_HUMAN, code="gpu.xid.154", component=GPU[1], severity=Severity.WARNING)
     decision = decided(diagnosis(Remedy.WATCH, severity=Severity.WARNING), asking)
     assert (decision.action, decision.diagnosis) == (Action.PAGE, asking)
-    assert decision.reason == "a person has to look at gpu.xid.154 on gpu:GPU-1 (ask_human)"
+    assert decision.reason == "an operator has to look at gpu.xid.154 on gpu:GPU-1 (ask_human)"
 
 
 def test_a_persons_order_stands() -> None:
@@ -157,7 +157,7 @@ def test_a_persons_order_stands() -> None:
     held = decided(SICK, seen=(SICK,))
     assert held.action is Action.HOLD
     assert held.reason == (
-        "acknowledged: a person wants the node in service, and the fault has not gone and come back since"
+        "acknowledged: an operator wants the node in service, and the fault has not gone and come back since"
     )
     assert decided(SICK, other, seen=(SICK,)).diagnosis == other
 
@@ -222,22 +222,22 @@ def test_what_the_cluster_drained_by_itself_is_repaired_where_that_is_allowed() 
 
 
 @pytest.mark.parametrize(
-    ("rules", "view", "why_not"),
+    ("rules", "view", "cannot"),
     [
-        (REPAIR, KILLED, ""),
-        (replace(ADOPTING, mode=Mode.QUARANTINE), KILLED, ""),
-        (ADOPTING, replace(KILLED, flags=frozenset({"DOWN", "DRAIN"})), ""),
-        (ADOPTING, replace(KILLED, flags=frozenset({"DOWN"})), ""),
-        (ADOPTING, KILLED, "nobody can"),
-        (replace(ADOPTING, policy=site("gpu.*", mode=Mode.QUARANTINE)), KILLED, ""),
+        (REPAIR, KILLED, ()),
+        (replace(ADOPTING, mode=Mode.QUARANTINE), KILLED, ()),
+        (ADOPTING, replace(KILLED, flags=frozenset({"DOWN", "DRAIN"})), ()),
+        (ADOPTING, replace(KILLED, flags=frozenset({"DOWN"})), ()),
+        (ADOPTING, KILLED, tuple(Remedy)),
+        (replace(ADOPTING, policy=site("gpu.*", mode=Mode.QUARANTINE)), KILLED, ()),
     ],
     ids=["setting off", "quarantine mode", "down and drained", "down", "no repair is possible", "rule goes no further"],
 )
 def test_what_the_cluster_took_out_by_itself_is_else_paged_with_both_facts(
-    rules: Rules, view: NodeView, why_not: str
+    rules: Rules, view: NodeView, cannot: tuple[Remedy, ...]
 ) -> None:
     """A person is told of the drain and of the fault, and nothing is touched."""
-    decision = decided(SICK, situation=replace(WELL, view=view), rules=rules, why_not=why_not)
+    decision = decided(SICK, situation=replace(WELL, view=view), rules=rules, cannot=cannot)
     assert (decision.action, decision.refusal, decision.steps) == (Action.PAGE, Refusal.FOREIGN_HOLD, ())
     assert (
         'the cluster took the node out by itself, as root with "Kill task failed", while gpu.xid.79' in decision.reason
@@ -259,7 +259,7 @@ def test_at_the_limit_it_pages() -> None:
     [
         (6, Action.REPAIR, "repair for "),
         (5, Action.PAGE, "at the fleet limit: 5 of 100 nodes are out, 5 may be"),
-        (0, Action.PAGE, "the fleet limit is 0: nothing is taken out until somebody allows it"),
+        (0, Action.PAGE, "the fleet limit is 0: nothing is taken out until an operator allows it"),
     ],
 )
 def test_a_limit_that_the_cluster_holds_everybody_to_goes_before_the_configured_one(
@@ -354,7 +354,7 @@ def test_what_a_person_must_settle_is_kept_out() -> None:
     decision = decided(faster, rules=rules)
     assert (decision.action, decision.steps, decision.refusal) == (Action.PAGE, QUARANTINE, Refusal.PERSON)
     assert decision.reason == (
-        "quarantine for gpu.ecc.accelerating on gpu:GPU-0 (ask_human; rule ours): only a person can mend it"
+        "quarantine for gpu.ecc.accelerating on gpu:GPU-0 (ask_human; rule ours): only an operator can repair it"
     )
 
 
@@ -384,21 +384,14 @@ def test_what_came_back_is_answered_by_the_next_remedy() -> None:
     last = decided(sick, ledger=repairs, day=4)
     assert (last.action, last.steps) == (Action.PAGE, QUARANTINE)
     assert last.reason == (
-        "gpu.sick on gpu:GPU-0 came back after reset_gpu, reboot_node, replace_node: a person is needed"
+        "gpu.sick on gpu:GPU-0 came back after reset_gpu, reboot_node, replace_node: an operator is needed"
     )
 
 
 def test_the_ladder_tells_what_is_left() -> None:
     """The engine gets the present remedy and what may follow it, as far as anybody here can carry it out."""
     assert decided(diagnosis()).ladder == (Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)
-    only_reboot = decide(
-        (diagnosis(),),
-        lambda _: False,
-        lambda: WELL,
-        REPAIR,
-        lambda remedy: "" if remedy is Remedy.REBOOT_NODE else "nobody can",
-        now=START,
-    )
+    only_reboot = decided(diagnosis(), cannot=set(Remedy) - {Remedy.REBOOT_NODE})
     assert (only_reboot.steps, only_reboot.ladder) == (REBOOT, (Remedy.REBOOT_NODE,))
 
 
@@ -524,7 +517,7 @@ def test_what_is_this_nodes_own_is_still_repaired() -> None:
         (decided(SICK), None),
         (decided(SICK, rules=Rules(mode=Mode.QUARANTINE)), None),
         (decided(), None),
-        (decided(SICK, why_not="nobody can"), Refusal.CANNOT),
+        (decided(SICK, cannot=tuple(Remedy)), Refusal.CANNOT),
         (decided(SICK, rules=Rules(mode=Mode.OBSERVE)), Refusal.OBSERVE),
         (decided(SICK, rules=Rules(mode=Mode.REPAIR, policy=site("*", mode=Mode.OBSERVE))), Refusal.SHADOW),
         (decided(SICK, rules=Rules(mode=Mode.REPAIR, opted_out="/x exists")), Refusal.OPTED_OUT),

@@ -103,7 +103,7 @@ def test_what_comes_back_climbs_the_ladder(tmp_path: Path) -> None:
     story = only(tried(syslog(tmp_path, *lines)))
     assert [outage.remedy for outage in story.outages] == [Remedy.RESET_GPU, Remedy.REBOOT_NODE, None]
     assert told(story, "decided")[-1] == (
-        "page: gpu.xid.119 on gpu:0000:05:00 came back after reset_gpu, reboot_node: a person is needed"
+        "page: gpu.xid.119 on gpu:0000:05:00 came back after reset_gpu, reboot_node: an operator is needed"
     )
     assert story.outages[-1].out_s == 8 * HOUR + PROOF_S - SLOT_S  # the person was called when it was decided
 

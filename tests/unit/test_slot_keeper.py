@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from healthd.core.errors import BackendUnknown, SlotTaken
-from healthd.remediation.decide.fleet import LEARNING_S, Go, Settle, WaitForSlot, learning_s
+from healthd.remediation.decide.fleet import LEARNING_S, Go, MayClaim, Settle, WaitForSlot, learning_s
 from healthd.remediation.engine.slots import FIRST_LEARNING_S, SlotKeeper
 from healthd.remediation.ports import FleetSnapshot, Slot
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
@@ -403,20 +403,28 @@ def test_an_objection_is_asked_for_with_the_fleet_just_read_and_only_without_a_s
     keeper, orchestrator = keeper_of(cluster, clock)
     keeper.learn()
     clock.advance(100.0)
-    ages = []
-
-    def objection() -> str:
-        ages.append(keeper.recalled(max_age_s=0.0) is not None)
-        return "many have it"
-
-    assert keeper.take(objection=objection) == WaitForSlot(reason="many have it")
-    assert (ages, orchestrator.asked["claim"], cluster.slots) == ([True], 0, {})
+    assert isinstance(keeper.take_unless_new(), MayClaim)
+    assert keeper.recalled(max_age_s=0.0) is not None
+    assert keeper.wait("many have it") == WaitForSlot(reason="many have it")
+    assert (orchestrator.asked["claim"], cluster.slots) == (0, {})
     assert 2.5 < keeper.due_in_s() <= 7.5
+    assert keeper.take_unless_new() == WaitForSlot(reason="many have it")
     clock.advance(10.0)
-    assert isinstance(keeper.take(objection=lambda: ""), Settle)
+    may = keeper.take_unless_new()
+    assert isinstance(may, MayClaim)
+    assert isinstance(keeper.claim(may), Settle)
     clock.advance(10.0)
-    assert isinstance(keeper.take(objection=objection), Go)
-    assert len(ages) == 1
+    assert isinstance(keeper.take_unless_new(), Go)
+
+
+def test_a_full_fleet_is_not_read_for_an_objection(cluster: FakeCluster, clock: FakeClock) -> None:
+    """The slots alone say that nobody can go out, so that nothing is to be objected to."""
+    keeper, _ = keeper_of(cluster, clock)
+    keeper.learn()
+    for index in (0, 1, 2):
+        cluster.claim("cluster", index, f"n{index + 1}")
+    clock.advance(100.0)
+    assert isinstance(keeper.take_unless_new(), WaitForSlot)
 
 
 def test_who_stands_back_gives_its_slots_back_and_waits(cluster: FakeCluster, clock: FakeClock) -> None:

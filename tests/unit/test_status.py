@@ -182,10 +182,10 @@ def test_what_comes_next_names_the_part_as_a_person_does() -> None:
 
 def test_a_drain_of_ours_without_a_case_is_no_quiet_node() -> None:
     """Every check is good, and the node is out: the first line says so, and the next one what undoes it."""
-    words = "held by a drain of ours without an open case; `healthd release` undoes it"
+    words = "held by a drain of ours without a remediation; `healthd release` undoes it"
     said = told(Verdict.OK, decision=words, refusal=Refusal.ORPHAN)
     assert (said["state"], said["usable"]) == ("out", "no")
-    assert said["next"] == "Held by a drain of ours without an open case; `healthd release` undoes it."
+    assert said["next"] == "Held by a drain of ours without a remediation; `healthd release` undoes it."
     said = told(Verdict.OK, decision="no turn succeeds", refusal=Refusal.STUCK)
     assert (said["usable"], said["next"]) == ("yes", "No turn succeeds.")
 

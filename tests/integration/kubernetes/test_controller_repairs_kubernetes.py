@@ -189,7 +189,7 @@ def test_a_pod_that_cannot_end_on_a_dead_machine_is_not_waited_for(site: Site, h
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
-    [("machine", "is behind the name now, and i-0123456789abcdef0 was meant"), ("claim", "no place in the budget")],
+    [("machine", "is behind the name now, and i-0123456789abcdef0 was meant"), ("claim", "no budget slot is held")],
 )
 def test_what_does_not_all_stand_for_the_act_is_refused(
     site: Site, hyperpod: AwsEndpoint, wrong: str, said: str

@@ -88,7 +88,7 @@ def node(control_plane: ControlPlane, tmp_path: Path) -> Iterator[AgentNode]:
         made.daemon.start(within_s=60)
         made.daemon.well(90)
         made.daemon.kernel_says(UNCONTAINED.format(pci=PCI))
-        made.daemon.wait(lambda: "out until it is well" in made.daemon.log.read_text(), 90, "its drain is read back")
+        made.daemon.wait(lambda: "out until it is healthy" in made.daemon.log.read_text(), 90, "its drain is read back")
         assert made.taints() == {DRAIN, FENCE}
         made.daemon.kill()
         yield made

@@ -88,9 +88,9 @@ def test_who_takes_our_taint_away_is_obeyed(control_plane: ControlPlane, nodes: 
     node = nodes[0]
     node.daemon.start()
     node.daemon.kernel_says(UNCONTAINED.format(pci=PCI))
-    node.daemon.wait(lambda: "out until it is well" in node.daemon.said(), 15, "tainted and waiting")
+    node.daemon.wait(lambda: "out until it is healthy" in node.daemon.said(), 15, "tainted and waiting")
     control_plane.admin.patch("/api/v1/nodes/n1", {"spec": {"taints": []}}, kind="merge").must()
-    node.daemon.wait(lambda: "that is an order" in node.daemon.said(), 15, "obeyed")
+    node.daemon.wait(lambda: "that acknowledges the fault" in node.daemon.said(), 15, "obeyed")
     control_plane.wait(lambda: not control_plane.claims(), 10, "the claim to be given back")
     time.sleep(1.5)
     assert node.taints() == set()
@@ -103,7 +103,7 @@ def test_a_node_that_is_registered_again_goes_out_again(control_plane: ControlPl
     node.daemon.start(within_s=60)
     node.daemon.kernel_says(UNCONTAINED.format(pci=PCI))
     control_plane.wait(lambda: "healthd.io/unhealthy" in node.taints(), 30, "n1 to be tainted")
-    node.daemon.wait(lambda: "out until it is well" in node.daemon.said(), 90, "its drain is read back")
+    node.daemon.wait(lambda: "out until it is healthy" in node.daemon.said(), 90, "its drain is read back")
     text = json.loads(node.read()["metadata"]["annotations"]["healthd.io/hold"])["text"]
     control_plane.admin.delete("/api/v1/nodes/n1").must()
     time.sleep(1.0)

@@ -129,7 +129,7 @@ def same_fault_again(lab: PlatformLab, platform: Platform) -> None:
         node.player.brings_fault = True
         node.fault()
         node.wait(lambda: len(node.daemons) == 2 and node.ends() == [End.FAILED], 120.0, "given up")
-        _stays_out(node, "another machine did not help, a person is needed")
+        _stays_out(node, "another machine did not help, an operator is needed")
         assert node.asked() == [platform.replace]
 
 
@@ -238,7 +238,7 @@ def while_it_is_verified(act: Act, end: End) -> Callable[[PlatformLab, Platform]
     def play(lab: PlatformLab, platform: Platform) -> None:
         with lab.machine(platform, settings={"remediation.settle_s": 15}) as node:
             node.fault()
-            node.wait(lambda: "well again; settling" in node.said(), 90.0, "it settles")
+            node.wait(lambda: "healthy again; settling" in node.said(), 90.0, "it settles")
             act(node)
             node.wait(lambda: node.ends() == [end], 60.0, f"{act.__name__}: {end}")
             _is_the_admins(node, act)
@@ -368,7 +368,7 @@ def slurmctld_away(how: str) -> Callable[[PlatformLab, Platform], None]:
             for node in own.machines:
                 node.fault()
             waits_for_job.wait(lambda: f"waiting for {job}" in waits_for_job.said(), 90.0, "it waits for the job")
-            verified.wait(lambda: "well again; settling" in verified.said(), 90.0, "it is verified")
+            verified.wait(lambda: "healthy again; settling" in verified.said(), 90.0, "it is verified")
             for node in (replaced, handed_over):
                 node.wait(node.asked, 90.0, "another machine is asked for")
             _goes_and_comes_back(own, how)

@@ -32,7 +32,7 @@ def rebooted(lab: PlatformLab, platform: Platform) -> None:
         assert node.asked() == [platform.reboot]
         assert node.player.did.count("reboot") == 1
         assert node.instance_id == instance
-        _went_in_order(node, "intends to reboot", "rebooted: boot id ", "verified: well since ", " given back")
+        _went_in_order(node, "intends to reboot", "rebooted: boot id ", "verified: healthy since ", " given back")
         assert node.takes_a_job()
 
 
@@ -58,7 +58,7 @@ def kept_out(lab: PlatformLab, platform: Platform) -> None:
     reason said, and nothing asked."""
     with lab.machine(platform, settings=REPLACE_FIRST) as node:
         node.fault()
-        node.wait(lambda: "out until it is well" in node.said(), 60.0, "it stays out")
+        node.wait(lambda: "out until it is healthy" in node.said(), 60.0, "it stays out")
         assert node.asked() == []
         assert node.flags() >= {"DRAIN"}
         assert node.reason().startswith(OUR_REASON)

@@ -240,7 +240,7 @@ def test_a_forged_request_is_refused(lab: ControllerLab) -> None:
     controller: RunningController = lab.controller().start()
     forge(lab, A)
     lab.until(lambda: lab.mark(A).answer is RequestAnswer.REFUSED, 20, "refused")
-    assert "no place in the budget is held for this node" in lab.mark(A).said
+    assert "no budget slot is held for this node" in lab.mark(A).said
     slot = ("reservationname=healthd-cluster-0", f"nodes={B}", "starttime=now", "duration=UNLIMITED", "users=root")
     lab.slurm.scontrol("create", "reservation", *slot, "flags=MAINT,IGNORE_JOBS,STATIC_ALLOC")
     lab.slurm.update(B, "state=drain", "reason=admin: psu")

@@ -242,7 +242,7 @@ def test_a_plain_user_may_look_and_not_act(hooked: Hooked) -> None:
     node = hooked.node("n0001", quarantine())
     node.open_to_all()
     node.kernel_says(OFF_THE_BUS.format(pci=PCI))
-    node.wait(lambda: "out until it is well" in node.said(), 10.0, "drained")
+    node.wait(lambda: "out until it is healthy" in node.said(), 10.0, "drained")
 
     def asked(*arguments: str) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-c", AS_NOBODY, *arguments, "--socket", str(node.socket)]
@@ -315,7 +315,7 @@ def test_without_a_daemon_the_prolog_drains_and_a_later_daemon_adopts(hooked: Ho
     drain = hooked.lab.shows("n0002", "Reason")
     assert drain.startswith("healthd: gpu.xid.95")
     node.start()
-    node.wait(lambda: "out until it is well" in node.said(), 10.0, "adopted")
+    node.wait(lambda: "out until it is healthy" in node.said(), 10.0, "adopted")
     assert hooked.lab.shows("n0002", "Reason") == drain
     node.kernel_says(RECOVERED.format(pci=PCI))
     hooked.lab.wait_state("n0002", "IDLE")

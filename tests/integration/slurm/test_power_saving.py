@@ -16,7 +16,7 @@ from healthd.remediation.decide.fleet import TakeSlot, plan, scopes_of
 from healthd.remediation.decide.handoff import HandoffRecord, parse
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.engine.absent import AbsentNodes
-from healthd.remediation.engine.step_result import Timeouts
+from healthd.remediation.engine.dependencies import Timeouts
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from tests.integration.slurm.controller_lab import RunningController
 from tests.integration.slurm.slurm_lab import SlurmLab
@@ -114,7 +114,7 @@ def test_what_sleeps_keeps_no_place_and_can_be_woken(asleep: SlurmLab) -> None:
     assert mark.slept is not None
     assert (mark.case, mark.code) == ("abcd1234", "gpu.xid.79")
     scopes = scopes_of(me.level(), {"cluster": 1})
-    move = plan(node="n0004", scopes=scopes, slots=me.slots(), since_s=None, now_s=0.0, pick=lambda _: 0)
+    move = plan(node="n0004", scopes=scopes, slots=me.slots(), since_s=None, now_s=0.0)
     assert move == TakeSlot(scope="cluster", index=0)
     lab.submit("n0001")
     lab.wait(lambda: "POWERING_UP" in lab.state("n0001"), 20, "a job to wake n0001")

@@ -125,7 +125,7 @@ def test_an_undone_drain_is_obeyed_on_a_node_that_is_opted_out(
     slurm.update(NAME, "state=resume")
     slurm.wait(lambda: not reservations(slurm), 10.0, "its place is given back")
     assert slurm.wait_job(slurm.submit(NAME, "true"), "COMPLETED")["JobState"] == "COMPLETED"
-    assert "our drain was undone by a person: that is an order" in node.said()
+    assert "our drain was undone by an operator: that acknowledges the fault" in node.said()
     (tmp_path / "opt-out").unlink(missing_ok=True)
     featured(slurm, NAME, "", "")
     time.sleep(6.0)  # a turn of the engine's
@@ -142,6 +142,10 @@ def test_a_node_is_let_in_by_hand_where_no_daemon_runs(slurm: SlurmLab, node: Ru
     on_the_head_node(slurm, delete.replace("RESERVATION", found.split()[0].partition("=")[2]))
     assert slurm.wait_job(slurm.submit(NAME, "true"), "COMPLETED")["JobState"] == "COMPLETED"
     node.start()
-    node.wait(lambda: "our drain was undone by a person: that is an order" in node.said(), 15.0, "it is an order")
+    node.wait(
+        lambda: "our drain was undone by an operator: that acknowledges the fault" in node.said(),
+        15.0,
+        "it is an order",
+    )
     time.sleep(1.0)
     assert ("DRAIN" in slurm.state(NAME), reservations(slurm)) == (False, [])

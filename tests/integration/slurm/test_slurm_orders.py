@@ -88,8 +88,8 @@ def test_a_node_is_taken_out_by_order_stays_out_and_comes_back_by_order(slurm: S
     slurm.wait_state(NAME, "IDLE")
     slurm.wait(lambda: not slots(slurm), 10.0, "its place is given back")
     told = ask(node, "history").stdout
-    assert "quarantine by order: psu looks odd (uid 0)" in told
-    assert "release by order" not in told.partition("quarantine by order")[0]
+    assert "quarantine by command: psu looks odd (uid 0)" in told
+    assert "release by command" not in told.partition("quarantine by command")[0]
     assert "psu was changed (uid 0)" in told
 
 

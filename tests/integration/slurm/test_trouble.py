@@ -138,7 +138,7 @@ def test_a_release_waits_for_slurm_too(slurm: SlurmLab, nodes: Nodes) -> None:
     """A fault that ends while munged hangs: the node stays out, the daemon answers, and it is released afterwards."""
     node = nodes.add("n0001", settings(""))
     node.kernel_says(UNCONTAINED.format(pci=PCI))
-    node.wait(lambda: "out until it is well" in node.said(), 10.0, "drained")
+    node.wait(lambda: "out until it is healthy" in node.said(), 10.0, "drained")
     slurm.munged_pause()
     node.kernel_says(RECOVERED.format(pci=PCI))
     node.wait(lambda: node.check("kernel.xid")["verdict"] == "ok", 10.0, "the fault is over")

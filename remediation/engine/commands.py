@@ -1,21 +1,27 @@
-"""Whether an order can be carried out now, and what carrying it out would take. It reads; it changes nothing.
+"""An operator's commands on one node: whether one can be carried out now, what that would take, and its beginning.
 
-The same questions are asked for the order and for its dry run, so that the one tells what the other will do. What an
-order must not pass is what no decision passes: another's hold, the budget, an opt-out, a manager that is at the machine
-already, the rate of replacements. What it does not need is a fault, and a mode that would allow it.
+``CommandChecks`` reads, and changes nothing. The same questions are asked for the command and for its dry run, so that
+the one tells what the other will do. A command passes nothing that a decision does not pass: another's hold, the
+budget, an opt-out, a manager that is at the machine already, the rate of replacements. It needs neither a fault nor a
+mode that would allow it.
+
+``CommandExecution`` writes a command down before anything is done, as a remediation like any other, so that a kill -9
+does not lose it; the turns that follow do what is left. The engine's lock is held meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 
 from healthd.core.errors import BackendError
-from healthd.core.model import Action, Decision, Diagnosis, Refusal, Refused, Remedy, Step
+from healthd.core.model import Action, Diagnosis, Event, Refusal, Refused, Remedy, Step
 from healthd.remediation.decide.adoption import orphaned
 from healthd.remediation.decide.commands import (
     Command,
+    CommandOutcome,
     Verb,
+    heading_back,
     instead,
     let_in,
     may_be_mended,
@@ -24,19 +30,22 @@ from healthd.remediation.decide.commands import (
     repaired,
 )
 from healthd.remediation.decide.policy import holder
-from healthd.remediation.decide.remediation import QUARANTINE_CODE, Remediation, case_of
+from healthd.remediation.decide.remediation import QUARANTINE_CODE, End, Remediation, case_of
+from healthd.remediation.engine.deciding import Decider
 from healthd.remediation.engine.dependencies import Dependencies
+from healthd.remediation.engine.stats import EngineStats
+from healthd.remediation.engine.step_result import StepJournal
+from healthd.remediation.engine.steps import Steps
 from healthd.remediation.ports import NodeView, StateOwner
 
 
 class CommandChecks:
-    """The orders of one node. ``as_repair``: what would be decided if the mode were repair, about a node that no case
-    holds, or this one does."""
+    """The commands of one node."""
 
-    def __init__(self, parts: Dependencies, *, as_repair: Callable[[datetime, Remediation | None], Decision]) -> None:
+    def __init__(self, parts: Dependencies, decider: Decider) -> None:
         self._orchestrator, self._provisioner, self._resetter = parts.orchestrator, parts.provisioner, parts.resetter
         self._slots, self._judgement, self._rules = parts.slots, parts.judgement, parts.rules
-        self._parts, self._as_repair = parts, as_repair
+        self._parts, self._decider = parts, decider
 
     def wanted(
         self, order: Command, case: Remediation | None, now: datetime, case_id: str
@@ -48,7 +57,7 @@ class CommandChecks:
         view = self._orchestrator.view(jobs=True)
         if why := self._rules().hands_off(view):
             drained = case is not None and case.hold is not None and Step.DRAIN in case.steps
-            instead = ", or undo our drain by hand: that is obeyed all the same" if drained else ""
+            instead = ", or undo our drain by hand: that works all the same" if drained else ""
             return Refused(kind=Refusal.OPTED_OUT, words=f"opted out: {why}; take that back first{instead}")
         match order.verb:
             case Verb.QUARANTINE:
@@ -59,7 +68,7 @@ class CommandChecks:
                 return self._release(order, case, view, now, case_id)
 
     def rehearsed(self, case: Remediation) -> Iterator[tuple[str, Refusal | None]]:
-        """What each step that is left would do, in words, and what is known to be against it. Raises BackendError."""
+        """Each step that is left: its effect in words, and what is known to be against it. Raises BackendError."""
         for step in case.steps[case.index :]:
             words, refusal = self._rehearsal(step, case)
             yield f"{step:<9}  {words}", refusal
@@ -99,10 +108,10 @@ class CommandChecks:
     def _rungs(
         self, order: Command, case: Remediation | None, now: datetime
     ) -> tuple[tuple[Remedy, ...], Diagnosis | None] | Refused:
-        """What is to be tried in turn, and for what: the one remedy that was named, or what the policy says."""
+        """The remedies to try in turn, and the diagnosis: the one remedy that was named, or the policy's."""
         if order.remedy is not None:
             return (order.remedy,), None
-        decision = self._as_repair(now, case)
+        decision = self._decider.by_order(case, now)
         if decision.action is Action.REPAIR:
             return decision.ladder, decision.diagnosis
         words = f"{decision.reason}; to have one remedy all the same, name it with --step"
@@ -152,7 +161,7 @@ class CommandChecks:
         return None
 
     def _foreign(self, case: Remediation, view: NodeView) -> Refused | None:
-        """Whether somebody else holds the node that the case is about: its next turn says so too, and ends it."""
+        """Whether another holds the node of the remediation: its next step finds that too, and ends it."""
         ours, hold = {case.text, *self._parts.platform_texts}, view.hold
         is_over_ours = view.drained_by_itself and case.hold is not None
         if view.standing or is_over_ours or (hold is not None and hold.text in ours):
@@ -169,8 +178,8 @@ class CommandChecks:
 
     def _nothing_of_ours(self, view: NodeView) -> Refused | str:
         if view.in_service:
-            return f"{view.name} is in service, and no case is open: there is nothing to release"
-        words = f"held by {holder(view)}, and no case of ours is open: left alone; whoever holds it lets it go"
+            return f"{view.name} is in service, and no remediation is open: there is nothing to release"
+        words = f"held by {holder(view)}, and no remediation of ours is open: left alone; its holder releases it"
         return Refused(kind=Refusal.FOREIGN_HOLD, words=words)
 
     # -- the rehearsal ------------------------------------------------------------------------------------------------
@@ -178,7 +187,7 @@ class CommandChecks:
     def _rehearsal(self, step: Step, case: Remediation) -> tuple[str, Refusal | None]:
         match step:
             case Step.SLOT:
-                return "takes a place in the fleet's budget, which keeps new jobs off; there is room", None
+                return "takes a slot of the fleet's budget, which keeps new jobs off; there is room", None
             case Step.DRAIN:
                 return f'drains the node, with "{case.text}" for all to see', None
             case Step.WAIT_IDLE:
@@ -199,9 +208,9 @@ class CommandChecks:
             case Step.STAY:
                 return "keeps it out until `healthd release`", None
             case Step.VERIFY:
-                return "has every check look anew, and waits until the node has stayed good", None
+                return "has every check run again, and waits until the node has stayed good", None
             case Step.RELEASE:
-                return "undoes what it did, if that stands as it was made, and gives the place back", None
+                return "undoes what it did, if that stands as it was made, and gives the slot back", None
 
     def _after_maintenance(self, words: str, refusal: Refusal | None) -> tuple[str, Refusal | None]:
         window = self._orchestrator.view(jobs=True).maintenance
@@ -218,3 +227,67 @@ class CommandChecks:
             return self._provisioner.dry_run(remedy), None
         except BackendError as error:
             return f"cannot: {error}", Refusal.CANNOT
+
+
+class CommandExecution:
+    """The commands of one node."""
+
+    def __init__(
+        self, parts: Dependencies, *, checks: CommandChecks, steps: Steps, journal: StepJournal, stats: EngineStats
+    ) -> None:
+        self._checks, self._steps, self._journal, self._stats = checks, steps, journal, stats
+        self._judgement, self._new_id, self._clock = parts.judgement, parts.new_id, parts.clock
+
+    def begin(self, order: Command, case: Remediation | None, now: datetime) -> Remediation | CommandOutcome:
+        """Write the command down as the remediation to go on with; else what came of it without one. ``case``: the open
+        one. Raises StoreError: then nothing was done.
+        """
+        try:
+            wanted = self._checks.wanted(order, case, now, self._new_id())
+        except BackendError as error:
+            words = f"the cluster did not answer, so nothing was done: {error}"
+            return self.refuse(order, Refused(kind=Refusal.UNREADABLE, words=words))
+        if isinstance(wanted, Refused):
+            return self.refuse(order, wanted)
+        if isinstance(wanted, str):
+            self._judgement.record(Event(at=self._clock(), kind="order", text=f"{order.title}: {wanted}"))
+            return CommandOutcome(done=True, said=wanted)
+        self._journal.write(wanted, order.title)
+        return wanted
+
+    def first_step(self, wanted: Remediation, now: datetime) -> CommandOutcome:
+        """Take the first step of what was written down. Raises StoreError."""
+        try:
+            turn = self._steps.take(wanted, now)
+        except BackendError as error:
+            said = f"case {wanted.id} is open; the cluster did not answer yet, and it goes on: {error}"
+            return CommandOutcome(done=True, said=said, refusal=Refusal.UNREADABLE)
+        self._stats.wait(turn)
+        is_lost = turn.case.end is End.LOST
+        return CommandOutcome(done=not is_lost, said=f"case {wanted.id}: {turn.said}", refusal=turn.refusal)
+
+    def refuse(self, order: Command, refused: Refused) -> CommandOutcome:
+        """Not done: counted, and in the trail with who asked and why not."""
+        self._stats.refuse(refused.kind)
+        text = f"refused: {order.verb} by command, {order.words}: {refused.words}"
+        data = {"verb": order.verb, "refusal": refused.kind}
+        self._judgement.record(Event(at=self._clock(), kind="order", text=text, data=data))
+        return CommandOutcome(done=False, said=refused.words, refusal=refused.kind)
+
+    def rehearse(self, order: Command, case: Remediation | None, now: datetime) -> CommandOutcome:
+        """The beginning and each step of it, in words. Nothing is done, noted or counted."""
+        try:
+            wanted = self._checks.wanted(order, case, now, "…")
+            if isinstance(wanted, Refused):
+                return CommandOutcome(done=False, said=wanted.words, refusal=wanted.kind)
+            if isinstance(wanted, str):
+                return CommandOutcome(done=True, said=wanted)
+            steps = tuple(self._checks.rehearsed(heading_back(wanted, now)))
+        except BackendError as error:
+            words = f"the cluster did not answer: {error}"
+            return CommandOutcome(done=False, said=words, refusal=Refusal.UNREADABLE)
+        against = next((refusal for _, refusal in steps if refusal is not None), None)
+        said = f"{wanted.code} on {wanted.component}, {order.words}"
+        return CommandOutcome(
+            done=against is None, said=said, lines=tuple(words for words, _ in steps), refusal=against
+        )
