@@ -16,6 +16,7 @@ from pathlib import Path
 
 from healthd.agent.cluster import as_kubernetes, cluster_of
 from healthd.agent.engine_parts import FLEET, kept_of, make_engine, patience_of, rules_of
+from healthd.agent.jobs import JobRuns
 from healthd.agent.node_facts import runs_kubernetes, runs_slurm
 from healthd.agent.plugin_restart import PluginRestart, open_plugin_restart
 from healthd.config.schema.config import CheckConfig, Config
@@ -72,6 +73,8 @@ class Agent:
     """Who tells people; None where nobody is to be told."""
     changed: Callable[[], None] = lambda: None
     """Tells whoever turns the engine that there is something to do."""
+    jobs: Mapping[str, JobRuns] = field(default_factory=dict)
+    """The daemon's own duties, by name; none where no daemon runs."""
     drills: Drills | None = None
     """Plays faults that are not there; None where no daemon runs."""
     absent: AbsentWatch | None = None
@@ -98,16 +101,21 @@ class Agent:
         """How far this agent may go."""
         return self.config.remediation.mode
 
+    @property
+    def reads_fleet(self) -> bool:
+        """Whether this agent may act in a fleet that is dear to read. A local node has none; on Kubernetes the nodes
+        that are out are one small object, which is read when it is needed."""
+        is_dear = self.orchestrator is not None and self.orchestrator.kind not in ("local", "kubernetes")
+        return is_dear and self.mode is not Mode.OBSERVE
+
     def learn_fleet(self, now: datetime) -> None:
         """Read the fleet, where there is one that this agent may act in and it is time, and keep it for a restart. What
         Slurm powered down while it was held is released.
 
         Raises BackendUnknown, StoreError.
         """
-        if self.mode is Mode.OBSERVE or self.engine is None or self.store is None:
+        if self.engine is None or self.store is None or not self.reads_fleet:
             return
-        if self.orchestrator is None or self.orchestrator.kind in ("local", "kubernetes"):
-            return  # nobody else is there; or who is out is one small object, read when it is needed
         if fleet := self.engine.learn():
             self.store.keep(FLEET, kept_of(fleet, now))
             for said in self.absent.look(fleet, now) if self.absent is not None else ():

@@ -84,8 +84,8 @@ class Signals:
         try:
             self._load()
         except HealthdError as error:
-            self._log.error("SIGHUP: the configuration cannot be used; going on with the one before", why=str(error))
+            self._log.error("reload.refused", error=str(error))
             notify(self._manager, "READY=1")
             return False
-        self._log.info("SIGHUP: the configuration loads; starting again with it")
+        self._log.info("reload.taken")
         return True
