@@ -47,6 +47,7 @@ from healthd.state.lock import StateUnusable, is_usable, lock_state
 from healthd.state.store import StoreUnopened
 
 _TICK_S = 5.0  # the watchdog's, which systemd may set as low as twice this; a signal or a defect ends the wait at once
+_STALLED_S = 1.0  # a check that takes so long has the others that are due run beside it
 _ENGINE_POLL_S = 5.0
 _REPORT_POLL_S = 1.0
 _ENGINE_IS_STUCK_AFTER_S = 300.0  # beyond what it said that its present step may take
@@ -191,7 +192,7 @@ class Daemon:
         for thread in threads:
             thread.start()
         notify(self._manager, "READY=1")
-        while not self._signals.wait(min(_TICK_S, self._schedule.turn())):
+        while not self._signals.wait(self._turned()):
             self._check_clock()
         self._stop.set()
         self._signals.say_ending()
@@ -258,13 +259,18 @@ class Daemon:
         if self._is_stopgap:
             schedule.duty("state", _TICK_S, self._ask_state)
 
+    def _turned(self) -> float:
+        """Start what is due. Returns the seconds until this is to be called again."""
+        wait_s = self._schedule.turn()
+        return min(_TICK_S if not self.agent.checkup.run_due() else _STALLED_S, wait_s)
+
     def _keep_watchdog(self) -> None:
         if not self.problem():
             notify(self._manager, "WATCHDOG=1")
 
     def _start_check(self, name: str) -> None:
         """It is time for a check."""
-        self.agent.checkup.start(name)
+        self.agent.checkup.is_due(name)
         self._drills.due(name)
 
     def _learn_fleet(self) -> None:
@@ -358,7 +364,7 @@ class Daemon:
     def _say_hello(self) -> None:
         agent = self.agent
         for notice in agent.checkup.notices:
-            self._log.warning("daemon.notice", notice=notice)
+            self._log.warning("daemon.notice", message=notice)
         kind = agent.orchestrator and agent.orchestrator.kind
         about = {"version": __version__, "mode": agent.mode}
         text = SENTENCES["daemon.started"].format(node=agent.machine.name, **about)

@@ -18,7 +18,6 @@ SENTENCES: Mapping[str, str] = {
     "clock.set": "{change}: every check runs again, and times that are remembered are moved with it{undated}",
     "daemon.ended_early": "healthd stopped with work under way ({left}): it is found again at the next start",
     "daemon.failed": "thread {thread} of the daemon failed; this is a defect of healthd",
-    "daemon.notice": "{notice}",
     "daemon.started": "healthd {version} started: node {node}, mode {mode}",
     "daemon.stopping": "stopping",
     "daemon.waiting": "stopping: waiting at most {at_most_s:g} s for the step under way to end",

@@ -21,6 +21,8 @@ from apscheduler.triggers.base import BaseTrigger
 
 from healthd.agent.jobs import JobRuns
 
+_GRID_S = 5.0
+_GRID = timedelta(seconds=_GRID_S)
 _HERE, _APART = "default", "own thread"
 _HEARD = events.EVENT_JOB_EXECUTED | events.EVENT_JOB_ERROR | events.EVENT_JOB_MAX_INSTANCES
 
@@ -28,19 +30,24 @@ _HEARD = events.EVENT_JOB_EXECUTED | events.EVENT_JOB_ERROR | events.EVENT_JOB_M
 class Every(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types
     """So many seconds after it was last due, and up to ``jitter`` of them more.
 
+    Intervals of some length end on a grid of this process, so that one wake-up serves several jobs.
+
     The interval trigger of APScheduler goes from one missed run to the next: with a clock that is set from 1970 to
     today, millions of them for each job, in a list.
     """
 
-    __slots__ = ("_interval_s", "_jitter")
+    __slots__ = ("_first", "_interval_s", "_jitter")
 
-    def __init__(self, interval_s: float, jitter: float = 0.0) -> None:
-        self._interval_s, self._jitter = interval_s, jitter
+    def __init__(self, interval_s: float, jitter: float = 0.0, *, first: datetime) -> None:
+        self._interval_s, self._jitter, self._first = interval_s, jitter, first
 
     def get_next_fire_time(self, previous_fire_time: datetime | None, now: datetime) -> datetime:
         """The time of the next run."""
         later_s = random.uniform(0, self._interval_s * self._jitter)  # noqa: S311  it keeps checks apart, and no secret
-        return now + timedelta(seconds=self._interval_s + later_s)
+        due = now + timedelta(seconds=self._interval_s + later_s)
+        if self._interval_s < 3 * _GRID_S and self._interval_s % _GRID_S:
+            return due
+        return self._first + round((due - self._first) / _GRID) * _GRID
 
 
 class _OwnThread(BaseExecutor):  # type: ignore[misc]  # as above
@@ -92,7 +99,7 @@ class Schedule:
     def __init__(self, failed: Callable[[str, BaseException], None]) -> None:
         self._failed, self._apart = failed, _OwnThread()
         self.runs: dict[str, JobRuns] = {}
-        self._turned_s = time.monotonic()
+        self._turned_s, self._began = time.monotonic(), datetime.now(UTC)
         self._scheduler = _Scheduler(
             executors={_HERE: DebugExecutor(), _APART: self._apart},
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
@@ -102,14 +109,15 @@ class Schedule:
         self._scheduler.start()
 
     def check(self, name: str, interval_s: float, start: Callable[[str], None]) -> None:
-        """``start`` is told the name at once and then at this interval, up to a tenth later. It must not wait.
-
-        Back to back, checks would cost a fifth less, and stand in a queue before NVML: a driver that answers slowly
-        would then make good nodes unknown.
-        """
+        """``start`` is called with the name, at once and then at this interval, up to a tenth later. It must not
+        wait."""
         first = datetime.now(UTC)
         self._scheduler.add_job(
-            start, Every(interval_s, jitter=0.1), args=(name,), id=f"check {name}", next_run_time=first
+            start,
+            Every(interval_s, jitter=0.1, first=self._began),
+            args=(name,),
+            id=f"check {name}",
+            next_run_time=first,
         )
 
     def duty(
@@ -120,7 +128,9 @@ class Schedule:
         self.runs[name] = JobRuns()
         first = datetime.now(UTC) + timedelta(seconds=every_s if first_s is None else first_s)
         executor = _APART if waits else _HERE
-        self._scheduler.add_job(_timed, Every(every_s), args=(work,), id=name, next_run_time=first, executor=executor)
+        self._scheduler.add_job(
+            _timed, Every(every_s, first=self._began), args=(work,), id=name, next_run_time=first, executor=executor
+        )
 
     def turn(self) -> float:
         """Start what is due. Returns the seconds until something is, by the clock as it is now."""
