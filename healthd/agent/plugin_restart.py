@@ -26,7 +26,7 @@ class Facts(Protocol):
     """The part of the store that this needs."""
 
     def fact(self, key: str) -> str:
-        """What is kept, or ""."""
+        """The kept value, or ""."""
 
     def keep(self, key: str, value: str) -> None:
         """Keep it. Raises StoreError."""
@@ -50,13 +50,13 @@ class PluginRestart:
         self._pending, self._said, self._lock = facts.fact(FACT), "", threading.Lock()
 
     def wanted(self) -> None:
-        """The GPUs were reset. A disk that takes no writes keeps nobody from asking, unless this process ends first."""
+        """The GPUs were reset. The request survives a disk that takes no writes, unless this process ends."""
         with self._lock:
             self._said = ""
             self._set(f"{self._new_id()} {int(self._clock().timestamp())}")
 
     def due(self) -> str:
-        """Ask, if that is still to be done; what came of it, in a sentence that is said once, or ""."""
+        """Ask, if that is still to be done; the result as a sentence, once, or ""."""
         if not (pending := self._pending):
             return ""
         reset, _, at = pending.partition(" ")
@@ -81,7 +81,7 @@ class PluginRestart:
 
 
 def open_plugin_restart(config: Config, orchestrator: Orchestrator, facts: Facts) -> PluginRestart | None:
-    """Where the cluster is Kubernetes and the plugin's pods are named; else None: nobody is asked."""
+    """Where the cluster is Kubernetes and the plugin's pods are named; else None."""
     kubernetes = as_kubernetes(orchestrator)
     if kubernetes is None or not config.orchestrator.kubernetes.device_plugin:
         return None

@@ -1,7 +1,7 @@
 """The one timer of the daemon: each duty that comes at an interval is a named job of APScheduler.
 
-The main thread turns it. What takes no time runs there: a check is handed to its pool, the watchdog is kept. Every
-other duty has a thread for each of its runs, so that one that hangs delays neither another duty nor the end.
+The main thread turns it. Short work runs there: a check is handed to its pool, the watchdog is kept. Every other duty
+has a thread for each of its runs, so that one that hangs delays neither another duty nor the end.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class _OwnThread(BaseExecutor):  # type: ignore[misc]  # as above
 
 
 class _Scheduler(BaseScheduler):  # type: ignore[misc]  # as above
-    """APScheduler without a thread: whoever owns it calls :meth:`turn`."""
+    """APScheduler without a thread: the thread that owns it calls :meth:`turn`."""
 
     def turn(self) -> float:
         """Start what is due. Returns the seconds until something is."""
@@ -157,7 +157,7 @@ class Schedule:
         return [thread for thread, _ in self._apart.under_way.copy().values()]
 
     def _heard(self, event: events.JobEvent) -> None:
-        """What became of a run, from APScheduler."""
+        """Count the end of a run, of which APScheduler tells its listener."""
         runs = self.runs.get(event.job_id, JobRuns())
         match event.code:
             case events.EVENT_JOB_EXECUTED if event.job_id in self.runs:

@@ -1,5 +1,5 @@
-"""Files that others read while they are written anew: the metrics page for node_exporter's textfile collector, and what
-the controller said last. Each is replaced whole."""
+"""Files that other programs read while they are replaced, each as a whole: the metrics page for node_exporter's
+textfile collector, and the controller's last status."""
 
 from __future__ import annotations
 

@@ -60,6 +60,8 @@ CODE_CHECKED: tuple[str, ...] = (
     "docs/site.py",
     "packaging/grafana/make.py",
     "packaging/kubernetes/render.py",
+    "healthd/agent/*.py",
+    "healthd/daemon/*.py",
 )
 """Globs of Python files whose docstrings and string constants are clean, such as ``checks/*.py``."""
 
