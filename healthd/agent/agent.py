@@ -83,7 +83,7 @@ class Agent:
     """Asks for the device plugin's restart after a GPU reset, where that is configured."""
 
     def close(self, *, keep_open: bool = False) -> None:
-        """End the workers and close the store. ``keep_open``: the store and the connections to the cluster stay open to the
+        """End the workers and close the store. ``keep_open``: store and connections to the cluster stay open, to the
         end of the process, for a thread that still acts with them."""
         self.checkup.close()
         self.machine.close()
