@@ -398,7 +398,7 @@ class Daemon:
     def _end(self, threads: list[threading.Thread]) -> None:
         """Stop in order. An act has ``daemon.stop_s`` to end. One that takes longer is left to its intent on disk, and
         the store stays open for the thread that may still write to it."""
-        threads = [*threads, *self._schedule.end()]
+        self._schedule.end()
         self._drills.close("the daemon is stopping")
         self._wake.set()
         self._caught_up.set()
@@ -409,7 +409,8 @@ class Daemon:
         for thread in threads:
             self._still_ending()
             thread.join(timeout=0.0 if acts and thread.name == "engine" else _JOIN_S)
-        self.left = tuple(thread.name for thread in threads if thread.is_alive()) or (("engine",) if acts else ())
+        unfinished = (*(thread.name for thread in threads if thread.is_alive()), *self._schedule.left(_JOIN_S))
+        self.left = unfinished or (("engine",) if acts else ())
         if self._text_file is not None:
             self._text_file.remove()
         self.agent.checkup.close()

@@ -1,7 +1,7 @@
 """The one timer of the daemon: each duty that comes at an interval is a named job of APScheduler.
 
 The main thread turns it. Short work runs there: a check is handed to its pool, the watchdog is kept. Every other duty
-has a thread for each of its runs, so that one that hangs delays neither another duty nor the end.
+has a thread of its own, so that one that hangs delays neither another duty nor the end.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from queue import SimpleQueue
 
 from apscheduler import events
 from apscheduler.executors.base import BaseExecutor, run_job
@@ -50,27 +51,30 @@ class Every(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types
         return self._first + round((due - self._first) / _GRID) * _GRID
 
 
-class _OwnThread(BaseExecutor):  # type: ignore[misc]  # as above
-    """Runs each job in a thread of its own, which has its name and does not keep the process from its end."""
+class _OwnThreads(BaseExecutor):  # type: ignore[misc]  # as above
+    """Gives each job a thread, which has its name, waits for its runs, and does not keep the process from its end."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.under_way: dict[str, tuple[threading.Thread, float]] = {}
-        """By job: the thread, and when it began in monotonic seconds."""
+        self.under_way: dict[str, float] = {}
+        """By job: when its run was handed over, in monotonic seconds."""
+        self._runs: dict[str, SimpleQueue[tuple[Job, list[datetime]]]] = {}
 
     def _do_submit_job(self, job: Job, run_times: list[datetime]) -> None:
-        thread = threading.Thread(target=self._run, args=(job, run_times), name=job.id, daemon=True)
-        self.under_way[job.id] = (thread, time.monotonic())
-        try:
-            thread.start()
-        except RuntimeError:  # no more threads of this process: APScheduler logs it, and the job comes again
-            del self.under_way[job.id]
-            raise
+        if job.id not in self._runs:
+            runs: SimpleQueue[tuple[Job, list[datetime]]] = SimpleQueue()
+            thread = threading.Thread(target=self._serve, args=(runs,), name=job.id, daemon=True)
+            thread.start()  # where no thread can be had, APScheduler logs it, and the job comes again
+            self._runs[job.id] = runs
+        self.under_way[job.id] = time.monotonic()
+        self._runs[job.id].put((job, run_times))
 
-    def _run(self, job: Job, run_times: list[datetime]) -> None:
-        ended = run_job(job, job._jobstore_alias, run_times, self._logger.name)
-        del self.under_way[job.id]
-        self._run_job_success(job.id, ended)  # the events tell of a run that failed
+    def _serve(self, runs: SimpleQueue[tuple[Job, list[datetime]]]) -> None:
+        while True:
+            job, run_times = runs.get()
+            ended = run_job(job, job._jobstore_alias, run_times, self._logger.name)
+            del self.under_way[job.id]
+            self._run_job_success(job.id, ended)  # the events tell of a run that failed
 
 
 class _Scheduler(BaseScheduler):  # type: ignore[misc]  # as above
@@ -97,7 +101,7 @@ class Schedule:
     """
 
     def __init__(self, failed: Callable[[str, BaseException], None]) -> None:
-        self._failed, self._apart = failed, _OwnThread()
+        self._failed, self._apart = failed, _OwnThreads()
         self.runs: dict[str, JobRuns] = {}
         self._turned_s, self._began = time.monotonic(), datetime.now(UTC)
         self._scheduler = _Scheduler(
@@ -148,13 +152,19 @@ class Schedule:
 
     def under_way_s(self, name: str) -> float:
         """For how long a duty has been under way, in seconds; 0 where it is not."""
-        run = self._apart.under_way.get(name)
-        return 0.0 if run is None else time.monotonic() - run[1]
+        began_s = self._apart.under_way.get(name)
+        return 0.0 if began_s is None else time.monotonic() - began_s
 
-    def end(self) -> list[threading.Thread]:
-        """Start nothing more, and wait for nothing. Returns the threads of duties that are under way."""
+    def end(self) -> None:
+        """Start nothing more, and wait for nothing."""
         self._scheduler.shutdown(wait=False)
-        return [thread for thread, _ in self._apart.under_way.copy().values()]
+
+    def left(self, within_s: float) -> tuple[str, ...]:
+        """Wait for the runs under way, at most so many seconds. Returns the names of duties that did not end."""
+        until_s = time.monotonic() + within_s
+        while self._apart.under_way and time.monotonic() < until_s:
+            time.sleep(0.02)
+        return tuple(self._apart.under_way)
 
     def _heard(self, event: events.JobEvent) -> None:
         """Count the end of a run, of which APScheduler tells its listener."""

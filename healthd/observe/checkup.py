@@ -106,7 +106,8 @@ class Checkup:
 
     def is_due(self, name: str) -> None:
         """It is time for a check: :meth:`run_due` has it run after those that are due already."""
-        self._due.append(name)
+        if name not in self._due:
+            self._due.append(name)
 
     def run_due(self) -> bool:
         """Have a thread run the checks that are due, one after the other; whether some wait. To be called again soon
