@@ -36,7 +36,7 @@ from healthd.daemon.signals import Signals
 from healthd.daemon.textfile import TextFile
 from healthd.drill.drills import Drills
 from healthd.judge.clock import ClockWatch, was_set
-from healthd.notify.telling import TICK_S, Telling, open_notifier
+from healthd.notify.telling import TICK_S, NotifyDuty, open_notifier
 from healthd.observe import journal
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.engine.heartbeat import Beat
@@ -250,7 +250,7 @@ class Daemon:
         if report is not None:
             schedule.duty("cluster", _REPORT_POLL_S, lambda: self._report_to_cluster(report))
         if notifier is not None:
-            schedule.duty("notify", TICK_S, Telling(notifier, self._log, stopping=self._stop.is_set))
+            schedule.duty("notify", TICK_S, NotifyDuty(notifier, self._log, stopping=self._stop.is_set))
         if self._text_file is not None:
             schedule.duty("textfile", self._config.metrics.every_s, self._text_file.write, first_s=_TEXTFILE_FIRST_S)
         if self._metadata.is_awaited:

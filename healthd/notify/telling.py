@@ -125,7 +125,7 @@ def about(checkup: Checkup, mode: Mode) -> Mapping[str, Any]:
     }
 
 
-class Telling:
+class NotifyDuty:
     """One notifier's duty, of which each call sends what there is to send. A failure is logged, and tried again by the
     next call. ``stopping``: whether nothing more is to be sent by this process."""
 
@@ -145,6 +145,6 @@ class Telling:
 
 def keep_telling(notifier: Notifier, stop: threading.Event, log: Any, *, speaks: Callable[[], bool]) -> None:
     """The work of a thread of the controller, until ``stop``. ``speaks``: whether this process is the one to send."""
-    tell = Telling(notifier, log, stopping=lambda: stop.is_set() or not speaks())
+    tell = NotifyDuty(notifier, log, stopping=lambda: stop.is_set() or not speaks())
     while not stop.wait(TICK_S):
         tell()
