@@ -16,6 +16,7 @@ from pathlib import Path
 
 from healthd.agent.cluster import as_kubernetes, cluster_of
 from healthd.agent.engine_parts import FLEET, kept_of, make_engine, patience_of, rules_of
+from healthd.agent.jobs import JobRuns
 from healthd.agent.node_facts import runs_kubernetes, runs_slurm
 from healthd.agent.plugin_restart import PluginRestart, open_plugin_restart
 from healthd.config.schema.config import CheckConfig, Config
@@ -61,17 +62,19 @@ class Agent:
     engine: Engine | None = None
     orchestrator: Orchestrator | None = None
     ends: list[Callable[[], None]] = field(default_factory=list)
-    """What else is given back at the end: connections to the cluster."""
+    """Closed at the end: connections to the cluster."""
     troubles: list[Callable[[], str]] = field(default_factory=list)
-    """What else may be wrong with the service itself and keeps it from nothing: each says so in words, or ""."""
+    """Problems of the service itself that stop no work: each returns a sentence, or ""."""
     hooks: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """Hooks answered, by (kind, verdict, ``passed`` or ``refused``)."""
     unseen: Unseen | None = None
     """Hooks that had no answer of this daemon; None where none is asked."""
     notifier: Notifier | None = None
-    """Who tells people; None where nobody is to be told."""
+    """Sends notifications; None where no receiver is configured."""
     changed: Callable[[], None] = lambda: None
-    """Tells whoever turns the engine that there is something to do."""
+    """Wakes the engine: there is something to do."""
+    jobs: Mapping[str, JobRuns] = field(default_factory=dict)
+    """The daemon's own duties, by name; none where no daemon runs."""
     drills: Drills | None = None
     """Plays faults that are not there; None where no daemon runs."""
     absent: AbsentWatch | None = None
@@ -80,8 +83,8 @@ class Agent:
     """Asks for the device plugin's restart after a GPU reset, where that is configured."""
 
     def close(self, *, keep_open: bool = False) -> None:
-        """End the workers and close the store. ``keep_open``: not what somebody may still act with, until the process
-        ends: the store and the connections to the cluster."""
+        """End the workers and close the store. ``keep_open``: store and connections to the cluster stay open, to the
+        end of the process, for a thread that still acts with them."""
         self.checkup.close()
         self.machine.close()
         if keep_open:
@@ -98,16 +101,21 @@ class Agent:
         """How far this agent may go."""
         return self.config.remediation.mode
 
+    @property
+    def reads_fleet(self) -> bool:
+        """Whether this agent may act in a fleet that is dear to read. A local node has none; on Kubernetes the nodes
+        that are out are one small object, which is read when it is needed."""
+        is_dear = self.orchestrator is not None and self.orchestrator.kind not in ("local", "kubernetes")
+        return is_dear and self.mode is not Mode.OBSERVE
+
     def learn_fleet(self, now: datetime) -> None:
-        """Read the fleet, where there is one that this agent may act in and it is time, and keep it for a restart. What
-        Slurm powered down while it was held is released.
+        """Read the fleet, where there is one that this agent may act in and it is time, and keep it for a restart.
+        Held nodes that Slurm has powered down are released.
 
         Raises BackendUnknown, StoreError.
         """
-        if self.mode is Mode.OBSERVE or self.engine is None or self.store is None:
+        if self.engine is None or self.store is None or not self.reads_fleet:
             return
-        if self.orchestrator is None or self.orchestrator.kind in ("local", "kubernetes"):
-            return  # nobody else is there; or who is out is one small object, read when it is needed
         if fleet := self.engine.learn():
             self.store.keep(FLEET, kept_of(fleet, now))
             for said in self.absent.look(fleet, now) if self.absent is not None else ():
@@ -115,11 +123,12 @@ class Agent:
 
     @property
     def paged_absent(self) -> tuple[AbsentNode, ...]:
-        """What this agent has to call an operator for although it is another node's."""
+        """Other nodes for which this agent calls an operator."""
         return () if self.absent is None else self.absent.paged
 
     def housekeeping(self, now: datetime) -> None:
-        """What falls due from time to time: jobs that ended, a word to the cluster, a disk that takes writes again."""
+        """Follow up: end the faults of jobs that ended, repeat a request to the cluster, write again to a disk that
+        refused."""
         for clearance in gone_jobs(self.monitor.history, lambda pid: self.machine.proc.exists(str(pid))):
             self.monitor.clear(clearance, now)
         if self.plugin_restart is not None and (said := self.plugin_restart.due()):
@@ -147,7 +156,7 @@ def simulated(config: Config) -> tuple[str, ...]:
 
 
 def looking_agent(config: Config, notices: tuple[str, ...] = ()) -> Agent:
-    """An agent that only looks: no store, no engine. The kernel log of this boot is read once, before anything else.
+    """An agent that observes: no store, no engine. The kernel log of this boot is read once, before anything else.
 
     ``notices``: what its reports say beside the checks.
     """
@@ -163,7 +172,8 @@ def looking_agent(config: Config, notices: tuple[str, ...] = ()) -> Agent:
 
 @dataclass(frozen=True, kw_only=True)
 class Stopgap:
-    """A folder in memory, for the state of a daemon that only looks. ``why``: what its own folder refuses, in words."""
+    """A folder in memory, for the state of a daemon that observes. ``why``: the refusal of its own folder, as a
+    sentence."""
 
     folder: Path
     why: str
@@ -252,7 +262,7 @@ def _open_absent(config: Config, name: str, orchestrator: Orchestrator, policy: 
 
 
 def open_reporter(agent: Agent, environ: Mapping[str, str]) -> Callable[[], str] | None:
-    """What tells the cluster about this node, once for each call, and says what it did; None where nothing is told.
+    """Reports this node to the cluster, once for each call, and returns what it did; None where there is no report.
 
     Raises ConfigError where the cluster cannot be reached as it is configured.
     """
@@ -304,7 +314,7 @@ def open_kernel_log(agent: Agent) -> KernelLog:
 
 
 def read_kernel_once(agent: Agent) -> None:
-    """Judge what the kernel log holds now. What cannot be read is the state that the reports then show."""
+    """Judge the records that the kernel log holds now. The reports show why, where it cannot be read."""
     machine, sources = agent.machine, agent.config.sources
     try:
         batch = _kernel_log_now(agent, kernel_needles(agent.checkup.checks, agent.config.checks))
@@ -360,7 +370,7 @@ def catch_up_kernel_log(agent: Agent) -> None:
 
 
 def kernel_needles(checks: Mapping[str, Check], settings: Mapping[str, CheckConfig]) -> tuple[bytes, ...]:
-    """What a kernel record must hold one of for any check to want it."""
+    """The texts of which a kernel record must hold one for any check to want it."""
     needles = {needle for check in checks.values() for needle in check.needles}
     needles.update(*(getattr(settings[name].settings, "needles", ()) for name in checks))
     return tuple(sorted(needle.encode() for needle in needles))

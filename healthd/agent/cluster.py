@@ -1,6 +1,6 @@
-"""The cluster that a node is in (none, Slurm, or Kubernetes), and what of its engine's parts depends on that.
+"""The cluster that a node is in (none, Slurm, or Kubernetes), and the parts of its engine that depend on that.
 
-The three stand side by side here, so that whoever puts an engine together does not ask which it is.
+The three stand side by side here, so that the code that puts an engine together does not ask which it is.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ _ABOUT_PODS = ", and no unit stops them; pods of NVIDIA's GPU Operator: [orchest
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """What an engine's parts are given. ``settle_s``, ``unanswered_s``, ``calm_s``: seconds, see SlotKeeper and
-    Patience. ``quotas``: how many nodes may be out, by scope. ``opt_out``: by which feature of the node people opt it
-    out, and what they call such a thing. ``marks``, ``scontrol``, ``asking``: see open_provisioner. ``gpu_clients``:
-    what holds the GPUs and may be stopped for a reset; ``clients_help``: what is said of those that may not.
+    """Arguments of an engine's parts. ``settle_s``, ``unanswered_s``, ``calm_s``: seconds, see SlotKeeper and the
+    engine's timeouts. ``quotas``: how many nodes may be out, by scope. ``opt_out``: the feature of the node by which an
+    operator opts it out, and the cluster's word for such a feature. ``marks``, ``scontrol``, ``asking``: see
+    open_provisioner. ``gpu_clients``: services that hold the GPUs and may be stopped for a reset; ``clients_help``: the
+    advice about those that may not.
     """
 
     settle_s: float

@@ -1,4 +1,4 @@
-"""Puts one node's engine together from its configuration: rules, places in the budget, reset, provisioner.
+"""Puts one node's engine together from its configuration: rules, budget slots, reset, provisioner.
 
 Nothing runs here, and nothing is decided here.
 """
@@ -66,10 +66,10 @@ def make_engine(
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     monotonic_s: Callable[[], float] = time.monotonic,
 ) -> Engine:
-    """The engine of this node. ``collect`` saves the evidence of a case and returns where. ``run``: how whoever mends
-    the machine runs commands; tests count them. ``after_reset`` is told of every GPU reset that was made. ``beat``:
-    what is told that the engine comes round, and how long the evidence and each command may take. ``clock`` and
-    ``monotonic_s``: the engine's own; the places in the budget settle by the machine's."""
+    """The engine of this node. ``collect`` saves the evidence of a remediation and returns where. ``run``: how repairs
+    run commands; tests count them. ``after_reset`` is called after each GPU reset. ``beat``: the engine's sign of life,
+    with the time that the evidence and each command may take. ``clock`` and ``monotonic_s``: the engine's own; budget
+    slots settle by the machine's."""
     beat, cluster = beat or Beat(), cluster_of(config, orchestrator)
     run = beat.announcing(run)
 
@@ -123,8 +123,8 @@ def provisioner_of(
     made_by_us: Callable[[str], bool] | None = None,
     run: Callable[..., CommandResult] = run_command,
 ) -> Provisioner:
-    """Who reboots or replaces this machine, as its cluster lets it. See ``open_provisioner``; raises ConfigError."""
-    from healthd.remediation.provisioners.opening import open_provisioner  # all kinds of them; who only looks has none
+    """The back end that reboots or replaces this machine. See ``open_provisioner``; raises ConfigError."""
+    from healthd.remediation.provisioners.opening import open_provisioner  # all kinds; an observing agent has none
 
     cluster = cluster_of(config, orchestrator)
     return open_provisioner(
@@ -230,7 +230,7 @@ def patience_of(config: Config, cluster: Cluster) -> Timeouts:
 
 
 def rules_of(config: Config, policy: Policy, cluster: Cluster) -> Rules:
-    """What the operator allows on this node now, as configured; the opt-out file is looked for at each call."""
+    """The operator's rules for this node, as configured; each call checks for the opt-out file."""
     remediation, (feature, called) = config.remediation, cluster.opt_out
     opt_out = remediation.opt_out_file
     by_file = f"{opt_out} exists" if opt_out and os.path.exists(opt_out) else ""
@@ -249,8 +249,8 @@ def rules_of(config: Config, policy: Policy, cluster: Cluster) -> Rules:
 
 
 def versions_of(machine: Machine) -> Callable[[], Versions]:
-    """What this machine runs, read when it is asked for: not by NVML, which may hang after a fault, and by IMDS only
-    once, for an image never changes."""
+    """The versions on this machine, read at each call: not by NVML, which may hang after a fault, and by IMDS once,
+    for an image never changes."""
 
     @cache
     def image() -> str:
@@ -264,7 +264,7 @@ def versions_of(machine: Machine) -> Callable[[], Versions]:
 
 
 def _told(read: Callable[[], str | None]) -> str:
-    """What can be read, or ""."""
+    """The text, or "" where it cannot be read."""
     try:
         return (read() or "").strip()
     except SourceError:

@@ -1,4 +1,4 @@
-"""What is known of a fault that a daemon without a memory finds named in a drain, and cannot see any more.
+"""Facts about a fault that a daemon without a memory finds named in a drain, and cannot see any more.
 
 A line of the kernel's log is seen once. After the ring has rolled over, only what ends such a fault says that it is
 over: a boot of later than the drain, another machine, or nothing. The journal may still have the line.
@@ -25,9 +25,9 @@ _SXID, _XID = "nvswitch.sxid.", "gpu.xid."
 
 
 def ends_by(code: str) -> ClearsBy | None:
-    """What alone ends faults of this code, the most far-reaching where that depends on the line; None for what a check
-    sees again, what ends with its job, and an operator's order. What no check of this version declares and no table
-    knows, an older version must not take for over: a boot at least."""
+    """The event that alone ends faults of this code, the most far-reaching where that depends on the line; None where a
+    check sees the fault again, where it ends with its job, and for a command of an operator. A code that neither a
+    check of this version nor a table knows needs a boot at least: this version may be older than the drain."""
     declared = [each.clears_by for check in discover().values() for each in check.codes if each.code == code]
     if code.startswith(_SXID):
         declared.append(ClearsBy.REBOOT)  # a fatal line, whatever the number: checks/kernel_sxid.py
@@ -41,7 +41,7 @@ def ends_by(code: str) -> ClearsBy | None:
 
 
 def _is_known(code: str) -> bool:
-    """Whether it needs no check of ours: no code, an order, or one of a family that a check judges again."""
+    """Whether it needs no check of ours: no code, a command, or one of a family that a check judges again."""
     families = (
         each.code.removesuffix("*") for check in discover().values() for each in check.codes if "*" in each.code
     )
@@ -66,11 +66,11 @@ class JournalHindsight:
         self._checkup, self._proc, self._read = checkup, proc, read
 
     def ends_by(self, code: str) -> ClearsBy | None:
-        """What alone ends faults of this code, or None."""
+        """The event that alone ends faults of this code, or None."""
         return ends_by(code)
 
     def booted_at(self) -> datetime | None:
-        """When this boot began, by the kernel; None where that cannot be told."""
+        """When this boot began, by the kernel; None where it is unknown."""
         try:
             return boot_time(self._proc)
         except SourceError:

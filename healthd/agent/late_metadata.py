@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
 
 from healthd.sources.imds import Hurry, MetadataSource
 
@@ -34,6 +33,8 @@ class Latecomer:
         """Whether there is anything to ask it again."""
         self.again_s = min(_AT_MOST_S, _AGAIN_S * 2**self._restarts)
         """Seconds between two questions."""
+        self.first_s = self.again_s if self._restarts else 0.0
+        """Seconds until the first one."""
         if self._restarts:  # the service had its whole second in this start
             self._asked.set()
 
@@ -42,13 +43,10 @@ class Latecomer:
         if self.is_awaited:
             self._asked.wait(timeout_s)
 
-    def ask(self, stop: threading.Event, start_again: Callable[[], None]) -> None:
-        """The work of a thread: ask until it answers or ``stop`` is set."""
-        if self._restarts and stop.wait(self.again_s):
-            return
-        while not self._imds.answers():
+    def answers(self) -> bool:
+        """Ask once. Where it answers, the next start of this process is one that follows an answer."""
+        if not self._imds.answers():
             self._asked.set()
-            if stop.wait(self.again_s):
-                return
+            return False
         os.environ[_RESTARTS] = str(self._restarts + 1)
-        start_again()
+        return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
@@ -25,7 +26,7 @@ class Facts(Protocol):
     """The part of the store that this needs."""
 
     def fact(self, key: str) -> str:
-        """What is kept, or ""."""
+        """The kept value, or ""."""
 
     def keep(self, key: str, value: str) -> None:
         """Keep it. Raises StoreError."""
@@ -34,7 +35,7 @@ class Facts(Protocol):
 class PluginRestart:
     """The request of one node. ``ask`` leaves it with the cluster, by the reset's name and time; raises BackendError.
 
-    ``wanted`` and ``due`` are called by one thread.
+    ``wanted`` and ``due`` may be called by two threads.
     """
 
     def __init__(
@@ -46,28 +47,33 @@ class PluginRestart:
         new_id: Callable[[], str] = lambda: secrets.token_hex(4),
     ) -> None:
         self._facts, self._ask, self._clock, self._new_id = facts, ask, clock, new_id
-        self._pending, self._said = facts.fact(FACT), ""
+        self._pending, self._said, self._lock = facts.fact(FACT), "", threading.Lock()
 
     def wanted(self) -> None:
-        """The GPUs were reset. A disk that takes no writes keeps nobody from asking, unless this process ends first."""
-        self._pending, self._said = f"{self._new_id()} {int(self._clock().timestamp())}", ""
-        with contextlib.suppress(StoreError):
-            self._facts.keep(FACT, self._pending)
+        """The GPUs were reset. The request survives a disk that takes no writes, unless this process ends."""
+        with self._lock:
+            self._said = ""
+            self._set(f"{self._new_id()} {int(self._clock().timestamp())}")
 
     def due(self) -> str:
-        """Ask, if that is still to be done; what came of it, in a sentence that is said once, or ""."""
-        if not self._pending:
+        """Ask, if that is still to be done; the result as a sentence, once, or ""."""
+        if not (pending := self._pending):
             return ""
-        reset, _, at = self._pending.partition(" ")
+        reset, _, at = pending.partition(" ")
         try:
             self._ask(reset, datetime.fromtimestamp(int(at), UTC))
         except BackendError as error:
             what = f"the device plugin's restart could not be asked for after reset {reset}"
             return self._new(f"{what}, tried again: {error}")
-        self._pending = ""
-        with contextlib.suppress(StoreError):  # then it is asked for again, which the controller sees to be the same
-            self._facts.keep(FACT, "")
+        with self._lock:
+            if self._pending == pending:  # else the GPUs were reset again meanwhile
+                self._set("")
         return self._new(f"asked healthd controller for the device plugin's restart after reset {reset}")
+
+    def _set(self, pending: str) -> None:
+        self._pending = pending
+        with contextlib.suppress(StoreError):  # a request that stays there is made again, and the controller knows it
+            self._facts.keep(FACT, pending)
 
     def _new(self, said: str) -> str:
         known, self._said = self._said, said
@@ -75,7 +81,7 @@ class PluginRestart:
 
 
 def open_plugin_restart(config: Config, orchestrator: Orchestrator, facts: Facts) -> PluginRestart | None:
-    """Where the cluster is Kubernetes and the plugin's pods are named; else None: nobody is asked."""
+    """Where the cluster is Kubernetes and the plugin's pods are named; else None."""
     kubernetes = as_kubernetes(orchestrator)
     if kubernetes is None or not config.orchestrator.kubernetes.device_plugin:
         return None

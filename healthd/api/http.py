@@ -163,7 +163,8 @@ class HttpServer:
             lay_down()
         except OSError as error:
             self._log.error("HTTP is served with the daemon's capabilities", error=str(error))
-        self._server.serve_forever()
+        while not self._server.closing:
+            self._server.handle_request()  # waits for one; serve_forever would look twice a second whether to end
 
     @property
     def port(self) -> int:
@@ -175,8 +176,11 @@ class HttpServer:
         return "" if self._thread.is_alive() else f"HTTP at {self._address} answers no request: its thread has ended"
 
     def close(self) -> None:
-        """Stop listening."""
-        self._server.shutdown()
+        """Stop listening. The thread that waits for a client is woken by the end of its socket."""
+        self._server.closing = True
+        with contextlib.suppress(OSError):
+            self._server.socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
         self._server.server_close()
 
 
@@ -184,6 +188,7 @@ class _Listener(ThreadingHTTPServer):
     """A server of IPv4 or IPv6, by its address. ``log`` gets its failures."""
 
     daemon_threads = True
+    closing = False
     request_queue_size = 128  # the base class has 5; a client that finds no free one retries a second later
 
     def __init__(
@@ -200,8 +205,9 @@ class _Listener(ThreadingHTTPServer):
         try:
             return super().get_request()
         except OSError as error:
-            self._say(f"cannot accept a client: {error}")
-            time.sleep(_AGAIN_S)
+            if not self.closing:
+                self._say(f"cannot accept a client: {error}")
+                time.sleep(_AGAIN_S)
             raise
 
     def verify_request(self, request: Any, client_address: Any) -> bool:

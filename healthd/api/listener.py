@@ -40,10 +40,10 @@ class Listener:
         for each in (self._operators, self._everybody):
             self._poll.register(each, select.POLLIN)
 
-    def accept(self) -> socket.socket | None:
+    def accept(self, *, awaits_group: bool = True) -> socket.socket | None:
         """Wait for a client and accept it, hooks and operators first; None where none came for a while. Raises OSError,
-        also after ``close``."""
-        ready = {number for number, _ in self._poll.poll(_LOOK_MS)}
+        also after ``close``. Not ``awaits_group``: no group is left to look up, and the wait has no end."""
+        ready = {number for number, _ in self._poll.poll(_LOOK_MS if awaits_group else None)}
         if not ready:
             return None
         first = self._operators if self._operators.fileno() in ready else self._everybody

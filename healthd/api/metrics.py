@@ -37,6 +37,7 @@ class MetricsPage(Bounded):
         """Every metric of the node."""
         yield from self._node()
         yield from self._checks()
+        yield from self._jobs()
         yield from self._faults()
         yield from self._readings()
         yield from self._workers()
@@ -113,6 +114,31 @@ class MetricsPage(Bounded):
             ran.add_metric([name], counted.total if counted else 0, counted.took_s if counted else 0.0)
             unknown.add_metric([name], counted.unknown if counted else 0)
         yield from (status, age, success, took, ran, kept, unknown)
+
+    def _jobs(self) -> Iterator[Metric]:
+        """The daemon's own duties, as the events of its scheduler count them."""
+        ran = SummaryMetricFamily(
+            "healthd_job_run_seconds",
+            "Runs of a job of the daemon itself, and how long they took together",
+            labels=["job"],
+        )
+        failed = CounterMetricFamily(
+            "healthd_job_failed_runs", "Runs of a job that ended in a defect of healthd", labels=["job"]
+        )
+        missed = CounterMetricFamily(
+            "healthd_job_missed_runs", "Runs of a job that were due while the one before was under way", labels=["job"]
+        )
+        age = GaugeMetricFamily(
+            "healthd_job_last_success_seconds",
+            "Seconds since a job last came to its end, or since the daemon began",
+            labels=["job"],
+        )
+        for name, runs in self._agent.jobs.items():
+            ran.add_metric([name], runs.done, runs.took_s)
+            failed.add_metric([name], runs.failed)
+            missed.add_metric([name], runs.missed)
+            age.add_metric([name], time.monotonic() - runs.last_s)
+        yield from (ran, failed, missed, age)
 
     def _faults(self) -> Iterator[Metric]:
         monitor, checks = self._agent.monitor, self._agent.checkup.checks

@@ -105,6 +105,7 @@ class Server:
         self._clock = clock
         self._agent, self._board, self._log = agent, Board.of(agent), log
         self._do = agent.checkup.hands.do
+        self._has_groups = bool(group or readers)
         self._group = SocketGroup("group", group, log.info)
         self._readers = SocketGroup("readers", readers, log.info)
         agent.troubles.extend((self._group.problem, self._readers.problem))
@@ -161,7 +162,7 @@ class Server:
         """Wait for one client and have it answered. Whether that worked."""
         try:
             self._let_groups_in()
-            client = self._listener.accept()
+            client = self._listener.accept(awaits_group=self._has_groups)
         except (OSError, ValueError, HealthdError) as error:  # no descriptor or no memory is left; or it was closed
             return self._has_failed(f"cannot accept a client: {error}")
         if client is None:

@@ -31,7 +31,7 @@ from healthd.controller.status import KeptText, StatusBoard, StatusFile, status_
 from healthd.controller.telling import controller_notifier
 from healthd.core.errors import BackendError, ConfigError, ExtraMissing, StoreError
 from healthd.core.model import Event, Mode
-from healthd.daemon.logging import json_logger
+from healthd.daemon.logging import service_logger
 from healthd.daemon.sd_notify import notify, take_address
 from healthd.daemon.signals import Signals
 from healthd.notify.notifier import Notifier
@@ -58,7 +58,7 @@ def control(config: Config, *, once: bool = False, load: Callable[[], object]) -
 
     ``load`` says whether the configuration can be used as it is at a SIGHUP, by raising HealthdError where it cannot.
     """
-    log = json_logger(config.daemon.log_level)
+    log = service_logger(config.daemon.log_level)
     manager = take_address()
     signals = Signals(manager, log, load)
     code = ControllerService(config, log, open_work(config), once=once, manager=manager, signals=signals).run()

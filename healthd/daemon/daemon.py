@@ -1,8 +1,8 @@
 """The daemon: threads, signals and doors around an agent. The composition root; it decides nothing.
 
-Threads: the kernel log is followed and judged as it arrives; APScheduler starts the interval checks; the engine turns
-when something changed and every few seconds; the doors answer. The main thread keeps the watchdog, sees the clock being
-set, and waits for signals, of which SIGHUP ends in a start anew (``signals``).
+Each thread waits for its own event: the kernel log and the journal for a line, the engine for a change or its next
+time, the doors for a client. Everything that comes at an interval is a job of ``schedule``, which the main thread turns
+while it waits for signals. A SIGHUP ends in a new start (``signals``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,14 +29,14 @@ from healthd.config.schema.config import Config
 from healthd.core.errors import ConfigError, HealthdError, SourceError
 from healthd.core.model import Action, Event, Mode
 from healthd.core.unseen import Unseen
-from healthd.daemon.logging import json_logger
-from healthd.daemon.schedule import CheckSchedule
+from healthd.daemon.logging import SENTENCES, service_logger
+from healthd.daemon.schedule import Schedule
 from healthd.daemon.sd_notify import notify, take_address
 from healthd.daemon.signals import Signals
-from healthd.daemon.textfile import keep_writing
+from healthd.daemon.textfile import TextFile
 from healthd.drill.drills import Drills
 from healthd.judge.clock import ClockWatch, was_set
-from healthd.notify.telling import keep_telling, open_notifier
+from healthd.notify.telling import TICK_S, NotifyDuty, open_notifier
 from healthd.observe import journal
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.engine.heartbeat import Beat
@@ -47,11 +47,14 @@ from healthd.state.lock import StateUnusable, is_usable, lock_state
 from healthd.state.store import StoreUnopened
 
 _TICK_S = 5.0  # the watchdog's, which systemd may set as low as twice this; a signal or a defect ends the wait at once
+_STALLED_S = 1.0  # a check that takes so long has the others that are due run beside it
 _ENGINE_POLL_S = 5.0
 _REPORT_POLL_S = 1.0
 _ENGINE_IS_STUCK_AFTER_S = 300.0  # beyond what it said that its present step may take
-_READER_IS_STUCK_AFTER_S = 60.0
+_DUTIES_ON_DISK = ("housekeeping", "fleet")  # they end by their own deadlines, or the disk hangs
+_READER_IS_STUCK_AFTER_S = _SCHEDULE_IS_STUCK_AFTER_S = 60.0
 _HOUSEKEEPING_S = 10.0
+_TEXTFILE_FIRST_S = 5.0  # until the checks have run once
 _KERNEL_LOG_POLL_S = 10.0
 _CATCH_UP_S = 30.0
 _JOIN_S = 15.0  # a look at the machine or a word to the cluster, by their own deadlines
@@ -64,7 +67,7 @@ def serve(config: Config, notices: tuple[str, ...], *, load: Callable[[], object
     ``load`` says whether the configuration can be used as it is at a SIGHUP, by raising HealthdError where it cannot.
     ``hurry``: this start's, in which the configuration may have asked the metadata service already.
     """
-    log = json_logger(config.daemon.log_level)
+    log = service_logger(config.daemon.log_level)
     manager = take_address()
     signals = Signals(manager, log, load)
 
@@ -83,8 +86,8 @@ def serve(config: Config, notices: tuple[str, ...], *, load: Callable[[], object
                 daemon = begin(config)  # the platform may be one that only a slow service tells
         except (StateUnusable, StoreUnopened) as error:
             held.close()
-            why = f"healthd only looks, and acts on nothing until its state can be kept: {error}"
-            log.error(why)
+            why = SENTENCES["state.unusable"].format(error=error)
+            log.error("state.unusable", error=str(error))
             stopgap = Stopgap(folder=_memory(held), why=why)
             observing = replace(config, remediation=replace(config.remediation, mode=Mode.OBSERVE))
             daemon = begin(observing, stopgap)
@@ -96,7 +99,7 @@ def serve(config: Config, notices: tuple[str, ...], *, load: Callable[[], object
 
 
 def _memory(held: contextlib.ExitStack) -> Path:
-    """A folder in memory for the state of a daemon that only looks; it goes with the end of ``held``."""
+    """A folder in memory for the state of a daemon that observes; it goes with the end of ``held``."""
     where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - a folder of its own is made there
     folder = Path(tempfile.mkdtemp(prefix="healthd-", dir=where))
     held.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -104,13 +107,13 @@ def _memory(held: contextlib.ExitStack) -> Path:
 
 
 class _Door(Protocol):
-    """Where somebody asks from outside."""
+    """A socket that clients connect to."""
 
     def problem(self) -> str:
-        """Why nobody is answered there, or ""."""
+        """Why no client is answered there, or ""."""
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Accept no client any more."""
 
 
 class Daemon:
@@ -129,7 +132,7 @@ class Daemon:
     ) -> None:
         self._config, self._log, self._manager, self._signals = config, log, manager, signals
         self._wake, self._stop, self._caught_up = threading.Event(), threading.Event(), threading.Event()
-        self._waits_for_state = stopgap is not None
+        self._is_stopgap = stopgap is not None
         self._beat, self._clock = Beat(), ClockWatch(datetime.now(UTC), time.monotonic())
         self.agent: Agent = acting_agent(
             config,
@@ -158,94 +161,165 @@ class Daemon:
             absent=lambda: self.agent.paged_absent,
         )
         self._page = metrics_of(self.agent)
+        metrics = config.metrics
+        self._text_file = TextFile(metrics.textfile, lambda: self._page()[1], self._log) if metrics.textfile else None
         self._doors: list[_Door] = []
         self.failed = False
         self.left: tuple[str, ...] = ()
-        """The threads that did not end in time; what they were doing is found again at the next start."""
-        checkup = self.agent.checkup
-        on_interval = [name for name, check in checkup.checks.items() if check.on == "interval"]
-        self._rounds = CheckSchedule({name: checkup.interval_s(name) for name in on_interval}, self._look)
+        """The threads that did not end in time; the next start finds again what they were doing."""
+        self._schedule = Schedule(self._job_failed)
+        self.agent.jobs = self._schedule.runs
 
     def run(self) -> None:
-        """Start everything, say READY, keep the watchdog until a signal, and end in order."""
+        """Start everything, say READY, turn the schedule until a signal, and end in order."""
         self._signals.listen()
         self._say_hello()
         daemon = self._config.daemon
         server = Server(daemon.socket, self.agent, group=daemon.group, readers=daemon.readers, log=self._log)
         threads = [
-            threading.Thread(target=self._or_end, args=(work,), name=name, daemon=True)
+            threading.Thread(target=self._or_end, args=(name, work), name=name, daemon=True)
             for name, work in (
                 ("kmsg", self._follow_kernel_log),
-                ("journal", self._follow_journal),
+                *((("journal", self._follow_journal),) if self._journal is not None else ()),
                 ("engine", self._turn_engine),
-                ("cluster", self._report_to_cluster),
                 ("api", server.serve),
-                *self._telling(),
             )
         ]
         self._doors.append(server)
         if (http := self._open_http()) is not None:
             self._doors.append(http)
-        self._rounds.begin()
+        self._set_duties()
         for thread in threads:
             thread.start()
         notify(self._manager, "READY=1")
-        while not self._signals.wait(_TICK_S):
-            if not self.problem():
-                notify(self._manager, "WATCHDOG=1")
-            self._look_at_clock()
-            if self._waits_for_state and is_usable(Path(self._config.daemon.state_dir)):
-                self._waits_for_state = False
-                self._log.info("the state directory can be used again: starting again with it")
-                self._signals.reload()
+        while not self._signals.wait(self._turned()):
+            self._check_clock()
         self._stop.set()
         self._signals.say_ending()
-        self._log.info("stopping")
+        self._log.info("daemon.stopping")
         for door in self._doors:
             door.close()
         self._end(threads)
 
     def problem(self) -> str:
-        """Why the daemon itself is not going round, or "". A sick node is not a problem of the daemon."""
+        """Why the daemon itself makes no progress, or "". A sick node is not a problem of the daemon."""
         if (idle := self._kernel_log.state().idle_s) > _READER_IS_STUCK_AFTER_S:
-            return f"the kernel log reader has not come round for {idle:.0f} s"
+            return f"the kernel log reader has made no progress for {idle:.0f} s"
         if (silent := self._beat.silent_s()) > _ENGINE_IS_STUCK_AFTER_S:
-            return f"the engine has not come round for {silent:.0f} s"
+            return f"the engine has made no progress for {silent:.0f} s"
+        if (silent := self._schedule.silent_s()) > _SCHEDULE_IS_STUCK_AFTER_S:
+            return f"the schedule has started no job for {silent:.0f} s"
+        for duty in _DUTIES_ON_DISK:
+            if (lasts := self._schedule.under_way_s(duty)) > _ENGINE_IS_STUCK_AFTER_S:
+                return f"{duty} has made no progress for {lasts:.0f} s"
         return next((said for door in self._doors if (said := door.problem())), "")
 
-    def _look_at_clock(self) -> None:
-        """Where the clock was set since the last look: move what is remembered by it, and have every check look now.
+    def _check_clock(self) -> None:
+        """Where the clock was set since this was asked last: move the times that are remembered, and run every job now.
 
-        Whoever asked between the two was told no lie: an outcome from the future is not fresh. The engine and the
-        notifier keep times of their own, and look for themselves.
+        An outcome from the future is not fresh, so no client got a wrong answer in between. The engine and the notifier
+        keep times of their own, and have their own watch.
         """
         now = datetime.now(UTC)
         if not (by := self._clock.look(now, time.monotonic())):
             return
-        text = f"{was_set(by)}: every check looks anew, and times that are remembered are moved with it"
+        undated = ""
         try:
             self._kernel_log.dates_from(boot_time(self.agent.machine.proc))
         except SourceError as error:
-            text += f"; kernel records are dated by the clock as it was: {error}"
+            undated = f"; kernel records are dated by the clock as it was: {error}"
+        change = was_set(by)
+        text = SENTENCES["clock.set"].format(change=change, undated=undated)
         self.agent.monitor.clock_was_set(by, now, text)
-        self._rounds.anew()
+        self._schedule.again()
         self._wake.set()
-        self._log.warning(text)
+        self._log.warning("clock.set", change=change, undated=undated)
+
+    # -- what comes at an interval ------------------------------------------------------------------------------------
+
+    def _set_duties(self) -> None:
+        """The jobs of this daemon: see docs/explanation/architecture.md for the table."""
+        schedule, checkup, report, notifier = self._schedule, self.agent.checkup, self._report, self.agent.notifier
+        schedule.duty("watchdog", _TICK_S, self._keep_watchdog, waits=False)
+        for name, check in checkup.checks.items():
+            if check.on == "interval":
+                schedule.check(name, checkup.interval_s(name), self._start_check)
+        schedule.duty("housekeeping", _HOUSEKEEPING_S, lambda: self.agent.housekeeping(datetime.now(UTC)))
+        if self.agent.reads_fleet:
+            schedule.duty("fleet", _HOUSEKEEPING_S, self._learn_fleet)
+        if report is not None:
+            schedule.duty("cluster", _REPORT_POLL_S, lambda: self._report_to_cluster(report))
+        if notifier is not None:
+            schedule.duty("notify", TICK_S, NotifyDuty(notifier, self._log, stopping=self._stop.is_set))
+        if self._text_file is not None:
+            schedule.duty("textfile", self._config.metrics.every_s, self._text_file.write, first_s=_TEXTFILE_FIRST_S)
+        if self._metadata.is_awaited:
+            self._log.warning("metadata.silent")
+            schedule.duty("metadata", self._metadata.again_s, self._ask_metadata, first_s=self._metadata.first_s)
+        if self._is_stopgap:
+            schedule.duty("state", _TICK_S, self._ask_state)
+
+    def _turned(self) -> float:
+        """Start what is due. Returns the seconds until this is to be called again."""
+        wait_s = self._schedule.turn()
+        return min(_TICK_S if not self.agent.checkup.run_due() else _STALLED_S, wait_s)
+
+    def _keep_watchdog(self) -> None:
+        if not self.problem():
+            notify(self._manager, "WATCHDOG=1")
+
+    def _start_check(self, name: str) -> None:
+        """It is time for a check."""
+        self.agent.checkup.is_due(name)
+        self._drills.due(name)
+
+    def _learn_fleet(self) -> None:
+        """In quiet times. A fleet that could not be read or kept is read when it is needed."""
+        engine = self.agent.engine
+        if engine is None or not engine.has_decided:  # it reads the fleet itself where it has to
+            return
+        try:
+            self.agent.learn_fleet(datetime.now(UTC))
+        except HealthdError as error:
+            self._log.warning("fleet.unread", error=str(error))
+
+    def _report_to_cluster(self, report: Callable[[], str]) -> None:
+        if message := report():
+            self._log.info("cluster", message=message)
+
+    def _ask_metadata(self) -> None:
+        if self._metadata.answers():
+            self._log.info("metadata.answers")
+            self._signals.reload()
+
+    def _ask_state(self) -> None:
+        if is_usable(Path(self._config.daemon.state_dir)):
+            self._log.info("state.usable")
+            self._signals.reload()
+
+    def _job_failed(self, job: str, error: BaseException) -> None:
+        """A defect. A duty that fails ends the daemon; a check that could not be started is due again."""
+        self._log.critical("job.failed", job=job, exc_info=error)
+        if job in self._schedule.runs:
+            self._end_failed()
 
     # -- threads ------------------------------------------------------------------------------------------------------
 
-    def _or_end(self, work: Callable[[], None]) -> None:
-        """Do the work of a thread; a defect that ends it ends the daemon, for its service manager to start it anew."""
+    def _or_end(self, name: str, work: Callable[[], None]) -> None:
+        """Do the work of a thread. A defect that ends it ends the daemon, and its service manager restarts it."""
         try:
             work()
         except Exception:  # noqa: BLE001 - half a daemon looks alive and is not: this one says so and goes
-            self._log.critical("a thread of the daemon failed; this is a defect of healthd", exc_info=True)
-            self.failed = True
-            self._stop.set()
-            self._signals.end()
+            self._log.critical("daemon.failed", thread=name, exc_info=True)
+            self._end_failed()
+
+    def _end_failed(self) -> None:
+        self.failed = True
+        self._stop.set()
+        self._signals.end()
 
     def _follow_kernel_log(self) -> None:
-        """Judge each batch as it arrives. An empty one is judged too: it says that the log was looked at."""
+        """Judge each batch as it arrives. An empty one is judged too: the log was read, and held nothing."""
         timeout_s = 0.0
         while not self._stop.is_set():
             batch = self._kernel_log.read_batch(timeout_s)
@@ -253,39 +327,14 @@ class Daemon:
             self.agent.checkup.judge_kernel(batch.records, cursor)
             self._drills.saw(batch.drilled)
             if batch.records:
-                self._log.debug("kernel records", count=len(batch.records), last=batch.records[-1].text)
+                self._log.debug("kernel.records", count=len(batch.records), last=batch.records[-1].text)
             if batch.caught_up and not self._caught_up.is_set():
                 self._caught_up.set()
                 timeout_s = _KERNEL_LOG_POLL_S
 
     def _follow_journal(self) -> None:
-        if self._journal is not None:
-            journal.follow(self._journal, self.agent.checkup, self._stop)
-
-    def _report_to_cluster(self) -> None:
-        """Tell the cluster about this node, where it is one that is told. One that does not answer keeps nobody waiting
-        but this thread."""
-        while self._report is not None and not self._stop.wait(_REPORT_POLL_S):
-            if said := self._report():
-                self._log.info("cluster", said=said)
-
-    def _await_metadata(self) -> None:
-        def start_again() -> None:
-            self._log.info("the metadata service answers now: starting again with what it tells")
-            self._signals.reload()
-
-        self._log.warning("the metadata service has not answered yet; what only it tells is unknown until then")
-        self._metadata.ask(self._stop, start_again)
-
-    def _telling(self) -> Iterator[tuple[str, Callable[[], None]]]:
-        """What the daemon says and asks on its own, where there is anything."""
-        notifier, metrics, page = self.agent.notifier, self._config.metrics, self._page
-        if notifier is not None:
-            yield "notify", lambda: keep_telling(notifier, self._stop, self._log)
-        if self._metadata.is_awaited:
-            yield "metadata", self._await_metadata
-        if metrics.textfile:
-            yield "textfile", lambda: keep_writing(metrics, lambda: page()[1], self._stop, self._log)
+        assert self._journal is not None  # noqa: S101 - else there is no such thread
+        journal.follow(self._journal, self.agent.checkup, self._stop)
 
     def _turn_engine(self) -> None:
         engine, last, before = self.agent.engine, "", None
@@ -293,20 +342,15 @@ class Daemon:
         self._caught_up.wait(_CATCH_UP_S)  # a fault early in the log may be over later in it
         self._metadata.wait(_CATCH_UP_S)  # which platform this is decides whether a node may be drained at all
         poll_s = min(_ENGINE_POLL_S, self._config.remediation.settle_s)
-        housekeeping = time.monotonic()
         while not self._stop.is_set():
             self._wake.clear()
             said = engine.turn(datetime.now(UTC))
             self._drills.came_round()
             if said != last:
-                last, log = said, self._log_of(engine.case or before)  # what ends a case is said of it too
+                last, log = said, self._log_of(engine.case or before)  # the end of a remediation is logged as its own
                 level = log.error if engine.decision.action is Action.PAGE else log.info
-                level("engine", said=said, mode=self.agent.mode, action=engine.decision.action)
+                level("engine", message=said, mode=self.agent.mode, action=engine.decision.action)
             before = engine.case
-            if time.monotonic() - housekeeping > _HOUSEKEEPING_S:
-                housekeeping = time.monotonic()
-                self.agent.housekeeping(datetime.now(UTC))
-                self._learn_fleet()
             self._wake.wait(engine.next_in_s(poll_s))
 
     def _log_of(self, case: Remediation | None) -> Any:
@@ -315,26 +359,16 @@ class Daemon:
             return self._log
         return self._log.bind(case=case.id, component=case.component, code=case.code, step=case.step)
 
-    def _learn_fleet(self) -> None:
-        """In quiet times. What could not be read or kept is no reason for anything: it is read when it is needed."""
-        try:
-            self.agent.learn_fleet(datetime.now(UTC))
-        except HealthdError as error:
-            self._log.warning("the fleet was not read", error=str(error))
-
-    def _look(self, name: str) -> None:
-        """It is time for a check."""
-        self.agent.checkup.start(name)
-        self._drills.due(name)
-
     # -- beginning and end --------------------------------------------------------------------------------------------
 
     def _say_hello(self) -> None:
         agent = self.agent
-        text = f"healthd {__version__} started: node {agent.machine.name}, mode {agent.mode}"
         for notice in agent.checkup.notices:
-            self._log.warning(notice)
-        self._log.info(text, orchestrator=agent.orchestrator and agent.orchestrator.kind, boot_id=agent.monitor.boot_id)
+            self._log.warning("daemon.notice", message=notice)
+        kind = agent.orchestrator and agent.orchestrator.kind
+        about = {"version": __version__, "mode": agent.mode}
+        text = SENTENCES["daemon.started"].format(node=agent.machine.name, **about)
+        self._log.info("daemon.started", **about, orchestrator=kind, boot_id=agent.monitor.boot_id)
         agent.monitor.record(Event(at=datetime.now(UTC), kind="daemon", text=text))
 
     def _open_drills(self) -> Drills:
@@ -362,9 +396,9 @@ class Daemon:
         return open_http(daemon.http, routes, self._log, names, local=not daemon.readers)
 
     def _end(self, threads: list[threading.Thread]) -> None:
-        """Stop in order. What an act is waited for is ``daemon.stop_s``; one that takes longer is left to its intent on
-        disk, and so is the store: it stays open under whoever may still write to it."""
-        self._rounds.end()
+        """Stop in order. An act has ``daemon.stop_s`` to end. One that takes longer is left to its intent on disk, and
+        the store stays open for the thread that may still write to it."""
+        self._schedule.end()
         self._drills.close("the daemon is stopping")
         self._wake.set()
         self._caught_up.set()
@@ -375,14 +409,16 @@ class Daemon:
         for thread in threads:
             self._still_ending()
             thread.join(timeout=0.0 if acts and thread.name == "engine" else _JOIN_S)
-        self.left = tuple(thread.name for thread in threads if thread.is_alive()) or (("engine",) if acts else ())
+        unfinished = (*(thread.name for thread in threads if thread.is_alive()), *self._schedule.left(_JOIN_S))
+        self.left = unfinished or (("engine",) if acts else ())
+        if self._text_file is not None:
+            self._text_file.remove()
         self.agent.checkup.close()
-        text = (
-            "healthd stopped, to start again with its new configuration" if self._signals.reloads else "healthd stopped"
-        )
+        text = "healthd stopped, to restart with its new configuration" if self._signals.reloads else "healthd stopped"
         if self.left:
-            text += f" with work under way ({', '.join(self.left)}): it is found again at the next start"
-            self._log.error(text, waited_s=self._config.daemon.stop_s)
+            left = ", ".join(self.left)
+            text = SENTENCES["daemon.ended_early"].format(left=left)
+            self._log.error("daemon.ended_early", left=left, waited_s=self._config.daemon.stop_s)
             self.failed = True
         self.agent.monitor.record(Event(at=datetime.now(UTC), kind="daemon", text=text))
         self.agent.close(keep_open=bool(self.left))
@@ -393,16 +429,16 @@ class Daemon:
             notify(self._manager, "WATCHDOG=1")
 
     def _engine_ends(self) -> bool:
-        """Have the engine begin nothing more, and wait for what it is doing; whether that has ended."""
+        """Have the engine begin nothing more, and wait for its step under way. Whether that has ended."""
         engine, until_s = self.agent.engine, time.monotonic() + self._config.daemon.stop_s
         assert engine is not None  # noqa: S101 - an acting agent has one
-        said = False
+        is_logged = False
         while not engine.end(min(_TICK_S, max(0.0, until_s - time.monotonic()))):
             if time.monotonic() >= until_s:
                 return False
             notify(self._manager, f"EXTEND_TIMEOUT_USEC={int(4 * _TICK_S * 1e6)}")
             self._still_ending()
-            if not said:
-                said = True
-                self._log.info("stopping: waiting for what is under way to end", at_most_s=self._config.daemon.stop_s)
+            if not is_logged:
+                is_logged = True
+                self._log.info("daemon.waiting", at_most_s=self._config.daemon.stop_s)
         return True

@@ -1,25 +1,71 @@
-"""The log of what runs as a service: JSON lines to stderr, for the journal or whoever collects it."""
+"""The log of a service, on stderr: JSON lines for the journal or a collector, and coloured lines on a terminal.
+
+A line has the name of its event, and fields. The sentence of an event, where it has one, is made from the fields.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+SENTENCES: Mapping[str, str] = {
+    "clock.set": "{change}: every check runs again, and times that are remembered are moved with it{undated}",
+    "daemon.ended_early": "healthd stopped with work under way ({left}): it is found again at the next start",
+    "daemon.failed": "thread {thread} of the daemon failed; this is a defect of healthd",
+    "daemon.started": "healthd {version} started: node {node}, mode {mode}",
+    "daemon.stopping": "stopping",
+    "daemon.waiting": "stopping: waiting at most {at_most_s:g} s for the step under way to end",
+    "fleet.unread": "the fleet was not read: {error}",
+    "job.failed": "job {job} of the daemon failed; this is a defect of healthd",
+    "metadata.answers": "the metadata service answers now: restarting with its answers",
+    "metadata.silent": "the metadata service has not answered yet; facts that it alone has are unknown until then",
+    "metrics.unwritten": "the metrics were not written to {path}: {error}",
+    "reload.refused": "SIGHUP: the configuration cannot be used, and the one before stays in force: {error}",
+    "reload.taken": "SIGHUP: the configuration loads; restarting with it",
+    "state.unusable": "healthd observes, and acts on nothing until its state can be kept: {error}",
+    "state.usable": "the state directory can be used again: restarting with it",
+}
+"""By event: the sentence, as a template of the line's fields."""
 
 
-def json_logger(level: str) -> Any:
+def service_logger(level: str) -> Any:
     """A structlog logger; ``level``: the least severe line that is written."""
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(default=str),
+            add_sentence,
+            *_renderers(on_terminal=sys.stderr.isatty()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
     )
-    logging.getLogger("apscheduler").setLevel(logging.ERROR)
+    logging.getLogger("apscheduler.scheduler").setLevel(logging.ERROR)
+    logging.getLogger("apscheduler.executors").setLevel(logging.CRITICAL)  # the daemon's listener logs a failed job
     return structlog.get_logger()
+
+
+def add_sentence(_logger: WrappedLogger, _level: str, line: EventDict) -> EventDict:
+    """The line with the sentence of its event as ``message``. A message that is there already stays."""
+    if (sentence := SENTENCES.get(line["event"])) is not None:
+        line["message"] = sentence.format_map(line)
+    return line
+
+
+def message_first(_logger: WrappedLogger, _level: str, line: EventDict) -> EventDict:
+    """The line as a terminal shows it: the sentence, and the name of the event behind it."""
+    if "message" in line:
+        line["event"], line["name"] = line.pop("message"), line["event"]
+    return line
+
+
+def _renderers(*, on_terminal: bool) -> list[Processor]:
+    if on_terminal:
+        return [message_first, structlog.dev.ConsoleRenderer(colors=not os.environ.get("NO_COLOR"))]
+    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]

@@ -1,4 +1,4 @@
-"""What a service manager says by signal: end (SIGTERM, SIGINT), or take the configuration anew (SIGHUP).
+"""The signals of a service manager: end (SIGTERM, SIGINT), or take the new configuration (SIGHUP).
 
 A reload is the same program started again in this process, in order and only once the new configuration is known to
 load, and to be one that a service could start with here. So every setting can be changed by it, nothing of the old one
@@ -21,7 +21,7 @@ from healthd.daemon.sd_notify import notify
 
 
 class Word(enum.Enum):
-    """What was said."""
+    """The request of a signal."""
 
     END = enum.auto()
     RELOAD = enum.auto()
@@ -61,13 +61,13 @@ class Signals:
         return self.reloads or word is Word.END
 
     def say_ending(self) -> None:
-        """Tell the service manager: STOPPING=1, unless it is told of a reload already."""
+        """Send STOPPING=1 to the service manager, unless it knows of a reload already."""
         if not self.reloads:
             notify(self._manager, "STOPPING=1")
 
     def start_again(self) -> None:
-        """After the end in order: start anew if that was for a reload, and does not return then. An end that was asked
-        for in between wins."""
+        """After the end in order: replace this program by its next start if that was for a reload. An end that came
+        in between wins."""
         while self.reloads and not self._words.empty():
             self.reloads = self._words.get() is Word.RELOAD
         if not self.reloads:
@@ -84,8 +84,8 @@ class Signals:
         try:
             self._load()
         except HealthdError as error:
-            self._log.error("SIGHUP: the configuration cannot be used; going on with the one before", why=str(error))
+            self._log.error("reload.refused", error=str(error))
             notify(self._manager, "READY=1")
             return False
-        self._log.info("SIGHUP: the configuration loads; starting again with it")
+        self._log.info("reload.taken")
         return True

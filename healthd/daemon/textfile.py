@@ -1,19 +1,15 @@
-"""Files that others read while they are written anew: the metrics page for node_exporter's textfile collector, and what
-the controller said last. Each is replaced whole."""
+"""Files that other programs read while they are replaced, each as a whole: the metrics page for node_exporter's
+textfile collector, and the controller's last status."""
 
 from __future__ import annotations
 
 import errno
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from healthd.config.schema.notify import MetricsSection
 from healthd.core.strict_modes import others_may_write
-
-_FIRST_S = 5.0  # the first look at the machine is worth waiting for
 
 
 def replace_file(path: Path, text: str) -> None:
@@ -41,17 +37,23 @@ def _unfollowed(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
 
 
-def keep_writing(config: MetricsSection, page: Callable[[], str], stop: threading.Event, log: Any) -> None:
-    """Write the metrics to their file until the daemon stops, and then take it away: an old page looks like news."""
-    path, problem = Path(config.textfile), ""
-    wait_s = _FIRST_S
-    while not stop.wait(wait_s):
-        wait_s = config.every_s
+class TextFile:
+    """The metrics in their file. ``page`` gives the text. A problem with the file is logged when it changes."""
+
+    def __init__(self, path: str, page: Callable[[], str], log: Any) -> None:
+        self._path, self._page, self._log, self._problem = Path(path), page, log, ""
+
+    def write(self) -> None:
+        """Replace the file."""
+        problem = ""
         try:
-            replace_file(path, page())
-            problem = ""
+            replace_file(self._path, self._page())
         except OSError as error:
-            if str(error) != problem:
-                problem = str(error)
-                log.error("the metrics were not written", path=str(path), error=problem)
-    path.unlink(missing_ok=True)
+            problem = str(error)
+        if problem and problem != self._problem:
+            self._log.error("metrics.unwritten", path=str(self._path), error=problem)
+        self._problem = problem
+
+    def remove(self) -> None:
+        """Take it away at the end of the daemon: an old page looks like a new one. Raises OSError."""
+        self._path.unlink(missing_ok=True)

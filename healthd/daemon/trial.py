@@ -1,6 +1,6 @@
 """Whether the daemon could start with a configuration, on this machine as it is now.
 
-What its start would put together is put together, and let go of. Nothing is begun, written or asked of the cluster; the
+A start is rehearsed: its parts are put together and dropped. Nothing is begun, written or asked of the cluster; the
 metadata service may be asked, and where the platform of AWS has to be found out, AWS, as at a start.
 """
 
@@ -20,7 +20,7 @@ from healthd.sources.machine import open_machine
 
 
 def try_out(config: Config, environ: Mapping[str, str]) -> None:
-    """Raises ConfigError with everything for which the daemon would not start, or not act as it is told to."""
+    """Raises ConfigError with everything for which the daemon would not start, or not act as it is configured to."""
     folders = {"daemon.socket": Path(config.daemon.socket).parent, "daemon.state_dir": Path(config.daemon.state_dir)}
     problems = [wrong for key, folder in folders.items() if (wrong := _why_not(key, folder))]
     with closing(open_machine(config)) as machine, ExitStack() as opened:

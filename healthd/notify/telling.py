@@ -125,17 +125,26 @@ def about(checkup: Checkup, mode: Mode) -> Mapping[str, Any]:
     }
 
 
-def keep_telling(
-    notifier: Notifier, stop: threading.Event, log: Any, *, speaks: Callable[[], bool] = lambda: True
-) -> None:
-    """Send messages until ``stop``. A failed delivery is logged and retried. ``speaks``: whether this process may still
-    send."""
-    watch = ClockWatch(datetime.now(UTC), time.monotonic())
-    while not stop.wait(TICK_S):
+class NotifyDuty:
+    """One notifier's duty, of which each call sends what there is to send. A failure is logged, and tried again by the
+    next call. ``stopping``: whether nothing more is to be sent by this process."""
+
+    def __init__(self, notifier: Notifier, log: Any, *, stopping: Callable[[], bool]) -> None:
+        self._notifier, self._log, self._stopping = notifier, log, stopping
+        self._clock = ClockWatch(datetime.now(UTC), time.monotonic())
+
+    def __call__(self) -> None:
         now = datetime.now(UTC)
-        if by := watch.look(now, time.monotonic()):
-            notifier.clock_was_set(by, now)
-        if not speaks():
-            continue
-        for failure in notifier.tick(now, stopping=lambda: stop.is_set() or not speaks()):
-            log.error("notification", said=failure)
+        if by := self._clock.look(now, time.monotonic()):
+            self._notifier.clock_was_set(by, now)
+        if self._stopping():
+            return
+        for failure in self._notifier.tick(now, stopping=self._stopping):
+            self._log.error("notification", said=failure)
+
+
+def keep_telling(notifier: Notifier, stop: threading.Event, log: Any, *, speaks: Callable[[], bool]) -> None:
+    """The work of a thread of the controller, until ``stop``. ``speaks``: whether this process is the one to send."""
+    tell = NotifyDuty(notifier, log, stopping=lambda: stop.is_set() or not speaks())
+    while not stop.wait(TICK_S):
+        tell()

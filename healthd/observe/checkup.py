@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import UTC, datetime
@@ -63,6 +64,7 @@ class Checkup:
         self.hands = Hands()
         """For threads that have laid their capabilities down, as those of clients have."""
         self._running: dict[str, _Run] = {}
+        self._due: deque[str] = deque()
         self._lock, self._counting, self._active_lock = Lock(), Lock(), Lock()
         self._closed = False
         self.own_resets = OwnResets()
@@ -73,6 +75,7 @@ class Checkup:
         look at is being closed."""
         with self._counting:
             self._closed = True
+        self._due.clear()
         self._pool.shutdown(wait=False, cancel_futures=True)
         self.hands.close()
 
@@ -100,6 +103,34 @@ class Checkup:
                 run = self.hands.do(lambda: self._pool.submit(self._run, name))  # it may start a thread of the pool
                 running = self._running[name] = _Run(run, time.monotonic())
             return running.future
+
+    def is_due(self, name: str) -> None:
+        """It is time for a check: :meth:`run_due` has it run after those that are due already."""
+        if name not in self._due:
+            self._due.append(name)
+
+    def run_due(self) -> bool:
+        """Have a thread run the checks that are due, one after the other; whether some wait. To be called again soon
+        then: each call adds a thread, so that a check that hangs delays the others until the next call only.
+
+        One thread is woken once for all of them, and none has its deadline run out while it waits for NVML.
+        """
+        if self._due:
+            self._pool.submit(self._run_those_due)
+        return bool(self._due)
+
+    def _run_those_due(self) -> None:
+        while self._due:
+            with self._lock:
+                name, run = self._due.popleft() if self._due else "", Future[Outcome]()
+                running = self._running.get(name)
+                if not name or (running is not None and not running.future.done()):
+                    continue
+                self._running[name] = _Run(run, time.monotonic())
+            try:
+                run.set_result(self._run(name))
+            except BaseException as error:  # noqa: BLE001 - whoever waits for this run gets it, as from the pool
+                run.set_exception(error)
 
     def start_older_than(self, since: datetime) -> None:
         """Start every interval check that has not looked since then, and wait for none."""

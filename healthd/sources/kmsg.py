@@ -27,7 +27,7 @@ __all__ = ["Cursor", "KernelBatch", "KernelLog", "parse_record", "read_all"]
 
 _LINGER_S = 0.01
 _TURN_S = 0.1
-_SLICE_S = 1.0
+_SYSLOG_POLL_S = 1.0
 _FILE_POLL_S = 0.03
 _RETRY_S = 0.2
 _READ_ALL_WITHIN_S = 5.0
@@ -113,7 +113,7 @@ class KernelLog:
                 if batch.records or batch.gap or left_s <= 0 or self._rung():
                     return self._with_drilled(batch)
                 if batch.caught_up:
-                    self._wait(min(left_s, _SLICE_S))
+                    self._wait(left_s)
             return self._batch([], gap=False, caught_up=False)
 
     def wake(self) -> None:
@@ -289,11 +289,12 @@ class KernelLog:
             source.close()
 
     def _wait(self, timeout_s: float) -> None:
-        """Sleep until the source may have something, the bell rings, or the time is over."""
+        """Wait until the source has something, the bell rings, or the time is over. syslog(2) and a regular file tell
+        of no new record, and are read again and again."""
         poller = select.poll()
         poller.register(self._bell, select.POLLIN)
         if self._source is None or self._source.pollable is None:
-            timeout_s = min(timeout_s, _SLICE_S if self._timed else _FILE_POLL_S)
+            timeout_s = min(timeout_s, _SYSLOG_POLL_S if self._timed else _FILE_POLL_S)
         else:
             poller.register(self._source.pollable, select.POLLIN)
         poller.poll(timeout_s * 1000)

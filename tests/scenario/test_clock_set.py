@@ -106,7 +106,7 @@ def test_when_the_clock_is_set_every_check_looks_anew(
     node.set_clock(ended)
     node.wait(lambda: node.has_looked(before), AT_ONCE_S, f"every check to look after {said}")
     assert max(node.metric(RUNS)[name] - before[name] for name in checks) <= 3
-    assert f"daemon: {said}: every check looks anew" in node.said()
+    assert f"daemon: {said}: every check runs again" in node.said()
     assert max(node.metric(AGE)[name] for name in checks) < 2 * AT_ONCE_S
     assert max(node.metric(TOLD).values()) < 120.0
 

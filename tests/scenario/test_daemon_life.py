@@ -135,7 +135,7 @@ def test_sighup_takes_the_configuration_anew(node: RunningNode, tmp_path: Path) 
         node.config.write_text(good + '[remediation]\nmode = "quarantin"\n')
         process.send_signal(signal.SIGHUP)
         assert heard(manager) == [b"RELOADING=1", b"READY=1"]
-        assert "the configuration cannot be used; going on with the one before" in node.log.read_text()
+        assert "the configuration cannot be used, and the one before stays in force" in node.log.read_text()
         assert (node.status() or {})["mode"] == "observe"
         node.config.write_text(good + '[remediation]\nmode = "quarantine"\n')
         began = time.monotonic_ns() // 1000

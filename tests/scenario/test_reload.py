@@ -69,7 +69,7 @@ def test_a_reload_that_would_end_it_changes_nothing(node: RunningNode, why: str)
     good = node.config.read_text()
     words = cannot_start(node, why)
     reload(node)
-    node.wait(lambda: "going on with the one before" in node.log.read_text(), 15, "it refuses")
+    node.wait(lambda: "the one before stays in force" in node.log.read_text(), 15, "it refuses")
     assert words in node.log.read_text()
     assert node.status() is not None
     assert sum("started" in event.text for event in node.events()) == 1
@@ -170,7 +170,7 @@ def test_a_rule_for_no_code_is_wrong_on_any_machine(node: RunningNode) -> None:
         f'{LOCAL}[[policy.rule]]\nname = "x"\ncodes = ["gpu.xidd.79"]\nladder = []\nreason = "y"\nsource = "z"\n'
     )
     reload(node)
-    node.wait(lambda: "going on with the one before" in node.log.read_text(), 15, "it refuses")
+    node.wait(lambda: "the one before stays in force" in node.log.read_text(), 15, "it refuses")
     for verb in (("run",), ("config", "validate")):
         done = node.healthd(*verb, "--config", str(node.config))
         assert (done.returncode, "no check has such a code" in done.stderr) == (EXIT_CONFIG, True), done.stderr
@@ -205,7 +205,7 @@ def test_a_controller_goes_on_as_well(tmp_path: Path) -> None:
         says("leads: this controller acts from now on")
         config.write_text(text)
         reload(controller)
-        says("going on with the one before")
+        says("the one before stays in force")
         assert "provisioner.kind = none: the controller acts by a platform" in log.read_text()
     finally:
         assert controller.stop() == 0

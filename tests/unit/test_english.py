@@ -70,6 +70,8 @@ CODE_CHECKED: tuple[str, ...] = (
     "remediation/decide/*.py",
     "remediation/engine/*.py",
     "remediation/ports.py",
+    "healthd/agent/*.py",
+    "healthd/daemon/*.py",
 )
 """Globs of Python files whose docstrings and string constants are clean, such as ``checks/*.py``."""
 

@@ -133,30 +133,18 @@ def test_a_hurry_reads_what_is_answered(imds: Imds) -> None:
     assert not source.hurry.end()
 
 
-class Unhurried(threading.Event):
-    """A stop that nobody sets, on which each wait is over at once: ``waited_s`` lists them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.waited_s: list[float | None] = []
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self.waited_s.append(timeout)
-        return False
-
-
 def test_an_item_that_is_late_again_is_awaited_again(imds: Imds, monkeypatch: pytest.MonkeyPatch) -> None:
     """The start that follows an answer meets a slow service: it is asked on, twice as rarely after each such start."""
     monkeypatch.setenv("_HEALTHD_METADATA_RESTARTS", "2")
     source, imds.delay_s = MetadataSource(imds.endpoint, hurry=begun()), 2.0
     with pytest.raises(SourceTimeout, match="did not answer within 1 s"):
         source.read("placement/region")
-    late, stop, starts = Latecomer(source), Unhurried(), list[Hurry]()
-    assert late.is_awaited
+    late = Latecomer(source)
+    assert (late.is_awaited, late.first_s, late.again_s) == (True, 40.0, 40.0)
     late.wait(1000.0)  # it had its second
     imds.delay_s = 0.0
-    late.ask(stop, lambda: starts.append(begun()))
-    assert (stop.waited_s, starts) == ([40.0], [Hurry(restarts=3)])
+    assert late.answers()
+    assert begun() == Hurry(restarts=3)
 
 
 def test_what_is_told_in_its_second_is_not_asked_again(imds: Imds) -> None:

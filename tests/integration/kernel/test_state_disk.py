@@ -185,7 +185,7 @@ def test_a_daemon_on_a_read_only_disk_looks_and_says_so(tmp_path: Path, disk: Pa
         status = node.status()
         assert status is not None
         assert status["mode"] == "observe"
-        assert "only looks" in status["store_problem"]
+        assert "observes, and acts on nothing" in status["store_problem"]
         command("mount", "-o", "remount,rw", str(disk))
         node.wait(lambda: (now := node.status()) and now["mode"] == "quarantine", 30.0, "the daemon to start again")
         assert (disk / "state" / "healthd.db").exists()

@@ -1,0 +1,98 @@
+"""The checks that are due run one by one, and one that hangs delays the others until the next call only."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from healthd.agent.agent import looking_agent
+from healthd.config.load import load
+from healthd.core.check import Check, discover, ok
+from healthd.core.model import Result
+from healthd.core.node import Node
+from healthd.observe.checkup import Checkup
+from healthd.sim.machine import SimulatedMachine
+
+NAMES = ("host.clock", "host.cpu", "host.memory")
+
+
+class Runs:
+    """What the checks do here: each notes its thread, and the first one hangs where it is to."""
+
+    def __init__(self) -> None:
+        self.of: list[tuple[str, str]] = []
+        self.go_on = threading.Event()
+        self.go_on.set()
+
+    def check(self, name: str) -> Check:
+        def run(_node: Node, _settings: Any) -> Result:
+            self.of.append((name, threading.current_thread().name))
+            if name == NAMES[0]:
+                self.go_on.wait(30.0)
+            return ok()
+
+        return dataclasses.replace(discover()[name], run=run)
+
+    def reach(self, *names: str) -> bool:
+        until = time.monotonic() + 10.0
+        while [name for name, _ in self.of] != list(names) and time.monotonic() < until:
+            time.sleep(0.01)
+        return [name for name, _ in self.of] == list(names)
+
+
+@pytest.fixture
+def runs() -> Runs:
+    return Runs()
+
+
+@pytest.fixture
+def checkup(tmp_path: Path, runs: Runs) -> Iterator[Checkup]:
+    settings = {name: check.settings for name, check in discover().items()}
+    agent = looking_agent(load(SimulatedMachine(tmp_path / "machine").config, checks=settings, environ={}).config)
+    made = Checkup(
+        checks={name: runs.check(name) for name in NAMES},
+        settings=agent.config.checks,
+        machine=agent.machine,
+        monitor=agent.monitor,
+        source="daemon",
+        workers=4,
+    )
+    yield made
+    runs.go_on.set()
+    made.close()
+    agent.close()
+
+
+def test_those_due_run_one_after_the_other_in_one_thread(checkup: Checkup, runs: Runs) -> None:
+    """In the order in which they became due, each once."""
+    for name in (*NAMES, NAMES[0]):
+        checkup.is_due(name)
+    checkup.run_due()
+    assert runs.reach(*NAMES)
+    assert len({thread for _, thread in runs.of}) == 1
+    assert not checkup.run_due()
+
+
+def test_one_that_hangs_delays_the_others_until_the_next_call(checkup: Checkup, runs: Runs) -> None:
+    """Another thread takes them up; the one that hangs is not begun a second time, and its run can be waited for."""
+    runs.go_on.clear()
+    for name in NAMES:
+        checkup.is_due(name)
+    assert checkup.run_due()
+    assert runs.reach(NAMES[0])
+    checkup.run_due()
+    assert runs.reach(*NAMES)
+    checkup.is_due(NAMES[0])
+    while checkup.run_due():
+        time.sleep(0.01)
+    joined = checkup.start(NAMES[0])
+    assert not joined.done()
+    runs.go_on.set()
+    assert joined.result(timeout=10.0).check == NAMES[0]
+    assert runs.reach(*NAMES)
