@@ -111,8 +111,8 @@ class _SxidFold(BurstFold[_SxidBurst]):
         """Fold one record in."""
         line = nvrm.parse_sxid(record.text)
         if line is None:
-            if _LOADING in record.text and isinstance(line := nvrm.parse_line(record.text), nvrm.DriverLoad):
-                self.loaded = _major(line.version)
+            if _LOADING in record.text and isinstance(load := nvrm.parse_line(record.text), nvrm.DriverLoad):
+                self.loaded = _major(load.version)
             return
         if line.continues:
             self._continue(line)
