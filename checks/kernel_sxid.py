@@ -55,7 +55,7 @@ def explain(code: str) -> str | None:
     lines = [f"SXid {number}: its severity word decides; a line without one is judged as follows."]
     for row in sxid_rows(int(number)) or ():
         drivers = f" (drivers {row.drivers})" if row.drivers else ""
-        lines.append(f"{row.meaning}{drivers}. {row.severity}; remedy: {row.remedy}; ends by: {row.clears_by}.")
+        lines.append(f"{row.meaning}{drivers}. {row.severity}; calls for: {row.remedy}; ends by: {row.clears_by}.")
         lines.append(f"{row.reason} Source: {row.source}")
     return "\n".join(lines if len(lines) > 1 else [*lines, "It is not in healthd's table: a warning, remedy watch."])
 

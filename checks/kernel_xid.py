@@ -69,10 +69,10 @@ def explain(code: str) -> str | None:
     row = tables.xid_row(xid)
     lines = [
         f"XID {xid} {row.mnemonic}".rstrip() + f": {row.meaning}.",
-        f"{row.severity}; remedy: {row.remedy}; ends by: {row.clears_by}. {row.reason}",
+        f"{row.severity}; calls for: {row.remedy}; ends by: {row.clears_by}. {row.reason}",
     ]
     lines += [
-        f"{case.case}: {case.meaning}. {case.severity}; remedy: {case.remedy}. {case.reason}"
+        f"{case.case}: {case.meaning}. {case.severity}; calls for: {case.remedy}. {case.reason}"
         for (number, _), case in tables.xid_cases().items()
         if number == xid
     ]

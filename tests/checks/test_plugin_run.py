@@ -110,7 +110,12 @@ def test_one_plug_in_hides_no_other() -> None:
 
 @pytest.mark.parametrize(
     ("name", "command", "words"),
-    [("Disk", ARGV, "lower-case"), ("a.b", ARGV, "lower-case"), ("", ARGV, "lower-case"), ("a", (), "command is empty")],
+    [
+        ("Disk", ARGV, "lower-case"),
+        ("a.b", ARGV, "lower-case"),
+        ("", ARGV, "lower-case"),
+        ("a", (), "command is empty"),
+    ],
 )
 def test_a_plug_in_that_could_not_run_is_refused(name: str, command: tuple[str, ...], words: str) -> None:
     """A name that makes no code, and a command that runs nothing, are mistakes of the configuration."""

@@ -55,7 +55,7 @@ def test_init_writes_once_and_never_over_a_file(tmp_path: Path) -> None:
     path, environ = tmp_path / "etc/healthd/config.toml", simulated(tmp_path / "machine")
     first = healthd("init", "--output", str(path), **environ)
     assert first.returncode == 0, first.stderr
-    assert f"{path} is written, in mode observe" in first.stdout
+    assert f"wrote {path}, mode observe" in first.stdout
     text = path.read_text()
     assert text.startswith("#:schema ./config.schema.json\n")
     assert "p5.48xlarge" in text
