@@ -37,7 +37,7 @@ def test_what_is_hidden_is_gone_with_all_below_it() -> None:
     assert over.names("bus") == ("ab",)
     assert (over.exists("bus/a/vendor"), over.exists("bus/ab/vendor"), over.read("bus/ab/vendor")) == (False, True, "2")
     for ask in (lambda: over.read("bus/a/vendor"), lambda: over.names("bus/a"), lambda: over.target("bus/a/x")):
-        with pytest.raises(SourceMissing, match="not there in this drill"):
+        with pytest.raises(SourceMissing, match="missing in this drill"):
             ask()
 
 
