@@ -274,7 +274,7 @@ def _make_private(path: Path) -> None:
     """Create it for root alone, whatever the umask: SQLite gives the files beside it the database's own mode."""
     if path == IN_MEMORY:
         return
-    with contextlib.suppress(OSError):  # a disk that refuses this is told by what SQLite says of it
+    with contextlib.suppress(OSError):  # SQLite reports a disk that refuses this
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         os.chmod(path, 0o600)
 

@@ -46,20 +46,29 @@ SHIPPED_CHECKED: tuple[str, ...] = (
 )
 """Globs of shipped files. The whole text is searched: comments, messages of policies, texts of alerts."""
 CODE_CHECKED: tuple[str, ...] = (
-    "healthd/checklib/*.py",
-    "healthd/core/*.py",
-    "healthd/judge/*.py",
-    "healthd/sources/*.py",
-    "remediation/orchestrators/**/*.py",
-    "remediation/policy_files.py",
-    "remediation/provisioners/*.py",
-    "remediation/request_stats.py",
+    "checks/*.py",
     "docs/generate.py",
     "docs/record_kubectl.py",
     "docs/screenshots.py",
     "docs/site.py",
+    "healthd/__main__.py",
+    "healthd/checklib/*.py",
+    "healthd/cli/**/*.py",
+    "healthd/core/*.py",
+    "healthd/drill/**/*.py",
+    "healthd/judge/*.py",
+    "healthd/observe/**/*.py",
+    "healthd/probe/**/*.py",
+    "healthd/sim/**/*.py",
+    "healthd/sources/*.py",
+    "healthd/state/**/*.py",
+    "healthd/testing/**/*.py",
     "packaging/grafana/make.py",
     "packaging/kubernetes/render.py",
+    "remediation/orchestrators/**/*.py",
+    "remediation/policy_files.py",
+    "remediation/provisioners/*.py",
+    "remediation/request_stats.py",
 )
 """Globs of Python files whose docstrings and string constants are clean, such as ``checks/*.py``."""
 

@@ -45,9 +45,11 @@ def test_a_node_without_a_gpu_has_none_that_is_held() -> None:
     """No library is no answer where the bus has a GPU; where it has none, there is nothing to hold."""
     missing = FakeNvml(error=SourceMissing("NVML: libnvidia-ml.so.1 is not there"))
     assert why_not_idle(FakeNode(nvml=missing, sys=pci_tree()), None) == ""
-    assert "cannot be told" in why_not_idle(FakeNode(nvml=missing, sys=pci_tree(gpus=["0000:53:00"])), None)
+    assert "cannot read which processes" in why_not_idle(
+        FakeNode(nvml=missing, sys=pci_tree(gpus=["0000:53:00"])), None
+    )
     hidden = FakeNode(nvml=missing, sys={})
-    assert "cannot be told" in why_not_idle(hidden, None)
+    assert "cannot read which processes" in why_not_idle(hidden, None)
 
 
 def test_a_job_of_the_cluster_is_work(cluster: FakeCluster) -> None:

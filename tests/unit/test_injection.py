@@ -130,7 +130,7 @@ def test_gpus_are_found_without_nvml(play: Any, simulated: SimulatedMachine) -> 
         ("remap-pending", "no NVIDIA GPU on its PCI bus"),
         ("sxid", "no NVSwitch on its PCI bus"),
         ("efa-loss", "no EFA device on its PCI bus"),
-        ("lustre-hang", "no mount of type lustre, nfs, nfs4 that lustre.io asks here"),
+        ("lustre-hang", "no mount of type lustre, nfs, nfs4 that lustre.io asks"),
     ],
 )
 def test_what_a_node_does_not_have_cannot_fail(machine: Machine, config: Config, name: str, words: str) -> None:

@@ -398,7 +398,9 @@ def test_policy_test_reads_a_log(tmp_path: Path, empty: str) -> None:
     assert out.count("gpu.xid.31 (") == 1
     assert f"{path}: gpu.xid.79 (critical, calls for reboot_node)" in out
     quiet = syslog(tmp_path, (0, "n1", "usb 1-1: new device"), name="quiet")
-    assert "no finding in these logs" in policy_verb.answer(options("policy", "test", str(quiet), "--config", empty)).out
+    assert (
+        "no finding in these logs" in policy_verb.answer(options("policy", "test", str(quiet), "--config", empty)).out
+    )
 
 
 @pytest.mark.parametrize(

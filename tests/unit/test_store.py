@@ -566,7 +566,7 @@ def test_an_unusable_database_is_set_aside_and_says_why(
     use(store)
     store.close()
     assert words in store.set_aside
-    assert f"kept as {path}.set-aside-20260101T000000" in store.set_aside
+    assert f"healthd keeps it as {path}.set-aside-20260101T000000" in store.set_aside
     assert kept_whole(tmp_path, damaged)
 
 
