@@ -145,7 +145,7 @@ def _efa_loss(machine: Machine) -> Injection:
     names = pci_children(machine, gone, "infiniband")
     hidden = [f"{_PCI}/{gone}", *(f"class/infiniband/{name}" for name in names)]
     return Injection(
-        what=f"EFA device {' '.join((*names, gone))} disappears, {len(there) - 1} of {len(there)} are left",
+        what=f"EFA device {' '.join((*names, gone))} is missing, {len(there) - 1} of {len(there)} are left",
         where="the files of /sys",
         machine=replace(machine, sys=Overlay(machine.sys, hidden=hidden)),
     )

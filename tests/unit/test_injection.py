@@ -149,7 +149,7 @@ def _without_mounts() -> FakeTree:
 def test_a_lost_efa_device_is_lost_in_the_copy_alone(play: Any, machine: Machine) -> None:
     """The copy lists one less, by its function and by its RDMA device; the machine itself has all."""
     injection = play("efa-loss")
-    assert injection.what == "EFA device rdmap201s0 0000:c9:00.0 is gone, 31 of 32 are left"
+    assert injection.what == "EFA device rdmap201s0 0000:c9:00.0 is missing, 31 of 32 are left"
     assert "0000:c9:00.0" not in injection.machine.sys.names("bus/pci/devices")
     assert "rdmap201s0" not in injection.machine.sys.names("class/infiniband")
     assert "0000:c9:00.0" in machine.sys.names("bus/pci/devices")
