@@ -7,11 +7,14 @@ nothing is not idle. The module decides nothing else, and stops no process.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from healthd.checklib.pci import pci_gpus
 from healthd.core.errors import BackendError, SourceError, SourceMissing
 from healthd.core.node import Node
-from healthd.remediation.ports import Orchestrator
+
+if TYPE_CHECKING:
+    from healthd.remediation.ports import Orchestrator
 
 _HOLDERS = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
 

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from healthd.core.check import Check, Learned
 from healthd.core.errors import StoreError
@@ -49,9 +50,11 @@ from healthd.judge.history import (
 )
 from healthd.judge.hold_down import seen_once
 from healthd.judge.trends import Highest, Key
-from healthd.remediation.decide.rules import BY_REMEDY, OpenCodes, Policy
 from healthd.state.check_stats import CheckStats
-from healthd.state.store import Store
+
+if TYPE_CHECKING:  # a monitor in memory needs neither a policy nor SQLite
+    from healthd.remediation.decide.rules import Policy
+    from healthd.state.store import Store
 
 _PENDING_EVENTS = 10_000
 _CURSOR_EVERY_S = 60.0
@@ -69,8 +72,8 @@ class _Judgement:
 class Monitor:
     """The state of one node, as judged. ``store`` None keeps it in memory only: ``healthd check`` without a daemon.
 
-    ``policy`` says which faults keep jobs off the node. ``unkept``: why the contents of the store do not last; "" where
-    they do.
+    ``policy`` says which faults keep jobs off the node; None: each finding's own remedy. ``unkept``: why the contents
+    of the store do not last; "" where they do.
     """
 
     def __init__(
@@ -79,7 +82,7 @@ class Monitor:
         store: Store | None,
         *,
         changed: Callable[[], None] = lambda: None,
-        policy: Policy = BY_REMEDY,
+        policy: Policy | None = None,
         unkept: str = "",
     ) -> None:
         self._unkept = unkept
@@ -315,7 +318,7 @@ class Monitor:
     def still_open(self) -> str:
         """The first diagnosis that calls for something and is not acknowledged, or ""."""
         with self._lock:
-            for diagnosis in self._policy.calling(self.diagnoses()):
+            for diagnosis in self._rules().calling(self.diagnoses()):
                 if not self.is_acknowledged(diagnosis):
                     return f"{diagnosis.code} on {diagnosis.component} is still open"
         return ""
@@ -354,12 +357,26 @@ class Monitor:
 
     def _judge(self, history: History) -> _Judgement:
         faults = history.faults
-        beside = OpenCodes((each.component, (each.code,)) for each in faults.values())
+        is_acknowledged = any(fault.acknowledged for fault in faults.values())
+        components = self._acknowledged(history) if is_acknowledged else frozenset()
+        return _Judgement(faults=faults, diagnoses=diagnose(history), acknowledged=components)
+
+    def _acknowledged(self, history: History) -> frozenset[Component]:
+        """The components whose faults the operator has acknowledged."""
+        from healthd.remediation.decide.rules import OpenCodes
+
+        policy = self._rules()
+        beside = OpenCodes((each.component, (each.code,)) for each in history.faults.values())
 
         def matters(fault: Fault) -> bool:
-            return self._policy.matters(fault, fault.component, beside.beside(fault.component))
+            return policy.matters(fault, fault.component, beside.beside(fault.component))
 
-        return _Judgement(faults=faults, diagnoses=diagnose(history), acknowledged=acknowledged_parts(history, matters))
+        return acknowledged_parts(history, matters)
+
+    def _rules(self) -> Policy:
+        from healthd.remediation.decide.rules import BY_REMEDY
+
+        return self._policy or BY_REMEDY
 
     def _learning(self, names: Iterable[str]) -> frozenset[str]:
         limits = [limit for name in names for limit in self._checks[name].limits]
