@@ -5,7 +5,6 @@ This is the one place with a broad ``except``: a check that raises, for whatever
 
 from __future__ import annotations
 
-import hashlib
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -84,6 +83,8 @@ def _plain(component: Component) -> Component:
     aliases = tuple(each for each in component.aliases if _is_shown(f"{component.kind}:{each}"))
     if _is_shown(name):
         return replace(component, aliases=aliases)
+    import hashlib  # loads OpenSSL; nearly every name can be shown as it is
+
     shown = "".join(each if each.isprintable() else "?" for each in name[:_SHOWN_CHARACTERS])
     kind, _, where = shown.partition(":")
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
