@@ -16,16 +16,10 @@ _STOPPED = frozenset({"emergency_ro", "shutdown"})  # ext4: the kernel sets them
 _CRITICAL, _WARNING = Severity.CRITICAL, Severity.WARNING
 
 READ_ONLY = FindingCode(
-    code="host.filesystem.read_only",
-    severity=_CRITICAL,
-    remedy=Remedy.REBOOT_NODE,
-    meaning="A file system takes no writes after an error",
+    code="host.filesystem.read_only", severity=_CRITICAL, remedy=Remedy.REBOOT_NODE, meaning="No writes after an error"
 )
 NOT_WRITABLE = FindingCode(
-    code="host.filesystem.not_writable",
-    severity=_WARNING,
-    remedy=Remedy.ASK_HUMAN,
-    meaning="A file system is read-only, without an error",
+    code="host.filesystem.not_writable", severity=_WARNING, remedy=Remedy.ASK_HUMAN, meaning="Read-only, without error"
 )
 ERRORS = FindingCode(
     code="host.filesystem.errors",
@@ -38,14 +32,9 @@ FULL = FindingCode(
     code="host.filesystem.full", severity=_CRITICAL, remedy=Remedy.WATCH, meaning="A file system is full, for root too"
 )
 FULL_DATA = FindingCode(
-    code="host.filesystem.full_data",
-    severity=_WARNING,
-    remedy=Remedy.WATCH,
-    meaning="A file system that only jobs write to is full",
+    code="host.filesystem.full_data", severity=_WARNING, remedy=Remedy.WATCH, meaning="Full where only jobs write"
 )
-LOW = FindingCode(
-    code="host.filesystem.low", severity=_WARNING, remedy=Remedy.WATCH, meaning="A file system is nearly full"
-)
+LOW = FindingCode(code="host.filesystem.low", severity=_WARNING, remedy=Remedy.WATCH, meaning="Little room left")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,22 +118,11 @@ def _state(node: Node, mount: Mount, settings: FsSettings) -> Iterator[Finding]:
     where, errors = f"{mount.point} ({mount.source})", _errors(node, mount)
     must_write = "ro" in mount.options and mount.point in settings.writable
     if mount.options & _STOPPED or (must_write and errors):
-        yield READ_ONLY.at(
-            _component(mount),
-            f"{where} takes no writes after an error; reboot the node to check and remount it",
-            options=sorted(mount.options),
-        )
+        yield READ_ONLY.at(_component(mount), f"{where} takes no writes after an error", options=sorted(mount.options))
     elif must_write:
-        yield NOT_WRITABLE.at(
-            _component(mount),
-            f"{where} is mounted read-only and shows no error; remount it, or take it out of 'writable'",
-        )
+        yield NOT_WRITABLE.at(_component(mount), f"{where} is mounted read-only, without an error; remount it")
     elif errors:
-        yield ERRORS.at(
-            _component(mount),
-            f"{where} has recorded {errors} errors; run e2fsck when it is unmounted",
-            errors_count=errors,
-        )
+        yield ERRORS.at(_component(mount), f"{where} has recorded {errors} errors; run e2fsck", errors_count=errors)
 
 
 def _errors(node: Node, mount: Mount) -> int:

@@ -24,14 +24,9 @@ NO_ROUTE = FindingCode(
     meaning="No default route",
     symptom_of=(LINK_DOWN.code, MISSING.code),
 )
-ERRORS = FindingCode(
-    code="host.network.errors", severity=_WARNING, remedy=_WATCH, meaning="An interface drops or corrupts packets"
-)
+ERRORS = FindingCode(code="host.network.errors", severity=_WARNING, remedy=_WATCH, meaning="Lost or broken packets")
 CONNTRACK = FindingCode(
-    code="host.network.conntrack",
-    severity=_WARNING,
-    remedy=_WATCH,
-    meaning="The connection tracking table is nearly full",
+    code="host.network.conntrack", severity=_WARNING, remedy=_WATCH, meaning="Connection tracking is nearly full"
 )
 
 # /sys/class/net/X/statistics, and what an hour may add.
@@ -107,9 +102,7 @@ def _driver(node: Node, name: str) -> str:
 def _link(node: Node, name: str) -> Iterator[Finding]:
     state = node.sys.read(f"{_NET}/{name}/operstate")
     if state not in ("up", "unknown"):  # unknown: the driver does not report it, as for loopback
-        yield LINK_DOWN.at(
-            _interface(name), f"the link of {name} is {state}; the interface is switched on", operstate=state
-        )
+        yield LINK_DOWN.at(_interface(name), f"{name} is switched on, but its link is {state}", operstate=state)
 
 
 def _statistics(node: Node, name: str) -> Iterator[Reading]:
@@ -135,12 +128,8 @@ def _conntrack(node: Node, settings: HostNetworkSettings) -> Iterator[Finding]:
         return  # connections are not tracked here
     count, most = (whole(node.proc.read(f"{_CONNTRACK}_{word}"), word) for word in ("count", "max"))
     if most and count / most > settings.conntrack_ratio:
-        yield CONNTRACK.at(
-            NODE,
-            f"the connection tracking table has {count} of {most} entries; a full one drops new connections",
-            count=count,
-            max=most,
-        )
+        message = f"connection tracking has {count} of {most} entries; a full table drops new connections"
+        yield CONNTRACK.at(NODE, message, count=count, max=most)
 
 
 def _interface(name: str) -> Component:

@@ -50,7 +50,7 @@ class NcclLoopbackSettings:
     on="active",
 )
 def nccl_loopback(node: Node, settings: NcclLoopbackSettings) -> Result:
-    """An all-reduce from GPU to EFA device to GPU on this node gives the right result, and is as fast as before.
+    """An all-reduce through this node's own EFA devices gives the right result, as fast as before.
 
     Peer-to-peer, shared memory and NVLink SHARP are off, so every byte leaves its GPU through an EFA device and comes
     back through one: this tests GPUDirect, the PCIe switches and the EFA devices without a second node. A run over

@@ -43,7 +43,7 @@ class NcclNvlinkSettings:
     on="active",
 )
 def nccl_nvlink(node: Node, settings: NcclNvlinkSettings) -> Result:
-    """An all-reduce over all GPUs of this node gives the right result in every element, and is fast enough.
+    """An all-reduce over all GPUs of this node is right in every element, and fast enough.
 
     It runs as a job would run it: NCCL picks the way, which is NVLink where there is one, else PCIe. A bad run is
     repeated once before it is a finding, except for wrong numbers: those are a finding even if the second run is right.

@@ -36,13 +36,7 @@ MEDIA = FindingCode(
 )
 
 # NVM Express Base Specification 1.4, figure 196: bits of Critical Warning.
-_WARNINGS = {
-    0: "spare below threshold",
-    1: "temperature",
-    2: "reliability degraded",
-    3: "read-only",
-    4: "backup failed",
-}
+_BITS = {0: "spare below threshold", 1: "temperature", 2: "reliability degraded", 3: "read-only", 4: "backup failed"}
 _EVERY = "an unrecovered media error is data that a job lost: none is acceptable"
 
 
@@ -138,7 +132,7 @@ def _number(log: Mapping[str, Any], key: str) -> int:
 
 def _warnings(name: str, log: Mapping[str, int]) -> Iterator[Finding]:
     if bits := log["critical_warning"]:
-        warnings = ", ".join(warning for bit, warning in _WARNINGS.items() if bits >> bit & 1) or "unknown bits"
+        warnings = ", ".join(warning for bit, warning in _BITS.items() if bits >> bit & 1) or "unknown bits"
         yield SMART.at(_disk(name), f"SMART critical warning of {name}: {warnings}", critical_warning=bits)
 
 
