@@ -329,7 +329,7 @@ def test_one_drill_at_a_time(patient: DrillNode) -> None:
     [
         ((), "play what? See healthd drill --list"),
         (("gpu-fire",), "invalid choice"),
-        (("xid", "--mount", "/fsx"), "xid has no --mount"),
+        (("xid", "--mount", "/fsx"), "xid takes no --mount"),
         (("xid", "--gpu", "8"), "has no GPU '8'; expected one of: 0 (0000:53:00)"),
     ],
 )
