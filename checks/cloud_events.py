@@ -55,10 +55,10 @@ LEAVING = FindingCode(
 def cloud_events(node: Node, _settings: NoSettings) -> Result:
     """EC2 has announced nothing that ends or interrupts this instance.
 
-    The instance metadata service is asked, and nothing else: 1,000 nodes that asked the EC2 API would use up the
-    account's rate. An item that it does not have is no event. What is certain and near (a Spot interruption, an Auto
-    Scaling group that ends the instance) keeps new jobs off; what has a date is a warning with that date. Where
-    there is no such service this does not apply; where it does not answer it is unknown.
+    The check asks the instance metadata service and nothing else: 1,000 nodes that asked the EC2 API would use up the
+    account's rate. An item that the service does not have is no event. A certain and near end (a Spot interruption, an
+    Auto Scaling group that ends the instance) keeps new jobs off; an event with a date is a warning with that date.
+    Without such a service the check does not apply; without an answer it is unknown.
 
     Sources: EC2 user guide, "View scheduled events", "Spot Instance interruption notices", "EC2 instance rebalance
     recommendations"; EC2 Auto Scaling user guide, "Retrieve the target lifecycle state through instance metadata".
@@ -71,21 +71,27 @@ def cloud_events(node: Node, _settings: NoSettings) -> Result:
     if spot := node.metadata(_SPOT):
         notice = json_object(spot, _SPOT)
         when, action = notice.get("time", "soon"), notice.get("action", "end")
-        findings.append(SPOT.at(NODE, f"Spot: EC2 will {action} this instance at {when}", notice=dict(notice)))
+        findings.append(SPOT.at(NODE, f"EC2 will {action} this Spot instance at {when}", notice=dict(notice)))
     if rebalance := node.metadata(_REBALANCE):
         notice = json_object(rebalance, _REBALANCE)
-        findings.append(REBALANCE.at(NODE, f"rebalance recommended at {notice.get('noticeTime')}", notice=dict(notice)))
+        findings.append(
+            REBALANCE.at(
+                NODE,
+                f"EC2 recommends to move work off this Spot instance (rebalance, {notice.get('noticeTime')})",
+                notice=dict(notice),
+            )
+        )
     if (state := node.metadata(_LIFECYCLE)) in _ENDED:
-        message = f"the Auto Scaling group wants this instance in the state {state}"
+        message = f"the Auto Scaling group is ending this instance (target state {state})"
         findings.append(LEAVING.at(NODE, message, target_lifecycle_state=state))
     return judged(findings)
 
 
 def _scheduled(events: tuple[Mapping[str, Any], ...]) -> Iterator[Finding]:
-    """Those that are still to come, one finding of each kind: the first by its date in words, all as evidence."""
+    """Events still to come, one finding of each kind: message and evidence have the first three."""
     open_events = [event for event in events if event.get("State", "active") not in _OVER]
     for code, ends in ((RETIREMENT, True), (MAINTENANCE, False)):
         mine = [event for event in open_events if (event.get("Code") in _ENDS) is ends]
         if mine:
-            words = "; ".join(f"{event.get('Code')} not before {event.get('NotBefore')}" for event in mine[:3])
-            yield code.at(NODE, words, events=[dict(event) for event in mine[:3]], count=len(mine))
+            message = "; ".join(f"{event.get('Code')} not before {event.get('NotBefore')}" for event in mine[:3])
+            yield code.at(NODE, message, events=[dict(event) for event in mine[:3]], count=len(mine))

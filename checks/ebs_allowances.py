@@ -1,4 +1,4 @@
-"""The check ``ebs.allowances``: how long the node's EBS volumes were asked for more than they, or it, may have."""
+"""The check ``ebs.allowances``: for how long demand exceeded the limits of the EBS volumes or of the instance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXCEEDED = FindingCode(
     code="ebs.allowance_exceeded",
     severity=Severity.WARNING,
     remedy=Remedy.WATCH,
-    meaning="A volume is asked for more than EBS gives it, or than it gives this instance, for minutes of an hour",
+    meaning="Demand exceeded the limit of an EBS volume, or of this instance, for minutes of an hour",
 )
 
 # Counter of the volume, in microseconds, and the reading that is made of it.
@@ -27,7 +27,9 @@ _COUNTERS = {
     "ec2_instance_ebs_performance_exceeded_iops": "ebs_instance_iops_exceeded_seconds_total",
     "ec2_instance_ebs_performance_exceeded_tp": "ebs_instance_throughput_exceeded_seconds_total",
 }
-_SOURCE = "EBS user guide, detailed performance statistics; the number is healthd's choice: what starts or ends is over"
+_SOURCE = (
+    "EBS user guide, detailed performance statistics; the number is healthd's choice: starts and ends of jobs take less"
+)
 _LIMITS = tuple(
     Rate(reading=reading, max_increase=600.0, window_s=3600.0, code=EXCEEDED, source=_SOURCE)
     for reading in _COUNTERS.values()
@@ -36,12 +38,12 @@ _LIMITS = tuple(
 
 @check("ebs.allowances", interval_s=300, timeout_s=60, codes=(EXCEEDED,), limits=_LIMITS)
 def ebs_allowances(node: Node, _settings: object) -> Result:
-    """The EBS volumes get what is asked of them.
+    """The EBS volumes deliver the operations and bytes that programs ask for.
 
-    Nitro counts for each volume how long it was asked for more operations or bytes than it is provisioned for, and for
-    more than EBS gives the instance. Whoever writes checkpoints to such a volume waits; the machine is well, so this
-    warns. The counters are read with nvme-cli's ``amzn`` plug-in, which Amazon Linux has had since September 2025;
-    without it nothing here can tell, and this does not apply. Unproven on hardware.
+    Nitro counts for each volume how long programs asked for more operations or bytes than its provisioned limit, and
+    for more than EBS gives the instance. Checkpoints to such a volume wait; the machine is healthy, so this warns.
+    nvme-cli's ``amzn`` plug-in reads the counters; Amazon Linux has it since September 2025. Without it the check does
+    not apply. Unproven on hardware.
 
     Sources: EBS user guide, "Amazon EBS detailed performance statistics"; nvme-cli, plugins/amzn/amzn-nvme.c (names in
     the JSON, microseconds); EKS node monitoring agent (EBSInstanceIOPSExceeded and its kind, all of them warnings).
@@ -61,7 +63,7 @@ def ebs_allowances(node: Node, _settings: object) -> Result:
 
 
 def _volumes(node: Node) -> Iterator[str]:
-    """Raises SourceError where /sys is not to be seen."""
+    """The NVMe controllers of EBS volumes. Raises SourceError where /sys is not visible."""
     if not node.sys.exists(_CLASS):
         node.sys.names("class")
         return
@@ -70,7 +72,7 @@ def _volumes(node: Node) -> Iterator[str]:
             if node.sys.read(f"{_CLASS}/{name}/model") == _EBS:
                 yield name
         except SourceMissing:
-            continue  # it was detached between the listing and the reading
+            continue  # detached between listing and reading
 
 
 def _counters(node: Node, name: str) -> Iterator[Reading]:

@@ -1,4 +1,4 @@
-"""The check ``efa.counters``: what each Elastic Fabric Adapter counts of its own and of the fabric's trouble."""
+"""The check ``efa.counters``: errors that each Elastic Fabric Adapter counts, its own and the fabric's."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ FABRIC = FindingCode(
     code="efa.counters.fabric",
     severity=Severity.WARNING,
     remedy=Remedy.WATCH,
-    meaning="The fabric, or a remote node, loses what this EFA device sends",
+    meaning="The fabric, or a remote node, loses packets that this EFA device sends",
 )
 _CODES = {code.code: code for code in (KEEP_ALIVE, NO_COMPLETION, COMMAND_ERROR, FABRIC)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counter:
-    """A counter of the driver, where it stands, and how it is judged; ``limit`` None: it is a reading only."""
+    """A counter of the driver, its folder, and its limit; ``limit`` None: it is a reading only."""
 
     name: str
     place: str
@@ -90,10 +90,10 @@ def efa_counters(node: Node, _settings: object) -> Result:
 
     Two kinds of trouble: the device's own (no keep-alive, commands that it never answered or refused), and the fabric's
     (drops, retransmissions, remote ends that do not answer), which is mostly another node's. The first sample is a
-    baseline, whatever it is. Keep-alives are judged only while those of another device come: where all are silent, it
-    is the driver or a machine that was stopped, and the kernel log tells the first.
-    p4d has no retransmission counters; a counter that its driver refuses to read is left out.
-    A device without any counter is unknown. The port state is never asked. Unproven on hardware, and a warning at most.
+    baseline, whatever its value. A device's keep-alives count as missing only while another device receives some: if
+    all are silent, the driver failed or the machine was stopped, and the kernel log reports the first. p4d has no
+    retransmission counters; a counter that its driver refuses to read is skipped. A device without any counter is
+    unknown. The check never reads the port state. Unproven on hardware, and a warning at most.
 
     Sources: rows of efa_counters.csv; amzn-drivers (hw_counters of device and port; reads may end with EINVAL or
     EOPNOTSUPP).
@@ -105,10 +105,10 @@ def efa_counters(node: Node, _settings: object) -> Result:
         for device in pci_children(node, name, "infiniband")
     }
     if not paths:
-        return not_applicable("no EFA device with a driver; efa.devices judges that")
+        return not_applicable("no EFA device with a driver; see efa.devices")
     epoch = f"boot {node.boot_id}"
     readings = {device: tuple(_readings(node, device, path, epoch)) for device, path in paths.items()}
-    gaps = [f"efa:{device}: no counter could be read below {paths[device]}" for device in paths if not readings[device]]
+    gaps = [f"efa:{device}: no readable counter below /sys/{paths[device]}" for device in paths if not readings[device]]
     return judged([], [reading for some in readings.values() for reading in some], gaps=gaps)
 
 
@@ -121,7 +121,7 @@ def _readings(node: Node, device: str, path: str, epoch: str) -> Iterator[Readin
 
 
 def _value(node: Node, path: str) -> int | None:
-    """The counter; None where this device does not have it, or refuses to tell. Raises SourceUnreadable."""
+    """The counter; None where this device does not have it, or refuses to read it. Raises SourceUnreadable."""
     try:
         text = node.sys.read(path)
     except SourceMissing:

@@ -31,7 +31,7 @@ DRIVER_LOST = FindingCode(
     code="efa.driver_lost",
     severity=_CRITICAL,
     remedy=Remedy.REBOOT_NODE,
-    meaning="The EFA driver gave a device up",
+    meaning="The EFA driver gave up on a device",
     lasting_s=60.0,
 )
 DRIVER_ABSENT = FindingCode(
@@ -55,21 +55,20 @@ NO_GPUDIRECT = FindingCode(
 
 @dataclass(frozen=True, kw_only=True)
 class EfaDevicesSettings:
-    """What ``efa.devices`` compares with."""
+    """The number of devices that ``efa.devices`` expects, and from when on."""
 
     expected: int | None = None
-    """How many EFA devices this node must have. Left out: as many as were ever seen on this instance; fewer than usual
-    for the instance type is only a warning, because the number is chosen when an instance is launched. Set it to what
-    your launch template asks for. After a change on purpose ``healthd relearn efa.devices --reason TEXT`` counts
-    anew."""
+    """How many EFA devices this node must have. Default: the most ever seen on this instance. Fewer than usual for the
+    instance type is only a warning, because the launch of an instance chooses the number. Set it to the number in your
+    launch template. After a change on purpose, ``healthd relearn efa.devices --reason TEXT`` starts the count again."""
 
     gpudirect: bool = True
     """Whether a driver without the ``p2p`` attribute is a warning on nodes with GPUs. Switch it off for the driver of
     the mainline kernel, which reaches GPU memory through dma-buf and has no such attribute."""
 
     startup_grace_s: float = 120.0
-    """How long after boot, in seconds, trouble is unknown and no finding yet: on p5en EFA can start late (AWS's own
-    launch scripts try again for that)."""
+    """For how long after boot, in seconds, trouble is unknown and not yet a finding: on p5en EFA can start late (AWS's
+    own launch scripts retry for that reason)."""
 
 
 _LEARNED = Learned(
@@ -84,9 +83,10 @@ _CODES = (MISSING, BELOW_USUAL, DRIVER_LOST, DRIVER_ABSENT, NO_VERBS, NO_GPUDIRE
 def efa_devices(node: Node, settings: EfaDevicesSettings) -> Result:
     """All EFA devices are there and can be used.
 
-    Off the PCI bus: a reboot lists the bus anew. On the bus without an RDMA device: the driver gave it up, and a reboot
-    resets it; without the driver, that is an installation, which no reboot mends. Both must last a minute: a driver
-    that is being reloaded looks like that. The port state is never asked: the driver reports ACTIVE whatever happens.
+    Off the PCI bus: a reboot enumerates the bus again. On the bus without an RDMA device: the driver gave up on it, and
+    a reboot resets it. Without the driver: the installation is at fault, and no reboot repairs it. Both must last a
+    minute, because a driver reload looks the same. The check never reads the port state: the driver always reports
+    ACTIVE.
 
     Sources: amzn-drivers (ids 0x1d0f:0xefa0 to 0xefa4; efa_verbs.c efa_query_port); EC2 DescribeInstanceTypes.
     """
@@ -94,7 +94,7 @@ def efa_devices(node: Node, settings: EfaDevicesSettings) -> Result:
     usual = profile.efa_usual if profile else 0
     functions = [pci.name for pci in efa_functions(node)]
     if not functions and (usual <= 1 if settings.expected is None else settings.expected == 0):
-        nothing = not_applicable("no EFA device is attached, and none is configured")
+        nothing = not_applicable("no EFA device is attached, and none is expected")
         return replace(nothing, readings=tuple(_to_learn(node, settings, 0)))
     if not functions:
         require_pci(node)
@@ -105,7 +105,7 @@ def efa_devices(node: Node, settings: EfaDevicesSettings) -> Result:
 
 
 def _to_learn(node: Node, settings: EfaDevicesSettings, there: int) -> Iterator[Reading]:
-    """The count that is compared with the most there ever were; none while EFA may still be starting."""
+    """The count that history compares with the highest one; none while EFA may still be starting."""
     if settings.expected is None and has_pci(node) and _uptime_s(node) >= settings.startup_grace_s:
         yield Reading(component=NODE, name=_LEARNED.reading, value=there, epoch=node.instance_type or "")
 
@@ -119,7 +119,7 @@ def _counted(there: int, usual: int, settings: EfaDevicesSettings) -> Iterator[F
         message = f"{there} of {settings.expected} EFA devices are on the PCI bus"
         yield MISSING.at(NODE, message, found=there, limit=settings.expected, limit_source="settings.expected")
     elif settings.expected is None and there < usual:
-        message = f"{there} EFA devices, {usual} are usual for this type; set 'expected' to what was launched"
+        message = f"{there} EFA devices; {usual} are usual for this type. Set 'expected' to the number you launch"
         yield BELOW_USUAL.at(NODE, message, found=there, limit=usual, limit_source="instance_types.toml")
 
 
@@ -128,7 +128,9 @@ def _examined(node: Node, functions: Sequence[str], settings: EfaDevicesSettings
     lost = [name for name in functions if not rdma[name]]
     loaded = bool(lost) and node.sys.exists("module/efa")
     if lost and not loaded:
-        yield DRIVER_ABSENT.at(NODE, f"driver efa is not loaded; {len(lost)} EFA devices are on the PCI bus", pci=lost)
+        message = f"the efa driver is not loaded; {len(lost)} EFA devices are on the PCI bus"
+        yield DRIVER_ABSENT.at(NODE, message, pci=lost)
+
     for name in lost if loaded else ():
         yield DRIVER_LOST.at(Component(kind="efa", id=name), f"EFA {name} is on the PCI bus without an RDMA device")
     there = {device: name for name in functions for device in rdma[name]}

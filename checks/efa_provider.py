@@ -32,10 +32,13 @@ NO_PLUGIN = FindingCode(
     code="efa.provider.no_plugin", severity=_W, remedy=_HUMAN, meaning="NCCL's EFA plug-in (aws-ofi-nccl) is missing"
 )
 TOO_OLD = FindingCode(
-    code="efa.provider.too_old", severity=_W, remedy=_HUMAN, meaning="EFA's software is older than the type needs"
+    code="efa.provider.too_old",
+    severity=_W,
+    remedy=_HUMAN,
+    meaning="EFA's software is too old for the instance type",
 )
 MEMLOCK = FindingCode(
-    code="efa.provider.memlock", severity=_W, remedy=_HUMAN, meaning="Jobs may not lock enough memory for EFA"
+    code="efa.provider.memlock", severity=_W, remedy=_HUMAN, meaning="The memlock limit of jobs is too low for EFA"
 )
 _CODES = (NO_DOMAIN, FAILED, NO_PLUGIN, TOO_OLD, MEMLOCK)
 
@@ -44,17 +47,17 @@ _CODES = (NO_DOMAIN, FAILED, NO_PLUGIN, TOO_OLD, MEMLOCK)
 def efa_provider(node: Node, _settings: object) -> Result:
     """libfabric sees every EFA device, NCCL's plug-in is there, and jobs may lock memory.
 
-    What the driver offers (efa.devices) and what a program gets are two things: fi_info asks as a program does. Without
-    EFA's software on the host, jobs bring it in containers, and there is nothing to judge. Huge pages are a reading:
-    libfabric takes them if it can get them. The limit on locked memory is that of slurmd and containerd, from which
-    jobs inherit it. Unproven on hardware, and a warning at most.
+    The driver (efa.devices) and programs can disagree: fi_info asks as a program does. Without EFA's software on the
+    host, jobs bring it in containers, and the check does not apply. Huge pages are a reading: libfabric uses them where
+    there are some. Jobs inherit the limit on locked memory from slurmd and containerd. Unproven on hardware, and a
+    warning at most.
 
     Sources: libfabric fi_info(1); AWS, EFA documentation (memlock, installer); rows of stack.csv, minimum_versions.csv.
     """
     functions = [pci.name for pci in efa_functions(node)]
     devices = [device for name in functions for device in pci_children(node, name, "infiniband")]
     if not devices:
-        return not_applicable("no EFA device with a driver; efa.devices judges that")
+        return not_applicable("no EFA device with a driver; see efa.devices")
     try:
         info = node.command(_FI_INFO, "-p", "efa", timeout_s=20.0)
     except SourceMissing:
@@ -79,17 +82,17 @@ def _seen(info: CommandResult, devices: Sequence[str]) -> Iterator[Finding]:
     domains = _domains(info)
     unseen = [device for device in devices if device not in domains]
     if info.code or not domains:
-        message = f"fi_info -p efa ended with {info.code}: {(info.stderr or info.stdout).strip()[:200]}"
+        message = f"fi_info -p efa: exit {info.code}: {(info.stderr or info.stdout).strip()[:200]}"
         yield FAILED.at(NODE, message, devices=list(devices))
     elif unseen:
         for device in unseen:
-            yield NO_DOMAIN.at(Component(kind="efa", id=device), f"{device} is no domain of fi_info -p efa")
+            yield NO_DOMAIN.at(Component(kind="efa", id=device), f"fi_info -p efa does not list {device}")
 
 
 def _judged(node: Node, versions: Mapping[str, str]) -> Iterator[Finding]:
     if "efa_installer" in versions and "aws_ofi_nccl" not in versions and pci_gpus(node):
         installer = versions["efa_installer"]
-        yield NO_PLUGIN.at(NODE, f"EFA installer {installer} is here without package libnccl-ofi", installer=installer)
+        yield NO_PLUGIN.at(NODE, f"EFA installer {installer} without package libnccl-ofi", installer=installer)
     for row in minimums(node.instance_type):
         if row.part in versions and row.part in _PARTS and older(version := versions[row.part], row.minimum):
             message = f"{row.part} {version}; {node.instance_type} needs {row.minimum} or newer"
@@ -97,7 +100,7 @@ def _judged(node: Node, versions: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _locked(node: Node) -> Iterator[Finding]:
-    """The limit of each process whose children are jobs."""
+    """Findings about the memlock limit of each process whose children are jobs."""
     for pid in (name for name in node.proc.names("") if name.isdigit()):
         try:
             if (name := node.proc.read(f"{pid}/comm")) not in _STARTS_JOBS:
@@ -107,7 +110,7 @@ def _locked(node: Node) -> Iterator[Finding]:
             continue  # it has ended
         if found and found[1] != "unlimited" and int(found[1]) < _MEMLOCK_BYTES:
             locked, where = int(found[1]), Component(kind="process", id=name)
-            message = f"{name} (pid {pid}) may lock {locked >> 20} MiB, and so may jobs: set LimitMEMLOCK=infinity"
+            message = f"{name} (pid {pid}) may lock only {locked >> 20} MiB, as may its jobs; set LimitMEMLOCK=infinity"
             yield MEMLOCK.at(
                 where, message, value_bytes=locked, limit_bytes=_MEMLOCK_BYTES, limit_source=_MEMLOCK_SOURCE
             )

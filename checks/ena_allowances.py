@@ -1,4 +1,4 @@
-"""The check ``ena.allowances``: packets that EC2 holds back or drops because the instance exceeds what it may send."""
+"""The check ``ena.allowances``: packets that EC2 queues or drops because the instance exceeds a network allowance."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ EXCEEDED = FindingCode(
     code="ena.allowance_exceeded",
     severity=Severity.WARNING,
     remedy=Remedy.WATCH,
-    meaning="EC2 holds packets of this instance back, or drops them, over an allowance",
+    meaning="This instance exceeds a network allowance of EC2: packets are queued or dropped",
 )
 
-# Counter of the ENA driver, and what an hour may add: a burst that is shaped adds some, and the numbers are healthd's
-# choice of what is no burst any more. A connection past the conntrack allowance cannot be made at all.
+# Counter of the ENA driver, and what an hour may add: a shaped burst adds some, and the numbers are healthd's
+# choice of more than a burst. A connection past the conntrack allowance cannot be made at all.
 _PER_HOUR = {
     "bw_in_allowance_exceeded": 10_000,
     "bw_out_allowance_exceeded": 10_000,
@@ -38,20 +38,19 @@ _LIMITS = tuple(
 
 @dataclass(frozen=True, kw_only=True)
 class EnaAllowancesSettings:
-    """Which interfaces ``ena.allowances`` asks."""
+    """The interfaces that ``ena.allowances`` reads."""
 
     ignore: tuple[str, ...] = ()
-    """Names of interfaces that are not asked."""
+    """Names of interfaces to skip."""
 
 
 @check("ena.allowances", interval_s=60, timeout_s=30, settings=EnaAllowancesSettings, codes=(EXCEEDED,), limits=_LIMITS)
 def ena_allowances(node: Node, settings: EnaAllowancesSettings) -> Result:
-    """The instance stays within what EC2 lets its ENA interfaces carry.
+    """The instance stays within the network allowances of EC2.
 
-    What exceeds it is a job, or a type of instance too small for its work, and never a fault of the machine, so
-    this warns. The counters are the driver's, asked for with ``ethtool -S`` and a deadline; the first value after a
-    boot is a baseline. From an interface that does not answer they are unknown; without ethtool nothing here can tell,
-    and this does not apply.
+    A job exceeds them, or the instance type is too small for its work; the machine is not at fault, so this warns. The
+    driver has the counters, which ``ethtool -S`` reads with a deadline; the first value after a boot is a baseline.
+    Counters of an interface that does not answer are unknown; without ethtool the check does not apply.
 
     Sources: EC2 user guide, "Monitor network performance for ENA settings on your EC2 instance"; ethtool(8); EKS node
     monitoring agent (BandwidthInExceeded and its kind, all of them warnings).

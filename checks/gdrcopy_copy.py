@@ -21,7 +21,7 @@ REFUSED = FindingCode(
     symptom_of=("gdrcopy.no_device", "gdrcopy.mismatch"),
 )
 WRONG = FindingCode(
-    code="gdrcopy.wrong", severity=_W, remedy=_HUMAN, meaning="GDRCopy gives back other bytes than were written"
+    code="gdrcopy.wrong", severity=_W, remedy=_HUMAN, meaning="GDRCopy reads back other bytes than it wrote"
 )
 HUNG = FindingCode(
     code="gdrcopy.hung", severity=_W, remedy=_HUMAN, meaning="A copy with GDRCopy did not end, twice in a row"
@@ -30,7 +30,7 @@ HUNG = FindingCode(
 
 @dataclass(frozen=True, kw_only=True)
 class GdrcopyCopySettings:
-    """What ``gdrcopy.copy`` copies."""
+    """How much ``gdrcopy.copy`` copies, and for how long."""
 
     size_bytes: int = 1 << 18
     """Size of the buffer on each GPU: four pages of 64 KiB. Reading it back takes milliseconds."""
@@ -48,12 +48,12 @@ class GdrcopyCopySettings:
     on="active",
 )
 def gdrcopy_copy(node: Node, settings: GdrcopyCopySettings) -> Result:
-    """What the CPU writes to a GPU through GDRCopy, the GPU has and the CPU reads back, on every GPU.
+    """On every GPU, the CPU writes through GDRCopy and reads back the same bytes.
 
-    Where libgdrapi is missing, gdrcopy_sanity is run instead, under either of its names. What was not good is tried
-    once more; bytes that were wrong once are found even if the second run is right. One time-out is *unknown*, two are
-    a finding. Whether the driver must be here is judged by gpu.gdrcopy. Without GDRCopy NCCL still works, slower: all
-    of it is a warning, and unproven on hardware.
+    Without libgdrapi, gdrcopy_sanity runs instead, under either of its names. A failed copy is tried once more; wrong
+    bytes are a finding even if the second run is right. One time-out is *unknown*, two are a finding. gpu.gdrcopy
+    judges whether the driver must be loaded. Without GDRCopy NCCL still works, slower: all findings are warnings,
+    unproven on hardware.
 
     Sources: gdrcopy include/gdrapi.h (the calls), tests (gdrcopy_sanity, formerly sanity); awslabs cluster health
     checks (a failure is a warning).
@@ -61,13 +61,13 @@ def gdrcopy_copy(node: Node, settings: GdrcopyCopySettings) -> Result:
     if not pci_gpus(node):
         return not_applicable("no NVIDIA GPU on the PCI bus")
     if not node.sys.exists("module/gdrdrv"):
-        return not_applicable("gdrdrv is not loaded; gpu.gdrcopy says whether it must be")
+        return not_applicable("gdrdrv is not loaded; gpu.gdrcopy judges whether it must be")
     first = _copies(node, settings)
     if isinstance(first, tuple) and all(_is_good(copy) for copy in first):
         return _judged(first, first)
     second = _copies(node, settings)
     if isinstance(first, SourceTimeout) and isinstance(second, SourceTimeout):
-        return judged([HUNG.at(_DRIVER, f"twice: {second}", limit_s=settings.run_timeout_s)])
+        return judged([HUNG.at(_DRIVER, f"two runs timed out: {second}", limit_s=settings.run_timeout_s)])
     if isinstance(second, SourceTimeout):
         wrong = [_wrong(copy) for copy in first if copy.wrong_bytes] if isinstance(first, tuple) else []
         return judged(wrong, gaps=[str(second)])
@@ -86,14 +86,14 @@ def _is_good(copy: GdrCopy) -> bool:
 
 
 def _judged(first: Sequence[GdrCopy], second: Sequence[GdrCopy]) -> Result:
-    """Wrong bytes of either run; what the second refused. Nothing tested is nothing known."""
+    """Wrong bytes of either run, refusals of the second. Without a tested GPU the result is unknown."""
     wrong = {copy.index: _wrong(copy) for copy in (*first, *second) if copy.wrong_bytes}
     refused = [
         REFUSED.at(_gpu(copy), copy.refused, size_bytes=copy.size_bytes)
         for copy in second
         if copy.refused and copy.index not in wrong
     ]
-    gaps = () if second else ("no GPU was tested: CUDA shows none",)
+    gaps = () if second else ("no GPU was tested: CUDA lists none",)
     return judged([*wrong.values(), *refused], _readings(second), gaps=gaps)
 
 

@@ -27,8 +27,8 @@ DOWN = FindingCode(
 def gpu_c2c(node: Node, _settings: object) -> Result:
     """All NVLink-C2C links between the GPUs and the processors of a superchip are up.
 
-    Each GPU tells how many it has, and of each whether it is up. Asked on GB200 and GB300 alone: no other type has such
-    links. A GPU or a driver that does not tell is not judged. Unproven on hardware, and a warning.
+    Each GPU reports how many links it has, and whether each is up. The check asks on GB200 and GB300 alone: no other
+    type has such links. A GPU or a driver that does not report them is not judged. Unproven on hardware, and a warning.
 
     Sources: nvml.h (fields 170, number of links, and 171, whether a link is active); NVIDIA GB200 (Grace and Blackwell
     joined by NVLink-C2C).
@@ -41,7 +41,7 @@ def gpu_c2c(node: Node, _settings: object) -> Result:
         return asked
     links = {gpu.gpu: _links(gpu) for gpu in asked}
     if not gaps_of(asked) and not any(links.values()):
-        return not_applicable("no GPU here, or its driver, tells of NVLink-C2C links")
+        return not_applicable("no GPU of this node, or its driver, reports NVLink-C2C links")
     gpus = ask_gpus(node, fields=[(_STATUS, link) for link in range(max(links.values()))])
     if isinstance(gpus, Result):
         return gpus
@@ -49,7 +49,7 @@ def gpu_c2c(node: Node, _settings: object) -> Result:
         Reading(component=gpu.gpu, name="gpu_c2c_link_count", value=links[gpu.gpu]) for gpu in asked if links[gpu.gpu]
     ]
     findings = [finding for gpu in gpus for finding in _down(gpu, links.get(gpu.gpu, 0))]
-    return judged(findings, readings, gaps=[*gaps_of(asked), *gaps_of(gpus)], untold=_untold(gpus, links))
+    return judged(findings, readings, gaps=[*gaps_of(asked), *gaps_of(gpus)], untold=_not_reported(gpus, links))
 
 
 def _links(gpu: GpuValues) -> int:
@@ -63,8 +63,8 @@ def _down(gpu: GpuValues, links: int) -> Iterator[Finding]:
         yield DOWN.at(gpu.gpu, message, down=down, limit=links, limit_source="the GPU itself (NVML)")
 
 
-def _untold(gpus: tuple[GpuValues, ...], links: dict[Component, int]) -> Iterator[tuple[Component, str]]:
-    """The GPUs that do not tell how many links they have, or of one whether it is up."""
+def _not_reported(gpus: tuple[GpuValues, ...], links: dict[Component, int]) -> Iterator[tuple[Component, str]]:
+    """The GPUs that do not report the number of their links, or the state of one."""
     for gpu in gpus:
         keys = {field_key(_STATUS, link) for link in range(links.get(gpu.gpu, 0))}
         if not keys or keys & gpu.unsupported:

@@ -1,4 +1,4 @@
-"""The check ``gpu.count``: which of the node's GPUs are there, and how far each of them got."""
+"""The check ``gpu.count``: whether all GPUs of the node are on the bus, in the driver and in /dev."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXCLUDED = FindingCode(
     code="gpu.count.excluded",
     severity=Severity.WARNING,
     remedy=Remedy.ASK_HUMAN,
-    meaning="The driver was told to leave out GPUs that are there",
+    meaning="The driver's settings exclude GPUs that are installed",
 )
 NO_DEVICE_FILE = FindingCode(
     code="gpu.count.no_device_file",
@@ -48,12 +48,12 @@ UNEXPECTED = FindingCode(
 
 @dataclass(frozen=True, kw_only=True)
 class GpuCountSettings:
-    """What ``gpu.count`` compares with."""
+    """The number of GPUs that ``gpu.count`` expects."""
 
     expected: int | None = None
-    """How many GPUs this node must have. Left out: as many as were ever seen on this instance, and at least what its
-    instance type has. For a type that healthd's table does not know the first look counts as all: a guess would take
-    good nodes out. After a change on purpose ``healthd relearn gpu.count --reason TEXT`` counts anew."""
+    """How many GPUs this node must have. Default: the most ever seen on this instance, and at least the number of its
+    instance type. For a type that is not in healthd's table the first check run sets the number: a guess would drain
+    good nodes. After a change on purpose, ``healthd relearn gpu.count --reason TEXT`` starts the count again."""
 
 
 _LEARNED = Learned(
@@ -68,11 +68,11 @@ _CODES = (OFF_BUS, DRIVER_LOST, EXCLUDED, NO_DEVICE_FILE, UNEXPECTED)
 def gpu_count(node: Node, settings: GpuCountSettings) -> Result:
     """All GPUs are there: on the PCI bus, in the driver, as device files.
 
-    Off the PCI bus: the hardware or its link. On the bus and not in NVML, for a minute, since a driver that is being
-    loaded lists one after the other: the driver gave it up, or was told to exclude it. Only the file missing: the
-    installation. More than expected is news about a table and never acts. MIG never changes the count. A GPU that NVML
-    lists and cannot reach is ``gpu.lost`` of gpu.recovery. In a container, or under a device cgroup, NVML lists only
-    the GPUs whose files may be opened: where the driver has the others, that is a gap.
+    Off the PCI bus: the hardware or its link failed. On the bus and not in NVML, for a minute, since a loading driver
+    lists GPUs one after the other: the driver gave up on it, or its settings exclude it. Only the file missing: the
+    installation is at fault. More than expected is news about a table and never acts. MIG never changes the count. A
+    GPU that NVML lists and cannot reach is ``gpu.lost`` of gpu.recovery. In a container, or under a device cgroup, NVML
+    lists only the GPUs whose files the process may open: where the driver has the others, the outcome is partial.
 
     Sources: EKS node monitoring agent 1.7.0, dcgm_devices.go; NVIDIA Health Validation (a count mismatch is critical).
     """
@@ -84,7 +84,7 @@ def gpu_count(node: Node, settings: GpuCountSettings) -> Result:
     hidden = _kept_away(node, gpus)
     findings = [*_against_expected(gpus, there), *_against_driver(gpus, is_hidden=bool(hidden))]
     if gpus.files is not None and gpus.files < len(listed):
-        message = f"{gpus.files} /dev/nvidia<N> files for {len(listed)} GPUs; nvidia-modprobe makes them"
+        message = f"{gpus.files} /dev/nvidia<N> files for {len(listed)} GPUs; nvidia-modprobe creates them"
         findings.append(NO_DEVICE_FILE.at(NODE, message))
     readings = [Reading(component=component_of(answer), name="gpu_index", value=answer.index) for answer in listed]
     if there == len(gpus.pci) >= (gpus.expected or 0):  # else it is found already, or sysfs shows less than there is
@@ -96,7 +96,7 @@ def gpu_count(node: Node, settings: GpuCountSettings) -> Result:
 
 
 def _to_learn(node: Node, settings: GpuCountSettings, there: int) -> Iterator[Reading]:
-    """The count that is compared with the most there ever were, where nothing is configured and the bus is visible."""
+    """The count that history compares with the highest one, where nothing is configured and the bus is visible."""
     if settings.expected is None and has_pci(node):
         yield Reading(component=NODE, name=_LEARNED.reading, value=there, epoch=node.instance_type or "")
 
@@ -110,7 +110,7 @@ def _against_expected(gpus: Inventory, there: int) -> Iterator[Finding]:
 
 
 def _kept_away(node: Node, gpus: Inventory) -> str:
-    """Why fewer GPUs are listed than the bus has, where a container or a device cgroup keeps the others from this
+    """Why NVML lists fewer GPUs than the bus has, where a container or a device cgroup hides the others from this
     process: their driver has them, and NVML lists exactly those whose files may be opened. Else ""."""
     missing, unexplained = not_listed(gpus)
     if gpus.listed is None or unexplained <= gpus.excluded or gpus.openable != len(gpus.listed):
@@ -118,8 +118,8 @@ def _kept_away(node: Node, gpus: Inventory) -> str:
     if any(pci_driver(node, f"{address}.0") != "nvidia" for address in missing):
         return ""
     return (
-        f"this process may see {len(gpus.listed)} of {len(gpus.pci)} GPUs: it may open no more of /dev/nvidia<N>; "
-        "ask the daemon of this node, with `healthd check`"
+        f"this process sees {len(gpus.listed)} of {len(gpus.pci)} GPUs: it may not open the other /dev/nvidia<N>; "
+        "run `healthd check`, which asks this node's daemon"
     )
 
 
@@ -128,11 +128,11 @@ def _against_driver(gpus: Inventory, *, is_hidden: bool) -> Iterator[Finding]:
     if gpus.listed is None:
         return
     missing, unexplained = not_listed(gpus)
-    left_out = min(gpus.excluded, unexplained)
-    if left_out:
-        yield EXCLUDED.at(NODE, f"{left_out} GPUs are excluded by the driver's settings", missing=missing)
-    lost = unexplained - left_out
+    excluded = min(gpus.excluded, unexplained)
+    if excluded:
+        yield EXCLUDED.at(NODE, f"the driver's settings exclude {excluded} GPUs", missing=missing)
+    lost = unexplained - excluded
     if lost > 0 and not is_hidden:
-        message = f"{lost} of {len(gpus.pci)} GPUs on the PCI bus are not listed by NVML, without explanation"
+        message = f"NVML does not list {lost} of {len(gpus.pci)} GPUs on the PCI bus; no setting excludes them"
         for part in [gpu_component(pci=address) for address in missing] if lost == len(missing) else [NODE]:
             yield DRIVER_LOST.at(part, message, missing=missing, excluded=gpus.excluded)

@@ -1,4 +1,4 @@
-"""The check ``gpu.ecc``: memory errors as the GPU's own counters have them."""
+"""The check ``gpu.ecc``: memory errors, by the GPU's own counters."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ _RESTS_ON = {_UNCORRECTED_NOW: (UNCORRECTED,), _CORRECTED_EVER: (ACCELERATING,),
 def gpu_ecc(node: Node, _settings: object) -> Result:
     """No GPU has had an uncorrectable memory error since its last reset.
 
-    Two counters tell two things. *Volatile* starts at zero with each driver load and GPU reset: above zero, the GPU
-    has not been reset since its error; *Aggregate* lives in the board's InfoROM for ever: only its growth means
-    anything, and growth without a volatile count is an error whose GPU was reset before we looked, which is news and
-    no fault. Corrected errors are what ECC is for: only a rate that grows from day to day is a warning. Which memory
-    the errors are in is told besides. GPUs without ECC have no such counters, which is no fault; with MIG on some are
-    not told. ECC that is switched off is a warning: wrong results look like right ones. A counter that is not told
-    ends nothing, and one that siblings tell is a gap. Where the kernel log or the row remapper explains it, their
+    Two counters mean two things. *Volatile* starts at zero with each driver load and GPU reset: above zero, the GPU was
+    not reset since its error. *Aggregate* lives in the board's InfoROM for ever: only its growth means anything. Growth
+    without a volatile count is an error whose GPU was reset before the check ran: news, and no fault. ECC repairs
+    corrected errors: only a rate that grows from day to day is a warning. Readings show which memory has the errors.
+    GPUs without ECC have no such counters, which is no fault; with MIG on, some counters are not reported. ECC that is
+    switched off is a warning: wrong results look like right ones. A counter that is not reported ends no fault; if a
+    sibling reports it, the outcome is partial. Where the kernel log or the row remapper explains the error, their
     finding decides and this one is its symptom.
 
     Sources: nvml.h (counter types); NVIDIA, GPU memory error management; while errors are being handled these queries
@@ -94,7 +94,7 @@ def gpu_ecc(node: Node, _settings: object) -> Result:
         return gpus
     off = of_the_node((OFF.at(gpu.gpu, "ECC is off") for gpu in gpus if gpu.values.get(_MODE, (1,))[0] == 0), len(gpus))
     if not off and all(gpu.unsupported.issuperset(_CALLS) for gpu in gpus):
-        return not_applicable("no GPU here counts ECC errors")
+        return not_applicable("no GPU of this node counts ECC errors")
     epoch = driver_epoch(node)
     readings = [reading for gpu in gpus for reading in _readings(gpu, epoch)]
     findings = [*off, *(finding for gpu in gpus for finding in _findings(gpu))]

@@ -1,4 +1,4 @@
-"""The check ``gpu.fabric``: whether the GPUs have joined the NVLink fabric, and what the fabric says of itself."""
+"""The check ``gpu.fabric``: whether the GPUs have joined the NVLink fabric, and the fabric's own health."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FAILED = FindingCode(
     meaning="A GPU could not join the NVLink fabric",
 )
 UNHEALTHY = FindingCode(
-    code="gpu.fabric.unhealthy", severity=_W, remedy=_HUMAN, meaning="The NVLink fabric says that it is not healthy"
+    code="gpu.fabric.unhealthy", severity=_W, remedy=_HUMAN, meaning="The NVLink fabric reports itself unhealthy"
 )
 SPLIT = FindingCode(
     code="gpu.fabric.split", severity=_W, remedy=_HUMAN, meaning="GPUs of one node are in different NVLink domains"
@@ -54,15 +54,15 @@ SPLIT = FindingCode(
 def gpu_fabric(node: Node, _settings: object) -> Result:
     """Every GPU has joined the NVLink fabric, the fabric is healthy, and one node is in one domain.
 
-    Judged on types with NVSwitch only. Before Hopper the driver does not tell. In the health mask each part has its own
-    values, and 1 is a fault where 2 is none: a mask that is not zero says nothing by itself. Joining takes a while
-    after a driver load, so what is under way is a finding only after five minutes. A GPU without a partition cannot
-    join at all, and is told as that: its partition is to be set up, and no service of this node. One that has joined is
-    well, whatever is said of partitions. On UltraServers (GB200) the GPUs of
-    a node share cluster and clique. That all 36 or 72 GPUs of an UltraServer are in the domain its own GPUs do not
-    tell: gpu.imex asks. What all GPUs have alike, as when the Fabric Manager does not run,
-    is one finding of the node. A GPU that has not joined keeps jobs off, since CUDA does not start there (802, system
-    not yet initialized); with MIG on it is a warning. All else is a warning, and all of it is unproven on hardware.
+    Only types with NVSwitch are judged. Before Hopper the driver does not report the fabric. In the health mask each
+    part has its own values, and 1 is a fault where 2 is none: a mask that is not zero means nothing by itself. Joining
+    takes a while after a driver load, so it is a finding only after five minutes. A GPU without a partition cannot join
+    at all, and has its own finding: set up its partition; no service of this node helps. A GPU that has joined is
+    healthy, whatever its partition bits are. On UltraServers (GB200) the GPUs of a node share cluster and clique.
+    Whether all 36 or 72 GPUs of an UltraServer are in the domain is the question of gpu.imex. A fault that all GPUs
+    share, such as a stopped Fabric Manager, is one finding of the node. A GPU that has not joined keeps jobs off, since
+    CUDA does not start there (802, system not yet initialized); with MIG on it is a warning. All else is a warning, and
+    all of it is unproven on hardware.
 
     Sources: nvml.h (nvmlGpuFabricInfo_v3_t); EKS node monitoring agent 1.7.0 dcgm_watchfield.go (a fabric that is not
     joined is fatal); NVIDIA Fabric Manager user guide (CUDA error 802; NVLink 5 boards: ib_umad, through which the
@@ -75,26 +75,26 @@ def gpu_fabric(node: Node, _settings: object) -> Result:
     if isinstance(asked, Result):
         return asked
     gpus = [not_supporting(gpu, _INFO, lambda info: info["state"] == _NOT_SUPPORTED) for gpu in asked]
-    told = [gpu for gpu in gpus if _INFO in gpu.values]
+    answered = [gpu for gpu in gpus if _INFO in gpu.values]
     if all(_INFO in gpu.unsupported for gpu in gpus):
-        return not_applicable("these GPUs, or their driver, do not tell about the fabric (Hopper and newer do)")
+        return not_applicable("these GPUs, or their driver, do not report the fabric (Hopper and newer do)")
     hint = _hint(node, profile)
-    findings = [*of_the_node((finding for gpu in told for finding in _findings(gpu, hint)), len(gpus))]
+    findings = [*of_the_node((finding for gpu in answered for finding in _findings(gpu, hint)), len(gpus))]
     if profile.nvlink == "nvl72":
-        findings.extend(_domain(told))
+        findings.extend(_domain(answered))
     name = "gpu_fabric_clique_id"
-    readings = [Reading(component=gpu.gpu, name=name, value=gpu.values[_INFO]["cliqueId"]) for gpu in told]
+    readings = [Reading(component=gpu.gpu, name=name, value=gpu.values[_INFO]["cliqueId"]) for gpu in answered]
     rests_on, what = {_INFO: (NOT_READY, NO_PARTITION, FAILED, UNHEALTHY)}, "the state of the fabric"
     return judged_gpus(gpus, findings, readings, questions=(_INFO,), rests_on=rests_on, what=what)
 
 
 def _hint(node: Node, profile: InstanceProfile) -> str:
-    """What to look at first where a GPU has not joined; "" where nothing is known."""
+    """The first thing to fix where a GPU has not joined, as the end of a message; "" where nothing is known."""
     if profile.gpu_model not in _NVLINK_5_BOARDS or profile.nvlink != "nvswitch":
         return ""
     if node.sys.exists(f"module/{_UMAD}"):
         return ""
-    return f"; the module {_UMAD} is not loaded, without which the Fabric Manager reaches no NVSwitch here: modprobe it"
+    return f"; module {_UMAD} is not loaded, and the Fabric Manager needs it to reach the NVSwitches: modprobe {_UMAD}"
 
 
 def _findings(gpu: GpuValues, hint: str) -> Iterator[Finding]:
@@ -103,18 +103,18 @@ def _findings(gpu: GpuValues, hint: str) -> Iterator[Finding]:
     if state != _COMPLETED:
         yield _less_with_mig(gpu, _not_joined(gpu, hint))
     elif status:
-        message = f"joining the fabric ended with NVML status {status}{hint}"
+        message = f"could not join the fabric: NVML status {status}{hint}"
         yield _less_with_mig(gpu, FAILED.at(gpu.gpu, message, status=status))
-    words = [*faults_of(info.get("healthMask", 0))]
+    faults = [*faults_of(info.get("healthMask", 0))]
     if summary := _SUMMARIES.get(info.get("healthSummary", 0)):
-        words.append(summary)
-    if words:
-        yield UNHEALTHY.at(gpu.gpu, "; ".join(words), health_mask=info.get("healthMask", 0))
+        faults.append(summary)
+    if faults:
+        yield UNHEALTHY.at(gpu.gpu, "; ".join(faults), health_mask=info.get("healthMask", 0))
 
 
 def _not_joined(gpu: GpuValues, hint: str) -> Finding:
     state = gpu.values[_INFO]["state"]
-    message = f"joining the fabric: {_STATES.get(state, f'state {state}')}"
+    message = f"has not joined the fabric ({_STATES.get(state, f'state {state}')})"
     if lacks_partition(gpu.values[_INFO].get("healthMask", 0)):
         return NO_PARTITION.at(gpu.gpu, f"{message}; no NVLink partition is assigned to this GPU", state=state)
     return NOT_READY.at(gpu.gpu, f"{message}{hint}", state=state)
@@ -128,7 +128,8 @@ def _less_with_mig(gpu: GpuValues, finding: Finding) -> Finding:
 def _domain(gpus: Sequence[GpuValues]) -> Iterator[Finding]:
     domains = {_domain_of(gpu.values[_INFO]) for gpu in gpus}
     if len(domains) > 1:
-        yield SPLIT.at(NODE, f"{len(domains)} different (cluster, clique) in one node", domains=sorted(domains))
+        message = f"the GPUs of this node are in {len(domains)} NVLink domains (cluster/clique); expected 1"
+        yield SPLIT.at(NODE, message, domains=sorted(domains))
 
 
 def _domain_of(info: Mapping[str, Any]) -> str:

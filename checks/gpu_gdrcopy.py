@@ -22,7 +22,7 @@ ABSENT = FindingCode(
     code="gdrcopy.absent",
     severity=Severity.WARNING,
     remedy=Remedy.ASK_HUMAN,
-    meaning="The GDRCopy driver (gdrdrv) is not loaded: small messages take the slow way",
+    meaning="The GDRCopy driver (gdrdrv) is not loaded: small messages are slow",
 )
 NO_DEVICE = FindingCode(
     code="gdrcopy.no_device",
@@ -40,20 +40,20 @@ MISMATCH = FindingCode(
 
 @dataclass(frozen=True, kw_only=True)
 class GpuGdrcopySettings:
-    """Where ``gpu.gdrcopy`` is needed."""
+    """Whether ``gpu.gdrcopy`` is required."""
 
     required: bool | None = None
-    """Whether this node must have GDRCopy. Left out: on types that join their GPUs by NVSwitch (p4d, p5 and p6),
-    which is where AWS uses it; p5.4xlarge and the g types do without."""
+    """Whether this node must have GDRCopy. Default: on types that join their GPUs by NVSwitch (p4d, p5 and p6), where
+    AWS uses it; p5.4xlarge and the g types do without."""
 
 
 @check("gpu.gdrcopy", interval_s=300, settings=GpuGdrcopySettings, codes=(ABSENT, NO_DEVICE, MISMATCH))
 def gpu_gdrcopy(node: Node, settings: GpuGdrcopySettings) -> Result:
     """GDRCopy is loaded, can be opened, and its library fits.
 
-    Without it NCCL and libfabric still work, slower, so all of it is a warning. The library speaks to a driver of its
-    own major version only; it may be missing here, since jobs bring theirs in containers. Whether memory can really be
-    pinned and copied only an active test on an idle GPU can tell (gdrcopy_sanity); this check does not touch a GPU.
+    Without it NCCL and libfabric still work, slower, so all findings are warnings. The library works only with a driver
+    of its own major version; it may be missing here, since jobs bring theirs in containers. This check does not touch a
+    GPU: only an active test on an idle GPU (gdrcopy.copy) proves that memory can be pinned and copied.
 
     Sources: gdrcopy gdrdrv.c (MODULE_VERSION, /dev/gdrdrv), gdrapi.c (gdr_open_safe: minimum driver version of the same
     major); AWS's cluster health checks (gdrdrv on p4d and p5, a miss is a warning).
@@ -65,11 +65,11 @@ def gpu_gdrcopy(node: Node, settings: GpuGdrcopySettings) -> Result:
     if not loaded and not (required and pci_gpus(node)):
         return not_applicable("gdrdrv is not loaded, and this node does not need it")
     if not loaded and has_no_driver(node):
-        return not_applicable("the NVIDIA driver has no GPU: gpu.driver tells it")
+        return not_applicable("the NVIDIA driver has no GPU; see gpu.driver")
     if not loaded:
-        return judged([ABSENT.at(_DRIVER, "module gdrdrv is not loaded; package gdrdrv-dkms brings it")])
+        return judged([ABSENT.at(_DRIVER, "module gdrdrv is not loaded; install package gdrdrv-dkms")])
     if not node.dev.exists(_DEVICE):
-        return judged([NO_DEVICE.at(_DRIVER, "/dev/gdrdrv is missing; gdrcopy.service or udev makes it")])
+        return judged([NO_DEVICE.at(_DRIVER, "/dev/gdrdrv is missing; start gdrcopy.service, or add its udev rule")])
     return _compared(node)
 
 
@@ -77,7 +77,7 @@ def _compared(node: Node) -> Result:
     try:
         driver, library = node.sys.read(f"{_MODULE}/version"), _library(node)
     except SourceMissing as error:
-        return judged([], gaps=[f"the versions of GDRCopy cannot be compared: {error}"])
+        return judged([], gaps=[f"cannot compare the versions of GDRCopy: {error}"])
     findings: list[Finding] = []
     if library and _major(driver) != _major(library):
         message = f"driver gdrdrv {driver}, library libgdrapi {library}: the major versions must agree"
@@ -90,7 +90,7 @@ def _library(node: Node) -> str:
     listing = node.command("/sbin/ldconfig", "-p")
     found = _LIBRARY.search(listing.stdout)
     if listing.code:
-        raise SourceUnreadable(f"ldconfig -p ended with {listing.code}: {listing.stderr.strip()[:200]}")
+        raise SourceUnreadable(f"ldconfig -p: exit {listing.code}: {listing.stderr.strip()[:200]}")
     return "" if found is None else node.command("readlink", "-f", found[1]).stdout.strip().rpartition(".so.")[2]
 
 

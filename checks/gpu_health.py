@@ -1,4 +1,4 @@
-"""The check ``gpu.health``: GPUs that answer oddly, or not as their siblings do."""
+"""The check ``gpu.health``: GPUs that NVML cannot open, InfoROMs, and GPUs that differ from their siblings."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ MIXED_VBIOS = FindingCode(
 
 @check("gpu.health", interval_s=60, codes=(INFOROM, FAILING, REFUSED, MIXED_MODELS, MIXED_VBIOS))
 def gpu_health(node: Node, _settings: object) -> Result:
-    """Every GPU can be opened, its InfoROM is whole, and siblings are alike.
+    """NVML opens every GPU, its InfoROM is valid, and the GPUs of the node are alike.
 
-    A GPU that cannot be opened must stay so for five minutes, since a reset looks like that. Whatever NVML as a whole
-    refuses is unknown here. A GPU that is lost or waits for a reset is the business of gpu.recovery; one whose handle
-    is refused for another reason is found here if a sibling answers. Unknown Error (999) there keeps jobs off: no
-    program can use that GPU, and gpud calls for a reboot, about which a person is asked here. NO_PERMISSION is a gap,
-    and no fault of a GPU: a device cgroup may answer so. All else is a warning at most, and everything here is
-    unproven on hardware.
+    A GPU that NVML cannot open must stay so for five minutes, since a reset looks like that. If NVML as a whole
+    refuses, the outcome is unknown. gpu.recovery reports a GPU that is lost or waits for a reset; this check reports
+    one whose handle is refused for another reason while a sibling answers. Unknown Error (999) there keeps jobs off: no
+    program can use that GPU. gpud calls for a reboot then; healthd asks the operator. NO_PERMISSION makes the outcome
+    partial and is no fault of a GPU: a device cgroup may answer so. All else is a warning at most, and everything here
+    is unproven on hardware.
 
     Sources: nvml.h (return codes 4, 14, 999); gpud 4a8de33a (Unknown Error at the handle: reboot; InfoROM);
     NVIDIA Health Validation, Azure NHC (VBIOS must agree between the GPUs of a node).
@@ -86,7 +86,7 @@ def _of_one(gpu: GpuValues, all_gpus: Sequence[GpuValues]) -> Iterator[Finding]:
         answering = sum(bool(other.values) for other in all_gpus)
         if answering:
             message = f"NVML cannot open this GPU ({'; '.join(map(str, gpu.gaps))}), while {answering} others answer"
-            whole = len(gpu.gaps) == 1  # its handle was refused, and not question after question
+            whole = len(gpu.gaps) == 1  # one refusal of its handle, not one for each question
             code = FAILING if whole and gpu.codes == {NvmlReturn.UNKNOWN} else REFUSED
             yield code.at(gpu.gpu, message, nvml_return=sorted(gpu.codes))
 
@@ -98,10 +98,10 @@ def _odd_ones(gpus: Sequence[GpuValues]) -> Iterator[Finding]:
     models.pop("", None)
     if len(models) > 1:
         counts = {model: len(of_model) for model, of_model in models.items()}
-        yield MIXED_MODELS.at(NODE, f"different models in one node: {counts}", models=counts)
+        yield MIXED_MODELS.at(NODE, f"the GPUs of this node are of different models: {counts}", models=counts)
     for model, of_model in models.items():
         versions = sorted({str(gpu.values[_VBIOS]) for gpu in of_model if _VBIOS in gpu.values})
         if len(versions) > 1:
             gpus_of = {v: [str(gpu.gpu) for gpu in of_model if gpu.values.get(_VBIOS) == v] for v in versions}
-            message = f"{model}: VBIOS {' and '.join(versions)} in one node"
+            message = f"{model}: GPUs of this node run different VBIOS: {', '.join(versions)}"
             yield MIXED_VBIOS.at(NODE, message, gpus=gpus_of)

@@ -1,4 +1,4 @@
-"""The check ``gpu.imex``: the NVLink domain of an UltraServer, as its own service sees it across nodes."""
+"""The check ``gpu.imex``: the NVLink domain of an UltraServer across its nodes, as the IMEX service reports it."""
 
 from __future__ import annotations
 
@@ -43,38 +43,38 @@ NO_CHANNEL = FindingCode(
 
 @dataclass(frozen=True, kw_only=True)
 class GpuImexSettings:
-    """What ``gpu.imex`` compares with."""
+    """The number of GPUs that ``gpu.imex`` expects."""
 
     domain_gpus: int | None = None
-    """How many GPUs the domain must have: 72 on a u-p6e-gb200x72 UltraServer, 36 on a u-p6e-gb200x36. Left out: as many
-    as the nodes that IMEX was configured with, because some sites configure it anew for every job, and no node is told
-    by EC2 which UltraServer it is part of."""
+    """How many GPUs the domain must have: 72 on a u-p6e-gb200x72 UltraServer, 36 on a u-p6e-gb200x36. Default: those of
+    the nodes in IMEX's configuration, because some sites configure IMEX for every job, and EC2 does not report the
+    UltraServer of a node."""
 
 
 @check("gpu.imex", interval_s=60, timeout_s=15, settings=GpuImexSettings, codes=(NOT_UP, INCOMPLETE, NO_CHANNEL))
 def gpu_imex(node: Node, settings: GpuImexSettings) -> Result:
     """The IMEX domain of an UltraServer is up, and has all 36 or 72 GPUs.
 
-    A node sees the clique and cluster of its own GPUs only (gpu.fabric); the IMEX service knows the nodes it was
-    configured with, and whether each is ready. GPUs are counted as nodes times the GPUs of the type. A domain whose
-    nodes come up one after the other is a finding only after five minutes. Without IMEX, or with one that is not
-    configured, it is not applicable unless a number of GPUs is set; it is then unknown. A missing channel is told only
-    where a domain is set up and a job has the GPUs: Slurm and ComputeDomains make channels for a job. The fault may
-    be of another node: a warning, and nothing is done. Unproven on hardware.
+    A node sees the clique and cluster of its own GPUs only (gpu.fabric); the IMEX service knows the configured nodes,
+    and whether each is ready. GPUs are counted as nodes times the GPUs of the type. A domain whose nodes come up one
+    after the other is a finding only after five minutes. Without IMEX, or without a configuration of it, the check does
+    not apply; with ``domain_gpus`` set it is then unknown. A missing channel is a finding only where a domain is set up
+    and a job uses the GPUs: Slurm and ComputeDomains create channels for a job. Another node may be at fault, so all
+    findings are warnings and healthd does nothing. Unproven on hardware.
 
     Sources: NVIDIA IMEX guide, command service (-N, -j) and channels (/dev/nvidia-caps-imex-channels); Slurm 24.05,
-    switch/nvidia_imex (a channel for each job); DCGM 4 DcgmImexManager.cpp (UP, DEGRADED, DOWN, and the words
+    switch/nvidia_imex (a channel for each job); DCGM 4 DcgmImexManager.cpp (UP, DEGRADED, DOWN, and the messages
     of a missing configuration); NVIDIA's IMEX domain test for AWS (2026-09: the JSON of live domains, exit status 255).
     """
     profile = instance_profile(node.instance_type)
     if profile is None or profile.nvlink != "nvl72":
-        return not_applicable("this instance type is no part of an UltraServer, or is not in healthd's table")
+        return not_applicable("this instance type is not part of an UltraServer, or is not in healthd's table")
     try:
         answer = node.command(*_ASK, timeout_s=10.0)
     except SourceMissing as error:
         return _without_imex(settings, f"{error}; install nvidia-imex")
     if answer.code:
-        return _without_imex(settings, _words(answer))
+        return _without_imex(settings, _failure(answer))
     domain = _domain(answer)
     nodes, status = domain["nodes"], str(domain["status"]).upper()
     gpus = len(nodes) * profile.gpus
@@ -86,12 +86,12 @@ def gpu_imex(node: Node, settings: GpuImexSettings) -> Result:
 def _without_imex(settings: GpuImexSettings, why: str) -> Result:
     if settings.domain_gpus is None:
         return not_applicable(f"no IMEX domain is set up on this node: {why}")
-    return unknown(f"{settings.domain_gpus} GPUs are expected in the IMEX domain, and it cannot be asked: {why}")
+    return unknown(f"cannot ask the IMEX domain, in which {settings.domain_gpus} GPUs are expected: {why}")
 
 
-def _words(answer: CommandResult) -> str:
-    said = (answer.stderr.strip() or answer.stdout.strip())[:200]
-    return f"{' '.join(_ASK)}: exit status {answer.code}: {said or 'no word'}; is nvidia-imex running and configured?"
+def _failure(answer: CommandResult) -> str:
+    output = (answer.stderr.strip() or answer.stdout.strip())[:200] or "no output"
+    return f"{' '.join(_ASK)}: exit status {answer.code}: {output}; is nvidia-imex running and configured?"
 
 
 def _domain(answer: CommandResult) -> Mapping[str, Any]:
@@ -114,14 +114,16 @@ def _not_up(nodes: Mapping[str, Mapping[str, Any]], status: str) -> Iterator[Fin
 
 
 def _without_channel(node: Node) -> Result:
-    """Whether a job has the GPUs of this node and no channel is there; unknown where that is not told."""
+    """A finding if a job uses the GPUs of this node and no channel exists; unknown where NVML does not list jobs."""
     if _has_channel(node):
         return ok()
     gpus = ask_gpus(node, _PROCESSES)
     if isinstance(gpus, Result):
         return judged([], gaps=[gpus.reason] if gpus.status is Status.UNKNOWN else [])
     jobs = sum(bool(gpu.values.get(_PROCESSES)) for gpu in gpus)
-    message = f"a job has {jobs} GPUs and /dev/{_CHANNELS} has no channel; nvidia-modprobe or the scheduler makes it"
+    message = (
+        f"a job uses {jobs} GPUs, but /dev/{_CHANNELS} has no channel; nvidia-modprobe or the scheduler creates it"
+    )
     return judged([NO_CHANNEL.at(NODE, message, gpus_in_use=jobs)] if jobs else [])
 
 
@@ -134,5 +136,5 @@ def _has_channel(node: Node) -> bool:
 
 def _incomplete(gpus: int, nodes: int, expected: int | None) -> Iterator[Finding]:
     if expected is not None and gpus < expected:
-        message = f"{gpus} of {expected} GPUs, on {nodes} nodes, are in the IMEX domain"
+        message = f"{gpus} of {expected} GPUs are in the IMEX domain ({nodes} nodes)"
         yield INCOMPLETE.at(NODE, message, found=gpus, limit=expected, limit_source="settings.domain_gpus")

@@ -32,7 +32,7 @@ NO_P2P = FindingCode(
     lasting_s=120.0,
 )
 STORM = FindingCode(
-    code="gpu.nvlink.errors", severity=_W, remedy=_HUMAN, meaning="A GPU's NVLinks have errors in masses"
+    code="gpu.nvlink.errors", severity=_W, remedy=_HUMAN, meaning="A GPU's NVLinks have very many errors"
 )
 GROWING = FindingCode(
     code="gpu.nvlink.growing",
@@ -57,7 +57,7 @@ STANDS_OUT = FindingCode(
     symptom_of=(DEAD.code, DOWN.code, NOT_RECOVERED.code),
 )
 _DCGM = "NVIDIA DCGM 4.6: fails at 100 CRC errors per second; here over a minute"
-_NVRX = "NVIDIA resiliency extension d8686d9c: growth in more than 15 of 30 one-minute looks"
+_NVRX = "NVIDIA resiliency extension d8686d9c: growth in more than 15 of 30 one-minute samples"
 _RECOVERY = "nvml.h field 214: a recovery that fails leaves the link down, so none is acceptable"
 _COMING = (*nvlink.OF_A_GPU.values(), nvlink.OF_A_LINK[208])
 _FED_BY = ((STORM, {nvlink.OF_A_GPU[38]}), (GROWING, {*nvlink.OF_A_GPU.values()}), (GROWING, {nvlink.OF_A_LINK[208]}))
@@ -74,14 +74,14 @@ _LIMITS: tuple[Rate | Limit, ...] = (
 def gpu_nvlink(node: Node, _settings: object) -> Result:
     """All NVLinks that the instance type has are up, join every GPU with every other, and have few errors.
 
-    How many links there are follows from the type; a type that the table does not know is not judged. Single errors
-    are normal and repeated by the hardware: what counts is that they keep coming, or come in masses. Before Hopper a
-    GPU counts them in fields; H100 and H200 are asked link by link, as nvidia-smi does; Blackwell has fields for each
-    link. A link that is recovered far more often than the others of the node, since the driver was loaded, is told
-    before it fails. A GPU that does not tell its counters is said, and nothing of them is over. A GPU with MIG on
-    reaches no sibling and is reached by none, and the links of an A100 are down then, which is no fault. A GPU without
-    any link keeps jobs off, unless MIG is on there: NCCL and CUDA peers fail on it. All else is a warning. Unproven on
-    hardware; XID 74 and 144 to 150 tell of fatal link errors and act.
+    The number of links follows from the type; a type that the table does not know is not judged. Single errors are
+    normal, and the hardware repeats the packet: only errors that keep coming, or come in great number, count. Before
+    Hopper a GPU counts them in fields; H100 and H200 are asked link by link, as nvidia-smi does; Blackwell has fields
+    for each link. A link that recovers far more often than the others of the node, since the driver was loaded, is
+    reported before it fails. The reason names a GPU that does not report its counters, and none of its faults ends. A
+    GPU with MIG on reaches no sibling and no sibling reaches it, and the links of an A100 are down then, which is no
+    fault. A GPU without any link keeps jobs off, unless MIG is on there: NCCL and CUDA peers fail on it. All else is a
+    warning. Unproven on hardware; XID 74 and 144 to 150 report fatal link errors and act.
 
     Sources: nvml.h (nvmlDeviceGetNvLinkState, nvmlDeviceGetNvLinkErrorCounter, nvmlDeviceGetP2PStatus, fields 38, 52,
     59, 208, 213, 214); Datadog agent, pull request 55966 (Hopper); nvlinks.csv.
@@ -104,7 +104,7 @@ def gpu_nvlink(node: Node, _settings: object) -> Result:
     not_told = [each for gpu in gpus for each in nvlink.untold(gpu, counters, links, _FED_BY)]
     silent = {part for part, _ in not_told} & {gpu.gpu for gpu in gpus}
     not_told += [(part, STANDS_OUT.code) for part in not_counted]
-    left_out = f"{len(silent)} of {len(gpus)} GPUs do not tell all of their NVLink error counters" if silent else ""
+    left_out = f"{len(silent)} of {len(gpus)} GPUs do not report all of their NVLink error counters" if silent else ""
     return judged(findings, readings, gaps=gaps_of(gpus), untold=not_told, left_out=left_out)
 
 
@@ -118,7 +118,7 @@ def _down(gpu: GpuValues, links: Sequence[int], source: str) -> Iterator[Finding
 def _dead(gpu: GpuValues, links: Sequence[int], source: str) -> Iterator[Finding]:
     """A job in a MIG instance uses no link."""
     if nvlink.none_is_up(gpu, links) and not in_mig(gpu):
-        yield DEAD.at(gpu.gpu, f"none of {len(links)} NVLinks is up", limit=len(links), limit_source=source)
+        yield DEAD.at(gpu.gpu, f"all {len(links)} NVLinks are down", limit=len(links), limit_source=source)
 
 
 def _apart(gpus: Sequence[GpuValues]) -> Iterator[Finding]:

@@ -27,10 +27,10 @@ _LEARNED = Learned(
 def gpu_nvswitch(node: Node, _settings: object) -> Result:
     """All NVSwitches of the instance type are on the PCI bus.
 
-    P4 and P5 show each of theirs as a bridge. The switches of P6 are no such devices, and those of an UltraServer are
-    in other trays: those types are not judged. A guest that sees none is not judged either, unless it saw some before.
-    Without a switch the Fabric Manager joins no GPU, or some with less bandwidth, which gpu.fabric tells; so this is a
-    warning, unproven on hardware.
+    P4 and P5 show each switch as a bridge. The switches of P6 are no such devices, and those of an UltraServer are in
+    other trays: those types are not judged. A guest that sees no switch is not judged either, unless it saw some
+    before. Without a switch the Fabric Manager joins no GPU, or some with less bandwidth, which gpu.fabric reports; so
+    this is a warning, unproven on hardware.
 
     Sources: instance_types.toml (nvswitches); PCI Code and ID Assignment Specification 1.11 (class 0680h); NVIDIA
     Fabric Manager user guide (six NVSwitches on an HGX A100 board, four on HGX H100 and H200).

@@ -36,7 +36,7 @@ GENERATION = FindingCode(
     code="gpu.pcie.generation",
     severity=Severity.WARNING,
     remedy=Remedy.WATCH,
-    meaning="The GPU's PCIe link is slower than it could be, while the GPU works",
+    meaning="The GPU's PCIe link is slower than it could be, under load",
     lasting_s=120.0,
 )
 REPLAYS = FindingCode(
@@ -60,10 +60,10 @@ _LIMITS = (
 def gpu_pcie(node: Node, _settings: object) -> Result:
     """Every GPU's PCIe link is as wide and as fast as it can be, and repeats few packets.
 
-    Fewer lanes than the maximum must last for three looks: a link that is trained again has few for a moment. The
-    generation drops while a GPU idles, so it is judged only while the driver says that the GPU works, and must last as
-    long. The maximum is what NVML reports for this GPU in this machine. Unproven on hardware, and a warning at most:
-    what EC2 shows of a link inside an instance is not published.
+    Fewer lanes than the maximum must last for two minutes: a link in training has few for a moment. The generation
+    drops while a GPU idles, so it is judged only while the driver reports load, and must last as long. NVML reports the
+    maximum for this GPU in this machine. Unproven on hardware, and a warning at most: EC2 does not publish what it
+    shows of a link inside an instance.
 
     Sources: nvml.h (nvmlDeviceGetMaxPcieLinkWidth: the most of GPU and system together); NVIDIA DCGM 4.6 (replays).
     """
@@ -71,7 +71,7 @@ def gpu_pcie(node: Node, _settings: object) -> Result:
     if isinstance(gpus, Result):
         return gpus
     if all(gpu.unsupported.issuperset((*_GAUGES, _REPLAYS)) for gpu in gpus):
-        return not_applicable("no GPU here tells anything of its PCIe link")
+        return not_applicable("no GPU of this node reports its PCIe link")
     epoch = driver_epoch(node)
     readings = [reading for gpu in gpus for reading in _readings(gpu, epoch)]
     return judged([finding for gpu in gpus for finding in _findings(gpu)], readings, gaps=gaps_of(gpus))
@@ -80,12 +80,12 @@ def gpu_pcie(node: Node, _settings: object) -> Result:
 def _findings(gpu: GpuValues) -> Iterator[Finding]:
     width, most = gpu.values.get(_WIDTH), gpu.values.get(_MAX_WIDTH)
     if width is not None and most is not None and width < most:
-        message = f"PCIe x{width}, where x{most} is possible"
+        message = f"PCIe link x{width}; x{most} is possible"
         yield WIDTH.at(gpu.gpu, message, value=width, limit=most, limit_source="the GPU itself (NVML)")
     generation, newest = gpu.values.get(_GENERATION), gpu.values.get(_MAX_GENERATION)
     works = _REASONS in gpu.values and not int(gpu.values[_REASONS]) & _IDLE
     if works and generation is not None and newest is not None and generation < newest:
-        message = f"PCIe generation {generation} under load, where {newest} is possible"
+        message = f"PCIe generation {generation} under load; {newest} is possible"
         yield GENERATION.at(gpu.gpu, message, value=generation, limit=newest, limit_source="the GPU itself (NVML)")
 
 

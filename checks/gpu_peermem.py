@@ -1,4 +1,4 @@
-"""The check ``gpu.peermem``: whether network adapters have a way into GPU memory (GPUDirect RDMA)."""
+"""The check ``gpu.peermem``: whether network adapters can reach GPU memory (GPUDirect RDMA)."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ NO_ROUTE = FindingCode(
     code="gpu.peermem.no_route",
     severity=Severity.WARNING,
     remedy=Remedy.ASK_HUMAN,
-    meaning="No way for a network adapter into GPU memory: every byte goes through the host",
+    meaning="Network adapters cannot reach GPU memory: every byte goes through the host",
 )
 NOT_LOADED = FindingCode(
     code="gpu.peermem.not_loaded",
     severity=Severity.WARNING,
     remedy=Remedy.ASK_HUMAN,
-    meaning="nvidia_peermem is required here and not loaded",
+    meaning="nvidia_peermem is required here, and is not loaded",
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuPeermemSettings:
-    """What ``gpu.peermem`` asks for."""
+    """Whether ``gpu.peermem`` requires the module."""
 
     module_required: bool = False
     """Whether the module nvidia_peermem itself must be loaded, for software that knows neither dma-buf nor EFA's own
@@ -43,9 +43,9 @@ def gpu_peermem(node: Node, settings: GpuPeermemSettings) -> Result:
     """Network adapters can reach GPU memory.
 
     One of three ways is enough: the module nvidia_peermem; EFA's driver with its own provider (attribute ``p2p``); or
-    dma-buf, which takes NVIDIA's open kernel module and Linux 5.12 or newer. Which one a job uses is its own choice, so
-    no way at all is a warning. Without an RDMA device, or without a GPU, there is nothing to reach. Where there are EFA
-    devices, others are not asked: those of an NVLink 5 switch board are for its management, and reach no GPU.
+    dma-buf, which takes NVIDIA's open kernel module and Linux 5.12 or newer. The job chooses its way, so the absence of
+    all three is a warning. Without an RDMA device, or without a GPU, the check does not apply. On a node with EFA
+    devices, others do not count: those of an NVLink 5 switch board are for its management, and reach no GPU.
 
     Sources: NVIDIA GPU Operator documentation, GPUDirect RDMA (dma-buf: open kernel module, Linux 5.12; the legacy
     module nvidia_peermem); amzn-drivers (efa ``p2p``: NVIDIA, NVIDIA peermem, NEURON).
@@ -55,10 +55,10 @@ def gpu_peermem(node: Node, settings: GpuPeermemSettings) -> Result:
     if not devices or not pci_gpus(node):
         return not_applicable("no RDMA device, or no NVIDIA GPU, on this node")
     if has_no_driver(node):
-        return not_applicable("the NVIDIA driver has no GPU: gpu.driver tells it")
+        return not_applicable("the NVIDIA driver has no GPU; see gpu.driver")
     peermem = node.sys.exists("module/nvidia_peermem")
     if settings.module_required and not peermem:
-        return judged([NOT_LOADED.at(_DRIVER, "module nvidia_peermem is not loaded (modprobe nvidia-peermem)")])
+        return judged([NOT_LOADED.at(_DRIVER, "module nvidia_peermem is not loaded; modprobe nvidia-peermem")])
     ways = [
         *(["nvidia_peermem"] if peermem else []),
         *(["EFA's own provider"] if all(_has_p2p(node, device) for device in devices) else []),
@@ -66,7 +66,7 @@ def gpu_peermem(node: Node, settings: GpuPeermemSettings) -> Result:
     ]
     if ways:
         return ok(reason=f"by {', '.join(ways)}")
-    message = f"{len(devices)} RDMA devices have no way into GPU memory: load nvidia_peermem, or use the open driver"
+    message = f"{len(devices)} RDMA devices cannot reach GPU memory; load nvidia_peermem, or use NVIDIA's open driver"
     return judged([NO_ROUTE.at(_DRIVER, message, devices=list(devices))])
 
 

@@ -28,7 +28,7 @@ NOT_PERSISTENT = FindingCode(
     code="gpu.persistence.off",
     severity=Severity.INFO,
     remedy=Remedy.NONE,
-    meaning="Persistence mode is off: the driver forgets the GPU's state whenever nobody uses it",
+    meaning="Persistence mode is off: the driver forgets the GPU's state whenever no process uses it",
     symptom_of=("host.service.failed", "host.service.missing", "host.service.stopped"),
 )
 
@@ -37,11 +37,11 @@ NOT_PERSISTENT = FindingCode(
 def gpu_power(node: Node, _settings: object) -> Result:
     """Every GPU may draw its default power.
 
-    The enforced limit is the lowest of all that are set, by an administrator or by the board itself. Below the default
-    it slows every job down and nothing else shows it. Someone may want it so, so a person decides. The power that is
-    drawn is a reading only: no limit for it is published that holds for all models. Persistence mode that is off is
-    told as news: settings, and error counters between two jobs, are lost with the driver's state. What all GPUs
-    have alike is one finding of the node.
+    The enforced limit is the lowest of all limits, of an administrator or of the board itself. Below the default it
+    slows every job down, and nothing else shows it. It may be intended, so the operator decides. The power draw is a
+    reading only: no limit is published that holds for all models. Persistence mode that is off is news: settings, and
+    error counters between two jobs, are lost with the driver's state. A limit that all GPUs share is one finding of the
+    node.
 
     Sources: nvml.h (nvmlDeviceGetEnforcedPowerLimit, nvmlDeviceGetPowerManagementDefaultLimit); NVIDIA Health
     Validation and Meta's gcm compare with a power limit, Azure's health checks with persistence mode.
@@ -50,7 +50,7 @@ def gpu_power(node: Node, _settings: object) -> Result:
     if isinstance(gpus, Result):
         return gpus
     if all(gpu.unsupported.issuperset((*_READINGS, _PERSISTENCE)) for gpu in gpus):
-        return not_applicable("no GPU here tells its power limits")
+        return not_applicable("no GPU of this node reports its power limits")
     readings = [
         Reading(component=gpu.gpu, name=name, value=gpu.values[call] / _MILLIWATTS)
         for gpu in gpus
@@ -65,7 +65,7 @@ def _findings(gpu: GpuValues) -> Iterator[Finding]:
     enforced, default = gpu.values.get(_ENFORCED), gpu.values.get(_DEFAULT)
     if enforced is not None and default is not None and enforced < default:
         enforced_w, default_w = enforced / _MILLIWATTS, default / _MILLIWATTS
-        message = f"limited to {enforced_w:g} W, its default is {default_w:g} W (nvidia-smi -q -d POWER)"
+        message = f"power limit {enforced_w:g} W, below the default of {default_w:g} W (nvidia-smi -q -d POWER)"
         yield LIMITED.at(gpu.gpu, message, value_w=enforced_w, limit_w=default_w, limit_source="the GPU itself (NVML)")
     if gpu.values.get(_PERSISTENCE) == 0:
         yield NOT_PERSISTENT.at(gpu.gpu, "persistence mode is off; nvidia-persistenced keeps it on")

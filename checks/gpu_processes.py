@@ -1,4 +1,4 @@
-"""The check ``gpu.processes``: who holds the GPUs, and what was left behind on them."""
+"""The check ``gpu.processes``: processes that hold the GPUs, and memory that outlived its process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LEFTOVER = FindingCode(
     code="gpu.processes.leftover",
     severity=Severity.WARNING,
     remedy=Remedy.ASK_HUMAN,
-    meaning="A process of no job holds a GPU",
+    meaning="A process outside of any job holds a GPU",
 )
 MEMORY = FindingCode(
     code="gpu.processes.memory",
@@ -43,11 +43,11 @@ MEMORY = FindingCode(
 
 @dataclass(frozen=True, kw_only=True)
 class GpuProcessesSettings:
-    """What ``gpu.processes`` calls left behind. Both are a site's own: as shipped, nothing is."""
+    """When ``gpu.processes`` warns. Both settings are off by default, because they depend on the site."""
 
     jobs_only: bool = False
-    """Whether every process on a GPU must belong to a Slurm job or a pod. Switch it on where people have no other way
-    to a GPU than a job; where they log in and compute, it would warn about them."""
+    """Whether every process on a GPU must belong to a Slurm job or a pod. Switch it on where jobs are the only way to a
+    GPU; where users log in and compute, it would warn about them."""
 
     idle_memory_mib: int | None = None
     """How much memory of a GPU, in MiB, the driver itself may hold while no process does. It differs by driver and
@@ -56,22 +56,23 @@ class GpuProcessesSettings:
 
 @check("gpu.processes", interval_s=60, settings=GpuProcessesSettings, codes=(ENDED, LEFTOVER, MEMORY))
 def gpu_processes(node: Node, settings: GpuProcessesSettings) -> Result:
-    """No GPU is held by what a job left behind.
+    """No ended process, process outside of a job, or memory without a process holds a GPU.
 
-    Three things are told apart: a process that has ended, or is a zombie, and still holds a GPU (the driver waits for
-    the hardware, or a child lives); one that belongs to no job; and memory without any process. How many there are and
-    how much they use are readings. healthd kills nobody. With MIG, NVML lists processes without their GPU instance only
-    to root. In a container without the host's process ids, ``ended`` means nothing: run it with hostPID.
+    There are three findings: a process that has ended, or is a zombie, and still holds a GPU (the driver waits for the
+    hardware, or a child lives); a process that belongs to no job; and memory without any process. The number of
+    processes and their memory are readings. healthd kills no process. With MIG, NVML lists processes without their GPU
+    instance only to root. In a container without the host's process ids, ``ended`` means nothing: run healthd with
+    hostPID.
 
-    Sources: nvml.h (nvmlDeviceGetComputeRunningProcesses_v3, nvmlDeviceGetMemoryInfo); Meta's gcm looks for leftover
-    processes and memory before a job. A process that ends between two
-    questions looks ended for one look, so it takes two.
+    Sources: nvml.h (nvmlDeviceGetComputeRunningProcesses_v3, nvmlDeviceGetMemoryInfo); Meta's gcm searches for orphaned
+    processes and memory before a job. A process that ends between two questions seems to hold the GPU in one check run,
+    so the finding takes two.
     """
     gpus = ask_gpus(node, *_LISTS, _MEMORY)
     if isinstance(gpus, Result):
         return gpus
     if all(gpu.unsupported.issuperset(_LISTS) for gpu in gpus):
-        return not_applicable("no GPU here lists its processes")
+        return not_applicable("no GPU of this node lists its processes")
     findings = [finding for gpu in gpus for finding in _findings(node, gpu, settings)]
     return judged(findings, [reading for gpu in gpus for reading in _readings(gpu)], gaps=gaps_of(gpus))
 
@@ -84,21 +85,26 @@ def _findings(node: Node, gpu: GpuValues, settings: GpuProcessesSettings) -> Ite
     pids = _pids(gpu)
     states = {pid: _state(node, pid) for pid in pids}
     if ended := [pid for pid in pids if states[pid] in ("", "Z", "X")]:
-        yield ENDED.at(gpu.gpu, f"held by processes that have ended: {ended}", pids=ended)
+        yield ENDED.at(gpu.gpu, f"ended processes still hold this GPU: pids {', '.join(map(str, ended))}", pids=ended)
     strangers = [pid for pid in pids if pid not in ended and settings.jobs_only and not _is_of_a_job(node, pid)]
     if strangers:
         names = {str(pid): _name(node, pid) for pid in strangers}
         states_of = {str(pid): states[pid] for pid in strangers}
-        yield LEFTOVER.at(gpu.gpu, f"held by processes of no job: {names}", names=names, states=states_of)
+        yield LEFTOVER.at(
+            gpu.gpu,
+            f"processes outside of any job hold this GPU: {', '.join(f'{names[pid]} (pid {pid})' for pid in names)}",
+            names=names,
+            states=states_of,
+        )
     used_mib = gpu.values.get(_MEMORY, {}).get("used", 0) / _MIB
     limit = settings.idle_memory_mib
     if limit is not None and used_mib > limit and not pids and gpu.values.keys() >= set(_LISTS[:1]):
-        message = f"{used_mib:.0f} MiB are in use and no process holds it; {limit} MiB are expected"
+        message = f"{used_mib:.0f} MiB are in use although no process holds this GPU; at most {limit} MiB expected"
         yield MEMORY.at(gpu.gpu, message, value_mib=used_mib, limit_mib=limit, limit_source="settings.idle_memory_mib")
 
 
 def _state(node: Node, pid: int) -> str:
-    """The letter of proc(5), such as R or Z; "" for a process that is not there."""
+    """The letter of proc(5), such as R or Z; "" for a process that does not exist."""
     try:
         found = _STATE.search(node.proc.read(f"{pid}/status"))
     except SourceMissing:
@@ -107,7 +113,7 @@ def _state(node: Node, pid: int) -> str:
 
 
 def _is_of_a_job(node: Node, pid: int) -> bool:
-    """Whether its cgroup is a job's or a pod's; one that ends under our eyes is no stranger."""
+    """Whether its cgroup is a job's or a pod's. True also for a process that ends during the check run."""
     try:
         return _OF_A_JOB.search(node.proc.read(f"{pid}/cgroup")) is not None
     except SourceMissing:

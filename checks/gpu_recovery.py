@@ -1,4 +1,4 @@
-"""The check ``gpu.recovery``: what the driver itself says a GPU needs."""
+"""The check ``gpu.recovery``: the recovery that the driver itself recommends for a GPU."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ _ANY_CALL = "nvmlDeviceGetPersistenceMode"  # for drivers without the field: sho
 
 
 def _code(slug: str, severity: Severity, remedy: Remedy, meaning: str) -> FindingCode:
-    """An XID explains what the driver asks for only if it calls for as much: one that calls for less hides nothing."""
+    """An XID explains a recovery action only if its remedy is as far-reaching; one with less hides nothing."""
     rank = max(REMEDY_RANK[remedy], REMEDY_RANK[Remedy.RESET_GPU])
     causes = tuple(f"gpu.xid.{row.xid}" for row in xid_table().values() if REMEDY_RANK[row.remedy] >= rank)
     return FindingCode(code=slug, severity=severity, remedy=remedy, meaning=meaning, symptom_of=causes)
 
 
 def _action(number: int, slug: str) -> FindingCode:
-    """What the driver writes to the log as XID 154 it shows in the field: one table judges both."""
+    """The field has the same actions as XID 154 in the log: one table judges both."""
     case = xid_cases()[154, f"to:{number}"]
     return _code(slug, case.severity, case.remedy, case.meaning)
 
 
 _CRITICAL = Severity.CRITICAL
-LOST = _code("gpu.lost", _CRITICAL, Remedy.REBOOT_NODE, "The driver lists the GPU and cannot reach it any more")
+LOST = _code("gpu.lost", _CRITICAL, Remedy.REBOOT_NODE, "The driver lists the GPU but can no longer reach it")
 MUST_RESET = _code("gpu.reset_required", _CRITICAL, Remedy.RESET_GPU, "The GPU refuses work until it is reset")
 _REFUSED = {NvmlReturn.GPU_IS_LOST.value: LOST, NvmlReturn.RESET_REQUIRED.value: MUST_RESET}
 OWED = FindingCode(
     code="gpu.reset.owed",
     severity=_CRITICAL,
     remedy=Remedy.RESET_GPU,
-    meaning="The Fabric Manager was stopped for a GPU reset that was not made",
+    meaning="The Fabric Manager was stopped for a GPU reset that did not happen",
     clears_by=ClearsBy.GPU_RESET,
 )
-"""Left behind by healthd's own reset, and by no look: NVLink SHARP (NVLS) fails until the GPUs are reset."""
+"""healthd's own reset reports it, and no check run: NVLink SHARP (NVLS) fails until the GPUs are reset."""
 OTHER = _code("gpu.recovery.other", Severity.WARNING, Remedy.ASK_HUMAN, "A recovery action that healthd does not know")
 ACTIONS = {
     1: _action(1, "gpu.recovery.reset"),
@@ -54,14 +54,14 @@ ACTIONS = {
 
 @check("gpu.recovery", interval_s=30, codes=(LOST, MUST_RESET, OWED, *ACTIONS.values(), OTHER))
 def gpu_recovery(node: Node, _settings: object) -> Result:
-    """No GPU asks to be recovered.
+    """The driver recommends no recovery for any GPU.
 
     From branch 565 on the driver names the recovery that a GPU needs, in a field that starts at 0, *none*. An older
     driver answers NOT_SUPPORTED, or INVALID_ARGUMENT, with the value 0: that is no answer, never *none*, and ends no
-    action. Two return codes say as much on any driver, and are all that is judged there: GPU_IS_LOST (it does not
-    answer on PCIe; only a reboot helps) and RESET_REQUIRED, on whatever call of any check they came. While one stands,
-    the other GPU checks are not unknown for that GPU. Any other refusal is unknown for that GPU alone. One lost GPU
-    hides no other.
+    action. Two return codes mean as much on any driver, and older drivers have only these: GPU_IS_LOST (it does not
+    answer on PCIe; only a reboot helps) and RESET_REQUIRED, on whatever call of any check they came. While one of them
+    is open, the other GPU checks are not unknown for that GPU. Any other refusal is unknown for that GPU alone. One
+    lost GPU hides no other.
 
     Sources: nvml.h (return codes 15 and 16, field 230); open-gpu-kernel-modules 595.45.04 gpu.c (actions 0 to 5);
     pynvml 13.615.71 (6 and 7); DCGM issue 263 (DCGM can say Healthy while this field says Reset).
@@ -73,14 +73,14 @@ def gpu_recovery(node: Node, _settings: object) -> Result:
     found = [finding for each in findings.values() for finding in each]
     gaps = [gap for gpu in gpus for gap in gpu.gaps if not findings[gpu.gpu]]
     gaps += withheld([gpu for gpu in gpus if not findings[gpu.gpu]], (_ACTION,))
-    left_out = "this driver does not tell the recovery action (565 and newer do)"
-    told = any(_ACTION in gpu.values for gpu in gpus)
+    left_out = "this driver does not report the recovery action (565 and newer do)"
+    reported = any(_ACTION in gpu.values for gpu in gpus)
     not_told = untold(gpus, {_ACTION: (*ACTIONS.values(), OTHER)})
-    return judged(found, gaps=gaps, untold=not_told, left_out="" if told or gaps else left_out)
+    return judged(found, gaps=gaps, untold=not_told, left_out="" if reported or gaps else left_out)
 
 
 def _findings(gpu: GpuValues) -> Iterator[Finding]:
-    """A GPU that is out of reach has no action to tell, and whatever it told before it was would be stale."""
+    """A GPU that is out of reach reports no action, and an earlier one would be stale."""
     if gpu.refused is not None:
         code, failure = _REFUSED[gpu.refused.failure.code], gpu.refused.failure
         message = f"NVML answers {failure.name} ({failure.code}) to {gpu.refused.call}"

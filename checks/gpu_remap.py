@@ -1,4 +1,4 @@
-"""The check ``gpu.remap``: what a GPU does about memory that has failed, and what it has left for the next failure."""
+"""The check ``gpu.remap``: rows and pages that a GPU took out of use, and its spare rows for the next failure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FAILURE = FindingCode(
     code="gpu.remap.failure",
     severity=Severity.CRITICAL,
     remedy=Remedy.REPLACE_NODE,
-    meaning="A row could not be remapped: this GPU's spare rows are used up where they are needed",
+    meaning="A row could not be remapped: the bank of the failed row has no spare row left",
 )
 PENDING = _code("gpu.remap.pending", _RESET, "A row remap is recorded and waits for a GPU reset")
 MANY = _code("gpu.remap.many", _WATCH, "Many rows are remapped")
@@ -38,7 +38,7 @@ NO_SPARE = _code("gpu.remap.no_spare", _WATCH, "A bank has no spare row left", F
 REPAIR = _code("gpu.repair.pending", _RESET, "A repair of memory or a TPC waits for a GPU reset", "gpu.xid.160")
 UNREPAIRABLE = _code("gpu.repair.impossible", _HUMAN, "The GPU has memory that it cannot repair", "gpu.xid.161")
 PAGES_PENDING = _code("gpu.pages.pending", _RESET, "A page retirement is recorded and waits for a driver reload")
-PAGES_FULL = _code("gpu.pages.full", _HUMAN, "Hardly a page of memory can be retired any more")
+PAGES_FULL = _code("gpu.pages.full", _HUMAN, "Almost no further page of memory can be retired")
 PAGES_GROWING = _code("gpu.pages.growing", _HUMAN, "Many pages are retired, and more every week", PAGES_FULL.code)
 _CODES = (PENDING, FAILURE, MANY, NO_SPARE, REPAIR, UNREPAIRABLE, PAGES_PENDING, PAGES_FULL, PAGES_GROWING)
 _GROWING = "gpu_retired_pages_double_bit_total"
@@ -55,7 +55,7 @@ _LIMITS = (Rate(reading=_GROWING, max_increase=1, window_s=_WEEK_S, code=PAGES_G
 
 @dataclass(frozen=True, kw_only=True)
 class GpuRemapSettings:
-    """When ``gpu.remap`` calls remapped rows many."""
+    """The number of remapped rows at which ``gpu.remap`` warns."""
 
     many: int = 10
     """The most remapped rows of one GPU without a warning. Of nodes with more than 10, 83 % showed a performance
@@ -66,13 +66,13 @@ class GpuRemapSettings:
 def gpu_remap(node: Node, settings: GpuRemapSettings) -> Result:
     """Every failed memory row has been replaced by a spare one.
 
-    *Pending*: the remap is recorded and takes effect at the next GPU reset; jobs may run until then, so it is a warning
-    that takes the node out when it is convenient. *Failure*: no spare row was left, which is NVIDIA's criterion for
-    exchanging the GPU. Neither is the same as XID 63 (recorded) or 64 (recording failed): the flags say what holds now.
-    The histogram tells how many banks have how much left. Blackwell repairs channels as well; its flags, and those of
-    the page retirement of GPUs before Ampere, are unproven on hardware and warnings. GPUs with active MIG instances do
-    not answer about rows, which is no fault, and no sign that one is over; any other GPU that does not answer what its
-    siblings do is a gap.
+    *Pending*: the remap is recorded and takes effect at the next GPU reset; jobs may run until then, so it is a
+    warning, and healthd drains the node when it is convenient. *Failure*: no spare row was left, which is NVIDIA's
+    criterion for exchanging the GPU. Neither is the same as XID 63 (recorded) or 64 (recording failed): the flags show
+    the state now. The histogram shows how many banks have how many spare rows left. Blackwell repairs channels as well;
+    its flags, and those of the page retirement of GPUs before Ampere, are unproven on hardware and warnings. GPUs with
+    active MIG instances do not report their rows, which is no fault, and ends none; if any other GPU does not report a
+    value that its siblings do, the outcome is partial.
 
     Sources: NVIDIA, GPU memory error management (A100 and newer); nvml.h (rows, histogram, repair status, retired
     pages); NVIDIA DCGM 4.6 (limits of page retirement).
@@ -81,7 +81,7 @@ def gpu_remap(node: Node, settings: GpuRemapSettings) -> Result:
     if isinstance(gpus, Result):
         return gpus
     if all(gpu.unsupported.issuperset((_ROWS, *_PAGES)) for gpu in gpus):
-        return not_applicable("no GPU here remaps rows or retires pages, or all are in MIG mode")
+        return not_applicable("no GPU of this node remaps rows or retires pages, or all are in MIG mode")
     findings = [finding for gpu in gpus for finding in (*_rows(gpu, settings), *_repairs(gpu), *_pages(gpu))]
     readings = [reading for gpu in gpus for reading in _readings(gpu)]
     what = "their remapped rows"
@@ -108,7 +108,7 @@ def _repairs(gpu: GpuValues) -> Iterator[Finding]:
         waiting = [word for word, flag in zip(("channel", "TPC"), flags, strict=False) if flag]
         yield REPAIR.at(gpu.gpu, f"a {' and '.join(waiting)} repair is pending until the GPU is reset")
     if gpu.values.get(_UNREPAIRABLE):
-        yield UNREPAIRABLE.at(gpu.gpu, "the driver's flag for unrepairable memory is set")
+        yield UNREPAIRABLE.at(gpu.gpu, "the driver has set its flag for unrepairable memory")
 
 
 def _pages(gpu: GpuValues) -> Iterator[Finding]:

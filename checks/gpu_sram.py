@@ -35,11 +35,12 @@ THRESHOLD = FindingCode(
 def gpu_sram(node: Node, _settings: object) -> Result:
     """No bank of a GPU's on-chip memory has failed more often than NVIDIA allows.
 
-    SRAM (caches, register files) is not remapped: a bank that keeps failing stays bad, and the driver raises a flag
-    once too many different places of one bank have failed. The flag alone decides; healthd counts no banks of its own.
-    The counters are readings, split by kind, with the number of different places that failed. A driver without the call
-    (before 535), or a GPU without ECC, does not answer, which is no fault; the places need driver 580. One that does
-    not answer while its siblings do is a gap, unless MIG is on; it ends no fault in either case.
+    The hardware does not remap SRAM (caches, register files): a bank that keeps failing stays bad, and the driver
+    raises a flag once too many different addresses of one bank have failed. The flag alone decides; healthd counts no
+    banks of its own. The counters are readings, split by kind, with the number of different addresses that failed. A
+    driver without the call (before 535), or a GPU without ECC, does not answer, which is no fault; the addresses need
+    driver 580. If a GPU does not answer while its siblings do, the outcome is partial, unless MIG is on; it ends no
+    fault in either case.
 
     Sources: NVIDIA, GPU memory error management (SRAM error threshold); nvml.h nvmlEccSramErrorStatus_v1_t.
     """
@@ -47,7 +48,7 @@ def gpu_sram(node: Node, _settings: object) -> Result:
     if isinstance(gpus, Result):
         return gpus
     if all(_STATUS in gpu.unsupported for gpu in gpus):
-        return not_applicable("no GPU here, or its driver, tells the state of its SRAM")
+        return not_applicable("no GPU of this node, or its driver, reports the state of its SRAM")
     epoch = driver_epoch(node)
     readings = [reading for gpu in gpus for reading in _readings(gpu, epoch)]
     findings = [finding for gpu in gpus for finding in _findings(gpu)]
@@ -60,7 +61,7 @@ def _findings(gpu: GpuValues) -> Iterator[Finding]:
     if status.get("bThresholdExceeded"):
         where = {bucket: status[f"aggregateUncBucket{bucket}"] for bucket in _BUCKETS}
         worst = max(where, key=lambda bucket: where[bucket])
-        message = f"the SRAM error threshold is exceeded; most uncorrectable errors are in {worst}"
+        message = f"SRAM error threshold exceeded; most uncorrectable errors are in {worst}"
         unique = gpu.values.get(_UNIQUE, [])[:16]
         yield THRESHOLD.at(gpu.gpu, message, uncorrected_by_unit=where, unique=unique, limit_source=_SOURCE)
 
@@ -72,5 +73,5 @@ def _readings(gpu: GpuValues, epoch: str) -> Iterator[Reading]:
         value = float(status[member])
         yield Reading(component=gpu.gpu, name=name, value=value, kind=ReadingKind.COUNTER, epoch=belongs_to)
     for word, is_parity in (("parity", 1), ("secded", 0)) if _UNIQUE in gpu.values else ():
-        places = sum(row["isParity"] == is_parity for row in gpu.values[_UNIQUE])
-        yield Reading(component=gpu.gpu, name=f"gpu_sram_unique_{word}_count", value=places)
+        addresses = sum(row["isParity"] == is_parity for row in gpu.values[_UNIQUE])
+        yield Reading(component=gpu.gpu, name=f"gpu_sram_unique_{word}_count", value=addresses)

@@ -1,4 +1,4 @@
-"""The check ``gpu.temperature``: how far each GPU is from the heat at which it slows itself down."""
+"""The check ``gpu.temperature``: how far each GPU is from the temperature at which it slows itself down."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ class GpuTemperatureSettings:
     """How early ``gpu.temperature`` warns."""
 
     margin_c: float = 0.0
-    """How many degrees Celsius below the GPU's own threshold is already a warning. Zero: at the threshold, which is
-    what the GPU itself acts on. NVIDIA publishes no number for less, so none is assumed."""
+    """How many degrees Celsius below the GPU's own threshold the warning begins. Zero: at the threshold, where the GPU
+    itself acts. NVIDIA publishes no lower number, so none is assumed."""
 
 
 @check("gpu.temperature", interval_s=60, settings=GpuTemperatureSettings, codes=(SLOWDOWN, MEMORY))
 def gpu_temperature(node: Node, settings: GpuTemperatureSettings) -> Result:
     """No GPU, and no GPU memory, is as hot as its own threshold.
 
-    Every limit is the one the GPU reports. GPUs up to Hopper report temperatures and the threshold; newer ones the
-    margin that is left and the margin at which they slow down (T.Limit). The margin alone is not believed, since H100
-    shows zero and less while cool: it counts while the driver names heat as the reason of its clocks. Unproven on
-    hardware, and a warning at most: heat is mostly the room's fault, and the next job may be cooler.
+    The GPU reports every limit. GPUs up to Hopper report temperatures and the threshold; newer ones the margin that is
+    left and the margin at which they slow down (T.Limit). The margin alone is no evidence, since H100 shows zero and
+    less while cool: it counts while the driver names heat as the reason of its clocks. Unproven on hardware, and a
+    warning at most: the cooling of the room is the usual cause, and the next job may be cooler.
 
     Sources: nvml.h (thresholds 1 and 2, fields 82 and 194, clocks event reasons 0x20 and 0x40); gpud 4a8de33a (the
     margin of an H100 may be zero or less).
@@ -59,7 +59,7 @@ def gpu_temperature(node: Node, settings: GpuTemperatureSettings) -> Result:
     if isinstance(gpus, Result):
         return gpus
     if all(gpu.unsupported.issuperset(_READINGS) for gpu in gpus):
-        return not_applicable("no GPU here tells its temperature")
+        return not_applicable("no GPU of this node reports its temperature")
     findings = [finding for gpu in gpus for finding in _findings(gpu, settings.margin_c)]
     readings = [
         Reading(component=gpu.gpu, name=name, value=gpu.values[key])
@@ -74,14 +74,18 @@ def _findings(gpu: GpuValues, margin_c: float) -> Iterator[Finding]:
     value = gpu.values.get
     if (limit := value(_SLOWDOWN)) and (core := value(_CORE)) is not None and core >= limit - margin_c:
         yield SLOWDOWN.at(
-            gpu.gpu, f"{core} °C; it slows down at {limit} °C", value_c=core, limit_c=limit, limit_source=_SOURCE
+            gpu.gpu,
+            f"{core} °C; the GPU slows itself down at {limit} °C",
+            value_c=core,
+            limit_c=limit,
+            limit_source=_SOURCE,
         )
     elif _is_throttled_by_heat(gpu, margin_c):
-        message = f"{value(_MARGIN)} °C are left, and heat is the reason of the clocks"
+        message = f"heat slows the GPU down; {value(_MARGIN)} °C are left to its limit"
         left, limit, reasons = (value(key) for key in (_MARGIN, _SLOWDOWN_TLIMIT, _REASONS))
         yield SLOWDOWN.at(gpu.gpu, message, margin_c=left, limit_c=limit, reasons=reasons, limit_source=_SOURCE)
     if (limit := value(_MEMORY_MAX)) and (memory := value(_MEMORY)) is not None and memory >= limit - margin_c:
-        message = f"its memory is at {memory} °C; {limit} °C is the highest allowed"
+        message = f"GPU memory is at {memory} °C; at most {limit} °C is allowed"
         yield MEMORY.at(gpu.gpu, message, value_c=memory, limit_c=limit, limit_source=_SOURCE)
 
 

@@ -1,4 +1,4 @@
-"""The check ``gpu.throttle``: GPUs that are held back by heat, by the power supply, or by themselves."""
+"""The check ``gpu.throttle``: GPUs that run slower because of heat or the power supply, and stragglers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FIELDS = {
 }
 _NANO = 1e-9
 _WINDOW_S = 600.0
-_SOURCE = "gpud 4a8de33a: 0.6 events a minute over 10 minutes, at a look a minute: 6 of 10 looks, or 360 of 600 s"
+_SOURCE = "gpud 4a8de33a: 0.6 events a minute over 10 minutes, with a sample a minute: 6 of 10 samples, or 360 of 600 s"
 
 HEAT = FindingCode(
     code="gpu.throttle.heat",
@@ -34,7 +34,7 @@ BRAKE = FindingCode(
     code="gpu.throttle.power_brake",
     severity=Severity.WARNING,
     remedy=Remedy.ASK_HUMAN,
-    meaning="The power supply holds the GPU back, most of the time",
+    meaning="The power supply slows the GPU down (power brake), most of the time",
 )
 SLOWDOWN = FindingCode(
     code="gpu.throttle.hardware",
@@ -60,24 +60,23 @@ _LIMITS = (
 
 @dataclass(frozen=True, kw_only=True)
 class GpuThrottleSettings:
-    """What ``gpu.throttle`` calls slow."""
+    """When ``gpu.throttle`` calls a GPU slow."""
 
     siblings_ratio: float = 0.8
     """A busy GPU whose SM clock or power draw stays below this share of the median of its busy siblings, for ten
-    minutes, is a warning. Nothing is done about it, whatever the mode: GPUs of different jobs differ as well, and no
+    minutes, is a warning. healthd does nothing about it in any mode: GPUs of different jobs differ as well, and no
     limit is published. 0: not judged."""
 
 
 @check("gpu.throttle", interval_s=60, settings=GpuThrottleSettings, codes=(HEAT, BRAKE, SLOWDOWN, SLOW), limits=_LIMITS)
 def gpu_throttle(node: Node, settings: GpuThrottleSettings) -> Result:
-    """No GPU's hardware holds it back for long.
+    """No GPU's hardware slows it down for long.
 
-    From driver 575 on the GPU counts the time for which each reason held, and history judges its growth: that sees what
-    happens between two looks. The reasons of the moment are looked at as well; a single one is noise, six in ten
-    minutes are not. Software power capping is what a busy GPU does, and a reading. A straggler, which every other GPU
-    of a job waits for, shows beside its siblings alone: busy is a GPU that the driver calls 90 % used, and three busy
-    siblings make a median. Unproven on hardware, and a warning at most: heat and power are mostly the room's and the
-    rack's.
+    From driver 575 on the GPU counts for how long each reason held, and history judges the growth: that covers the time
+    between two check runs. The check reads the current reasons as well; a single one is noise, six in ten minutes are
+    not. Software power capping is normal for a busy GPU, and a reading. A straggler, for which every other GPU of a job
+    waits, shows only beside its siblings: a busy GPU is one that the driver calls 90 % used, and three busy siblings
+    make a median. Unproven on hardware, and a warning at most: the room and the rack are the usual causes.
 
     Sources: nvml.h (fields 74 and 269 to 271, clocks event reasons 0x8, 0x40, 0x80); gpud 4a8de33a (0.6 a minute);
     NVIDIA resiliency extension (a straggler's score is relative to its siblings).
@@ -86,7 +85,7 @@ def gpu_throttle(node: Node, settings: GpuThrottleSettings) -> Result:
     if isinstance(gpus, Result):
         return gpus
     if all(gpu.unsupported.issuperset((REASONS, *map(field_key, _FIELDS))) for gpu in gpus):
-        return not_applicable("no GPU here tells why its clocks are what they are")
+        return not_applicable("no GPU of this node reports the reasons of its clocks")
     epoch = driver_epoch(node)
     readings = [reading for gpu in gpus for reading in _readings(gpu, epoch)]
     findings = [*(finding for gpu in gpus for finding in _held_back(gpu)), *_slow(gpus, settings.siblings_ratio)]
@@ -95,13 +94,13 @@ def gpu_throttle(node: Node, settings: GpuThrottleSettings) -> Result:
 
 def _held_back(gpu: GpuValues) -> Iterator[Finding]:
     reasons = int(gpu.values.get(REASONS, 0))
-    if words := [word for bit, word in _HARDWARE.items() if reasons & bit]:
-        yield SLOWDOWN.at(gpu.gpu, f"held back by {', '.join(words)}", reasons=reasons, limit_source=_SOURCE)
+    if active := [reason for bit, reason in _HARDWARE.items() if reasons & bit]:
+        yield SLOWDOWN.at(gpu.gpu, f"slowed down by {', '.join(active)}", reasons=reasons, limit_source=_SOURCE)
 
 
 def _slow(gpus: Sequence[GpuValues], ratio: float) -> Iterator[Finding]:
-    for gpu, behind, words in stragglers(gpus, ratio):
-        message = f"{words}, while all are busy"
+    for gpu, behind, comparison in stragglers(gpus, ratio):
+        message = f"{comparison}, while all are busy"
         yield SLOW.at(gpu.gpu, message, behind=behind, limit_ratio=ratio, limit_source="settings")
 
 

@@ -1,4 +1,4 @@
-"""The check ``host.cpu``: whether all processors of the node are there and running."""
+"""The check ``host.cpu``: whether all processors of the node are present and online."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ OFFLINE = FindingCode(
     code="host.cpu.offline",
     severity=Severity.WARNING,
     remedy=Remedy.ASK_HUMAN,
-    meaning="Processors of this node are switched off",
+    meaning="Processors of this node are offline",
 )
 COUNT = FindingCode(
     code="host.cpu.count",
     severity=Severity.WARNING,
     remedy=Remedy.ASK_HUMAN,
-    meaning="This node has another number of processors than configured",
+    meaning="The number of processors is not the configured one",
 )
 SOCKETS = FindingCode(
     code="host.cpu.sockets",
     severity=Severity.WARNING,
     remedy=Remedy.ASK_HUMAN,
-    meaning="This node has another number of processor sockets than configured",
+    meaning="The number of processor sockets is not the configured one",
 )
 GOVERNOR = FindingCode(
     code="host.cpu.governor",
@@ -42,30 +42,30 @@ GOVERNOR = FindingCode(
 
 @dataclass(frozen=True, kw_only=True)
 class HostCpuSettings:
-    """What processors ``host.cpu`` expects."""
+    """The processors that ``host.cpu`` expects."""
 
     count: int = 0
-    """How many processors (vCPUs) must run here. 0: as many as the machine shows; an instance can be launched with
-    fewer than its type has (CPU options), so the type alone does not tell."""
+    """How many processors (vCPUs) must be online. 0: all that the machine shows; the launch of an instance can switch
+    some off (CPU options), so the number does not follow from the type."""
 
     offline: tuple[int, ...] = ()
-    """Processors that are switched off on purpose, by number."""
+    """Processors that are offline on purpose, by number."""
 
     sockets: int = 0
     """How many processor sockets there must be. 0: any number."""
 
     governor: str = ""
     """The frequency governor that every processor must have, such as ``performance``. Empty: any. Most EC2 instances
-    leave no choice and have none to show: there it is unknown."""
+    have no governor: there the outcome is unknown."""
 
 
 @check("host.cpu", interval_s=300, settings=HostCpuSettings, codes=(OFFLINE, COUNT, SOCKETS, GOVERNOR))
 def host_cpu(node: Node, settings: HostCpuSettings) -> Result:
     """Every processor that the machine has is running.
 
-    Processors that are present and not online were switched off by someone, or by the kernel after a hardware error.
-    Where simultaneous multithreading is off, the siblings are offline by that choice, and are not counted. The share of
-    time in which something waited for a processor is a reading.
+    An operator, or the kernel after a hardware error, switched off a processor that is present and not online. Where
+    simultaneous multithreading is off, its siblings are offline by that choice and do not count. The share of time in
+    which a task waited for a processor is a reading.
 
     Sources: Linux, Documentation/admin-guide/cputopology.rst (present, online, sockets) and pm/cpufreq.rst (governor),
     Documentation/ABI/testing/sysfs-devices-system-cpu (smt/control), Documentation/accounting/psi.rst; EC2 user guide,
@@ -73,7 +73,7 @@ def host_cpu(node: Node, settings: HostCpuSettings) -> Result:
     """
     present, online = cpu_list(node.sys.read(f"{_CPU}/present")), cpu_list(node.sys.read(f"{_CPU}/online"))
     if not online:
-        raise SourceUnreadable(f"/sys/{_CPU}/online lists no processor, and one is reading it")
+        raise SourceUnreadable(f"/sys/{_CPU}/online lists no processor; expected at least the one that runs healthd")
     off = sorted(present - online - frozenset(settings.offline) - _siblings_off(node, present, online))
     findings = [*_findings(off, len(online), settings), *_sockets(node, online, settings), *_governor(node, settings)]
     readings = [Reading(component=NODE, name="cpus_online_count", value=len(online)), *_pressure(node)]
@@ -81,7 +81,7 @@ def host_cpu(node: Node, settings: HostCpuSettings) -> Result:
 
 
 def _siblings_off(node: Node, present: frozenset[int], online: frozenset[int]) -> frozenset[int]:
-    """Where multithreading is off, at most every second processor is: which ones, only their cores could say."""
+    """The offline siblings where multithreading is off: at most every second processor."""
     try:
         off = node.sys.read(f"{_CPU}/smt/control") in _SMT_IS_OFF
     except SourceMissing:
@@ -91,10 +91,10 @@ def _siblings_off(node: Node, present: frozenset[int], online: frozenset[int]) -
 
 def _findings(off: list[int], online: int, settings: HostCpuSettings) -> Iterator[Finding]:
     if off:
-        message = f"{len(off)} processors are present and offline: {', '.join(map(str, off[:16]))}"
+        message = f"{len(off)} processors are offline: {', '.join(map(str, off[:16]))}"
         yield OFFLINE.at(NODE, message, offline=off[:16], count=len(off))
     if settings.count and online != settings.count:
-        yield COUNT.at(NODE, f"{online} processors run; {settings.count} are configured", online=online)
+        yield COUNT.at(NODE, f"{online} processors are online; expected {settings.count}", online=online)
 
 
 def _sockets(node: Node, online: frozenset[int], settings: HostCpuSettings) -> Iterator[Finding]:
@@ -102,7 +102,7 @@ def _sockets(node: Node, online: frozenset[int], settings: HostCpuSettings) -> I
         return
     found = {node.sys.read(f"{_CPU}/cpu{cpu}/topology/physical_package_id") for cpu in online}
     if len(found) != settings.sockets:
-        yield SOCKETS.at(NODE, f"{len(found)} sockets; {settings.sockets} are configured", sockets=len(found))
+        yield SOCKETS.at(NODE, f"{len(found)} processor sockets; expected {settings.sockets}", sockets=len(found))
 
 
 def _governor(node: Node, settings: HostCpuSettings) -> Iterator[Finding]:
@@ -113,9 +113,11 @@ def _governor(node: Node, settings: HostCpuSettings) -> Iterator[Finding]:
         raise SourceUnreadable(f"/sys/{_CPU}/cpufreq has no policy: this machine shows no governor")
     found = {name: node.sys.read(f"{_CPU}/cpufreq/{name}/scaling_governor") for name in policies}
     if others := [name for name in policies if found[name] != settings.governor]:
-        words = ", ".join(sorted({found[name] for name in others}))
-        message = f"{len(others)} of {len(found)} processors are under {words}; configured is {settings.governor}"
-        yield GOVERNOR.at(NODE, message, policies=others[:16], governor=words)
+        governors = ", ".join(sorted({found[name] for name in others}))
+        message = (
+            f"{len(others)} of {len(found)} processors have the governor {governors}; expected {settings.governor}"
+        )
+        yield GOVERNOR.at(NODE, message, policies=others[:16], governor=governors)
 
 
 def _pressure(node: Node) -> Iterator[Reading]:

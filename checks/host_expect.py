@@ -1,4 +1,4 @@
-"""The check ``host.expect``: what a site says that its nodes must have, and must not have."""
+"""The check ``host.expect``: modules, processes and mounts that a site requires or forbids on its nodes."""
 
 from __future__ import annotations
 
@@ -14,24 +14,26 @@ from healthd.core.node import Node
 _W, _ASK, _WATCH = Severity.WARNING, Remedy.ASK_HUMAN, Remedy.WATCH
 
 MODULE = FindingCode(
-    code="host.expect.module", severity=_W, remedy=_ASK, meaning="A kernel module that the site needs is not loaded"
+    code="host.expect.module", severity=_W, remedy=_ASK, meaning="A kernel module that the site requires is not loaded"
 )
 PROCESS = FindingCode(
-    code="host.expect.process", severity=_W, remedy=_ASK, meaning="A process that must run does not", lasting_s=120.0
+    code="host.expect.process", severity=_W, remedy=_ASK, meaning="A required process does not run", lasting_s=120.0
 )
 FORBIDDEN = FindingCode(
-    code="host.expect.forbidden_process", severity=_W, remedy=_WATCH, meaning="A process runs that must not"
+    code="host.expect.forbidden_process", severity=_W, remedy=_WATCH, meaning="A forbidden process runs"
 )
-MOUNT = FindingCode(code="host.expect.mount", severity=_W, remedy=_ASK, meaning="A mount is missing, or is another")
+MOUNT = FindingCode(
+    code="host.expect.mount", severity=_W, remedy=_ASK, meaning="A mount is missing, or has another type or source"
+)
 YOUNG = FindingCode(
-    code="host.expect.uptime", severity=_W, remedy=_WATCH, meaning="This node booted a moment ago, which may be a crash"
+    code="host.expect.uptime", severity=_W, remedy=_WATCH, meaning="This node booted shortly ago, perhaps after a crash"
 )
 _CODES = (MODULE, PROCESS, FORBIDDEN, MOUNT, YOUNG)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostExpectSettings:
-    """What must be here. Nothing is expected unless it is named."""
+    """The requirements of the site. Nothing is required unless you name it."""
 
     modules: tuple[str, ...] = ()
     """Kernel modules that must be loaded or built in, as ``lsmod`` names them: ``["lustre", "nvidia_peermem"]``."""
@@ -44,14 +46,14 @@ class HostExpectSettings:
     """Processes that must not run, by that name."""
 
     mounts: tuple[str, ...] = ()
-    """Mounts that must be here: the mount point, and where wanted the type and the source behind it, divided by blanks:
+    """Mounts that must exist: the mount point, and if you like its type and source, separated by spaces:
     ``["/home nfs4 fs-1:/home", "/scratch"]``. Lustre has ``lustre.mount``, which also knows automounts."""
 
     min_uptime_s: float = 0.0
     """A node that has been up for less than this, in seconds, is reported. 0: none is."""
 
     def __post_init__(self) -> None:
-        """Refuse what names no mount point."""
+        """Refuse a line that names no mount point."""
         for line in self.mounts:
             if not line.startswith("/") or len(line.split()) > 3:
                 raise ValueError(f"mounts: {line!r}: expected 'POINT', 'POINT TYPE' or 'POINT TYPE SOURCE'")
@@ -59,16 +61,16 @@ class HostExpectSettings:
 
 @check("host.expect", interval_s=120, settings=HostExpectSettings, codes=_CODES)
 def host_expect(node: Node, settings: HostExpectSettings) -> Result:
-    """The node has what the site says that it must have.
+    """The node has the modules, processes, mounts and uptime that the site requires.
 
-    Modules, processes, mounts, uptime: what NHC's configurations ask for and no table can know. Memory, processors and
-    services have checks of their own, with settings for the same. All of these warn.
+    NHC's configurations ask for the same. Memory, processors and services have checks of their own, with settings for
+    them. All findings are warnings.
 
     Sources: NHC 1.4.3 (check_fs_mount, check_ps_*); Linux, Documentation/ABI/stable/sysfs-module; proc_uptime(5),
     proc_pid_stat(5).
     """
     if settings == HostExpectSettings():
-        return not_applicable("nothing is configured to be expected here")
+        return not_applicable("no requirement is configured")
     findings, gaps = list[Finding](), list[str]()
     for part in (_modules, _processes, _mounts, _uptime):
         try:
@@ -91,10 +93,10 @@ def _processes(node: Node, settings: HostExpectSettings) -> Iterator[Finding]:
     running = frozenset(each.name for each in processes(node.proc))
     for name in settings.processes:
         if name[:15] not in running:
-            yield PROCESS.at(Component(kind="process", id=name), f"no process {name} runs")
+            yield PROCESS.at(Component(kind="process", id=name), f"process {name} does not run; it is required")
     for name in settings.forbidden_processes:
         if name[:15] in running:
-            yield FORBIDDEN.at(Component(kind="process", id=name), f"a process {name} runs, and must not here")
+            yield FORBIDDEN.at(Component(kind="process", id=name), f"process {name} runs; it is forbidden here")
 
 
 def _mounts(node: Node, settings: HostExpectSettings) -> Iterator[Finding]:
@@ -118,5 +120,5 @@ def _uptime(node: Node, settings: HostExpectSettings) -> Iterator[Finding]:
         return
     up_s = uptime_s(node.proc.read("uptime"))
     if up_s < settings.min_uptime_s:
-        message = f"up for {up_s:.0f} s; {settings.min_uptime_s:g} s are configured"
+        message = f"the node booted {up_s:.0f} s ago; expected at least {settings.min_uptime_s:g} s"
         yield YOUNG.at(NODE, message, uptime_s=up_s, limit_s=settings.min_uptime_s)

@@ -12,7 +12,7 @@ from healthd.core.model import Component, Finding, Reading, Remedy, Result, Seve
 from healthd.core.node import Mount, Node, Space
 
 _LOCAL_TYPES = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs"})
-_STOPPED = frozenset({"emergency_ro", "shutdown"})  # ext4: words of the kernel about itself, never a mount option
+_STOPPED = frozenset({"emergency_ro", "shutdown"})  # ext4: the kernel sets them, never a mount option
 _CRITICAL, _WARNING = Severity.CRITICAL, Severity.WARNING
 
 READ_ONLY = FindingCode(
@@ -25,39 +25,39 @@ ERRORS = FindingCode(
     code="host.filesystem.errors",
     severity=_WARNING,
     remedy=Remedy.WATCH,
-    meaning="Errors since it was last repaired",
+    meaning="A file system had errors since its last repair",
     symptom_of=("kernel.fs_error",),
 )
 FULL = FindingCode(
-    code="host.filesystem.full", severity=_CRITICAL, remedy=Remedy.WATCH, meaning="Next to no room left, for root too"
+    code="host.filesystem.full", severity=_CRITICAL, remedy=Remedy.WATCH, meaning="A file system is full, for root too"
 )
 FULL_DATA = FindingCode(
-    code="host.filesystem.full_data", severity=_WARNING, remedy=Remedy.WATCH, meaning="No room where only jobs write"
+    code="host.filesystem.full_data", severity=_WARNING, remedy=Remedy.WATCH, meaning="Full where only jobs write"
 )
 LOW = FindingCode(code="host.filesystem.low", severity=_WARNING, remedy=Remedy.WATCH, meaning="Little room left")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FsSettings:
-    """Which file systems ``host.filesystems`` looks at, and when they are short of room."""
+    """The file systems that ``host.filesystems`` reads, and how much room they need."""
 
     writable: tuple[str, ...] = ("/",)
     """Mount points that must be writable. Empty it on systems with a read-only root, such as Bottlerocket."""
 
     ignore: tuple[str, ...] = ("/var/lib/kubelet", "/run/containerd", "/snap")
-    """Mount points, with all below them, that are not looked at: volumes of pods are their owners' to fill."""
+    """Mount points to skip, with all below them: volumes of pods are their owners' to fill."""
 
     must_have_room: tuple[str, ...] = ("/var", "/var/lib/healthd")
-    """Paths on whose file systems, as on those of ``writable``, nothing works without room: logs, job scripts and
-    healthd's own state are written there. Any other that is full, such as a /tmp of its own, is a warning: its users
-    fill it and empty it. Add the scratch without which no job should start."""
+    """Paths whose file systems, like those of ``writable``, must have room: logs, job scripts and healthd's own state
+    are written there, and nothing works without them. Any other full file system, such as a separate /tmp, is a
+    warning: its users fill it and empty it. Add the scratch file system without which no job should start."""
 
     min_free_ratio: float = 0.05
     """The share of space, or of inodes, that must be free for users, 0 to 1."""
 
     full_free_ratio: float = 0.01
     """The share that root must have left, 0 to 1; below it a file system is full: logs and job scripts can no longer be
-    written there. What is kept for root (5 % by default on ext4) is part of it: no user can fill that."""
+    written there. The reserve for root (5 % by default on ext4) is part of it: no user can fill that."""
 
 
 @check("host.filesystems", settings=FsSettings, codes=(READ_ONLY, NOT_WRITABLE, ERRORS, FULL, FULL_DATA, LOW))
@@ -65,14 +65,14 @@ def host_filesystems(node: Node, settings: FsSettings) -> Result:
     """The node's own disks take writes and have room.
 
     After an error, newer kernels keep ``rw`` in the options and add ``emergency_ro``; older ones show ``ro`` and count
-    the error in sysfs. A reboot checks and remounts. Read-only without an error is somebody's choice or mistake: a
-    person is asked. When root itself has no room left where the system writes, the node is critical. It takes no slot,
-    since any user could bring that about: the finding names the uids that hold most. A disk that only jobs write to may
-    be filled by one of them: that warns.
+    the error in sysfs. A reboot checks and remounts. Read-only without an error is a choice or a mistake, so healthd
+    asks the operator. When root itself has no room left where the system writes, the node is critical. It takes no
+    slot, since any user could cause that: the finding names the uids that hold most. One job can fill a disk that only
+    jobs write to: that warns.
 
     Sources: Linux 6.18 (a real error left ``rw,…,emergency_ro`` and EROFS on write); sysfs-fs-ext4 (errors_count);
     statvfs(3) (f_bfree, f_bavail); btrfs super.c, btrfs_statfs: no room for metadata is f_bavail 0, also for root; ext4
-    super.c, ext4_calculate_resv_clusters: a pool that f_bfree counts and nobody can write to.
+    super.c, ext4_calculate_resv_clusters: a pool that f_bfree counts and no user can write to.
     """
     table = node.mounts()
     mounts, needed = _local(table, settings), _needed(table, settings)
@@ -94,7 +94,8 @@ def host_filesystems(node: Node, settings: FsSettings) -> Result:
 
 
 def _local(table: tuple[Mount, ...], settings: FsSettings) -> tuple[Mount, ...]:
-    """One mount for each disk: where it must be writable, else the shortest path. A later mount covers one before."""
+    """One mount for each disk: the one that must be writable, else the shortest path. A later mount covers an earlier
+    one."""
     visible = {mount.point: mount for mount in table}.values()
     ours = [mount for mount in visible if mount.fstype in _LOCAL_TYPES and not _below(mount.point, settings.ignore)]
     ours.sort(key=lambda mount: (mount.point not in settings.writable, len(mount.point)), reverse=True)
@@ -119,9 +120,9 @@ def _state(node: Node, mount: Mount, settings: FsSettings) -> Iterator[Finding]:
     if mount.options & _STOPPED or (must_write and errors):
         yield READ_ONLY.at(_component(mount), f"{where} takes no writes after an error", options=sorted(mount.options))
     elif must_write:
-        yield NOT_WRITABLE.at(_component(mount), f"{where} is mounted read-only and shows no error")
+        yield NOT_WRITABLE.at(_component(mount), f"{where} is mounted read-only, without an error; remount it")
     elif errors:
-        yield ERRORS.at(_component(mount), f"{errors} errors are recorded in {where}", errors_count=errors)
+        yield ERRORS.at(_component(mount), f"{where} has recorded {errors} errors; run e2fsck", errors_count=errors)
 
 
 def _errors(node: Node, mount: Mount) -> int:
@@ -144,9 +145,9 @@ def _room(node: Node, mount: Mount, space: Space, settings: FsSettings, *, is_ne
         yield _short(LOW, mount, users, settings.min_free_ratio)
 
 
-def _short(code: FindingCode, mount: Mount, short: dict[str, float], limit: float, words: str = "") -> Finding:
+def _short(code: FindingCode, mount: Mount, short: dict[str, float], limit: float, holders: str = "") -> Finding:
     amounts = ", ".join(f"{ratio:.1%} of {kind}" for kind, ratio in short.items())
-    message = f"{mount.point} has {amounts} free, less than {limit:.0%}{words}"
+    message = f"{mount.point} has {amounts} free, less than {limit:.0%}{holders}"
     return code.at(_component(mount), message, free=short, limit_ratio=limit)
 
 

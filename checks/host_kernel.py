@@ -1,4 +1,4 @@
-"""The check ``host.kernel``: what the kernel remembers of its own failures."""
+"""The check ``host.kernel``: failures that the kernel itself has recorded since boot, and panics before."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OOPS = FindingCode(
     code="host.kernel.oops",
     severity=Severity.WARNING,
     remedy=Remedy.ASK_HUMAN,
-    meaning="The kernel has had an oops or BUG since it booted, and has gone on with what was left",
+    meaning="The kernel has had an oops or BUG since it booted, and runs on in an unreliable state",
 )
 SOFT_LOCKUP = FindingCode(
     code="host.kernel.soft_lockup",
@@ -29,7 +29,7 @@ BAD_PAGE = FindingCode(
     code="host.kernel.bad_page",
     severity=Severity.WARNING,
     remedy=Remedy.ASK_HUMAN,
-    meaning="The kernel has met a page of memory in a state that cannot be",
+    meaning="The kernel found a memory page in an impossible state",
 )
 MACHINE_CHECK = FindingCode(
     code="host.kernel.machine_check",
@@ -52,18 +52,18 @@ _TAINTS = ((4, MACHINE_CHECK), (5, BAD_PAGE), (7, OOPS), (14, SOFT_LOCKUP))
 
 @check("host.kernel", interval_s=120, codes=(OOPS, SOFT_LOCKUP, BAD_PAGE, MACHINE_CHECK, PANIC))
 def host_kernel(node: Node, _settings: NoSettings) -> Result:
-    """The kernel has not failed since it booted, nor left the record of a panic before.
+    """The kernel has not failed since it booted, and pstore has no panic of an earlier boot.
 
-    The taint bits stay until the next boot, so a failure whose log lines are gone is still seen. A panic is found in
-    pstore after the reboot that it caused, until someone (systemd-pstore at boot, mostly) removes it. What happened in
-    detail is in the log, where ``kernel.rules`` reads it as it comes.
+    The taint bits stay until the next boot, so a failure whose log lines are gone is still visible. A panic is in
+    pstore after the reboot that it caused, until systemd-pstore (at boot) or the operator removes it. ``kernel.rules``
+    reads the details in the log as they arrive.
 
     Sources: Linux, Documentation/admin-guide/tainted-kernels.rst, Documentation/admin-guide/ramoops.rst (the names in
     pstore).
     """
     taint = whole(node.proc.read(_TAINT), _TAINT)
     findings = [
-        code.at(NODE, f"/proc/{_TAINT} has bit {bit} set: {code.meaning}", tainted=taint, bit=bit)
+        code.at(NODE, f"{code.meaning} (/proc/{_TAINT} has bit {bit} set)", tainted=taint, bit=bit)
         for bit, code in _TAINTS
         if taint >> bit & 1
     ]
@@ -76,4 +76,9 @@ def _panics(node: Node) -> Iterator[Finding]:
     except SourceMissing:
         return  # a kernel without pstore keeps no records
     if names:
-        yield PANIC.at(NODE, f"/sys/{_PSTORE} holds {', '.join(names[:3])}", count=len(names), names=names[:3])
+        yield PANIC.at(
+            NODE,
+            f"an earlier boot ended in a panic or oops: /sys/{_PSTORE} has {', '.join(names[:3])}",
+            count=len(names),
+            names=names[:3],
+        )

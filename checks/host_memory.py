@@ -24,7 +24,7 @@ OUT_OF_MEMORY = FindingCode(
     code="host.memory.out_of_memory",
     severity=Severity.INFO,
     remedy=Remedy.NONE,
-    meaning="The kernel ended a process for want of memory",
+    meaning="The kernel killed a process because memory ran out",
 )
 PRESSURE = FindingCode(
     code="host.memory.pressure", severity=_WARNING, remedy=_WATCH, meaning="Programs wait for memory", lasting_s=300.0
@@ -35,7 +35,7 @@ MISSING = FindingCode(
 )
 SWAP = FindingCode(code="host.memory.swap", severity=_WARNING, remedy=_ASK, meaning="Swap is not as configured")
 
-# A module that goes bad corrects thousands of errors a day, and one that is well a few.
+# A failing module corrects thousands of errors a day, a healthy one a few.
 _FEW, _NONE = "healthd's choice", "each is a process that a job lost"
 _LIMITS = (
     Rate(reading="memory_corrected_errors_total", max_increase=100, window_s=86_400.0, code=CORRECTED, source=_FEW),
@@ -45,18 +45,18 @@ _LIMITS = (
 
 @dataclass(frozen=True, kw_only=True)
 class HostMemorySettings:
-    """When ``host.memory`` calls it little."""
+    """How much memory and swap ``host.memory`` expects."""
 
     min_total_bytes: int = 0
     """The least main memory that this node must have, in bytes, as MemTotal of /proc/meminfo. Firmware and kernel keep
     1 to 3 % of the nominal size for themselves. 0: what EC2 publishes for the instance type, less 5 % and 1 GiB."""
 
     max_pressure_ratio: float = 0.2
-    """The share of the last 5 minutes in which everything that could run waited for memory. A training node waits for
-    none; at 20 % it thrashes."""
+    """The share of the last 5 minutes in which all runnable tasks waited for memory. A training node never waits; at 20
+    % it thrashes."""
 
     swap: bool | None = None
-    """``false``: no swap may be on, as kubelet asks for. ``true``: some must be. Left out: either is well."""
+    """``false``: swap must be off, as kubelet requires. ``true``: swap must be on. Default: either is fine."""
 
 
 @check(
@@ -69,10 +69,10 @@ class HostMemorySettings:
 def host_memory(node: Node, settings: HostMemorySettings) -> Result:
     """Main memory has no errors, and there is enough of it.
 
-    Errors come from EDAC, and from the pages that the kernel had to give up (HardwareCorrupted). Most virtual machines
-    have no EDAC, because their hypervisor keeps the errors to itself: there only the pages are counted. Uncorrected
-    errors are a warning here, unproven on hardware. What ran out of memory is a job, not the node. A memory module that
-    is lost shows as less memory than EC2 publishes for the instance type; the GPU memory of an UltraServer may count as
+    Errors come from EDAC, and from the pages that the kernel gave up (HardwareCorrupted). Most virtual machines have no
+    EDAC, because their hypervisor keeps the errors to itself: there only the pages count. Uncorrected errors are a
+    warning here, unproven on hardware. A job that ran out of memory is no fault of the node. A memory module that is
+    lost shows as less memory than EC2 publishes for the instance type; the GPU memory of an UltraServer may count as
     main memory, so those types are not judged.
 
     Sources: Linux, Documentation/admin-guide/RAS/main.rst (ce_count, ue_count), Documentation/mm/hwpoison.rst,
@@ -96,7 +96,7 @@ def _uncorrected(meminfo: Mapping[str, int], counts: Mapping[str, tuple[int, int
             where = Component(kind="memory", id=name)
             yield UNCORRECTED.at(where, f"{name} counts {uncorrected} uncorrected errors since boot", count=uncorrected)
     if poisoned := meminfo.get("HardwareCorrupted", 0):
-        message = f"{poisoned} KiB of memory were given up after hardware errors"
+        message = f"the kernel gave up {poisoned} KiB of memory after hardware errors"
         yield UNCORRECTED.at(NODE, message, hardware_corrupted_kib=poisoned)
 
 
@@ -105,19 +105,19 @@ def _lost(meminfo: Mapping[str, int], nominal_mib: int) -> Iterator[Finding]:
     total, least = meminfo["MemTotal"] * 1024, main_memory.least_bytes(nominal_mib)
     if nominal_mib and total < least:
         mib, source = total // main_memory.MIB, main_memory.SHARE_SOURCE
-        message = f"{mib} MiB of memory; EC2 publishes {nominal_mib} MiB for this type: is a module lost?"
+        message = f"{mib} MiB of memory; EC2 publishes {nominal_mib} MiB for this type. A memory module may be lost"
         yield MISSING.at(NODE, message, total_bytes=total, limit_bytes=least, limit_source=source)
 
 
 def _little(meminfo: Mapping[str, int], stalled: float | None, settings: HostMemorySettings) -> Iterator[Finding]:
     total = meminfo["MemTotal"] * 1024
     if total < settings.min_total_bytes:
-        message = f"{total} bytes of memory; at least {settings.min_total_bytes} are configured"
+        message = f"{total} bytes of memory; expected at least {settings.min_total_bytes}"
         yield SMALL.at(NODE, message, total_bytes=total, limit_bytes=settings.min_total_bytes)
     if settings.swap is not None and bool(swap := meminfo.get("SwapTotal", 0)) is not settings.swap:
-        yield SWAP.at(NODE, f"{swap} KiB of swap; configured is {'some' if settings.swap else 'none'}", swap_kib=swap)
+        yield SWAP.at(NODE, f"{swap} KiB of swap; expected {'some' if settings.swap else 'none'}", swap_kib=swap)
     if stalled is not None and stalled > settings.max_pressure_ratio:
-        message = f"everything waited for memory during {stalled:.0%} of the last 5 minutes"
+        message = f"all runnable tasks waited for memory during {stalled:.0%} of the last 5 minutes"
         yield PRESSURE.at(NODE, message, stalled_ratio=stalled, limit_ratio=settings.max_pressure_ratio)
 
 

@@ -1,4 +1,4 @@
-"""The check ``host.network``: the node's ordinary network interfaces (ENA), which control and storage go through."""
+"""The check ``host.network``: the node's ordinary network interfaces (ENA), for control and storage."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ NO_ROUTE = FindingCode(
     meaning="No default route",
     symptom_of=(LINK_DOWN.code, MISSING.code),
 )
-ERRORS = FindingCode(code="host.network.errors", severity=_WARNING, remedy=_WATCH, meaning="Packets are lost or broken")
+ERRORS = FindingCode(code="host.network.errors", severity=_WARNING, remedy=_WATCH, meaning="Lost or broken packets")
 CONNTRACK = FindingCode(
-    code="host.network.conntrack", severity=_WARNING, remedy=_WATCH, meaning="The table of connections is nearly full"
+    code="host.network.conntrack", severity=_WARNING, remedy=_WATCH, meaning="Connection tracking is nearly full"
 )
 
 # /sys/class/net/X/statistics, and what an hour may add.
@@ -40,19 +40,19 @@ _LIMITS = tuple(
 
 @dataclass(frozen=True, kw_only=True)
 class HostNetworkSettings:
-    """Which interfaces ``host.network`` looks at."""
+    """The interfaces that ``host.network`` reads, and the routes that it expects."""
 
     interfaces: tuple[str, ...] = ()
-    """Interfaces that must be here and up, by name. Empty: those of ``drivers`` that are switched on."""
+    """Interfaces that must exist and be up, by name. Empty: those of ``drivers`` that are switched on."""
 
     drivers: tuple[str, ...] = ("ena",)
-    """The drivers whose interfaces are looked at. EFA interfaces with an IP address are ENA interfaces too."""
+    """The drivers whose interfaces are read. EFA interfaces with an IP address are ENA interfaces too."""
 
     default_route: bool = True
-    """Whether the node must have a default route, of IPv4 or IPv6. Not so in an isolated subnet."""
+    """Whether the node must have a default route, of IPv4 or IPv6. Switch it off in an isolated subnet."""
 
     conntrack_ratio: float = 0.8
-    """How full the table of connections may be. A full one drops the packets of new connections."""
+    """How full the connection tracking table may be. A full one drops the packets of new connections."""
 
 
 @check(
@@ -63,11 +63,11 @@ class HostNetworkSettings:
     limits=_LIMITS,
 )
 def host_network(node: Node, settings: HostNetworkSettings) -> Result:
-    """The network interfaces are up, have a way out, and lose nothing.
+    """The network interfaces are up, have a default route, and drop few packets.
 
     An interface that is switched off is a choice; one that is switched on without a link is a finding. All are
-    warnings: a node without its network is taken for dead by its cluster anyway. EFA devices, and what EC2 holds back,
-    have checks of their own.
+    warnings: the cluster takes a node without network for dead anyway. EFA devices, and the allowances of EC2, have
+    checks of their own.
 
     Sources: Linux, Documentation/ABI/testing/sysfs-class-net (operstate, flags) and sysfs-class-net-statistics,
     Documentation/networking/operstates.rst; proc_net(5) route, ipv6_route; EKS node monitoring agent (InterfaceNotUp,
@@ -79,7 +79,7 @@ def host_network(node: Node, settings: HostNetworkSettings) -> Result:
     findings, readings = [*_route(node, settings), *_conntrack(node, settings)], list[Reading]()
     for name in names:
         if not node.sys.exists(f"{_NET}/{name}"):
-            findings.append(MISSING.at(_interface(name), f"there is no interface {name}"))
+            findings.append(MISSING.at(_interface(name), f"interface {name} does not exist"))
             continue
         findings.extend(_link(node, name))
         readings.extend(_statistics(node, name))
@@ -102,7 +102,7 @@ def _driver(node: Node, name: str) -> str:
 def _link(node: Node, name: str) -> Iterator[Finding]:
     state = node.sys.read(f"{_NET}/{name}/operstate")
     if state not in ("up", "unknown"):  # unknown: the driver does not report it, as for loopback
-        yield LINK_DOWN.at(_interface(name), f"{name} is switched on and its link is {state}", operstate=state)
+        yield LINK_DOWN.at(_interface(name), f"{name} is switched on, but its link is {state}", operstate=state)
 
 
 def _statistics(node: Node, name: str) -> Iterator[Reading]:
@@ -120,7 +120,7 @@ def _route(node: Node, settings: HostNetworkSettings) -> Iterator[Finding]:
         return
     v6 = node.proc.read("net/ipv6_route") if node.proc.exists("net/ipv6_route") else ""
     if not any(line.startswith(f"{'0' * 32} 00 ") and not line.endswith(" lo") for line in v6.splitlines()):
-        yield NO_ROUTE.at(NODE, "the routing tables have no default route, of IPv4 or IPv6")
+        yield NO_ROUTE.at(NODE, "no default route, neither for IPv4 nor for IPv6")
 
 
 def _conntrack(node: Node, settings: HostNetworkSettings) -> Iterator[Finding]:
@@ -128,7 +128,8 @@ def _conntrack(node: Node, settings: HostNetworkSettings) -> Iterator[Finding]:
         return  # connections are not tracked here
     count, most = (whole(node.proc.read(f"{_CONNTRACK}_{word}"), word) for word in ("count", "max"))
     if most and count / most > settings.conntrack_ratio:
-        yield CONNTRACK.at(NODE, f"{count} of {most} connections are tracked", count=count, max=most)
+        message = f"connection tracking has {count} of {most} entries; a full table drops new connections"
+        yield CONNTRACK.at(NODE, message, count=count, max=most)
 
 
 def _interface(name: str) -> Component:

@@ -1,4 +1,4 @@
-"""The check ``host.processes``: processes that are stuck or left over, and how near the kernel is to its limits."""
+"""The check ``host.processes``: stuck processes, zombies, and how near the kernel is to its limits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ZOMBIES = FindingCode(
     code="host.processes.zombies",
     severity=Severity.WARNING,
     remedy=Remedy.WATCH,
-    meaning="Many ended processes have not been collected by their parents",
+    meaning="Many zombies: their parents have not waited for them",
     lasting_s=300.0,
 )
 NEAR_LIMIT = FindingCode(
@@ -41,29 +41,29 @@ NEAR_LIMIT = FindingCode(
 
 @dataclass(frozen=True, kw_only=True)
 class HostProcessesSettings:
-    """When ``host.processes`` calls something many or near."""
+    """The limits of ``host.processes``."""
 
     near_ratio: float = 0.7
-    """The share of a limit (processes, open files) past which it is near. The EKS node agent warns at 70 %."""
+    """The share of a limit (processes, open files) above which the check warns. The EKS node agent warns at 70 %."""
 
     zombies: int = 20
-    """The most processes that may wait to be collected; more than this for minutes is a parent that does not. The EKS
-    node monitoring agent draws the line there."""
+    """The most zombies without a warning; more than this for minutes means a parent that does not wait for its
+    children. The EKS node monitoring agent has the same limit."""
 
     stuck_modules: tuple[str, ...] = ("nvidia",)
-    """How the names of the kernel modules begin in which uninterruptible sleep is a finding: the driver's, where
-    whoever asks a GPU that does not answer waits. Other processes sleep so for their disks."""
+    """Beginnings of the names of kernel modules in which uninterruptible sleep is a finding: the driver's, where a
+    process waits that asks a GPU that does not answer. Other processes sleep so for their disks."""
 
 
 @check("host.processes", interval_s=120, settings=HostProcessesSettings, codes=(STUCK, ZOMBIES, NEAR_LIMIT))
 def host_processes(node: Node, settings: HostProcessesSettings) -> Result:
     """No process is stuck in the driver, and processes and open files are far from their limits.
 
-    Processes are read by ``/proc/PID/stat``, which does not touch their memory and so cannot wait for them. Where one
-    in uninterruptible sleep waits, its kernel stack tells (``/proc/PID/stack``, for root): only a frame of the driver's
-    modules counts, and no name, which anybody may choose. A stack that cannot be read is no evidence either way. What
-    waits in the driver waits for a GPU that does not answer, which the GPU checks see from their side; here it is a
-    warning, unproven on hardware.
+    The check reads ``/proc/PID/stat``, which does not touch the memory of a process and so cannot wait for it. The
+    kernel stack shows where one in uninterruptible sleep waits (``/proc/PID/stack``, for root): only a frame of the
+    driver's modules counts. Its name does not, because any user can choose it. A stack that cannot be read is no
+    evidence either way. A process in the driver waits for a GPU that does not answer, which the GPU checks report too;
+    here it is a warning, unproven on hardware.
 
     Sources: proc_pid_stat(5), proc_pid_stack(5) (a frame of a module ends in its name, ``[nvidia]``); Linux,
     Documentation/admin-guide/sysctl/fs.rst (file-nr) and kernel.rst (pid_max, threads-max); gpud (nvidia processes in D
@@ -78,7 +78,7 @@ def host_processes(node: Node, settings: HostProcessesSettings) -> Result:
 
 
 def _stack(node: Node, asleep: Process) -> str:
-    """Where in the kernel it waits, or "" where that is not told: for root alone, and not by every kernel."""
+    """Where in the kernel it waits, or "" where that is not reported: only root, and not every kernel, has it."""
     try:
         return node.proc.read(f"{asleep.pid}/stack")
     except SourceError:
@@ -93,14 +93,14 @@ def _stuck(stacks: Mapping[Process, str], settings: HostProcessesSettings) -> It
     for each, stack in stacks.items():
         modules = _MODULE.findall(stack)
         if inside := next((module for module in modules if module.startswith(settings.stuck_modules)), ""):
-            message = f"{each.name} (pid {each.pid}) is in uninterruptible sleep in {inside}"
+            message = f"{each.name} (pid {each.pid}) hangs in the kernel module {inside} (uninterruptible sleep)"
             yield STUCK.at(_where(each), message, process=each.name, module=inside, stack=stack[:_STACK_CHARACTERS])
 
 
 def _zombies(found: tuple[Process, ...], settings: HostProcessesSettings) -> Iterator[Finding]:
     zombies = sum(each.state == _ZOMBIE for each in found)
     if zombies > settings.zombies:
-        message = f"{zombies} ended processes wait to be collected, more than {settings.zombies}"
+        message = f"{zombies} zombies, more than {settings.zombies}: a parent does not wait for its children"
         yield ZOMBIES.at(NODE, message, zombies=zombies, limit=settings.zombies)
 
 
@@ -124,5 +124,5 @@ def _near(readings: list[Reading], settings: HostProcessesSettings) -> Iterator[
     over = {reading.name: round(reading.value, 3) for reading in readings if reading.name.endswith("_used_ratio")}
     near = {name: value for name, value in over.items() if value > settings.near_ratio}
     if near:
-        words = ", ".join(f"{name.removesuffix('_used_ratio').replace('_', ' ')} {near[name]:.0%}" for name in near)
-        yield NEAR_LIMIT.at(NODE, f"{words} of the limit", used=near, limit_ratio=settings.near_ratio)
+        uses = ", ".join(f"{name.removesuffix('_used_ratio').replace('_', ' ')} {near[name]:.0%}" for name in near)
+        yield NEAR_LIMIT.at(NODE, f"{uses} of the limit", used=near, limit_ratio=settings.near_ratio)

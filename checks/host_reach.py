@@ -1,4 +1,4 @@
-"""The check ``host.reach``: names that must resolve, ports that must answer, certificates that must hold."""
+"""The check ``host.reach``: names that must resolve, ports that must answer, certificates that must be valid."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ CERTIFICATE = FindingCode(
     code="host.reach.certificate",
     severity=_W,
     remedy=_ASK,
-    meaning="A certificate here ends soon, or has ended",
+    meaning="A certificate of this node expires soon, or has expired",
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostReachSettings:
-    """What ``host.reach`` tries. Nothing is tried unless it is named."""
+    """The names, ports and certificates that ``host.reach`` tries. It tries nothing unless you name it."""
 
     names: tuple[str, ...] = ()
-    """Host names that must resolve, as any program here would resolve them: ``["fsx.example.com"]``. At most 8."""
+    """Host names that must resolve, through the resolver of this node: ``["fsx.example.com"]``. At most 8."""
 
     ports: tuple[str, ...] = ()
     """``HOST:PORT`` to which a TCP connection must be possible: ``["slurmctl:6817", "127.0.0.1:22"]``; an IPv6 address
-    stands in brackets. It is closed at once, and nothing is sent. At most 8."""
+    stands in brackets. The check closes it at once and sends nothing. At most 8."""
 
     certificates: tuple[str, ...] = ()
-    """Files with a certificate in PEM form that must hold for another ``certificate_days``. At most 8."""
+    """Files with a certificate in PEM form that must be valid for another ``certificate_days``. At most 8."""
 
     certificate_days: int = 7
-    """How many days a certificate must still hold: time to renew it, weekends included."""
+    """For how many days a certificate must still be valid: time to renew it, weekends included."""
 
     def __post_init__(self) -> None:
-        """Refuse what could not be tried, and more than there is time for."""
+        """Refuse entries that the check cannot try, and more than it has time for."""
         for key in ("names", "ports", "certificates"):
             if len(getattr(self, key)) > _MOST:
                 raise ValueError(f"{key}: {len(getattr(self, key))} of them; expected at most {_MOST}")
@@ -59,7 +59,7 @@ class HostReachSettings:
             if not _HOST.fullmatch(name):
                 raise ValueError(f"names: {name!r}: expected a host name")
         for text in self.ports:
-            host, port = _place(text)
+            host, port = _host_and_port(text)
             if not _HOST.fullmatch(host) or not port.isdecimal() or not 0 < int(port) < 65536:
                 raise ValueError(f"ports: {text!r}: expected HOST:PORT, such as 127.0.0.1:22 or [::1]:22")
         for path in self.certificates:
@@ -69,17 +69,17 @@ class HostReachSettings:
 
 @check("host.reach", interval_s=300, timeout_s=90, settings=HostReachSettings, codes=(NAME, PORT, CERTIFICATE))
 def host_reach(node: Node, settings: HostReachSettings) -> Result:
-    """Names resolve, ports answer and certificates hold, as the site says that they must.
+    """Names resolve, ports answer and certificates are valid, as the site requires.
 
-    Each is tried by a command with a deadline of 3 s, so that a resolver or a network that hangs holds up nothing else.
-    No answer within it is a finding like a refusal: this node cannot get there. All are warnings, and none is proof
+    A command with a deadline of 3 s tries each, so that a resolver or a network that hangs delays nothing else. No
+    answer within it is a finding like a refusal: this node cannot reach the target. All are warnings, and none proves
     that this node is at fault: a server that is down looks the same from everywhere.
 
     Sources: getent(1) (exit status 2: not found); bash(1), redirections to /dev/tcp; openssl-x509(1) ``-checkend``; the
     idea is NHC's, autopilot's and gcm's.
     """
     if not (settings.names or settings.ports or settings.certificates):
-        return not_applicable("nothing is configured to be reached from here")
+        return not_applicable("no name, port or certificate is configured")
     findings, gaps = list[Finding](), list[str]()
     tries = (
         *((_name, name) for name in settings.names),
@@ -97,21 +97,21 @@ def host_reach(node: Node, settings: HostReachSettings) -> Result:
 def _name(node: Node, name: str, _settings: HostReachSettings) -> Iterator[Finding]:
     answer = _answer(node, "getent", "ahosts", name)
     if answer is None or answer.code == _NOT_FOUND:
-        said = _NO_ANSWER if answer is None else "not found"
-        yield NAME.at(Component(kind="name", id=name), f"{name} does not resolve: {said}")
+        reason = _NO_ANSWER if answer is None else "not found"
+        yield NAME.at(Component(kind="name", id=name), f"{name} does not resolve: {reason}")
     elif answer.code != 0:
         raise _odd(answer)
 
 
 def _port(node: Node, text: str, _settings: HostReachSettings) -> Iterator[Finding]:
-    answer = _answer(node, "bash", "-c", _CONNECT, *_place(text))
+    answer = _answer(node, "bash", "-c", _CONNECT, *_host_and_port(text))
     if answer is None or answer.code != 0:
-        said = _NO_ANSWER if answer is None else answer.stderr.strip().rpartition(": ")[2][:120]
-        yield PORT.at(Component(kind="port", id=text), f"no connection to {text}: {said}")
+        reason = _NO_ANSWER if answer is None else answer.stderr.strip().rpartition(": ")[2][:120]
+        yield PORT.at(Component(kind="port", id=text), f"cannot connect to {text}: {reason}")
 
 
 def _answer(node: Node, *argv: str) -> CommandResult | None:
-    """None where there was none in time."""
+    """The result of a command; None where it did not end in time."""
     try:
         return node.command(*argv, timeout_s=_DEADLINE_S)
     except SourceTimeout:
@@ -124,18 +124,18 @@ def _certificate(node: Node, path: str, settings: HostReachSettings) -> Iterator
     answer = node.command(*command, timeout_s=_DEADLINE_S)
     end = answer.stdout.partition("notAfter=")[2].partition("\n")[0]
     if answer.code == _WILL_EXPIRE and end:
-        message = f"{path} holds until {end}; less than {settings.certificate_days} days"
+        message = f"{path} is valid until {end}, for less than {settings.certificate_days} days; renew it"
         yield CERTIFICATE.at(Component(kind="file", id=path), message, end=end, limit_days=settings.certificate_days)
     elif answer.code != 0:
         raise _odd(answer)
 
 
-def _place(text: str) -> tuple[str, str]:
-    """``[::1]:22`` and ``host:22`` taken apart."""
+def _host_and_port(text: str) -> tuple[str, str]:
+    """Host and port of ``[::1]:22`` or ``host:22``."""
     host, _, port = text.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), port
 
 
 def _odd(answer: CommandResult) -> SourceUnreadable:
-    said = (answer.stderr or answer.stdout).strip()[:200]
-    return SourceUnreadable(f"{answer.argv[0]}: exit {answer.code}: {said}")
+    output = (answer.stderr or answer.stdout).strip()[:200]
+    return SourceUnreadable(f"{answer.argv[0]}: exit {answer.code}: {output}")

@@ -16,7 +16,7 @@ _PROPERTIES = "--property=Id,LoadState,ActiveState,SubState,Result,UnitFileState
 _FABRIC = ("nvidia-fabricmanager.service", "nvidia-imex.service")  # nothing to do on nodes without NVSwitch
 _SWITCHED = ("nvswitch", "nvl72")
 _WARNING, _ASK, _WATCH = Severity.WARNING, Remedy.ASK_HUMAN, Remedy.WATCH
-# What a service that does not run looks like elsewhere: there the fault is, and here its reason.
+# Faults that a stopped service causes in other checks: there is the fault, and here its reason.
 _SEEN_AS: Mapping[str, tuple[str, ...]] = {
     "nvidia-fabricmanager.service": ("gpu.fabric.not_ready", "gpu.fabric.no_partition", "gpu.fabric.failed"),
     "nvidia-imex.service": ("gpu.fabric.no_imex", "gpu.imex.not_up"),
@@ -24,7 +24,7 @@ _SEEN_AS: Mapping[str, tuple[str, ...]] = {
 }
 
 FAILED = FindingCode(
-    code="host.service.failed", severity=_WARNING, remedy=_ASK, meaning="A service of this node has failed"
+    code="host.service.failed", severity=_WARNING, remedy=_ASK, meaning="A systemd service of this node has failed"
 )
 MISSING = FindingCode(
     code="host.service.missing",
@@ -36,7 +36,7 @@ MISSING = FindingCode(
 _IDLE = "An enabled service does not run"
 STOPPED = FindingCode(code="host.service.stopped", severity=_WARNING, remedy=_WATCH, meaning=_IDLE, lasting_s=300.0)
 RESTARTING = FindingCode(
-    code="host.service.restarting", severity=_WARNING, remedy=_WATCH, meaning="A service starts again and again"
+    code="host.service.restarting", severity=_WARNING, remedy=_WATCH, meaning="A service restarts again and again"
 )
 
 _FEW = "healthd's choice: an update restarts a service once or twice, one that crashes is restarted many times"
@@ -44,7 +44,7 @@ _FEW = "healthd's choice: an update restarts a service once or twice, one that c
 
 @dataclass(frozen=True, kw_only=True)
 class HostServicesSettings:
-    """Which units ``host.services`` looks at."""
+    """The systemd units that ``host.services`` reads."""
 
     units: tuple[str, ...] = (
         "nvidia-persistenced.service",
@@ -57,11 +57,11 @@ class HostServicesSettings:
         "chronyd.service",
         "chrony.service",
     )
-    """The units that are looked at where they are installed. One that is not installed, or switched off by whoever
-    built the image, is no finding."""
+    """The units to read where they are installed. One that is not installed, or that the image disables, is no
+    finding."""
 
     required: tuple[str, ...] = ()
-    """Units that must run here, such as ``["slurmd.service"]``. One that does not, whatever the reason, is one."""
+    """Units that must run here, such as ``["slurmd.service"]``. One that does not is a finding, whatever the reason."""
 
 
 @check(
@@ -74,11 +74,10 @@ class HostServicesSettings:
 def host_services(node: Node, settings: HostServicesSettings) -> Result:
     """The services that a GPU node needs are running.
 
-    systemd itself is asked, with a deadline. A unit that failed, one that should run and does not, and one that is
-    started again and again are three things. None is critical: whether the GPUs, the scheduler or the clock suffer
-    from it is seen by their own checks. The Fabric Manager is left out on types without NVSwitch, where it ends with an
-    error by design. On a machine without systemd this does not apply; with systemd, and without an answer, it is
-    unknown.
+    The check asks systemd itself, with a deadline. A unit that failed, one that should run and does not, and one that
+    restarts again and again are three findings. None is critical: the checks of the GPUs, the scheduler and the clock
+    report what suffers from it. The Fabric Manager is skipped on types without NVSwitch, where it ends with an error by
+    design. On a machine without systemd the check does not apply; with systemd, and without an answer, it is unknown.
 
     Sources: systemctl(1) ``show``; systemd.service(5) ``Result``, ``NRestarts``; EKS node monitoring agent
     (KubeletFailed, FabricManagerNotRunning, RepeatedRestart); NVIDIA Fabric Manager user guide (ends without NVSwitch).
@@ -116,11 +115,11 @@ def _judge(name: str, unit: Mapping[str, str], required: bool) -> Iterator[Findi
     state, load, result = unit["ActiveState"], unit["LoadState"], unit.get("Result", "")
     where = Component(kind="service", id=name)
     if state == "failed":
-        yield FAILED.at(where, f"{name} has failed ({result})", result=result)
+        yield FAILED.at(where, f"{name} has failed ({result}); see journalctl -u {name}", result=result)
     elif required and state != "active":
-        yield MISSING.at(where, f"{name} is {load}, {state}; it is required to be active", load=load, state=state)
+        yield MISSING.at(where, f"{name} is required, but is {state} ({load})", load=load, state=state)
     elif load == "loaded" and state == "inactive" and unit.get("UnitFileState") == "enabled":
-        yield STOPPED.at(where, f"{name} is enabled and not running", state=state, sub_state=unit.get("SubState", ""))
+        yield STOPPED.at(where, f"{name} is enabled but does not run", state=state, sub_state=unit.get("SubState", ""))
 
 
 def _readings(name: str, unit: Mapping[str, str], boot_id: str) -> Iterator[Reading]:

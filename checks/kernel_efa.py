@@ -1,4 +1,4 @@
-"""The check ``kernel.efa``: what the EFA driver says in the kernel log. The lines are rows of ``kernel_lines.csv``."""
+"""The check ``kernel.efa``: lines of the EFA driver in the kernel log. They are rows of ``kernel_lines.csv``."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _NAME = "kernel.efa"
 def kernel_efa(node: Node, _settings: NoSettings) -> Result:
     """EFA driver errors in the kernel log.
 
-    Commands that a device does not answer are the strongest sign of a dead one: the driver then closes the device's
-    admin queue for good, and no program can open it until a reset. A command that the device answers with no is mostly
-    a program's own mistake. Sources: amzn-drivers and Linux, efa_com.c; unproven on hardware.
+    A device that does not answer commands is most likely dead: the driver then closes the device's admin queue for
+    good, and no program can open it until a reset. A command that the device refuses is mostly a program's own mistake.
+    Sources: amzn-drivers and Linux, efa_com.c; unproven on hardware.
     """
     return judge_lines(_NAME, node.kernel_records, place=_device)
 

@@ -1,4 +1,4 @@
-"""The check ``kernel.host``: what the kernel says is wrong with this host. Its lines are in ``kernel_lines.csv``."""
+"""The check ``kernel.host``: errors of this host in the kernel log. Its lines are in ``kernel_lines.csv``."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def kernel_host(node: Node, _settings: NoSettings) -> Result:
 
     Memory that ran out, tasks and CPUs that hang, defects of the kernel, machine checks, PCIe and disk errors, file
     systems that stopped, servers that do not answer, GPUs and NVLinks that the driver cannot start or find, network
-    interfaces that do not send, and programs that crashed inside NCCL. None of these lines takes a node out by itself:
-    they are symptoms, or what a person must judge; the checks that look at the part itself do.
-    Processes that a line names are tied to their Slurm job or pod where that can be told. Sources: in each row of the
-    table, mostly the file of the Linux source that prints the line.
+    interfaces that do not send, and programs that crashed inside NCCL. None of these lines drains a node by itself:
+    they are symptoms, or the operator must judge them; the checks of the component itself decide. The Slurm job or pod
+    of a process is in the evidence where it is known. Sources: in each row of the table, mostly the file of the Linux
+    source that prints the line.
     """
     return judge_lines(
         _NAME, node.kernel_records, place=_place, more=lambda record, groups: _owner(node, record, groups)

@@ -1,4 +1,4 @@
-"""The check ``kernel.lustre``: what the Lustre client says in the kernel log. Its lines are in ``kernel_lines.csv``."""
+"""The check ``kernel.lustre``: lines of the Lustre client in the kernel log. They are rows of ``kernel_lines.csv``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from healthd.core.model import NODE, ClearsBy, Component, Finding, Remedy, Repea
 from healthd.core.node import Node
 
 _NAME = "kernel.lustre"
-_MOUNT_SUFFIX = re.compile(r"-[0-9a-f]{8,16}\Z")  # of one mount: another after the next
+_MOUNT_SUFFIX = re.compile(r"-[0-9a-f]{8,16}\Z")  # differs with every mount
 _FILE_SYSTEM = re.compile(r"(\w+)-(?:OST|MDT)[0-9a-f]{4}")
 
 UNSTEADY = FindingCode(
@@ -32,11 +32,11 @@ _COUNTED = ("lustre.evicted", "lustre.connection_lost")
 
 @dataclass(frozen=True, kw_only=True)
 class KernelLustreSettings:
-    """When ``kernel.lustre`` calls a connection unsteady."""
+    """How many lost connections ``kernel.lustre`` tolerates."""
 
     unsteady_times: int = 3
-    """How many evictions and lost connections of one server target, together, are one too many. A single one is what
-    every client sees when a server fails over or the weekly maintenance begins."""
+    """From how many evictions and lost connections of one server target, together, the connection is unsteady. Every
+    client sees a single one when a server fails over or the weekly maintenance begins."""
 
     unsteady_window_s: float = 3_600.0
     """Within how many seconds. An hour holds a whole maintenance window (30 minutes) with its two moves."""
@@ -55,20 +55,20 @@ def kernel_lustre(node: Node, settings: KernelLustreSettings) -> Result:
     """Lustre client errors in the kernel log.
 
     An assertion that failed (LBUG) is this client's own and needs a reboot. All else is a warning: evictions, lost
-    connections and slow servers look the same from every node, and a node must not be taken out for its file server. A
-    lost connection ends when the client says that it is restored; only what happens again and again on one target
-    calls for a person. A node whose kernel holds no module of Lustre has no such line, whoever makes it look so.
-    Sources: lustre-release, ptlrpc import.c and client.c.
+    connections and slow servers look the same from every node, and a node must not be drained for its file server. A
+    lost connection ends when the client logs that it is restored; only repeated losses of one target page the operator.
+    On a node whose kernel has no Lustre module such lines are forged, and do not count. Sources: lustre-release, ptlrpc
+    import.c and client.c.
     """
     result = judge_lines(_NAME, node.kernel_records, place=_import, more=lambda _record, groups: _mount(node, groups))
     if result.findings and not _is_loaded(node):
-        return ok(reason="no module of Lustre is loaded, so its driver wrote none of these lines")
+        return ok(reason="no Lustre module is loaded, so the Lustre client did not write these lines")
     again = [_unsteady(finding, settings) for finding in result.findings if finding.code in _COUNTED]
     return judged([*result.findings, *again], clearances=result.clearances)
 
 
 def _is_loaded(node: Node) -> bool:
-    """Whether a module is there that writes such lines; of a past log, where nobody can be asked, it is."""
+    """Whether a Lustre module is loaded; True for a past log, whose kernel cannot be read."""
     try:
         return any(node.sys.exists(f"module/{name}") for name in _MODULES)
     except SourceError:
@@ -76,13 +76,14 @@ def _is_loaded(node: Node) -> bool:
 
 
 def _import(_row: LineRow, groups: Groups) -> Component:
-    """The connection to one target, without what is new with every mount: ``lustre:6cz4zbev-OST0000-osc``."""
+    """The connection to one target, without the suffix that differs with every mount:
+    ``lustre:6cz4zbev-OST0000-osc``."""
     name = groups.get("obd") or groups.get("target") or ""
     return Component(kind="lustre", id=_MOUNT_SUFFIX.sub("", name)) if name else NODE
 
 
 def _mount(node: Node, groups: Groups) -> Mapping[str, Any]:
-    """The mount point, found by the file system's name, which begins every target's and ends the mount's source."""
+    """The mount point: every target's name begins with the file system's name, and the mount's source ends with it."""
     found = _FILE_SYSTEM.match(groups.get("obd") or groups.get("target") or "")
     return dict(_points(node, found[1])) if found else {}
 

@@ -29,7 +29,7 @@ FAMILY = FindingCode(
     code="site.*",
     severity=Severity.WARNING,
     remedy=Remedy.WATCH,
-    meaning="A kernel line fits a rule that this site has written; the rule says how bad it is and what it calls for",
+    meaning="A log line matches a rule of this site; the rule sets severity and remedy",
 )
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _CODE = re.compile(r"site(\.[a-z0-9_]{1,64})+")
@@ -45,10 +45,10 @@ class SiteRule:
     """One rule of the site."""
 
     name: str
-    """What the rule is called: lower-case letters, digits and ``_``."""
+    """The name of the rule: lower-case letters, digits and ``_``."""
 
     pattern: str
-    """A regular expression (Python's), matched from the start of a record's words, behind time stamps, tags and the
+    """A regular expression (Python's), matched from the start of a record's message, behind time stamps, tags and the
     name of a process or network device, which a user may choose (begin with ``.*`` for lines of crashed programs). Its
     named groups become evidence. It must hold a few fixed characters, and must not be able to take long."""
 
@@ -59,10 +59,10 @@ class SiteRule:
     """``critical`` keeps jobs off the node."""
 
     remedy: Remedy = Remedy.WATCH
-    """What it calls for. ``reboot_node`` and ``replace_node`` need severity ``critical``."""
+    """The remedy of the finding. ``reboot_node`` and ``replace_node`` need severity ``critical``."""
 
     component: str = "node"
-    """Where it is: ``node``, or ``disk:{disk}`` with the text of a named group."""
+    """The component of the finding: ``node``, or ``disk:{disk}`` with the text of a named group."""
 
     count: int = 1
     """How many such lines on one component, within ``window_s``, make a finding."""
@@ -71,19 +71,19 @@ class SiteRule:
     """The window of ``count``, in seconds."""
 
     source: Literal["kernel", "journal"] = "kernel"
-    """Which log the line is in. ``journal``: lines of services, written by root or, with ``unit``, by that service; a
-    plain user's are not looked at. It is read through journalctl, which costs a process."""
+    """The log of the line. ``journal``: lines of services, written by root or, with ``unit``, by that service; lines of
+    a plain user do not count. journalctl reads it, which costs a process."""
 
     unit: str = ""
-    """Only lines of this systemd unit, such as ``slurmd.service``, and what the service manager says of it. Journal
+    """Only lines of this systemd unit, such as ``slurmd.service``, and of the service manager about it. Journal
     only."""
 
     clears: str = ""
-    """A pattern, as above, of the line that says it is over. Empty: critical ones end by a reboot, others are news and
-    listed for a day."""
+    """A pattern, as above, of the line that ends the fault. Empty: a reboot ends critical ones; others are news, listed
+    for a day."""
 
     def __post_init__(self) -> None:
-        """Refuse what could not be judged, by the name of the key."""
+        """Refuse a rule that cannot be applied, by the name of the key."""
         for problem in _problems(self):
             raise ValueError(problem)
 
@@ -98,37 +98,39 @@ class KernelRulesSettings:
     """The rules of ``kernel.rules``."""
 
     rules: tuple[SiteRule, ...] = ()
-    """The rules, each a table: ``[[checks."kernel.rules".rules]]`` with ``name`` and ``pattern``, and where wanted
+    """The rules, each a table: ``[[checks."kernel.rules".rules]]`` with ``name`` and ``pattern``, and if you like
     ``code`` (below ``site.``), ``severity``, ``remedy``, ``component`` (``disk:{disk}`` takes a named group), ``count``
     within ``window_s`` seconds, ``source`` (``journal``) and ``unit`` of the line, and ``clears``, the pattern of the
-    line that says it is over. At most 64. Of a line the first 512 characters are looked at, and a pattern that could
-    take long on any line is refused at start. The journal needs journalctl of systemd 236 or newer; without it every
-    rule is unknown, so that a rule that is not looked at is no health."""
+    line that ends the fault. At most 64. The check reads the first 512 characters of a line. healthd refuses at start a
+    pattern that could take long on any line. The journal needs journalctl of systemd 236 or newer; without it every
+    rule is unknown, because a rule that is not applied proves no health."""
 
     def __post_init__(self) -> None:
-        """Refuse names and codes that are given twice, and more rules than can be tried on every line."""
+        """Refuse duplicate names and codes, and more rules than the check can try on every line."""
         for what in ("name", "slug"):
             twice = [name for name, times in Counter(getattr(rule, what) for rule in self.rules).items() if times > 1]
             if twice:
-                raise ValueError(f"rules: two have the {'name' if what == 'name' else 'code'} {twice[0]!r}; rename one")
+                raise ValueError(
+                    f"rules: two rules have the {'name' if what == 'name' else 'code'} {twice[0]!r}; rename one"
+                )
         if len(self.rules) > _MAX_RULES:
             raise ValueError(
-                f"rules: {len(self.rules)} of them, expected at most {_MAX_RULES}; join some patterns with |"
+                f"rules: {len(self.rules)} rules; expected at most {_MAX_RULES}. Join some patterns with |"
             )
 
     @property
     def needles(self) -> tuple[str, ...]:
-        """What the reader of the kernel log must look for."""
+        """The fixed texts that the reader of the kernel log searches for."""
         return self._needles_in("kernel")
 
     @property
     def journal_needles(self) -> tuple[str, ...]:
-        """What the reader of the journal must look for; where there is nothing, it is not read."""
+        """The fixed texts that the reader of the journal searches for; empty: the journal is not read."""
         return self._needles_in("journal")
 
     @property
     def journal_units(self) -> frozenset[str]:
-        """The units that rules name: their lines are believed, whoever they run as."""
+        """The units that rules name: their lines count, whatever user they run as."""
         return frozenset(rule.unit for rule in self.rules if rule.unit)
 
     def _needles_in(self, source: str) -> tuple[str, ...]:
@@ -151,15 +153,15 @@ def _wants(text: str, settings: KernelRulesSettings) -> bool:
 def kernel_rules(node: Node, settings: KernelRulesSettings) -> Result:
     """The site's own rules on kernel and journal lines.
 
-    A record is compared with each rule from the start of its words on, so that a text that a user makes the kernel echo
-    fits no rule by accident; a pattern that begins with ``.*`` looks everywhere, at the site's own risk. Records of
-    user space are not looked at, as everywhere, and of the journal none that a plain user wrote. A rule with a count
-    finds something once so many lines came within its window. Sources: the site's own; the idea is
-    node-problem-detector's (kernel-monitor.json); systemd.journal-fields(7).
+    The check compares each rule with a record from the start of its message on, so that a text that a user makes the
+    kernel echo matches no rule by accident; a pattern that begins with ``.*`` matches anywhere, at the site's own risk.
+    Records of user space do not count, nor journal lines of a plain user. A rule with a count finds something once so
+    many lines came within its window. Sources: the site's own; the idea is node-problem-detector's
+    (kernel-monitor.json); systemd.journal-fields(7).
     """
     if not settings.rules:
         return not_applicable("no rules are configured")
-    fold = RowFold[SiteRule](most=_PARTS)  # a pattern may name endless parts
+    fold = RowFold[SiteRule](most=_PARTS)  # a pattern may name any number of components
     for record in node.kernel_records:
         at = words_of(record.text).at if record.source == "kernel" else after_lead(record.text)
         for rule in settings.rules:
@@ -169,7 +171,7 @@ def kernel_rules(node: Node, settings: KernelRulesSettings) -> Result:
 
 
 def _compare(fold: RowFold[SiteRule], record: KernelRecord, at: int, rule: SiteRule) -> None:
-    """One record with one rule. ``at``: where its words begin."""
+    """Compare one record with one rule. ``at``: where its message begins."""
     if rule.clears and (groups := safe_pattern(rule.clears).match(record.text, at)) is not None:
         fold.take_end(record, rule.slug, _component(rule, groups))
     elif (groups := safe_pattern(rule.pattern).match(record.text, at)) is not None:
@@ -206,7 +208,7 @@ def _clears_by(rule: SiteRule) -> ClearsBy:
 
 
 def _component(rule: SiteRule, groups: Mapping[str, str | None]) -> Component:
-    """Where the rule says it is; the whole node where a line does not name the part."""
+    """The component that the rule names; the whole node where a line does not name it."""
     kind, _, name = rule.component.partition(":")
     named = _PLACEHOLDER.sub(lambda match: groups.get(match[1]) or "", name)
     return Component(kind=kind, id=named[:128]) if named else NODE
@@ -222,7 +224,7 @@ def _problems(rule: SiteRule) -> Iterator[str]:
     if rule.component.partition(":")[0] != "node" and ":" not in rule.component:
         yield f"component = {rule.component!r}: expected node, or a kind and a name such as disk:{{disk}}"
     if REMEDY_RANK[rule.remedy] >= REMEDY_RANK[Remedy.REBOOT_NODE] and rule.severity is not Severity.CRITICAL:
-        yield f"remedy = {rule.remedy}: it needs severity = critical, as it keeps jobs off the node"
+        yield f'remedy = "{rule.remedy}": it needs severity = "critical", because it keeps jobs off the node'
     if rule.unit and (rule.source != "journal" or not _UNIT.fullmatch(rule.unit)):
         yield f"unit = {rule.unit!r}: expected a unit with its type, such as slurmd.service, and source = journal"
     if not 1 <= rule.count <= 10_000 or not 1 <= rule.window_s <= 86_400:

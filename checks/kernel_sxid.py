@@ -1,6 +1,6 @@
 """NVSwitch errors (SXid), read from the kernel log.
 
-What a number means is a row of ``checks/data/sxid.csv``; how bad a line is, its own severity word says first.
+The meaning of a number is a row of ``checks/data/sxid.csv``; the severity word of a line comes first.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ FAMILY = FindingCode(
     code="nvswitch.sxid.*",
     severity=Severity.WARNING,
     remedy=Remedy.WATCH,
-    meaning="The driver reported an NVSwitch error (SXid); its severity word, else its number, decides",
+    meaning="The driver reported an NVSwitch error (SXid); its severity word decides, else its number",
 )
 _LINKS = 16
 _LOADING = "NVRM: loading NVIDIA"
 _Verdict = tuple[Severity, Remedy, ClearsBy, str]
 _FATAL_WHY = (
-    "The driver itself says Fatal. NVIDIA's guide asks for a reset of the GPU on the link (H100), a restart of the"
+    "The driver itself says Fatal. NVIDIA's guide wants a reset of the GPU on the link (H100), a restart of the"
     " machine (A100, or a link between switches) or of all GPUs and switches: a reboot is all of them."
 )
 _WORDS: Mapping[str, _Verdict] = {
@@ -48,7 +48,7 @@ _WORDS: Mapping[str, _Verdict] = {
 
 
 def explain(code: str) -> str | None:
-    """The table's words on ``nvswitch.sxid.20034``, ``sxid 20034``; None for what is no SXid."""
+    """The table's text about ``nvswitch.sxid.20034``, ``sxid 20034``; None for another code."""
     prefix, _, number = code.strip().lower().replace(" ", ".").rpartition(".")
     if prefix not in ("nvswitch.sxid", "sxid") or not number.isdecimal():
         return None
@@ -57,7 +57,7 @@ def explain(code: str) -> str | None:
         drivers = f" (drivers {row.drivers})" if row.drivers else ""
         lines.append(f"{row.meaning}{drivers}. {row.severity}; calls for: {row.remedy}; ends by: {row.clears_by}.")
         lines.append(f"{row.reason} Source: {row.source}")
-    return "\n".join(lines if len(lines) > 1 else [*lines, "It is not in healthd's table: a warning, and watched."])
+    return "\n".join(lines if len(lines) > 1 else [*lines, "It is not in healthd's table: a warning, remedy watch."])
 
 
 def _wants(text: str, _settings: NoSettings) -> bool:
@@ -76,11 +76,11 @@ def kernel_sxid(node: Node, _settings: NoSettings) -> Result:
     """NVSwitch errors (SXid) in the kernel log.
 
     NVSwitches that report themselves exist on Hopper and older boards; on Blackwell their faults are XID 144 to 150.
-    Fatal beats any table: some errors are made fatal at run time, and one number differs between generations of the
-    switch. Non-fatal is a warning, or news where NVIDIA's guide says that the number can be ignored: healthy switches
-    print such lines (22013, and corrected bits). Forms without a word are judged by number. Lines that only add
-    registers to the one before are no faults. The numbers 28xxx and 29xxx were given to other errors with driver 550:
-    without the driver's version, which the log or /sys tells, such a number is called ambiguous and never guessed.
+    Fatal beats any table: some errors become fatal at run time, and one number differs between generations of the
+    switch. Non-fatal is a warning, or news where NVIDIA's guide says to ignore the number: healthy switches print such
+    lines (22013, and corrected bits). The number decides about lines without a word. Lines that only add registers to
+    the one before are no faults. Driver 550 gave the numbers 28xxx and 29xxx to other errors: without the driver's
+    version, from the log or /sys, such a number is ambiguous and never guessed.
 
     Sources: open-gpu-kernel-modules, error_nvswitch.c and ctrl_dev_nvswitch.h at 525 to 595; NVIDIA, Fabric Manager
     user guide, SXid tables. Unproven on hardware: no NVSwitch was at hand.
@@ -111,8 +111,8 @@ class _SxidFold(BurstFold[_SxidBurst]):
         """Fold one record in."""
         line = nvrm.parse_sxid(record.text)
         if line is None:
-            if _LOADING in record.text and isinstance(said := nvrm.parse_line(record.text), nvrm.DriverLoad):
-                self.loaded = _major(said.version)
+            if _LOADING in record.text and isinstance(load := nvrm.parse_line(record.text), nvrm.DriverLoad):
+                self.loaded = _major(load.version)
             return
         if line.continues:
             self._continue(line)
@@ -171,8 +171,8 @@ def _finding(group: _SxidBurst, running: int | None) -> Finding:
 
 
 def _verdict(line: nvrm.SxidLine, row: SxidRow | None) -> _Verdict:
-    """The word decides, and of a Non-fatal line the row where NVIDIA's guide says more, or that it can be ignored;
-    where there is no word, the row; where that is unknown too, it is watched."""
+    """The word decides. For a Non-fatal line the row decides where NVIDIA's guide says more, or says to ignore it.
+    Without a word the row decides; without either, the remedy is watch."""
     if line.word is not None:
         severity, remedy, clears_by, why = _WORDS[line.word]
         if line.word != "Non-fatal" or row is None:
@@ -183,7 +183,7 @@ def _verdict(line: nvrm.SxidLine, row: SxidRow | None) -> _Verdict:
             return row.severity, row.remedy, row.clears_by, row.reason
         return severity, remedy, clears_by, why
     if row is None:
-        return Severity.WARNING, Remedy.WATCH, ClearsBy.NOTHING, "What is not known is recorded and takes no node out."
+        return Severity.WARNING, Remedy.WATCH, ClearsBy.NOTHING, "An unknown number is recorded and drains no node."
     return row.severity, row.remedy, row.clears_by, row.reason
 
 
@@ -198,13 +198,13 @@ def _row(sxid: int, major: int | None) -> SxidRow | None:
 def _unknown(sxid: int) -> str:
     rows = sxid_rows(sxid)
     if not rows:
-        return "a code that is not in healthd's table"
+        return "a number that is not in healthd's table"
     either = " or ".join(f"{row.meaning} (drivers {row.drivers})" for row in rows)
-    return f"ambiguous, as the driver's version is not known or has no such code: {either}"
+    return f"ambiguous, because the driver's version is unknown or has no such number: {either}"
 
 
 def _running(node: Node) -> int | None:
-    """The major version of the driver that is loaded now, or None where that cannot be told."""
+    """The major version of the driver that is loaded now; None where /sys does not report it."""
     try:
         return _major(node.sys.read("module/nvidia/version"))
     except SourceError:

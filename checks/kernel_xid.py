@@ -1,8 +1,8 @@
 """NVIDIA XID errors, read from the kernel log: the primary source of GPU faults, and the one that outlives the driver.
 
-What a code means and calls for is a row of ``checks/data/xid.csv`` (``xid_cases.csv`` where the text decides,
-``nvlink5_rules.csv`` where registers do); this file must not know a code's meaning. A burst is one finding: what counts
-is distinct faults, never log lines.
+The meaning and the remedy of a code are a row of ``checks/data/xid.csv`` (``xid_cases.csv`` where the text decides,
+``nvlink5_rules.csv`` where registers do); this file must not know a code's meaning. A burst is one finding: distinct
+faults count, never log lines.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FAMILY = FindingCode(
     code="gpu.xid.*",
     severity=Severity.WARNING,
     remedy=Remedy.WATCH,
-    meaning="The NVIDIA driver reported an error (XID); its number and its text decide what it calls for",
+    meaning="The NVIDIA driver reported an error (XID); its number and its text decide the remedy",
 )
 ACROSS_JOBS = FindingCode(
     code="gpu.xid.repeated_across_jobs.*",
@@ -51,18 +51,18 @@ _Judgement = tables.XidRow | tables.XidCase
 
 @dataclass(frozen=True, kw_only=True)
 class KernelXidSettings:
-    """When ``kernel.xid`` doubts a GPU because of errors that are evidence about jobs."""
+    """When ``kernel.xid`` suspects a GPU because several jobs met the same error."""
 
     same_error_jobs: int = 3
     """How many different jobs must meet the same job-level XID (13, 31, …) on the same GPU for a warning. One job's
-    error is its own; with three, the GPU is what they have in common. Counts only jobs and pods that could be named."""
+    error is its own; if three jobs meet it, the GPU is suspect. Only jobs and pods with a known name count."""
 
     same_error_window_s: float = 86_400.0
-    """Within how many seconds. A day, as NVSentinel has it."""
+    """Within how many seconds. A day is NVSentinel's default."""
 
 
 def explain(code: str) -> str | None:
-    """The table's words on ``gpu.xid.79``, ``xid 79`` or ``79``; None for what is no XID."""
+    """The table's text about ``gpu.xid.79``, ``xid 79`` or ``79``; None for another code."""
     xid = tables.xid_number(code)
     if xid is None:
         return None
@@ -99,13 +99,14 @@ def _wants(text: str, _settings: KernelXidSettings) -> bool:
 def kernel_xid(node: Node, settings: KernelXidSettings) -> Result:
     """NVIDIA driver errors (XID) in the kernel log.
 
-    Accepts the lines of every driver branch, codes that no table knows, and bus drops that carry no number. Lines of
-    one code on one GPU within a batch are one finding. NVLink errors of Blackwell (144 to 150) are decoded by unit and
-    registers, in the layouts before and from driver 575. A driver that says the recovery action is none again, or that
-    is loaded anew, is evidence that earlier faults are over.
+    The check reads the lines of every driver branch, codes that no table knows, and bus drops without a number. Lines
+    of one code on one GPU within a batch are one finding. NVLink errors of Blackwell (144 to 150) are decoded by unit
+    and registers, in the layouts before and from driver 575. When the driver reports the recovery action none again, or
+    is loaded again, earlier faults end.
 
-    The process that a line names is tied to its Slurm job or pod while it still lives; a process that is gone is never
-    guessed at. The same job-level error in several jobs on one GPU is a finding of its own.
+    The evidence has the Slurm job or pod of the process that a line names, while the process still lives; healthd never
+    guesses the job of a process that is gone. The same job-level error in several jobs on one GPU is a finding of its
+    own.
     """
     lines = _XidFold()
     for record in node.kernel_records:
@@ -131,7 +132,7 @@ class _XidBurst(Burst):
 
 
 class _XidFold(BurstFold[_XidBurst]):
-    """The fold of one batch. GPUs go by their PCI address until all of it was read: their UUIDs may come last."""
+    """The fold of one batch. GPUs go by their PCI address until its end: their UUIDs may come last."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,16 +141,16 @@ class _XidFold(BurstFold[_XidBurst]):
 
     def take(self, record: KernelRecord) -> None:
         """Fold one record in."""
-        said, judgement, case = _read(record.text)
-        match said:
+        line, judgement, case = _read(record.text)
+        match line:
             case nvrm.XidLine() if judgement is not None:
-                self._take_xid(record, said, judgement, case)
+                self._take_xid(record, line, judgement, case)
             case nvrm.GpuIdentity():
-                self._uuids[said.pci] = said.uuid
+                self._uuids[line.pci] = line.uuid
             case nvrm.DriverLoad():
-                self.over(record, NODE, f"NVIDIA driver {said.version} was loaded", by=ClearsBy.DRIVER_RELOAD)
-        if said is not None:
-            self._probed = said if isinstance(said, nvrm.ProbeHead) else None
+                self.over(record, NODE, f"NVIDIA driver {line.version} was loaded", by=ClearsBy.DRIVER_RELOAD)
+        if line is not None:
+            self._probed = line if isinstance(line, nvrm.ProbeHead) else None
 
     def _take_xid(self, record: KernelRecord, line: nvrm.XidLine, judgement: _Judgement, case: str | None) -> None:
         pci = line.pci
@@ -176,11 +177,11 @@ class _XidFold(BurstFold[_XidBurst]):
             yield Reading(component=self._known(_gpu(pci)), name="kernel_log_identity_known", value=1.0)
 
     def ended(self) -> Iterator[Clearance]:
-        """What was seen to be over."""
+        """The clearances of the batch."""
         return (replace(over, component=self._known(over.component)) for over in self.clearances)
 
     def _known(self, gpu: Component) -> Component:
-        """A GPU by its UUID, where a line told it."""
+        """A GPU by its UUID, where a line names it."""
         uuid = self._uuids.get(gpu.id)
         return gpu_component(uuid=uuid, pci=gpu.id) if uuid else gpu
 
@@ -191,14 +192,14 @@ def _gpu(pci: str | None) -> Component:
 
 @lru_cache(maxsize=1024)
 def _read(text: str) -> tuple[nvrm.Said, _Judgement | None, str | None]:
-    """What a line says, what it is judged by, and its case. A storm repeats few lines, so it is remembered."""
-    said = nvrm.parse_line(text)
-    return (said, *_judgement(said)) if isinstance(said, nvrm.XidLine) else (said, None, None)
+    """The parsed line, its row, and the name of the row's case. Cached, because a storm repeats few lines."""
+    line = nvrm.parse_line(text)
+    return (line, *_judgement(line)) if isinstance(line, nvrm.XidLine) else (line, None, None)
 
 
 def _judgement(line: nvrm.XidLine) -> tuple[_Judgement, str | None]:
-    """What a line is judged by, and the name of its case. Where registers and the driver's word contradict each other
-    on whether it is fatal, the word wins: some events are made fatal at run time."""
+    """The row that judges a line, and the name of the row's case. Where registers and the driver's word disagree about
+    fatal, the word wins: some events become fatal at run time."""
     case = nvrm.case_of(line)
     link = nvrm.nvlink5(line.text) if line.xid in nvrm.NVLINK5_XIDS else None
     rule = kernel_tables.nvlink5_rule(line.xid, link.unit, link.words) if link else None
@@ -274,7 +275,7 @@ def _evidence(group: _XidBurst, cause: int | None, owners: Sequence[Mapping[str,
 
 
 def _link(line: nvrm.XidLine) -> Iterator[tuple[str, Any]]:
-    """What the registers of an NVLink error say, as far as that is published."""
+    """The decoded registers of an NVLink error, as far as they are published."""
     link = nvrm.nvlink5(line.text) if line.xid in nvrm.NVLINK5_XIDS else None
     if link is not None:
         rule = kernel_tables.nvlink5_rule(line.xid, link.unit, link.words)

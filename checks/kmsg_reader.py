@@ -1,4 +1,4 @@
-"""Whether healthd itself can still see the kernel log. Not seeing is *unknown*, never health."""
+"""The check ``kmsg.reader``: whether healthd itself still reads the kernel log. Without it the node is *unknown*."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from healthd.core.node import KernelLogState, Node
 
 @dataclass(frozen=True, kw_only=True)
 class KmsgReaderSettings:
-    """Settings of kmsg.reader."""
+    """When ``kmsg.reader`` calls the reader stalled."""
 
     stalled_after_s: float = 30.0
-    """Seconds without the reader coming round its loop until the node counts as unseen. It comes round at least once a
-    second; the default forgives a host that swaps or is paused."""
+    """For how many seconds the loop of the reader may stand still before the kernel log counts as unread. The loop runs
+    at least once a second; the default tolerates a host that swaps or is paused."""
 
 
 GAP = FindingCode(
@@ -46,33 +46,33 @@ INCOMPLETE = FindingCode(
             reading="kernel_log_gaps_total",
             max_increase=0,
             code=GAP,
-            source="a lost record may have been any XID: none is acceptable (DESIGN: a gap is never silence)",
+            source="a lost record may have been any XID: none is acceptable",
         ),
     ),
 )
 def kmsg_reader(node: Node, settings: KmsgReaderSettings) -> Result:
-    """The kernel log is being read, and nothing of it is lost.
+    """healthd reads the kernel log, and loses no record of it.
 
-    A reader that ended, does not come round, or cannot open its source makes this unknown: the node's XIDs are unseen.
-    What was overwritten unread is counted, and any growth of the count is a finding that stays until a reboot, which
-    ends whatever the lost records reported. A loss before the count was first read has no growth to show, so while this
-    reader runs its losses are a finding by themselves as well.
+    A reader that ended, whose loop stands still, or that cannot open its source makes this unknown: the node's XIDs go
+    unnoticed. healthd counts records that the kernel overwrote before it read them. Growth of the count is a finding
+    that stays until a reboot, which ends the faults in the lost records. A loss before the first value of the count
+    shows no growth, so while this reader runs its losses are a finding by themselves as well.
     """
     state = node.kernel_log
-    lost = f"{state.source}: records were overwritten unread, {state.gaps} times since this reader started"
+    lost = f"{state.source}: the kernel overwrote unread records {state.gaps} times since this reader started"
     findings = [INCOMPLETE.at(NODE, lost, gaps=state.gaps, limit=0)] if state.gaps else []
     return judged(findings, _readings(state, node.boot_id), gaps=_blind(state, settings))
 
 
 def _blind(state: KernelLogState, settings: KmsgReaderSettings) -> tuple[str, ...]:
-    """Why the kernel log is not seen; empty while it is."""
+    """Why the kernel log is not read; empty while it is."""
     if not state.alive:
-        return (f"the reader of {state.source} has ended: XIDs are not seen; restart healthd",)
+        return (f"the reader of {state.source} has ended, XIDs go unnoticed; restart healthd",)
     if state.error:
         return (state.error,)
     if state.idle_s > settings.stalled_after_s:
         idle = f"{state.idle_s:.0f} s (limit {settings.stalled_after_s:g} s)"
-        return (f"the reader of {state.source} has not come round for {idle}: XIDs are not seen; restart healthd",)
+        return (f"the reader of {state.source} stands still for {idle}, XIDs go unnoticed; restart healthd",)
     return ()
 
 

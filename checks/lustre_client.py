@@ -1,4 +1,4 @@
-"""The check ``lustre.client``: what the Lustre client in this kernel says of itself and of its connections."""
+"""The check ``lustre.client``: the health of the Lustre client in this kernel, and of its connections."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ATTEMPTS = re.compile(r"^[ \t]*connection_attempts:[ \t]*(\d{1,18})[ \t]*$", re
 _TARGET = re.compile(r"^[ \t]*target:[ \t]*(\S+)[ \t]*$", re.MULTILINE)
 
 # lustre-release, ptlrpc_import_state_name(). IDLE: the client itself closes connections that it does not use.
-_WELL = frozenset({"FULL", "IDLE", "NEW"})
+_HEALTHY = frozenset({"FULL", "IDLE", "NEW"})
 _TROUBLED = frozenset(
     {"DISCONN", "CONNECTING", "REPLAY", "REPLAY_LOCKS", "REPLAY_WAIT", "RECOVER", "EVICTED", "CLOSED"}
 )
@@ -27,13 +27,13 @@ LBUG = FindingCode(
     code="lustre.lbug",
     severity=Severity.CRITICAL,
     remedy=Remedy.REBOOT_NODE,
-    meaning="The Lustre client has hit an assertion in this kernel: it works again after a reboot only",
+    meaning="The Lustre client hit an assertion (LBUG): only a reboot makes it work again",
 )
 NOT_HEALTHY = FindingCode(
     code="lustre.not_healthy",
     severity=Severity.WARNING,
     remedy=Remedy.ASK_HUMAN,
-    meaning="The Lustre client calls itself not healthy",
+    meaning="The Lustre client reports itself not healthy",
 )
 DISCONNECTED = FindingCode(
     code="lustre.disconnected",
@@ -47,25 +47,25 @@ DISCONNECTED = FindingCode(
 
 @dataclass(frozen=True, kw_only=True)
 class LustreClientSettings:
-    """What ``lustre.client`` reads."""
+    """Whether ``lustre.client`` reads the connections."""
 
     imports: bool = True
     """Whether the state of each connection is read: below /proc/fs/lustre up to Lustre 2.16, in debugfs from 2.17 on.
     Only root reads debugfs, and some systems do not mount it (kernel lockdown, containers): there it is unknown, unless
-    this is switched off."""
+    you switch this off."""
 
 
 @check("lustre.client", interval_s=60, settings=LustreClientSettings, codes=(LBUG, NOT_HEALTHY, DISCONNECTED))
 def lustre_client(node: Node, settings: LustreClientSettings) -> Result:
-    """The Lustre client is healthy by its own word, and connected to its servers.
+    """The Lustre client reports itself healthy, and is connected to its servers.
 
     An assertion that failed (LBUG) leaves threads of the kernel stuck for good, so it keeps jobs off and calls for a
-    reboot. An idle connection is healthy: the client closes what it does not use. One that is being recovered is only
-    worth a word when that lasts, and never more than a warning: fail-overs and maintenance windows look the same from
-    every node. A device whose state cannot be read is unknown, and so is a mounted client that shows no device. The
-    connection to the management server (mgc) carries no I/O and is left out. Reading these files sends nothing to a
-    server, so it cannot hang on one. Unproven on hardware: no Lustre client was at hand; the files are those of the
-    published sources.
+    reboot. An idle connection is healthy: the client closes connections that it does not use. A connection in recovery
+    is a finding only when that lasts, and never more than a warning: fail-overs and maintenance windows look the same
+    from every node. A device whose state cannot be read is unknown, and so is a mounted client that shows no device.
+    The check skips the connection to the management server (mgc), which carries no I/O. Reading these files sends
+    nothing to a server, so it cannot hang on one. Unproven on hardware: no Lustre client was at hand; the files are
+    those of the published sources.
 
     Sources: lustre-release lustre/obdclass/obd_sysfs.c (health_check), lustre/ptlrpc/import.c (states);
     lustre/mdc/lproc_mdc.c and lustre/osc/lproc_osc.c (``import`` in procfs in 2.12 to 2.16, in debugfs from 2.17);
@@ -76,9 +76,12 @@ def lustre_client(node: Node, settings: LustreClientSettings) -> Result:
         word = node.sys.read("fs/lustre/health_check")
     except SourceMissing as error:
         if any(mount.fstype == "lustre" for mount in node.mounts()):
-            return unknown(f"a Lustre file system is mounted, and the client does not say how it is: {error}")
+            return unknown(f"a Lustre file system is mounted, but the client does not report its health: {error}")
         return not_applicable("no Lustre client is loaded")
-    findings, gaps = list(_health(word)), [] if _is_known(word) else [f"health_check says {word!r}: expected 'healthy'"]
+    findings, gaps = (
+        list(_health(word)),
+        [] if _is_known(word) else [f"/sys/fs/lustre/health_check says {word!r}; expected 'healthy'"],
+    )
     readings: list[Reading] = []
     for kind in KINDS if settings.imports else ():
         devices = client_devices(node, kind)
@@ -107,22 +110,22 @@ def _health(word: str) -> Iterator[Finding]:
 
 
 def _gap(node: Node, kind: str, devices: Sequence[str], unread: Sequence[str]) -> Iterator[str]:
-    """Why the connections of this kind are not all told; at most one line, however many they are."""
+    """Why some connections of this kind have no state; at most one line, however many they are."""
     if unread:
-        advice = "is debugfs mounted? Or set imports = false"
-        yield f"{len(unread)} of {len(devices)} {kind} connections tell no state: {unread[0]}; {advice}"
+        advice = "mount debugfs, or set imports = false"
+        yield f"{len(unread)} of {len(devices)} {kind} connections report no state: {unread[0]}; {advice}"
     elif not devices and any(mount.fstype == "lustre" for mount in node.mounts()):
-        yield f"a Lustre file system is mounted, and no {kind} device is to be seen below /sys, /proc or debugfs"
+        yield f"a Lustre file system is mounted, but /sys, /proc and debugfs show no {kind} device"
 
 
 def _component(device: str) -> Component:
-    """Named as ``kernel.lustre`` names it, without what is new with every mount: ``6cz4zbev-OST0000-osc``."""
+    """The name that ``kernel.lustre`` uses, without the suffix of the mount: ``6cz4zbev-OST0000-osc``."""
     return Component(kind="lustre", id=_MOUNT_SUFFIX.sub("", device))
 
 
 def _import(where: Component, text: str) -> Iterator[Finding]:
     found = _STATE.search(text)
-    if found is None or found[1] not in _WELL | _TROUBLED:
+    if found is None or found[1] not in _HEALTHY | _TROUBLED:
         raise SourceUnreadable(f"{where.id}/import: {text[:80]!r}: expected a known state, such as 'state: FULL'")
     if found[1] in _TROUBLED:
         target = name[1] if (name := _TARGET.search(text)) else "its server"

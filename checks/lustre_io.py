@@ -1,4 +1,4 @@
-"""The check ``lustre.io``: whether a network file system answers, takes a file, and gives it back."""
+"""The check ``lustre.io``: whether a network file system answers, and writes and reads a small file."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from healthd.core.node import FileProbe, Mount, Node
 _ERRNO = re.compile(r"\((E[A-Z0-9]+)\)$")  # how a source ends what a file system answered
 _NO_ROOM = frozenset({"ENOSPC", "EDQUOT"})
 _WARNING, _ASK, _WATCH = Severity.WARNING, Remedy.ASK_HUMAN, Remedy.WATCH
-_LONG = "A mount takes long for a small file"
+_LONG = "A mount is slow to write, read or remove a small file"
 
 HUNG = FindingCode(
     code="lustre.io.hung",
     severity=_WARNING,
     remedy=_ASK,
-    meaning="A mount has answered nothing for long",
+    meaning="A mount has not answered for a long time",
     symptom_of=("lustre.lbug", "lustre.assertion", "host.network.link_down"),
 )
 ERROR = FindingCode(code="lustre.io.error", severity=_WARNING, remedy=_ASK, meaning="A mount answers with errors")
@@ -28,50 +28,51 @@ FULL = FindingCode(
     code="lustre.io.full", severity=_WARNING, remedy=_ASK, meaning="A mount has no room for a small file"
 )
 CORRUPT = FindingCode(
-    code="lustre.io.corrupt", severity=_WARNING, remedy=_ASK, meaning="A mount gives back other bytes than were written"
+    code="lustre.io.corrupt", severity=_WARNING, remedy=_ASK, meaning="A mount reads back other bytes than were written"
 )
 SLOW = FindingCode(code="lustre.io.slow", severity=_WARNING, remedy=_WATCH, meaning=_LONG, lasting_s=300.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LustreIoSettings:
-    """Which mounts ``lustre.io`` asks, and when it calls them slow or hung."""
+    """The mounts that ``lustre.io`` asks, and when it calls them slow or hung."""
 
     fstypes: tuple[str, ...] = ("lustre", "nfs", "nfs4")
-    """The kinds of file system that are asked, as the mount table names them."""
+    """The types of file system to ask, as the mount table names them."""
 
     ignore: tuple[str, ...] = ("/var/lib/kubelet",)
-    """Mount points that are left alone, and everything below them: volumes of pods are their owners'."""
+    """Mount points to skip, with everything below them: volumes of pods are their owners'."""
 
     folders: Mapping[str, str] = field(default_factory=dict)
     """Where the file is written, by mount point, such as ``{"/home" = "/home/healthd"}``. Default: the mount point
     itself, where an NFS server that squashes root refuses; a refusal is an answer, and no fault."""
 
     write: bool = True
-    """Whether a file is written at all. Without it only statfs is asked, which with Lustre's ``lazystatfs`` tests the
-    metadata server and no object server."""
+    """Whether the check writes a file. Without it the check only calls statfs, which with Lustre's ``lazystatfs`` tests
+    the metadata server and no object server."""
 
     size_bytes: int = 1 << 18
     """Size of the file. 256 KiB every two minutes from 1,000 nodes is 2 MB/s on the servers."""
 
     slow_after_s: float = 2.0
-    """A write, read or removal that takes longer is slow; that counts once it has lasted five minutes. FSx for Lustre
-    answers small requests in milliseconds; a client that flushes a checkpoint at the same time may need a second."""
+    """A write, read or removal that takes longer is slow; it is a finding once that has lasted five minutes. FSx for
+    Lustre answers small requests in milliseconds; a client that flushes a checkpoint at the same time may need a
+    second."""
 
     hung_after_s: float = 60.0
-    """How long a mount may leave questions unanswered until that is a finding. A fail-over of FSx for Lustre within its
-    weekly window takes minutes and ends by itself; until this time has passed the mount is unknown."""
+    """For how long a mount may leave requests unanswered before that is a finding. A fail-over of FSx for Lustre within
+    its weekly window takes minutes and ends by itself; until this time has passed the mount is unknown."""
 
 
 @check("lustre.io", interval_s=120, timeout_s=60, settings=LustreIoSettings, codes=(HUNG, ERROR, FULL, CORRUPT, SLOW))
 def lustre_io(node: Node, settings: LustreIoSettings) -> Result:
-    """Lustre and NFS mounts answer, take a small file and give it back.
+    """Lustre and NFS mounts answer, and read back the small file that the check writes.
 
-    Slow, hung and error are three findings. Each mount is asked in a worker of its own with a deadline; while one
-    question is out no second one is put to that mount, and the other mounts are asked all the same. None of these is
-    critical: a server or a network in trouble looks the same from every node, and no node can tell that it is alone.
-    The file is this node's own (``.healthd-probe-<node>``), removed at once, and never opened if it was there before. A
-    mount that is read-only is asked for statfs alone; whether it should be is the business of ``lustre.mount``.
+    Slow, hung and error are three findings. A worker of its own asks each mount, with a deadline; while one request is
+    out no second one goes to that mount, and the other mounts are asked all the same. None of these is critical: a
+    server or a network in trouble looks the same from every node, and no node can know that it is alone. The file is
+    this node's own (``.healthd-probe-<node>``), removed at once, and never opened if it existed before. For a read-only
+    mount the check only calls statfs; ``lustre.mount`` judges whether it should be read-only.
 
     Sources: pcluster-diag ("hang is a first-class failure"); Lustre manual, ``lazystatfs``; lustre-release
     ``import.c`` (a client waits for recovery without a limit); nfs(5), ``hard``.
@@ -86,7 +87,7 @@ def lustre_io(node: Node, settings: LustreIoSettings) -> Result:
 
 
 def _tops(table: Sequence[Mount]) -> Sequence[Mount]:
-    """What programs see: of several mounts on one point the last."""
+    """The mounts that programs see: the last one of each point."""
     return tuple({mount.point: mount for mount in table}.values())
 
 
@@ -116,7 +117,7 @@ def _silent(node: Node, mount: Mount, where: Component, error: str, settings: Lu
         return judged([], gaps=[f"{mount.point}: {error}"])
     finding = HUNG.at(
         where,
-        f"{mount.point} ({mount.source}) has answered nothing for {state.stalled_s:.0f} s",
+        f"{mount.point} ({mount.source}) has not answered for {state.stalled_s:.0f} s",
         stalled_s=state.stalled_s,
         limit_s=settings.hung_after_s,
         last_error=error,
@@ -136,12 +137,12 @@ def _refused(mount: Mount, where: Component, error: str) -> Result:
 
 def _findings(where: Component, probe: FileProbe, settings: LustreIoSettings) -> Iterator[Finding]:
     if not probe.same:
-        yield CORRUPT.at(where, f"{probe.size_bytes} bytes were written, and others were read back")
+        yield CORRUPT.at(where, f"a test file of {probe.size_bytes} bytes came back with other bytes than were written")
     acts = {"write": probe.write_s, "read": probe.read_s, "unlink": probe.unlink_s}
     slow = {act: round(took_s, 3) for act, took_s in acts.items() if took_s > settings.slow_after_s}
     if slow:
-        words = ", ".join(f"{act} {took_s:.1f} s" for act, took_s in slow.items())
-        message = f"a file of {probe.size_bytes} bytes took long: {words}; expected {settings.slow_after_s:g} s at most"
+        times = ", ".join(f"{act} {took_s:.1f} s" for act, took_s in slow.items())
+        message = f"slow with a file of {probe.size_bytes} bytes: {times}; expected {settings.slow_after_s:g} s at most"
         yield SLOW.at(where, message, took_s=slow, limit_s=settings.slow_after_s, limit_source="settings.slow_after_s")
 
 

@@ -1,4 +1,4 @@
-"""The check ``lustre.mount``: the Lustre file systems of the node, as its mount table has them."""
+"""The check ``lustre.mount``: whether the node's Lustre file systems are mounted, and writable."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ AUTOMOUNT_WAITING = FindingCode(
 
 @dataclass(frozen=True, kw_only=True)
 class LustreMountSettings:
-    """Which mounts ``lustre.mount`` looks for."""
+    """The mounts that ``lustre.mount`` requires."""
 
     mounts: tuple[str, ...] = ()
-    """The mount points where a Lustre file system must be, such as ``["/fsx"]``. Empty: nothing is known to be needed,
-    so the Lustre mounts that are there are counted, and none can be missing."""
+    """The mount points where a Lustre file system must be, such as ``["/fsx"]``. Empty: none is required, so the check
+    counts the Lustre mounts that exist, and none can be missing."""
 
     read_only: tuple[str, ...] = ()
-    """Those of ``mounts`` that are meant to be read-only, such as a shared data set."""
+    """Those of ``mounts`` that are read-only on purpose, such as a shared data set."""
 
 
 @check("lustre.mount", interval_s=30, settings=LustreMountSettings, codes=(MISSING, READ_ONLY, AUTOMOUNT_WAITING))
 def lustre_mount(node: Node, settings: LustreMountSettings) -> Result:
     """The Lustre file systems that jobs need are mounted, and writable.
 
-    Only the mount table is read: it never blocks, while any question to a Lustre mount may, for ever. An automount that
-    nothing has used yet is left untouched, because the touch that mounts it can hang. A mount that is missing or
-    read-only keeps jobs off and asks a person, and never reboots or replaces the node: the client did not lose it by
-    itself, and where the server or the network is at fault every node has the same finding. Whether a mount that is
-    there also answers is another check's question.
+    The check reads only the mount table, which never blocks, while any request to a Lustre mount may, for ever. It does
+    not touch an unused automount, because the access that mounts it can hang. A mount that is missing or read-only
+    keeps jobs off and asks the operator, and never reboots or replaces the node: the client did not lose it by itself,
+    and if the server or the network is at fault every node has the same finding. ``lustre.io`` tests whether a mount
+    answers.
 
     Sources: AWS, FSx for Lustre user guide (mount options, systemd automount, weekly maintenance window);
     aws-parallelcluster-cookbook PR 3245 (a mount line as it is on a node).
@@ -67,19 +67,19 @@ def lustre_mount(node: Node, settings: LustreMountSettings) -> Result:
 
 
 def _judge(point: str, table: Sequence[Mount], settings: LustreMountSettings) -> Iterator[Finding]:
-    """What is mounted last on a point covers what is below it; an automount stays below what it mounted."""
+    """The last mount of a point covers the ones below it; an automount stays below the file system that it mounted."""
     layers = [mount for mount in table if mount.point == (point.rstrip("/") or "/")]
     top = layers[-1] if layers else None
     match top:
         case None:
-            yield MISSING.at(_component(point), f"nothing is mounted on {point}, where a Lustre file system must be")
+            yield MISSING.at(_component(point), f"nothing is mounted on {point}; expected a Lustre file system")
         case Mount(fstype="lustre"):
             if "ro" in top.options and point not in settings.read_only:
                 yield READ_ONLY.at(_component(point), f"{point} ({top.source}) is mounted read-only", source=top.source)
         case Mount(fstype="autofs"):
-            yield AUTOMOUNT_WAITING.at(_component(point), f"{point} is an automount that nothing has used yet")
+            yield AUTOMOUNT_WAITING.at(_component(point), f"{point} is an automount that no process has used yet")
         case _:
-            message = f"{point} is a mount of type {top.fstype} ({top.source}), where a Lustre file system must be"
+            message = f"{point} has type {top.fstype} ({top.source}); expected a Lustre file system"
             yield MISSING.at(_component(point), message, fstype=top.fstype, source=top.source)
 
 

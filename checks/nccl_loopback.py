@@ -1,4 +1,4 @@
-"""The check ``nccl.loopback``: the GPUs of the node add up numbers together through its own EFA devices."""
+"""The check ``nccl.loopback``: an all-reduce of the node's GPUs through its own EFA devices."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ FALLBACK = FindingCode(
     code="nccl.loopback.fallback",
     severity=Severity.WARNING,
     remedy=Remedy.ASK_HUMAN,
-    meaning="NCCL does not use EFA here: it went over another network",
+    meaning="NCCL does not use EFA on this node, but another network",
     symptom_of=("efa.provider.no_plugin", "efa.provider.failed"),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class NcclLoopbackSettings:
-    """What ``nccl.loopback`` asks for."""
+    """The bandwidth that ``nccl.loopback`` expects, and the size of its runs."""
 
     min_busbw_gb_s: float | None = None
     """The least bus bandwidth in 10^9 bytes per second. Left out: 90 % of this node's own best, since no figure for
@@ -37,7 +37,7 @@ class NcclLoopbackSettings:
     """How much each GPU contributes; it needs twice as much memory and 1 GiB more. Left out: 1 GiB."""
 
     run_timeout_s: float = 180.0
-    """How long one run may take. There are two at most."""
+    """How long one run may take. There are at most two runs."""
 
 
 @check(
@@ -50,13 +50,13 @@ class NcclLoopbackSettings:
     on="active",
 )
 def nccl_loopback(node: Node, settings: NcclLoopbackSettings) -> Result:
-    """An all-reduce that goes from GPU to EFA device to GPU on this node is right, and as fast as it was.
+    """An all-reduce through this node's own EFA devices gives the right result, as fast as before.
 
     Peer-to-peer, shared memory and NVLink SHARP are off, so every byte leaves its GPU through an EFA device and comes
-    back through one: GPUDirect, the PCIe switches and the EFA devices are tested without a second node. A run that went
-    over sockets proves none of that, and is a finding of its own. What was not good is run once more, as nccl.nvlink
-    does. Whether there must be an EFA device is judged by efa.devices. All findings are warnings for a person:
-    unproven on hardware, and no run tells which device it was.
+    back through one: this tests GPUDirect, the PCIe switches and the EFA devices without a second node. A run over
+    sockets proves none of that, and is a finding of its own. A bad run is repeated once, as in nccl.nvlink. efa.devices
+    judges whether the node must have EFA devices. All findings are warnings and ask the operator: unproven on hardware,
+    and no run shows which device is at fault.
 
     Sources: facebookresearch/gcm check-nccl, Azure/azurehpc-health-checks check_nccl_allreduce_ib_loopback (the
     variables); aws-ofi-nccl (the plug-in's name).
@@ -64,7 +64,7 @@ def nccl_loopback(node: Node, settings: NcclLoopbackSettings) -> Result:
     if not pci_gpus(node):
         return not_applicable("no NVIDIA GPU on the PCI bus")
     if not efa_functions(node):
-        return not_applicable("no EFA device on the PCI bus; efa.devices says whether there must be one")
+        return not_applicable("no EFA device on the PCI bus; efa.devices judges whether it must have one")
     asked = demand(
         node,
         "network",
@@ -77,12 +77,12 @@ def nccl_loopback(node: Node, settings: NcclLoopbackSettings) -> Result:
 
 
 def _network(measured: AllReduce) -> tuple[Sequence[Finding], Sequence[str]]:
-    """Which network it was; with one GPU none was used, whatever NCCL chose."""
+    """A finding if NCCL used another network than EFA. With one GPU it used none, whatever it chose."""
     if _OF_EFA in measured.network.lower() or measured.gpus == 1:
         return (), ()
     if not measured.network:
-        return (), ("NCCL did not say which network it used, so nothing is known of EFA; look at NCCL_DEBUG's output",)
-    message = f"NCCL {measured.nccl_version} used the network {measured.network!r}, not EFA: is aws-ofi-nccl installed?"
+        return (), ("NCCL did not report its network, so EFA is untested; read NCCL_DEBUG's output",)
+    message = f"NCCL {measured.nccl_version} used the network {measured.network!r}, not EFA; is aws-ofi-nccl installed?"
     finding = FALLBACK.at(
         NODE,
         message,

@@ -1,4 +1,4 @@
-"""The check ``nccl.nvlink``: all GPUs of the node add up numbers together, right and in time."""
+"""The check ``nccl.nvlink``: an all-reduce over all GPUs of the node, its result and its speed."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ _LIMITS = (own_best(_TEST, _CODES),)
 
 @dataclass(frozen=True, kw_only=True)
 class NcclNvlinkSettings:
-    """What ``nccl.nvlink`` asks for."""
+    """The bandwidth that ``nccl.nvlink`` expects, and the size of its runs."""
 
     min_busbw_gb_s: float | None = None
-    """The least bus bandwidth in 10^9 bytes per second. Left out: 90 % of what was measured on this instance type,
-    from nccl_limits.csv; where nobody has measured it, 90 % of this node's own best."""
+    """The least bus bandwidth in 10^9 bytes per second. Default: 90 % of the measured value of this instance type, from
+    nccl_limits.csv; for a type without one, 90 % of this node's own best."""
 
     size_bytes: int | None = None
-    """How much each GPU contributes; it needs twice as much memory and 1 GiB more (three times with nccl-tests). Left
-    out: what the limit of the type was measured with, 8 or 16 GiB; else 1 GiB. With another size the limit of the type
-    does not apply."""
+    """How much each GPU contributes; it needs twice as much memory and 1 GiB more (three times with nccl-tests).
+    Default: the size with which the limit of the type was measured, 8 or 16 GiB; else 1 GiB. With another size the
+    limit of the type does not apply."""
 
     run_timeout_s: float = 180.0
-    """How long one run may take, most of which is filling and comparing the memory over PCIe. There are two at most."""
+    """How long one run may take; most of it is filling and comparing the memory over PCIe. There are at most two
+    runs."""
 
 
 @check(
@@ -42,13 +43,13 @@ class NcclNvlinkSettings:
     on="active",
 )
 def nccl_nvlink(node: Node, settings: NcclNvlinkSettings) -> Result:
-    """An all-reduce over all GPUs of this node is right in every element, and as fast as it should be.
+    """An all-reduce over all GPUs of this node is right in every element, and fast enough.
 
-    As a job would run it: NCCL picks the way, which is NVLink where there is one, else PCIe. What was not good is run
-    once more before it is a finding, but for wrong numbers: those are found even if the second run is right. One
-    time-out, one error and then something else, or a tool that is not there are *unknown*. With one GPU nothing crosses
-    a link: only the numbers are judged. All findings are warnings for a person: unproven on hardware, and no run tells
-    which GPU or link it was; gpu.nvlink and the kernel log do.
+    It runs as a job would run it: NCCL picks the way, which is NVLink where there is one, else PCIe. A bad run is
+    repeated once before it is a finding, except for wrong numbers: those are a finding even if the second run is right.
+    One time-out, two different results, or a missing tool are *unknown*. With one GPU no data crosses a link: only the
+    numbers count. All findings are warnings and ask the operator: unproven on hardware, and no run shows which GPU or
+    link is at fault; gpu.nvlink and the kernel log do.
 
     Sources: rows of nccl_limits.csv; nccl-tests doc/PERFORMANCE.md (bus bandwidth); Azure/azurehpc-health-checks
     check_nccl_allreduce (one repeat).

@@ -1,4 +1,4 @@
-"""The check ``nvml.probe``: whether the GPU driver's library answers at all."""
+"""The check ``nvml.probe``: whether NVML, the GPU driver's library, answers at all."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ UNRESPONSIVE = FindingCode(
     code="nvml.unresponsive",
     severity=Severity.CRITICAL,
     remedy=Remedy.REBOOT_NODE,
-    meaning="The GPU driver's library does not answer",
+    meaning="NVML, the GPU driver's library, does not answer",
     symptom_of=("gpu.xid.119", "gpu.xid.120", "gpu.xid.79"),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class NvmlProbeSettings:
-    """When ``nvml.probe`` stops waiting."""
+    """For how long ``nvml.probe`` tolerates silence."""
 
     unresponsive_after_s: float = 20.0
-    """How long NVML may leave questions unanswered, in seconds, before that is a fault. One time-out of the GPU's
-    firmware holds a call up for 6 s by default and ends by itself; three in a row mark the GPU as in need of a reset
-    (NVIDIA driver 580), so 20 s is past what passes."""
+    """For how long NVML may leave requests unanswered, in seconds, before that is a fault. One time-out of the GPU's
+    firmware delays a call by 6 s by default and ends by itself; three in a row mark the GPU as in need of a reset
+    (NVIDIA driver 580), so no passing delay takes 20 s."""
 
 
 @check("nvml.probe", interval_s=15, timeout_s=12, settings=NvmlProbeSettings, codes=(UNRESPONSIVE,))
 def nvml_probe(node: Node, settings: NvmlProbeSettings) -> Result:
-    """The GPU driver's library answers.
+    """NVML, the GPU driver's library, answers.
 
-    Asks one light question. No answer before the deadline is unknown, and a fault only once nothing has been answered
-    for long enough: NVML has one lock for all GPUs, so one that hangs silences every one, and the calls of the next job
-    with them. While healthd itself keeps NVML paused (after XID 79, 119 or 120) silence means nothing, and a worker of
-    healthd's that crashes, or that is still initialising NVML (half a minute is left for that), is unknown and no
-    silence. What single GPUs answer is the business of the gpu checks.
+    The check makes one light request. No answer before the deadline is unknown, and a fault only once NVML has been
+    silent for long enough: NVML has one lock for all GPUs, so a call that hangs blocks all others, and those of the
+    next job with them. While healthd itself keeps NVML paused (after XID 79, 119 or 120) silence means nothing. A
+    worker of healthd's that crashes, or that is still initialising NVML (it may take half a minute), is unknown and no
+    silence. The gpu checks judge the answers of single GPUs.
 
     Sources: open-gpu-kernel-modules (GSP RPC time-out 6 s; reset required after three, from branch 580); DCGM 4.6
     DcgmCacheManager.cpp (stops all NVML calls after XID 119).
@@ -50,7 +50,7 @@ def nvml_probe(node: Node, settings: NvmlProbeSettings) -> Result:
         state = node.nvml.state()
         if state.paused_s > 0 or state.stalled_s < settings.unresponsive_after_s:
             raise
-        message = f"NVML has answered nothing for {state.stalled_s:.0f} s"
+        message = f"NVML has not answered for {state.stalled_s:.0f} s"
         finding = UNRESPONSIVE.at(
             DRIVER,
             message,

@@ -16,7 +16,7 @@ from healthd.core.node import CommandResult, Node
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _OK, _PROBLEM = 0, 1
 _EVIDENCE_CHARACTERS = 4096
-"""As JSON. It is kept with the finding, in memory, in the store and in the trail."""
+"""As JSON. The evidence is kept with the finding, in memory, in the store and in the audit trail."""
 _STATUS = {"ok": _OK, "problem": _PROBLEM}
 
 PROBLEM = FindingCode(
@@ -32,29 +32,29 @@ class Plugin:
     """One plug-in of the site."""
 
     name: str
-    """What it is called: lower-case letters, digits and ``_``. Its finding is ``plugin.<name>``."""
+    """The name of the plug-in: lower-case letters, digits and ``_``. Its finding is ``plugin.<name>``."""
 
     command: tuple[str, ...]
     """The command, one element per argument, run as root without a shell: ``["/opt/site/quota.sh", "--strict"]``."""
 
     critical: bool = False
-    """Whether its problem keeps jobs off this node. Otherwise it warns."""
+    """Whether its finding is critical and keeps jobs off this node. Otherwise it is a warning."""
 
     json: bool = False
     """Whether it prints one JSON object instead of a line: ``status`` (``ok``, ``problem``, or anything else for
-    unknown), ``message``, and, if it likes, ``component`` (128 characters at most) and ``evidence`` (4096 characters
-    of JSON; more is kept as text, cut off there). Its exit status is not read then."""
+    unknown), ``message``, and optionally ``component`` (128 characters at most) and ``evidence`` (4096 characters of
+    JSON; more is kept as text, cut off there). Its exit status does not count then."""
 
     timeout_s: float = 5.0
-    """How long it may run, in seconds; node-problem-detector's default. At the end it is killed with every process that
-    it started in its group, and is unknown."""
+    """How long it may run, in seconds; node-problem-detector's default. At the end healthd kills it with every process
+    in its group, and the outcome is unknown."""
 
     def __post_init__(self) -> None:
-        """Refuse what could not be run or named."""
+        """Refuse a name that is no slug, and an empty command."""
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"name {self.name!r}: expected lower-case letters, digits and _, such as disk_quota")
         if not self.command:
-            raise ValueError(f"plug-in {self.name}: an empty command; expected at least the program")
+            raise ValueError(f"plug-in {self.name}: the command is empty; expected at least the program")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,21 +62,21 @@ class PluginRunSettings:
     """The plug-ins of this site."""
 
     plugins: tuple[Plugin, ...] = ()
-    """The plug-ins, each a table: ``[[checks."plugin.run".plugins]]`` with ``name`` and ``command``, and where wanted
+    """The plug-ins, each a table: ``[[checks."plugin.run".plugins]]`` with ``name`` and ``command``, and if you like
     ``critical``, ``json`` and ``timeout_s``. They run one after the other; together they may take 50 s."""
 
     max_characters: int = 80
-    """How much of a plug-in's line is shown, as node-problem-detector's default."""
+    """How many characters of a plug-in's line become the message; node-problem-detector's default."""
 
     def __post_init__(self) -> None:
-        """Refuse names that are given twice: one finding would hide the other."""
+        """Refuse duplicate names: one finding would hide the other."""
         names = [plugin.name for plugin in self.plugins]
         if twice := [name for name in names if names.count(name) > 1]:
-            raise ValueError(f"plugins: two have the name {twice[0]!r}; rename one")
+            raise ValueError(f"plugins: two plug-ins have the name {twice[0]!r}; rename one")
 
 
 def explain(code: str) -> str | None:
-    """What ``plugin.disk_quota`` is, or None for another code."""
+    """The text about ``plugin.disk_quota``, or None for another code."""
     _, dot, name = code.partition("plugin.")
     return f'The site\'s own plug-in {name!r}, of [checks."plugin.run"] plugins, found a problem.' if dot else None
 
@@ -85,10 +85,10 @@ def explain(code: str) -> str | None:
 def plugin_run(node: Node, settings: PluginRunSettings) -> Result:
     """The site's own plug-ins find no problem.
 
-    The contract is node-problem-detector's, unchanged: exit 0 is well, 1 is a problem, anything else is unknown, and
-    the first line of standard output says what. A plug-in that is missing, runs too long or was killed is unknown too:
-    a broken script is evidence of nothing. One plug-in hides no other. Their problems warn, unless the site calls a
-    plug-in critical, and never repair anything by themselves.
+    The contract is node-problem-detector's, unchanged: exit 0 is healthy, 1 is a problem, anything else is unknown, and
+    the first line of standard output is the message. A plug-in that is missing, runs too long or was killed is unknown
+    too: a broken script is evidence of nothing. One plug-in hides no other. Their problems are warnings, unless the
+    site calls a plug-in critical, and never repair anything by themselves.
 
     Source: node-problem-detector, docs/custom_plugin_monitor.md and pkg/custompluginmonitor (exit codes, time-out 5 s,
     80 characters).
@@ -107,19 +107,19 @@ def plugin_run(node: Node, settings: PluginRunSettings) -> Result:
 
 def _run(node: Node, plugin: Plugin, max_characters: int) -> Iterator[Finding]:
     answer = node.command(*plugin.command, timeout_s=plugin.timeout_s)
-    said = json_object(answer.stdout, "its output") if plugin.json else _line(answer)
-    message = str(said.get("message", ""))[:max_characters]
-    status = said.get("status") if isinstance(said.get("status"), int) else _STATUS.get(str(said.get("status")))
+    report = json_object(answer.stdout, "its output") if plugin.json else _line(answer)
+    message = str(report.get("message", ""))[:max_characters]
+    status = report.get("status") if isinstance(report.get("status"), int) else _STATUS.get(str(report.get("status")))
     if status not in (_OK, _PROBLEM):
-        raise SourceUnreadable(f"it answered {said.get('status')!r}, which is neither ok nor a problem: {message}")
+        raise SourceUnreadable(f"status {report.get('status')!r}; expected ok or problem: {message}")
     if status == _PROBLEM:
         yield Finding(
             code=f"plugin.{plugin.name}",
             severity=Severity.CRITICAL if plugin.critical else PROBLEM.severity,
             remedy=PROBLEM.remedy,
-            component=_component(said),
-            message=message or f"plug-in {plugin.name} found a problem and said nothing",
-            evidence={"plugin": plugin.name, "command": list(plugin.command), "exit": answer.code, **_evidence(said)},
+            component=_component(report),
+            message=message or f"plug-in {plugin.name} found a problem and printed no message",
+            evidence={"plugin": plugin.name, "command": list(plugin.command), "exit": answer.code, **_evidence(report)},
         )
 
 
@@ -128,13 +128,13 @@ def _line(answer: CommandResult) -> Mapping[str, Any]:
     return {"status": answer.code, "message": first}
 
 
-def _component(said: Mapping[str, Any]) -> Component:
-    kind, _, where = str(said.get("component") or NODE).partition(":")
+def _component(report: Mapping[str, Any]) -> Component:
+    kind, _, where = str(report.get("component") or NODE).partition(":")
     return Component(kind=kind, id=where)
 
 
-def _evidence(said: Mapping[str, Any]) -> Mapping[str, Any]:
-    given = said.get("evidence")
+def _evidence(report: Mapping[str, Any]) -> Mapping[str, Any]:
+    given = report.get("evidence")
     if not isinstance(given, Mapping):
         return {}
     text = json_text(given)

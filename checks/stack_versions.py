@@ -1,4 +1,4 @@
-"""The check ``stack.versions``: the software under a training job, against itself and a site's pins."""
+"""The check ``stack.versions``: whether the parts of the GPU software stack fit each other and a site's pins."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MISMATCH = FindingCode(
     code="stack.mismatch",
     severity=Severity.WARNING,
     remedy=Remedy.ASK_HUMAN,
-    meaning="A kernel module and its library are of different versions",
+    meaning="A kernel module and its library have different versions",
 )
 BELOW_MINIMUM = FindingCode(
     code="stack.below_minimum",
@@ -31,7 +31,7 @@ OFF_PIN = FindingCode(
     code="stack.off_pin",
     severity=Severity.WARNING,
     remedy=Remedy.ASK_HUMAN,
-    meaning="A part of the stack is not of the version that the site pinned",
+    meaning="A part of the stack does not have the version that the site pinned",
 )
 ABSENT = FindingCode(
     code="stack.absent",
@@ -43,7 +43,7 @@ ABSENT = FindingCode(
 
 @dataclass(frozen=True, kw_only=True)
 class StackVersionsSettings:
-    """What ``stack.versions`` compares with."""
+    """The site's pins, and where ``stack.versions`` finds Python packages."""
 
     pin: Mapping[str, str] = field(default_factory=dict)
     """Part to version, as in ``{driver = "580.95.05", efa = "3.1", nccl = "2.27"}``; a shorter version pins its whole
@@ -52,9 +52,9 @@ class StackVersionsSettings:
     versions are a site's choice."""
 
     python_homes: tuple[str, ...] = ("/opt/pytorch", "/opt/conda", "/opt/conda/envs/pytorch", "/usr/local")
-    """The Pythons in whose ``lib/python3*/site-packages`` torch_nccl and nixl are looked for; the first that has one
-    counts. No Python is started. These are where the AWS Deep Learning AMIs have PyTorch, and /usr/local. Empty: no
-    Python is looked at."""
+    """The Python installations whose ``lib/python3*/site-packages`` may have torch_nccl and nixl; the first that has
+    one counts. healthd starts no Python. The AWS Deep Learning AMIs have PyTorch in these folders. Empty: the check
+    skips Python."""
 
 
 _CODES = (MISMATCH, BELOW_MINIMUM, OFF_PIN, ABSENT)
@@ -64,8 +64,9 @@ _CODES = (MISMATCH, BELOW_MINIMUM, OFF_PIN, ABSENT)
 def stack_versions(node: Node, settings: StackVersionsSettings) -> Result:
     """The parts of the software stack fit each other, the instance family, and the site's pins.
 
-    What is installed is told in the result. What is not there is no fault unless it is pinned: jobs bring most of it in
-    containers. A place that should answer and does not makes the outcome unknown. Nothing here takes a node out.
+    The result lists the installed versions. A missing part is no fault unless it is pinned: jobs bring most of the
+    stack in containers. If a file or command that should report a version fails, the outcome is unknown. Nothing here
+    drains a node.
 
     Sources: the rows of stack.csv and minimum_versions.csv; nvml.h (the library answers its own driver version).
     """
@@ -95,7 +96,9 @@ def _with_library(node: Node, stack: Stack) -> Stack:
 def _mismatched(stack: Stack) -> Iterator[Finding]:
     module, library = stack.versions.get("driver"), stack.versions.get(_LIBRARY)
     if module and library and module != library:
-        message = f"kernel module nvidia {module}, library {library}: a half-done upgrade; reload the driver or reboot"
+        message = (
+            f"kernel module nvidia {module}, library {library}: an upgrade is half done; reload the driver or reboot"
+        )
         yield MISMATCH.at(Component(kind="driver", id="nvidia"), message, module=module, library=library)
 
 
@@ -113,7 +116,9 @@ def _unpinned(stack: Stack, pins: Mapping[str, str]) -> Iterator[Finding]:
         version = stack.versions.get(part)
         where = Component(kind="software", id=part)
         if version is None and not any(gap.startswith(f"{part}:") for gap in stack.gaps):
-            yield ABSENT.at(where, f"{part} is not installed; {pin} is pinned", limit=pin, limit_source="settings.pin")
+            yield ABSENT.at(
+                where, f"{part} is not installed; the site pins {pin}", limit=pin, limit_source="settings.pin"
+            )
         elif version is not None and not matches(version, pin):
-            message = f"{part} {version}; {pin} is pinned"
+            message = f"{part} {version}; the site pins {pin}"
             yield OFF_PIN.at(where, message, version=version, limit=pin, limit_source="settings.pin")

@@ -25,7 +25,7 @@ NOT_LIVE = FindingCode(
     code="storage.nvme.not_live", severity=_WARNING, remedy=_ASK, meaning="A disk's controller is dead", lasting_s=60.0
 )
 SMART = FindingCode(
-    code="storage.nvme.smart", severity=_WARNING, remedy=_ASK, meaning="A disk warns of its own failure"
+    code="storage.nvme.smart", severity=_WARNING, remedy=_ASK, meaning="A disk's SMART log warns of its failure"
 )
 MEDIA = FindingCode(
     code="storage.nvme.media",
@@ -36,20 +36,20 @@ MEDIA = FindingCode(
 )
 
 # NVM Express Base Specification 1.4, figure 196: bits of Critical Warning.
-_WORDS = {0: "spare below threshold", 1: "temperature", 2: "reliability degraded", 3: "read-only", 4: "backup failed"}
+_BITS = {0: "spare below threshold", 1: "temperature", 2: "reliability degraded", 3: "read-only", 4: "backup failed"}
 _EVERY = "an unrecovered media error is data that a job lost: none is acceptable"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StorageNvmeSettings:
-    """What ``storage.nvme`` looks at."""
+    """The number of disks that ``storage.nvme`` expects, and whether it reads SMART logs."""
 
     count: int = -1
-    """How many instance-store disks must be here. -1: as many as the table has for the instance type."""
+    """How many instance-store disks the node must have. -1: the number of the instance type."""
 
     smart: bool = True
-    """Whether each local disk is asked for its SMART log, which needs nvme-cli; without nvme-cli it is left out. Switch
-    it off where the disks have no such log: otherwise those are unknown."""
+    """Whether the check reads the SMART log of each local disk, with nvme-cli; without nvme-cli it skips the log.
+    Switch it off where the disks have no such log: otherwise those are unknown."""
 
 
 @check(
@@ -61,13 +61,12 @@ class StorageNvmeSettings:
     limits=(Limit(reading="nvme_media_errors_total", max_increase=0, code=MEDIA, source=_EVERY),),
 )
 def storage_nvme(node: Node, settings: StorageNvmeSettings) -> Result:
-    """All local disks are there, their controllers live, and none warns of its own failure.
+    """All local disks are present, their controllers live, and no SMART log warns of a failure.
 
-    The number is compared with the instance type's; a type that the table does not know has no number to miss. A disk
-    that is gone or dead is a warning: what needs it fails by itself, and a job that does not is not kept off. Resets
-    and I/O errors are in the log, where ``kernel.rules`` reads them. Without nvme-cli nothing is told of the SMART log,
-    and the rest is: a tool that is not installed is no fault of a disk. Unproven on hardware: whether Nitro's disks
-    fill in all of their SMART log.
+    The check compares the number of disks with the instance type's; a type that the table does not know is not judged.
+    A disk that is gone or dead is a warning: jobs that need it fail by themselves, and others may run. ``kernel.rules``
+    reads resets and I/O errors in the log. Without nvme-cli the SMART log is not reported, and the rest is: a missing
+    tool is no fault of a disk. Unproven on hardware: whether Nitro's disks fill in all of their SMART log.
 
     Sources: Linux, Documentation/ABI/testing/sysfs-nvme and drivers/nvme/host/sysfs.c (state); nvme-smart-log(1); EC2
     DescribeInstanceTypes (number of disks); EC2 user guide, "Identify instance store volumes".
@@ -77,10 +76,10 @@ def storage_nvme(node: Node, settings: StorageNvmeSettings) -> Result:
     profile = instance_profile(node.instance_type)
     expected = settings.count if settings.count >= 0 else profile.nvme_count if profile else 0
     if not disks and not expected:
-        return not_applicable("no NVMe controller, and none is known to be needed")
+        return not_applicable("no NVMe controller, and none is expected")
     findings, gaps, readings, without = [], list[str](), list[Reading](), ""
     if len(local) < expected:
-        message = f"{len(local)} instance-store disks; expected {expected}"
+        message = f"{len(local)} of {expected} instance-store disks are present"
         findings.append(MISSING.at(NODE, message, disks=local, expected=expected, instance_type=node.instance_type))
     for name, _ in disks:
         findings.extend(_state(name, node.sys.read(f"{_CLASS}/{name}/state")))
@@ -89,16 +88,16 @@ def storage_nvme(node: Node, settings: StorageNvmeSettings) -> Result:
             log = _smart_log(node, name)
             findings.extend(_warnings(name, log))
             readings.extend(_readings(name, log, node.sys.read(f"{_CLASS}/{name}/serial")))
-        except SourceMissing as error:  # no nvme-cli; or the disk went meanwhile, and the next look counts one fewer
-            without = f"no SMART log is read: {error}; install nvme-cli"
+        except SourceMissing as error:  # no nvme-cli; or the disk went meanwhile, and the next run counts one fewer
+            without = f"SMART logs are not read: {error}; install nvme-cli"
         except SourceError as error:
-            gaps.append(f"SMART log of {name}: {error}; or set smart = false")
+            gaps.append(f"SMART log of {name}: {error}; set smart = false if the disk has none")
     untold = [(_disk(name), SMART.code) for name in local] if without else []
     return judged(findings, readings, gaps=gaps, untold=untold, left_out=without)
 
 
 def _disks(node: Node) -> Iterator[tuple[str, str]]:
-    """Each controller and its model. Raises SourceError where /sys is not to be seen."""
+    """Each controller and its model. Raises SourceError where /sys is not visible."""
     if not node.sys.exists(_CLASS):
         node.sys.names("class")
         return
@@ -133,8 +132,8 @@ def _number(log: Mapping[str, Any], key: str) -> int:
 
 def _warnings(name: str, log: Mapping[str, int]) -> Iterator[Finding]:
     if bits := log["critical_warning"]:
-        words = ", ".join(word for bit, word in _WORDS.items() if bits >> bit & 1) or "unknown bits"
-        yield SMART.at(_disk(name), f"SMART critical warning of {name}: {words}", critical_warning=bits)
+        warnings = ", ".join(warning for bit, warning in _BITS.items() if bits >> bit & 1) or "unknown bits"
+        yield SMART.at(_disk(name), f"SMART critical warning of {name}: {warnings}", critical_warning=bits)
 
 
 def _readings(name: str, log: Mapping[str, int], serial: str) -> Iterator[Reading]:

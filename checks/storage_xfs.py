@@ -1,4 +1,4 @@
-"""The check ``storage.xfs``: whether XFS still finds room for what is larger than a few blocks."""
+"""The check ``storage.xfs``: whether the free space of XFS is too fragmented for new files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FRAGMENTED = FindingCode(
 
 @dataclass(frozen=True, kw_only=True)
 class StorageXfsSettings:
-    """What ``storage.xfs`` calls fragmented."""
+    """When ``storage.xfs`` calls free space fragmented."""
 
     min_average_blocks: float = 16.0
     """The average size that free extents must have, in blocks of the file system. Sixteen is where the EKS node
@@ -35,9 +35,9 @@ class StorageXfsSettings:
 def storage_xfs(node: Node, settings: StorageXfsSettings) -> Result:
     """The free space of XFS file systems is in pieces that files fit into.
 
-    XFS says that the disk is full when no free piece is large enough, however many small ones there are; ``df`` shows
-    room then. The file system itself is asked, once an hour and with a deadline. One without any free extent is full,
-    which ``host.filesystems`` says. Without xfsprogs nothing here can tell, and this does not apply.
+    XFS reports a full disk when no free piece is large enough, however many small ones it has; ``df`` shows room then.
+    The check asks the file system itself, once an hour and with a deadline. ``host.filesystems`` reports one without
+    any free extent as full. Without xfsprogs the check does not apply.
 
     Sources: xfs_spaceman(8) ``freesp -s``; xfsprogs, libfrog/histogram.c (the line that is read); EKS node monitoring
     agent (XFSSmallAverageClusterSize).
@@ -50,7 +50,7 @@ def storage_xfs(node: Node, settings: StorageXfsSettings) -> Result:
         try:
             sizes = list(_average_blocks(node, mount))
         except SourceMissing as error:
-            return not_applicable(f"xfs_spaceman cannot be asked: {error}")
+            return not_applicable(f"xfs_spaceman is not installed: {error}")
         except SourceError as error:
             gaps.append(f"{mount.point}: {error}")
             continue
@@ -61,7 +61,7 @@ def storage_xfs(node: Node, settings: StorageXfsSettings) -> Result:
 
 
 def _average_blocks(node: Node, mount: Mount) -> Iterator[float]:
-    """The average; nothing where there is nothing to average."""
+    """The average size of a free extent; nothing where the file system has none."""
     answer = node.command("xfs_spaceman", "-c", "freesp -s", mount.point, timeout_s=15.0)
     if answer.code != 0:
         raise SourceUnreadable(f"xfs_spaceman: exit {answer.code}: {answer.stderr.strip()[:200]}; expected exit 0")
@@ -73,5 +73,5 @@ def _average_blocks(node: Node, mount: Mount) -> Iterator[float]:
 
 def _fragmented(where: Component, mount: Mount, size: float, settings: StorageXfsSettings) -> Finding:
     limit = settings.min_average_blocks
-    message = f"free extents of {mount.point} ({mount.source}) have {size:.3g} blocks on average, fewer than {limit:g}"
+    message = f"free extents of {mount.point} ({mount.source}) average {size:.3g} blocks; expected {limit:g} or more"
     return FRAGMENTED.at(where, message, average_blocks=size, limit_blocks=limit, device=mount.source)

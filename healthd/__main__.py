@@ -1,8 +1,8 @@
 """The way in, and the hot path: ``healthd check`` and the Slurm hooks, answered by the daemon.
 
-This file passes bytes and imports next to nothing: the arguments go to the daemon's socket as they are, the daemon
-renders text and exit code. Without a daemon, and for every other verb, the full command line takes over. What it sends
-and gets is described in ``healthd.api.wire``.
+This file passes bytes and imports next to nothing: the arguments go to the daemon's socket as they are, and the daemon
+renders text and exit code. Without a daemon, and for every other verb, the full command line takes over.
+``healthd.api.wire`` describes request and answer.
 """
 
 import os
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 DEFAULT_SOCKET = "/run/healthd/healthd.sock"
 _DEADLINE_S = {"check": 30.0, "status": 10.0, "hook": 8.0}  # a hook's own limit is 10 s, Python's start included
-_STREAMED = ("--active", "boot", "--context=boot")  # minutes of work, with progress: the full command line asks
-_REPEATED = ("--watch",)  # the full command line asks, again and again
+_STREAMED = ("--active", "boot", "--context=boot")  # minutes of work, with progress: for the full command line
+_REPEATED = ("--watch",)  # repeated requests: for the full command line
 _LOCAL_ONLY = ("--no-daemon", "--config", "--help", "-h", "--version")
-_HOOK_LOCAL_ONLY = ("--help", "-h")  # a hook's --config is for the look without a daemon; a daemon comes first
-_HOOK_CODES = (0, 1, 64)  # any other would drain the node with "Prolog error": our own trouble never refuses a job
+_HOOK_LOCAL_ONLY = ("--help", "-h")  # a hook's --config is for check runs without a daemon; a daemon comes first
+_HOOK_CODES = (0, 1, 64)  # any other drains the node with "Prolog error": an error of healthd never refuses a job
 _HOOK_ENVIRON = ("SLURM_JOB_ID", "SLURM_JOB_USER", "SLURMD_NODENAME")
 
 
@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _ask_daemon(arguments: list[str]) -> int | None:
-    """The daemon's exit code after writing its answer out; None where there is no daemon, or it is not to be asked."""
+    """Print the daemon's answer and return its exit code; None without a daemon, or for another verb."""
     verb = arguments[0] if arguments else ""
     local_only = _HOOK_LOCAL_ONLY if verb == "hook" else _LOCAL_ONLY
     if verb not in _DEADLINE_S or any(a.partition("=")[0] in local_only for a in arguments):
@@ -50,7 +50,7 @@ def _ask_daemon(arguments: list[str]) -> int | None:
     try:
         connection = connected(path, _DEADLINE_S[verb])
         if connection is None:
-            return None  # nobody listens there: the command line looks for itself, and says so
+            return None  # no daemon listens there: the command line runs the checks itself, and says so
         _send(connection, _request(arguments), until_s)
         code = _write_out(connection, until_s)
     except (OSError, ValueError) as error:
@@ -62,13 +62,13 @@ def _ask_daemon(arguments: list[str]) -> int | None:
 
 
 def _unanswered(verb: str, path: str, arguments: list[str], error: Exception) -> int:
-    """A daemon is there and does not answer: no healthy node, and no reason of ours to drain one."""
+    """A daemon listens but does not answer: the node is unknown, and the hook lets the job pass."""
     if verb == "hook":
         from healthd.core.unseen import note
 
         note(path, arguments)
-    passes = ", the job passes" if verb == "hook" else ""
-    os.write(2, f"healthd: the daemon did not answer: {error}{passes}; see its log\n".encode())
+    passes = "; the job passes" if verb == "hook" else ""
+    os.write(2, f"healthd: the daemon did not answer: {error}{passes}; see `journalctl -u healthd`\n".encode())
     return 0 if verb == "hook" else 2
 
 
@@ -95,12 +95,12 @@ def _send(connection: "socket", request: bytes, until_s: float) -> None:
 
 
 def _left_s(until_s: float) -> float:
-    """What is left of a deadline, monotonic. Never zero, which would be no time-out."""
+    """The seconds left of a deadline (monotonic). Never zero, which would be no time-out."""
     return max(0.001, until_s - monotonic())
 
 
 def _write_out(connection: "socket", until_s: float) -> int:
-    """Copy ``healthd/1 CODE OUT_BYTES ERR_BYTES\\n<out><err>`` to the two streams. Raises ValueError when torn."""
+    """Copy ``healthd/1 CODE OUT_BYTES ERR_BYTES\\n<out><err>`` to the two streams. Raises ValueError if incomplete."""
     answer = bytearray()
     while chunk := connection.recv(65536):
         answer += chunk
@@ -109,7 +109,7 @@ def _write_out(connection: "socket", until_s: float) -> int:
     _, code, out_bytes, err_bytes = head.split(b" ")
     cut = int(out_bytes)
     if len(body) != cut + int(err_bytes):
-        raise ValueError("the answer is torn")
+        raise ValueError("the answer is incomplete")
     _write(1, body[:cut])
     _write(2, body[cut:])
     return int(code)

@@ -13,39 +13,37 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from healthd.agent.cluster import as_kubernetes, cluster_of
-from healthd.agent.engine_parts import FLEET, kept_of, make_engine, patience_of, rules_of
 from healthd.agent.jobs import JobRuns
 from healthd.agent.node_facts import runs_kubernetes, runs_slurm
-from healthd.agent.plugin_restart import PluginRestart, open_plugin_restart
 from healthd.config.schema.config import CheckConfig, Config
 from healthd.core.check import Check, discover
 from healthd.core.errors import ExtraMissing, SourceError
 from healthd.core.model import Event, Mode
 from healthd.core.node import KernelLogState
 from healthd.core.unseen import Unseen
-from healthd.drill.drills import Drills
-from healthd.notify.notifier import Notifier
 from healthd.observe import journal
 from healthd.observe.checkup import Checkup, boot_id_or_unknown
 from healthd.observe.evidence import save_bundle
 from healthd.observe.report import as_data
-from healthd.remediation.decide.remediation import Remediation
-from healthd.remediation.decide.rules import Policy
-from healthd.remediation.engine.absent import AbsentNode, AbsentNodes, AbsentWatch
-from healthd.remediation.engine.engine import Engine
-from healthd.remediation.engine.heartbeat import Beat
-from healthd.remediation.orchestrators.local import LocalOrchestrator
-from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
-from healthd.remediation.policy_files import policy_of
-from healthd.remediation.ports import Orchestrator
 from healthd.sources.identity import boot_time
 from healthd.sources.imds import Hurry
 from healthd.sources.kmsg import Cursor, KernelBatch, KernelLog, read_all
 from healthd.sources.machine import Machine, open_machine
 from healthd.state.monitor import Monitor, gone_jobs
-from healthd.state.store import Store
+
+if TYPE_CHECKING:  # an agent that only observes loads no remediation, no SQLite, no drills and no notifications
+    from healthd.agent.plugin_restart import PluginRestart
+    from healthd.drill.drills import Drills
+    from healthd.notify.notifier import Notifier
+    from healthd.remediation.decide.remediation import Remediation
+    from healthd.remediation.decide.rules import Policy
+    from healthd.remediation.engine.absent import AbsentNode, AbsentWatch
+    from healthd.remediation.engine.engine import Engine
+    from healthd.remediation.engine.heartbeat import Beat
+    from healthd.remediation.ports import Orchestrator
+    from healthd.state.store import Store
 
 _CATCHES_UP_WITHIN_S = 3.0
 
@@ -116,6 +114,8 @@ class Agent:
         """
         if self.engine is None or self.store is None or not self.reads_fleet:
             return
+        from healthd.agent.engine_parts import FLEET, kept_of
+
         if fleet := self.engine.learn():
             self.store.keep(FLEET, kept_of(fleet, now))
             for said in self.absent.look(fleet, now) if self.absent is not None else ():
@@ -195,6 +195,11 @@ def acting_agent(
 
     Raises ConfigError for an orchestrator that is not there, StoreError where the state directory cannot be used.
     """
+    from healthd.agent.engine_parts import make_engine
+    from healthd.agent.plugin_restart import open_plugin_restart
+    from healthd.remediation.policy_files import policy_of
+    from healthd.state.store import Store
+
     now = datetime.now(UTC)
     machine = open_machine(config, hurry=hurry)
     orchestrator = open_orchestrator(config, machine, environ)
@@ -238,7 +243,11 @@ def open_orchestrator(config: Config, machine: Machine, environ: Mapping[str, st
     if runs_kubernetes(config, environ):
         return _open_kubernetes(config, machine.name, environ)
     if runs_slurm(config, environ):
+        from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
+
         return SlurmOrchestrator.of(config, machine.name)
+    from healthd.remediation.orchestrators.local import LocalOrchestrator
+
     return LocalOrchestrator(
         node=machine.name,
         state_dir=Path(config.daemon.state_dir),
@@ -249,6 +258,11 @@ def open_orchestrator(config: Config, machine: Machine, environ: Mapping[str, st
 
 
 def _open_absent(config: Config, name: str, orchestrator: Orchestrator, policy: Policy) -> AbsentWatch | None:
+    from healthd.agent.cluster import cluster_of
+    from healthd.agent.engine_parts import patience_of, rules_of
+    from healthd.remediation.engine.absent import AbsentNodes, AbsentWatch
+    from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
+
     if not isinstance(orchestrator, SlurmOrchestrator):
         return None
     cluster = cluster_of(config, orchestrator)
@@ -266,6 +280,8 @@ def open_reporter(agent: Agent, environ: Mapping[str, str]) -> Callable[[], str]
 
     Raises ConfigError where the cluster cannot be reached as it is configured.
     """
+    from healthd.agent.cluster import as_kubernetes
+
     config, orchestrator, engine = agent.config, as_kubernetes(agent.orchestrator), agent.engine
     if orchestrator is None or not config.orchestrator.kubernetes.report:
         return None

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from healthd.config.schema.config import Config
 from healthd.core.errors import SourceUnreadable
-from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator, detect
 from healthd.sources.identity import find_identity, metadata_endpoint, node_name
 from healthd.sources.imds import Hurry, MetadataSource
 from healthd.sources.trees import FileTree
@@ -50,6 +49,8 @@ class ThisNode:
         """The Slurm partitions of this node; none where it runs no Slurm. Raises BackendError from Slurm."""
         if not runs_slurm(self._config, self._environ):
             return ()
+        from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
+
         (name,) = self.host()
         return SlurmOrchestrator.of(self._config, name).partitions()
 
@@ -65,5 +66,7 @@ def runs_kubernetes(config: Config, environ: Mapping[str, str], *, account: str 
 
 def runs_slurm(config: Config, environ: Mapping[str, str]) -> bool:
     """Whether the configuration names Slurm, or leaves it open and this machine belongs to a Slurm cluster."""
+    from healthd.remediation.orchestrators.slurm.orchestrator import detect  # a cold check loads no remediation
+
     kind, slurm = config.orchestrator.kind, config.orchestrator.slurm
     return kind == "slurm" or (kind == "auto" and bool(slurm.conf or detect(environ=environ, bin_dir=slurm.bin_dir)[0]))

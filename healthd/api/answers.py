@@ -9,12 +9,9 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-from healthd.agent.agent import Agent
-from healthd.api.board import Board
 from healthd.api.receipt import Receipt
-from healthd.api.status import status_data, status_json, status_text
-from healthd.api.timeline import trail_json, trail_of, trail_text
 from healthd.api.wire import Reply
 from healthd.config.values import did_you_mean
 from healthd.core.check import unknown
@@ -23,6 +20,10 @@ from healthd.core.model import Clearance, ClearsBy, Event, Mode, Outcome, Verdic
 from healthd.observe.idle import why_not_idle
 from healthd.observe.report import EXIT_CODE, Report, as_json, as_text
 from healthd.state.monitor import has_live_job
+
+if TYPE_CHECKING:
+    from healthd.agent.agent import Agent
+    from healthd.api.board import Board
 
 CHECK_DEADLINE_S = 20.0
 _PROLOG_DEADLINE_S = 5.0
@@ -75,12 +76,16 @@ def _active_outcomes(
 
 def status_answer(agent: Agent, board: Board, options: Namespace) -> Reply:
     """The status: findings, decisions and steps of the daemon. Exit 0: it answered."""
+    from healthd.api.status import status_data, status_json, status_text  # loads the plan, and with it remediation
+
     data = status_data(agent, board)
     return Reply(code=0, out=status_json(data) if options.json else status_text(data))
 
 
 def history_answer(agent: Agent, options: Namespace, *, most: int | None = None) -> Reply:
     """The timeline of the audit trail, ``most`` lines of it at most. Exit 0: it answered. Raises StoreError."""
+    from healthd.api.timeline import trail_json, trail_of, trail_text  # loads SQLite
+
     if agent.store is None:
         raise StoreError("this agent only observes and keeps no history; start the daemon: `healthd run`")
     last = options.last if most is None else min(options.last, most)

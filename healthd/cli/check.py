@@ -1,4 +1,4 @@
-"""``healthd check`` past the hot path: without a daemon, look at everything now; with active tests, ask for them."""
+"""``healthd check`` past the hot path: run the checks here without a daemon; request active tests from the daemon."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from healthd.cli.settings import loaded, socket_path
 
 
 def answer(options: Namespace) -> Reply:
-    """The verdict of this node: the daemon's where active tests were asked of one, else from a look of our own."""
+    """The verdict of this node: the daemon's for active tests, else from check runs in this process."""
     active = is_active(options)
     if active and not options.no_daemon and not options.config:
         environ = {name: os.environ[name] for name in ("SLURM_JOB_ID",) if name in os.environ}

@@ -1,4 +1,4 @@
-"""``healthd checks``: what there is to look at."""
+"""``healthd checks``: the checks of this installation."""
 
 from __future__ import annotations
 

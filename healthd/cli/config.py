@@ -1,4 +1,4 @@
-"""``healthd config``: every value and where it comes from, everything that is wrong with them, or what editors ask."""
+"""``healthd config``: every value and its origin, every mistake in them, or the JSON Schema for editors."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from healthd.remediation.policy_files import code_problems
 def answer(options: Namespace) -> Reply:
     """``show`` fails like every verb does; ``validate`` prints the problems as marks on the user's own files.
 
-    ``schema`` reads no configuration: it is the JSON Schema that editors check one with. ``--here``: what a start of
-    the daemon would find wrong on this machine is wrong, too; without it no machine is looked at.
+    ``schema`` reads no configuration: it prints the JSON Schema with which editors check one. ``--here`` also reports
+    what would keep the daemon from starting on this machine; without it no machine is read.
     """
     if options.here and options.what != "validate":
-        raise UsageError(f"healthd config {options.what}: --here goes with validate")
+        raise UsageError(f"healthd config {options.what}: --here works only with `healthd config validate`")
     if options.what == "schema":
         return Reply(code=0, out=config_schema_text(check_settings()))
     if options.what == "show":
@@ -50,7 +50,7 @@ def answer(options: Namespace) -> Reply:
 
 
 def _found(config: Config) -> tuple[str, ...]:
-    """For what a daemon would not start here."""
+    """The problems that would keep a daemon from starting on this machine."""
     from healthd.daemon.trial import try_out  # heavy: the whole agent
 
     try:
@@ -66,7 +66,7 @@ def _warnings(config: Config) -> tuple[str, ...]:
 
 
 def _policy_problems(examined: Examined) -> tuple[Problem, ...]:
-    """What the schema cannot see: rules about codes that no check finds."""
+    """Rules about codes that no check reports: the schema cannot find them."""
     if examined.loaded is None:
         return ()
     source = examined.loaded.origins["policy.rule"].rpartition(":")[0] or "configuration"

@@ -1,4 +1,4 @@
-"""``healthd controller``: on the head node, acts for nodes that have no right to."""
+"""``healthd controller``: the cluster controller, which reboots and replaces nodes that lack AWS permissions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from healthd.core.errors import StoreError, UsageError
 
 
 def answer(options: Namespace) -> Reply:
-    """Run until a signal ends it, or tell what the one that leads said last, from any replica on Kubernetes.
+    """Run until a signal ends it, or print the status of the leader, from any replica on Kubernetes.
 
-    ``--status``: exit 0, 1 where a person is needed, 2 where no controller leads.
+    ``--status``: exit 0; 1 where a node needs an operator; 2 where no controller leads.
     """
     if options.json and not options.status:
-        raise UsageError("healthd controller: --json goes with --status; the log is JSON already")
+        raise UsageError("healthd controller: --json works only with --status; the log is always JSON")
     config = loaded(options).config
     from healthd.controller.run import control, open_work  # heavy: structlog
 
@@ -27,7 +27,7 @@ def answer(options: Namespace) -> Reply:
         return _status(config, as_json=options.json)
 
     def load() -> None:
-        open_work(loaded(options).config)  # what a start would find wrong
+        open_work(loaded(options).config)  # finds the problems that a start would find
 
     return Reply(code=served(lambda: control(config, once=options.once, load=load)))
 
@@ -41,20 +41,20 @@ def _status(config: Config, *, as_json: bool) -> Reply:
     except StoreError as error:
         return Reply(code=2, err=f"healthd: {error}\n")
     if status is None:
-        return Reply(code=2, err="healthd: no controller has said anything yet; start `healthd controller`\n")
+        return Reply(code=2, err="healthd: no controller has written a status yet; start `healthd controller`\n")
     age_s = (datetime.now(UTC) - datetime.fromisoformat(status["at"])).total_seconds()
     stale = age_s > max(FRESH_S, FRESH_ROUNDS * interval_s)
     pages = any(each["page"] for each in status["nodes"])
     code = 2 if stale else int(pages)
     if as_json:
         return Reply(code=code, out=json.dumps({**status, "stale": stale}, indent=2) + "\n")
-    err = f"healthd: that was {age_s:.0f} s ago; no controller leads now, or it hangs\n" if stale else ""
-    return Reply(code=code, out=_told(status), err=err)
+    err = f"healthd: this status is {age_s:.0f} s old: no controller leads now, or the leader hangs\n" if stale else ""
+    return Reply(code=code, out=_status_text(status), err=err)
 
 
-def _told(status: dict[str, Any]) -> str:
+def _status_text(status: dict[str, Any]) -> str:
     head = f"leader  {status['leader']}, in {status['mode']} mode, at {status['at']}\n"
     head += "".join(f"! {notice}\n" for notice in status.get("notices", ()))
     lines = [f"{'PAGE ' * each['page']}{each['node'] or 'cluster'}  {each['said']}\n" for each in status["nodes"]]
-    more = f"and {left_out} more, in the log of the one that leads\n" if (left_out := status.get("left_out")) else ""
-    return head + ("".join(lines) or "nothing is asked of it\n") + more
+    more = f"and {left_out} more; see the leader's log\n" if (left_out := status.get("left_out")) else ""
+    return head + ("".join(lines) or "no node has a request\n") + more

@@ -1,8 +1,8 @@
 """``healthd demo``: a real daemon on a SIMULATED p5.48xlarge; XID 79; drained, repaired, verified, back.
 
-The demo plays the machine and its service manager: it lets the GPU fail, and when the daemon has the machine rebooted
-it kills the daemon, boots the machine and starts the daemon again. Everything else is the daemon's own doing, and the
-timeline is read from its audit store.
+The demo plays the machine and its service manager: it makes the GPU fail, and when the daemon requests a reboot it
+kills the daemon, boots the machine and starts the daemon again. Everything else is the daemon's own work, and the
+timeline comes from its audit store.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FAILS_ON_GPU = 3
 
 
 class DemoError(HealthdError):
-    """The demo did not come to the end it must come to."""
+    """The demo did not end with the node back in service."""
 
 
 def answer(options: Namespace) -> Reply:
@@ -46,7 +46,7 @@ def answer(options: Namespace) -> Reply:
     finally:
         show.stop()
         if options.keep:
-            progress(f"the simulated node is kept in {folder}")
+            progress(f"the files of the simulated node are in {folder}")
         else:
             shutil.rmtree(folder)
 
@@ -57,7 +57,7 @@ class _Show:
         self._daemon: subprocess.Popen[bytes] | None = None
 
     def play(self) -> None:
-        """Healthy; a GPU falls off the bus; wait for the case to end, being the machine meanwhile."""
+        """Healthy; a GPU falls off the bus; play the machine until the remediation ends."""
         progress(
             "SIMULATED p5.48xlarge: 8 GPUs, 32 EFA devices, Lustre. Constructed, not hardware; the daemon is real."
         )
@@ -65,13 +65,13 @@ class _Show:
         progress(self._wait_healthy())
         progress(f"XID 79 arrives: GPU {_FAILS_ON_GPU} falls off the bus ...")
         self._machine.gpu_falls_off_the_bus(_FAILS_ON_GPU)
-        case = self._wait_for_the_end()
-        if case.end is not End.RELEASED:
-            raise DemoError(f"the case ended as {case.end}: {case.note}")
+        remediation = self._wait_for_the_end()
+        if remediation.end is not End.RELEASED:
+            raise DemoError(f"the remediation ended as {remediation.end}: {remediation.note}")
         progress(self._wait_healthy())
 
     def ending(self) -> str:
-        """The timeline, as the audit store has it."""
+        """The timeline from the audit store."""
         events, cases = self._audit()
         lines = ["", "Timeline, from the audit store (SIMULATED node):"]
         lines += [
@@ -80,7 +80,7 @@ class _Show:
         ]
         took = time.monotonic() - self._began
         ends = ", ".join(f"{case.code}: {case.end or 'open'} after {_attempts(case.attempts)}" for case in cases)
-        return "\n".join(lines) + f"\n\n{ends or 'no case was opened'}; {took:.1f} s in all\n"
+        return "\n".join(lines) + f"\n\n{ends or 'no remediation was opened'}; {took:.1f} s in all\n"
 
     def stop(self) -> None:
         """End the daemon that the demo started."""
@@ -107,7 +107,7 @@ class _Show:
         raise AssertionError("unreachable: the deadline raises")
 
     def _wait_for_the_end(self) -> Remediation:
-        while self._time_is_left("the case ends"):
+        while self._time_is_left("the remediation ends"):
             if self._machine.reboot_is_wanted:
                 self._power_cycle()
             ended = [case for case in self._audit()[1] if case.end is not None]
@@ -117,19 +117,22 @@ class _Show:
         raise AssertionError("unreachable: the deadline raises")
 
     def _power_cycle(self) -> None:
-        """What a reboot does to a daemon: gone without a word, and started on the new boot by its service manager."""
+        """The effect of a reboot on a daemon: killed without warning, and started on the new boot by its service
+        manager."""
         assert self._daemon is not None  # noqa: S101 - narrows the type: play() started it
         self._daemon.kill()
         self._daemon.wait()
         self._machine.reboot()
-        progress("the machine reboots: the daemon was killed with it, and is started again")
+        progress("the machine reboots: it kills the daemon, and systemd starts it again")
         self._start()
 
     def _time_is_left(self, what: str) -> bool:
         if time.monotonic() - self._began > _TIME_S:
-            raise DemoError(f"not within {_TIME_S:g} s: {what}")
+            raise DemoError(f"no result within {_TIME_S:g} s: {what}")
         if self._daemon is not None and (code := self._daemon.poll()) is not None:
-            raise DemoError(f"the daemon ended with {code}: {(self._machine.folder / 'log').read_text()[-2000:]}")
+            raise DemoError(
+                f"the daemon ended with exit code {code}: {(self._machine.folder / 'log').read_text()[-2000:]}"
+            )
         return True
 
     def _audit(self) -> tuple[tuple[Event, ...], tuple[Remediation, ...]]:

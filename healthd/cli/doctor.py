@@ -1,4 +1,4 @@
-"""``healthd doctor``: what is missing on this node and how to mend it, without a daemon and whatever hangs."""
+"""``healthd doctor``: what is missing on this node and how to fix it. It needs no daemon, and no probe hangs it."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from healthd.setup.kubernetes import looks_cluster
 from healthd.setup.looks import looks_here
 
 HERE_S, AFAR_S = 15.0, 45.0
-"""How long the looks at this machine may take, all at once, and then those beyond it, in seconds: longer than the
-deadlines inside them, which are those of NVML, and of two calls to AWS or four to Slurm."""
+"""How long the probes of this machine may take together, and then those beyond it, in seconds: longer than their own
+deadlines, which are those of NVML, and of two calls to AWS or four to Slurm."""
 _MATCH_S = 15.0
-_HANGS = "see what it waits for: `ps -eo pid,stat,wchan,cmd`, and the kernel log; a mount whose server is lost does it"
+_HANGS = "find what it waits for: `ps -eo pid,stat,wchan,cmd` and the kernel log; the server of a mount may be lost"
 
 
 def answer(options: Namespace) -> Reply:
-    """Exit 0: nothing is missing, 1: something is, 2: something could not be told."""
+    """Exit 0: nothing is missing; 1: something is missing; 2: nothing is missing, but a probe has no answer."""
     try:
         config, first = _configuration(options)
     except ConfigError as error:
-        fix = "`healthd config validate` marks them; `healthd init --print` shows one that loads"
+        fix = "`healthd config validate` marks the mistakes; `healthd init --print` prints a valid one"
         lines = [DoctorResult(about="configuration", told=LookResult.MISSING, why="; ".join(error.problems), fix=fix)]
     else:
         socket = options.socket or os.environ.get("HEALTHD_SOCKET") or config.daemon.socket
@@ -46,24 +46,26 @@ def answer(options: Namespace) -> Reply:
 def _lines(name: str, told: list[DoctorResult] | SourceError) -> Iterable[DoctorResult]:
     if not isinstance(told, SourceError):
         return told
-    fix = _HANGS if isinstance(told, SourceTimeout) else "healthd check --no-daemon may say more"
+    fix = _HANGS if isinstance(told, SourceTimeout) else "`healthd check --no-daemon` may show the reason"
     return [DoctorResult(about=name, told=LookResult.UNTOLD, why=str(told), fix=fix)]
 
 
 def _configuration(options: Namespace) -> tuple[Config, list[DoctorResult]]:
-    """The configuration that this node has, and what is to be said of it. Raises ConfigError."""
+    """The configuration of this node, and the doctor's lines about it. Raises ConfigError."""
     path = Path(options.config) if options.config else None
     loaded = load(path, checks=check_settings(), environ=os.environ, who=lambda config: _DoctorNode(config, os.environ))
     files = sorted({each.partition(":")[0] for each in loaded.origins.values() if each.startswith("/")})
-    why = f"{', '.join(files) or 'no file sets anything, all is default'}; mode {loaded.config.remediation.mode}"
+    why = (
+        f"{', '.join(files) or 'no configuration file, all values are defaults'}; mode {loaded.config.remediation.mode}"
+    )
     lines = [DoctorResult(about="configuration", told=LookResult.OK, why=why)]
     if not files:
         lines = [
             DoctorResult(
                 about="configuration",
                 told=LookResult.MISSING,
-                why=f"{why}: it looks, and changes nothing",
-                fix="`healthd init` writes one from what is found here",
+                why=f"{why}: healthd only observes",
+                fix="`healthd init` writes a first one for this node",
                 optional=True,
             )
         ]
@@ -74,7 +76,7 @@ def _configuration(options: Namespace) -> tuple[Config, list[DoctorResult]]:
 
 
 class _DoctorNode(ThisNode):
-    """The node behind the match sections. Its partitions are asked of Slurm, whose files may hang."""
+    """The node for the match sections. Its partitions come from Slurm, whose files may hang."""
 
     def partition(self) -> tuple[str, ...]:
         """As ThisNode, within a deadline. Raises SourceError."""

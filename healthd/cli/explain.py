@@ -1,4 +1,4 @@
-"""``healthd explain``: what a finding code or an XID means, how bad it is, and what it calls for."""
+"""``healthd explain``: meaning, severity and remedy of a finding code or an XID."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def answer(options: Namespace) -> Reply:
 
 
 def explained(wanted: str) -> str:
-    """Families (``gpu.xid.79``, ``79``) explain themselves; a single code has its meaning, severity and remedy."""
+    """The text of one code: from the explain function of its family (``gpu.xid.79``, ``79``), else from its row."""
     codes = {code.code: (check, code) for check in discover().values() for code in check.codes}
     if wanted in codes:
         check, code = codes[wanted]
-        ends = f"It ends by: {code.clears_by}." if code.clears_by else f"It ends when {check.name} no longer sees it."
+        ends = f"It ends by: {code.clears_by}." if code.clears_by else f"It ends when {check.name} no longer finds it."
         judged = f"severity {code.severity}, calls for {code.remedy}; found by {check.name}"
         return f"{code.code}: {code.meaning}\n  {judged}. {ends}"
     for check in discover().values():
         if check.explain is not None and (text := check.explain(wanted)):
             return text
     hint = did_you_mean(wanted, codes, "see `healthd checks`")
-    raise UsageError(f"healthd explain: no code is named {wanted!r}; {hint}")
+    raise UsageError(f"healthd explain: unknown code {wanted!r}; {hint}")

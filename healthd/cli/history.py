@@ -1,4 +1,4 @@
-"""``healthd history``: from the daemon, or without one from the state database, if whoever asks may read it."""
+"""``healthd history``: from the daemon, or without one from the state database, if its permissions allow it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from healthd.cli.settings import loaded, socket_path
 
 
 def answer(options: Namespace) -> Reply:
-    """The daemon's answer; with ``--config``, or where no daemon listens, what its database holds."""
+    """The daemon's answer; with ``--config``, or without a daemon, the contents of its database."""
     if not options.config:
         answered = ask(socket_path(options), Request(arguments=options.arguments), talk)
         if answered is not None:
             return answered
     path = Path(loaded(options).config.daemon.state_dir) / "healthd.db"
     trail = read_trail(path, last=options.last)
-    words = f"healthd: no daemon was asked: this is what {path} holds\n"
-    return Reply(code=0, out=trail_json(trail) if options.json else trail_text(trail), err=words)
+    note = f"healthd: read from {path}, not from the daemon\n"
+    return Reply(code=0, out=trail_json(trail) if options.json else trail_text(trail), err=note)

@@ -1,6 +1,6 @@
-"""``healthd hook`` without a daemon: look, and act if need be, within a deadline of our own.
+"""``healthd hook`` without a daemon: run the checks, and act if needed, within a deadline.
 
-Our own trouble never refuses a job: Slurm would drain node after node for it, with "Prolog error" as the reason.
+An error of healthd never refuses a job: Slurm would drain node after node for it, with the reason "Prolog error".
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _LOCK_WAIT_S = 6.0
 
 
 class _Deadline:
-    """Ours, by SIGALRM. ``answer``: what was decided before it came, which the job gets whatever comes after: the trail
-    has it."""
+    """The hook's deadline, by SIGALRM. ``answer``: the decision that was made before the deadline. The job gets it
+    whatever comes after, because the audit trail has it."""
 
     def __init__(self, options: Namespace) -> None:
         self._options = options
@@ -36,8 +36,8 @@ class _Deadline:
         signal.alarm(DEADLINE_S)
 
     def _over(self, *_: object) -> None:
-        """Leave at once, whatever hangs."""
-        answer = self.answer or _let_pass(self._options, f"it ran out of its {DEADLINE_S} s")
+        """End the process at once, whatever hangs."""
+        answer = self.answer or _let_pass(self._options, f"the {DEADLINE_S} s deadline passed")
         for stream, text in ((sys.stdout, answer.out), (sys.stderr, answer.err)):
             stream.write(text)
             stream.flush()
@@ -45,22 +45,22 @@ class _Deadline:
 
 
 def answer(options: Namespace) -> Reply:
-    """Exit 1 only where the prolog drained the node for a critical finding; everything else lets the job pass."""
+    """Exit 1 only where the prolog drained the node for a critical finding; in every other case the job passes."""
     deadline = _Deadline(options)
     deadline.begin()
     try:
-        return _looked(options, deadline)
+        return _checked(options, deadline)
     except HealthdError as error:
         return deadline.answer or _let_pass(options, str(error))
-    except Exception as error:  # noqa: BLE001 - a defect of ours would drain node after node with "Prolog error"
+    except Exception as error:  # noqa: BLE001 - a defect of healthd would drain node after node with "Prolog error"
         why = f"{type(error).__name__}: {error}; this is a defect of healthd"
         return deadline.answer or _let_pass(options, why)
     finally:
         signal.alarm(0)
 
 
-def _looked(options: Namespace, deadline: _Deadline) -> Reply:
-    """Prologs that come together wait for each other: the first one drains, the others find it done."""
+def _checked(options: Namespace, deadline: _Deadline) -> Reply:
+    """Run the checks under the state lock: of concurrent prologs the first drains, the others find it done."""
     values = loaded(options)
     config = values.config
     lock = lock_state(Path(config.daemon.state_dir), wait_s=_LOCK_WAIT_S if options.kind == "prolog" else 0.0)
@@ -80,4 +80,4 @@ def _looked(options: Namespace, deadline: _Deadline) -> Reply:
 
 def _let_pass(options: Namespace, why: str) -> Reply:
     note(socket_path(options), (options.kind,))
-    return Reply(code=0, err=f"healthd: hook {options.kind} could not look, the job passes: {why}\n")
+    return Reply(code=0, err=f"healthd: hook {options.kind} could not run its checks; the job passes: {why}\n")

@@ -1,4 +1,4 @@
-"""``healthd init``: a first configuration, from what is found on this node. It never overwrites one."""
+"""``healthd init``: write a first configuration from the facts of this node. It never overwrites one."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ _DEADLINE_S = 40.0  # IMDS, one question to AWS, and a file system or two that a
 
 
 def answer(options: Namespace) -> Reply:
-    """Exit 0: written, or printed. Raises HealthdError where a configuration is there, or cannot be written."""
+    """Exit 0: written, or printed. Raises HealthdError where a configuration exists, or cannot be written."""
     path = Path(options.output or DEFAULT_PATH)
     if not options.print:
         _refuse_to_overwrite(path)
-    # What the machine's variables and conf.d/ say of where to look, as the daemon would take it.
+    # The machine's variables and conf.d/ apply to the survey, as they apply to the daemon.
     config = load(None, checks=check_settings(), environ=os.environ, default_path=_beside(path)).config
     try:
         found = answer_apart(lambda: survey(config, os.environ), Survey, deadline_s=_DEADLINE_S)
     except SourceError as error:
-        wrong = f"this machine could not be looked at: {error}; see `healthd doctor` for what hangs"
+        wrong = f"the survey of this machine did not end: {error}; `healthd doctor` shows what hangs"
         raise HealthdError(wrong) from error
     text = first_config(found, version=__version__, now=datetime.now(UTC))
     if options.print:
         return Reply(code=0, out=text)
     schema = _write(path, text)
-    told = "".join(f"  {line}\n" for line in found_lines(found))
+    facts = "".join(f"  {line}\n" for line in found_lines(found))
     return Reply(
         code=0,
-        out=f"{path} is written, in mode observe; {schema}\n{told}"
-        f"next: read it, then `healthd config validate` and `healthd doctor`; the daemon: {START}\n",
+        out=f"wrote {path}, mode observe; {schema}\n{facts}"
+        f"next: read it, run `healthd config validate` and `healthd doctor`; then the daemon: {START}\n",
     )
 
 
 def _beside(path: Path) -> Path:
-    """A name that no file has in the same folder: conf.d/ beside it is read, a configuration that is there is not."""
+    """An unused name in the same folder: conf.d/ beside it applies, an existing configuration does not."""
     return path.with_name(f".{path.name}.not-yet")
 
 
 def _refuse_to_overwrite(path: Path) -> None:
     if os.path.lexists(path):
         raise HealthdError(
-            f"{path} is there already, and is never overwritten; edit it, or compare it with `healthd init --print`"
+            f"{path} exists and is never overwritten; edit it, or compare it with `healthd init --print`"
         )
 
 
 def _write(path: Path, text: str) -> str:
-    """Both files, and what became of the schema, in words. Another init at the same moment loses, and says so."""
+    """Write both files and return the line about the schema. A concurrent init fails with the same message."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _put(path, text)
@@ -66,20 +66,20 @@ def _write(path: Path, text: str) -> str:
         _refuse_to_overwrite(path)
         raise
     except OSError as error:
-        wrong = f"{path} cannot be written: {error.strerror}; run it as root, or name another file with --output"
+        wrong = f"cannot write {path}: {error.strerror}; run it as root, or name another file with --output"
         raise HealthdError(wrong) from error
     schema = path.with_name(FILE_NAME)
     try:
         _put(schema, config_schema_text(check_settings()))
     except FileExistsError:
-        return f"{schema} was there already: after an upgrade, `healthd config schema` has the new one"
+        return f"kept {schema}; after an upgrade, `healthd config schema` prints the new one"
     except OSError as error:
-        return f"{schema}, which is only for editors, could not be written: {error.strerror}"
+        return f"cannot write {schema}, which only editors need: {error.strerror}"
     return f"{schema} is for editors"
 
 
 def _put(path: Path, text: str) -> None:
-    """The whole file or none, and never over another: a link is made only where nothing is. Raises OSError."""
+    """Write the whole file or none, and never over another: link(2) fails where a file exists. Raises OSError."""
     whole = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         whole.write_text(text, encoding="utf-8")

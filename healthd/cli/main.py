@@ -12,7 +12,7 @@ from healthd.core.errors import HealthdError
 
 
 def run(arguments: Sequence[str]) -> int:
-    """One command line, from its arguments to its exit code. The module of a verb has ``answer(options) -> Answer``."""
+    """One command line, from its arguments to its exit code. The module of a verb has ``answer(options) -> Reply``."""
     try:
         options = parse(arguments)
         options.arguments = tuple(arguments)

@@ -12,16 +12,16 @@ from healthd.setup.new_check import new_files
 
 
 def answer(options: Namespace) -> Reply:
-    """Exit 0: written, or with --dry-run only named. Raises UsageError for a name that cannot be, or is taken;
-    HealthdError outside of a checkout, and where a file is there or cannot be written."""
+    """Exit 0: written, or with --dry-run only named. Raises UsageError for a name that is invalid or taken;
+    HealthdError outside of a checkout, and where a file exists or cannot be written."""
     made = {Path(path): text for path, text in new_files(options.name, options.kind).items()}
     if options.name in discover():
-        raise HealthdError(f"healthd has a check {options.name} already; see `healthd checks`, and choose another name")
+        raise HealthdError(f"the check {options.name} exists already (`healthd checks`); choose another name")
     for path in made:
         if not path.parent.is_dir():
-            raise HealthdError(f"{path.parent}/ is not in {Path.cwd()}; run this at the root of a checkout of healthd")
+            raise HealthdError(f"{Path.cwd()} has no {path.parent}/; run this at the root of a checkout of healthd")
         if path.exists():
-            raise HealthdError(f"{path} is there already, and is never overwritten; choose another name")
+            raise HealthdError(f"{path} exists and is never overwritten; choose another name")
     names = "".join(f"  {path}\n" for path in made)
     if options.dry_run:
         return Reply(code=0, out=f"would write\n{names}")
@@ -41,4 +41,4 @@ def _write(path: Path, text: str) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise HealthdError(f"{path} cannot be written: {error.strerror}") from error
+        raise HealthdError(f"cannot write {path}: {error.strerror}") from error

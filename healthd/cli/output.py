@@ -1,4 +1,4 @@
-"""The one place that prints and ends a command. stdout is the result, stderr is talk."""
+"""The one place that prints and ends a command. stdout is the result, stderr is for messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def deliver(answer: Reply) -> int:
 
 
 def talk(text: str) -> None:
-    """A line of long work for whoever waits; standard output is kept for the result."""
+    """A line about long work, on standard error: standard output is kept for the result."""
     sys.stderr.write(f"healthd: {text}\n")
     sys.stderr.flush()
 
@@ -35,14 +35,14 @@ def progress(text: str) -> None:
 
 
 def standing(text: str) -> None:
-    """Where long work stands, over what was said last; "" wipes it. Only for a person: nothing where none watches."""
+    """Show the progress of long work in place of the last text; "" wipes it. Does nothing without a terminal."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{text}")
         sys.stderr.flush()
 
 
 def confirmed(question: str) -> bool | None:
-    """Whether the person at the terminal says yes; None where there is no terminal."""
+    """Whether the operator at the terminal says yes; None without a terminal."""
     if not sys.stdin.isatty():
         return None
     sys.stderr.write(f"{question} [y/N] ")
@@ -53,8 +53,8 @@ def confirmed(question: str) -> bool | None:
 class Screen:
     """A terminal that is drawn over in place, line by line: nothing is wiped first, so nothing flickers.
 
-    It has a screen of its own while it is open; what stood there before is there again at the end (xterm control
-    sequences, 1049 and 25; 2026, where a terminal knows it, shows a frame at once).
+    It uses the alternate screen while it is open, and restores the terminal at the end (xterm control sequences, 1049
+    and 25; 2026, where a terminal knows it, shows a frame at once).
     """
 
     @staticmethod
@@ -71,7 +71,7 @@ class Screen:
         sys.stdout.flush()
 
     def show(self, text: str) -> None:
-        """Draw a text over the last one. What does not fit is cut, and the last line says that it is."""
+        """Draw a text over the last one. The last line names the number of lines that do not fit."""
         width, height = shutil.get_terminal_size()
         lines = [line if len(line) <= width else f"{line[: max(width - 1, 0)]}…" for line in text.splitlines()]
         if len(lines) > height:

@@ -1,4 +1,4 @@
-"""``healthd policy``: the rules that say what is done about which fault, and what they say of a given one."""
+"""``healthd policy``: the rules that choose ladder and mode for each fault, and the result for a given fault."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from healthd.core.model import Component, Mode, Remedy, Severity
 from healthd.remediation.decide.rules import STANDING, Ladder, Policy, Rule
 from healthd.remediation.policy_files import as_rule, policy_of, rules_named
 
-_PERSON = "a person"
+_OPERATOR = "the operator"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """One form of a code: an XID whose text decides has several. A rule judges each by itself."""
+    """One form of a code: an XID whose text decides has several, and a rule judges each."""
 
     code: str
     form: str
@@ -37,15 +37,17 @@ class Variant:
 
 
 def answer(options: Namespace) -> Reply:
-    """``show`` prints the rules in their order; ``test`` says which of them decides about a code, or about a log."""
+    """``show`` prints the rules in their order; ``test`` names the rule that decides about a code, or about a log."""
     config = loaded(options).config
     if options.what == "show":
         if options.args:
-            raise UsageError(f"healthd policy show: takes no {options.args[0]!r}; did you mean `healthd policy test`?")
+            raise UsageError(
+                f"healthd policy show: unexpected argument {options.args[0]!r}; did you mean `healthd policy test`?"
+            )
         data = shown(config, options.policy or config.policy.use)
         return Reply(code=0, out=_as_json(data) if options.json else _shown_text(data))
     if not options.args:
-        raise UsageError("healthd policy test: which one? Name codes, such as gpu.xid.79 or 79, or log files")
+        raise UsageError("healthd policy test: name codes, such as gpu.xid.79 or 79, or log files")
     instance_type = options.instance_type or config.node.instance_type or None
     policy = policy_of(config.policy, instance_type, options.policy)
     data = tested(options.args, policy, config, instance_type)
@@ -57,8 +59,8 @@ def answer(options: Namespace) -> Reply:
 
 
 def shown(config: Config, use: str) -> dict[str, Any]:
-    """Every rule of a policy, those of the configuration first, whatever instance type they are for."""
-    policy_of(config.policy, None, use)  # what is wrong with it is told as everywhere
+    """Every rule of a policy for any instance type, those of the configuration first."""
+    policy_of(config.policy, None, use)  # raises ConfigError for its mistakes
     rules = [*(as_rule(row, site=True) for row in config.policy.rule), *rules_named(use), *STANDING]
     return {"policy": use, "rules": [_rule_data(rule) for rule in rules]}
 
@@ -104,7 +106,7 @@ def _shown_text(data: dict[str, Any]) -> str:
 
 
 def tested(args: Iterable[str], policy: Policy, config: Config, instance_type: str | None) -> dict[str, Any]:
-    """What the policy says of each code, or of each code that is found in a log."""
+    """The policy's result for each code, or for each code in a log."""
     verdicts = []
     for name in args:
         if Path(name).is_file():
@@ -130,29 +132,29 @@ def variants(name: str) -> tuple[Variant, ...]:
     if (found := codes.get(name if name not in numbered else "", codes.get(max(families, default="")))) is None:
         guess = close_match(name, codes)
         hint = f"did you mean {guess}?" if guess and guess not in numbered else "see `healthd checks`"
-        raise UsageError(f"healthd policy test: no check finds {name!r}, and no file has that name; {hint}")
+        raise UsageError(f"healthd policy test: {name!r} is neither a code that a check reports nor a file; {hint}")
     return (Variant(code=name, form="", meaning=found.meaning, severity=found.severity, remedy=found.remedy),)
 
 
 def _of_xid(number: int) -> Iterator[Variant]:
-    """The row of the code, the cases that its text makes, and what its registers can make of it beside those."""
+    """The row of the code, the cases by its text, and the results of its registers that differ from those."""
     code = f"gpu.xid.{number}"
     forms: list[tuple[str, XidRow | XidCase]] = [("", xid_row(number))]
     forms += [(case, found) for (xid, case), found in xid_cases().items() if xid == number]
-    told = {(found.severity, found.remedy) for _, found in forms}
+    listed = {(found.severity, found.remedy) for _, found in forms}
     verdicts = [rule.verdict for rule in nvlink5_rules() if rule.xid == number]
     by_registers = {(found.severity, found.remedy): found for found in verdicts}
-    forms += [("registers", found) for key, found in by_registers.items() if key not in told]
+    forms += [("registers", found) for key, found in by_registers.items() if key not in listed]
     for form, found in forms:
         yield Variant(code=code, form=form, meaning=found.meaning, severity=found.severity, remedy=found.remedy)
 
 
 def _verdict(variant: Variant, policy: Policy) -> dict[str, Any]:
-    """What is done about a form of a code when it is open alone, and by which rules when others are open beside it."""
+    """The result for a form of a code that is open alone, and the rules that apply when others are open beside it."""
     component = Component(kind=variant.code.partition(".")[0])
     alone = policy.rule_for(variant.code, component, ())
     beside = [
-        {"with": list(rule.together_with), **_said(rule, variant)}
+        {"with": list(rule.together_with), **_result(rule, variant)}
         for rule in policy.rules[: policy.rules.index(alone)]
         if rule.together_with and rule.matches(variant.code, component.kind, rule.together_with)
     ]
@@ -162,12 +164,12 @@ def _verdict(variant: Variant, policy: Policy) -> dict[str, Any]:
         "meaning": variant.meaning,
         "severity": variant.severity,
         "calls_for": variant.remedy,
-        **_said(alone, variant),
+        **_result(alone, variant),
         "beside": beside,
     }
 
 
-def _said(rule: Rule, variant: Variant) -> dict[str, Any]:
+def _result(rule: Rule, variant: Variant) -> dict[str, Any]:
     return {
         "takes_node_out": rule.takes_out(variant),
         "ladder": list(rule.ladder_for(variant)),
@@ -179,7 +181,7 @@ def _said(rule: Rule, variant: Variant) -> dict[str, Any]:
 
 
 def _of_log(name: str, policy: Policy, config: Config) -> list[dict[str, Any]]:
-    """One verdict for each form of each code that a log holds, as the kernel checks judge its lines."""
+    """One verdict for each form of each code in a log, as the kernel checks judge its lines."""
     from healthd.replay.replay import findings_in
 
     seen: dict[tuple[str, str, str], dict[str, Any]] = {}
@@ -197,7 +199,7 @@ def _of_log(name: str, policy: Policy, config: Config) -> list[dict[str, Any]]:
 
 
 def _tested_text(data: dict[str, Any]) -> str:
-    kind = data["instance_type"] or "of unknown type: rules for one instance type do not hold (--instance-type)"
+    kind = data["instance_type"] or "of unknown type: rules for one instance type do not apply (set --instance-type)"
     lines = [f"policy {data['policy']}, instance {kind}", ""]
     for each in data["verdicts"]:
         form = f", {each['form']}" if each["form"] else ""
@@ -210,7 +212,7 @@ def _tested_text(data: dict[str, Any]) -> str:
             "",
         ]
     if not data["verdicts"]:
-        lines.append("nothing was found that a rule could speak of")
+        lines.append("no finding in these logs")
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -219,23 +221,23 @@ def _beside_lines(other: dict[str, Any]) -> Iterator[str]:
     yield f"    -> {_outcome(other)}"
 
 
-def _outcome(said: dict[str, Any]) -> str:
-    rule = f" [rule {said['rule']}]" if said["rule"] else ""
-    if not said["takes_node_out"]:
+def _outcome(verdict: dict[str, Any]) -> str:
+    rule = f" [rule {verdict['rule']}]" if verdict["rule"] else ""
+    if not verdict["takes_node_out"]:
         return f"stays in service{rule}"
-    if not said["ladder"]:
-        return f"kept out until it is over; nothing of ours mends it{rule}"
-    cap = "" if said["mode"] == Mode.REPAIR else f", at most {said['mode']}"
-    return f"{ladder_words(said['ladder'])}{cap}{rule}"
+    if not verdict["ladder"]:
+        return f"kept out until the fault is over; healthd repairs nothing{rule}"
+    cap = "" if verdict["mode"] == Mode.REPAIR else f", at most {verdict['mode']}"
+    return f"{ladder_words(verdict['ladder'])}{cap}{rule}"
 
 
 def ladder_words(ladder: Ladder | list[Remedy]) -> str:
-    """``reset_gpu, then reboot_node, then a person``."""
+    """``reset_gpu, then reboot_node, then the operator``."""
     if not ladder:
         return "never taken out"
     if Remedy.ASK_HUMAN in ladder:
-        return f"kept out for {_PERSON}"
-    return ", then ".join([*ladder, _PERSON])
+        return f"kept out for {_OPERATOR}"
+    return ", then ".join([*ladder, _OPERATOR])
 
 
 def _wrapped(text: str) -> list[str]:

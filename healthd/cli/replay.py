@@ -1,4 +1,4 @@
-"""``healthd replay``: what would have been found, decided and done on past logs, and what it would have cost."""
+"""``healthd replay``: what healthd would have found, decided and done on past logs, and the cost in node-hours."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from healthd.replay.replay import Replayed, ReplayedFile, Trial, replay
 from healthd.replay.story import Outage, Story
 
 SCHEMA = "healthd.replay/v1"
-_BY_A_PERSON = "kept out for a person"
+_BY_THE_OPERATOR = "kept out for the operator"
 
 
 def answer(options: Namespace) -> Reply:
-    """Exit 0 where everything could be judged, whatever was found; a file that is no log is an error."""
+    """Exit 0 where every file could be judged, whatever the findings; a file that is no log is an error."""
     if options.nodes < 0:
-        raise UsageError(f"healthd replay: --nodes {options.nodes}; expected how many nodes the fleet has")
+        raise UsageError(f"healthd replay: --nodes {options.nodes}; expected the number of nodes in the fleet")
     config = loaded(options).config
     trial = Trial(
         policy=options.policy,
@@ -66,7 +66,7 @@ def as_data(done: Replayed) -> dict[str, Any]:
 
 
 def as_text(done: Replayed) -> str:
-    """For people: the files, each node's story, and the sum."""
+    """As text: the files, each node's story, and the sum."""
     blocks = ["\n".join(line for source in done.sources for line in _source_lines(source))]
     blocks += ["\n".join(_story_lines(story)) for story in done.stories if story.happenings]
     return "\n\n".join([*blocks, "\n".join(_sum_lines(done))]) + "\n"
@@ -76,7 +76,7 @@ def as_text(done: Replayed) -> str:
 
 
 def _counted() -> Callable[[int], None]:
-    """What is called with the lines of each block that is read: says how many there are, once a second."""
+    """A callback for the lines of each block: shows their number once a second."""
     total, again_s = 0, time.monotonic() + 1.0
 
     def read(lines: int) -> None:
@@ -90,11 +90,9 @@ def _counted() -> Callable[[int], None]:
 
 
 def _source_lines(source: ReplayedFile) -> Iterator[str]:
-    unread = f", {source.unread:,} could not be read" if source.unread else ""
+    unread = f", {source.unread:,} unreadable" if source.unread else ""
     what = "events" if source.form.startswith("event store") else "lines"
-    judged = (
-        f"{source.kernel_lines:,} of the kernel's to judge" if what == "lines" else f"{source.kernel_lines:,} faults"
-    )
+    judged = f"{source.kernel_lines:,} kernel lines to judge" if what == "lines" else f"{source.kernel_lines:,} faults"
     yield f"{source.path}: {source.form}, {source.lines:,} {what}, {judged}{unread}"
     yield from (f"  {note}" for note in source.notes)
 
@@ -114,8 +112,8 @@ def _sum_lines(done: Replayed) -> Iterator[str]:
     took = done.assumed
     yield (
         f"assumed: a job runs on for {_h(took.drain_s)} after the drain; a reset takes {_h(took.reset_s)}, a reboot"
-        f" {_h(took.reboot_s)}, a replacement {_h(took.replace_s)}; a person who is asked for comes after"
-        f" {_h(took.person_s)}; every repair can be made, and works until the log shows the fault again ([replay])"
+        f" {_h(took.reboot_s)}, a replacement {_h(took.replace_s)}; an operator who is paged comes after"
+        f" {_h(took.person_s)}; every repair succeeds, until the log shows the fault again ([replay])"
     )
 
 
@@ -126,7 +124,7 @@ def _count(story: Story, kind: str) -> int:
 def _hours(stories: Sequence[Story]) -> dict[str, Any]:
     outages = [outage for story in stories for outage in story.outages]
     waiting_s = sum(outage.waiting_s for outage in outages)
-    acts = Counter(word for outage in outages for word in outage.remedies or (_BY_A_PERSON,))
+    acts = Counter(word for outage in outages for word in outage.remedies or (_BY_THE_OPERATOR,))
     return {
         "times_out": len(outages),
         "by_remedy": dict(sorted(acts.items())),
@@ -136,7 +134,7 @@ def _hours(stories: Sequence[Story]) -> dict[str, Any]:
 
 
 def _conduct(stories: Sequence[Story]) -> dict[str, Any]:
-    """How the daemon would have behaved: what to look at before it is let act."""
+    """How the daemon would have behaved: read this before you allow it to act."""
     replaced = sorted(at for story in stories for at in story.quality.replaced_at)
     silent = max(stories, key=lambda story: story.quality.longest_silence_s, default=None)
     held = [story for story in stories if story.quality.held_codes]
@@ -159,8 +157,8 @@ def _conduct_words(conduct: dict[str, Any]) -> str:
         f"{conduct['messages']} messages; longest silence while a node was out or critical:"
         f" {conduct['longest_silence_hours']:g} h{f' ({host})' if host else ''}; most replacements:"
         f" {conduct['replacements_in_an_hour']} in an hour, {conduct['replacements_in_a_day']} in a day;"
-        f" {conduct['flaps']} returns with the same code out again within a day; {conduct['held_nodes']} nodes held for"
-        f" a fault of many nodes{f' ({codes})' if codes else ''}; {conduct['raised']} cases raised"
+        f" {conduct['flaps']} returns with the same fault within a day; {conduct['held_nodes']} nodes held back for"
+        f" a fault of many nodes{f' ({codes})' if codes else ''}; {conduct['raised']} remediations raised"
     )
 
 

@@ -12,13 +12,13 @@ from healthd.remediation.policy_files import policy_of
 
 
 def answer(options: Namespace) -> Reply:
-    """Run until a signal ends it. Exit 0 after SIGTERM or SIGINT; SIGHUP takes the configuration anew.
+    """Run until a signal ends it. Exit 0 after SIGTERM or SIGINT; SIGHUP loads the configuration again.
 
-    What only this machine can say of the configuration is found out before a reload, in the daemon that still runs.
+    Before a reload, the running daemon tests the new configuration on this machine.
     """
     hurry = begun()
     values = loaded(options, hurry)
-    policy_of(values.config.policy, None)  # rules for codes that no check finds are wrong on any machine
+    policy_of(values.config.policy, None)  # rejects rules for codes that no check reports
     from healthd.daemon.daemon import serve  # heavy: structlog, APScheduler
     from healthd.daemon.trial import try_out
 

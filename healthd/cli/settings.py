@@ -30,11 +30,10 @@ def loaded(options: Namespace, hurry: Hurry | None = None) -> Loaded:
 
 
 def served(serve: Callable[[], int]) -> int:
-    """What a service came to, which runs by a configuration that loads.
+    """Run a service and return its exit code.
 
-    Raises StartError where it cannot be used all the same. That is so on this machine now, where Slurm's folder is not
-    mounted yet or the platform not to be told: systemd starts a service again that ends so, and none that ends with a
-    ConfigError.
+    Raises StartError where the configuration loads but does not work on this machine now: Slurm's folder is not mounted
+    yet, or the platform is unknown. systemd starts a service again that ends so, and none that ends with a ConfigError.
     """
     try:
         return serve()
@@ -43,7 +42,7 @@ def served(serve: Callable[[], int]) -> int:
 
 
 def socket_path(options: Namespace) -> str:
-    """Where the daemon is asked: clients read no configuration for that."""
+    """The path of the daemon's socket; clients read no configuration for it."""
     return options.socket or os.environ.get("HEALTHD_SOCKET") or DaemonSection().socket
 
 

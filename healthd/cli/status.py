@@ -1,7 +1,7 @@
-"""``healthd status``, where the hot path does not answer: without a daemon there is nothing to tell, and that is said.
+"""``healthd status`` past the hot path: the message for a node without a daemon, and ``--watch``.
 
-``--watch`` asks again and again. A terminal is redrawn in place; anywhere else a line is printed for what changed. A
-daemon that stops answering is said at once, with the time since when: what stood there before is not the present.
+``--watch`` polls the daemon. A terminal is redrawn in place; elsewhere each change is a line. When the daemon stops
+answering, the first line says so, with the time since when: the status below it is old.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ def answer(options: Namespace) -> Reply:
     answered = ask(path, Request(arguments=options.arguments), talk)
     if answered is not None:
         return answered
-    return Reply(code=2, err=f"healthd: no daemon answers at {path}; {START}; or use `healthd check`\n")
+    return Reply(code=2, err=f"healthd: no daemon answers at {path}; {START}, or use `healthd check`\n")
 
 
 def _socket(options: Namespace) -> str:
-    """Where to ask: as said, or where the daemon of that configuration listens."""
+    """The socket: as given, or that of the daemon with the given configuration."""
     if options.config and not options.socket:
         return loaded(options).config.daemon.socket
     return socket_path(options)
@@ -43,7 +43,9 @@ def _socket(options: Namespace) -> str:
 
 def _watched(path: str, options: Namespace) -> Reply:
     if options.json:
-        raise UsageError("healthd status: --watch is for people; ask `healthd status --json` as often as you like")
+        raise UsageError(
+            "healthd status: --watch does not work with --json; run `healthd status --json` as often as you like"
+        )
     try:
         if Screen.is_there():
             _on_a_screen(path, options.every)
@@ -67,7 +69,7 @@ def _on_a_screen(path: str, every_s: float) -> None:
                 head = f"healthd status, {answered:%H:%M:%S} UTC, every {every_s:g} s; Ctrl-C ends"
             else:
                 head = f"UNKNOWN  NO ANSWER since {answered:%H:%M:%S} UTC: {why}"
-                head += "\nWhat follows is from then, and may no longer be so:" if last else ""
+                head += f"\nStatus of {answered:%H:%M:%S} UTC, perhaps out of date:" if last else ""
             screen.show(f"{head}\n{last}")
             time.sleep(every_s)
 
@@ -77,17 +79,17 @@ def _on_a_screen(path: str, every_s: float) -> None:
 
 @dataclass(slots=True)
 class PrintedStatus:
-    """What has been printed of a status so far. ``news`` is pure but for that."""
+    """The part of the status that has been printed so far. ``news`` changes only this."""
 
     headline: tuple[str, ...] = ()
     parts: Mapping[str, str] = field(default_factory=dict)
     checks: Mapping[str, str] = field(default_factory=dict)
     last: str = ""
-    """The time of the newest line of the timeline, and of those that bear the same time how many were told."""
-    told_at_last: int = 0
+    """The time of the newest printed line of the timeline; ``printed_at_last``: how many lines with this time."""
+    printed_at_last: int = 0
 
     def news(self, data: Mapping[str, Any]) -> Iterator[str]:
-        """The lines that say what is other than it was, in the order of the status."""
+        """A line for each change since the last call, in the order of the status."""
         said = data["headline"]
         why = [" ".join(filter(None, (each["code"], each["where"], each["words"]))) for each in said["why"]]
         headline = (f"{data['verdict'].upper()}  {said['words']}", *(f"  why     {each}" for each in why),
@@ -109,15 +111,15 @@ class PrintedStatus:
 
     def _happened(self, timeline: list[Mapping[str, str]]) -> Iterator[str]:
         fresh = [each for each in timeline if each["at"] >= self.last] if self.last else timeline[-1:]
-        for each in fresh[self.told_at_last :]:
+        for each in fresh[self.printed_at_last :]:
             yield f"  {each['at'][:19].replace('T', ' ')} {each['kind']}: {each['text']}"
         if timeline:
             self.last = max(each["at"] for each in timeline)
-            self.told_at_last = sum(each["at"] == self.last for each in timeline)
+            self.printed_at_last = sum(each["at"] == self.last for each in timeline)
 
 
 def _line_by_line(path: str, every_s: float) -> None:
-    told, silent = PrintedStatus(), False
+    printed, silent = PrintedStatus(), False
     while True:
         text, why = _asked(path, "--json")
         stamp = f"{datetime.now(UTC):%H:%M:%S}"
@@ -127,13 +129,13 @@ def _line_by_line(path: str, every_s: float) -> None:
             progress(f"{stamp}  the daemon answers again")
         silent = not text
         if text:
-            for line in told.news(json.loads(text)):
+            for line in printed.news(json.loads(text)):
                 progress(f"{stamp}  {printable(line)}")
         time.sleep(every_s)
 
 
 def _asked(path: str, *more: str) -> tuple[str, str]:
-    """(what the daemon says, or "" and why it says nothing)."""
+    """(the daemon's answer, reason): the answer is "" without one, and the reason says why."""
     try:
         answered = ask(path, Request(arguments=("status", *more)), talk)
     except HealthdError as error:

@@ -1,4 +1,4 @@
-"""``healthd uninstall``: let every node of a Kubernetes cluster in, before healthd is removed from it."""
+"""``healthd uninstall``: put every node of a Kubernetes cluster back in service, before you remove healthd."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _RATE_PER_S, _BURST, _TIMEOUT_S = 50.0, 200, 30.0  # as the controller: one proc
 
 
 def answer(options: Namespace) -> Reply:
-    """Exit 0: no node is kept out by healthd any more; 1: on some node something of healthd's is left, by name."""
+    """Exit 0: healthd keeps no node out; 1: some nodes, which the output names, still have taints or annotations."""
     config = loaded(options).config
     if not runs_kubernetes(config, os.environ):
-        raise UsageError("healthd uninstall: only Kubernetes needs it; elsewhere remove the package with apt or dnf")
+        raise UsageError("healthd uninstall: only for Kubernetes; on other clusters remove the package with apt or dnf")
     with contextlib.closing(_connected(config)) as api:
         return _done(options, _work(config, api))
 
@@ -37,24 +37,26 @@ def _done(options: Namespace, work: KubeUninstall) -> Reply:
         return instead
     outcome = work.run()
     lines = [f"{node}  NOT cleared: {why}\n" for node, why in outcome.refused.items()]
-    return Reply(code=int(bool(lines)), out=f"{''.join(lines)}{len(outcome.let_in)} nodes let in\n")
+    return Reply(code=int(bool(lines)), out=f"{''.join(lines)}{len(outcome.let_in)} nodes put back in service\n")
 
 
 def _instead(options: Namespace, work: KubeUninstall) -> Reply | None:
-    """What is answered instead of doing it; None where the person says yes."""
+    """The reply of a dry run or a refusal; None where the operator confirms."""
     from healthd.remediation.orchestrators.kubernetes.leaving import kept_off_by
 
     marked = work.marked()
     rows = [f"{node.name}  {', '.join(kept_off_by(node))}\n" for node in marked if kept_off_by(node)]
-    told = f"{''.join(rows)}{len(rows)} nodes would be let in; healthd has written on {len(marked)}\n"
+    effect = f"{''.join(rows)}{len(rows)} nodes would be put back in service; healthd has written to {len(marked)}\n"
     if options.dry_run:
-        return Reply(code=0, out=told)
-    said = confirmed(f"{told}Stop healthd in this cluster, and let every node in, faulty or not?")
-    if said is None:
+        return Reply(code=0, out=effect)
+    is_confirmed = confirmed(
+        f"{effect}Stop healthd in this cluster, and put every node back in service, faulty or not?"
+    )
+    if is_confirmed is None:
         raise UsageError(
             "healthd uninstall: refusing to act without confirmation (no terminal); pass --yes or --dry-run"
         )
-    return None if said else Reply(code=0, err="healthd: nothing was done\n")
+    return None if is_confirmed else Reply(code=0, err="healthd: nothing was done\n")
 
 
 def _connected(config: Config) -> KubeApi:

@@ -1,1 +1,1 @@
-"""``healthd drill``: a fault that is not there, played at its source and followed to what would be done."""
+"""``healthd drill``: plays a fault at its source and follows it to the decision. Nothing is done about it."""

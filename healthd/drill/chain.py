@@ -1,8 +1,7 @@
-"""The drill, as far as it can be decided without a machine: which faults can be played, what a whole chain is, how long
-it may take, and what the report of one comes to. Pure.
+"""The pure part of a drill: the faults that can be played, the links of a whole chain, its time limit, and the report.
 
-A drill plays a fault that is not there, and follows it from the place where the real one would enter to the steps that
-would be taken. It has a memory of its own: nothing of it reaches the faults, the verdict or the cases of the node.
+A drill plays a fault where the real one would enter, and follows it to the steps that would be taken. It has a memory
+of its own: nothing of it reaches the faults, the verdict or the remediations of the node.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from enum import StrEnum
 from healthd.core.errors import UsageError
 
 TITLE = "DRILL"
-"""How every sentence about a drill begins, wherever it is said."""
+"""The first word of every message about a drill."""
 
 IN_THE_LINE = "healthd drill, no error happened"
-"""What a kernel line of a drill says of itself, so that whoever quotes it quotes that too."""
+"""The label inside a kernel line of a drill, so that every quote of the line has it too."""
 
 KERNEL_LIMIT_S = 15.0
-"""A line of the kernel log is judged as it arrives, and the engine turns at once: more than this is broken."""
+"""A line of the kernel log is judged as it arrives, and the engine reconciles at once: more than this is broken."""
 SPARE_S = 15.0
 _JITTER = 1.1  # the daemon's own, of an interval
 
@@ -39,7 +38,7 @@ class DrillStage(StrEnum):
 
 
 class Ended(StrEnum):
-    """What became of a drill."""
+    """How a drill ended."""
 
     COMPLETE = "complete"
     INCOMPLETE = "incomplete"
@@ -54,10 +53,10 @@ EXIT_CODE: Mapping[Ended, int] = {Ended.COMPLETE: 0, Ended.INCOMPLETE: 1, Ended.
 class DrillFault:
     """A fault that can be played.
 
-    ``check``: the one that must find it. ``codes``: what it may call it; ``{number}`` stands for the number that was
-    asked for. ``number``: the usual one; None where there is none to choose. ``patience``: the setting of the check
-    that says how long a silence lasts before it is a finding, in seconds. ``looks``: how often the check must look, at
-    least. ``on``: the option that names the part.
+    ``check``: the check that must find it. ``codes``: the codes that it may report; ``{number}`` stands for the
+    requested number. ``number``: the usual one; None where there is none to choose. ``silence``: the setting of the
+    check, in seconds, that says how long a silence lasts before it is a finding. ``runs``: the least number of check
+    runs. ``on``: the option that names the component.
     """
 
     name: str
@@ -66,8 +65,8 @@ class DrillFault:
     check: str
     codes: tuple[str, ...]
     number: int | None = None
-    patience: str = ""
-    looks: int = 1
+    silence: str = ""
+    runs: int = 1
     on: str = ""
 
     @property
@@ -76,7 +75,7 @@ class DrillFault:
         return self.check.startswith("kernel.")
 
     def codes_of(self, number: int | None) -> tuple[str, ...]:
-        """The codes, with the number that was asked for."""
+        """The codes, with the requested number."""
         return tuple(code.format(number=number) for code in self.codes)
 
 
@@ -100,34 +99,34 @@ _KINDS = (
     ),
     DrillFault(
         name="efa-loss",
-        title="an EFA device is gone from the PCI bus",
-        enters="the last EFA device is left out of what is read from /sys",
+        title="an EFA device disappears from the PCI bus",
+        enters="/sys, as the check reads it, lacks the last EFA device",
         check="efa.devices",
         codes=("efa.missing", "efa.below_usual"),
     ),
     DrillFault(
         name="lustre-hang",
-        title="a network file system answers nothing",
-        enters="a worker of the drill's own, which never answers, stands for the worker of the mount",
+        title="a network file system does not answer",
+        enters="a worker of the drill, which never answers, replaces the worker of the mount",
         check="lustre.io",
         codes=("lustre.io.hung",),
-        patience="hung_after_s",
-        looks=2,
+        silence="hung_after_s",
+        runs=2,
         on="mount",
     ),
     DrillFault(
         name="nvml-hang",
-        title="the GPU driver's library answers nothing",
-        enters="a worker of the drill's own, which never answers, stands for the worker of NVML",
+        title="NVML, the GPU driver's library, does not answer",
+        enters="a worker of the drill, which never answers, replaces the worker of NVML",
         check="nvml.probe",
         codes=("nvml.unresponsive",),
-        patience="unresponsive_after_s",
-        looks=2,
+        silence="unresponsive_after_s",
+        runs=2,
     ),
     DrillFault(
         name="remap-pending",
         title="a row remap of GPU memory waits for a reset",
-        enters="one number of what the NVML worker answers is changed",
+        enters="one number in the answer of the NVML worker changes",
         check="gpu.remap",
         codes=("gpu.remap.pending",),
         on="gpu",
@@ -135,7 +134,7 @@ _KINDS = (
     DrillFault(
         name="read-only",
         title="a local disk takes no writes after an error",
-        enters="one line of the mount table that is read says so",
+        enters="one line of the mount table, as the check reads it, says so",
         check="host.filesystems",
         codes=("host.filesystem.read_only",),
         on="mount",
@@ -146,7 +145,7 @@ KINDS: Mapping[str, DrillFault] = {kind.name: kind for kind in _KINDS}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DrillOrder:
-    """What was asked for, and by whom. ``timeout_s``: instead of the drill's own limit. ``forced``: whatever runs."""
+    """The request. ``who``: the operator. ``timeout_s``: replaces the limit. ``forced``: also on a busy node."""
 
     kind: DrillFault
     who: str
@@ -159,7 +158,7 @@ class DrillOrder:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageReached:
-    """A link of the chain that was reached: seconds since the injection, and what was seen there."""
+    """A link of the chain that was reached: seconds since the injection, and the evidence."""
 
     link: DrillStage
     at_s: float
@@ -168,9 +167,10 @@ class StageReached:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Level:
-    """What would be decided at one level (``mode``). ``is_here``: the level that holds on this node.
+    """The decision in one mode. ``is_here``: the mode that holds on this node.
 
-    ``action`` and ``words`` as the policy says them; ``cannot``: the remedies that nobody here can carry out, and why.
+    ``action`` and ``words`` as the policy returns them; ``cannot``: the remedies that this node cannot carry out, and
+    why.
     """
 
     mode: str
@@ -186,12 +186,12 @@ class Level:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DrillReport:
-    """What a drill came to.
+    """The result of a drill.
 
-    ``what``: the fault and its part, in words. ``looks``: what the check said look after look, with the seconds.
-    ``missing``: the link that never came, and why it did not. ``plan``: what each step would do now, in words, at
-    ``plan_mode``. ``budget``: how many nodes are out, may be, and are there. ``real``: faults that really opened
-    meanwhile. ``notes``: what stands beside it and matters to whoever reads it.
+    ``what``: the fault and its component, as text. ``looks``: the result of each check run, with the seconds.
+    ``missing``: the link that never came; ``why``: the reason. ``plan``: the effect of each step now, as text, in
+    ``plan_mode``. ``budget``: how many nodes are out, may be out, and exist. ``real``: faults that really opened
+    meanwhile. ``notes``: what else the reader of the report must know.
     """
 
     id: str
@@ -221,15 +221,15 @@ class DrillReport:
         return self.marks[-1].at_s if self.marks else 0.0
 
 
-def limit_s(kind: DrillFault, *, interval_s: float, timeout_s: float, patience_s: float) -> float:
-    """How long the whole chain may take: as often as the check must look at its interval, with what it waits for.
+def limit_s(kind: DrillFault, *, interval_s: float, timeout_s: float, silence_s: float) -> float:
+    """How long the whole chain may take: the check runs at their interval, and the silence.
 
-    ``timeout_s``: what one look of the check may take. ``patience_s``: see ``Kind.patience``.
+    ``timeout_s``: for one check run. ``silence_s``: see ``DrillFault.silence``.
     """
     if kind.of_kernel:
         return KERNEL_LIMIT_S
-    extra = int(patience_s // (interval_s * _JITTER)) if kind.patience else 0
-    return (kind.looks + extra) * interval_s * _JITTER + timeout_s + SPARE_S
+    extra = int(silence_s // (interval_s * _JITTER)) if kind.silence else 0
+    return (kind.runs + extra) * interval_s * _JITTER + timeout_s + SPARE_S
 
 
 def next_link(marks: Sequence[StageReached]) -> DrillStage | None:
@@ -239,7 +239,7 @@ def next_link(marks: Sequence[StageReached]) -> DrillStage | None:
 
 
 def ended(marks: Sequence[StageReached], interrupted: str) -> Ended:
-    """What a drill came to that was begun. ``interrupted``: why it was ended before its time, or ""."""
+    """How a drill that began has ended. ``interrupted``: the reason for an early end, or ""."""
     if next_link(marks) is None:
         return Ended.COMPLETE
     return Ended.INTERRUPTED if interrupted else Ended.INCOMPLETE
@@ -249,31 +249,31 @@ def number_of(kind: DrillFault, asked: int | None) -> int | None:
     """The number to play. Raises UsageError for one that the kind does not take."""
     if kind.number is None and asked is not None:
         numbered = " and ".join(each.name for each in _KINDS if each.number is not None)
-        raise UsageError(f"healthd drill: {kind.name} takes no number, {asked} was given; {numbered} do")
+        raise UsageError(f"healthd drill: {kind.name} takes no number, got {asked}; only {numbered} do")
     return kind.number if asked is None else asked
 
 
 def check_options(kind: DrillFault, *, gpu: str, mount: str) -> None:
-    """Raises UsageError for an option that says nothing about this kind."""
+    """Raises UsageError for an option that this kind does not take."""
     for option, value in (("gpu", gpu), ("mount", mount)):
         if value and kind.on != option:
             takers = ", ".join(each.name for each in _KINDS if each.on == option)
-            raise UsageError(f"healthd drill: {kind.name} has no --{option}, {value!r} was given; it is for {takers}")
+            raise UsageError(f"healthd drill: {kind.name} takes no --{option}, got {value!r}; only {takers} do")
 
 
 def xid_line(pci: str, xid: int) -> str:
-    """The driver's own form of an XID line, labelled in its words."""
+    """The driver's own form of an XID line, with the label of a drill."""
     return f"NVRM: Xid (PCI:{pci}): {xid}, pid='<unknown>', name=<unknown>, {IN_THE_LINE}"
 
 
 def sxid_line(pci: str, sxid: int) -> str:
-    """The driver's own form of an SXid line with the word Fatal, which beats any table; labelled in its words."""
+    """The driver's own form of an SXid line with the word Fatal, which beats any table; with the label of a drill."""
     return f"nvidia-nvswitch0: SXid (PCI:{pci}): {sxid}, Fatal, Link 00 {IN_THE_LINE}"
 
 
 def banner(drill_id: str, what: str, began: datetime, who: str) -> str:
-    """What stands at the top of every answer while a drill runs."""
+    """The notice at the top of every answer while a drill runs."""
     return (
-        f"{TITLE} {drill_id} runs since {began:%H:%M:%S} UTC: {what}, asked for by {who}."
-        " Nothing of it is in what follows, and nothing of it is acted on: what follows is real"
+        f"{TITLE} {drill_id} runs since {began:%H:%M:%S} UTC: {what}, started by {who}."
+        " healthd does nothing about it; everything below is real and not part of the drill"
     )

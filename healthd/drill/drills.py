@@ -1,7 +1,7 @@
-"""The drills of a daemon: one at a time, refused where somebody works, labelled wherever they show, gone when they end.
+"""The drills of a daemon: one at a time, refused on a busy node, labelled wherever they show, gone when they end.
 
-Nothing of a drill is folded into the node's own history, so no verdict, no hook, no case, no message and no baseline
-can know of it; it ends with the daemon, because it is nowhere but in memory. What a drill does is ``rehearsal``'s.
+Nothing of a drill enters the node's own history, so no verdict, hook, remediation, message or baseline knows of it; it
+is only in memory, and ends with the daemon. ``rehearsal`` plays one drill.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class Drills:
         self._current: Rehearsal | None = None
         self._closed = ""
         self.ran: Counter[tuple[str, Ended]] = Counter()
-        """Drills that ended, by kind and what became of them."""
+        """Drills that ended, by kind and end."""
 
-    # -- what the daemon tells; none of these waits -------------------------------------------------------------------
+    # -- events from the daemon; none of these waits ------------------------------------------------------------------
 
     @property
     def running(self) -> str:
-        """The kind that is played now, or ""."""
+        """The kind of the running drill, or ""."""
         current = self._current
         return current.order.kind.name if current is not None else ""
 
@@ -67,15 +67,15 @@ class Drills:
             self._tell(Heard(what="records", at=time.monotonic(), records=records))
 
     def due(self, check: str) -> None:
-        """It is time for this check."""
+        """This check is due."""
         self._tell(Heard(what="due", at=time.monotonic(), words=check))
 
     def came_round(self) -> None:
-        """The engine has turned."""
+        """The engine has reconciled."""
         self._tell(Heard(what="round", at=time.monotonic()))
 
     def close(self, why: str) -> None:
-        """Have what runs end, and nothing more begin."""
+        """End the running drill, and refuse new ones."""
         self._closed = why
         self._tell(Heard(what="end", at=time.monotonic(), words=why))
         if (current := self._current) is not None:
@@ -91,14 +91,19 @@ class Drills:
     # -- a drill ------------------------------------------------------------------------------------------------------
 
     def run(self, order: DrillOrder, tick: Tick) -> DrillReport:
-        """Play the fault and follow it to its end or its limit. ``tick`` hears of progress; where it raises, because
-        nobody waits any more, the drill ends.
+        """Play the fault and follow it to its end or its limit. ``tick`` gets the progress; if it raises, because the
+        client is gone, the drill ends.
 
-        Raises UsageError for a part that this node does not have.
+        Raises UsageError for a component that this node does not have.
         """
         drill_id, began = secrets.token_hex(2), datetime.now(UTC)
         if not self._one.acquire(blocking=False):
-            return self._refused(order, drill_id, began, f"a drill ({self.running or 'another'}) runs here already")
+            return self._refused(
+                order,
+                drill_id,
+                began,
+                f"a drill ({self.running or 'another'}) is running on this node; wait for its end",
+            )
         try:
             if why := self._closed or self._why_not(order):
                 return self._refused(order, drill_id, began, why)
@@ -109,29 +114,29 @@ class Drills:
             finally:
                 injection.close()
         except SourceError as error:
-            return self._refused(order, drill_id, began, f"what could be played cannot be told: {error}")
+            return self._refused(order, drill_id, began, f"the parts of this node cannot be read: {error}")
         finally:
             self._one.release()
 
     def _note(self, drill_id: str, words: str, **data: Any) -> None:
-        """Into the log and the audit trail, as what it is."""
+        """Write to the log and to the audit trail, labelled as a drill."""
         text = f"{TITLE} {drill_id}: {words}"
         self._say("drill", drill=drill_id, said=text)
         self._checkup.monitor.record(Event(at=datetime.now(UTC), kind="drill", text=text, data={"drill": True, **data}))
 
     def _why_not(self, order: DrillOrder) -> str:
-        """Why the node is not one to drill on now, or "". Unknown is not idle."""
+        """Why the node cannot be drilled now, or "". Unknown is not idle."""
         if order.forced:
             return ""
         busy = why_not_idle(self._checkup.machine, self._orchestrator)
-        return f"{busy}; a node that is not known to be idle is drilled with --force only" if busy else ""
+        return f"{busy}; add --force to drill a node that may be busy" if busy else ""
 
     def _follow(self, drill: Rehearsal) -> DrillReport:
         order, what, notices = drill.order, drill.injection.what, self._checkup.notices
         forced = " by --force" if order.forced else ""
         self._note(
             drill.id,
-            f"begins{forced}: {what}, asked for by {order.who}; nothing is done about it",
+            f"begins{forced}: {what}, started by {order.who}; healthd does nothing about it",
             kind=order.kind.name,
         )
         self._checkup.notices, self._current = (banner(drill.id, what, drill.began, order.who), *notices), drill
@@ -146,19 +151,19 @@ class Drills:
         return report
 
     def _has_ended(self, drill: Rehearsal, report: DrillReport | None) -> None:
-        """Count it and say how it ended; without a report nobody waited for one."""
+        """Count the drill and log its end; no report means that the client is gone."""
         if report is None:
-            became, words = Ended.INTERRUPTED, "nobody waits for it any more"
+            became, words = Ended.INTERRUPTED, "its client is gone"
         else:
             became = report.ended
             reached = ", ".join(f"{mark.link} at {mark.at_s:.3f} s" for mark in report.marks)
             words = f"{reached}; no {report.missing}: {report.why}" if report.missing else reached
         self.ran[drill.order.kind.name, became] += 1
-        self._note(drill.id, f"ends, {became}: {words}; nothing of it is left", result=became)
+        self._note(drill.id, f"ends, {became}: {words}", result=became)
 
     def _refused(self, order: DrillOrder, drill_id: str, began: datetime, why: str) -> DrillReport:
         self.ran[order.kind.name, Ended.REFUSED] += 1
-        self._note(drill_id, f"refused: {order.kind.name}, asked for by {order.who}: {why}", result=Ended.REFUSED)
+        self._note(drill_id, f"refused: {order.kind.name}, started by {order.who}: {why}", result=Ended.REFUSED)
         return DrillReport(
             id=drill_id,
             node=self._checkup.machine.name,

@@ -1,7 +1,7 @@
-"""Puts a fault that is not there where the real one would enter, for a drill and for nobody else.
+"""Puts the fault of a drill where the real one would enter, for the drill alone.
 
-A line goes to the reader of the kernel log. Everything else is a copy of the machine in which one source answers other
-than it does: the check of a drill is given that copy, the checks of the node never are.
+A line goes to the reader of the kernel log. For every other fault the drill's check gets a copy of the machine in which
+one source answers differently; the node's own checks never see that copy.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _NVSWITCH_CLASS = "0x0680"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Injection:
-    """What is played. ``what``: the fault and its part, in words. ``where``: the place at which it enters, in words.
+    """The fault that is played. ``what``: the fault and its component, as text. ``where``: where it enters, as text.
 
-    ``machine``: what the check is given to look at. ``line``: the words of the kernel record, or "". ``close`` ends the
-    workers of its own. ``note``: what the real one would do beside, and this one does not.
+    ``machine``: the copy that the check reads. ``line``: the text of the kernel record, or "". ``close`` ends the
+    workers of the drill. ``note``: an effect of a real fault that this one lacks.
     """
 
     what: str
@@ -46,13 +46,13 @@ class Injection:
 
 
 class Overlay:
-    """A file tree in which some paths are not there, with all below them, and some files have another text."""
+    """A file tree in which some paths are missing, with all below them, and some files have another text."""
 
     def __init__(self, under: Tree, *, hidden: Collection[str] = (), texts: Mapping[str, str] | None = None) -> None:
         self._under, self._hidden, self._texts = under, frozenset(hidden), texts or {}
 
     def read(self, path: str) -> str:
-        """The text of a file. Raises as the tree below, and SourceMissing for what is hidden."""
+        """The text of a file. Raises as the tree below, and SourceMissing for a hidden path."""
         self._refuse(path)
         return self._texts[path] if path in self._texts else self._under.read(path)
 
@@ -62,7 +62,7 @@ class Overlay:
         return tuple(name for name in self._under.names(path) if f"{path}/{name}" not in self._hidden)
 
     def exists(self, path: str) -> bool:
-        """Whether the path is there and not hidden. Raises SourceUnreadable."""
+        """Whether the path exists and is not hidden. Raises SourceUnreadable."""
         return not self._is_hidden(path) and self._under.exists(path)
 
     def target(self, path: str) -> str:
@@ -76,16 +76,16 @@ class Overlay:
 
     def _refuse(self, path: str) -> None:
         if self._is_hidden(path):
-            raise SourceMissing(f"{path}: not there in this drill")
+            raise SourceMissing(f"{path}: missing in this drill")
 
     def _is_hidden(self, path: str) -> bool:
         return any(path == each or path.startswith(f"{each}/") for each in self._hidden)
 
 
 def prepare(order: DrillOrder, machine: Machine, settings: Any) -> Injection:
-    """What is to be played on this machine. ``settings``: of the check that must find it.
+    """The fault to play on this machine. ``settings``: of the check that must find it.
 
-    Raises UsageError for a part that this machine does not have, SourceError where that cannot be told.
+    Raises UsageError for a component that this machine does not have, SourceError where the machine does not report it.
     """
     number = order.number or 0
     match order.kind.name:
@@ -98,9 +98,9 @@ def prepare(order: DrillOrder, machine: Machine, settings: Any) -> Injection:
         case "lustre-hang":
             return _hang(machine, order.mount, settings)
         case "nvml-hang":
-            _gpu(machine, "")  # where there is none, NVML is not expected to answer
+            _gpu(machine, "")  # raises where the node has no GPU, and so no NVML
             silent = NvmlSource(module=_SILENCE)
-            what, where = "NVML answers nothing", "the boundary of the NVML worker"
+            what, where = "NVML does not answer", "the boundary of the NVML worker"
             return Injection(what=what, where=where, machine=replace(machine, nvml=silent), close=silent.close)
         case "remap-pending":
             return _remap_pending(machine, order.gpu)
@@ -140,13 +140,13 @@ def _sxid(machine: Machine, sxid: int) -> Injection:
 def _efa_loss(machine: Machine) -> Injection:
     there = [pci.name for pci in efa_functions(machine)]
     if not there:
-        raise UsageError("healthd drill: this node has no EFA device on its PCI bus, so none can be lost")
+        raise UsageError("healthd drill: this node has no EFA device on its PCI bus")
     gone = there[-1]
     names = pci_children(machine, gone, "infiniband")
     hidden = [f"{_PCI}/{gone}", *(f"class/infiniband/{name}" for name in names)]
     return Injection(
-        what=f"EFA device {' '.join((*names, gone))} is gone, {len(there) - 1} of {len(there)} are left",
-        where="what is read from /sys",
+        what=f"EFA device {' '.join((*names, gone))} is missing, {len(there) - 1} of {len(there)} are left",
+        where="the files of /sys",
         machine=replace(machine, sys=Overlay(machine.sys, hidden=hidden)),
     )
 
@@ -184,12 +184,12 @@ def _gpu(machine: Machine, asked: str) -> tuple[int, str]:
 
 
 def _gpus(machine: Machine) -> dict[int, str]:
-    """The GPUs by NVML's index, or in the order of the bus where NVML does not tell."""
+    """The GPUs by NVML's index, or in the order of the bus where NVML does not answer."""
     try:
-        told = {answer.index: answer.pci for answer in machine.nvml.ask()}
+        answered = {answer.index: answer.pci for answer in machine.nvml.ask()}
     except SourceError:
-        told = {}
-    named = {index: pci for index, pci in told.items() if pci}
+        answered = {}
+    named = {index: pci for index, pci in answered.items() if pci}
     return named or dict(enumerate(pci_gpus(machine)))
 
 
@@ -211,9 +211,11 @@ def _hang(machine: Machine, asked: str, settings: Any) -> Injection:
     kinds = ", ".join(settings.fstypes)
     mount = _chosen(wanted, asked, f"a mount of type {kinds} that lustre.io asks")
     silent = FilesystemSource(module=_SILENCE)
-    alone = Overlay(machine.proc, texts={_MOUNTS: _line_of(machine, mount)})  # no other mount is asked twice
+    alone = Overlay(
+        machine.proc, texts={_MOUNTS: _line_of(machine, mount)}
+    )  # keeps the other mounts out of the check run
     return Injection(
-        what=f"{mount.point} ({mount.fstype}, {mount.source}) answers nothing",
+        what=f"{mount.point} ({mount.fstype}, {mount.source}) does not answer",
         where="the boundary of the mount's worker",
         machine=replace(machine, proc=alone, file_systems=silent),
         close=silent.close,
@@ -225,16 +227,16 @@ def _read_only(machine: Machine, point: str) -> Injection:
     line = f"{_line_of(machine, mount)},emergency_ro"  # as Linux 6.18 shows an ext4 that stopped after an error
     return Injection(
         what=f"{mount.point} ({mount.fstype}, {mount.source}) takes no writes after an error",
-        where="the mount table that is read",
+        where="the mount table",
         machine=replace(machine, proc=Overlay(machine.proc, texts={_MOUNTS: line})),
     )
 
 
 def _chosen(mounts: Sequence[Mount], asked: str, expected: str) -> Mount:
-    """What programs see at a point: of several mounts on it the last. Raises UsageError."""
+    """The mount that programs see at a point: the last one on it. Raises UsageError."""
     tops = {mount.point: mount for mount in mounts}
     if not tops:
-        raise UsageError(f"healthd drill: there is no {expected.removeprefix('a ')} here, so none can fail")
+        raise UsageError(f"healthd drill: this node has no {expected.removeprefix('a ')}")
     if asked and asked not in tops:
         raise UsageError(f"healthd drill: {asked!r} is not {expected}; expected one of: {', '.join(tops)}")
     return tops[asked] if asked else next(iter(tops.values()))

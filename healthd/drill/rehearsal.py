@@ -1,9 +1,8 @@
-"""One drill: has a fault played and follows it, link by link, to what would be decided and done. It does none of it.
+"""One drill: plays a fault and follows it, link by link, to the decision and the steps. It carries out none of them.
 
-It has its own view of the machine, its own memory and its own thread, that of whoever asked. From the daemon it hears
-three things, none of which makes the daemon wait: a record came through the reader of the kernel log, it is time for a
-check, the engine came round. The checks, the fold, the diagnosis, the policy and the words of each step are the real
-ones, as they are set here.
+It has its own view of the machine, its own memory, and the thread of its client. The daemon sends it three events, and
+never waits for it: a record came through the reader of the kernel log, a check is due, the engine has reconciled.
+Checks, fold, diagnosis, policy and the texts of the steps are the real ones, with their real settings.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _MOST_LOOKS = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Heard:
-    """What the daemon told: at which monotonic second, and what."""
+    """An event from the daemon: its monotonic second, and its kind."""
 
     what: Literal["records", "due", "round", "end"]
     at: float
@@ -54,9 +53,10 @@ class Heard:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """What a drill is played on: the parts of the daemon that it uses, and changes nothing of.
+    """The parts of the daemon that a drill reads. It changes none of them.
 
-    ``inject`` hands words to the reader of the kernel log, ``wake`` has the engine turn, ``open_case`` is the store's.
+    ``inject`` hands a text to the reader of the kernel log, ``wake`` makes the engine reconcile, ``open_case`` reads
+    the store.
     """
 
     checkup: Checkup
@@ -67,8 +67,8 @@ class Stage:
 
 
 class Rehearsal:
-    """One drill, from the injection to the report. ``queue`` takes what the daemon tells. ``tick`` hears of progress;
-    where it raises, because nobody waits any more, so does :meth:`follow`."""
+    """One drill, from the injection to the report. ``queue`` gets the daemon's events. ``tick`` gets the progress; if
+    it raises, because the client is gone, so does :meth:`follow`."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Rehearsal:
         self._decisions: Mapping[Mode, Decision] = {}
 
     def follow(self) -> DrillReport:
-        """Inject, and hear until the chain is whole, broken, or out of time."""
+        """Inject the fault, and take events until the chain is complete, broken, or out of time."""
         check = self.order.kind.check
         self._t0 = time.monotonic()
         self._mark(DrillStage.INJECTED, f"at {self.injection.where}: {self.injection.line or self.injection.what}")
@@ -120,14 +120,14 @@ class Rehearsal:
         kind, checks = self.order.kind, self._checkup.checks
         if kind.check not in checks:
             return 0.0
-        patience_s = getattr(self._checkup.settings_of(kind.check), kind.patience) if kind.patience else 0.0
+        silence_s = getattr(self._checkup.settings_of(kind.check), kind.silence) if kind.silence else 0.0
         interval_s, timeout_s = self._checkup.interval_s(kind.check), self._checkup.timeout_s(kind.check)
-        return limit_s(kind, interval_s=interval_s, timeout_s=timeout_s, patience_s=patience_s)
+        return limit_s(kind, interval_s=interval_s, timeout_s=timeout_s, silence_s=silence_s)
 
     def _goes_on(self) -> bool:
         return self._missing is None and not self._interrupted and next_link(self._marks) is not None
 
-    # -- hearing ------------------------------------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------------------------------
 
     def _hear(self, heard: Heard) -> None:
         kind = self.order.kind
@@ -137,16 +137,16 @@ class Rehearsal:
             case "records" if kind.of_kernel and self._lacks(DrillStage.READ):
                 self._read(heard)
             case "due" if heard.words == kind.check and not kind.of_kernel and self._lacks(DrillStage.FAULT):
-                if heard.at >= self._looked_at:  # else it joined the look that was under way, as in the daemon
+                if heard.at >= self._looked_at:  # else it joined the check run that was under way, as in the daemon
                     self._look(kind.check, heard.at)
             case "round" if self._diagnosis is not None and heard.at >= self._opened_at:
                 self._decide()
 
     def _read(self, heard: Heard) -> None:
-        """Judge injected records as the daemon judges a batch. What a blind reader hands on proves nothing."""
+        """Judge injected records as the daemon judges a batch. Records of a blind reader prove nothing."""
         log = self._checkup.machine.kernel_log
         if log.error or not log.alive:
-            self._break(DrillStage.READ, log.error or f"nobody reads {log.source}")
+            self._break(DrillStage.READ, log.error or f"the reader of {log.source} has ended")
             return
         self._mark(DrillStage.READ, f"by the reader of {log.source}", heard.at)
         node = replace(self.injection.machine, kernel_records=heard.records)
@@ -158,13 +158,13 @@ class Rehearsal:
 
     def _look(self, check: str, at: float) -> None:
         if self._lacks(DrillStage.READ):
-            self._mark(DrillStage.READ, f"{check} looks, as it does every {self._checkup.interval_s(check):g} s", at)
+            self._mark(DrillStage.READ, f"{check} runs, as it does every {self._checkup.interval_s(check):g} s", at)
         outcome = self._checkup.look_elsewhere(check, self.injection.machine)
         self._looked_at = time.monotonic()
         self._fold(outcome)
 
     def _fold(self, outcome: Outcome) -> None:
-        """Fold one look into the memory of the drill, as the monitor folds it into the node's."""
+        """Fold one outcome into the memory of the drill, as the monitor folds it into the node's."""
         limits = self._checkup.checks[outcome.check].limits
         self._history, changes = observe(self._history, outcome, limits, outcome.at)
         self._note_look(outcome)
@@ -180,7 +180,7 @@ class Rehearsal:
         return change.opened and change.fault.code in self._codes
 
     def _has_opened(self, fault: Fault) -> None:
-        self._ends_by = str(fault.clears_by) if fault.clears_by else f"{fault.check}, once it no longer sees it"
+        self._ends_by = str(fault.clears_by) if fault.clears_by else f"{fault.check}, when it no longer finds it"
         self._mark(
             DrillStage.FAULT, f"{fault.code} on {fault.component}, {fault.severity}, in the drill's memory alone"
         )
@@ -202,7 +202,7 @@ class Rehearsal:
     # -- deciding -----------------------------------------------------------------------------------------------------
 
     def _decide(self) -> None:
-        """What the engine would decide and do now. What cannot be told is asked again at its next turn."""
+        """Ask the engine what it would decide and do now; after an error, again when it reconciles next."""
         assert self._diagnosis is not None  # noqa: S101 - the chain came so far
         try:
             if self._lacks(DrillStage.DECISION):
@@ -213,7 +213,7 @@ class Rehearsal:
             self._why = str(error)
 
     def _ask_the_policy(self, about: Diagnosis) -> None:
-        """At every level: one that observes does not ask the cluster, and would hide that it does not answer."""
+        """In every mode: observe mode does not ask the cluster, and would hide that it does not answer."""
         here = self._engine.rules.mode
         considered = {mode: each for mode in Mode for each in self._engine.imagined([about], mode)}
         self._levels = tuple(_level(mode, each, is_here=mode is here) for mode, each in considered.items())
@@ -221,18 +221,18 @@ class Rehearsal:
         blind = [each.reason for each in self._decisions.values() if each.refusal is Refusal.UNREADABLE]
         self._why = blind[0] if blind else ""
         if not blind:
-            said = self._decisions[here]
-            self._mark(DrillStage.DECISION, f"in mode {here}: {said.action}: {said.reason}")
+            decision = self._decisions[here]
+            self._mark(DrillStage.DECISION, f"in mode {here}: {decision.action}: {decision.reason}")
 
     def _ask_the_steps(self, about: Diagnosis) -> None:
-        """The steps at the level that holds here, else at the highest that has any."""
+        """The steps in the mode of this node, else in the highest mode that has any."""
         by_preference = (self._engine.rules.mode, *reversed(Mode))
         mode = next((mode for mode in by_preference if self._decisions[mode].steps), None)
         if mode is None:
-            self._mark(DrillStage.PLAN, "no step at any level")
+            self._mark(DrillStage.PLAN, "no step in any mode")
             return
         self._plan_mode, decision = mode, self._decisions[mode]
-        self._tick(f"{TITLE}: asks what each step would do now")
+        self._tick(f"{TITLE}: reads what each step would do now")
         self._plan, self._why = self._engine.foretold(decision, about, f"{TITLE.lower()} {self.id}"), ""
         self._mark(DrillStage.PLAN, f"{len(self._plan)} steps in mode {self._plan_mode}: {', '.join(decision.steps)}")
 
@@ -279,16 +279,18 @@ class Rehearsal:
             case DrillStage.READ if self.order.kind.of_kernel:
                 log = self._checkup.machine.kernel_log
                 return (
-                    log.error or f"the reader of {log.source} handed nothing on; it came round {log.idle_s:.0f} s ago"
+                    log.error
+                    or f"the reader of {log.source} delivered no record; its loop last ran {log.idle_s:.0f} s ago"
                 )
             case DrillStage.READ:
-                return f"{check} was never due: see the log for what became of the scheduler"
+                return f"{check} was never due; see the log for errors of the scheduler"
             case DrillStage.FINDING:
-                return f"the last look says: {self._looks[-1][1]}" if self._looks else f"{check} found nothing"
+                return f"its last run: {self._looks[-1][1]}" if self._looks else f"{check} found nothing"
             case DrillStage.FAULT:
-                return f"it was seen, and must last or repeat to count: {self._looks[-1][1] if self._looks else check}"
+                last = self._looks[-1][1] if self._looks else check
+                return f"the finding must last or repeat before it is a fault: {last}"
             case _:
-                return "the engine has not come round; see healthd status"
+                return "the engine has not reconciled since; see `healthd status`"
 
     def _budget(self) -> tuple[int, int, int] | None:
         try:
@@ -301,7 +303,7 @@ class Rehearsal:
         return len(level.out), limit, level.total
 
     def _really(self) -> Sequence[str]:
-        """Faults of the node's own that opened meanwhile."""
+        """Faults of the node itself that opened meanwhile."""
         faults = self._checkup.monitor.history.faults.values()
         return [f"{fault.code} on {fault.component}: {fault.message}" for fault in faults if fault.first >= self.began]
 
@@ -315,14 +317,14 @@ class Rehearsal:
         try:
             case = self._stage.open_case()
         except HealthdError as error:
-            return [*notes, f"whether a case is open cannot be told: {error}"]
+            return [*notes, f"cannot read whether a remediation is open: {error}"]
         if case is not None:
-            notes.append(f"case {case.id} is open for {case.code}: until its end nothing new is decided for a real one")
+            notes.append(f"remediation {case.id} is open for {case.code}: until its end healthd starts no other")
         return notes
 
 
 def _gravity(fault: Fault) -> int:
-    """The gravest first."""
+    """The most severe first."""
     return -SEVERITY_RANK[fault.severity]
 
 

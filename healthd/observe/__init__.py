@@ -1,1 +1,1 @@
-"""Looking at the node: runs the checks and reports what they found. Knows nothing of remediation."""
+"""Observes the node: runs the checks and reports their findings. Knows nothing of remediation."""

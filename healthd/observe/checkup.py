@@ -1,8 +1,8 @@
 """Runs checks on a node and puts the report together: the same for the daemon and for ``healthd check`` without one.
 
-Each check runs at most once at a time, on a small pool of threads; whoever asks while it runs gets that run's outcome.
-An active check runs only when ``run_active`` is called, one after the other. Whether the node is idle is the caller's
-to know.
+Each check runs at most once at a time, on a small pool of threads; a second caller gets the outcome of the run under
+way. An active check runs only when ``run_active`` is called, one after the other. The caller knows whether the node is
+idle.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from healthd.state.monitor import Monitor
 
 NVML_PAUSE_S = 300.0
 _READER_IS_STUCK_AFTER_S = 30.0
-_PATIENCE_S = 1.0
+_EARLIER_RUNS_S = 1.0  # how long an answer waits for runs that began before it
 _TICK_S = 5.0
 
 
@@ -62,17 +62,17 @@ class Checkup:
         self._settings, self._source, self.notices = settings, source, notices
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="check")
         self.hands = Hands()
-        """For threads that have laid their capabilities down, as those of clients have."""
+        """For threads that have dropped their capabilities, such as those of clients."""
         self._running: dict[str, _Run] = {}
         self._due: deque[str] = deque()
         self._lock, self._counting, self._active_lock = Lock(), Lock(), Lock()
         self._closed = False
         self.own_resets = OwnResets()
-        self.journal_problem: Callable[[], str] = lambda: "nobody reads the journal"
+        self.journal_problem: Callable[[], str] = lambda: "healthd does not read the journal"
 
     def close(self) -> None:
-        """Start nothing more. Runs that are under way end at their own deadlines, and count for nothing: what they
-        look at is being closed."""
+        """Start nothing more. Runs under way end at their own deadlines, and do not count: their sources are being
+        closed."""
         with self._counting:
             self._closed = True
         self._due.clear()
@@ -84,15 +84,15 @@ class Checkup:
         return self._settings[name].interval_s or self.checks[name].interval_s
 
     def look_elsewhere(self, name: str, node: Node) -> Outcome:
-        """Run a check, as it is set here, on another view of this machine. Nothing is folded in: for a drill."""
+        """Run a check with its settings on another view of this machine, without folding the outcome: for a drill."""
         return run_check(self.checks[name], node, self._settings[name].settings, optional=self._optional(name))
 
     def settings_of(self, name: str) -> Any:
-        """What is set for a check."""
+        """The settings of a check."""
         return self._settings[name].settings
 
     def timeout_s(self, name: str) -> float:
-        """What one run of a check may take: as configured, else as it declares."""
+        """How long one run of a check may take: as configured, else as it declares."""
         return self._settings[name].timeout_s or self.checks[name].timeout_s
 
     def start(self, name: str) -> Future[Outcome]:
@@ -133,7 +133,7 @@ class Checkup:
                 run.set_exception(error)
 
     def start_older_than(self, since: datetime) -> None:
-        """Start every interval check that has not looked since then, and wait for none."""
+        """Start every interval check that has not run since then, and wait for none."""
         known = self.monitor.outcomes()
         for name, check in self.checks.items():
             outcome = known.get(name)
@@ -141,10 +141,10 @@ class Checkup:
                 self.start(name)
 
     def run_active(self, names: Sequence[str], tick: Callable[[str], None]) -> dict[str, Outcome]:
-        """Run these active checks, one after the other, and return what each came to.
+        """Run these active checks, one after the other, and return their outcomes.
 
-        ``tick`` is told every few seconds what runs and for how long. Where it raises, because nobody waits for the
-        answer any more, the test under way is ended and the rest are not begun.
+        ``tick`` gets the running test and its age every few seconds. If it raises, because the client is gone, the
+        running test is ended and the rest do not begin.
         """
         ran: dict[str, Outcome] = {}
         with self._active_lock:
@@ -163,8 +163,8 @@ class Checkup:
     def judge_kernel(
         self, records: Sequence[KernelRecord], cursor: tuple[str, int] | None, *, past: bool = False
     ) -> None:
-        """Run the kernel checks on one batch and fold it in; the last one carries the cursor. ``past``: it is of a boot
-        that is over, and says nothing of the driver that runs now."""
+        """Run the kernel checks on one batch and fold it in; the last one carries the cursor. ``past``: the batch is of
+        an earlier boot, and shows nothing about the running driver."""
         node = dataclasses.replace(self.machine, kernel_records=records)
         names = [name for name, check in self.checks.items() if check.on == "kernel"]
         for name in names:
@@ -173,29 +173,29 @@ class Checkup:
             paused = () if past else self._pause_nvml(outcome)
             self.monitor.absorb(outcome, cursor=cursor if name == names[-1] else None, past=past)
             if own:
-                text = f"{own} lines of {name} about links are healthd's own: its GPU reset took them down"
+                text = f"{own} lines of {name} about links come from healthd's own GPU reset, and do not count"
                 self.monitor.record(Event(at=outcome.at, kind="daemon", text=text))
             for reason in paused:
-                text = f"NVML is {reason}: the GPU checks keep what they read last"
+                text = f"NVML is {reason}: the GPU checks keep their last results"
                 self.monitor.record(Event(at=outcome.at, kind="daemon", text=text))
 
     def judge_past_kernel(self, records: Sequence[KernelRecord], code: str) -> None:
-        """Run the kernel checks on lines that may have been judged before, and fold in what tells of this code."""
+        """Run the kernel checks on lines that may have been judged before, and fold in the findings of this code."""
         node = dataclasses.replace(self.machine, kernel_records=records)
         for name in (name for name, check in self.checks.items() if check.on == "kernel"):
             outcome = run_check(self.checks[name], node, self._settings[name].settings, optional=self._optional(name))
             findings = tuple(finding for finding in outcome.result.findings if finding.code == code)
             if findings:
-                told = dataclasses.replace(outcome, result=judged(findings))
-                self.monitor.absorb(told, past=True)
+                selected = dataclasses.replace(outcome, result=judged(findings))
+                self.monitor.absorb(selected, past=True)
 
     def of_the_journal(self) -> Mapping[str, Any]:
-        """The settings of the kernel checks that also want lines of the journal, by check."""
+        """The settings of the kernel checks that also read lines of the journal, by check."""
         settings = {name: self._settings[name].settings for name, check in self.checks.items() if check.on == "kernel"}
         return {name: each for name, each in settings.items() if getattr(each, "journal_needles", ())}
 
     def judge_journal(self, records: Sequence[KernelRecord], cursor: str) -> None:
-        """Run the checks that want the journal on one batch of it and fold it in with the cursor."""
+        """Run the checks that read the journal on one batch of it and fold it in with the cursor."""
         node = dataclasses.replace(self.machine, kernel_records=records)
         for name, settings in self.of_the_journal().items():
             outcome = run_check(self.checks[name], node, settings, optional=self._optional(name))
@@ -209,11 +209,11 @@ class Checkup:
         active: Mapping[str, Outcome] | None = None,
         look: bool = True,
     ) -> Report:
-        """The state of the node, or of some checks. What is missing or too old is run again within the deadline; not
-        ``look``: nothing is run or waited for, and what is missing or too old is unknown.
+        """The state of the node, or of some checks. A missing or old outcome is refreshed within the deadline. Without
+        ``look`` nothing is run or waited for, and such an outcome is unknown.
 
-        ``active``: the outcomes of active checks that were run for this report. An active check that was not is in it
-        only while a fault that it found earlier is open.
+        ``active``: the outcomes of active checks that were run for this report. Other active checks are in it only
+        while a fault that they found earlier is open.
         """
         active = active or {}
         wanted = tuple(name for name in names or self.checks if self._counts(name) or name in active)
@@ -257,10 +257,10 @@ class Checkup:
         return self.monitor.outcomes().get(name, outcome)
 
     def _refreshed(self, names: Sequence[str], deadline_s: float, *, look: bool) -> tuple[Outcome, ...]:
-        """The last outcomes, with stale ones run again. A run that began earlier and does not end is not waited for
-        long: a source that hangs must not make the answer hang with it."""
+        """The last outcomes, with stale ones refreshed. It waits only briefly for a run that began earlier and does not
+        end: a source that hangs must not make the answer hang with it."""
         if look:
-            self._look_again(names, deadline_s)
+            self._refresh(names, deadline_s)
         known = self.monitor.outcomes()
         log = self.machine.kernel_log
         return tuple(
@@ -270,17 +270,17 @@ class Checkup:
             for name in names
         )
 
-    def _look_again(self, names: Sequence[str], deadline_s: float) -> None:
+    def _refresh(self, names: Sequence[str], deadline_s: float) -> None:
         known, now, began = self.monitor.outcomes(), datetime.now(UTC), time.monotonic()
         stale = [name for name in names if self.checks[name].on == "interval" and not self._fresh(known.get(name), now)]
         earlier = [future for name in stale if (future := self._under_way(name)) is not None]
         new = [future for future in map(self.start, stale) if future not in earlier]
         wait(new, timeout=min(deadline_s, max((self.timeout_s(name) for name in stale), default=0.0)))
-        wait(earlier, timeout=max(0.0, min(deadline_s, _PATIENCE_S) - (time.monotonic() - began)))
+        wait(earlier, timeout=max(0.0, min(deadline_s, _EARLIER_RUNS_S) - (time.monotonic() - began)))
 
     def _fresh(self, outcome: Outcome | None, now: datetime) -> bool:
-        """Counted from the end of the run: one that waited for a source until its deadline is news all the same. What
-        is dated in the future was dated before the clock was set back, and may be of any age."""
+        """Counted from the end of the run: an outcome that waited for a source until its deadline is fresh all the
+        same. An outcome from the future is older than a change of the clock, and may be of any age."""
         if outcome is None:
             return False
         age = now - outcome.at
@@ -300,15 +300,15 @@ class Checkup:
         running = self._running.get(name)
         if running is not None and not running.future.done():
             age_s = time.monotonic() - running.began
-            return self._unknown(name, f"no answer yet: its run has been under way for {age_s:.1f} s")
+            return self._unknown(name, f"no answer yet; it has been running for {age_s:.1f} s")
         return self._unknown(name, f"no result younger than twice its interval{waited}")
 
     def _kernel_outcome(self, name: str, outcome: Outcome | None, log: KernelLogState) -> Outcome:
-        """A kernel check is as fresh as the reader of the log; where that is blind, so is the check."""
+        """A kernel check is as fresh as the reader of the log; a blind reader makes it unknown."""
         if log.error or not log.alive:
-            return self._unknown(name, log.error or f"nobody reads the kernel log {log.source}")
+            return self._unknown(name, log.error or f"the reader of the kernel log {log.source} has ended")
         if log.idle_s > _READER_IS_STUCK_AFTER_S:
-            return self._unknown(name, f"the reader of {log.source} has not come round for {log.idle_s:.0f} s")
+            return self._unknown(name, f"the reader of {log.source} stands still for {log.idle_s:.0f} s")
         if outcome is None:
             return self._unknown(name, f"the records of {log.source} have not been judged yet")
         if name in self.of_the_journal() and (problem := self.journal_problem()):
@@ -320,12 +320,11 @@ class Checkup:
         return Outcome(check=name, result=unknown(reason), at=now, duration_s=0.0, optional=self._optional(name))
 
     def _optional(self, name: str) -> bool:
-        """An active check that could not tell leaves the node as it was; whoever asked for it sees it count."""
+        """Whether an unknown of this check does not count. That of an active check counts in its own report."""
         return self._settings[name].optional or self.checks[name].on == "active"
 
     def _pause_nvml(self, outcome: Outcome) -> tuple[str, ...]:
-        """After some XIDs NVML is likely to hang: stop asking before it does (DESIGN: the kernel log comes first).
-        The reasons that are new."""
+        """Pause NVML after XIDs with which it is likely to hang, and return the reasons that are new."""
         new: dict[str, None] = {}
         for finding in outcome.result.findings:
             number = xid_number(finding.code)
@@ -338,7 +337,7 @@ class Checkup:
 
 
 def boot_id_or_unknown(machine: Machine) -> str:
-    """The boot id, or the word ``unknown`` where /proc does not tell: state is then keyed by that."""
+    """The boot id, or the word ``unknown`` where /proc does not have it: the key of the state is then that word."""
     try:
         return machine.boot_id
     except SourceError:

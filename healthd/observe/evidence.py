@@ -1,8 +1,8 @@
-"""Saves what is known about a node before a repair changes it: one folder per case, within one deadline.
+"""Saves the state of a node before a repair changes it: one folder per remediation, within one deadline.
 
-The folder is for whoever asks afterwards why a machine was given away: our own verdict and trail, the kernel log, and
-what the driver says of itself. Every part is tried, and the one that cannot be had is named; commands run side by side,
-so that one that hangs costs the others nothing. It must not decide whether the repair goes on.
+The folder shows later why healthd gave a machine away: the verdict and the audit trail, the kernel log, and the
+driver's own report. healthd tries every part, and names those that fail; commands run side by side, so that one that
+hangs delays no other. It must not decide whether the repair goes on.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def save_bundle(
     timeout_s: float,
     keep: int,
 ) -> str:
-    """Fill ``folder`` and say in one line what is in it, and what could not be had.
+    """Fill ``folder`` and return a line with its path and the parts that are missing.
 
-    ``parts``: file name to what makes its text. ``commands``: argument lists; what each prints is a file of its tool's
-    name, numbered where that is taken, and ``BUNDLE`` in an argument is the folder. ``timeout_s``: for all commands
-    together, in seconds. ``keep``: how many bundles stay in the folder's parent, this one among them; the oldest go
-    first. Raises StoreError where the folder itself cannot be made.
+    ``parts``: file name to the function that makes its text. ``commands``: argument lists; the output of each becomes a
+    file with its tool's name, numbered where that is taken, and ``BUNDLE`` in an argument is the folder. ``timeout_s``:
+    for all commands together, in seconds. ``keep``: how many bundles stay in the folder's parent, this one included;
+    the oldest go first. Raises StoreError where the folder itself cannot be made.
     """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -55,7 +55,7 @@ def save_bundle(
 
 
 def _saved(path: Path, make: Callable[[], str]) -> str:
-    """Write one part; why it could not be had, or ""."""
+    """Write one part; return the reason of a failure, or ""."""
     try:
         path.write_text(make(), encoding="utf-8", errors="backslashreplace")
     except (HealthdError, OSError) as error:
@@ -64,7 +64,7 @@ def _saved(path: Path, make: Callable[[], str]) -> str:
 
 
 def _named(commands: Sequence[Sequence[str]], *, taken: Container[str]) -> Iterator[tuple[str, Sequence[str]]]:
-    """Each command with the first of ``nvidia-smi``, ``nvidia-smi-2``, … that no other one's file has."""
+    """Each command with the first free name of ``nvidia-smi``, ``nvidia-smi-2``, …"""
     given: set[str] = set()
     for command in commands:
         tool = Path(command[0]).name
@@ -75,7 +75,7 @@ def _named(commands: Sequence[Sequence[str]], *, taken: Container[str]) -> Itera
 
 
 def _ran(path: Path, command: Sequence[str], timeout_s: float) -> str:
-    """Run one command and keep what it printed; why that is not all, or ""."""
+    """Run one command and save its output; return the reason of a failure, or ""."""
     if why := not_run_by_root(command):
         return why
     argv = [word.replace(BUNDLE, str(path.parent)) for word in command]

@@ -1,38 +1,41 @@
-"""Whether anybody works on this node: asked before an active test puts load on its GPUs.
+"""Whether this node is idle: read before an active test puts load on its GPUs.
 
-Two witnesses: NVML lists who holds a GPU, and the cluster lists its jobs. What cannot be told is not idle. It decides
-nothing else, and it stops nobody.
+Two sources: NVML lists the processes that hold a GPU, and the cluster lists its jobs. A node of which they report
+nothing is not idle. The module decides nothing else, and stops no process.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from healthd.checklib.pci import pci_gpus
 from healthd.core.errors import BackendError, SourceError, SourceMissing
 from healthd.core.node import Node
-from healthd.remediation.ports import Orchestrator
+
+if TYPE_CHECKING:
+    from healthd.remediation.ports import Orchestrator
 
 _HOLDERS = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
 
 
 def why_not_idle(node: Node, orchestrator: Orchestrator | None, *, own_job: str = "") -> str:
-    """Why no active test may run now, or "" where nobody works here.
+    """Why no active test may run now, or "" on an idle node.
 
-    ``own_job``: the job that asks, whose allocation may be the only work of the cluster here. ``orchestrator`` None:
-    no cluster was found.
+    ``own_job``: the job that requests the test, whose own allocation does not count. ``orchestrator`` None: no cluster
+    was found.
     """
     try:
         holders = tuple(_holders(node))
     except SourceError as error:
-        return f"who holds the GPUs cannot be told: {error}"
+        return f"cannot read which processes hold the GPUs: {error}"
     if holders:
         return f"the GPUs are in use: {', '.join(holders)}"
     return "" if orchestrator is None or orchestrator.kind == "local" else _cluster_work(orchestrator, own_job)
 
 
 def _holders(node: Node) -> Iterator[str]:
-    """Who holds a GPU. Without NVML nobody can tell, but on a machine whose bus has no GPU that could be held."""
+    """The processes that hold a GPU. Raises SourceMissing without NVML, unless the PCI bus has no GPU."""
     try:
         gpus = node.nvml.ask(*_HOLDERS)
     except SourceMissing:
@@ -50,11 +53,11 @@ def _cluster_work(orchestrator: Orchestrator, own_job: str) -> str:
     try:
         view = orchestrator.view(jobs=True)
     except BackendError as error:
-        return f"the jobs of this node cannot be told: {error}"
+        return f"cannot read the jobs of this node: {error}"
     others = [job for job in view.jobs if job != own_job]
     if others:
-        return f"{orchestrator.kind} runs jobs here: {', '.join(others)}"
+        return f"{orchestrator.kind} runs jobs on this node: {', '.join(others)}"
     if not view.jobs and not view.idle:
         flags = ", ".join(sorted(view.flags)) or "CPUs are allocated"
-        return f"{orchestrator.kind} says this node is not idle: {flags}"
+        return f"{orchestrator.kind} reports that this node is not idle: {flags}"
     return ""

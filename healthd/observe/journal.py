@@ -1,6 +1,6 @@
-"""The journal's way into judgement: rules on its lines, and the last words of the boot before this one.
+"""Judges lines of the journal by the site's rules, and the last kernel lines of the boot before this one.
 
-It is followed only where a check's settings ask for it (``journal_needles``): it costs a child process.
+healthd follows the journal only where a check's settings ask for it (``journal_needles``): it costs a child process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FIRST_S = 1.0  # a quiet journal counts as read after this
 
 
 def wanted(checkup: Checkup) -> WantedLines | None:
-    """What the checks want of the journal, or None."""
+    """The lines of the journal that the checks want, or None."""
     settings = checkup.of_the_journal().values()
     needles = {needle for each in settings for needle in each.journal_needles}
     units = {unit for each in settings for unit in each.journal_units}
@@ -28,7 +28,7 @@ def wanted(checkup: Checkup) -> WantedLines | None:
 
 
 def read_once(checkup: Checkup, monitor: Monitor) -> None:
-    """Judge what the journal holds after what was judged before. What cannot be read makes its checks unknown."""
+    """Judge the lines of the journal after its cursor. If they cannot be read, their checks are unknown."""
     lines = wanted(checkup)
     if lines is None:
         return
@@ -43,10 +43,10 @@ def read_once(checkup: Checkup, monitor: Monitor) -> None:
 
 
 def judge_past_boot(checkup: Checkup, monitor: Monitor, boot_id: str, now: datetime) -> None:
-    """Judge what the kernel said after we last looked and before this boot: the last words of a machine that went down.
+    """Judge the kernel lines after the cursor and before this boot: the last ones of a machine that went down.
 
-    To be called while the monitor is still in the old boot: what a reboot ends is then over at once, the rest stays.
-    What cannot be read is said in the audit trail: the gap is known.
+    Call it while the monitor is still in the old boot: the new boot then ends at once what a reboot ends, and the rest
+    stays. The audit trail records a read that fails, so the loss is known.
     """
     known, since = monitor.boot_id, monitor.cursor_at
     if since is None or known in ("", UNKNOWN_BOOT) or boot_id in (known, UNKNOWN_BOOT):
@@ -55,25 +55,25 @@ def judge_past_boot(checkup: Checkup, monitor: Monitor, boot_id: str, now: datet
         past = read_past_kernel(since, boot_id)
         records, text = past.records, _judged_text(past, since)
     except SourceError as error:
-        records, text = (), f"the kernel's last words before this boot could not be read: {error}"
+        records, text = (), f"cannot read the kernel log from before this boot: {error}"
     monitor.record(Event(at=now, kind="daemon", text=text))
     if records:
         checkup.judge_kernel(records, None, past=True)
 
 
 def _judged_text(past: JournalBatch, since: datetime) -> str:
-    """What was judged of the time before this boot, for the audit trail."""
-    text = f"{len(past.records)} kernel lines of the time before this boot, after {since:%H:%M:%S}, were judged"
+    """The line of the audit trail about the kernel lines before this boot."""
+    text = f"judged {len(past.records)} kernel lines from before this boot, after {since:%H:%M:%S}"
     if not past.cut:
         return text
     first = (
-        f"the first of these is of {past.records[0].time:%H:%M:%S}" if past.records else "all that was read is newer"
+        f"the first of these is from {past.records[0].time:%H:%M:%S}" if past.records else "all lines read are newer"
     )
-    return f"{text}; older ones were left out, for the journal holds more than is read at once: {first}"
+    return f"{text}; older lines are not judged, because the journal has more than healthd reads at once: {first}"
 
 
 def open_journal(checkup: Checkup, monitor: Monitor) -> JournalLog | None:
-    """The follower of the journal, where the last run left off; None where nobody wants it."""
+    """The follower of the journal, from the cursor on; None where no check wants it."""
     lines = wanted(checkup)
     if lines is None:
         return None
@@ -83,7 +83,7 @@ def open_journal(checkup: Checkup, monitor: Monitor) -> JournalLog | None:
 
 
 def follow(log: JournalLog, checkup: Checkup, stop: threading.Event) -> None:
-    """Judge each batch as it comes, until told to stop."""
+    """Judge each batch as it arrives, until ``stop`` is set."""
     timeout_s = _FIRST_S
     while not stop.is_set():
         batch = log.read_batch(timeout_s)

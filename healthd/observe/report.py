@@ -1,4 +1,4 @@
-"""The verdict of a node as people and programs read it. Pure: data in, text out.
+"""The verdict of a node, as text and as JSON. Pure: data in, text out.
 
 The JSON is the published schema ``healthd.verdict/v1``; fields are added to it, never renamed or removed.
 """
@@ -22,9 +22,9 @@ EXIT_CODE: Mapping[Verdict, int] = {Verdict.OK: 0, Verdict.WARNING: 0, Verdict.C
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckView:
-    """One check as it stands: its last outcome and the faults it has open, whenever they were seen.
+    """One check: its last outcome and its open faults, whenever they were found.
 
-    ``figures``: what an active test measured for this report.
+    ``figures``: the measurements of an active test for this report.
     """
 
     outcome: Outcome
@@ -34,13 +34,14 @@ class CheckView:
 
     @property
     def status(self) -> Status:
-        """Findings while a fault of the check is open, even if its last look was clean or could not tell."""
+        """Findings while a fault of the check is open, even if its last run was clean or unknown."""
         return Status.FINDINGS if self.faults else self.outcome.result.status
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """What ``healthd check`` says. ``source``: ``daemon`` or ``local``. ``notices``: what a person must not miss."""
+    """The report of ``healthd check``. ``source``: ``daemon`` or ``local``. ``notices``: lines that the operator must
+    not miss."""
 
     node: str
     boot_id: str
@@ -59,7 +60,8 @@ def as_json(report: Report, *, evidence: bool = True) -> str:
 
 
 def as_data(report: Report, *, evidence: bool = True) -> dict[str, Any]:
-    """The verdict in the shape of ``healthd.verdict/v1``. ``evidence``: with what was seen; else only how often."""
+    """The verdict in the shape of ``healthd.verdict/v1``. ``evidence``: with the evidence of each fault; else only its
+    count."""
     return {
         "schema": SCHEMA,
         "node": report.node,
@@ -86,7 +88,7 @@ def diagnosis_data(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def as_text(report: Report) -> str:
-    """The verdict for a person: the worst first, what is well in one line."""
+    """The verdict as text: the worst first, all healthy checks in one line."""
     kind = report.instance_type or "unknown instance type"
     lines = [f"{report.verdict.upper()}  {report.node}  {kind}  ({report.source}, boot {report.boot_id[:8]})"]
     lines += [f"! {notice}" for notice in report.notices]
@@ -98,12 +100,12 @@ def as_text(report: Report) -> str:
     lines += _unknown_lines(report.checks)
     lines += [_figure_line(figure) for view in report.checks for figure in view.figures]
     quiet = [each.outcome for each in report.checks if each.outcome.result.is_whole and not loud[each.outcome.check]]
-    lines.append(_well(quiet))
+    lines.append(_healthy(quiet))
     return "\n".join(printable(line) for line in lines) + "\n"
 
 
 def printable(line: str) -> str:
-    """One line that does to a terminal what a line does: a mount may be named by whoever made it."""
+    """The line without control characters: a user may have named the mount in it."""
     if line.isprintable():
         return line
     return "".join(character if character.isprintable() else "?" for character in line)
@@ -153,12 +155,12 @@ def _fault_lines(view: CheckView) -> list[str]:
 
 
 def _unknown_lines(checks: Sequence[CheckView]) -> Iterator[str]:
-    """A line per reason why something could not be told: one cause is one line."""
-    said: dict[tuple[str, str], list[str]] = {}
+    """A line for each reason of an unknown: one cause is one line."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
     for outcome in (view.outcome for view in checks if not view.outcome.result.is_whole):
         label = "(unknown)" if outcome.optional else "unknown"
-        said.setdefault((label, outcome.result.reason), []).append(outcome.check)
-    yield from (f"  {label:<9} {', '.join(names)}: {reason}" for (label, reason), names in said.items())
+        by_reason.setdefault((label, outcome.result.reason), []).append(outcome.check)
+    yield from (f"  {label:<9} {', '.join(names)}: {reason}" for (label, reason), names in by_reason.items())
 
 
 def _fault_line(name: str, fault: Fault) -> str:
@@ -171,9 +173,8 @@ def _figure_line(figure: Reading) -> str:
     return f"  measured  {figure.component} {figure.name} {figure.value:g}{limit}"
 
 
-def _well(quiet: Sequence[Outcome]) -> str:
+def _healthy(quiet: Sequence[Outcome]) -> str:
     absent = [outcome.check for outcome in quiet if outcome.result.status is Status.NOT_APPLICABLE]
-    well = [outcome.check for outcome in quiet if outcome.check not in absent]
-    return (
-        f"  ok        {len(well)} checks ({', '.join(well) or 'none'}); not applicable: {', '.join(absent) or 'none'}"
-    )
+    healthy = [outcome.check for outcome in quiet if outcome.check not in absent]
+    names, others = ", ".join(healthy) or "none", ", ".join(absent) or "none"
+    return f"  ok        {len(healthy)} checks ({names}); not applicable: {others}"

@@ -5,7 +5,6 @@ This is the one place with a broad ``except``: a check that raises, for whatever
 
 from __future__ import annotations
 
-import hashlib
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,7 +19,7 @@ from healthd.core.node import Node
 
 _NAME_CHARACTERS = 128
 _SHOWN_CHARACTERS = 119
-"""Of a name that is longer: with a mark and eight digits of its digest as long as a name may be."""
+"""How much of a longer name is shown: with ``~`` and eight digits of its digest it has the length of a name."""
 
 
 def run_check(check: Check, node: Node, settings: Any, *, optional: bool = False) -> Outcome:
@@ -37,7 +36,7 @@ def run_check(check: Check, node: Node, settings: Any, *, optional: bool = False
 
 
 def _result(check: Check, node: Node, settings: Any, at: datetime) -> Result:
-    """What the check came to. Every text in it can be written down, sent and shown, whatever the machine said."""
+    """The result of the check. Every text in it can be stored, sent and shown, whatever the machine printed."""
     try:
         return _named(writable(_stamped(check.run(node, settings), at)))
     except SourceError as error:
@@ -53,9 +52,9 @@ def _stamped(result: Result, at: datetime) -> Result:
 
 
 def _named(result: Result) -> Result:
-    """The result, with names of parts that a label, a line and a row can hold. A mount, a device in a kernel line and a
-    plug-in's component are named by somebody else."""
-    parts = (each.component for told in (result.findings, result.readings, result.clearances) for each in told)
+    """The result, with component names that fit into a label, a line and a row. A user may have named a mount, a device
+    in a kernel line, or a plug-in's component."""
+    parts = (each.component for items in (result.findings, result.readings, result.clearances) for each in items)
     if all(map(_is_plain, chain(parts, (component for component, _ in result.untold)))):
         return result
     return replace(
@@ -76,14 +75,16 @@ def _is_shown(name: str) -> bool:
 
 
 def _plain(component: Component) -> Component:
-    """The same name for the same part, and another for each other one: what was cut or replaced is told apart by its
-    digest. An alias that cannot be shown is dropped, and changes nothing else."""
+    """The same name for the same component, and different ones for different components: the digest distinguishes names
+    that were cut or replaced. An alias that cannot be shown is dropped."""
     if _is_plain(component):
         return component
     name = str(component)
     aliases = tuple(each for each in component.aliases if _is_shown(f"{component.kind}:{each}"))
     if _is_shown(name):
         return replace(component, aliases=aliases)
+    import hashlib  # loads OpenSSL; nearly every name can be shown as it is
+
     shown = "".join(each if each.isprintable() else "?" for each in name[:_SHOWN_CHARACTERS])
     kind, _, where = shown.partition(":")
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]

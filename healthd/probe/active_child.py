@@ -1,7 +1,7 @@
-"""What the children of active tests share: one JSON line as the answer, and the words for why there is none.
+"""Shared by the children of active tests: one JSON line as the answer, and the reason where there is none.
 
-The answer is the only thing on standard output; what libraries print goes to standard error. A child holds nothing
-that the end of its process does not give back, so it ends without tidying up: nothing may wait for a broken GPU.
+The answer is the only thing on standard output; output of libraries goes to standard error. The end of the process
+frees everything that a child holds, so it ends without cleaning up: nothing may wait for a broken GPU.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any, NoReturn
 from healthd.probe.cuda_driver import NO_DEVICE, OUT_OF_MEMORY, CudaError, LibraryMissing
 
 ANSWER, MISSING, BUSY, REFUSED = "answer", "missing", "busy", "refused"
-"""The keys of the one line: what was measured; what is not installed; what the test needs and others hold; what the
-hardware's own library said no to."""
+"""The keys of the one line: the measurement; the missing software; the resource that others hold; the refusal of the
+library."""
 
 
 class Busy(Exception):
-    """The test cannot run beside what is on the GPU already."""
+    """The test cannot run beside the current load of the GPU."""
 
 
 class LibraryRefused(Exception):
-    """The library under test said no: its own words."""
+    """The library under test refused, with its own message."""
 
 
 def answer_with(measure: Callable[[], Mapping[str, Any]]) -> NoReturn:

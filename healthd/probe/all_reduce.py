@@ -1,12 +1,12 @@
 """The child of the all-reduce test: NCCL through nccl4py over all GPUs of this node, in one process.
 
 Run by path as ``all_reduce.py SIZE_BYTES ITERATIONS WARM_UP``. It fills each GPU with a pattern of its own, reduces it
-once and compares every element on every GPU with the known sum; then it reduces again and again for the time. It knows
-no limit and no instance type. Which way the bytes take is said by NCCL's environment, which the parent sets.
+once and compares every element on every GPU with the known sum; then it reduces repeatedly for the time. It knows no
+limit and no instance type. NCCL's environment, which the parent sets, chooses the way of the bytes.
 
-Each element is a small whole number, so the sum of up to 72 GPUs is exact in float32 in whatever order it is made;
-float32 is what nccl-tests uses. Every 4 MiB of a buffer begin elsewhere in the pattern, so a block that lands in the
-wrong place is seen as well. The result is overwritten before each test: memory keeps what an earlier one left.
+Each element is a small whole number, so the sum of up to 72 GPUs is exact in float32 in any order; float32 is what
+nccl-tests uses. Every 4 MiB of a buffer begin elsewhere in the pattern, so a misplaced block shows as well. The result
+is overwritten before each test, because memory keeps an earlier one.
 
 Sources: nccl4py 0.3.1 and 0.6.0 (Communicator.init_all, allreduce, get_async_error, group; CUDA array interface v3);
 nccl-tests doc/PERFORMANCE.md (busbw), src/common.cu (warm-up, then the mean of the iterations).
@@ -33,7 +33,7 @@ _SHIFTS = 8192  # in how many places of the pattern a chunk may begin: 32 GiB be
 _SPARE_BYTES = 1 << 30  # for NCCL's own buffers, as nccl-tests leaves it
 _IN_PROGRESS = 7  # nccl.h, ncclInProgress
 _PAUSE_S = 0.0002
-_ENOUGH_CHUNKS = 64  # that many bad ones are counted word by word; nobody needs the exact number of more
+_ENOUGH_CHUNKS = 64  # that many bad ones are counted word by word; the exact number of more does not matter
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def measure(size_bytes: int, iterations: int, warm_up: int) -> Mapping[str, Any]:
-    """Correctness first, then the time of one all-reduce. Raises what ``answer_with`` knows."""
+    """Correctness first, then the time of one all-reduce. Raises the exceptions that ``answer_with`` knows."""
     nccl = _nccl()
     cuda = Cuda()
     size_bytes -= size_bytes % WORD_BYTES
@@ -120,8 +120,8 @@ def _require_memory(cuda: Cuda, count: int, size_bytes: int) -> None:
         free = cuda.free_bytes()
         if free < needed:
             raise Busy(
-                f"GPU {index} ({cuda.pci(index)}) has {free >> 20} MiB free, and {needed >> 20} MiB are needed: end "
-                "what holds its memory, or set a smaller size_bytes"
+                f"GPU {index} ({cuda.pci(index)}) has {free >> 20} MiB free and needs {needed >> 20} MiB: end the "
+                "processes that hold its memory, or set a smaller size_bytes"
             )
 
 
@@ -135,7 +135,7 @@ def _ranks(cuda: Cuda, nccl: Any, count: int, size_bytes: int) -> tuple[Rank, ..
 
 
 def _on_each(ranks: Sequence[Rank], work: Callable[[Rank], int]) -> list[int]:
-    """One thread for each GPU: copies over PCIe and comparisons let go of the interpreter."""
+    """One thread for each GPU: copies over PCIe and comparisons release the interpreter lock."""
     with ThreadPoolExecutor(max(1, len(ranks))) as pool:
         return list(pool.map(work, ranks))
 
@@ -163,7 +163,7 @@ def _reduce(cuda: Cuda, nccl: Any, ranks: Sequence[Rank], words: int, *, times: 
 
 
 def pattern(factor: int) -> array.array[float]:
-    """Whole numbers from 1 to 4096 in no order, times ``factor``: a chunk, and what a shifted one runs into."""
+    """Whole numbers from 1 to 4096 in no order, times ``factor``: a chunk, and the end of a shifted one."""
     numbers = ((((number * 2_654_435_761) & 0xFFFFFFFF) >> 20) + 1 for number in range(CHUNK_WORDS + _SHIFTS))
     return array.array("f", (number * factor for number in numbers))
 

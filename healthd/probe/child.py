@@ -1,6 +1,6 @@
-"""One worker process as its parent holds it: start, send, receive with a deadline, kill. No policy.
+"""One worker process, seen from its parent: start, send, receive with a deadline, kill. No policy.
 
-Nothing here waits longer than it was told to: ``Popen.communicate`` and an unbounded ``wait`` hang on a child in
+Nothing here waits longer than its limit: ``Popen.communicate`` and an unbounded ``wait`` hang on a child in
 uninterruptible sleep, so neither is used.
 """
 
@@ -24,14 +24,14 @@ import healthd
 from healthd.probe import wire
 
 REAP_S = 0.3
-"""How long a killed child may take to be gone before it counts as stuck."""
+"""How long a killed child may take to end before it counts as stuck."""
 
 _LAST_WORDS_BYTES = 400
 _STDERR_KEEP_BYTES = 256 * 1024
 
 
 class ChildTrouble(Enum):
-    """Why no message came."""
+    """The reason of a missing message."""
 
     SILENT = "silent"
     ENDED = "ended"
@@ -39,20 +39,20 @@ class ChildTrouble(Enum):
 
 
 def kill_group(pid: int) -> None:
-    """SIGKILL to the process group that a child leads. A group that is gone is what was wanted; whether one that
-    may not be signalled (not as root, a set-uid child) has ended, the wait for it tells.
+    """Send SIGKILL to the process group that a child leads. A missing group is fine; the wait for the child shows
+    whether one that may not be signalled (not as root, a set-uid child) has ended.
 
-    The number of a group in which anything lives is given to no new process; that of an empty one comes round again
-    only after all others.
+    The kernel gives the number of a living group to no new process; that of an empty one is reused only after all
+    others.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
 
 class Child:
-    """A worker of ``module``. Its standard error goes to memory: a pipe would be held open by one that never dies.
+    """A worker of ``module``. Its standard error goes to memory: a worker that never dies would hold a pipe open.
 
-    ``kill`` is what ends the process group with a given leader. Raises OSError when no process can be started.
+    ``kill`` ends the process group with a given leader. Raises OSError when no process can be started.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Child:
         self.pid = self._process.pid
 
     def send(self, message: Mapping[str, Any]) -> bool:
-        """Hand over a message; False when nobody is there to take it. The pipe of an idle worker is empty."""
+        """Send a message; False when the worker has ended. The pipe of an idle worker is empty."""
         try:
             self._stdin.write(wire.encode(message))
         except (BrokenPipeError, ValueError):
@@ -92,7 +92,7 @@ class Child:
         return True
 
     def receive(self, until: float) -> dict[str, Any] | ChildTrouble:
-        """The next message, or why there was none by ``until`` (time.monotonic)."""
+        """The next message, or the reason for none by ``until`` (time.monotonic)."""
         poller = select.poll()
         poller.register(self._stdout, select.POLLIN)
         while (end := self._buffer.find(b"\n")) < 0:
@@ -109,24 +109,24 @@ class Child:
         return wire.decode(line) or ChildTrouble.GARBLED
 
     def gone(self) -> bool:
-        """Whether the process has ended; never blocks. Its pid is not reused before this has said so."""
+        """Whether the process has ended; never blocks. Its pid is not reused before this returned True."""
         return self._process.poll() is not None
 
     def exit_code(self) -> int | None:
-        """How it ended, after a moment to do so; None while it lives."""
+        """Its exit code, after waiting up to REAP_S; None while it lives."""
         try:
             return self._process.wait(REAP_S)
         except subprocess.TimeoutExpired:
             return None
 
     def interrupt(self) -> None:
-        """Kill it from another thread than the one that asks; that one sees it end."""
+        """Kill it from another thread than the one that waits for the answer; that one sees its end."""
         self.ending = True
         if not self.gone():
             self._kill(self.pid)
 
     def destroy(self) -> bool:
-        """Kill it, give it REAP_S to go, and say whether it went."""
+        """Kill it, wait up to REAP_S, and return whether it ended."""
         self.ending = True
         if not self.gone():
             self._kill(self.pid)
@@ -139,7 +139,7 @@ class Child:
         return gone
 
     def last_words(self) -> str:
-        """The end of what it wrote to standard error, on one line."""
+        """The end of its standard error, on one line."""
         size = os.fstat(self._stderr).st_size
         tail = os.pread(self._stderr, _LAST_WORDS_BYTES, max(0, size - _LAST_WORDS_BYTES))
         return " ".join(tail.decode(errors="replace").split())
@@ -151,7 +151,7 @@ class Child:
 
 
 def module_path() -> str:
-    """PYTHONPATH for a Python child that runs without ``site``: it finds what this process found."""
+    """PYTHONPATH for a Python child that runs without ``site``: it finds the modules of this process."""
     root = str(Path(healthd.__file__).resolve().parent.parent)
     return os.pathsep.join(dict.fromkeys([root, *(entry for entry in sys.path if entry and os.path.isabs(entry))]))
 

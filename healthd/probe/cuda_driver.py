@@ -31,13 +31,13 @@ class CudaError(Exception):
 
 def load(*names: str) -> ctypes.CDLL:
     """The first of these shared libraries that the dynamic linker finds. Raises LibraryMissing."""
-    said = []
+    errors = []
     for name in names:
         try:
             return ctypes.CDLL(name)
         except OSError as error:
-            said.append(str(error))
-    raise LibraryMissing("; ".join(said))
+            errors.append(str(error))
+    raise LibraryMissing("; ".join(errors))
 
 
 class Cuda:
@@ -66,19 +66,19 @@ class Cuda:
         self._call("cuCtxSetCurrent", context)
 
     def free_bytes(self) -> int:
-        """How much memory of the current GPU nobody has."""
+        """The free memory of the current GPU."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return free.value
 
     def allocate(self, size: int) -> int:
-        """Memory of the current GPU; it goes back when this process ends."""
+        """Allocate memory of the current GPU; the end of this process frees it."""
         address = ctypes.c_uint64()
         self._call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
         return address.value
 
     def synchronous(self, address: int) -> None:
-        """Have memory operations on this allocation end before they return, as GPUDirect needs it."""
+        """Make memory operations on this allocation synchronous, as GPUDirect needs it."""
         yes = ctypes.c_uint(1)
         call = "cuPointerSetAttribute"
         self._call(call, ctypes.byref(yes), ctypes.c_int(_SYNC_MEMOPS), ctypes.c_uint64(address))

@@ -1,7 +1,7 @@
-"""Who holds the room of a full file system: a count of its files by their owner, within a second.
+"""The users that fill a full file system: its files by owner, counted within a second.
 
-Runs in the probe worker only. What a user may fill is counted first: folders of users, and those in which everybody may
-write; root's own come after. A file that is deleted and still open is not seen.
+Runs in the probe worker only. It counts first where users can write: folders of users, and those that every user may
+write to; root's own come after. A file that is deleted and still open does not count.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from typing import Any
 
 LASTS_S = 1.0
-"""How long a count takes at most, in seconds: it runs beside a job, at each look at a disk that is full."""
+"""How long a count takes at most, in seconds: it runs beside a job, at each check run on a full disk."""
 _BLOCK_BYTES = 512  # the unit of st_blocks, whatever the file system's own is (stat(2))
-_MOST = 16  # the owners that are told
+_MOST = 16  # the number of owners in the answer
 
 
 def holders(path: str, *, lasts_s: float = LASTS_S) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def _files(path: str) -> Iterator[os.stat_result]:
 
 
 def _entries(folder: str) -> Iterator[tuple[os.stat_result, str]]:
-    """What is in a folder, links not followed. One that has gone meanwhile holds nothing."""
+    """The entries of a folder, links not followed. A folder that has gone meanwhile is empty."""
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -65,5 +65,5 @@ def _entries(folder: str) -> Iterator[tuple[os.stat_result, str]]:
 
 
 def _is_roots(folder: os.stat_result) -> bool:
-    """Whether root alone writes there."""
+    """Whether only root may write there."""
     return folder.st_uid == 0 and not folder.st_mode & stat.S_IWOTH

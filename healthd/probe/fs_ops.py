@@ -1,7 +1,7 @@
 """The family "fs": questions that a file system may never answer. Runs in the worker only.
 
-statfs on a lost Lustre or NFS mount sleeps uninterruptibly, so each network mount point has a worker of its own. A
-file is judged here only as far as it must be: whether it was written, and whether what was read back is the same.
+statfs on a lost Lustre or NFS mount sleeps uninterruptibly, so each network mount point has a worker of its own. The
+worker judges only whether the file was written, and whether the bytes read back are the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.probe.fs_holders import holders
 
 _REFUSALS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-"""Errors with which a server that is well says no: root squash, a foreign folder, a read-only export."""
+"""Errors with which a healthy server refuses: root squash, a foreign folder, a read-only export."""
 
 
 def family(_arguments: Sequence[str]) -> FsFamily:
@@ -32,7 +32,7 @@ class FsFamily:
     worn = False
 
     def answer(self, op: str, args: Mapping[str, Any]) -> Any:
-        """One question. Raises SourceMissing for a path that is not there, SourceUnreadable for any other error."""
+        """Answer one question. Raises SourceMissing for a missing path, SourceUnreadable for any other error."""
         path = str(args.get("path", ""))
         try:
             if op == "statvfs":
@@ -42,10 +42,10 @@ class FsFamily:
             if op == "file":
                 return _file(path, int(args["size_bytes"]))
         except FileNotFoundError as error:
-            raise SourceMissing(f"{op} {path}: it is not there") from error
+            raise SourceMissing(f"{op} {path}: no such file or folder") from error
         except OSError as error:
             raise SourceUnreadable(f"{op} {path}: {error.strerror} ({_word(error)})") from error
-        raise SourceUnreadable(f"the fs worker knows no question {op!r}: expected 'statvfs', 'holders' or 'file'")
+        raise SourceUnreadable(f"the fs worker got {op!r}; expected 'statvfs', 'holders' or 'file'")
 
 
 def _statvfs(path: str) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def _statvfs(path: str) -> dict[str, Any]:
 
 
 def _file(path: str, size_bytes: int) -> dict[str, Any]:
-    """Write, read back, remove; the file is gone afterwards whatever failed, if the file system still lets it go."""
+    """Write, read back, remove. After an error the file is removed too, if the file system still allows it."""
     data, began = os.urandom(size_bytes), time.monotonic()
     try:
         path, file = _fresh(path)
@@ -78,7 +78,7 @@ def _file(path: str, size_bytes: int) -> dict[str, Any]:
             same = _read_back(raw.fileno(), size_bytes) == data
         read = time.monotonic()
     except OSError:
-        with contextlib.suppress(OSError):  # the first error is the one to tell
+        with contextlib.suppress(OSError):  # the first error is the one to report
             os.unlink(path)
         raise
     os.unlink(path)
@@ -92,11 +92,11 @@ def _file(path: str, size_bytes: int) -> dict[str, Any]:
 
 
 def _fresh(path: str) -> tuple[str, int]:
-    """A file that did not exist, and its path. One of that name is removed first and never opened: whoever may write to
-    the folder could have put a link to another's file there, and this process is root.
+    """A file that did not exist, and its path. An older one of that name is removed first and never opened: any user
+    who may write to the folder could have put a link to another's file there, and this process is root.
 
-    What cannot be removed is another user's: a folder, or a file that a server keeps from root. It says nothing of the
-    server, so a name that nobody can guess is taken instead.
+    A file that cannot be removed is another user's: a folder, or a file that a server keeps from root. That shows
+    nothing about the server, so the test uses a random name instead.
     """
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -120,7 +120,7 @@ def _write_all(file: int, data: bytes) -> None:
 
 
 def _read_back(file: int, size_bytes: int) -> bytes:
-    """The file from its start, asked of the server where the kernel will: what it has cached is dropped first."""
+    """Read the file from its start, from the server where the kernel allows it: its cache is dropped first."""
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
     os.lseek(file, 0, os.SEEK_SET)
     parts: list[bytes] = []

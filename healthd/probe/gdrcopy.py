@@ -1,8 +1,8 @@
 """The child of the GDRCopy test: on each GPU, pin a buffer, map it, write it with the CPU, and read it back both ways.
 
-Run by path as ``gdrcopy.py SIZE_BYTES``. What the CPU wrote through the mapping is compared with what the GPU has
-(copied by the GPU's own engine) and with what the CPU reads through the mapping. It judges nothing: it says which
-call refused, or how many bytes differ.
+Run by path as ``gdrcopy.py SIZE_BYTES``. It compares the bytes that the CPU wrote through the mapping with the GPU's
+(copied by the GPU's own engine) and with those that the CPU reads through the mapping. It judges nothing: it reports
+the call that was refused, or the number of different bytes.
 
 Sources: gdrcopy 2.5 include/gdrapi.h (signatures, struct gdr_info_v2, 64 KiB pages, a mapping may begin before the
 buffer); the return codes are numbers of errno(3).
@@ -43,7 +43,7 @@ class _GdrInfo(ctypes.Structure):
 
 
 class GdrRefused(Exception):
-    """A call of libgdrapi that said no."""
+    """A refused call of libgdrapi."""
 
 
 class Gdr:
@@ -54,12 +54,12 @@ class Gdr:
         self._library.gdr_open.restype = ctypes.c_void_p
         opened = self._library.gdr_open()
         if not opened:
-            raise GdrRefused("gdr_open returned NULL: is gdrdrv loaded, and may this user open /dev/gdrdrv?")
+            raise GdrRefused("gdr_open returned NULL; load gdrdrv, or run as a user who may open /dev/gdrdrv")
         self._gdr = ctypes.c_void_p(opened)
         self._get_info = getattr(self._library, "gdr_get_info_v2", None) or self._library.gdr_get_info
 
     def compare(self, cuda: Cuda, address: int, size: int) -> int:
-        """How many of ``size`` bytes at a page of GPU memory do not come back as they were written."""
+        """How many of ``size`` bytes at a page of GPU memory differ from those written."""
         handle, mapped = _Handle(), ctypes.c_void_p()
         length = ctypes.c_size_t(_pages(size))
         pin = (ctypes.c_ulong(address), length, ctypes.c_uint64(0), ctypes.c_uint32(0), ctypes.byref(handle))
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def measure(size_bytes: int) -> Mapping[str, Any]:
-    """One entry for each GPU. Raises what ``answer_with`` knows, where no GPU can be asked at all."""
+    """One entry for each GPU. Raises the exceptions that ``answer_with`` knows, if no GPU can be tested at all."""
     load("libgdrapi.so.2", "libgdrapi.so")
     cuda = Cuda()
     return {"copies": [_one(cuda, index, size_bytes) for index in range(cuda.count())]}
@@ -117,7 +117,7 @@ def _require(name: str, code: int) -> None:
 
 
 def _pages(number: int) -> int:
-    """Rounded up to whole GPU pages."""
+    """The number rounded up to whole GPU pages."""
     return -(-number // _PAGE_BYTES) * _PAGE_BYTES
 
 

@@ -1,9 +1,9 @@
-"""The process between healthd and an active test: whatever the test started is gone when this ends.
+"""The process between healthd and an active test: when it ends, every process of the test is gone.
 
 Run by path, ``python -S -P guard.py PARENT DEADLINE_S COMMAND…``, in a session of its own. It ends the test at the
-deadline, when healthd dies (also by SIGKILL), and after the test has ended by itself, and then kills everything that
-the test left behind, in whatever session: as a child subreaper it becomes the parent of every orphan. Should this
-process itself be killed, the kernel kills the test. It passes on the test's output and exit status and judges nothing.
+deadline, when healthd dies (also by SIGKILL), and after the test has ended by itself, and then kills every process of
+the test in any session: as a child subreaper it becomes the parent of every orphan. If this process itself is killed,
+the kernel kills the test. It passes on the test's output and exit status and judges nothing.
 
 Sources: prctl(2), PR_SET_PDEATHSIG (kept over execve of a program that is not set-uid; it is sent when the thread that
 created the child ends, which is the one that waits for it) and PR_SET_CHILD_SUBREAPER.
@@ -20,10 +20,10 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 SAYS = "healthd-guard: "
-"""How each line that this process itself writes to standard error begins."""
+"""The beginning of each line that this process itself writes to standard error."""
 
 NO_END = f"{SAYS}no end within "
-"""Said when the deadline has come, whatever the exit status is."""
+"""The beginning of the line at the deadline, whatever the exit status is."""
 
 TIMED_OUT, NOT_STARTED = 124, 127  # as timeout(1) and sh(1) have them
 
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def end_with_parent(parent: int, sent: signal.Signals = signal.SIGKILL) -> None:
-    """Have the kernel send this process a signal when its parent ends; end at once if that has happened already."""
+    """Make the kernel send a signal when the parent ends; end at once if the parent has ended already."""
     _prctl(_PR_SET_PDEATHSIG, sent)
     if os.getppid() != parent:
         os._exit(TIMED_OUT)
@@ -71,7 +71,7 @@ def _start(command: list[str]) -> int:
 
 
 def _watch(child: int, until_s: float) -> int | None:
-    """The exit status of the child, as a shell gives it; None where it has to be ended."""
+    """The exit status of the child, as a shell returns it; None where it must be ended."""
     while (status := _reaped(child)) is None:
         left_s = until_s - time.monotonic()
         if left_s <= 0:
@@ -83,7 +83,7 @@ def _watch(child: int, until_s: float) -> int | None:
 
 
 def _reaped(child: int) -> int | None:
-    """Take leave of every child that has ended; the status of ``child`` if it is among them."""
+    """Reap every child that has ended; the status of ``child`` if it is among them."""
     status = None
     for pid, ended in _ended():
         if pid == child:
@@ -104,7 +104,7 @@ def _ended() -> Iterator[tuple[int, int]]:
 
 
 def _sweep() -> int:
-    """Kill all children until there are none: those of a killed one become ours. How many do not die."""
+    """Kill all children, and the orphans that they leave. Returns the number that does not die."""
     until_s = time.monotonic() + _SWEEP_S
     while True:
         for _ in _ended():
@@ -126,7 +126,7 @@ def _children() -> list[int]:
                 with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as stat:
                     state, parent = stat.read().rpartition(")")[2].split()[:2]
             except (FileNotFoundError, ProcessLookupError):
-                continue  # it has ended meanwhile
+                continue  # ended meanwhile
             if int(parent) == own and state not in "ZX":
                 found.append(int(name))
     return found

@@ -1,4 +1,4 @@
-"""What the NVML worker needs of a library, real or simulated, and its refusals.
+"""The library that the NVML worker needs, real or simulated, and its refusals.
 
 No judgement and no process here; imported by the worker, the simulated library and the source, so it stays small.
 """
@@ -12,7 +12,7 @@ from healthd.checklib.nvml_codes import return_name
 
 
 class NvmlError(Exception):
-    """A call that NVML refused. Never leaves the worker: it becomes an NvmlFailure or a SourceError."""
+    """A call that NVML refused. It never leaves the worker, where it becomes an NvmlFailure or a SourceError."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"{return_name(code)} ({code})")
@@ -22,7 +22,7 @@ class NvmlError(Exception):
 class NvmlLibrary(Protocol):
     """NVML, as far as healthd uses it. Every call may raise NvmlError; values are JSON-like.
 
-    A handle is whatever :meth:`handle` returned, and is never kept beyond one question.
+    A handle is any value that :meth:`handle` returned, and is never kept beyond one question.
     """
 
     def initialise(self) -> None:

@@ -1,7 +1,7 @@
-"""The family "nvml": what the NVML worker answers. Runs in the worker only.
+"""The family "nvml": the answers of the NVML worker. Runs in the worker only.
 
-The library is initialised once. Handles are looked up again for each question, GPU by GPU, so a lost GPU hides no
-other and no stale handle is ever used. Only calls that read are let through.
+The library is initialised once. Handles are read again for each question, GPU by GPU, so a lost GPU hides no other and
+no stale handle is ever used. Only calls that read are allowed.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.probe.nvml_library import NvmlError, NvmlLibrary
 
 Call = tuple[str, str, tuple[int, ...]]
-"""A call as it was written, its name and its arguments."""
+"""The text of a call, its name and its arguments."""
 
 _CALL = re.compile(
     r"(nvml(?:DeviceGet(?!Handle|Count)|DeviceValidate|SystemGet)\w*)\s*(?:\(\s*(-?\d+(?:\s*,\s*-?\d+)*)?\s*\))?"
 )
 # The handles are void: initialise again before the next question (facts: NVIDIA nvml.h; e, "after reload/reset").
 _STALE = frozenset({NvmlReturn.UNINITIALIZED, NvmlReturn.GPU_IS_LOST, NvmlReturn.UNKNOWN})
-# This process has the wrong library mapped, or will have once the driver is back: a fresh process must take over.
+# This process has the wrong library mapped, or will have it when the driver is back: a fresh process must take over.
 _WORN = frozenset({NvmlReturn.DRIVER_NOT_LOADED, NvmlReturn.LIB_RM_VERSION_MISMATCH})
 _NEXT_STEP: Mapping[int, str] = {
     NvmlReturn.DRIVER_NOT_LOADED: (
         "the nvidia kernel module is not loaded or not usable; see the kernel log (NVRM) and lsmod"
     ),
     NvmlReturn.LIB_RM_VERSION_MISMATCH: (
-        "library and loaded driver differ (a half-done upgrade?); reload the driver or reboot"
+        "library and loaded driver differ (half-done upgrade?); reload the driver or reboot"
     ),
 }
 
@@ -53,20 +53,20 @@ class NvmlFamily:
         self._stale = False
 
     def warm_up(self) -> None:
-        """Initialise before the first question, so that its deadline is not spent on it. A failure waits for it."""
+        """Initialise before the first question, so that it does not use up the question's deadline."""
         try:
             self._open()
         except (SourceMissing, SourceUnreadable):
             self.worn = False  # the question that follows meets the same error, and reports it
 
     def answer(self, op: str, args: Mapping[str, Any]) -> Any:
-        """One question. Raises SourceMissing or SourceUnreadable when NVML as a whole does not answer."""
+        """Answer one question. Raises SourceMissing or SourceUnreadable when NVML as a whole does not answer."""
         match op:
             case "ask":
                 return self._ask(args["calls"], args["fields"])
             case "system":
                 return self._system()
-        raise SourceUnreadable(f"the NVML worker knows no question {op!r}: expected 'ask' or 'system'")
+        raise SourceUnreadable(f"the NVML worker got {op!r}; expected 'ask' or 'system'")
 
     def _ask(self, calls: Sequence[str], fields: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
         parsed = [parse_call(call) for call in calls]
@@ -97,7 +97,7 @@ class NvmlFamily:
     def _open(self) -> None:
         if self._stale and self._initialised:
             self._initialised = self._stale = False
-            with contextlib.suppress(NvmlError):  # it may have lost its state already; nvmlInit below says what is left
+            with contextlib.suppress(NvmlError):  # it may have lost its state already; nvmlInit below reports the rest
                 self._library.shutdown()
         if not self._initialised:
             self._whole("nvmlInit", self._library.initialise)
@@ -120,7 +120,7 @@ class NvmlFamily:
         return SourceUnreadable(f"NVML: {name} answered {error}: {hint}")
 
     def _note(self, error: NvmlError) -> list[Any]:
-        """Remember what an error means for this process, and return it as JSON."""
+        """Note the effect of an error on this process, and return the error as JSON."""
         self._stale |= error.code in _STALE
         self.worn |= error.code in _WORN
         return [error.code, return_name(error.code)]
@@ -142,7 +142,7 @@ class NvmlFamily:
             answer["uuid"], answer["pci"] = self._library.identity(handle)
             self._calls(handle, calls, answer)
             self._fields(handle, wanted, answer)
-        except NvmlError as error:  # the GPU as a whole is not there: what was not answered yet has the same failure
+        except NvmlError as error:  # the whole GPU is gone: each question without an answer has the same failure
             answer["failure"] = self._note(error)
             keys = [text for text, _, _ in calls] + [field_key(*pair) for pair in wanted]
             failures.update(
@@ -176,7 +176,7 @@ class NvmlFamily:
 
 
 def parse_call(text: str) -> Call:
-    """``nvmlDeviceGetTotalEccErrors(1, 0)`` taken apart. Raises SourceUnreadable for what is not a reading call."""
+    """``nvmlDeviceGetTotalEccErrors(1, 0)`` as a Call. Raises SourceUnreadable for any but a reading call."""
     found = _CALL.fullmatch(text.strip())
     if not found:
         raise SourceUnreadable(

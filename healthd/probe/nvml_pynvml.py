@@ -1,7 +1,7 @@
 """NVML through the real ``pynvml`` (distribution nvidia-ml-py). Runs in the NVML worker only.
 
 pynvml declares no argument types: a struct passed by value, or a missing pointer, ends the process with SIGSEGV. Calls
-that fill a struct are therefore in a table here and get it by reference, and nothing else is passed but integers.
+that fill a struct are therefore in a table here and get it by reference; all other arguments are integers.
 Every result is turned into plain JSON-like values.
 """
 
@@ -122,11 +122,11 @@ def plain(value: Any) -> Any:
 
 def _load(path: str) -> ctypes.CDLL:
     if not os.path.exists(path):
-        raise SourceMissing(f"NVML: {path} is not there; check [sources] nvml_library")
+        raise SourceMissing(f"NVML: {path} does not exist; check [sources] nvml_library")
     try:
         return ctypes.CDLL(path)
     except OSError as error:
-        raise SourceUnreadable(f"NVML: {path} cannot be loaded: {error}; check [sources] nvml_library") from error
+        raise SourceUnreadable(f"NVML: cannot load {path}: {error}; check [sources] nvml_library") from error
 
 
 def _checked(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -156,7 +156,7 @@ def _filled(function: Callable[..., Any], handle: Any, structs: Sequence[str]) -
 
 
 def _sram_unique(function: Callable[..., Any], handle: Any) -> list[Any]:
-    """First the number of entries, then the entries: the struct points to memory of ours."""
+    """First the number of entries, then the entries: the struct points to memory of this process."""
     counts = pynvml.c_nvmlEccSramUniqueUncorrectedErrorCounts_v1_t()
     try:
         _checked(function, handle, ctypes.byref(counts))

@@ -1,6 +1,6 @@
 """The family "silence": takes a question and never answers. For drills of a library or a mount that hangs.
 
-It is asked, waited for and killed as every other worker is; only what hangs is not there.
+The parent asks, waits for and kills it as any other worker; only the hanging library is missing.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Any, NoReturn
 
 
 def family(_arguments: Sequence[str]) -> SilentFamily:
-    """The family takes any arguments, and heeds none."""
+    """The family takes any arguments, and ignores them."""
     return SilentFamily()
 
 
 class SilentFamily:
-    """Every question is one too many."""
+    """A family that answers no question."""
 
     worn = False
 
     def answer(self, _op: str, _args: Mapping[str, Any]) -> NoReturn:
-        """Nothing, for as long as the process lives."""
+        """Sleep for as long as the process lives."""
         while True:
             time.sleep(3600.0)

@@ -1,10 +1,10 @@
-"""The parent side of a probe: what may be asked of a worker, when, and what becomes of one that does not answer.
+"""The parent side of a probe: when a worker may be asked, and what happens to one that does not answer.
 
-The rules (DESIGN section 3): one question in flight; at its deadline the worker is killed; one that does not die is
-abandoned, counted and never waited on, and no new worker starts while it lives; a worker that was lost is replaced
-after a back-off of 1, 2, 4 … 60 s that the next answer resets; asking can be paused. Nothing here judges what a stall
-means: ``state()`` says how long it has lasted. Silence alone is a stall: a worker that crashes, one that still starts
-within its grace, and time that was spent paused are none.
+The rules: one question in flight; at its deadline the worker is killed; one that does not die is abandoned, counted and
+never waited on, and no new worker starts while it lives; a lost worker is replaced after a back-off of 1, 2, 4 … 60 s
+that the next answer resets; questions can be paused. Nothing here judges a stall: ``state()`` reports how long it has
+lasted. Silence alone is a stall: a worker that crashes, one that still starts within its grace, and paused time are
+none.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ _IDLE_EXIT = 0
 class Probe:
     """Questions to one family of workers, at most one of which lives at a time. Safe to use from many threads.
 
-    ``name`` is what messages call it. ``module`` has the worker's ``family``; ``arguments`` go to it.
-    ``idle_s``: a worker that nobody asked for so long ends by itself; 0 keeps it.
-    ``start_grace_s``: a worker that is still starting at a deadline is left to finish for so long (nvmlInit takes
-    seconds where no persistence daemon runs, and killing it each time would never let it finish); 0 kills it.
-    ``clock`` returns monotonic seconds and drives back-off, pause and stall; deadlines are always real time.
-    ``kill`` ends the process group with the given leader.
+    ``name``: its name in messages. ``module`` has the worker's ``family``; ``arguments`` go to it. ``idle_s``: a worker
+    without a question for so long ends by itself; 0 keeps it. ``start_grace_s``: a worker that is still starting at a
+    deadline may finish for so long (nvmlInit takes seconds where no persistence daemon runs, and killing it each time
+    would never let it finish); 0 kills it. ``clock`` returns monotonic seconds and drives back-off, pause and stall;
+    deadlines are always real time. ``kill`` ends the process group with the given leader.
     """
 
     def __init__(
@@ -67,18 +66,18 @@ class Probe:
         self._trouble = ""
 
     def request(self, op: str, args: Mapping[str, Any], *, deadline_s: float) -> Any:
-        """The worker's answer to ``op`` within ``deadline_s``, the wait for an earlier question included.
+        """The worker's answer to ``op`` within ``deadline_s``, including the wait for an earlier question.
 
-        Raises SourceBusy (not asked), SourceTimeout (the worker was killed), SourceUnreadable (the worker crashed or
-        spoke garbage), or what the worker itself raised.
+        Raises SourceBusy (not asked), SourceTimeout (the worker was killed), SourceUnreadable (the worker crashed, or
+        its answer is garbage), or the error that the worker itself raised.
         """
         began = time.monotonic()
         self._refuse_if_paused()
         if not self._asking.acquire(timeout=deadline_s):
-            raise SourceBusy(f"{self._name} probe: an earlier question is still out after {deadline_s:g} s; not asked")
+            raise SourceBusy(f"{self._name} probe: an earlier question has no answer after {deadline_s:g} s; not asked")
         try:
             waited_s = time.monotonic() - began
-            if waited_s > deadline_s / 2:  # too little time left to tell a hang from a late start
+            if waited_s > deadline_s / 2:  # too little time left to distinguish a hang from a late start
                 raise SourceBusy(
                     f"{self._name} probe: an earlier question took {waited_s:.1f} s; this one was not asked"
                 )
@@ -88,19 +87,19 @@ class Probe:
             self._asking.release()
 
     def pause(self, seconds: float, reason: str) -> None:
-        """Refuse questions for ``seconds`` from now; a longer pause that is already on stays. A stall is forgotten."""
+        """Refuse questions for ``seconds`` from now; a longer pause in force stays. This resets a stall."""
         self._stalled_since = None
         until = self._clock() + seconds
         if until > self._paused_until:
             self._paused_until, self._pause_reason = until, reason
 
     def resume(self, reason: str) -> None:
-        """End the pause that was asked for with this reason. Another's, which was longer, stays."""
+        """End the pause with this reason. A longer one with another reason stays."""
         if self._pause_reason == reason:
             self._paused_until, self._stalled_since = 0.0, None
 
     def state(self) -> ProbeState:
-        """How the worker is doing; never blocks. ``abandoned`` counts workers that were killed and still live."""
+        """The state of the worker; never blocks. ``abandoned`` counts workers that were killed and still live."""
         self.reap()
         now = self._clock()
         stalled_since, paused_s = self._stalled_since, max(0.0, self._paused_until - now)
@@ -114,8 +113,8 @@ class Probe:
         )
 
     def reap(self) -> None:
-        """Give back what is left of a worker that has ended by itself: its entry in the process table and its pipes.
-        Never blocks: while a question is out, whoever asks it does that."""
+        """Free the process table entry and the pipes of a worker that has ended by itself. Never blocks: while a
+        question is out, the thread that asked it does that."""
         if self._asking.acquire(blocking=False):
             try:
                 if self._child and self._child.gone():
@@ -125,7 +124,7 @@ class Probe:
                 self._asking.release()
 
     def close(self) -> None:
-        """End the worker; a question that is out gets SourceBusy, and the next one starts a new worker."""
+        """End the worker; a question in flight gets SourceBusy, and the next one starts a new worker."""
         self._closing, self._stalled_since = True, None
         try:
             if child := self._child:
@@ -139,7 +138,7 @@ class Probe:
             self._closing = False
 
     def worker_pid(self) -> int | None:
-        """The process id of the worker that would be asked next, or None while there is none."""
+        """The process id of the worker for the next question, or None while there is none."""
         child = self._child
         return None if child is None or child.gone() else child.pid
 
@@ -182,17 +181,15 @@ class Probe:
     def _failure(
         self, child: Child, trouble: ChildTrouble, asked_at: float, op: str, deadline_s: float
     ) -> SourceBusy | SourceTimeout | SourceUnreadable:
-        """What becomes of the worker that did not answer, as the error to raise."""
+        """Handle a worker that did not answer, and return the error to raise."""
         if child.ending:
             self._dispose()
-            return SourceBusy(f"{self._name} probe: the worker was ended on purpose while {op!r} was out; ask again")
+            return SourceBusy(f"{self._name} probe: healthd ended the worker on purpose during {op!r}; ask again")
         self._stalls += trouble is ChildTrouble.SILENT
         age_s = self._clock() - self._started_at
         if trouble is ChildTrouble.SILENT and not child.ready and age_s < self._start_grace_s:
             self._trouble = f"the worker is still starting after {age_s:.1f} s"
-            return SourceTimeout(
-                f"{self._name} probe: {self._trouble}; it is left to finish up to {self._start_grace_s:g} s"
-            )
+            return SourceTimeout(f"{self._name} probe: {self._trouble}; it may take up to {self._start_grace_s:g} s")
         if trouble is not ChildTrouble.SILENT:
             self._stalled_since = None
         elif self._stalled_since is None and self._paused_until <= self._clock():
@@ -227,7 +224,7 @@ class Probe:
             try:
                 self._child = Child(self._module, self._arguments, idle_s=self._idle_s, kill=self._kill)
             except OSError as error:
-                raise SourceUnreadable(f"{self._name} probe: no worker could be started: {error}") from error
+                raise SourceUnreadable(f"{self._name} probe: cannot start a worker: {error}") from error
             self._started_at = self._clock()
             self._starts += 1
         return self._child
@@ -235,21 +232,21 @@ class Probe:
     def _refuse_to_start(self) -> None:
         self._abandoned = [child for child in self._abandoned if not child.gone()]
         if self._closing:
-            raise SourceBusy(f"{self._name} probe: it is being closed; not asked")
+            raise SourceBusy(f"{self._name} probe: healthd is closing it; not asked")
         if self._abandoned:
-            if self._stalled_since is None:  # a pause has forgotten when it began, and it goes on
+            if self._stalled_since is None:  # a pause has reset the stall, which goes on
                 self._stalled_since = self._clock()
             pids = ", ".join(str(child.pid) for child in self._abandoned)
             raise SourceBusy(
                 f"{self._name} probe: worker {pids} was killed and still lives (uninterruptible sleep?); "
-                f"no second one is started before it is gone. Last: {self._trouble}"
+                f"healthd starts no second one before it is gone; last: {self._trouble}"
             )
         wait_s = self._retry_at - self._clock()
         if self._losses and wait_s > 0:
             raise SourceBusy(f"{self._name} probe: restarting in {wait_s:.0f} s; last: {self._trouble}")
 
     def _dispose(self) -> bool:
-        """End the worker, if there is one. False when it did not die and had to be abandoned."""
+        """End the worker, if there is one. False when it did not die and was abandoned."""
         child, self._child = self._child, None
         if child is None or child.destroy():
             return True
@@ -259,7 +256,7 @@ class Probe:
     def _refuse_if_paused(self) -> None:
         left_s = self._paused_until - self._clock()
         if left_s > 0:
-            raise SourceBusy(f"{self._name} probe: {self._pause_reason}; not asked")  # the same words until it ends
+            raise SourceBusy(f"{self._name} probe: {self._pause_reason}; not asked")  # the same message until it ends
 
 
 def _end(code: int | None) -> str:

@@ -1,8 +1,8 @@
-"""What a probe and its worker say to each other: one JSON object per line, in both directions.
+"""The messages between a probe and its worker: one JSON object per line, in both directions.
 
 Question: ``{"id": 7, "op": "ask", "args": {…}}``. Answer: ``{"id": 7, "value": …}`` or
-``{"id": 7, "error": "SourceMissing", "text": "…"}``, either with ``"end": true`` when the worker leaves after it.
-A worker that is ready for its first question says ``{"ready": true}``. Imported on both sides, so it stays small.
+``{"id": 7, "error": "SourceMissing", "text": "…"}``, either with ``"end": true`` when the worker ends after it.
+A worker that is ready for its first question sends ``{"ready": true}``. Imported on both sides, so it stays small.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def decode(line: bytes) -> dict[str, Any] | None:
 
 
 def failed(number: int, error: SourceError) -> dict[str, Any]:
-    """The answer that carries an error across."""
+    """The answer with an error."""
     return {"id": number, "error": type(error).__name__, "text": str(error)}
 
 
 def error_of(message: Mapping[str, Any]) -> SourceError | None:
-    """The error that an answer carries, in the class it was raised with, or None for a value."""
+    """The error of an answer, in its original class, or None for a value."""
     if "error" not in message:
         return None
     return _ERRORS.get(str(message["error"]), SourceUnreadable)(str(message.get("text", "")))

@@ -2,7 +2,7 @@
 
 Run by path, ``python -S -P worker.py MODULE IDLE_S ARGUMENT…``, with the parent's module path in PYTHONPATH. MODULE has
 a function ``family(arguments)`` that returns a :class:`Family`. A thread listens to the parent, so that the worker ends
-at once when its parent does, even while a question hangs in a library. Nothing here knows what is asked.
+at once when its parent does, even while a question hangs in a library. This module knows nothing of the questions.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from healthd.probe import wire
 
 
 class Family(Protocol):
-    """What a worker can be asked."""
+    """The questions that a worker can answer."""
 
     @property
     def worn(self) -> bool:
-        """Whether this process must not be asked again: it ends after the answer, and a fresh one takes over."""
+        """Whether this process must end after the answer, because only a fresh one can answer again."""
 
     def answer(self, op: str, args: Mapping[str, Any]) -> Any:
         """A JSON-like value. Raises SourceError."""
 
 
 def main(argv: Sequence[str]) -> NoReturn:
-    """Serve until the parent goes, the family is worn, or nobody asked for IDLE_S seconds (0: for ever)."""
+    """Serve until the parent ends, the family is worn, or no question came for IDLE_S seconds (0: for ever)."""
     module, idle_s, *arguments = argv
     be_expendable()
     replies = os.dup(1)
-    os.dup2(2, 1)  # a library that prints must not speak on the pipe of the answers
+    os.dup2(2, 1)  # a library that prints must not write to the pipe of the answers
     questions: SimpleQueue[bytes] = SimpleQueue()
     _thread.start_new_thread(_listen, (questions,))
     family: Family = importlib.import_module(module).family(arguments)
@@ -55,9 +55,9 @@ def main(argv: Sequence[str]) -> NoReturn:
 
 
 def be_expendable(path: str = "/proc/self/oom_score_adj") -> None:
-    """Give up what keeps the daemon from the OOM killer: no job is to be killed in the place of a library that leaks.
+    """Give up the daemon's protection from the OOM killer: no job must be killed in the place of a library that leaks.
 
-    To be killed sooner everybody may choose (proc_pid_oom_score_adj(5)); one that was to be killed sooner stays so.
+    Every process may raise its own value (proc_pid_oom_score_adj(5)); a positive one stays as it is.
     """
     with contextlib.suppress(OSError):  # without /proc there is work all the same
         with open(path, encoding="ascii") as file:
@@ -68,7 +68,7 @@ def be_expendable(path: str = "/proc/self/oom_score_adj") -> None:
 
 
 def _listen(questions: SimpleQueue[bytes]) -> NoReturn:
-    """Hand on each line of standard input; at its end the parent is gone, and so is every reason to be here."""
+    """Queue each line of standard input; end the process at its end, because the parent is gone."""
     rest = b""
     while chunk := os.read(0, 65536):
         *lines, rest = (rest + chunk).split(b"\n")
@@ -78,7 +78,7 @@ def _listen(questions: SimpleQueue[bytes]) -> NoReturn:
 
 
 def _answer(family: Family, line: bytes) -> dict[str, Any]:
-    """The answer to one line. Anything but a SourceError ends the process; the parent reads why in its last words."""
+    """The answer to one line. Anything but a SourceError ends the process; the parent reads its standard error."""
     question = wire.decode(line) or {}
     number, op = int(question.get("id", 0)), str(question.get("op", ""))
     try:

@@ -1,8 +1,8 @@
-"""The simulated node: what stands in for hardware in the demo, in drills and in tests.
+"""The simulated node: it replaces hardware in the demo, in drills and in tests.
 
-The rule of this package: it is chosen by configuration, under names that say so (``….sim``), never by a switch in the
-code it stands in for; and it answers through the same ports, so nothing downstream can tell except by that name.
+The rule of this package: configuration selects it, under names that say so (``….sim``), never a switch in the code that
+it replaces; and it answers through the same ports, so nothing downstream can distinguish it except by that name.
 
-What neither the demo nor a drill breaks, tests do: ``nvml_state`` and ``tree`` are also for tests of checks, of those
-written elsewhere too.
+Faults beyond those of the demo and the drills come from ``nvml_state`` and ``tree``. Tests use them, also those of
+checks written elsewhere.
 """

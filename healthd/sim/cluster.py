@@ -1,4 +1,4 @@
-"""A cluster in memory, its orchestrator, a provisioner and a resetter: what stands in for the back ends of remediation.
+"""A cluster in memory, its orchestrator, a provisioner and a resetter: they replace the back ends of remediation.
 
 They keep the laws of the real ones, the inconvenient ones above all, and can be made to hang, forget and restart.
 
@@ -36,7 +36,7 @@ from healthd.remediation.ports import (
 
 @dataclass(kw_only=True)
 class FakeClusterNode:
-    """What a :class:`FakeCluster` knows of a node. ``flags``: DRAIN, DOWN, FAIL. ``features``: the cluster's labels.
+    """A node of a :class:`FakeCluster`. ``flags``: DRAIN, DOWN, FAIL. ``features``: the cluster's labels.
     ``suspended``: jobs that allocate no CPU."""
 
     flags: set[str] = field(default_factory=set)
@@ -49,7 +49,7 @@ class FakeClusterNode:
 
 @dataclass(kw_only=True)
 class FakeState:
-    """What a :class:`FakeCluster` had in memory at a time: what it saves, and what a stale reading shows."""
+    """The memory of a :class:`FakeCluster` at a time: the state that it saves, and that a stale reading shows."""
 
     at_s: float
     nodes: dict[str, FakeClusterNode]
@@ -71,14 +71,13 @@ class FakeCluster:
     """A controller that treats its nodes as slurmctld does (measured on 22.05.8), in memory.
 
     A second drain silently takes over text, user and stamp; the same text again changes nothing; undrain and resume
-    wipe them. ``clock`` gives seconds since the epoch, of which stamps keep the whole ones. ``updates`` lists what was
-    applied. ``partitions``: name to its nodes. ``slots``: scope and index to the holder; a slot fences its holder.
-    ``maintenance``: the nodes that an administrator's own reservation fences. ``asleep``: the nodes that are powered
-    down: names that keep what is set for them, without a machine; ``powering``: those on their way there or back, each
-    with its flag. ``power_saving``: "" for none, else the version of Slurm that has it; from 23.02 on it leaves those
-    in ``awake`` alone. ``appends``: whether it adds words of its own to a reason that stands, as Slurm does from 24.11
-    on. ``stale_s``: how old the lists of nodes and slots are that it hands out, by ``monotonic_s`` where the clock may
-    step.
+    wipe them. ``clock`` gives seconds since the epoch; stamps keep whole seconds. ``updates`` lists the applied
+    updates. ``partitions``: name to its nodes. ``slots``: scope and index to the holder; a slot fences its holder.
+    ``maintenance``: the nodes that an administrator's own reservation fences. ``asleep``: powered-down nodes, whose
+    names keep their settings without a machine; ``powering``: those on their way there or back, each with its flag.
+    ``power_saving``: "" for none, else the version of Slurm that has it; from 23.02 on it never powers down those in
+    ``awake``. ``appends``: whether it appends to an existing reason, as Slurm does from 24.11 on. ``stale_s``: the age
+    of the lists of nodes and slots that it returns, by ``monotonic_s`` where the clock may step.
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class FakeCluster:
     def update(self, name: str, word: str, text: str = "", *, user: str = "admin") -> None:
         """Set a node's state to ``drain``, ``down``, ``fail``, ``undrain`` or ``resume``; "" sets the text alone.
 
-        While the controller hangs, nobody answers: BackendUnknown, and it is applied when the controller wakes up.
+        A controller that hangs raises BackendUnknown, and applies the update when it wakes up.
         """
         if self.hung:
             self._waiting.append(partial(self.update, name, word, text, user=user))
@@ -129,8 +128,8 @@ class FakeCluster:
         self.updates.append(FakeUpdate(node=name, word=word, user=user, before=before, after=node.hold))
 
     def restart(self, *, losing: Sequence[str] = ()) -> None:
-        """Restart the controller; the drains of some nodes had not been saved, and waiting updates are gone. So is
-        what power saving was told."""
+        """Restart the controller; unsaved drains of some nodes and waiting updates are lost. So is
+        the state of power saving."""
         self.starts, self.hung, self._waiting = self.starts + 1, False, []
         self.awake.clear()
         for name in losing:
@@ -138,10 +137,10 @@ class FakeCluster:
             self.nodes[name].hold = self.nodes[name].hold if self.nodes[name].flags else None
 
     def wake(self) -> None:
-        """End a hang: what was waiting is applied."""
+        """End a hang: waiting updates are applied."""
         self.hung, waiting, self._waiting = False, self._waiting, []
         for apply in waiting:
-            with contextlib.suppress(SlotTaken, BackendRefused, BackendUnknown):  # nobody is listening any more
+            with contextlib.suppress(SlotTaken, BackendRefused, BackendUnknown):  # its client is gone
                 apply()
 
     def claim(self, scope: str, index: int, node: str) -> None:
@@ -155,7 +154,7 @@ class FakeCluster:
         self.slots[(scope, index)] = node
 
     def give_back(self, scope: str, index: int) -> None:
-        """Delete a slot, whoever's it is; one that is gone is fine."""
+        """Delete a slot of any owner; a missing one is fine."""
         if self.hung:
             self._waiting.append(partial(self.give_back, scope, index))
             raise BackendUnknown(f"deletion of {scope}-{index}: Socket timed out on send/recv operation")
@@ -163,11 +162,11 @@ class FakeCluster:
         self.slots.pop((scope, index), None)
 
     def save(self) -> None:
-        """Write the state to disk: what is acknowledged after this is lost in a :meth:`kill`."""
+        """Write the state to disk: a :meth:`kill` loses every update acknowledged after this."""
         self._saved = self._state()
 
     def kill(self) -> None:
-        """kill -9 and start anew from what was last saved; jobs live on. Without a save, only the start is new."""
+        """kill -9 and start again from the last saved state; jobs live on. Without a save, only the start is new."""
         if self._saved is not None:
             saved, jobs = copy.deepcopy(self._saved), {name: node.jobs for name, node in self.nodes.items()}
             self.nodes, self.slots = saved.nodes, saved.slots
@@ -177,7 +176,7 @@ class FakeCluster:
         self.restart()
 
     def shown(self) -> FakeState:
-        """The lists as a reading of now shows them: ``stale_s`` old, but of this run of the controller."""
+        """The lists as a reading now shows them: ``stale_s`` old, but of this run of the controller."""
         self.ask()
         seen_s = self._monotonic_s() - self.stale_s
         live = FakeState(at_s=self._monotonic_s(), nodes=self.nodes, slots=self.slots)
@@ -187,13 +186,13 @@ class FakeCluster:
         return FakeState(at_s=self._monotonic_s(), nodes=copy.deepcopy(self.nodes), slots=dict(self.slots))
 
     def _before_change(self) -> None:
-        """Keep what is about to be replaced: ``at_s`` of a past state is when it ended."""
+        """Keep the state before an update: ``at_s`` of a past state is when it ended."""
         if self.stale_s:
             self._past = [state for state in self._past if state.at_s > self._monotonic_s() - self.stale_s]
             self._past.append(self._state())
 
     def rebooted(self, name: str) -> None:
-        """A node came back with a new boot time that nobody announced: it is DOWN; a reason that was there is kept."""
+        """A node came back with an unannounced boot time: it is DOWN; an existing reason is kept."""
         node = self.nodes[name]
         node.flags.add("DOWN")
         node.jobs.clear()
@@ -203,7 +202,7 @@ class FakeCluster:
         node.hold = node.hold or Hold(text=text, user="slurm", stamp=stamp)
 
     def drains_by_itself(self, name: str, text: str = "Kill task failed") -> None:
-        """The controller drains a node for a reason of its own, over any text that stands."""
+        """The controller drains a node for a reason of its own, and replaces any text."""
         self._before_change()
         self.nodes[name].flags.add("DRAIN")
         self.nodes[name].hold = Hold(text=text, user="root", stamp=int(self._clock()))
@@ -236,8 +235,8 @@ class FakeOrchestrator:
         self._cluster, self._node, self._user = cluster, node, user
 
     def view(self, *, jobs: bool = False) -> NodeView:
-        """The node as it is; a job that runs shows as an allocated CPU even where jobs are not asked for, a suspended
-        one does not."""
+        """The node as it is. A running job shows as an allocated CPU even in a view without jobs, a suspended one does
+        not."""
         self._cluster.ask()
         node = self._cluster.nodes[self._node]
         is_fenced = self._node in self._cluster.slots.values() or self._node in self._cluster.maintenance
@@ -259,7 +258,7 @@ class FakeOrchestrator:
         )
 
     def level(self) -> FleetSnapshot:
-        """Who is out, and who is in the partitions of this node."""
+        """The nodes that are out, and the nodes in the partitions of this node."""
         nodes = self._cluster.shown().nodes
         asleep = (frozenset(self._cluster.asleep) | self._cluster.powering.keys()) - {self._node}
         out = frozenset(name for name, node in nodes.items() if node.flags) - asleep
@@ -314,12 +313,12 @@ class FakeOrchestrator:
         self._cluster.give_back(slot.scope, slot.index)
 
     def mark(self, text: str) -> None:
-        """Leave a mark; there is nobody else's here."""
+        """Write the handoff record; only healthd writes here."""
         self._cluster.ask()
         self._cluster.nodes[self._node].mark = text
 
     def marked(self) -> str:
-        """The mark."""
+        """The handoff record."""
         self._cluster.ask()
         return self._cluster.nodes[self._node].mark
 
@@ -335,11 +334,11 @@ class FakeOrchestrator:
 
 
 class FakeProvisioner:
-    """A ``Provisioner`` that counts what it is asked for.
+    """A ``Provisioner`` that counts its requests.
 
     ``reboots`` is called for each reboot; it may raise what a back end raises. ``replaces``, where given, for each
     replacement; ``instance`` is the machine behind the name now. ``recalls``: whether a request can be taken back.
-    ``repeats_s``: as ``repeats_after_s`` tells, of either remedy.
+    ``repeats_s``: the answer of ``repeats_after_s`` for either remedy.
     """
 
     kind = "fake"
@@ -363,7 +362,7 @@ class FakeProvisioner:
         return "" if can else f"the fake provisioner has no {remedy}"
 
     def dry_run(self, remedy: Remedy) -> str:
-        """What it would be asked for."""
+        """The request that it would get."""
         if why := self.why_not(remedy):
             raise BackendRefused(why)
         return f"would be asked for {remedy}"
@@ -403,7 +402,7 @@ class FakeProvisioner:
 
 
 class FakeResetter:
-    """A ``Resetter`` that counts. ``resets`` None: there is no tool to reset with. ``held_by``: who is still ending."""
+    """A ``Resetter`` that counts. ``resets`` None: no reset tool. ``held_by``: services that are still ending."""
 
     def __init__(self, resets: Callable[[], None] | None = None) -> None:
         self._resets = resets

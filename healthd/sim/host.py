@@ -1,7 +1,7 @@
 """The host's own part of a constructed instance: processors, memory, processes, disks, network, Lustre client.
 
-CONSTRUCTED from published facts and from the documentation of each file's form; nothing was recorded on a machine. Only
-what the ``host``, ``storage``, ``ena`` and ``lustre`` checks read is here, and all of it is well.
+CONSTRUCTED from published facts and from the documentation of each file's form; nothing was recorded on a machine. It
+has only the files that the ``host``, ``storage``, ``ena`` and ``lustre`` checks read, and all of them are healthy.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def write_host(root: Path, profile: InstanceProfile, *, lustre: str) -> None:
 
 
 def _meminfo(profile: InstanceProfile) -> str:
-    """What the kernel leaves of EC2's figure: of each page of 4 KiB it keeps 64 bytes to describe it."""
+    """EC2's figure less what the kernel takes: 64 bytes for each page of 4 KiB."""
     total_kib = (profile.memory_mib or _GRACE_MIB) * 1024 * 63 // 64
     return f"MemTotal:       {total_kib} kB\nMemAvailable:   {total_kib * 9 // 10} kB\nHardwareCorrupted:     0 kB"
 
@@ -98,7 +98,7 @@ def _disks(profile: InstanceProfile) -> Mapping[str, str]:
 
 
 def lustre_files(release: str) -> Mapping[str, str]:
-    """What a client of this release (see :data:`IMPORTS_IN`) shows of itself: path from the root to text. "": none."""
+    """The files of a client of this release (see :data:`IMPORTS_IN`): path from the root to text. "": none."""
     if not release:
         return {}
     files = {"sys/module/lustre/initstate": "live", "sys/fs/lustre/health_check": "healthy"}

@@ -1,7 +1,7 @@
-"""A simulated p5.48xlarge: a folder that healthd takes for a machine, and what can happen to it.
+"""A simulated p5.48xlarge: a folder that healthd takes for a machine, and the events on it.
 
-Everything in it is CONSTRUCTED from published facts; nothing was recorded from hardware, and whatever reads it says so.
-The folder holds the trees (``root``), the state of the simulated NVML (``nvml.sim``), the kernel log (``kmsg``) and the
+Everything in it is CONSTRUCTED from published facts; nothing was recorded from hardware, and its readers say so. The
+folder holds the trees (``root``), the state of the simulated NVML (``nvml.sim``), the kernel log (``kmsg``) and the
 configuration of a real daemon. ``python -m healthd.sim.machine FOLDER`` is its ``reboot`` command.
 """
 
@@ -29,7 +29,7 @@ NOT_SIMULATED = (
     "lustre.io",
     "storage.nvme",
 )
-"""Checks that are off on the simulated machine: what they ask (a clock, tools, EC2) would be the real one's."""
+"""Checks that are off on the simulated machine: they would read the real clock, tools and EC2."""
 _DRIVER_LOADS = "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  {version}"
 _OFF_THE_BUS = "NVRM: Xid (PCI:{pci}): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 
@@ -52,20 +52,20 @@ class SimulatedMachine:
         return _reboot_request(self.folder).exists()
 
     def reboot(self) -> None:
-        """Come up again: a new boot id, an empty kernel log, a healthy driver. Whoever runs on it is ended first."""
+        """Boot again: a new boot id, an empty kernel log, a healthy driver. End the daemon on it first."""
         new_boot(self.root)
         self._come_up()
         _reboot_request(self.folder).unlink()
 
     def time_passes(self, seconds: float) -> None:
-        """So many seconds go by: EFA devices have sent a keep-alive in each of them (efa_counters.csv)."""
+        """Let so many seconds pass: EFA devices send a keep-alive in each of them (efa_counters.csv)."""
         self._up_s += seconds
         keep_alives(self.root, int(self._up_s))
 
     @contextlib.contextmanager
     def living(self, *, every_s: float = 20.0) -> Iterator[None]:
-        """Time passes on the machine as it does here, until the block ends, in steps of so many seconds: a third of how
-        often anybody looks. A daemon that runs on it for minutes needs that: nothing on it would move."""
+        """Time passes on the machine as it does here, until the block ends, in steps of ``every_s`` seconds: a third of
+        the interval of the checks. A daemon that runs on it for minutes needs that: else no counter would move."""
         over = threading.Event()
 
         def live() -> None:
@@ -84,7 +84,7 @@ class SimulatedMachine:
             thread.join()
 
     def gpu_falls_off_the_bus(self, index: int) -> None:
-        """XID 79: the kernel says so, and NVML cannot reach the GPU any more."""
+        """XID 79: the kernel log has it, and NVML can no longer reach the GPU."""
         self.kernel_says(_OFF_THE_BUS.format(pci=pci_address(self._profile.pci[index])))
         write_state(self.nvml, with_gpu_fault(healthy_state(INSTANCE_TYPE), index, "lost"))
 
@@ -148,9 +148,9 @@ def _boot_time(root: Path) -> float:
 
 
 def main(arguments: list[str]) -> int:
-    """The simulated machine's ``reboot``: ask for one, or fail as told."""
+    """The simulated machine's ``reboot``: request one, or fail with ``--fail``."""
     if "--fail" in arguments:
-        sys.stderr.write("simulated reboot: refused, as the demo was asked to\n")
+        sys.stderr.write("simulated reboot: refused, because of --fail\n")
         return 1
     _reboot_request(Path(arguments[0])).touch()
     return 0

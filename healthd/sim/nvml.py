@@ -145,7 +145,7 @@ class SimNvml:
         return int(_numbers(self._line("lib.excluded_count"))[0])
 
     def handle(self, index: int) -> int:
-        """What names a GPU in the other calls."""
+        """The handle of a GPU for the other calls."""
         if index >= self.count():
             raise NvmlError(NvmlReturn.INVALID_ARGUMENT)
         fault = self._state.get(f"gpu{index}.fault", "none")
@@ -181,7 +181,7 @@ class SimNvml:
     # -- the state ----------------------------------------------------------------------------------------------------
 
     def _enter(self) -> None:
-        """What every call begins with: the file as it is now, and the library's own fault."""
+        """The beginning of every call: the current file, and the library's own fault."""
         try:
             now = os.stat(self._path)
             if self._seen != (seen := (now.st_mtime_ns, now.st_size, now.st_ino)):
@@ -205,7 +205,7 @@ class SimNvml:
         return self._line(exact if arguments and exact in self._state else f"gpu{index}.{name}")
 
     def _peer(self, index: int, peer: int, capability: int) -> int | None:
-        """What one GPU says about another; None where the other has no handle."""
+        """The status between two GPUs; None where the other has no handle."""
         if peer == index:
             return 0
         try:

@@ -1,4 +1,4 @@
-"""States for the simulated NVML: a healthy machine, and what can go wrong with it.
+"""States for the simulated NVML: a healthy machine, and its faults.
 
 Pure functions from state to state; ``healthd.sim.nvml`` says what the lines mean and writes them to a file. The
 machine is constructed: no UUID, serial number or counter here was read from hardware.
@@ -39,7 +39,7 @@ PROFILES: Mapping[str, Profile] = {
     ),
 }
 
-# What a healthy Hopper answers, by line. Page retirement has none: Ampere and later remap rows instead.
+# The answers of a healthy Hopper, by line. Page retirement has none: Ampere and later remap rows instead.
 _HEALTHY: Mapping[str, str] = {
     "nvmlDeviceGetPersistenceMode": "1",
     "nvmlDeviceGetMigMode": "0 0",
@@ -128,7 +128,7 @@ def with_gpu_fault(state: State, gpu: int, fault: str) -> dict[str, str]:
 
 
 def with_recovery_action(state: State, gpu: int, action: int) -> dict[str, str]:
-    """What the driver says this GPU needs; see RECOVERY_ACTION_FIELD."""
+    """The recovery that the driver recommends for this GPU; see RECOVERY_ACTION_FIELD."""
     return with_line(state, f"gpu{gpu}.field.{RECOVERY_ACTION_FIELD}", action)
 
 

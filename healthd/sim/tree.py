@@ -284,7 +284,7 @@ def _write(path: Path, text: str = "") -> None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Whoever reads meanwhile sees the old text or the new one, as with a real file of the kernel."""
+    """Replace the text in one step: a reader sees the old text or the new one, as with a real file of the kernel."""
     fresh = path.with_name(f".{path.name}.new")
     fresh.write_text(text, encoding="ascii")
     fresh.replace(path)

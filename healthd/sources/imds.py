@@ -6,15 +6,19 @@ It is asked only on a machine whose firmware says Amazon EC2, or where an endpoi
 
 from __future__ import annotations
 
-import http.client
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.sources.exchange import Deadline, connection
+
+if TYPE_CHECKING:  # HTTP and TLS load when the service is asked, not on a machine that has none
+    import http.client
+
+    from healthd.sources.exchange import Deadline
 
 DEFAULT_ENDPOINT = "http://169.254.169.254"
 _TIMEOUT_S = 1.0
@@ -32,6 +36,10 @@ def read_metadata(endpoint: str, path: str, *, timeout_s: float = _TIMEOUT_S) ->
 
     Raises SourceMissing (404: there is no such item), SourceTimeout, SourceUnreadable (anything else).
     """
+    import http.client
+
+    from healthd.sources.exchange import Deadline
+
     asked = _connection(endpoint, Deadline(timeout_s))
     try:
         ttl = {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_TTL_S)}
@@ -127,6 +135,8 @@ def _connection(endpoint: str, deadline: Deadline) -> http.client.HTTPConnection
         raise SourceUnreadable(f"IMDS at {endpoint}: {error}; check [sources] imds_endpoint") from error
     if where.scheme != "http" or not host:
         raise SourceUnreadable(f"IMDS at {endpoint}: expected http://HOST[:PORT]; check [sources] imds_endpoint")
+    from healthd.sources.exchange import connection
+
     return connection(host, port or 80, deadline)
 
 

@@ -1,1 +1,1 @@
-"""What a daemon keeps: the fold of all outcomes in memory, and the database that outlives it."""
+"""The state of a daemon: the fold of all outcomes in memory, and the database that outlives it."""

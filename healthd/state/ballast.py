@@ -1,7 +1,7 @@
-"""Room that healthd keeps for itself in its state directory, so that a full disk lets it act once more.
+"""Reserved space in healthd's state directory, so that it can act once more on a full disk.
 
-Without it, whoever fills the disk keeps a node from being taken out: what is not written down is not done. The file is
-given up when a write finds the disk full, and laid again once there is room.
+Without it, a user who fills the disk could keep a node from being drained, because healthd records each step before it
+acts. healthd removes the file when a write finds the disk full, and creates it again once there is room.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from pathlib import Path
 
 BALLAST = "ballast"
 """The file in the state directory."""
-_BYTES = 4 << 20  # many cases and their events; SQLite's log beside the database is checkpointed at about as much
-_ROOM = 8  # as many times as much must be free before it is laid: what is short of room is not made shorter
+_BYTES = (
+    4 << 20
+)  # many remediations and their events; SQLite's log beside the database is checkpointed at about as much
+_ROOM = 8  # this many times its size must be free before it is created, so that it fills no disk
 
 
 class Ballast:
@@ -23,7 +25,7 @@ class Ballast:
         self._path = folder / BALLAST
 
     def lay(self) -> bool:
-        """See that it is there; whether it is."""
+        """Create the file if needed; whether it exists now."""
         try:
             if self._path.exists():
                 return True
@@ -43,7 +45,7 @@ class Ballast:
         return True
 
     def give_up(self) -> bool:
-        """Take it away; whether there is more room now."""
+        """Remove the file; whether that freed space."""
         with contextlib.suppress(OSError):
             self._path.unlink()
             return True

@@ -1,4 +1,4 @@
-"""What a daemon counts of its own looking since it began: runs of checks, and faults that opened. For the metrics page.
+"""Stats of check runs and of faults that opened, since the daemon started, for the metrics page.
 
 In bounded memory: a kernel log may name any number of codes, and those past the bound are counted together.
 """
@@ -14,13 +14,13 @@ from healthd.judge.clock import moved
 from healthd.judge.history import Fault
 
 COUNTED_APART = 1_000
-"""So many pairs of check and code are counted by name; what else comes is counted as OTHER."""
+"""The number of pairs of check and code that are counted by name; further ones are counted as OTHER."""
 OTHER = "other"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Runs:
-    """What became of the runs of one check. ``told``: when one could last tell; None where none could."""
+    """Stats of the runs of one check. ``told``: the time of the last one that was not unknown; None where all were."""
 
     total: int = 0
     unknown: int = 0
@@ -37,7 +37,7 @@ class CheckStats:
         """Faults that opened, by check and code."""
 
     def ran(self, outcome: Outcome) -> None:
-        """Count one run. A run with a gap could not tell."""
+        """Count one run. A partial outcome counts as unknown."""
         before = self.runs.get(outcome.check, Runs())
         could_tell = outcome.result.is_whole
         self.runs[outcome.check] = Runs(

@@ -1,4 +1,4 @@
-"""The one lock of a state directory: who holds it may write there, and acts.
+"""The lock of a state directory: only the process that holds it may write there, and act.
 
 It is flock, which NFS carries to other hosts as well, and which the kernel takes back when its holder ends, however it
 ends. It decides nothing.
@@ -22,25 +22,25 @@ _SOME_BYTES = 1 << 20  # a fresh database with its log, some times over
 
 
 class StateUnusable(StoreError):
-    """The folder's disk refuses, and nobody else has it."""
+    """The folder cannot be used because of its disk, not because another process has the lock."""
 
 
 def lock_state(state_dir: Path, *, wait_s: float = 0.0) -> int:
-    """Take the lock of the daemon's state directory, and return its descriptor: it is held until that is closed.
+    """Take the lock of the daemon's state directory, and return its descriptor, which holds it until it is closed.
 
-    ``wait_s``: how long to wait for another healthd to let go of it.
+    ``wait_s``: how long to wait for another healthd that holds it.
     Raises StoreError when another healthd has it, or the directory cannot be used.
     """
     until = time.monotonic() + wait_s
     while (lock := try_lock(state_dir, "[daemon] state_dir")) is None:
         if time.monotonic() >= until:
-            raise StoreError(f"{state_dir}: another healthd is using it; stop that one, or set another state_dir")
+            raise StoreError(f"{state_dir}: another healthd uses it; stop that one, or set another [daemon] state_dir")
         time.sleep(_POLL_S)
     return lock
 
 
 def is_usable(folder: Path) -> bool:
-    """Whether a store could be kept there now: nobody else does, and a file of some size can be made."""
+    """Whether a store would work there now: no other process holds the lock, and a file of some size can be created."""
     try:
         lock = try_lock(folder, "")
     except StoreError:
@@ -60,13 +60,13 @@ def is_usable(folder: Path) -> bool:
 def try_lock(folder: Path, setting: str) -> int | None:
     """The descriptor of a folder's lock, held until it is closed or its process ends; None while another has it.
 
-    ``setting``: what names the folder. Raises StoreError where the folder cannot be used.
+    ``setting``: the configuration key of the folder. Raises StoreError where the folder cannot be used.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise StateUnusable(f"{folder}: cannot be used: {error.strerror}; check {setting}") from error
+        raise StateUnusable(f"cannot use {folder}: {error.strerror}; check {setting}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -74,7 +74,5 @@ def try_lock(folder: Path, setting: str) -> int | None:
         return None
     except OSError as error:
         os.close(descriptor)
-        raise StoreError(
-            f"{folder}: cannot be locked: {error.strerror}; check {setting} and its file system"
-        ) from error
+        raise StoreError(f"cannot lock {folder}: {error.strerror}; check {setting} and its file system") from error
     return descriptor

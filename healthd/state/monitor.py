@@ -1,11 +1,11 @@
-"""What the daemon knows: the fold of all outcomes, kept in memory and on disk together.
+"""The daemon's view of the node: the fold of all outcomes, kept in memory and on disk together.
 
-It is the seam between the threads that look (checks, kernel log) and those that act or answer (engine, API): every
-method is short, takes one lock, and does no I/O but the store's. Judgement itself is in ``history`` and ``diagnose``.
+It joins the threads that observe (checks, kernel log) with those that act or answer (engine, API): every method is
+short, takes one lock, and does no I/O but the store's. Judgement itself is in ``history`` and ``diagnose``.
 
-Where the disk refuses, what was seen stays in memory and is written as soon as it can be; no fault is lost, the audit
-trail says how many of its lines did not fit into memory, and nothing is acted on meanwhile, because the engine cannot
-write its intent either.
+If the disk refuses, outcomes stay in memory and are written as soon as possible. No fault is lost, the audit trail says
+how many of its lines did not fit into memory, and the engine does not act meanwhile, because it cannot write its intent
+either.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from healthd.core.check import Check, Learned
 from healthd.core.errors import StoreError
@@ -49,9 +50,11 @@ from healthd.judge.history import (
 )
 from healthd.judge.hold_down import seen_once
 from healthd.judge.trends import Highest, Key
-from healthd.remediation.decide.rules import BY_REMEDY, OpenCodes, Policy
 from healthd.state.check_stats import CheckStats
-from healthd.state.store import Store
+
+if TYPE_CHECKING:  # a monitor in memory needs neither a policy nor SQLite
+    from healthd.remediation.decide.rules import Policy
+    from healthd.state.store import Store
 
 _PENDING_EVENTS = 10_000
 _CURSOR_EVERY_S = 60.0
@@ -59,7 +62,7 @@ _CURSOR_EVERY_S = 60.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Judgement:
-    """What these faults come to: the diagnoses, and the components whose faults a person has acknowledged."""
+    """The judgement of these faults: the diagnoses, and the components whose faults the operator has acknowledged."""
 
     faults: Mapping[FaultKey, Fault]
     diagnoses: tuple[Diagnosis, ...]
@@ -69,8 +72,8 @@ class _Judgement:
 class Monitor:
     """The state of one node, as judged. ``store`` None keeps it in memory only: ``healthd check`` without a daemon.
 
-    ``policy`` says which faults keep jobs off the node. ``unkept``: why what the store keeps does not last; "" where it
-    does.
+    ``policy`` says which faults keep jobs off the node; None: each finding's own remedy. ``unkept``: why the contents
+    of the store do not last; "" where they do.
     """
 
     def __init__(
@@ -79,7 +82,7 @@ class Monitor:
         store: Store | None,
         *,
         changed: Callable[[], None] = lambda: None,
-        policy: Policy = BY_REMEDY,
+        policy: Policy | None = None,
         unkept: str = "",
     ) -> None:
         self._unkept = unkept
@@ -91,14 +94,14 @@ class Monitor:
         self._journal_cursor = store.journal_cursor() if store else ""
         self._cursor_saved_at = datetime.min.replace(tzinfo=UTC)
         self._outcomes: dict[str, Outcome] = {}
-        self._told: dict[str, tuple[Status, bool]] = {}
+        self._reported: dict[str, tuple[Status, bool]] = {}
         self.counts = CheckStats()
         self._pending: deque[Event] = deque()
         self._dropped = 0
         self._judged = self._judge(self._history)
         self.store_problem = unkept
 
-    # -- what was seen ------------------------------------------------------------------------------------------------
+    # -- outcomes and evidence ----------------------------------------------------------------------------------------
 
     def begin_boot(self, boot_id: str, now: datetime) -> None:
         """Enter a boot: a new boot id ends what a reboot ends."""
@@ -106,12 +109,12 @@ class Monitor:
             self._fold(*begin_boot(self._history, boot_id), now)
 
     def retire(self, now: datetime) -> None:
-        """Forget the faults of checks that were disabled or removed since: a false alarm that is turned off is over."""
+        """Forget the faults of checks that were disabled or removed since: disabling a check ends its false alarms."""
         with self._lock:
             self._fold(*retire(self._history, self._checks), now)
 
     def begin_instance(self, instance_id: str, now: datetime) -> None:
-        """Enter an instance: on another one than before, nothing that was learned or counted holds."""
+        """Enter an instance: a new instance id drops everything learned or counted on the old one."""
         with self._lock:
             self._fold(*begin_instance(self._history, instance_id), now)
 
@@ -125,11 +128,11 @@ class Monitor:
         paused: bool = False,
     ) -> tuple[Change, ...]:
         """Fold one outcome in. ``cursor``: the kernel record behind it, saved together with its findings, as is
-        ``journal_cursor``, the journal's line. ``past``: it tells of a boot that is over, and is no look at this one.
-        ``paused``: healthd itself kept a source from being asked. Where the check could not tell because of that, what
-        it read last is kept, and no line of the trail is spent on it: the pause has its own.
+        ``journal_cursor``, the journal's line. ``past``: the outcome is about an earlier boot, and is no check run on
+        this one. ``paused``: healthd itself has paused a source. An outcome that is unknown because of that keeps the
+        last readings, and adds no line to the audit trail: the pause has its own.
         """
-        if self._store is None:  # it looks once: nothing can last
+        if self._store is None:  # a single check run: nothing can last
             findings = tuple(map(seen_once, outcome.result.findings))
             outcome = replace(outcome, result=replace(outcome.result, findings=findings))
         with self._lock:
@@ -147,16 +150,16 @@ class Monitor:
         return changes
 
     def _remember(self, history: History, outcome: Outcome, *, is_kept: bool) -> tuple[Event, ...]:
-        """Take the outcome for the check's last one; the event, where it became another than what was told last."""
+        """Keep the outcome as the check's last one; return an event if its status differs from the last event's."""
         name, before = outcome.check, self._outcomes.get(outcome.check)
         self._outcomes[name] = outcome.keeping(before) if is_kept and before is not None else outcome
         status = outcome.result.status
-        if status is Status.OK and _has_open(history, name):  # one from the log: it ends by other evidence than a look
+        if status is Status.OK and _has_open(history, name):  # a fault from the log, which a check run does not end
             status = Status.FINDINGS
-        told = (status, bool(outcome.result.gaps))
-        if (is_kept and before is not None) or self._told.get(name) == told:
+        reported = (status, bool(outcome.result.gaps))
+        if (is_kept and before is not None) or self._reported.get(name) == reported:
             return ()
-        self._told[name] = told
+        self._reported[name] = reported
         reason = f": {outcome.result.reason}" if outcome.result.reason else ""
         return (Event(at=outcome.at, kind="check", text=f"{name} is {status}{reason}"),)
 
@@ -165,9 +168,9 @@ class Monitor:
         with self._lock:
             self._fold(*clear(self._history, clearance), now)
 
-    def clock_was_set(self, by: timedelta, now: datetime, said: str) -> None:
-        """Move every time that is remembered with the wall clock, which was set by ``by``, and put that into the trail.
-        The trail itself keeps the times that it has."""
+    def clock_was_set(self, by: timedelta, now: datetime, message: str) -> None:
+        """Move every stored time with the wall clock, which was set by ``by``, and record ``message`` in the audit
+        trail. The lines of the trail keep their times."""
         with self._lock:
             self._outcomes = {
                 name: replace(
@@ -179,22 +182,23 @@ class Monitor:
             }
             self.counts.clock_was_set(by, now)
             self._cursor_saved_at = datetime.min.replace(tzinfo=UTC)  # due
-            self._fold(shifted(self._history, by, now), (), now, [Event(at=now, kind="daemon", text=said)])
+            self._fold(shifted(self._history, by, now), (), now, [Event(at=now, kind="daemon", text=message)])
 
     def record(self, event: Event) -> None:
-        """Add a line to the audit trail; kept and written later where the disk refuses now."""
+        """Add a line to the audit trail; if the disk refuses, it is kept and written later."""
         with self._lock:
             self._queue(event)
             self._save(event.at)
 
     def flush(self, now: datetime) -> None:
-        """Write what could not be written before, and the cursor if it is due. What a person said may be over."""
+        """Write everything that is not on disk yet, and the cursor if it is due. End acknowledgements whose time is
+        over."""
         with self._lock:
             self._fold(self._history, (), now)
             if self._pending or self._saved != self._history or self._cursor_is_due(now):
                 self._save(now)
 
-    # -- what is known ------------------------------------------------------------------------------------------------
+    # -- the state ----------------------------------------------------------------------------------------------------
 
     @property
     def boot_id(self) -> str:
@@ -208,7 +212,7 @@ class Monitor:
 
     @property
     def cursor_at(self) -> datetime | None:
-        """When the kernel log had been judged up to the cursor; None where it never was."""
+        """When the kernel log was judged up to the cursor; None where it never was."""
         return self._cursor_at
 
     @property
@@ -222,15 +226,15 @@ class Monitor:
         return self._history
 
     def diagnoses(self) -> tuple[Diagnosis, ...]:
-        """What is wrong, most far-reaching first."""
+        """The diagnoses, most far-reaching first."""
         return self._judgement().diagnoses
 
     def is_acknowledged(self, diagnosis: Diagnosis) -> bool:
-        """Whether a person has undone our drain for exactly this."""
+        """Whether the operator has acknowledged every fault of this diagnosis's component."""
         return diagnosis.component in self._judgement().acknowledged
 
     def acknowledge(self, now: datetime, why: str) -> None:
-        """Mark every open fault as seen by a person, until it ends and comes back: an order is about the node."""
+        """Acknowledge every open fault until it ends: a command is about the whole node."""
         with self._lock:
             faults = self._history.faults.items()
             keys = [key for key, fault in faults if not fault.acknowledged or fault.acknowledged_until is not None]
@@ -242,8 +246,8 @@ class Monitor:
     def acknowledge_shown(
         self, code: str, component: str, *, by: datetime, until: datetime, now: datetime, why: str
     ) -> None:
-        """Mark what an operator knew of as seen: this fault, and those that were open ``by`` then. A critical one until
-        then at most, others until they end; a longer word that was given before stands."""
+        """Acknowledge the faults that the operator knew: this one, and those that were open at ``by``. A critical one
+        until ``until`` at most, others until they end; a longer acknowledgement from before stays."""
         with self._lock:
             shown = [
                 fault
@@ -263,11 +267,11 @@ class Monitor:
             self._fold(history, (), now, events)
 
     def acknowledge_until(self, keys: Iterable[FaultKey], until: datetime, now: datetime, why: str) -> None:
-        """Mark these faults as seen by a person until then, or until they end. The trail keeps who and why."""
+        """Acknowledge these faults until then, or until they end. The audit trail keeps who and why."""
         with self._lock:
             open_now = [key for key in keys if key in self._history.faults]
-            words = f"until {until:%Y-%m-%d %H:%M:%S} UTC: {why}"
-            events = [Event(at=now, kind="fault", text=f"acknowledged {code} on {at} {words}") for at, code in open_now]
+            lasts = f"until {until:%Y-%m-%d %H:%M:%S} UTC: {why}"
+            events = [Event(at=now, kind="fault", text=f"acknowledged {code} on {at} {lasts}") for at, code in open_now]
             self._fold(acknowledge(self._history, open_now, until), (), now, events)
         self._changed()
 
@@ -277,12 +281,12 @@ class Monitor:
         return {key: best for key, best in sorted(self._history.learned.items()) if key[1] in readings}
 
     def relearn(self, names: Iterable[str], now: datetime, why: str) -> Mapping[Key, Highest]:
-        """Forget what these checks have learned, and return it: what the next look sees is right."""
+        """Forget what these checks have learned, and return it: their next run learns from the node as it is."""
         names = tuple(names)
         with self._lock:
             forgotten = self.learned(names)
             was = ", ".join(f"{reading} {best.value:g} of {where}" for (where, reading), best in forgotten.items())
-            text = f"learns anew by order: {why}; forgotten: {was or 'nothing, there was nothing'}"
+            text = f"healthd relearn: {why}; forgotten: {was or 'nothing'}"
             self._fold(
                 relearn(self._history, self._learning(names)), (), now, [Event(at=now, kind="daemon", text=text)]
             )
@@ -306,22 +310,22 @@ class Monitor:
         return judge(self.diagnoses() if is_all else diagnose(replace(history, faults=part)), outcomes)
 
     def trouble(self, since: datetime | None) -> str:
-        """Why the node cannot be trusted with a job again, or "" if it can: nothing calls for it, every check has
-        looked since then and none that counts is unknown. None: as far as any has looked."""
+        """Why the node must not get a job yet, or "": a diagnosis is open, a check has not run since then, or one that
+        counts is unknown. None: however long ago the checks ran."""
         with self._lock:
             return self.still_open() or self.not_looked(since)
 
     def still_open(self) -> str:
-        """The first diagnosis that calls for something and that nobody acknowledged, or ""."""
+        """The first diagnosis that calls for something and is not acknowledged, or ""."""
         with self._lock:
-            for diagnosis in self._policy.calling(self.diagnoses()):
+            for diagnosis in self._rules().calling(self.diagnoses()):
                 if not self.is_acknowledged(diagnosis):
                     return f"{diagnosis.code} on {diagnosis.component} is still open"
         return ""
 
     def not_looked(self, since: datetime | None) -> str:
-        """The first check that counts and is unknown, or has not looked since then, or "". None: as far as any has
-        looked."""
+        """The first check that counts and is unknown, or has not run since then, or "". None: however long ago the
+        checks ran."""
         with self._lock:
             for name, check in self._checks.items():
                 if check.on == "active":
@@ -330,22 +334,22 @@ class Monitor:
                 if outcome is None and since is None:
                     continue
                 if outcome is None or (since is not None and outcome.at < since and check.on == "interval"):
-                    return f"{name} has not looked since {since:%H:%M:%S}"
+                    return f"{name} has not run since {since:%H:%M:%S}"
                 if outcome.counts_as_unknown:
                     return f"{name} is unknown: {outcome.result.reason}"
         return ""
 
     def not_seen_again(self, code: str, component: Component) -> str:
-        """Why a level that is remembered may be over, or "": its check has not run since this daemon began. What the
-        log tells, and a fault that is not open, need no second look."""
+        """Why a stored fault may be over, or "": its check has not run since this daemon started. A fault from the log,
+        and one that is not open, needs no second check run."""
         with self._lock:
             fault = self._history.faults.get((str(component), code))
             if fault is None or fault.clears_by is not None or fault.check in self._outcomes:
                 return ""
-            return f"{fault.check} has not looked since healthd started"
+            return f"{fault.check} has not run since healthd started"
 
     def _judgement(self) -> _Judgement:
-        """What the open faults come to: judged when somebody asks, and once for as long as they stay as they are."""
+        """The judgement of the open faults, computed once for each change of them."""
         history, judged = self._history, self._judged
         if judged.faults is not history.faults:
             self._judged = judged = self._judge(history)
@@ -353,12 +357,26 @@ class Monitor:
 
     def _judge(self, history: History) -> _Judgement:
         faults = history.faults
-        beside = OpenCodes((each.component, (each.code,)) for each in faults.values())
+        is_acknowledged = any(fault.acknowledged for fault in faults.values())
+        components = self._acknowledged(history) if is_acknowledged else frozenset()
+        return _Judgement(faults=faults, diagnoses=diagnose(history), acknowledged=components)
+
+    def _acknowledged(self, history: History) -> frozenset[Component]:
+        """The components whose faults the operator has acknowledged."""
+        from healthd.remediation.decide.rules import OpenCodes
+
+        policy = self._rules()
+        beside = OpenCodes((each.component, (each.code,)) for each in history.faults.values())
 
         def matters(fault: Fault) -> bool:
-            return self._policy.matters(fault, fault.component, beside.beside(fault.component))
+            return policy.matters(fault, fault.component, beside.beside(fault.component))
 
-        return _Judgement(faults=faults, diagnoses=diagnose(history), acknowledged=acknowledged_parts(history, matters))
+        return acknowledged_parts(history, matters)
+
+    def _rules(self) -> Policy:
+        from healthd.remediation.decide.rules import BY_REMEDY
+
+        return self._policy or BY_REMEDY
 
     def _learning(self, names: Iterable[str]) -> frozenset[str]:
         limits = [limit for name in names for limit in self._checks[name].limits]
@@ -368,7 +386,7 @@ class Monitor:
 
     def _fold(self, history: History, changes: tuple[Change, ...], now: datetime, events: Iterable[Event] = ()) -> None:
         history, over = expire(history, now)
-        moved = history != self._history  # what lives in memory only is not worth a write
+        moved = history != self._history  # a change in memory alone needs no write
         self._history = history
         for change in changes:
             if change.opened:
@@ -384,7 +402,7 @@ class Monitor:
         if self._store is None:
             self._pending.clear()
             return
-        lost = f"{self._dropped} older lines of this trail did not fit into memory while the disk refused them"
+        lost = f"{self._dropped} older lines of this audit trail are lost: memory was full while the disk refused them"
         first = (Event(at=now, kind="daemon", text=lost),) if self._dropped else ()
         events = (*first, *self._pending)
         try:
@@ -404,7 +422,7 @@ class Monitor:
         self._dropped = 0
 
     def _queue(self, *events: Event) -> None:
-        """Keep events until they are written: the newest, in bounded memory, and the count of those that had to go."""
+        """Keep the newest events, in bounded memory, until they are written; count the dropped ones."""
         self._pending.extend(events)
         while len(self._pending) > _PENDING_EVENTS:
             self._pending.popleft()
@@ -415,7 +433,7 @@ class Monitor:
 
 
 def gone_jobs(history: History, is_alive: Callable[[int], bool]) -> tuple[Clearance, ...]:
-    """Clearances for job-level faults whose processes have ended: a fault of a job is over when the job is.
+    """Clearances for job-level faults whose processes have ended: a fault of a job ends with the job.
 
     A clearance ends every job-level fault of its component, so it is given only where all of them are over.
     """
@@ -469,6 +487,6 @@ def _expiry_event(fault: Fault, now: datetime) -> Event:
 
 
 def _has_open(history: History, check: str) -> bool:
-    """Whether a fault of this check is open. News never was."""
+    """Whether a fault of this check is open. News never opens one."""
     faults = history.faults.values()
     return any(fault.check == check and fault.clears_by is not ClearsBy.NOTHING for fault in faults)

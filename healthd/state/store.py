@@ -1,8 +1,8 @@
 """The state on disk: SQLite, one file, a versioned schema, an audit trail that cannot be rewritten.
 
-What must be true together is written together: the findings of a batch of kernel records and the cursor behind it, an
-intent and the case it belongs to. A database that cannot be used (damaged, or of a later version) is put aside whole
-and a fresh one is started; :attr:`Store.set_aside` says so, and the daemon says it loudly.
+One transaction has what belongs together: the findings of a batch of kernel records and the cursor behind it, an intent
+and its remediation. A database that cannot be used (damaged, or of a later version) is set aside whole and a fresh one
+is started; :attr:`Store.set_aside` has the reason, and the daemon shows it as a notice.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CREATE TABLE remedial_case (id TEXT PRIMARY KEY, open INTEGER NOT NULL, body TEX
 CREATE TABLE fact (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 EVENTS_KEPT = 100_000
-"""Lines of the trail: some 30 MB, and years of a node that is well. Older ones go; a newer one cannot be taken out."""
+"""Lines of the audit trail: some 30 MB, and years of a healthy node. Older ones go; a newer one cannot be deleted."""
 _STAYS = (
     f"CREATE TRIGGER event_stays BEFORE DELETE ON event WHEN OLD.id > (SELECT MAX(id) FROM event) - {EVENTS_KEPT}"  # noqa: S608
     " BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END"
@@ -75,7 +75,7 @@ IN_MEMORY = Path(":memory:")
 
 
 class StoreUnopened(StoreError):
-    """The disk refuses the database, whatever is in it."""
+    """The disk refuses the database, whatever its contents."""
 
 
 class Store:
@@ -97,7 +97,7 @@ class Store:
             raise StoreUnopened(text) from error
 
     def close(self) -> None:
-        """Close the database; what was committed stays."""
+        """Close the database; committed transactions stay."""
         with self._lock:
             self._db.close()
 
@@ -118,7 +118,7 @@ class Store:
         cursor_at: datetime | None = None,
         journal_cursor: str = "",
     ) -> None:
-        """Write what changed since ``before``, the events it made and the cursors of the logs, all or nothing."""
+        """Write the changes since ``before``, their events and the cursors of the logs, all or nothing."""
         with self._transaction() as db:
             _sync(db, "fault", before.faults, after.faults)
             _sync(db, "baseline", before.baselines, after.baselines)
@@ -137,7 +137,7 @@ class Store:
             _append(db, events)
 
     def cursor_at(self) -> datetime | None:
-        """When the kernel log had been judged up to the cursor; None at first start."""
+        """When the kernel log was judged up to the cursor; None at first start."""
         with self._transaction(writes=False) as db:
             return _cursor_at(db)
 
@@ -146,7 +146,7 @@ class Store:
         return self.fact("journal_cursor")
 
     def fact(self, key: str) -> str:
-        """What was kept under this key, or ""."""
+        """The text under this key, or ""."""
         with self._transaction(writes=False) as db:
             return _fact(db, key)
 
@@ -163,25 +163,25 @@ class Store:
     # -- acting -------------------------------------------------------------------------------------------------------
 
     def open_case(self) -> Remediation | None:
-        """The one case that the engine still looks after, or None."""
+        """The open remediation, or None."""
         with self._transaction(writes=False) as db:
             row = db.execute("SELECT body FROM remedial_case WHERE open ORDER BY rowid DESC LIMIT 1").fetchone()
         return _decode(row[0], Remediation) if row else None
 
     def cases(self) -> tuple[Remediation, ...]:
-        """All cases, oldest first."""
+        """All remediations, oldest first."""
         with self._transaction(writes=False) as db:
             return tuple(
                 _decode(body, Remediation) for (body,) in db.execute("SELECT body FROM remedial_case ORDER BY rowid")
             )
 
     def knows(self, case_id: str) -> bool:
-        """Whether a case of this id was ever kept."""
+        """Whether a remediation of this id was ever stored."""
         with self._transaction(writes=False) as db:
             return db.execute("SELECT 1 FROM remedial_case WHERE id = ?", (case_id,)).fetchone() is not None
 
     def save_case(self, case: Remediation, event: Event) -> None:
-        """Write a case and the event that says why it moved, all or nothing."""
+        """Write a remediation and the event about its change, all or nothing."""
         with self._transaction() as db:
             db.execute(
                 "INSERT INTO remedial_case (id, open, body) VALUES (?, ?, ?)"
@@ -207,7 +207,7 @@ class Store:
     # -- opening ------------------------------------------------------------------------------------------------------
 
     def _opened_with_room(self, now: datetime) -> sqlite3.Connection:
-        """Once more where the disk refuses and the ballast can be given up."""
+        """Write once more if the disk is full and the ballast could be removed."""
         try:
             return self._opened(now)
         except (OSError, sqlite3.Error):
@@ -224,12 +224,12 @@ class Store:
             for suffix in ("", "-wal", "-shm"):
                 with contextlib.suppress(FileNotFoundError):
                     os.replace(f"{self.path}{suffix}", f"{aside}{suffix}")
-            self.set_aside = f"{self.path}: {problem}; kept as {aside}, a fresh database was started"
+            self.set_aside = f"{self.path}: {problem}; healthd keeps it as {aside} and starts a fresh database"
             return _connect(self.path)
 
     @contextlib.contextmanager
     def _transaction(self, *, writes: bool = True) -> Iterator[sqlite3.Connection]:
-        """One transaction. One that only reads asks for no more: a disk that refuses writing can still tell."""
+        """One transaction. One that only reads takes no write lock: a disk that refuses writes can still be read."""
         with self._lock:
             try:
                 self._db.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
@@ -244,7 +244,7 @@ class Store:
                 if _is_full(error):
                     self.ballast.give_up()  # the next attempt has its room
                 what = "written" if writes else "read"
-                text = f"{self.path}: the state was not {what}: {error}; nothing is acted on until it can be"
+                text = f"{self.path}: the state was not {what}: {error}; healthd does not act until it can be"
                 raise StoreError(text) from error
 
     def _rollback(self) -> None:
@@ -271,16 +271,16 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _make_private(path: Path) -> None:
-    """Root's alone, whatever the umask: SQLite gives the files beside it the database's own mode."""
+    """Create it for root alone, whatever the umask: SQLite gives the files beside it the database's own mode."""
     if path == IN_MEMORY:
         return
-    with contextlib.suppress(OSError):  # a disk that refuses this is told by what SQLite says of it
+    with contextlib.suppress(OSError):  # SQLite reports a disk that refuses this
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         os.chmod(path, 0o600)
 
 
 def _is_of_the_disk(error: sqlite3.Error, path: Path) -> bool:
-    """Whether another file there would fare no better. A damaged header can make SQLite take a file for read-only."""
+    """Whether another file there would fail too. A damaged header can make SQLite take a file for read-only."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     return code in _OF_THE_DISK or (code == sqlite3.SQLITE_READONLY and not os.access(path, os.W_OK))
 
@@ -291,7 +291,7 @@ def _is_full(error: Exception) -> bool:
 
 
 def _unused(path: Path) -> Path:
-    """This path, or the first free one with a number behind it: what was set aside earlier is not overwritten."""
+    """This path, or the first free one with a number behind it: earlier files are not overwritten."""
     numbered = (path.with_name(f"{path.name}.{number}") for number in itertools.count(2))
     return next(each for each in itertools.chain([path], numbered) if not each.exists())
 
@@ -305,7 +305,7 @@ def _prepare(db: sqlite3.Connection) -> None:
         db.executescript(f"BEGIN; {_SCHEMA} {_STAYS}; PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
         version = SCHEMA_VERSION
     if version != SCHEMA_VERSION:
-        raise _Unusable(f"its schema version is {version}, this healthd knows {SCHEMA_VERSION}")
+        raise _Unusable(f"its schema version is {version}; this healthd reads {SCHEMA_VERSION}")
     (state,) = db.execute("PRAGMA integrity_check(1)").fetchone()
     if state != "ok":
         raise _Unusable(f"it is damaged: {state}")
@@ -316,8 +316,8 @@ def _prepare(db: sqlite3.Connection) -> None:
 
 
 def _prove(db: sqlite3.Connection) -> None:
-    """Read all that is ever read again, by the code that will: a row that shows only later that it makes no sense would
-    end this daemon and every one after it."""
+    """Read everything that is ever read again, by the same code: a row that fails only later would end this daemon and
+    every one after it."""
     _history(db)
     for case_id, body in db.execute("SELECT id, body FROM remedial_case"):
         if _decode(body, Remediation).id != case_id:
@@ -329,7 +329,7 @@ def _prove(db: sqlite3.Connection) -> None:
 
 
 def _try_to_write(db: sqlite3.Connection) -> None:
-    """Write a row to every table, and take it back: a column that lost its name shows now, not at the first fault."""
+    """Write a row to every table, and roll back: a renamed column shows now, not at the first fault."""
     db.execute("BEGIN IMMEDIATE")
     try:
         db.execute("INSERT INTO remedial_case (id, open, body) VALUES ('', 0, '')")
@@ -346,7 +346,7 @@ def _decode(body: str, kind: type[_Row]) -> _Row:
 
 
 def _history(db: sqlite3.Connection) -> History:
-    """The History as the tables have it. Raises ValueError for a row that makes no sense."""
+    """The History from the tables. Raises ValueError for an inconsistent row."""
     faults = _pairs(db, "fault", Fault)
     for (component, code), fault in faults.items():
         if fault.key != (component, code):
@@ -364,7 +364,7 @@ def _history(db: sqlite3.Connection) -> History:
 
 
 def _pairs(db: sqlite3.Connection, table: str, kind: type[_Row]) -> dict[tuple[str, str], _Row]:
-    """What a table holds by component and reading, or code. The name is ours, never input."""
+    """The rows of a table by component and reading, or code. The table's name is a constant, never input."""
     rows = db.execute(f"SELECT {', '.join(_KEYS[table])}, body FROM {table}")  # noqa: S608 - constant names
     return {(component, what): _decode(body, kind) for component, what, body in rows}
 
@@ -395,7 +395,7 @@ def _set_fact(db: sqlite3.Connection, key: str, value: str) -> None:
 
 
 def _event(at: str, kind: str, text: str, data: str) -> Event:
-    """One line of the trail. One that can no longer be read is shown as it is: it must not hide the others."""
+    """One line of the audit trail. A damaged one is returned as it is: it must not hide the others."""
     try:
         return Event(at=datetime.fromisoformat(at), kind=kind, text=text, data=msgspec.json.decode(data))
     except (msgspec.MsgspecError, ValueError):

@@ -1,8 +1,8 @@
 """Handwritten stand-ins for the ports of healthd: for its own tests, and for those of checks written elsewhere.
 
-Each is as plain as the port allows and answers only what it was given. What was not given is *missing* and raises
-SourceMissing, so a test cannot pass on an answer that nobody wrote down. Put a SourceError where an answer goes, and
-asking raises it.
+Each is as plain as the port allows and answers only with the given values. Any other question raises SourceMissing, so
+a test cannot pass on an answer that its author did not write. Put a SourceError in the place of an answer, and the
+question raises it.
 
     from healthd.testing import FakeNode, FakeNvml, healthy_gpu
 
@@ -143,10 +143,10 @@ class FakeTree:
 
 
 class FakeNvml:
-    """An ``Nvml`` that gives the answers it was made with; ``asked`` lists the questions.
+    """An ``Nvml`` that gives its constructor's answers; ``asked`` lists the questions.
 
-    ``error`` is raised by every question. ``excluded``: how many GPUs the driver was told to leave out. ``probe``: how
-    the worker is doing.
+    ``error`` is raised by every question. ``excluded``: how many GPUs the driver's settings exclude. ``probe``: the
+    state of the worker.
     """
 
     def __init__(
@@ -346,7 +346,7 @@ class FakeNode:
 
 
 class FakeClock:
-    """Time that passes only when it is told to: ``now()`` is aware UTC, calling the clock gives monotonic seconds."""
+    """Time that passes only by ``advance``: ``now()`` is aware UTC, calling the clock gives monotonic seconds."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._start = start
@@ -361,7 +361,7 @@ class FakeClock:
         return self._start + timedelta(seconds=self._passed_s)
 
     def set_by(self, seconds: float) -> None:
-        """Somebody sets the wall clock, forward or (negative) back."""
+        """Set the wall clock forward or (negative) back, as an operator does."""
         self._start += timedelta(seconds=seconds)
 
     def advance(self, seconds: float) -> None:

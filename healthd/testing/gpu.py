@@ -1,4 +1,4 @@
-"""What NVML answers for one healthy H100, question by question: for tests, which change what they are about.
+"""The answers of NVML for one healthy H100, question by question: tests change the ones that they are about.
 
 CONSTRUCTED from nvml.h and published facts; nothing was recorded from hardware. Values only.
 """
@@ -13,7 +13,7 @@ from healthd.core.node import NvmlFailure
 
 
 def refusal(code: NvmlReturn) -> NvmlFailure:
-    """What a question comes to that NVML refuses with this code."""
+    """The answer to a question that NVML refuses with this code."""
     return NvmlFailure(code=code.value, name=code.name)
 
 
@@ -90,7 +90,7 @@ HEALTHY_GPU: Mapping[str, Any] = {
     **HEALTHY_PHYSICS,
     **HEALTHY_LINKS,
 }
-"""What a GPU with nothing wrong answers to each question of the shipped checks."""
+"""The answers of a healthy GPU to each question of the shipped checks."""
 OLDER_DRIVER: Mapping[str, Any] = {
     **{
         key: INVALID_ARGUMENT for key in HEALTHY_GPU if key.partition("/")[0] in ("field:208", "field:213", "field:214")
@@ -98,4 +98,4 @@ OLDER_DRIVER: Mapping[str, Any] = {
     **{f"field:{field}": INVALID_ARGUMENT for field in (230, 269, 270, 271)},
     "nvmlDeviceGetSramUniqueUncorrectedEccErrorCounts": refusal(NvmlReturn.FUNCTION_NOT_FOUND),
 }
-"""What is different where the driver, 535 or 550, is older than a field: it calls the number itself invalid."""
+"""The other answers of a driver, 535 or 550, that is older than a field: it calls the number itself invalid."""

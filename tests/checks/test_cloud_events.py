@@ -75,7 +75,7 @@ def test_spot() -> None:
     result = run({"spot/instance-action": '{"action": "terminate", "time": "2026-01-01T00:02:00Z"}'})
     assert codes(result) == ["spot_interruption"]
     assert result.findings[0].severity is Severity.CRITICAL
-    assert "terminate this instance at 2026-01-01T00:02:00Z" in result.findings[0].message
+    assert "terminate this Spot instance at 2026-01-01T00:02:00Z" in result.findings[0].message
     result = run({"events/recommendations/rebalance": '{"noticeTime": "2026-01-01T00:00:00Z"}'})
     assert (codes(result), result.findings[0].severity) == (["rebalance"], Severity.WARNING)
 

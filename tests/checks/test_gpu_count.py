@@ -95,7 +95,7 @@ def test_gpus_that_are_kept_from_this_process_are_a_gap(others: dict[str, Any]) 
     """As many files may be opened as NVML lists GPUs, and the driver has the others: a container or a cgroup."""
     result = hidden(2, {"nvidia0": "", "nvidia1": "", **others})
     assert (result.status, result.findings) == (Status.UNKNOWN, ())
-    assert result.reason.startswith("this process may see 2 of 8 GPUs")
+    assert result.reason.startswith("this process sees 2 of 8 GPUs")
 
 
 def test_what_explains_itself_otherwise_is_not_hidden() -> None:

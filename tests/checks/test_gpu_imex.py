@@ -54,7 +54,7 @@ def test_fewer_gpus_than_the_ultraserver_has() -> None:
         Severity.WARNING,
         Remedy.ASK_HUMAN,
     )
-    assert finding.message == "68 of 72 GPUs, on 17 nodes, are in the IMEX domain"
+    assert finding.message == "68 of 72 GPUs are in the IMEX domain (17 nodes)"
 
 
 @pytest.mark.parametrize("status", ["DOWN", "DEGRADED", "degraded", "SOMETHING_NEW"])

@@ -208,7 +208,7 @@ def test_counters_that_are_not_told_are_said_and_not_over() -> None:
     """A driver that does not know the question makes nobody well: the reason says so, and what was found stays. A sum
     of some links only is none."""
     silent = run(gpu_with(0, dict.fromkeys(COUNTERS, NOT_SUPPORTED)), healthy_gpu(1))
-    assert (silent.status, silent.reason) == (Status.OK, "1 of 2 GPUs do not tell all of their NVLink error counters")
+    assert (silent.status, silent.reason) == (Status.OK, "1 of 2 GPUs do not report all of their NVLink error counters")
     sick = [run(gpu_with(0, {CRC: value}), healthy_gpu(1)) for value in (0, 9000)]
     assert open_codes("gpu.nvlink", [*sick, silent])[-1] == {"gpu.nvlink.errors"}
     partly = run(gpu_with(0, {CRC: NOT_SUPPORTED}))
@@ -229,7 +229,7 @@ def test_fields_that_are_not_told_are_said_and_not_over(other: GpuAnswer) -> Non
     assert open_codes("gpu.nvlink", looks)[-1] == both
     silent = run(quiet, other, instance_type=AMPERE)
     assert silent.status is Status.OK
-    assert "of 2 GPUs do not tell all of their NVLink error counters" in silent.reason
+    assert "of 2 GPUs do not report all of their NVLink error counters" in silent.reason
     assert open_codes("gpu.nvlink", [*looks, *[silent] * 40])[-1] == both
 
 

@@ -70,7 +70,7 @@ def test_not_supported_is_not_none(refusal: NvmlFailure) -> None:
     result = run(*old)
     assert (result.status, result.reason) == (
         Status.OK,
-        "this driver does not tell the recovery action (565 and newer do)",
+        "this driver does not report the recovery action (565 and newer do)",
     )
     assert len(result.untold) == 2 * 8
 

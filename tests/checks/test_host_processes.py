@@ -62,7 +62,7 @@ def test_a_process_that_is_stuck_in_the_driver() -> None:
         ("host.processes.nvidia_stuck", "process:7")
     ]
     assert result.findings[0].severity is Severity.WARNING
-    assert result.findings[0].message == "python3 (pid 7) is in uninterruptible sleep in nvidia"
+    assert result.findings[0].message == "python3 (pid 7) hangs in the kernel module nvidia (uninterruptible sleep)"
     assert STUCK.lasting_s > 0
 
 

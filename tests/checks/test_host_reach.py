@@ -117,7 +117,7 @@ def test_ports_of_this_machine() -> None:
         here = f"127.0.0.1:{server.getsockname()[1]}"
         assert host_reach(RealNode(), HostReachSettings(ports=(here,))).status is Status.OK
     (finding,) = host_reach(RealNode(), HostReachSettings(ports=(here,))).findings
-    assert finding.message == f"no connection to {here}: Connection refused"
+    assert finding.message == f"cannot connect to {here}: Connection refused"
 
 
 @pytest.mark.process

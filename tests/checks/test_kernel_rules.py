@@ -194,7 +194,7 @@ def test_what_is_shown_can_be_loaded_again(tmp_path: Path) -> None:
         ('name = "a"\npattern = "words"\nseverety = "info"', ["rules[0].severety", "no such key", '"severity"']),
         ('name = "A b"\npattern = "words"', ["rules[0]", "name = 'A b'"]),
         ('name = "a"\npattern = "words"\ncode = "gpu.xid.79"', ["rules[0]", "code = 'gpu.xid.79'", "site."]),
-        ('name = "a"\npattern = "words"\nremedy = "reboot_node"', ["rules[0]", "needs severity = critical"]),
+        ('name = "a"\npattern = "words"\nremedy = "reboot_node"', ["rules[0]", 'needs severity = "critical"']),
         ('name = "a"\npattern = "words"\ncomponent = "disk:{disk}"', ["rules[0]", "(?P<disk>"]),
         ('name = "a"\npattern = "words"\ncomponent = "Disk one"', ["rules[0]", "component = 'Disk one'"]),
         ('name = "a"\npattern = "words"\ncomponent = "disk"', ["rules[0]", "component = 'disk'"]),
@@ -237,7 +237,7 @@ def test_two_rules_cannot_share_a_name_or_a_code(second: str, tmp_path: Path) ->
 
 def test_too_many_rules_are_refused() -> None:
     """Every rule is tried on every line that holds its text: there is a bound."""
-    with pytest.raises(ValueError, match="65 of them"):
+    with pytest.raises(ValueError, match="65 rules"):
         KernelRulesSettings(rules=tuple(SiteRule(name=f"r{n}", pattern=f"words {n}") for n in range(65)))
 
 

@@ -88,7 +88,7 @@ def test_a_device_without_a_readable_file_is_a_gap(tmp_path: Path, release: str)
     """sysfs names the devices on every release: without their files nothing is ok, and each kind has one line."""
     result = lustre_client(of_release(tmp_path, release, IMPORTS_IN[release]), LustreClientSettings())
     assert result.status is Status.UNKNOWN
-    assert [gap.split(" tell ")[0] for gap in result.gaps] == ["1 of 1 mdc connections", "1 of 1 osc connections"]
+    assert [gap.split(" report ")[0] for gap in result.gaps] == ["1 of 1 mdc connections", "1 of 1 osc connections"]
 
 
 def test_a_mounted_client_that_shows_no_device_is_a_gap(tmp_path: Path) -> None:

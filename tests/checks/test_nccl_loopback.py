@@ -67,7 +67,7 @@ def test_a_network_that_is_not_named_is_unknown() -> None:
     """Without NCCL's word for it nothing is known of EFA."""
     result = run(did(network=""))
     assert result.status is Status.UNKNOWN
-    assert "did not say which network" in result.reason
+    assert "did not report its network" in result.reason
 
 
 def test_wrong_numbers_come_first() -> None:

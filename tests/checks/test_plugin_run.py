@@ -110,7 +110,12 @@ def test_one_plug_in_hides_no_other() -> None:
 
 @pytest.mark.parametrize(
     ("name", "command", "words"),
-    [("Disk", ARGV, "lower-case"), ("a.b", ARGV, "lower-case"), ("", ARGV, "lower-case"), ("a", (), "empty command")],
+    [
+        ("Disk", ARGV, "lower-case"),
+        ("a.b", ARGV, "lower-case"),
+        ("", ARGV, "lower-case"),
+        ("a", (), "command is empty"),
+    ],
 )
 def test_a_plug_in_that_could_not_run_is_refused(name: str, command: tuple[str, ...], words: str) -> None:
     """A name that makes no code, and a command that runs nothing, are mistakes of the configuration."""
@@ -120,7 +125,7 @@ def test_a_plug_in_that_could_not_run_is_refused(name: str, command: tuple[str, 
 
 def test_two_of_one_name_are_refused() -> None:
     """Two plug-ins of one name would be one finding."""
-    with pytest.raises(ValueError, match="two have the name 'a'"):
+    with pytest.raises(ValueError, match="two plug-ins have the name 'a'"):
         PluginRunSettings(plugins=(Plugin(name="a", command=ARGV), Plugin(name="a", command=ARGV)))
 
 

@@ -66,7 +66,7 @@ def test_missing() -> None:
     """Fewer than the type has is a warning with both numbers."""
     (finding,) = run(7).findings
     assert (finding.code, finding.severity) == ("storage.nvme.missing", Severity.WARNING)
-    assert finding.message == "7 instance-store disks; expected 8"
+    assert finding.message == "7 of 8 instance-store disks are present"
 
 
 @pytest.mark.parametrize(("kind", "found"), [("p99.metal", []), (None, []), ("p4d.24xlarge", ["missing"])])
@@ -151,7 +151,7 @@ def test_without_nvme_cli_the_rest_is_still_told() -> None:
     without = SourceMissing("nvme: no such command")
     result = run(log=without)
     assert (result.status, result.gaps) == (Status.OK, ())
-    assert result.reason == "no SMART log is read: nvme: no such command; install nvme-cli"
+    assert result.reason == "SMART logs are not read: nvme: no such command; install nvme-cli"
     assert codes(run(7, log=without)) == ["missing"]
     assert codes(run(state="dead", log=without)) == ["not_live"]
     history, open_faults = History(), []

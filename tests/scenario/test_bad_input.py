@@ -188,7 +188,7 @@ def test_a_database_that_cannot_be_used_is_set_aside(node: RunningNode, how: str
     (aside,) = node.state_dir.glob("healthd.db.set-aside-*[0-9]")
     assert aside.read_bytes() == damaged
     for told in (node.log.read_text(), node.said(), str(status_of(node)["notices"])):
-        assert f"kept as {aside}, a fresh database was started" in told
+        assert f"healthd keeps it as {aside} and starts a fresh database" in told
     assert open_codes(node) == {"gpu.xid.79"}
     time.sleep(0.5)
     assert (node.state_dir / HOLD_FILE).read_bytes() == hold, "a drain whose case was lost is somebody's: left alone"
@@ -236,7 +236,7 @@ def test_a_read_only_state_dir_is_said_at_once(node: RunningNode, small_disk: Pa
     node.kernel_says(UNCONTAINED.format(pci=PCI))
     node.wait(lambda: open_codes(node) == {"gpu.xid.95"}, 5.0, "the finding is told")
     said = str(status_of(node)["store_problem"])
-    assert f"{small_disk}: cannot be used: Read-only file system; check [daemon] state_dir" in said
+    assert f"cannot use {small_disk}: Read-only file system; check [daemon] state_dir" in said
     assert status_of(node)["mode"] == "observe"
     assert not is_held(node)
 
@@ -246,7 +246,7 @@ def test_a_state_dir_belongs_to_one_daemon(node: RunningNode) -> None:
     node.start()
     code, said = run_once(node, HEALTHD_DAEMON_SOCKET=str(node.folder / "other"))
     assert code == EX_SOFTWARE
-    assert f"{node.state_dir}: another healthd is using it" in said
+    assert f"{node.state_dir}: another healthd uses it" in said
     assert node.status() is not None
 
 

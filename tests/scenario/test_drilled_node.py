@@ -312,7 +312,7 @@ def test_unknown_is_not_idle(make: Make) -> None:
     write_state(node.machine.nvml, with_library_fault(healthy_state(INSTANCE_TYPE), "driver_not_loaded"))
     code, report, _ = node.drill("xid")
     assert (code, report["result"]) == (2, "refused")
-    assert report["missing"]["why"].startswith("who holds the GPUs cannot be told: ")
+    assert report["missing"]["why"].startswith("cannot read which processes hold the GPUs: ")
 
 
 def test_one_drill_at_a_time(patient: DrillNode) -> None:
@@ -320,7 +320,7 @@ def test_one_drill_at_a_time(patient: DrillNode) -> None:
     first = patient.begin_drill("nvml-hang")
     code, report, _ = patient.drill("xid", "--force")
     patient.end_drill(first)
-    assert (code, report["missing"]["why"]) == (2, "a drill (nvml-hang) runs here already")
+    assert (code, report["missing"]["why"]) == (2, "a drill (nvml-hang) is running on this node; wait for its end")
     assert patient.drill("xid")[0] == 0
 
 
@@ -329,7 +329,7 @@ def test_one_drill_at_a_time(patient: DrillNode) -> None:
     [
         ((), "name the fault to play; `healthd drill --list` lists them"),
         (("gpu-fire",), "invalid choice"),
-        (("xid", "--mount", "/fsx"), "xid has no --mount"),
+        (("xid", "--mount", "/fsx"), "xid takes no --mount"),
         (("xid", "--gpu", "8"), "has no GPU '8'; expected one of: 0 (0000:53:00)"),
     ],
 )
@@ -496,7 +496,7 @@ def test_an_engine_that_does_not_come_round_is_the_link_that_is_missing(agent: A
     drills = drills_of(agent, lambda _: None, turns=False)
     report = drills.run(DrillOrder(kind=KINDS["xid"], who="uid 0", number=79, timeout_s=0.5), lambda _: None)
     assert (report.ended, report.missing) == (Ended.INCOMPLETE, DrillStage.DECISION)
-    assert report.why == "the engine has not come round; see healthd status"
+    assert report.why == "the engine has not reconciled since; see `healthd status`"
 
 
 def test_a_look_under_way_is_joined(agent: Agent) -> None:
@@ -515,7 +515,7 @@ def test_a_look_under_way_is_joined(agent: Agent) -> None:
     report = drills.run(DrillOrder(kind=KINDS["nvml-hang"], who="uid 0", timeout_s=5.5), lambda _: None)
     thread.join()
     assert (report.ended, report.missing) == (Ended.INCOMPLETE, DrillStage.FINDING)
-    assert [words for _, words in report.looks] == [report.why.removeprefix("the last look says: ")]
+    assert [words for _, words in report.looks] == [report.why.removeprefix("its last run: ")]
     assert "no answer to 'ask' within 5 s" in report.why
 
 
@@ -556,8 +556,8 @@ def test_the_banner_stands_while_it_runs_and_goes_with_it(patient: DrillNode) ->
     patient.end_drill(client)
     assert status is not None
     (banner,) = [each for each in status["notices"] if each.startswith("DRILL ")]
-    assert "NVML answers nothing, asked for by uid " in banner
-    assert banner.endswith("what follows is real")
+    assert "NVML does not answer, started by uid " in banner
+    assert banner.endswith("everything below is real and not part of the drill")
     assert "! DRILL " in text
     assert running == "1.0"
     assert patient.metric('healthd_drill_running{kind="nvml-hang"}') == "0.0"
@@ -568,7 +568,7 @@ def test_ctrl_c_ends_it(patient: DrillNode) -> None:
     client = patient.begin_drill("lustre-hang", "--timeout", "120")
     patient.end_drill(client)
     assert client.returncode == 130
-    assert "ends, interrupted: nobody waits for it any more" in patient.said()
+    assert "ends, interrupted: its client is gone" in patient.said()
     assert patient.process is not None
     daemon = psutil.Process(patient.process.pid)
     patient.wait(lambda: not any(map(is_silent, daemon.children())), 10, "its worker is gone")

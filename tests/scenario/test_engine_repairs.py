@@ -60,7 +60,7 @@ def test_a_level_that_only_the_disk_remembers_drives_no_act(tmp_path: Path) -> N
     world.at(3, world.start_job).at(10, lambda: world.levels.add(worn)).at(200, swapped)
     assert world.run_to_end().ending().in_service
     assert world.provisioner.replacements == 0
-    assert any("has not looked since healthd started" in said for said in world.said)
+    assert any("has not run since healthd started" in said for said in world.said)
 
 
 def test_what_cannot_be_told_makes_no_repair_a_failed_one(tmp_path: Path) -> None:

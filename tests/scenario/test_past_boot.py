@@ -98,7 +98,7 @@ def test_last_words_are_judged_once_and_as_history(machine: Machine) -> None:
     machine.journal_keeps((time.time(), OFF_THE_BUS.format(pci=PCI[3])), boot_id=machine.boot_id())
     node.start()
     said = machine.trail()
-    assert any(text.startswith("2 kernel lines of the time before this boot") for text in said)
+    assert any(text.startswith("judged 2 kernel lines from before this boot") for text in said)
     lost = [text for text in said if text.startswith("gpu.xid.79")]
     assert [("opened" in text, "ended: rebooted" in text) for text in lost] == [(True, False), (False, True)]
     assert len({text.split()[2] for text in lost}) == 1
@@ -132,7 +132,7 @@ def test_of_a_storm_the_end_is_judged(machine: Machine) -> None:
     node.start()
     node.wait(lambda: [d["code"] for d in node.check()["diagnoses"]] == ["gpu.xid.54"], 20, "the last word is judged")
     (said,) = (text for text in machine.trail() if "before this boot" in text)
-    assert "were judged; older ones were left out, for the journal holds more than is read at once: the first" in said
+    assert "; older lines are not judged, because the journal has more than healthd reads at once: the first" in said
     assert not any(text.startswith("gpu.xid.79") for text in machine.trail())
 
 
@@ -143,6 +143,6 @@ def test_words_that_were_not_kept_are_a_known_gap(machine: Machine) -> None:
     node.well()
     machine.goes_down()
     node.start()
-    why = "could not be read: journalctl: exit status 1: No journal files were found."
+    why = "cannot read the kernel log from before this boot: journalctl: exit status 1: No journal files were found."
     assert any(text.endswith(why) for text in machine.trail())
     node.well()

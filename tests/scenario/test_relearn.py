@@ -69,11 +69,11 @@ def test_a_device_that_was_taken_out_on_purpose(node: RunningNode, tmp_path: Pat
     )
     assert codes(node) == ["efa.missing"]
     unasked = relearn(node)
-    assert (unasked.returncode, "nobody is there to ask" in unasked.stderr) == (64, True)
+    assert (unasked.returncode, "refusing to act without confirmation" in unasked.stderr) == (64, True)
     assert relearn(node, "--yes").stdout.startswith("forgotten: efa_device_count 3 of node, since ")
     node.wait(lambda: codes(node) == [], 10, "two are right")
-    said = [event.text for event in node.events() if "learns anew" in event.text]
-    assert said == ["learns anew by order: one was detached (uid 0); forgotten: efa_device_count 3 of node"]
+    said = [event.text for event in node.events() if "healthd relearn" in event.text]
+    assert said == ["healthd relearn: one was detached (uid 0); forgotten: efa_device_count 3 of node"]
     assert relearn(node, "--dry-run").stdout.startswith("would be forgotten: efa_device_count 2 of node")
 
 

@@ -183,7 +183,7 @@ def test_validate_here_warns_of_a_group(node: RunningNode) -> None:
     assert (done.returncode, done.stdout) == (0, "the configuration is valid\n")
     assert done.stderr.startswith(f"healthd: warning: {NO_GROUP}")
     shown = node.healthd("config", "show", "--here", "--config", str(node.config))
-    assert (shown.returncode, "--here goes with validate" in shown.stderr) == (64, True)
+    assert (shown.returncode, "--here works only with `healthd config validate`" in shown.stderr) == (64, True)
 
 
 def test_a_controller_goes_on_as_well(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def test_the_status_tells_who_needs_a_person(tmp_path: Path, capsys: pytest.Capt
     assert status(config, capsys)[0] == 2
     write_status(tmp_path)
     code, out, _ = status(config, capsys)
-    assert (code, out.splitlines()[1]) == (0, "nothing is asked of it")
+    assert (code, out.splitlines()[1]) == (0, "no node has a request")
     refused = NodeStatus(node="n1", said="refused: it is not drained", page=True)
     write_status(tmp_path, refused)
     code, out, _ = status(config, capsys)
@@ -163,7 +163,7 @@ def test_the_status_tells_who_needs_a_person(tmp_path: Path, capsys: pytest.Capt
     silent = "notify: slack accepts no messages since 2026-01-01 00:00:00 UTC; 1 wait: 500"
     write_status(tmp_path, notices=(silent,))
     code, out, _ = status(config, capsys)
-    assert (code, out.splitlines()[1:]) == (0, [f"! {silent}", "nothing is asked of it"])
+    assert (code, out.splitlines()[1:]) == (0, [f"! {silent}", "no node has a request"])
     body = StatusFile(tmp_path).shown()
     assert body is not None
     body["at"] = datetime(2026, 1, 1, tzinfo=UTC).isoformat()

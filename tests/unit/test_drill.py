@@ -37,13 +37,13 @@ def marks(*links: DrillStage) -> tuple[StageReached, ...]:
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
 def test_every_kind_is_one_that_its_check_can_find(kind: DrillFault) -> None:
-    """The check exists, declares each code, and has the setting that its patience is read from."""
+    """The check exists, declares each code, and has the setting that its silence is read from."""
     check = discover()[kind.check]
     declared = {code.code.removesuffix("*") for code in check.codes}
     for code in kind.codes_of(kind.number):
         assert any(code == each or (each.endswith(".") and code.startswith(each)) for each in declared), code
     assert kind.of_kernel is (check.on == "kernel")
-    assert not kind.patience or getattr(check.settings(), kind.patience) > 0
+    assert not kind.silence or getattr(check.settings(), kind.silence) > 0
     assert "{" not in "".join(kind.codes_of(kind.number))
 
 
@@ -77,18 +77,18 @@ def test_exit_codes() -> None:
 
 def test_how_long_it_may_take_follows_from_the_check() -> None:
     """A kernel line takes no time; a level takes the looks that it needs, at the daemon's own jitter."""
-    look = {"interval_s": 60.0, "timeout_s": 30.0, "patience_s": 0.0}
+    look = {"interval_s": 60.0, "timeout_s": 30.0, "silence_s": 0.0}
     assert limit_s(KINDS["xid"], **look) == KERNEL_LIMIT_S
     assert limit_s(KINDS["efa-loss"], **look) == pytest.approx(60 * 1.1 + 30 + 15)
-    assert limit_s(KINDS["nvml-hang"], interval_s=15, timeout_s=12, patience_s=20) == pytest.approx(3 * 16.5 + 12 + 15)
-    assert limit_s(KINDS["lustre-hang"], interval_s=120, timeout_s=60, patience_s=60) == pytest.approx(2 * 132 + 75)
+    assert limit_s(KINDS["nvml-hang"], interval_s=15, timeout_s=12, silence_s=20) == pytest.approx(3 * 16.5 + 12 + 15)
+    assert limit_s(KINDS["lustre-hang"], interval_s=120, timeout_s=60, silence_s=60) == pytest.approx(2 * 132 + 75)
 
 
 def test_a_number_is_for_the_kinds_that_have_one() -> None:
     """Without one the usual fault is played; another kind refuses it and names those that take one."""
     assert (number_of(KINDS["xid"], None), number_of(KINDS["xid"], 48)) == (79, 48)
     assert number_of(KINDS["nvml-hang"], None) is None
-    with pytest.raises(UsageError, match="nvml-hang takes no number, 79 was given; xid and sxid do"):
+    with pytest.raises(UsageError, match="nvml-hang takes no number, got 79; only xid and sxid do"):
         number_of(KINDS["nvml-hang"], 79)
 
 
@@ -96,9 +96,9 @@ def test_an_option_that_says_nothing_is_refused() -> None:
     """A GPU for a mount, or a mount for a GPU, is a mistake and never passed over."""
     check_options(KINDS["xid"], gpu="3", mount="")
     check_options(KINDS["read-only"], gpu="", mount="/")
-    with pytest.raises(UsageError, match="sxid has no --gpu, '3' was given; it is for xid, remap-pending"):
+    with pytest.raises(UsageError, match="sxid takes no --gpu, got '3'; only xid, remap-pending do"):
         check_options(KINDS["sxid"], gpu="3", mount="")
-    with pytest.raises(UsageError, match="xid has no --mount"):
+    with pytest.raises(UsageError, match="xid takes no --mount"):
         check_options(KINDS["xid"], gpu="", mount="/fsx")
 
 
@@ -110,8 +110,8 @@ def test_a_report_says_how_long_it_took() -> None:
     )
     assert report.took_s == 0.0
     told = banner("d1", "XID 79 on GPU 3", began, "uid 0")
-    assert told.startswith(f"{TITLE} d1 runs since 03:04:05 UTC: XID 79 on GPU 3, asked for by uid 0.")
-    assert told.endswith("what follows is real")
+    assert told.startswith(f"{TITLE} d1 runs since 03:04:05 UTC: XID 79 on GPU 3, started by uid 0.")
+    assert told.endswith("everything below is real and not part of the drill")
 
 
 def test_the_time_of_a_report_is_that_of_its_last_mark() -> None:

@@ -46,32 +46,11 @@ SHIPPED_CHECKED: tuple[str, ...] = (
 )
 """Globs of shipped files. The whole text is searched: comments, messages of policies, texts of alerts."""
 CODE_CHECKED: tuple[str, ...] = (
-    "healthd/checklib/*.py",
-    "healthd/core/*.py",
-    "healthd/judge/*.py",
-    "healthd/sources/*.py",
-    "remediation/orchestrators/**/*.py",
-    "remediation/policy_files.py",
-    "remediation/provisioners/*.py",
-    "remediation/request_stats.py",
-    "docs/generate.py",
-    "docs/record_kubectl.py",
-    "docs/screenshots.py",
-    "docs/site.py",
-    "healthd/api/**/*.py",
-    "healthd/config/**/*.py",
-    "healthd/controller/**/*.py",
-    "healthd/notify/**/*.py",
-    "healthd/replay/**/*.py",
-    "healthd/setup/**/*.py",
-    "packaging/grafana/make.py",
-    "packaging/kubernetes/render.py",
-    "remediation/controller/*.py",
-    "remediation/decide/*.py",
-    "remediation/engine/*.py",
-    "remediation/ports.py",
-    "healthd/agent/*.py",
-    "healthd/daemon/*.py",
+    "checks/*.py",
+    "docs/*.py",
+    "healthd/**/*.py",
+    "packaging/**/*.py",
+    "remediation/**/*.py",
 )
 """Globs of Python files whose docstrings and string constants are clean, such as ``checks/*.py``."""
 

@@ -69,7 +69,7 @@ def test_what_an_earlier_probe_left_is_replaced(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there_is_missing(tmp_path: Path) -> None:
     """ENOENT is SourceMissing, other errors carry their name."""
-    with pytest.raises(SourceMissing, match=f"file {tmp_path}/gone/x: it is not there"):
+    with pytest.raises(SourceMissing, match=f"file {tmp_path}/gone/x: no such file or folder"):
         probe(tmp_path / "gone" / "x")
     (tmp_path / "file").write_text("")
     with pytest.raises(SourceUnreadable, match=r"\(ENOTDIR\)$"):

@@ -37,7 +37,7 @@ def test_what_is_hidden_is_gone_with_all_below_it() -> None:
     assert over.names("bus") == ("ab",)
     assert (over.exists("bus/a/vendor"), over.exists("bus/ab/vendor"), over.read("bus/ab/vendor")) == (False, True, "2")
     for ask in (lambda: over.read("bus/a/vendor"), lambda: over.names("bus/a"), lambda: over.target("bus/a/x")):
-        with pytest.raises(SourceMissing, match="not there in this drill"):
+        with pytest.raises(SourceMissing, match="missing in this drill"):
             ask()
 
 
@@ -130,7 +130,7 @@ def test_gpus_are_found_without_nvml(play: Any, simulated: SimulatedMachine) -> 
         ("remap-pending", "no NVIDIA GPU on its PCI bus"),
         ("sxid", "no NVSwitch on its PCI bus"),
         ("efa-loss", "no EFA device on its PCI bus"),
-        ("lustre-hang", "no mount of type lustre, nfs, nfs4 that lustre.io asks here"),
+        ("lustre-hang", "no mount of type lustre, nfs, nfs4 that lustre.io asks"),
     ],
 )
 def test_what_a_node_does_not_have_cannot_fail(machine: Machine, config: Config, name: str, words: str) -> None:
@@ -149,7 +149,7 @@ def _without_mounts() -> FakeTree:
 def test_a_lost_efa_device_is_lost_in_the_copy_alone(play: Any, machine: Machine) -> None:
     """The copy lists one less, by its function and by its RDMA device; the machine itself has all."""
     injection = play("efa-loss")
-    assert injection.what == "EFA device rdmap201s0 0000:c9:00.0 is gone, 31 of 32 are left"
+    assert injection.what == "EFA device rdmap201s0 0000:c9:00.0 is missing, 31 of 32 are left"
     assert "0000:c9:00.0" not in injection.machine.sys.names("bus/pci/devices")
     assert "rdmap201s0" not in injection.machine.sys.names("class/infiniband")
     assert "0000:c9:00.0" in machine.sys.names("bus/pci/devices")

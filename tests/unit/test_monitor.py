@@ -383,12 +383,12 @@ def all_looked(monitor: Monitor, seconds: float) -> None:
 def test_a_node_is_trusted_when_every_check_has_looked_since() -> None:
     """Interval checks must have run after the moment that counts; a kernel check speaks only when there is a record."""
     monitor = Monitor(CHECKS, None)
-    assert monitor.trouble(START) == "gpu.look has not looked since 00:00:00"
+    assert monitor.trouble(START) == "gpu.look has not run since 00:00:00"
     all_looked(monitor, 10)
     assert monitor.trouble(at(5)) == ""
-    assert monitor.trouble(at(61)) == "gpu.look has not looked since 00:01:01"
+    assert monitor.trouble(at(61)) == "gpu.look has not run since 00:01:01"
     monitor.absorb(looked(seconds=70))
-    assert monitor.trouble(at(61)) == "host.look has not looked since 00:01:01"
+    assert monitor.trouble(at(61)) == "host.look has not run since 00:01:01"
     monitor.absorb(looked(check="host.look", seconds=70))
     assert monitor.trouble(at(61)) == ""
 
@@ -473,7 +473,7 @@ def test_memory_is_bounded_and_the_trail_says_what_it_lost(store: Store, monkeyp
     monitor.flush(at(1))
     monitor.record(NOTE)
     assert trail(store) == [
-        "2 older lines of this trail did not fit into memory while the disk refused them",
+        "2 older lines of this audit trail are lost: memory was full while the disk refused them",
         "line 2",
         "line 3",
         "line 4",
@@ -550,13 +550,13 @@ def test_a_person_makes_it_learn_anew(store: Store) -> None:
     assert [each.code for each in monitor.diagnoses()] == ["gpu.less"]
     assert list(monitor.learned(["gpu.look"])) == [("gpu:GPU-0", "errors_total")]
     assert [best.value for best in monitor.relearn(["gpu.look"], at(2), "a device went").values()] == [32]
-    assert trail(store)[-1] == "learns anew by order: a device went; forgotten: errors_total 32 of gpu:GPU-0"
+    assert trail(store)[-1] == "healthd relearn: a device went; forgotten: errors_total 32 of gpu:GPU-0"
     assert store.history().learned == {}
     monitor.absorb(said(ok([counter(31)]), seconds=3))
     assert monitor.diagnoses() == ()
     assert monitor.relearn([], at(4), "again") == {}
     assert monitor.history.learned != {}
-    assert trail(store)[-1] == "learns anew by order: again; forgotten: nothing, there was nothing"
+    assert trail(store)[-1] == "healthd relearn: again; forgotten: nothing"
 
 
 def test_what_waits_is_no_finding_and_its_reason_says_so(store: Store) -> None:

@@ -52,7 +52,7 @@ def test_a_file_that_is_there_is_kept(checkout: Path) -> None:
 
 def test_a_name_that_is_taken_is_refused(checkout: Path) -> None:
     """Discovery would find two checks of one name."""
-    with pytest.raises(HealthdError, match=r"has a check gpu\.ecc already"):
+    with pytest.raises(HealthdError, match=r"the check gpu\.ecc exists already"):
         run("gpu.ecc")
 
 

@@ -147,7 +147,7 @@ def test_fields_that_are_refused_as_a_whole_are_all_failures() -> None:
 
 def test_an_unknown_question_is_unreadable() -> None:
     """A parent and a worker of different versions tell each other so."""
-    with pytest.raises(SourceUnreadable, match="knows no question 'dance'"):
+    with pytest.raises(SourceUnreadable, match="the NVML worker got 'dance'"):
         NvmlFamily(Library()).answer("dance", {})
 
 

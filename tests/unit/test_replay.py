@@ -314,7 +314,7 @@ def test_the_verb_tells_the_story(tmp_path: Path, empty: str) -> None:
     os.utime(path, (0, 0))
     answer = replay_verb.answer(options("replay", str(path), "--config", empty))
     assert answer.code == 0
-    assert f"{path}: syslog or journalctl with ISO times, 2 lines, 2 of the kernel's to judge" in answer.out
+    assert f"{path}: syslog or journalctl with ISO times, 2 lines, 2 kernel lines to judge" in answer.out
     assert (
         "n1: 1 found, 1 times out, 2.34 node-hours out, 2 of them while the job runs on (1 reboot_node)" in answer.out
     )
@@ -349,7 +349,7 @@ def test_the_verb_has_json(tmp_path: Path, empty: str) -> None:
 
 def test_a_fleet_has_no_negative_size(empty: str) -> None:
     """A number of nodes below zero is a mistake of the command line."""
-    with pytest.raises(UsageError, match="--nodes -1; expected how many nodes"):
+    with pytest.raises(UsageError, match="--nodes -1; expected the number of nodes"):
         replay_verb.answer(options("replay", "x", "--nodes", "-1", "--config", empty))
 
 
@@ -376,13 +376,13 @@ def test_policy_show_prints_every_rule(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("79",), "gpu.xid.79 (critical, calls for reboot_node)\n    The GPU does not answer on PCIe"),
-        (("79",), "-> reboot_node, then replace_node, then a person"),
-        (("79", "--policy", "replace-first"), "-> replace_node, then a person [rule replace-first]"),
+        (("79",), "-> reboot_node, then replace_node, then the operator"),
+        (("79", "--policy", "replace-first"), "-> replace_node, then the operator [rule replace-first]"),
         (("94",), "-> stays in service\n    with gpu.remap.pending or gpu.xid.63:\n    -> reset_gpu, then reboot_node"),
         (("gpu.xid.154",), "gpu.xid.154, to:5 (critical, calls for ask_human)"),
-        (("gpu.xid.154",), "-> kept out until it is over; nothing of ours mends it"),
+        (("gpu.xid.154",), "-> kept out until the fault is over; healthd repairs nothing"),
         (("145",), "gpu.xid.145, registers"),
-        (("gpu.ecc.accelerating",), "-> kept out for a person [rule accelerating-corrected-errors]"),
+        (("gpu.ecc.accelerating",), "-> kept out for the operator [rule accelerating-corrected-errors]"),
         (("gpu.sxid.12028",), "gpu.sxid.12028 ("),
         (("site.hung",), "site.hung (warning, calls for watch)"),
         (("79", "--instance-type", "p5.48xlarge"), "policy nvidia, instance p5.48xlarge"),
@@ -400,15 +400,17 @@ def test_policy_test_reads_a_log(tmp_path: Path, empty: str) -> None:
     assert out.count("gpu.xid.31 (") == 1
     assert f"{path}: gpu.xid.79 (critical, calls for reboot_node)" in out
     quiet = syslog(tmp_path, (0, "n1", "usb 1-1: new device"), name="quiet")
-    assert "nothing was found" in policy_verb.answer(options("policy", "test", str(quiet), "--config", empty)).out
+    assert (
+        "no finding in these logs" in policy_verb.answer(options("policy", "test", str(quiet), "--config", empty)).out
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "which one"),
+        ((), "name codes"),
         (("gpu.remap.pendin",), "did you mean gpu.remap.pending"),
-        (("gpu.xid.x",), "no check finds 'gpu.xid.x'"),
+        (("gpu.xid.x",), "'gpu.xid.x' is neither a code"),
         (("zzz",), "see `healthd checks`"),
     ],
 )

@@ -472,7 +472,7 @@ def survives(damaged: bytes) -> bool:
         store.close()
         if store.set_aside:
             assert kept_whole(folder, damaged), store.set_aside
-            assert "a fresh database was started" in store.set_aside
+            assert "starts a fresh database" in store.set_aside
         return bool(store.set_aside)
 
 
@@ -520,9 +520,9 @@ def test_an_empty_file_is_a_fresh_database(tmp_path: Path) -> None:
     [
         (
             f"PRAGMA user_version = {SCHEMA_VERSION + 1}",
-            f"its schema version is {SCHEMA_VERSION + 1}, this healthd knows 1",
+            f"its schema version is {SCHEMA_VERSION + 1}; this healthd reads 1",
         ),
-        ("PRAGMA user_version = 0", "its schema version is 0, this healthd knows 1"),
+        ("PRAGMA user_version = 0", "its schema version is 0; this healthd reads 1"),
         ("PRAGMA user_version = -7", "its schema version is -7"),
         ("UPDATE fault SET body = '{torn'", "JSON"),
         ("UPDATE fault SET body = '[]'", "Expected `object`"),
@@ -566,7 +566,7 @@ def test_an_unusable_database_is_set_aside_and_says_why(
     use(store)
     store.close()
     assert words in store.set_aside
-    assert f"kept as {path}.set-aside-20260101T000000" in store.set_aside
+    assert f"healthd keeps it as {path}.set-aside-20260101T000000" in store.set_aside
     assert kept_whole(tmp_path, damaged)
 
 
@@ -672,7 +672,7 @@ def test_a_full_disk_is_a_store_error_and_loses_nothing(small_disk: Path) -> Non
     saved(store, history(fault("first")), cursor=("boot-1", 1))
     filler = fill(small_disk)
     bigger = history(fault("second", evidence=BIG))
-    with pytest.raises(StoreError, match=r"the state was not written: .*full; nothing is acted on until it can be"):
+    with pytest.raises(StoreError, match=r"the state was not written: .*full; healthd does not act until it can be"):
         store.save_history(history(fault("first")), bigger, events=[EVENT], cursor=("boot-1", 2))
     with pytest.raises(StoreError, match="full"):
         store.save_case(replace(CASE, why="x" * 20_000), EVENT)

@@ -58,7 +58,7 @@ def test_bytes_that_never_reach_the_gpu_are_seen(gdrcopy: Any) -> None:
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("gdr_open", "gdr_open returned NULL: is gdrdrv loaded, and may this user open /dev/gdrdrv?"),
+        ("gdr_open", "gdr_open returned NULL; load gdrdrv, or run as a user who may open /dev/gdrdrv"),
         ("gdr_pin", "gdr_pin_buffer returned 12 (Cannot allocate memory)"),
     ],
 )

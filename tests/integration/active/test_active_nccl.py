@@ -91,7 +91,9 @@ def test_a_refusal_is_told_in_its_own_words(nccl4py: Any, fault: str, words: str
 
 def test_memory_that_others_hold(nccl4py: Any) -> None:
     """Too little free memory is no error of the GPU: the test was not run, and the text says what would help."""
-    with pytest.raises(SourceBusy, match=r"GPU 0 \(0000:00:00\.0\) has 64 MiB free, and 1026 MiB are needed: end what"):
+    with pytest.raises(
+        SourceBusy, match=r"GPU 0 \(0000:00:00\.0\) has 64 MiB free and needs 1026 MiB: end the processes"
+    ):
         reduce(nccl4py, fault="memory_full")
 
 

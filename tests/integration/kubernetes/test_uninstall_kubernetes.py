@@ -75,7 +75,7 @@ def test_every_node_is_let_in_and_it_may_be_done_twice(control_plane: ControlPla
     own conditions are as they were. The limit stays. A second time there is nothing to do."""
     ready = [each for each in read(control_plane, "n3").conditions if not each.type.startswith("Healthd")]
     done = pods.command("healthd-uninstall", POD, ["uninstall", "--yes"], CONFIG)
-    assert (done.returncode, done.stdout) == (0, "2 nodes let in\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "2 nodes put back in service\n"), done.stderr
     assert ours(control_plane) == {}
     assert list(read(control_plane, "n3").conditions) == ready
     assert control_plane.claims() == set()
@@ -83,7 +83,7 @@ def test_every_node_is_let_in_and_it_may_be_done_twice(control_plane: ControlPla
     assert control_plane.health("n1") == control_plane.health("n9") == {}
     assert control_plane.notes(LEASE)["healthd.io/limit"] == "2"
     again = pods.command("healthd-uninstall", POD, ["uninstall", "--yes"], CONFIG)
-    assert (again.returncode, again.stdout) == (0, "0 nodes let in\n")
+    assert (again.returncode, again.stdout) == (0, "0 nodes put back in service\n")
 
 
 def test_nothing_is_done_unless_it_is_confirmed(control_plane: ControlPlane, pods: HookPods) -> None:
@@ -92,7 +92,8 @@ def test_nothing_is_done_unless_it_is_confirmed(control_plane: ControlPlane, pod
     dry = pods.command("healthd-uninstall", POD, ["uninstall", "--dry-run"], CONFIG)
     assert dry.returncode == 0, dry.stderr
     assert dry.stdout == (
-        "n1  healthd.io/unhealthy\nn2  healthd.io/claimed\n2 nodes would be let in; healthd has written on 3\n"
+        "n1  healthd.io/unhealthy\nn2  healthd.io/claimed\n"
+        "2 nodes would be put back in service; healthd has written to 3\n"
     )
     refused = pods.command("healthd-uninstall", POD, ["uninstall"], CONFIG)
     assert "refusing to act without confirmation" in refused.stderr

@@ -212,7 +212,7 @@ def test_one_question_at_a_time(make: Callable[..., Probe]) -> None:
     first = threading.Thread(target=ask, args=(probe, "sleep"), kwargs={"seconds": 0.5})
     first.start()
     time.sleep(0.1)
-    with pytest.raises(SourceBusy, match=r"an earlier question is still out after 0\.1 s; not asked"):
+    with pytest.raises(SourceBusy, match=r"an earlier question has no answer after 0\.1 s; not asked"):
         ask(probe, "echo", deadline_s=0.1)
     assert ask(probe, "echo", deadline_s=5.0) == {}
     first.join()
@@ -398,7 +398,7 @@ def test_closing_under_a_question_is_no_crash(make: Callable[..., Probe]) -> Non
     probe.close()
     thread.join(2)
     assert time.monotonic() - began < 5
-    assert "ended on purpose" in str(caught[0])
+    assert "ended the worker on purpose" in str(caught[0])
     assert probe.state().stalled_s == 0.0
     assert ask(probe, "echo") == {}
 
@@ -485,5 +485,5 @@ def test_a_worker_that_cannot_be_started_is_unreadable(
     """No process to be had (no interpreter, no memory, no pids) is an answerless source, with the system's words."""
     probe = make()
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
-    with pytest.raises(SourceUnreadable, match=r"no worker could be started: .*No such file"):
+    with pytest.raises(SourceUnreadable, match=r"cannot start a worker: .*No such file"):
         ask(probe, "echo")

@@ -72,7 +72,7 @@ def test_a_node_with_a_slurm_job_is_not_drilled_unless_forced(slurm: SlurmLab, n
     job = slurm.run_job(NAME, "sleep 20")
     code, report = drill(node, "xid")
     assert (code, report["result"]) == (2, "refused")
-    assert f"slurm runs jobs here: {job}" in report["missing"]["why"]
+    assert f"slurm runs jobs on this node: {job}" in report["missing"]["why"]
     forced, report = drill(node, "xid", "--force")
     assert (forced, report["result"]) == (0, "complete")
     assert slurm.job(job)["JobState"] == "RUNNING"

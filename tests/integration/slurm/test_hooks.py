@@ -294,7 +294,7 @@ def test_a_hung_daemon_does_not_hold_a_job_up_for_long(hooked: Hooked) -> None:
     ((code, took_ms),) = hooked.calls("n0001", "prolog")
     assert code == 0
     assert took_ms < 10_000
-    assert "the daemon did not answer: timed out, the job passes" in hooked.said("n0001")
+    assert "the daemon did not answer: timed out; the job passes" in hooked.said("n0001")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

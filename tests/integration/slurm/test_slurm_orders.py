@@ -218,7 +218,7 @@ def test_a_rehearsed_repair_changes_nothing(slurm: SlurmLab, node: RunningNode) 
     assert (slurm.state(NAME).startswith(before.split("+")[0]), slots(slurm)) == (True, [])
     assert "order" not in {event.kind for event in node.events()}
     nobody = ask(node, "repair", "--step", "reboot")
-    assert (nobody.returncode, "nobody is there to ask; add --yes or --dry-run" in nobody.stderr) == (64, True)
+    assert (nobody.returncode, "(no terminal); pass --yes or --dry-run" in nobody.stderr) == (64, True)
     cannot = ask(node, "repair", "--step", "replace", "--dry-run")
     assert (cannot.returncode, "the local provisioner has no replace_node" in cannot.stdout) == (1, True)
 
