@@ -22,7 +22,7 @@
 
 TESTS = tests
 WORKERS = 4
-KUBERNETES_TESTS = tests/integration/kubernetes tests/packaging tests/contract/test_orchestrators.py
+KUBERNETES_TESTS = tests/live/kubernetes tests/packaging tests/contract/test_orchestrators.py
 VENV = .venv/bin
 # More of them than cores, which real daemons leave idle most of the time. In the order that tests/conftest.py gives.
 IN_PARALLEL = --numprocesses $(WORKERS) --no-loadscope-reorder
@@ -34,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SEED = 1
 SEEDS = 20
 HOURS = 336
-MEASURED = -p tests.pure_coverage
+MEASURED = -p tests.support.pure_coverage
 
 .PHONY: demo test test-exhaustive test-check fuzz simulate test-slurm test-kubernetes test-packages check lint types contracts coverage bench docs site chart lock wheel deb rpm clean
 
@@ -59,7 +59,7 @@ test-slurm: .venv/dev.stamp
 
 # What `make test` leaves out: a real API server, the chart, the image. Programs that are neither in KUBEBUILDER_ASSETS,
 # nor cached, nor in PATH are built with Go, once, at your niceness; the session says how far that is.
-# VERSION: 1.30, newest, or another that tests/integration/kubernetes/pin_kubernetes.py has pinned; then what needs the
+# VERSION: 1.30, newest, or another that tests/live/kubernetes/pin_kubernetes.py has pinned; then what needs the
 # API server alone.
 test-kubernetes: .venv/dev.stamp
 	@sh tests/system-packages.sh compiler debian arm64

@@ -18,8 +18,8 @@ from datetime import datetime
 from pathlib import Path
 
 from bench.measure import percentile, skipped, write_down
-from tests.integration.slurm.slurm_lab import SlurmLab, why_not
-from tests.running import RECOVERED, UNCONTAINED, RunningNode
+from tests.live.slurm.slurm_lab import SlurmLab, why_not
+from tests.support.running import RECOVERED, UNCONTAINED, RunningNode
 
 AIM_P50_MS, AIM_P99_MS = 100.0, 500.0
 PCI = "0000:05:00"

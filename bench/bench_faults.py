@@ -18,7 +18,7 @@ from bench.measure import write_down
 from healthd.api.wire import Request, write_request
 from healthd.core.reach import connected
 from healthd.judge.crowd import MOST
-from tests.running import RunningNode
+from tests.support.running import RunningNode
 
 NUMBERS = [number for number in range(1, 90) if number != 43][:80]
 AIM_CHECK_MS, AIM_LINE_US = 50.0, 100.0

@@ -45,7 +45,7 @@ from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.ports import FleetSnapshot, Slot
 from healthd.sim.cluster import FakeProvisioner, FakeResetter
-from tests.integration.slurm.slurm_lab import SlurmLab, why_not
+from tests.live.slurm.slurm_lab import SlurmLab, why_not
 
 AIM_CTLD_S, AIM_DECIDED_S = 5.0, 20.0
 GROUP = 25

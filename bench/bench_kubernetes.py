@@ -28,12 +28,12 @@ from typing import Any
 
 from bench.kube_fleet import Audit, Clock, WholeDaemon, as_kubelets_register_them, simulated
 from bench.measure import cpu_ms, skipped, write_down
-from tests.integration.kubernetes.agent_rig import add_leases, install_policies
-from tests.integration.kubernetes.control_plane import API_SERVER, ETCD, ControlPlane
-from tests.integration.kubernetes.find_binaries import Unavailable
-from tests.integration.kubernetes.fleet_controller import Fleet, FleetController
-from tests.integration.kubernetes.fleet_storm import Storm
-from tests.running import OFF_THE_BUS, UNCONTAINED
+from tests.live.kubernetes.agent_rig import add_leases, install_policies
+from tests.live.kubernetes.control_plane import API_SERVER, ETCD, ControlPlane
+from tests.live.kubernetes.find_binaries import Unavailable
+from tests.live.kubernetes.fleet_controller import Fleet, FleetController
+from tests.live.kubernetes.fleet_storm import Storm
+from tests.support.running import OFF_THE_BUS, UNCONTAINED
 
 AIM_REQUESTS, WARM_UP_S, HOUR_S, IDLE_S = 12.0, 600.0, 3600.0, 60.0
 NODES, FAILING, LIMIT, CORDONED = 1000, 300, 50, 10

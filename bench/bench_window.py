@@ -15,7 +15,7 @@ from functools import partial
 
 from bench.measure import percentile, skipped, write_down
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
-from tests.integration.slurm.slurm_lab import SlurmLab, why_not
+from tests.live.slurm.slurm_lab import SlurmLab, why_not
 
 
 def main() -> int:

@@ -36,9 +36,9 @@ from healthd.remediation.orchestrators.kubernetes.transport import Pace
 from healthd.remediation.ports import FleetSnapshot
 from healthd.sim.cluster import FakeProvisioner, FakeResetter
 from healthd.sim.machine import NODE, SimulatedMachine
-from tests.integration.kubernetes.agent_rig import write_kubeconfig
-from tests.integration.kubernetes.control_plane import ACCOUNT, NAMESPACE, ControlPlane
-from tests.running import ROOT, Running
+from tests.live.kubernetes.agent_rig import write_kubeconfig
+from tests.live.kubernetes.control_plane import ACCOUNT, NAMESPACE, ControlPlane
+from tests.support.running import ROOT, Running
 
 STEP_S = 5.0  # of an agent's clock: how often the daemon turns its engine; its reporter looks each second
 START_S = 60.0  # the default of [orchestrator.kubernetes] start_s

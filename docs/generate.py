@@ -3,7 +3,7 @@
     python docs/generate.py            write the pages, and the table of figures in bench/README.md
     python docs/generate.py --check    write nothing; exit 1 and name the pages that are out of date
 
-tests/unit/test_docs.py compares every page with the code. Nothing here adds a fact of its own: a fact that a page
+tests/unit/house/test_docs.py compares every page with the code. Nothing here adds a fact of its own: a fact that a page
 lacks is missing in a docstring, a table or a finding code.
 """
 
@@ -51,7 +51,7 @@ from tests.faults.case import Case  # noqa: E402
 from tests.faults.matrix import CASES as FAULTS_PLAYED  # noqa: E402
 from tests.faults.matrix import NOT_ARRANGED  # noqa: E402
 from tests.faults.proof import CERTAIN, unproven  # noqa: E402
-from tests.pure_modules import source_of  # noqa: E402
+from tests.support.pure_modules import source_of  # noqa: E402
 
 NOTE = "<!-- Made by docs/generate.py from {source}. Change that, and run the generator again. -->\n"
 

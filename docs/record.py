@@ -4,7 +4,7 @@
     python docs/record.py --check    write nothing; exit 1 if the README shows something else
 
 Left out are the results of single checks and what was waited for, because their number and order are the machine's.
-Temporary paths, times and ids differ from run to run and are not compared. tests/scenario/test_demo.py compares.
+Temporary paths, times and ids differ from run to run and are not compared. tests/daemon/test_demo.py compares.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     python docs/record_kubectl.py --check    write nothing; exit 1 if the page shows something else
 
 Ages, versions and the width of columns differ from run to run and are not compared. The programs are those of the
-tests, see tests/integration/kubernetes/find_binaries.py. tests/integration/kubernetes/test_kubectl_plugin_applied.py
+tests, see tests/live/kubernetes/find_binaries.py. tests/live/kubernetes/test_kubectl_plugin_applied.py
 compares.
 """
 
@@ -20,10 +20,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.integration.kubernetes.agent_rig import Agents, install_policies  # noqa: E402 - runs from a checkout
-from tests.integration.kubernetes.control_plane import ControlPlane  # noqa: E402
-from tests.integration.kubernetes.find_binaries import program  # noqa: E402
-from tests.integration.kubernetes.shown_fleet import COMMANDS, Operator, lay_out  # noqa: E402
+from tests.live.kubernetes.agent_rig import Agents, install_policies  # noqa: E402 - runs from a checkout
+from tests.live.kubernetes.control_plane import ControlPlane  # noqa: E402
+from tests.live.kubernetes.find_binaries import program  # noqa: E402
+from tests.live.kubernetes.shown_fleet import COMMANDS, Operator, lay_out  # noqa: E402
 
 PAGE = ROOT / "docs" / "how-to" / "kubernetes.md"
 

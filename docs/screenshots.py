@@ -16,8 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.browser import Browser, missing  # noqa: E402 - runs from a checkout in which nothing is installed
-from tests.status_nodes import StatusNode, four_nodes  # noqa: E402
+from tests.support.browser import Browser, missing  # noqa: E402 - runs from a checkout in which nothing is installed
+from tests.support.status_nodes import StatusNode, four_nodes  # noqa: E402
 
 PICTURES = ROOT / "docs/pictures"
 WIDE, NARROW = 920, 360

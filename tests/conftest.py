@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.sampling import of_this_run
+from tests.support.sampling import of_this_run
 
 # Tests in these folders are pure calls or read recorded input; one that starts a process on purpose says so by marker.
 PROCESS_FREE = ("unit", "checks", "property")
@@ -32,34 +32,35 @@ LANES = {
     # A check that is asked about one mount ignores those that are there: one that comes meanwhile is taken for it.
     "mounts": (
         "tests/faults/test_matrix.py",
-        "tests/integration/kernel/test_ext4_error.py",
-        "tests/integration/kernel/test_fuse_hang.py",
-        "tests/integration/kernel/test_state_disk.py",
+        "tests/live/kernel/test_ext4_error.py",
+        "tests/live/kernel/test_fuse_hang.py",
+        "tests/live/kernel/test_state_disk.py",
     ),
     # Every reader of /dev/kmsg reads what any of them writes, and the kernel limits how much is written.
     "kernel log": (
-        "tests/integration/kernel/test_dev_kmsg.py",
-        "tests/integration/kernel/test_dev_syslog.py",
+        "tests/live/kernel/test_dev_kmsg.py",
+        "tests/live/kernel/test_dev_syslog.py",
     ),
 }
 # Long files whose tests share nothing: each of these goes where there is time for it.
 SPREAD = (
-    "tests/scenario/test_engine_replay.py",
+    "tests/engine/test_engine_replay.py",
     "tests/simulation/test_simulated_fleet.py",
-    "tests/integration/kubernetes/test_stray_claims_kubernetes.py",
+    "tests/live/kubernetes/test_stray_claims_kubernetes.py",
 )
 LANE_OF = {file: lane for lane, files in LANES.items() for file in files}
 # These take longest, most of it in waiting, and so they begin first: none is left to be waited for at the end.
 FIRST = (
-    "tests/integration/kubernetes/test_stray_claims_kubernetes.py",
-    "tests/integration/kubernetes/test_kill_everywhere_kubernetes.py",
-    "tests/integration/kubernetes/test_api_trouble.py",
-    "tests/integration/platforms/",
+    "tests/live/kubernetes/test_stray_claims_kubernetes.py",
+    "tests/live/kubernetes/test_kill_everywhere_kubernetes.py",
+    "tests/live/kubernetes/test_api_trouble.py",
+    "tests/live/platforms/",
     "tests/faults/",
-    "tests/integration/slurm/",
-    "tests/integration/aws/",
-    "tests/integration/nvml/",
-    "tests/scenario/",
+    "tests/live/slurm/",
+    "tests/live/aws/",
+    "tests/live/nvml/",
+    "tests/engine/",
+    "tests/daemon/",
     "tests/simulation/",
 )
 

@@ -12,7 +12,7 @@ PATH=$PATH:/usr/sbin:/sbin
 cd "$(dirname "$0")/.."
 
 roots=${HEALTHD_SLURM_ROOTS:-$HOME/.cache/healthd/slurm-roots}
-TESTS=${HEALTHD_SLURM_TESTS:-tests/integration tests/contract/test_orchestrators.py}
+TESTS=${HEALTHD_SLURM_TESTS:-tests/live tests/contract/test_orchestrators.py}
 PACKAGES=slurmctld,slurmd,slurm-client,munge,python3,python3-venv,ca-certificates,procps,iproute2,gcc,libc6-dev,git
 KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 

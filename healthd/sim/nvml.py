@@ -1,8 +1,8 @@
 """The simulated NVML: a library without a GPU, for the demo, drills and tests.
 
 Two libraries read the same state file and answer the same: :class:`SimNvml` here, chosen by a library path that ends
-in ``.sim``, needs no compiler; ``tests/nvml_sim/nvml_sim.c`` is a shared object that the real pynvml loads, and finds
-the file through ``NVML_SIM_STATE``. The file is read again whenever it changes; replace it, never edit it in
+in ``.sim``, needs no compiler; ``tests/support/nvml_sim/nvml_sim.c`` is a shared object that the real pynvml loads,
+and finds the file through ``NVML_SIM_STATE``. The file is read again whenever it changes; replace it, never edit it in
 place (:func:`write_state`). It holds one ``key = value`` per line; blank lines and lines that begin with ``#`` are
 skipped. The keys:
 

@@ -75,7 +75,7 @@ def helm() -> str:
     found = os.environ.get("HELM") or shutil.which("helm")
     if found:
         return found
-    from tests.integration.kubernetes.find_binaries import program
+    from tests.live.kubernetes.find_binaries import program
 
     return str(program("helm", lambda text: print(text, file=sys.stderr)))  # noqa: T201 - a script
 

@@ -1,6 +1,6 @@
 """One node as Slurm shows it, for provisioners: flags, reason, address, features. Text only.
 
-``scontrol -o show node`` of Slurm 22.05.8; tests/integration/aws repeats it with a real slurmctld.
+``scontrol -o show node`` of Slurm 22.05.8; tests/live/aws repeats it with a real slurmctld.
 """
 
 from __future__ import annotations

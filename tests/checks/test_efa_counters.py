@@ -11,7 +11,7 @@ from healthd.core.check import NoSettings
 from healthd.core.errors import SourceUnreadable
 from healthd.core.model import REMEDY_RANK, Remedy, Result, Severity, Status
 from healthd.testing import Entry, FakeNode, pci_tree
-from tests.over_time import open_codes
+from tests.support.over_time import open_codes
 
 EFA = ("0000:4f:00", "0000:50:00")
 DEVICE, PORT = "hw_counters", "ports/1/hw_counters"

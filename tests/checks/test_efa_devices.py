@@ -10,7 +10,7 @@ from healthd.checks.efa_devices import EfaDevicesSettings, efa_devices
 from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.core.model import Remedy, Result, Severity, Status
 from healthd.testing import Entry, FakeNode, codes, fake_pci, pci_tree
-from tests.over_time import diagnoses, open_codes
+from tests.support.over_time import diagnoses, open_codes
 
 EFA = tuple(f"0000:{bus:02x}:00" for bus in (0x4F, 0x50, 0x51, 0x52))
 LONG_UP = {"uptime": "86400.00 8294400.00"}

@@ -23,7 +23,7 @@ from healthd.testing import (
     healthy_gpu,
     pci_tree,
 )
-from tests.over_time import open_codes
+from tests.support.over_time import open_codes
 
 GB200, LINKS = "p6e-gb200.36xlarge", 10
 ULTRASERVERS = {name for name, profile in instance_types().items() if profile.nvlink == "nvl72"}

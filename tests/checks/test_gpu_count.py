@@ -10,7 +10,7 @@ from healthd.checks.gpu_count import GpuCountSettings, gpu_count
 from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.core.model import Remedy, Result, Severity, Status
 from healthd.testing import Entry, FakeNode, FakeNvml, codes, failed_gpu, fake_pci, healthy_gpu, pci_tree
-from tests.over_time import diagnoses, open_codes
+from tests.support.over_time import diagnoses, open_codes
 
 NO_LIBRARY = SourceMissing("NVML: libnvidia-ml.so.1 is not there")
 

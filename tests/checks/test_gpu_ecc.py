@@ -28,7 +28,7 @@ from healthd.testing import (
     healthy_gpu,
     pci_tree,
 )
-from tests.over_time import open_codes
+from tests.support.over_time import open_codes
 
 VOLATILE, AGGREGATE = "nvmlDeviceGetTotalEccErrors(1, 0)", "nvmlDeviceGetTotalEccErrors(1, 1)"
 ALL = [f"nvmlDeviceGetTotalEccErrors({kind}, {counter})" for kind in (0, 1) for counter in (0, 1)]

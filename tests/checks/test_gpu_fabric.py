@@ -26,7 +26,7 @@ from healthd.testing import (
     healthy_gpu,
     pci_tree,
 )
-from tests.over_time import open_codes
+from tests.support.over_time import open_codes
 
 INFO, MIG = "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetMigMode"
 GB200 = "p6e-gb200.36xlarge"

@@ -12,7 +12,7 @@ from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, Sourc
 from healthd.core.model import Remedy, Result, Severity, Status
 from healthd.core.node import CommandResult, GpuAnswer
 from healthd.testing import Entry, FakeNode, FakeNvml, codes, gpu_with, healthy_gpu, pci_tree
-from tests.over_time import open_codes
+from tests.support.over_time import open_codes
 
 ASK = ("nvidia-imex-ctl", "-N", "-j")
 GB200 = "p6e-gb200.36xlarge"

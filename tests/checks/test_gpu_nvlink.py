@@ -29,7 +29,7 @@ from healthd.testing import (
     healthy_gpu,
     pci_tree,
 )
-from tests.over_time import open_codes
+from tests.support.over_time import open_codes
 
 P2P, MIG = "nvmlDeviceGetP2PStatus(2)", "nvmlDeviceGetMigMode"
 CRC, REPLAY, RECOVERY = (f"nvmlDeviceGetNvLinkErrorCounter(5, {kind})" for kind in (2, 0, 1))

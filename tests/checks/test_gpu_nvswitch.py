@@ -10,7 +10,7 @@ from healthd.core.check import NoSettings
 from healthd.core.errors import SourceUnreadable
 from healthd.core.model import Result, Status
 from healthd.testing import FakeNode, codes, fake_pci, pci_tree
-from tests.over_time import open_codes
+from tests.support.over_time import open_codes
 
 TYPES = instance_types()
 WITH = sorted(name for name, profile in TYPES.items() if profile.nvswitches)

@@ -27,7 +27,7 @@ from healthd.testing import (
     pci_tree,
     refusal,
 )
-from tests.over_time import open_codes
+from tests.support.over_time import open_codes
 
 ACTION = "field:230"
 

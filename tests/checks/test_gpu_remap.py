@@ -23,7 +23,7 @@ from healthd.testing import (
     healthy_gpu,
     pci_tree,
 )
-from tests.over_time import open_codes
+from tests.support.over_time import open_codes
 
 ROWS = "nvmlDeviceGetRemappedRows"
 

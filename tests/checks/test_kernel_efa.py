@@ -9,7 +9,7 @@ from healthd.checks.kernel_efa import kernel_efa
 from healthd.core.check import NoSettings
 from healthd.core.model import Result, Severity, Status
 from healthd.testing import FakeNode
-from tests.judgement import kernel_says
+from tests.support.judgement import kernel_says
 
 DEVICE = "efa 0000:4f:00.0 rdmap79s0: "
 

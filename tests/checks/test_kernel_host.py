@@ -9,7 +9,7 @@ from healthd.checks.kernel_host import _NEEDLES, kernel_host
 from healthd.core.check import NoSettings
 from healthd.core.model import REMEDY_RANK, ClearsBy, Remedy, Result, Severity, Status
 from healthd.testing import Entry, FakeNode
-from tests.judgement import START, kernel_says, only
+from tests.support.judgement import START, kernel_says, only
 
 ROWS = line_rows("kernel.host")
 

@@ -9,7 +9,7 @@ from healthd.checks.kernel_lustre import KernelLustreSettings, kernel_lustre
 from healthd.core.model import NODE, ClearsBy, Repeats, Result, Severity, Status
 from healthd.core.node import Mount
 from healthd.testing import FakeNode
-from tests.judgement import START, at, kernel_says
+from tests.support.judgement import START, at, kernel_says
 
 OBD = "6cz4zbev-OST0000-osc-ffff8f1c0a5b8800"
 LOST = (

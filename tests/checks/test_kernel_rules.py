@@ -17,7 +17,7 @@ from healthd.core.errors import ConfigError
 from healthd.core.model import NODE, ClearsBy, Remedy, Repeats, Result, Severity, Status
 from healthd.core.node import KernelRecord
 from healthd.testing import FakeNode
-from tests.judgement import START, kernel_says
+from tests.support.judgement import START, kernel_says
 
 HANG = SiteRule(
     name="nic_hang", pattern=r"ixgbe (?P<pci>\S+) (?P<nic>\w+): Detected Tx Unit Hang", component="nic:{nic}"

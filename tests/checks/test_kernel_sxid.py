@@ -13,7 +13,7 @@ from healthd.core.check import NoSettings
 from healthd.core.errors import SourceUnreadable
 from healthd.core.model import ClearsBy, Remedy, Result, Severity, Status
 from healthd.testing import Entry, FakeNode
-from tests.judgement import START, at, kernel_says, only
+from tests.support.judgement import START, at, kernel_says, only
 
 HEAD = "nvidia-nvswitch2: SXid (PCI:0000:00:09.0): "
 MULTICAST = f"{HEAD}28006, Non-fatal, Link 12 MC TS crumbstore MCTO"

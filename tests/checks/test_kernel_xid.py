@@ -18,7 +18,7 @@ from healthd.core.model import NODE, ClearsBy, Outcome, Repeats, Result, Severit
 from healthd.core.node import KernelRecord
 from healthd.judge.history import History, observe
 from healthd.testing import Entry, FakeNode
-from tests.judgement import START, at, kernel_says, only
+from tests.support.judgement import START, at, kernel_says, only
 
 UUID = "GPU-6d7ec8a1-1111-2222-3333-444455556666"
 

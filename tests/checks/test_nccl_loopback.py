@@ -9,7 +9,7 @@ from healthd.core.errors import SourceError, SourceTimeout
 from healthd.core.model import Remedy, Result, Severity, Status
 from healthd.core.node import AllReduce
 from healthd.testing import FakeActive, FakeNode, fake_pci, pci_tree
-from tests.over_time import open_codes
+from tests.support.over_time import open_codes
 
 EFA = ["0000:4f:00", "0000:50:00"]
 

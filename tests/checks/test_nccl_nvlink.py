@@ -11,7 +11,7 @@ from healthd.core.errors import SourceBusy, SourceError, SourceMissing, SourceTi
 from healthd.core.model import Finding, Remedy, Result, Severity, Status
 from healthd.core.node import AllReduce
 from healthd.testing import FakeActive, FakeNode, fake_pci, pci_tree
-from tests.over_time import open_codes
+from tests.support.over_time import open_codes
 
 HUNG = SourceTimeout("all_reduce.py: no end within 180 s, ended: no output")
 

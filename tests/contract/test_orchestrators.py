@@ -14,11 +14,11 @@ from healthd.remediation.orchestrators.local import LocalOrchestrator
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.ports import NodeRecord, Orchestrator, Slot
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
-from tests.integration.kubernetes.agent_rig import add_leases, administrator, install_resource
-from tests.integration.kubernetes.control_plane import ControlPlane
-from tests.integration.kubernetes.find_binaries import Unavailable
-from tests.integration.kubernetes.kubelet_socket import KubeletSocket
-from tests.integration.slurm.slurm_lab import SlurmLab, why_not
+from tests.live.kubernetes.agent_rig import add_leases, administrator, install_resource
+from tests.live.kubernetes.control_plane import ControlPlane
+from tests.live.kubernetes.find_binaries import Unavailable
+from tests.live.kubernetes.kubelet_socket import KubeletSocket
+from tests.live.slurm.slurm_lab import SlurmLab, why_not
 
 NODE = "n0001"
 REASON = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"

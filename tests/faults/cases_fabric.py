@@ -11,7 +11,7 @@ from healthd.sim import tree
 from tests.faults.case import Case, Made
 from tests.faults.cases_gpu import case, over
 from tests.faults.rig import Rig
-from tests.healthy_node import FABRIC_TOOLS, FI_INFO, GDRAPI, INSTALLED, LDCONFIG, domains_of, fi_info
+from tests.support.healthy_node import FABRIC_TOOLS, FI_INFO, GDRAPI, INSTALLED, LDCONFIG, domains_of, fi_info
 
 _LAST, _LAST_PCI = "rdmap201s0", "0000:c9:00.0"
 _OF_LAST = f"sys/bus/pci/devices/{_LAST_PCI}"

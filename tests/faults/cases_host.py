@@ -13,7 +13,7 @@ from healthd.testing import FakeLink
 from tests.faults.case import Case, Made
 from tests.faults.cases_fabric import built, tool
 from tests.faults.rig import Rig
-from tests.healthy_node import ALLOWANCES, CHRONY, ETHTOOL, TRACKING
+from tests.support.healthy_node import ALLOWANCES, CHRONY, ETHTOOL, TRACKING
 
 _PRESSURE = "some avg10=0.00 avg60=0.00 avg300={0:.2f} total=0\nfull avg10=0.00 avg60=0.00 avg300={0:.2f} total=0"
 _TAINTED = (1 << 0) | (1 << 12) | (1 << 13)  # as NVIDIA's modules leave it

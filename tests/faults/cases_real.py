@@ -1,5 +1,5 @@
 """Real objects of the kernel that runs here: the check that is meant looks through the real Machine, the others at the
-simulated node. ``tests/integration/kernel`` goes deeper into each of them.
+simulated node. ``tests/live/kernel`` goes deeper into each of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from healthd.sources.kmsg import KernelLog
 from healthd.sources.machine import Machine, open_machine
 from tests.faults.case import Case, Made
 from tests.faults.rig import Rig
-from tests.kernel_objects import (
+from tests.support.kernel_objects import (
     KMSG,
     LINK,
     ROUTE,
@@ -39,7 +39,7 @@ from tests.kernel_objects import (
     tmpfs,
     write_kmsg,
 )
-from tests.limits import limit_s
+from tests.support.limits import limit_s
 
 # Of what hangs; and of what answers in the end, however busy the machine is.
 _DEADLINE_S, _ANSWERS_IN_S = 0.5, 60.0

@@ -14,7 +14,7 @@ from tests.faults.cases_host import processes, put
 from tests.faults.cases_nvlink import GB200
 from tests.faults.rig import Rig
 from tests.faults.together import together
-from tests.healthy_node import EBS_STATS
+from tests.support.healthy_node import EBS_STATS
 
 _CPU = "sys/devices/system/cpu"
 

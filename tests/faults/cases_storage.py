@@ -17,7 +17,7 @@ from healthd.sim.host import IMPORTS_IN, lustre_files
 from tests.faults.case import Case, Made
 from tests.faults.cases_fabric import built, tool
 from tests.faults.rig import Rig
-from tests.healthy_node import QUICK, ROOM, SMART, smart_log
+from tests.support.healthy_node import QUICK, ROOM, SMART, smart_log
 
 FSX = {"lustre.mount": lustre_mount.LustreMountSettings(mounts=("/fsx",))}
 _ROOT = "26 1 259:1 / / {} - ext4 /dev/nvme0n1p1 {}"

@@ -7,10 +7,10 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from tests.compiled import NVML_SIM, compiled, compiler
 from tests.faults.case import Case
 from tests.faults.proof import unproven
 from tests.faults.rig import Workshop
+from tests.support.compiled import NVML_SIM, compiled, compiler
 
 _PLAYED = "case of the fault matrix"
 

@@ -45,5 +45,5 @@ CASES: tuple[Case, ...] = (*(case for module in MODULES for case in module.CASES
 
 # Declared by a check, and expected by no case: why.
 NOT_ARRANGED: Mapping[str, str] = {
-    "gpu.reset.owed": "no look finds it: a GPU reset of healthd's own leaves it behind (tests/unit/test_gpu_reset.py)",
+    "gpu.reset.owed": "no look finds it: a GPU reset of healthd's own leaves it behind (test_gpu_reset.py)",
 }

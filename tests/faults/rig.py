@@ -33,7 +33,7 @@ from healthd.sources.nvml import NvmlSource
 from healthd.sources.trees import FileTree
 from healthd.testing import FakeNode, FakeNvml
 from tests.faults.overlay import Overlay
-from tests.healthy_node import CLOCK, QUICK, ROOM, Tools, domains_of, nvml_lines, said
+from tests.support.healthy_node import CLOCK, QUICK, ROOM, Tools, domains_of, nvml_lines, said
 
 CHECKS: Mapping[str, Check] = discover()
 LOOKING: Mapping[str, Check] = {name: check for name, check in CHECKS.items() if check.on != "active"}

@@ -16,7 +16,7 @@ from tests.faults.case import Case, Made, play
 from tests.faults.matrix import CASES, NOT_ARRANGED
 from tests.faults.proof import CERTAIN, acts, sources, unproven
 from tests.faults.rig import CHECKS, Workshop
-from tests.kernel_objects import NotHere
+from tests.support.kernel_objects import NotHere
 
 _OF_THE_KERNEL = frozenset({Made.KMSG, Made.FUSE, Made.EXT4, Made.TMPFS, Made.NAMESPACE})
 

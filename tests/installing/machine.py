@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.debian_root import debian_root
+from tests.support.debian_root import debian_root
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What a node of a Slurm cluster has before anybody thinks of healthd, and what healthd's package may ask for.

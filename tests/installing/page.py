@@ -6,8 +6,8 @@ import os
 import subprocess
 from pathlib import Path
 
-from tests.pages import blocks
-from tests.running import ROOT
+from tests.support.pages import blocks
+from tests.support.running import ROOT
 
 
 def shown(title: str) -> list[str]:

@@ -15,9 +15,9 @@ import pytest
 from healthd import __version__
 from tests.installing.machine import Machine, booted, clean_root
 from tests.installing.page import run, shown
-from tests.integration.slurm.slurm_conf import conf_text, hooks_we_ship
-from tests.running import OFF_THE_BUS
-from tests.unit.test_config_load import SERVICE, SERVICE_VALUES
+from tests.live.slurm.slurm_conf import conf_text, hooks_we_ship
+from tests.support.running import OFF_THE_BUS
+from tests.unit.config.test_config_load import SERVICE, SERVICE_VALUES
 
 pytestmark = [pytest.mark.slow, pytest.mark.root, pytest.mark.process]
 

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from healthd import __version__
-from tests.running import ROOT
+from tests.support.running import ROOT
 
 pytestmark = pytest.mark.process
 

@@ -13,7 +13,7 @@ from healthd import __version__
 from tests.installing.machine import clean_root
 from tests.installing.page import run
 from tests.packaging.dockerfile import files_of
-from tests.running import ROOT
+from tests.support.running import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.root, pytest.mark.process]
 

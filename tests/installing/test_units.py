@@ -10,7 +10,7 @@ import pytest
 
 from healthd.api.wire import EXIT_CONFIG, EXIT_USAGE
 from healthd.config.schema.daemon import DaemonSection
-from tests.running import ROOT
+from tests.support.running import ROOT
 
 UNITS = ROOT / "packaging/systemd"
 # Each gives a service a mount namespace of its own (systemd.exec(5)) or restricts its devices.

@@ -13,7 +13,7 @@ import pytest
 from healthd import __version__
 from tests.installing.machine import PATH
 from tests.installing.page import run, shown
-from tests.running import ROOT
+from tests.support.running import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.integration.kubernetes.find_binaries import Unavailable, program
+from tests.live.kubernetes.find_binaries import Unavailable, program
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "packaging" / "helm" / "healthd"

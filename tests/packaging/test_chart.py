@@ -32,8 +32,8 @@ from healthd.remediation.orchestrators.kubernetes import pod_resources
 from healthd.remediation.orchestrators.kubernetes import signals as kube_signals
 from healthd.remediation.orchestrators.kubernetes.policies import POLICIES
 from tests.packaging.chart import CHART, IMAGE, KUBERNETES, MONITORING, ROOT, Object, Rendered, lint, objects_in, render
-from tests.pages import blocks
-from tests.scripts import load_script
+from tests.support.pages import blocks
+from tests.support.scripts import load_script
 
 PROFILES = ("full", "restricted")
 VERSIONS = ("1.30.1", "1.34.2", "1.35.0-eks-1a2b3c")

@@ -19,11 +19,11 @@ import pytest
 
 from healthd import __version__
 from healthd.remediation.orchestrators.kubernetes import conditions as kube_conditions
-from tests.debian_root import debian_root
-from tests.integration.kubernetes.control_plane import ControlPlane
-from tests.integration.kubernetes.find_binaries import Unavailable
+from tests.live.kubernetes.control_plane import ControlPlane
+from tests.live.kubernetes.find_binaries import Unavailable
 from tests.packaging.chart import objects_in, render
 from tests.packaging.dockerfile import Image, Instruction, built_image, context, files_of, instructions
+from tests.support.debian_root import debian_root
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "packaging" / "container" / "Dockerfile"

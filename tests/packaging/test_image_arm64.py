@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from healthd import __version__
-from tests.debian_root import debian_root
-from tests.emulated import aarch64_programs
 from tests.packaging.dockerfile import ROOT, Build, Image, context, files_of, instructions
+from tests.support.debian_root import debian_root
+from tests.support.emulated import aarch64_programs
 
 TEXT = (ROOT / "packaging" / "container" / "Dockerfile").read_text(encoding="utf-8")
 SUITE, PYTHON = "trixie", "3.13"

@@ -13,7 +13,7 @@ from healthd.core.model import ClearsBy, Component, Outcome
 from healthd.judge.crowd import MOST
 from healthd.judge.diagnose import _causes, diagnose
 from healthd.judge.history import Fault, FaultKey, History, observe
-from tests.judgement import at, fault, faults, finding, fold, history, looked
+from tests.support.judgement import at, fault, faults, finding, fold, history, looked
 
 
 def _explains(cause: Fault, symptom: Fault) -> bool:

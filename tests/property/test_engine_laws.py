@@ -21,8 +21,8 @@ from healthd.core.model import ClearsBy, Mode, Remedy, Step
 from healthd.remediation.decide.remediation import End, Phase, Remediation
 from healthd.remediation.orchestrators.slurm.reasons import without_remarks
 from healthd.remediation.ports import Hold
-from tests.engine_rig import NODE, PATIENCE, STEP_S, XID_79, XID_95, Trouble, World, lowered
-from tests.engine_wire import disk_is_full, kill, no_answer, refused
+from tests.support.engine_rig import NODE, PATIENCE, STEP_S, XID_79, XID_95, Trouble, World, lowered
+from tests.support.engine_wire import disk_is_full, kill, no_answer, refused
 
 LEVEL = Trouble(code="gpu.recovery", remedy=Remedy.REBOOT_NODE, clears_by=None)
 WORN_OUT = replace(XID_79, code="gpu.remap.failed", remedy=Remedy.REPLACE_NODE, clears_by=ClearsBy.REBOOT)

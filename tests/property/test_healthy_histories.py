@@ -24,8 +24,8 @@ from healthd.observe.runner import run_check
 from healthd.sim.tree import layout_of
 from healthd.testing import FakeNode, FakeNvml, gpu_with
 from tests.faults.overlay import Overlay
-from tests.judgement import at
 from tests.property.test_healthy_nodes import build
+from tests.support.judgement import at
 
 HISTORIES, LOOKS, EVERY_S = 1_000, 10, 43_200.0
 COUNTING = ("gpu.ecc", "gpu.pcie", "gpu.remap", "gpu.throttle", "gpu.nvlink", "efa.counters")

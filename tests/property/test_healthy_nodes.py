@@ -30,7 +30,7 @@ from healthd.sim.host import IMPORTS_IN
 from healthd.sources.mounts import parse_mountinfo
 from healthd.sources.trees import FileTree
 from healthd.testing import HEALTHY_GPU, OLDER_DRIVER, FakeNode, FakeNvml, failed_gpu, fake_pci, gpu_with, pci_tree
-from tests.healthy_node import CLOCK, QUICK, ROOM, Tools
+from tests.support.healthy_node import CLOCK, QUICK, ROOM, Tools
 
 CHECKS = {name: check for name, check in discover().items() if check.on == "interval"}
 ERRORS = (

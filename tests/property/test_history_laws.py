@@ -37,7 +37,7 @@ from healthd.judge.history import (
     clear,
     observe,
 )
-from tests.judgement import (
+from tests.support.judgement import (
     BY_PCI,
     CHECKS,
     FROM_THE_LOG,

@@ -23,7 +23,7 @@ from healthd.sources.kmsg import Cursor, KernelLog, parse_record
 from healthd.sources.kmsg_format import any_of
 from healthd.sources.kmsg_source import Lines
 from healthd.testing import FakeNode
-from tests.judgement import LUSTRE_IS_LOADED
+from tests.support.judgement import LUSTRE_IS_LOADED
 
 BOOT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -23,8 +23,8 @@ from healthd.core.model import Clearance, ClearsBy, Component, Mode, Remedy, Ste
 from healthd.remediation.decide.commands import Command, Verb
 from healthd.remediation.decide.remediation import End
 from healthd.remediation.decide.rules import OWN_REMEDY, Ladder, Policy, Rule
-from tests.engine_rig import NODE, WORN_OUT, XID_79, XID_95, Trouble, World
-from tests.engine_wire import kill, no_answer
+from tests.support.engine_rig import NODE, WORN_OUT, XID_79, XID_95, Trouble, World
+from tests.support.engine_wire import kill, no_answer
 
 RESET, REBOOT, REPLACE, PERSON = Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE, Remedy.ASK_HUMAN
 ACTS = {Step.RESET: RESET, Step.REBOOT: REBOOT, Step.REPLACE: REPLACE}

@@ -16,7 +16,7 @@ from healthd.remediation.decide.policy import Rules, Situation, question
 from healthd.remediation.decide.remediation import End, Remediation, after
 from healthd.remediation.decide.rules import REPAIRS
 from healthd.remediation.ports import FleetSnapshot, NodeView
-from tests.judgement import START, a_case, all_read, decided_by, diagnosis
+from tests.support.judgement import START, a_case, all_read, decided_by, diagnosis
 
 LAW = settings(max_examples=200, deadline=None)
 RULES = Rules(mode=Mode.REPAIR)

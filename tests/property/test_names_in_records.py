@@ -18,7 +18,7 @@ from healthd.core.model import REMEDY_RANK, Finding, Remedy, Severity
 from healthd.core.node import RECORD_LEAD, KernelRecord
 from healthd.sources.kmsg import parse_record
 from healthd.testing import FakeNode
-from tests.judgement import LUSTRE_IS_LOADED, START, kernel_says
+from tests.support.judgement import LUSTRE_IS_LOADED, START, kernel_says
 
 CHECKS = {name: check for name, check in discover().items() if check.on == "kernel"}
 TABLES = ("kernel.efa", "kernel.host", "kernel.lustre")

@@ -26,7 +26,7 @@ from healthd.remediation.decide.paging import Limits, Stands, due, wanted
 from healthd.remediation.decide.remediation import End, Phase
 from healthd.remediation.decide.rules import STEPS, kept_out
 from healthd.remediation.ports import Hold
-from tests.judgement import a_case
+from tests.support.judgement import a_case
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 KEYS = ("page a", "b", "node")

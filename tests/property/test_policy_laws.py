@@ -16,7 +16,7 @@ from healthd.remediation.decide.policy import Needs, Rules, SeenElsewhere, Situa
 from healthd.remediation.decide.remediation import Repair, is_our_text, reason_text
 from healthd.remediation.decide.rules import MODE_RANK, OWN_REMEDY, REPAIRS, STEPS, Policy, Rule
 from healthd.remediation.ports import FleetSnapshot, Hold, NodeView
-from tests.judgement import START, all_read, at, components, decided_by, diagnosis
+from tests.support.judgement import START, all_read, at, components, decided_by, diagnosis
 
 LAW = settings(max_examples=200)
 NODES = tuple(f"n{index}" for index in range(12))

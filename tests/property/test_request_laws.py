@@ -18,8 +18,8 @@ from healthd.remediation.decide.adoption import repair_mark
 from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, parse
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.rules import STEPS
-from tests.controller_rig import AskedWorld
-from tests.engine_wire import kill, no_answer
+from tests.support.controller_rig import AskedWorld
+from tests.support.engine_wire import kill, no_answer
 
 BEGAN = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None

@@ -19,7 +19,7 @@ from healthd.core.check import Accelerating, FindingCode, Learned, Rate, Stall, 
 from healthd.core.model import Component, Outcome, Reading, ReadingKind, Remedy, Repeats, Severity
 from healthd.judge.history import History, observe
 from healthd.judge.trends import Days, judge, log_ratio
-from tests.judgement import GPU, at, could_not_tell, counter, looked, said
+from tests.support.judgement import GPU, at, could_not_tell, counter, looked, said
 
 CODE = FindingCode(code="part.bad", severity=Severity.WARNING, remedy=Remedy.WATCH, meaning="It is bad")
 WINDOW_S = 60

@@ -16,8 +16,8 @@ from healthd.remediation.decide.handoff import RequestAnswer
 from healthd.remediation.decide.remediation import Phase
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner
 from healthd.sim.cluster import FakeOrchestrator
-from tests.controller_rig import NODE, AskedWorld
-from tests.engine_wire import kill
+from tests.support.controller_rig import NODE, AskedWorld
+from tests.support.engine_wire import kill
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 LAST = 1200

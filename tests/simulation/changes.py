@@ -17,7 +17,7 @@ from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.engine.dependencies import Dependencies, Judgement, RemediationStore
 from healthd.remediation.ports import FleetSnapshot, NodeRecord, NodeView, Orchestrator, Slot
-from tests.engine_wire import Wire, WiredCases, WiredOrchestrator, WiredProvisioner
+from tests.support.engine_wire import Wire, WiredCases, WiredOrchestrator, WiredProvisioner
 
 
 class Quiet(Wire):

@@ -37,10 +37,10 @@ from healthd.remediation.ports import Provisioner
 from healthd.remediation.provisioners.slurm_node import MANAGERS_TEXTS, OUR_TEXTS
 from healthd.state.monitor import Monitor
 from healthd.state.store import Store
-from tests.engine_wire import Killed, Wire, WiredCases, WiredOrchestrator, WiredProvisioner, WiredResetter, kill
 from tests.simulation.changes import Change
 from tests.simulation.slurm import Door, Slurm
 from tests.simulation.timeline import Timeline, WallClock
+from tests.support.engine_wire import Killed, Wire, WiredCases, WiredOrchestrator, WiredProvisioner, WiredResetter, kill
 
 POLL_S, STILL_POLL_S, IDLE_POLL_S, GROWS = 5.0, 300.0, 900.0, 1.7
 STAYS_UP_S = 420.0

@@ -23,10 +23,10 @@ from healthd.remediation.engine.dependencies import Timeouts
 from healthd.remediation.ports import Orchestrator, Provisioner
 from healthd.remediation.provisioners.slurm_node import OUR_TEXTS
 from healthd.state.store import IN_MEMORY, Store
-from tests.engine_wire import Killed, WiredFleet, WiredKept, WiredOrchestrator, WiredProvisioner
 from tests.simulation.daemon import Fuse, Ground
 from tests.simulation.slurm import Door
 from tests.simulation.timeline import WallClock
+from tests.support.engine_wire import Killed, WiredFleet, WiredKept, WiredOrchestrator, WiredProvisioner
 
 BUSY_S, STILL_S, QUIET_S, GROWS = 10.0, 60.0, 600.0, 1.3
 

@@ -14,7 +14,6 @@ from healthd.core.errors import HealthdError
 from healthd.core.model import Refusal, Remedy
 from healthd.notify.delivery import Message
 from healthd.remediation.decide.commands import Command, Verb
-from tests.engine_wire import Killed, disk_is_full, kill, no_answer
 from tests.simulation.ailments import (
     BAD_DRIVER,
     FILE_SERVER,
@@ -31,6 +30,7 @@ from tests.simulation.invariants import Invariants, asks_for_a_person, node_of
 from tests.simulation.node import Node
 from tests.simulation.power import PowerSaving
 from tests.simulation.slurm import KILL_FAILED
+from tests.support.engine_wire import Killed, disk_is_full, kill, no_answer
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 YEAR = 365 * DAY

@@ -14,8 +14,6 @@ from dataclasses import replace
 
 import pytest
 
-from tests.running import ROOT
-from tests.sampling import of_this_run
 from tests.simulation.ailments import LOOSE
 from tests.simulation.changes import CHANGES
 from tests.simulation.fleet import Fleet, Report
@@ -23,6 +21,8 @@ from tests.simulation.invariants import Invariants
 from tests.simulation.law import Rates
 from tests.simulation.many import lives
 from tests.simulation.mutations import LIVES, Life, found, only
+from tests.support.running import ROOT
+from tests.support.sampling import of_this_run
 
 DAY_H = 24.0
 MENDED = (
@@ -85,7 +85,7 @@ def test_no_fleet_breaks_an_invariant_in_ten_days(seed: int) -> None:
 )
 def test_what_once_broke_an_invariant_breaks_none(seed: int, hours: float) -> None:
     """The rules behind them: news.py, paging.py, brakes.py, the engine between an order and a turn. `make test` takes
-    some of them (tests/sampling.py)."""
+    some of them (tests/support/sampling.py)."""
     report = Fleet(seed).run(hours)
     assert not report.violations, str(report.violations[0])
 

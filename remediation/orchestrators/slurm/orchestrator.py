@@ -4,7 +4,7 @@ Every call is one client process with a deadline of ours (the clients' own waits
 not decide anything, must not read one node by downloading all of them, and must not take silence for an answer: an
 update that is not plainly refused is *unknown*, because slurmctld applies an update that timed out when it wakes up.
 
-Texts and behaviour: Slurm 22.05.8 with a real slurmctld; tests/integration/slurm repeats each observation.
+Texts and behaviour: Slurm 22.05.8 with a real slurmctld; tests/live/slurm repeats each observation.
 """
 
 from __future__ import annotations

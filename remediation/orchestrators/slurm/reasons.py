@@ -7,7 +7,7 @@ a text of another user, which the orchestrator recognizes, since it knows SlurmU
 slurmctld's ``set_node_reason`` writes its text where there is none, and appends it behind `` : `` where there is one
 ("message to be set/appended", slurmctld.h); 22.05 appends the texts about reboots only. ``Kill task failed`` comes as
 an update of slurmd's and replaces the reason. The texts are those of the binaries that Debian ships (slurmctld,
-libslurmfull.so of 22.05.8, 24.11.5, 26.05.5); tests/integration/slurm/test_live_reasons.py looks for each row in the
+libslurmfull.so of 22.05.8, 24.11.5, 26.05.5); tests/live/slurm/test_live_reasons.py looks for each row in the
 Slurm that runs, and makes Slurm write those that a test can bring about.
 """
 

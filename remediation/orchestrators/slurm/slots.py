@@ -6,7 +6,7 @@ keeps new jobs off while running jobs continue, without touching the node's stat
 A reservation that is not ours may hold any text, line breaks in its comment included (Comment=, Slurm 23.02 and newer).
 It neither hides nor adds a slot. A record of ours that cannot be read leaves the slots unknown.
 
-Texts and behaviour: Slurm 22.05.8 with a real slurmctld; tests/integration/slurm/test_slots.py repeats each.
+Texts and behaviour: Slurm 22.05.8 with a real slurmctld; tests/live/slurm/test_slots.py repeats each.
 """
 
 from __future__ import annotations

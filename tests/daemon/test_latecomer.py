@@ -1,0 +1,83 @@
+"""A daemon whose metadata service accepts and does not answer: it starts, and takes up later what it is told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.imds import Imds
+from tests.support.running import RunningNode
+
+pytestmark = pytest.mark.process
+SILENT_S = 60.0
+SLOW_S = 0.13
+"""For each of two requests: slower than a start waits, and faster than an item is waited for."""
+WAITS = "the metadata service has not answered yet"
+
+
+@pytest.fixture
+def imds() -> Iterator[Imds]:
+    server = Imds({"instance-type": "p5.48xlarge", "instance-id": "i-0123456789abcdef0"})
+    server.delay_s = SILENT_S
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def node(tmp_path: Path, imds: Imds) -> Iterator[RunningNode]:
+    sys_root = tmp_path / "sys"  # without firmware tables
+    sys_root.mkdir()
+    sections = f'''[sources]
+kmsg = "{tmp_path}/node/kmsg"
+sys_root = "{sys_root}"
+imds_endpoint = "{imds.endpoint}"
+[orchestrator]
+kind = "local"
+[[match]]
+instance_type = ["p5.*"]
+[match.remediation]
+max_attempts = 3
+'''
+    made = RunningNode(tmp_path / "node", "n1", sections=sections, environ={"AWS_EC2_METADATA_DISABLED": "false"})
+    yield made
+    made.stop()
+
+
+def instance_type(node: RunningNode) -> str | None:
+    status = node.status()
+    return None if status is None else status["instance_type"]
+
+
+def test_what_was_not_told_at_the_start_is_taken_up_later(node: RunningNode, imds: Imds) -> None:
+    """The daemon answers while nobody has answered it, and acts on nothing until the service had its second. A service
+    that answers then, however slowly, is told of by one start anew: with the type, and what the configuration says of
+    it."""
+    node.start()
+    assert node.process is not None
+    pid, unanswered = node.process.pid, list(imds.requests)
+    assert instance_type(node) is None
+    assert set(unanswered) == {"PUT /latest/api/token"}
+    assert f"instance_type is not known: IMDS at {imds.endpoint}" in node.log.read_text()
+    node.wait(lambda: WAITS in node.log.read_text(), 20, "it says so")
+    imds.delay_s = SLOW_S
+    node.wait(lambda: instance_type(node) == "p5.48xlarge", 60, "the type is known")
+    assert (node.process.pid, node.process.poll()) == (pid, None)
+    assert sum("started" in event.text for event in node.events()) == 2
+    assert node.log.read_text().count(WAITS) == 1
+    assert node.log.read_text().count("is not known") == 1
+
+
+def test_a_service_that_answers_is_asked_by_the_start(node: RunningNode, imds: Imds) -> None:
+    """As ever: the type is known from the first answer on, and nothing is started again."""
+    imds.delay_s = 0.0
+    node.start()
+    assert instance_type(node) == "p5.48xlarge"
+    assert WAITS not in node.log.read_text()
+    assert sum("started" in event.text for event in node.events()) == 1

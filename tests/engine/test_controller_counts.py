@@ -1,0 +1,50 @@
+"""What the controller counts of its own acts: each once, by words that cannot grow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from healthd.core.model import Mode, Refusal, Step
+from healthd.remediation.controller.node_status import RepairState
+from healthd.remediation.decide.policy import Rules
+from tests.support.controller_rig import NODE, STEP_S, TAKES_S, AskedWorld
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> AskedWorld:
+    return AskedWorld(tmp_path)
+
+
+def test_a_replacement_is_counted_and_timed_once(world: AskedWorld) -> None:
+    """However many rounds look at it: repair, done, and one step of about the time that the machine took."""
+    world.run(12)
+    reckoning = world.controller.reckoning
+    assert dict(reckoning.answered) == {RepairState.REPAIR: 1, RepairState.DONE: 1}
+    assert reckoning.tally.steps == {Step.REPLACE: 1}
+    assert TAKES_S - STEP_S <= reckoning.tally.steps_s[Step.REPLACE] <= TAKES_S + 2 * STEP_S
+    assert +reckoning.tally.refused == {}
+    world.close()
+
+
+def test_a_refusal_has_its_reason_beside_it(world: AskedWorld) -> None:
+    """A request that our place does not stand for: refused, once, as what it is."""
+    world.cluster.give_back("cluster", 0)
+    world.run(5)
+    assert dict(world.controller.reckoning.answered) == {RepairState.REFUSED: 1}
+    assert +world.controller.reckoning.tally.refused == {Refusal.NOT_PERMITTED: 1}
+    world.close()
+
+
+def test_what_waits_says_for_what_and_is_counted_once(world: AskedWorld) -> None:
+    """In observe mode, and then under a job: two reasons of one wait, then the repair."""
+    world.rules = Rules(mode=Mode.OBSERVE, replacements_per_hour=4)
+    world.run(4)
+    assert +world.controller.reckoning.tally.refused == {Refusal.OBSERVE: 1}
+    world.rules = Rules(mode=Mode.REPAIR, replacements_per_hour=4)
+    world.cluster.nodes[NODE].jobs.append("7")
+    world.run(4)
+    assert +world.controller.reckoning.tally.refused == {Refusal.OBSERVE: 1, Refusal.NOT_IDLE: 1}
+    assert dict(world.controller.reckoning.answered) == {RepairState.WAITS: 1}
+    world.close()

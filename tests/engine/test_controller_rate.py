@@ -1,0 +1,116 @@
+"""What the rate of replacements counts in the controller: what a platform has taken, never what was asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from healthd.core.errors import BackendBusy, BackendRefused
+from healthd.core.model import Refusal, Remedy, Step
+from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, parse
+from healthd.remediation.decide.remediation import Phase
+from healthd.remediation.ports import Provisioner
+from healthd.sim.cluster import FakeProvisioner
+from tests.engine.test_controller_repeats import settled
+from tests.support.controller_rig import NODE, AskedWorld
+from tests.support.engine_wire import disk_is_full, kill, no_answer
+
+OTHER = "n2"
+
+
+class TwoAsk(AskedWorld):
+    """``n1`` asks a platform that answers with ``error``; ``n2`` asks after it, of one that does it. One an hour."""
+
+    def __init__(self, folder: Path, error: Exception) -> None:
+        self.other = FakeProvisioner(lambda: None, lambda: None)
+        self.other.instance = "i-9"
+        super().__init__(folder)
+        self.rules = replace(self.rules, replacements_per_hour=1)
+        self.error: Exception | None = error
+        self.provisioner._replaces, self.provisioner.repeats_s = self._answers, 0.0
+
+    def acts_on(self, node: str, instance: str) -> Provisioner:
+        return self.provisioner if node == NODE else self.other
+
+    def other_asks(self) -> None:
+        node = self.cluster.nodes[OTHER]
+        self.cluster.update(OTHER, "drain", "healthd: gpu.xid.79 gpu:1 [k4]", user="healthd")
+        self.cluster.slots["cluster", 1] = OTHER
+        now = self.clock.now()
+        node.mark = HandoffRecord(
+            case="k4", machine="i-9", remedy=Remedy.REPLACE_NODE, asks=True, attempt=1, asked=now
+        ).text
+
+    def _answers(self) -> None:
+        if self.error is not None:
+            raise self.error
+        self._replaces()
+
+    def _acts(self, step: Step) -> None:
+        """Of either node, an intent and a mark that says so."""
+        marks = [parse(self.cluster.nodes[node].mark) for node in (NODE, OTHER)]
+        assert any(mark.answer is RequestAnswer.TAKEN for mark in marks if mark is not None)
+        assert any(case.phase is Phase.INTENDED for case in self.store.cases())
+
+
+BUSY, NO = BackendBusy("InstanceIdInUse"), BackendRefused("InstanceIdNotFound")
+
+
+@pytest.mark.parametrize("error", [BUSY, NO])
+def test_what_no_platform_has_taken_holds_up_nobody(error: Exception, tmp_path: Path) -> None:
+    """Busy for a while, or refused for good: another node's replacement is the first one of this hour."""
+    world = TwoAsk(tmp_path, error)
+    world.run(4)
+    assert (world.mark.replaced, world.mark.history) == (None, ())
+    world.other_asks()
+    world.run(2)
+    assert world.other.replacements == 1
+
+
+def test_what_was_taken_occupies_the_rate_whoever_asks_next(tmp_path: Path) -> None:
+    """Once the platform has time for the first, the hour belongs to the second, and the first says so."""
+    world = TwoAsk(tmp_path, BUSY)
+    world.run(2)
+    world.other_asks()
+    world.run(2)
+    world.error = None
+    world.run(4)
+    assert world.mark.answer is RequestAnswer.WAITS
+    assert "1 machines were replaced within an hour" in world.mark.said
+    assert [each.refusal for each in world.standings if each.node == NODE] == [Refusal.RATE]
+    world.clock.advance(3600.0)
+    asks_again = replace(world.mark, answer=None, answered=None, said="")
+    world.ask(asks_again)
+    world.run(12)
+    assert world.mark.became == "i-2"
+
+
+@pytest.mark.parametrize("error", [BUSY, NO])
+@pytest.mark.parametrize("happens", [kill, no_answer, disk_is_full])
+def test_what_nobody_can_know_counts_for_an_hour_and_nothing_else(
+    happens: Callable[[], None], error: Exception, tmp_path: Path
+) -> None:
+    """At every boundary of a request that no platform takes: the other node has the hour, except where it is not known
+    what the platform answered; then an hour later."""
+    plain = TwoAsk(tmp_path / "plain", error)
+    plain.run(1)
+    passed = plain.wire.passed
+    unknown = range(passed.index("after save"), len(passed))
+    for number, label in enumerate(passed):
+        if happens is disk_is_full and "save" not in label:
+            continue
+        world = TwoAsk(tmp_path / f"{number}", error)
+        world.wire.at[number] = happens
+        settled(world, 4)
+        world.other_asks()
+        settled(world, 6)
+        if not world.other.replacements:
+            assert number in unknown, (number, label, world.said[-3:])
+            world.clock.advance(3600.0)
+            world.other_asks()
+            settled(world, 6)
+        assert world.other.replacements == 1, (number, label, world.said[-3:])
+        world.close()

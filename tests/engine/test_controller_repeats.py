@@ -1,0 +1,278 @@
+"""What a leader died in, or got no answer to, the next one asks its platform about, and repeats where that is safe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import cycle
+from pathlib import Path
+
+import pytest
+
+from healthd.core.errors import BackendRefused, BackendUnknown, HealthdError
+from healthd.core.model import Mode, Remedy
+from healthd.remediation.decide.handoff import RequestAnswer, withdrawing
+from healthd.remediation.decide.remediation import PAST_OF
+from tests.engine.test_controller_replay import STORIES
+from tests.support.controller_rig import NODE, STEP_S, AskedWorld
+from tests.support.engine_wire import kill, no_answer
+
+REBOOT_SHOWS_S = 300.0
+ROUNDS = {"replace": 16, "reboot": 50, "silent": 32, "ordered": 16}
+"""Rounds in which a request is carried out, whoever dies in it: minutes, where one that is waited for takes hours."""
+
+
+def world_of(name: str, folder: Path) -> AskedWorld:
+    return STORIES[name](folder).repeats(REBOOT_SHOWS_S if name == "reboot" else 0.0)
+
+
+@pytest.fixture(params=list(STORIES))
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def boundaries(name: str, folder: Path) -> list[str]:
+    """Those of the undisturbed story, from its beginning to its end."""
+    plain = world_of(name, folder).run(ROUNDS[name])
+    assert plain.acts == 1
+    assert is_done(plain)
+    plain.close()
+    acted = max(plain.wire.numbers("after replace", "after reboot"))
+    return plain.wire.passed[: acted + 20]
+
+
+def is_done(world: AskedWorld) -> bool:
+    """The evidence came, and the node was told."""
+    came = (
+        world.mark.said.startswith("rebooted")
+        if world.mark.remedy is Remedy.REBOOT_NODE
+        else world.mark.became == "i-2"
+    )
+    return came and world.mark.answer is RequestAnswer.TAKEN
+
+
+def settled(world: AskedWorld, rounds: int) -> AskedWorld:
+    """As the service goes on after a round that could not be finished."""
+    for _ in range(rounds):
+        try:
+            world.run(1)
+        except HealthdError as error:
+            world.said.append(str(error))
+    return world
+
+
+@pytest.mark.parametrize("store", ["kept", "lost"])
+def test_killed_at_any_boundary_it_is_carried_out_once(name: str, store: str, tmp_path: Path) -> None:
+    """kill -9 anywhere, with the store that was left or with none: exactly one act, and the same request is done."""
+    for number, label in enumerate(boundaries(name, tmp_path / "plain")):
+        world = world_of(name, tmp_path / str(number))
+        if store == "lost":
+            world.restart = lambda world=world: forgets(world)  # type: ignore[method-assign, misc]
+        world.wire.at[number] = kill
+        world.run(ROUNDS[name])
+        assert (world.kills, world.acts, is_done(world)) == (1, 1, True), (number, label, world.mark)
+        done = PAST_OF[world.mark.remedy or Remedy.NONE]
+        assert [past.act for past in world.mark.history] == [done], (number, label, world.mark)
+        world.close()
+
+
+def forgets(world: AskedWorld) -> None:
+    world.kills += 1
+    world.forget()
+
+
+def test_an_answer_that_is_lost_anywhere_costs_no_hours(name: str, tmp_path: Path) -> None:
+    """Before the platform has taken it or after: it is done, and asked for once by what the platform has taken."""
+    for number, label in enumerate(boundaries(name, tmp_path / "plain")):
+        world = world_of(name, tmp_path / str(number))
+        world.wire.at[number] = no_answer
+        settled(world, ROUNDS[name])
+        assert (world.acts, is_done(world)) == (1, True), (number, label, world.mark)
+        world.close()
+
+
+@pytest.mark.parametrize("store", ["kept", "lost"])
+def test_what_moved_while_nobody_led_forbids_it(name: str, store: str, tmp_path: Path) -> None:
+    """Killed anywhere before the act; before the next leader looks, an admin, a job, an opt-out or a lower mode is
+    there (each in its turn): no act is made, whatever the mark says."""
+    changes: dict[str, Callable[[AskedWorld], object]] = {
+        "admin": lambda world: world.cluster.update(NODE, "drain", "mine", user="admin"),
+        "job": lambda world: world.cluster.nodes[NODE].jobs.append("7"),
+        "opt-out": lambda world: world.cluster.nodes[NODE].features.add("hands-off"),
+        "mode": lambda world: setattr(world, "rules", replace(world.rules, mode=Mode.OBSERVE)),
+        "slot": lambda world: world.cluster.slots.clear(),
+    }
+    labels = boundaries(name, tmp_path / "plain")
+    act = next(number for number, label in enumerate(labels) if label in ("before replace", "before reboot"))
+    for number, (what, change) in zip(range(act + 1), cycle(changes.items()), strict=False):
+        world = world_of(name, tmp_path / f"{number}-{what}")
+        world.rules = replace(world.rules, opt_out_feature="hands-off")
+        world.restart = lambda world=world, change=change: moved(world, change, store)  # type: ignore[method-assign, misc]
+        world.wire.at[number] = kill
+        settled(world, ROUNDS[name])
+        assert (world.kills, world.acts) == (1, 0), (number, what, world.said[-3:])
+        world.close()
+
+
+def moved(world: AskedWorld, change: Callable[[AskedWorld], object], store: str) -> None:
+    world.kills += 1
+    change(world)
+    if store == "lost":
+        world.forget()
+    else:
+        world.store.close()
+        world.start()
+
+
+def dies_before_the_act(name: str, folder: Path) -> AskedWorld:
+    """Its leader died after the last look, and its store with it."""
+    labels = boundaries(name, folder / "plain")
+    world = world_of(name, folder / "world")
+    world.restart = lambda: forgets(world)  # type: ignore[method-assign]
+    world.wire.at[next(i for i, label in enumerate(labels) if label in ("before replace", "before reboot"))] = kill
+    return world
+
+
+def test_a_node_that_came_back_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    """Its mark says taken, by a leader that died before its call; the node answers again, and keeps its machine."""
+    world = dies_before_the_act("silent", tmp_path)
+    while not world.kills:
+        world.run(1)
+    world.cluster.nodes[NODE].flags -= {"DOWN", "NOT_RESPONDING"}
+    world.run(40)
+    assert world.acts == 0
+    assert "not asked for again: it answers again: not touched" in world.said[-1]
+
+
+def test_a_reboot_is_repeated_only_where_the_first_one_must_have_shown(tmp_path: Path) -> None:
+    """Not before that; not while the node is silent, which may be its reboot; not without knowing its boot."""
+    world = dies_before_the_act("reboot", tmp_path)
+    while not world.kills:
+        world.run(1)
+    world.run(int(REBOOT_SHOWS_S / STEP_S) - 1)
+    assert world.acts == 0
+    world.goes_silent()
+    world.run(5)
+    assert world.acts == 0
+    assert "it does not answer, and may be in its reboot" in world.said[-1]
+    world.cluster.nodes[NODE].flags -= {"DOWN", "NOT_RESPONDING"}
+    booted, world.booted = world.booted, None
+    world.run(5)
+    assert world.acts == 0
+    assert "which boot it has is not known" in world.said[-1]
+    world.booted = booted
+    world.run(1)
+    assert world.acts == 1
+    assert "reboot asked for again" in world.said[-1]
+
+
+def test_a_platform_that_cannot_be_asked_twice_is_waited_for(tmp_path: Path) -> None:
+    """As before: what may have been done is not done again, and the node's next attempt is another request."""
+    world = dies_before_the_act("replace", tmp_path)
+    world.provisioner.repeats_s = None
+    world.run(60)
+    assert world.acts == 0
+
+
+def test_a_second_answer_counts_as_the_first_would_have(tmp_path: Path) -> None:
+    """Refused when asked again: the node goes on from there at once. No answer: it is asked again at the next look."""
+    refused = dies_before_the_act("replace", tmp_path / "refused")
+    refused.provisioner._replaces = raising(BackendRefused("InstanceIdNotFound"))
+    refused.run(4)
+    assert refused.mark.answer is RequestAnswer.REFUSED
+    assert "InstanceIdNotFound" in refused.mark.said
+    silent = dies_before_the_act("replace", tmp_path / "silent")
+    silent.provisioner._replaces = raising(BackendUnknown("no answer"))
+    silent.run(4)
+    assert silent.provisioner.replacements == 3
+    assert silent.mark.answer is RequestAnswer.TAKEN
+    assert "asked for again: no answer" in silent.mark.said
+
+
+def raising(error: Exception) -> Callable[[], None]:
+    def act() -> None:
+        raise error
+
+    return act
+
+
+def test_a_platform_that_shows_it_late_says_that_it_is_in_use(tmp_path: Path) -> None:
+    """Killed right after the call, and the platform lists the machine as before: it answers that it is at it."""
+    plain = world_of("replace", tmp_path / "plain").run(16)
+    world = world_of("replace", tmp_path / "world")
+    inner, shown = world.provisioner._replaces, []
+    assert inner is not None
+
+    def late() -> None:
+        shown.append(world.provisioner.others or "in use")
+        world.provisioner.others = "in use" if world.comes_at_s else ""
+        inner()
+        world.provisioner.others = ""
+
+    world.provisioner._replaces = late
+    world.wire.at[plain.wire.passed.index("after replace")] = kill
+    world.run(16)
+    assert len(shown) > 1
+    assert is_done(world)
+    assert world.mark.answer is RequestAnswer.TAKEN
+
+
+def test_a_machine_that_was_given_away_is_not_asked_about_again(tmp_path: Path) -> None:
+    """Another instance is behind the name before the next leader looks: that is the evidence, and nothing is asked."""
+    world = dies_before_the_act("replace", tmp_path)
+    while not world.kills:
+        world.run(1)
+    world.provisioner.instance = "i-2"
+    world.run(10)
+    assert (world.acts, is_done(world)) == (0, True)
+
+
+def test_a_request_that_its_node_has_given_up_is_not_repeated(tmp_path: Path) -> None:
+    """Longer ago than the node waits for it: by then it has gone on, or asks a person."""
+    world = dies_before_the_act("replace", tmp_path)
+    while not world.kills:
+        world.run(1)
+    world.clock.advance(901.0)
+    world.run(5)
+    assert (world.acts, world.mark.answer) == (0, RequestAnswer.REFUSED)
+
+
+def test_the_wait_for_a_reboot_to_show_begins_when_it_is_sent(tmp_path: Path) -> None:
+    """The request waited for minutes behind a job. Sent, and without an answer, it is not sent once more before a first
+    one must have shown."""
+    shows_s = 100.0
+    world = STORIES["reboot"](tmp_path).repeats(shows_s)
+    sent: list[float] = []
+    world.provisioner._reboots = lambda: unanswered(world, sent)
+    world.cluster.nodes[NODE].jobs.append("7")
+    world.run(int(2 * shows_s / STEP_S))
+    assert not sent
+    world.cluster.nodes[NODE].jobs.clear()
+    world.run(int(2 * shows_s / STEP_S))
+    assert len(sent) == 2
+    assert sent[1] - sent[0] >= shows_s
+
+
+def unanswered(world: AskedWorld, sent: list[float]) -> None:
+    sent.append(world.clock())
+    raise BackendUnknown("no answer")
+
+
+@pytest.mark.parametrize("remedy", [Remedy.REBOOT_NODE, Remedy.REPLACE_NODE])
+def test_a_withdrawal_over_an_act_is_answered_and_the_act_counts(remedy: Remedy, tmp_path: Path) -> None:
+    """The node's update overwrites the answer after the controller's last look: the next round writes it once more,
+    with the act in the history, and repeats nothing, although the platform gave no answer."""
+    world = AskedWorld(tmp_path, remedy).repeats(0.0)
+    sent: list[float] = []
+    world.provisioner._reboots = world.provisioner._replaces = lambda: unanswered(world, sent)
+    before = world.mark
+    while not sent:
+        world.run(1)
+    world.cluster.nodes[NODE].mark = withdrawing(before).text
+    world.run(20)
+    assert (len(sent), world.mark.answer, world.mark.withdrawn) == (1, RequestAnswer.TAKEN, remedy)
+    assert [past.act for past in world.mark.history] == [PAST_OF[remedy]]
+    assert (world.mark.replaced is None) is (remedy is Remedy.REBOOT_NODE)
+    world.restart()
+    world.run(20)
+    assert len(sent) == 1

@@ -1,0 +1,145 @@
+"""A node that asks `healthd controller` for repairs while none runs: nothing is begun, so nothing counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from healthd.core.model import Action, Mode, Remedy
+from healthd.remediation.decide.handoff import HandoffRecord, PastAct, RequestAnswer, parse
+from healthd.remediation.decide.ledger import repairs_of
+from healthd.remediation.provisioners.delegated import DelegatedProvisioner
+from tests.support.engine_rig import XID_79, Trouble, World
+from tests.support.engine_wire import kill
+
+LINK = Trouble(code="efa.missing", remedy=Remedy.REBOOT_NODE, clears_by=None)
+
+
+def asking(folder: Path) -> World:
+    """A node whose provisioner only asks."""
+    world = World(folder, mode=Mode.REPAIR, can_replace=True)
+    world.provisioner = DelegatedProvisioner(  # type: ignore[assignment]
+        inner=world.provisioner,
+        instance_id=world.provisioner.instance,
+        read=world.orchestrator.marked,
+        write=world.orchestrator.mark,
+        clock=world.clock.now,
+        monotonic_s=world.clock,
+    )
+    world.restart_daemon()
+    return world
+
+
+def acts(world: World) -> list[PastAct]:
+    mark = parse(world.orchestrator.marked())
+    return [each.act for each in mark.history] if mark else []
+
+
+def test_a_request_that_no_controller_took_is_no_repair(tmp_path: Path) -> None:
+    """The node asks for a reboot and for another machine, page after page, until it gives up. No act was made: the
+    ledger and the record know none, so the fault begins at the first rung of its ladder once a controller runs."""
+    world = asking(tmp_path)
+    world.at(10, lambda: world.log_line(XID_79)).run(900)
+    assert world.engine.decision.action is Action.PAGE
+    assert "given up" in world.said[-1]
+    assert repairs_of(world.store.cases()) == ()
+    assert acts(world) == []
+
+
+def test_a_node_that_came_back_while_it_asked_has_returned(tmp_path: Path) -> None:
+    """The fault ends while the request stands. The node withdraws it, verifies, and comes back within minutes: a
+    return, by which flapping is bounded, and no repair."""
+    world = asking(tmp_path)
+    world.at(10, lambda: world.levels.add(LINK)).at(120, lambda: world.levels.discard(LINK))
+    assert world.run_to_end().ending().in_service
+    assert world.clock() < 120 + 600
+    assert repairs_of(world.store.cases()) == ()
+    assert acts(world) == [PastAct.RETURN]
+    assert not (parse(world.orchestrator.marked()) or HandoffRecord()).asks
+
+
+@pytest.mark.parametrize("answer", [None, RequestAnswer.WAITS])
+@pytest.mark.parametrize("remedy", [Remedy.REBOOT_NODE, Remedy.REPLACE_NODE])
+def test_what_waits_at_the_controller_is_withdrawn_when_its_fault_ends(
+    remedy: Remedy, answer: RequestAnswer | None, tmp_path: Path
+) -> None:
+    """Whatever was asked for, taken by nobody or held up by a platform without time: the request goes with its fault,
+    and no act can follow. The node comes back within minutes."""
+    world = asking(tmp_path)
+    trouble = replace(LINK, remedy=remedy)
+    world.at(10, lambda: world.levels.add(trouble)).at(90, lambda: answers(world, remedy, answer))
+    assert not world.run(60).orchestrator.view().in_service
+    world.at(int(world.clock()) + 1, lambda: world.levels.discard(trouble)).run(4)
+    mark = parse(world.orchestrator.marked()) or HandoffRecord()
+    assert (mark.asks, mark.withdrawn, mark.is_withdrawn) == (False, remedy, True)
+    since_s = world.clock()
+    assert world.run_to_end().ending().in_service
+    assert world.clock() < since_s + 300
+    assert (repairs_of(world.store.cases()), acts(world)) == ((), [PastAct.RETURN])
+
+
+def answers(world: World, remedy: Remedy, answer: RequestAnswer | None) -> None:
+    """The controller's answer, in the place of a round of it."""
+    mark = parse(world.orchestrator.marked()) or HandoffRecord()
+    assert (mark.asks, mark.remedy) == (True, remedy)
+    if answer is not None:
+        world.orchestrator.mark(replace(mark, answer=answer, answered=world.clock.now(), said="throttled").text)
+
+
+def test_a_fault_that_comes_and_goes_uses_up_no_attempt(tmp_path: Path) -> None:
+    """It is back while the withdrawal is waited for, time after time: the node asks again and again for the same
+    reboot, and never for another machine because a reboot that nobody made did not help."""
+    world = asking(tmp_path)
+    for number in range(6):
+        world.at(10 + 300 * number, lambda: world.levels.add(LINK))
+        world.at(80 + 300 * number, lambda: world.levels.discard(LINK))
+        world.at(110 + 300 * number, lambda: world.levels.add(LINK))
+        world.at(250 + 300 * number, lambda: world.levels.discard(LINK))
+    world.run(360)
+    assert not [said for said in world.said if "did not help" in said or "replacement" in said or "given up" in said]
+    assert [said for said in world.said if "judged again" in said]
+    assert acts(world) == []
+
+
+def test_a_boot_by_another_hand_ends_the_request_and_is_no_repair(tmp_path: Path) -> None:
+    """An operator reboots the node while nobody takes its request: the evidence counts, the request goes, and what
+    nobody began is no act of ours."""
+    world = asking(tmp_path)
+    world.at(10, lambda: world.log_line(XID_79)).at(200, world.power_cycle)
+    assert world.run_to_end().ending().in_service
+    assert any("rebooted: boot id" in line for line in world.audit("step"))
+    mark = parse(world.orchestrator.marked()) or HandoffRecord()
+    assert (mark.asks, mark.remedy, mark.is_withdrawn) == (False, None, True)
+    assert repairs_of(world.store.cases()) == ()
+    assert acts(world) == [PastAct.RETURN]
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_request_that_was_never_left_is_told_from_an_earlier_one(is_first: bool, tmp_path: Path) -> None:
+    """The daemon is killed right before it leaves its request. The record has the finding alone, or an earlier request
+    that was taken: the node does not wait for hours, and asks a minute later."""
+    world = asking(tmp_path)
+    if not is_first:
+        world.at(10, lambda: world.log_line(XID_79)).at(
+            200, lambda: answers(world, Remedy.REBOOT_NODE, RequestAnswer.TAKEN)
+        )
+        world.at(230, world.power_cycle).run_to_end()
+    first, mark = parse(world.orchestrator.marked()) or HandoffRecord(), world.orchestrator.mark
+    assert (first.asks, first.answer) == ((False, None) if is_first else (True, RequestAnswer.TAKEN))
+
+    def dies_of_it(text: str) -> None:
+        new = parse(text)
+        if new is not None and new.remedy is not None and new.case != first.case:
+            world.orchestrator.mark = mark  # type: ignore[method-assign]
+            kill()
+        mark(text)
+
+    world.orchestrator.mark = dies_of_it  # type: ignore[method-assign]
+    began_s = world.clock()
+    world.log_line(XID_79)
+    while (parse(world.orchestrator.marked()) or first).case == first.case:
+        world.step()
+        assert world.clock() < began_s + 300, world.said[-1]
+    assert any("never left with the cluster" in line for line in world.audit("step"))

@@ -1,0 +1,598 @@
+"""What follows when a repair does not help, when a place in the budget is lost, and when the disk knows nothing."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from healthd.core.errors import BackendBusy, BackendRefused
+from healthd.core.model import Action, Mode, Refusal, Remedy, Step
+from healthd.remediation.decide.commands import Command
+from healthd.remediation.decide.remediation import QUARANTINE_CODE
+from healthd.remediation.engine.slots import LONGEST_PAUSE_S
+from healthd.remediation.ports import StateOwner
+from tests.support.engine_replay import ADMIN, WELL, Replay, when
+from tests.support.engine_rig import (
+    GPU,
+    IN,
+    NODE,
+    OUT,
+    WORN_OUT,
+    XID_79,
+    XID_95,
+    Trouble,
+    World,
+    repair_story,
+    replace_story,
+    reset_story,
+)
+from tests.support.engine_wire import kill, no_answer
+
+LEVEL_95 = Trouble(code="gpu.level", clears_by=None)
+
+
+def test_a_reset_that_does_not_help_is_followed_by_a_reboot(tmp_path: Path) -> None:
+    """The ladder goes up within one case: reset, reset again, reboot; every holder that was stopped runs again."""
+    world = World(tmp_path, mode=Mode.REPAIR, can_reset=True)
+    world.reset_heals = False
+    world.levels.add(LEVEL_95)
+    assert world.run_to_end().ending() == WELL
+    assert (world.resetter.requests, world.provisioner.requests) == (2, 1)
+    assert world.resetter.stopped == []
+    assert any("reset_gpu did not help, reboot_node is next" in text for text in world.audit("step"))
+
+
+def test_a_level_that_only_the_disk_remembers_drives_no_act(tmp_path: Path) -> None:
+    """An operator swaps the board while the daemon is away. The daemon that starts remembers the fault, and gives no
+    machine away before the check behind it has looked; that look ends the fault, and the node comes back."""
+    worn = replace(WORN_OUT, clears_by=None)
+    world = World(tmp_path, mode=Mode.REPAIR, can_replace=True)
+
+    def swapped() -> None:
+        world.end_jobs()
+        world.levels.clear()
+        world.restart_daemon()
+
+    world.at(3, world.start_job).at(10, lambda: world.levels.add(worn)).at(200, swapped)
+    assert world.run_to_end().ending().in_service
+    assert world.provisioner.replacements == 0
+    assert any("has not run since healthd started" in said for said in world.said)
+
+
+def test_what_cannot_be_told_makes_no_repair_a_failed_one(tmp_path: Path) -> None:
+    """A check that is unknown from then on: one reset, no more of it and no reboot; a person is paged, and once the
+    check can tell, the node proves itself and is let in."""
+    world = reset_story(tmp_path)
+    world.at(20, lambda: setattr(world, "blind", "nvme: no such command"))
+    world.run(400)
+    assert (world.resetter.requests, world.provisioner.requests) == (1, 0)
+    assert world.said[-1] == "out until it is healthy: gpu.level is unknown: nvme: no such command"
+    assert world.engine.decision.action is Action.PAGE
+    world.blind = ""
+    assert world.run_to_end().ending() == WELL
+    assert (world.resetter.requests, world.provisioner.requests) == (1, 0)
+
+
+def test_a_reset_waits_for_what_is_still_ending(tmp_path: Path) -> None:
+    """What was asked to end lets go after a minute: one attempt, one reset, and all of it runs again."""
+    world = World(tmp_path, mode=Mode.REPAIR, can_reset=True)
+    world.resetter.held_by = "4711 nvidia-device-p"
+    world.at(10, lambda: world.log_line(XID_95)).at(90, lambda: setattr(world.resetter, "held_by", ""))
+    assert world.run_to_end().ending() == WELL
+    assert (world.resetter.requests, world.provisioner.requests, world.resetter.stopped) == (1, 0, [])
+    assert any("GPU reset waits: the GPUs are still held by 4711" in text for text in world.audit("step"))
+
+
+def test_a_gpu_that_nobody_lets_go_leads_to_the_reboot_and_never_hangs(tmp_path: Path) -> None:
+    """Each attempt waits for so long and no longer; then the next remedy of the rule, with the sentence why."""
+    world = World(tmp_path, mode=Mode.REPAIR, can_reset=True)
+    world.resetter.held_by = "4711 nvidia-device-p"
+    world.at(10, lambda: world.log_line(XID_95))
+    assert world.run_to_end().ending() == WELL
+    assert (world.resetter.requests, world.provisioner.requests, world.resetter.stopped) == (0, 1, [])
+    why = "reboot_node is next: no GPU reset: the GPUs are still held by 4711 nvidia-device-p"
+    assert any(f"[c1] {why}" in text for text in world.audit("step"))
+
+
+def test_a_holder_that_cannot_be_ended_leads_straight_to_the_reboot(tmp_path: Path) -> None:
+    """Where a reset is impossible from the start, the first rung is the reboot."""
+    world = World(tmp_path, mode=Mode.REPAIR)
+    world.at(10, lambda: world.log_line(XID_95))
+    assert world.run_to_end().ending() == WELL
+    assert (world.resetter.requests, world.provisioner.requests) == (0, 1)
+
+
+def test_another_machine_with_the_same_fault_pages(tmp_path: Path) -> None:
+    """A replacement that does not help is not followed by another: an image that breaks every node must not loop."""
+    world = replace_story(tmp_path / "w")
+    world.replacement_heals = False
+    world.run(600)
+    case = world.store.open_case()
+    assert case is not None
+    assert "another machine did not help" in case.note
+    assert (world.provisioner.replacements, world.engine.decision.action) == (1, Action.PAGE)
+    assert world.hold_text.startswith("healthd: gpu.remap.failure")
+
+
+def test_too_many_replacements_in_the_fleet_are_a_persons_business(tmp_path: Path) -> None:
+    """The rate is read from the marks at the nodes, which no restart forgets; when it is calm again, it goes on."""
+    world = replace_story(tmp_path / "w")
+    world.rules = replace(world.rules, replacements_per_day=100)
+    stamp = int(world.clock.now().timestamp())
+    for number in range(2, 6):
+        world.cluster.nodes[f"n{number}"].mark = f"healthd case=x machine=i-{number} replaced={stamp}"
+    world.run(40)
+    assert world.said[-1].startswith("replacement waits: 4 machines were replaced within an hour")
+    assert (world.provisioner.replacements, world.engine.decision.action) == (0, Action.PAGE)
+    world.clock.advance(3600)
+    assert world.run_to_end().ending() == WELL
+    assert world.provisioner.replacements == 1
+
+
+def test_a_busy_platform_costs_no_attempt(tmp_path: Path) -> None:
+    """Throttled, or no capacity at the moment: asked again later, as often as it takes."""
+    world = repair_story(tmp_path)
+    asked, calls = world.provisioner.reboot, []
+
+    def busy() -> None:
+        calls.append(world.clock())
+        if len(calls) < 5:
+            raise BackendBusy("RequestLimitExceeded")
+        asked()
+
+    world.provisioner.reboot = busy  # type: ignore[method-assign]
+    assert world.run_to_end().ending() == WELL
+    assert (len(calls), world.provisioner.requests) == (5, 1)
+
+
+def test_what_is_not_needed_any_more_is_taken_back_before_anybody_begins(tmp_path: Path) -> None:
+    """Where a platform waits before it acts, and the fault ends meanwhile: no reboot comes, the node proves itself."""
+    world = World(tmp_path, mode=Mode.REPAIR)
+    world.at(10, lambda: world.log_line(XID_95))
+    world.never_boots, world.provisioner.recalls = True, True
+    while not world.provisioner.requests:
+        world.step()
+    world.run(3)
+    assert world.provisioner.taken_back == 0
+    world.reset_gpu()
+    assert world.run_to_end().ending() == WELL
+    assert (world.provisioner.requests, world.provisioner.taken_back, world.boot) == (1, 1, 1)
+    assert any("the reboot was taken back before it began" in text for text in world.audit("step"))
+
+
+def test_what_was_carried_out_is_taken_back_so_that_it_does_not_come_again(tmp_path: Path) -> None:
+    """With the new boot, before anything else."""
+    world = repair_story(tmp_path)
+    world.provisioner.recalls = True
+    assert world.run_to_end().ending() == WELL
+    assert (world.provisioner.requests, world.provisioner.taken_back) == (1, 1)
+
+
+def test_the_same_fault_on_many_nodes_is_no_nodes_fault(tmp_path: Path) -> None:
+    """Rule 8: with three other nodes held for the same code within minutes, nothing is taken out, and it pages."""
+    world = World(tmp_path, max_out="50%")
+    for number in range(2, 5):
+        world.cluster.update(f"n{number}", "drain", f"healthd: gpu.xid.95 gpu:GPU-{number} [a{number}]", user="healthd")
+    world.at(10, lambda: world.log_line(XID_95))
+    world.run(20)
+    assert not world.hold_text
+    assert world.engine.decision.action is Action.PAGE
+    assert "gpu.xid.95" in world.said[-1]
+
+
+def test_a_cluster_that_gives_no_places_pages(tmp_path: Path) -> None:
+    """Whoever may not make reservations learns so from a page, not from a node that keeps failing jobs in silence."""
+    world = World(tmp_path)
+    claim = world.cluster.claim
+
+    def refused(scope: str, index: int, node: str) -> None:
+        raise BackendRefused("Error creating the reservation: Invalid user id")
+
+    world.cluster.claim = refused  # type: ignore[method-assign]
+    world.at(10, lambda: world.log_line(XID_95))
+    world.run(6)
+    assert world.said[-1] == "no slot can be taken: Error creating the reservation: Invalid user id"
+    assert (world.engine.decision.action, world.hold_text) == (Action.PAGE, "")
+    world.cluster.claim = claim  # type: ignore[method-assign]
+    world.at(120, world.reset_gpu)
+    assert world.run_to_end().ending() == WELL
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# a controller that forgets the drain of a node that was repaired
+
+
+def repaired_and_forgotten(world: World) -> World:
+    """Rebooted, verifying, and slurmctld starts without our drain: in service, and nobody has looked yet."""
+    while not world.said or not world.said[-1].startswith(("out until it is healthy", "healthy again")):
+        world.step()
+    world.cluster.nodes[NODE].flags.clear()
+    world.cluster.nodes[NODE].hold = None
+    world.cluster.restart()
+    return world
+
+
+def test_a_repaired_node_whose_drain_got_lost_is_verified_all_the_same(tmp_path: Path) -> None:
+    """Drained again, looked at by every check, good for the settle time, and only then let in; not repaired again."""
+    world = repaired_and_forgotten(repair_story(tmp_path))
+    assert not world.monitor.diagnoses(), "the fault is over, and that alone proves nothing"
+    world.run_to_end()
+    assert (world.ending().in_service, world.ending().ends) == (True, ("released",))
+    assert (world.ending().drains, world.provisioner.requests) == (2, 1)
+    said = world.audit("step")
+    again = next(number for number, text in enumerate(said) if "lost our drain: it is made again" in text)
+    assert any("verified: healthy since" in text for text in said[again:])
+    assert not any("reboot" in text for text in said[again:])
+
+
+def test_where_the_place_alone_fences_a_lost_place_is_taken_again(tmp_path: Path) -> None:
+    """The same without a drain: the place, and verified."""
+    world = repair_story(tmp_path)
+    world.provisioner.state_owner = StateOwner.PLATFORM
+    world.cluster.rebooted = announced  # type: ignore[method-assign]
+    repaired_and_forgotten(world).cluster.slots.clear()
+    world.run_to_end()
+    assert (world.ending().ends, world.provisioner.requests) == (("released",), 1)
+    assert any("verified: healthy since" in text for text in world.audit("step"))
+
+
+def test_a_repaired_node_that_is_not_well_after_its_drain_got_lost_is_tried_again(tmp_path: Path) -> None:
+    """The attempts that it had count; after the last an operator is needed."""
+    world = repair_story(tmp_path)
+    world.reboot_heals = False
+    world.levels = {replace(XID_79, code="gpu.count", clears_by=None)}
+    repaired_and_forgotten(world).run_to_end()
+    assert (world.provisioner.requests, world.ending().ends) == (2, ("failed",))
+    assert world.hold_text.startswith("healthd: ")
+
+
+@pytest.mark.parametrize(("order", "ends"), [(IN, "released"), (replace(IN, forced=True), "abandoned")])
+def test_an_order_to_let_a_repaired_node_in_holds_though_its_drain_got_lost(
+    tmp_path: Path, order: Command, ends: str
+) -> None:
+    """Verified first, or where it was forced left in service as it is."""
+    world = repair_story(tmp_path)
+    repaired_and_forgotten(world)
+    world.run(1)
+    assert world.orders(order).done
+    world.run_to_end()
+    assert (world.ending().in_service, world.ending().ends) == (True, (ends,))
+
+
+def test_a_repaired_node_that_a_person_wants_in_service_is_not_held_up(tmp_path: Path) -> None:
+    """What was acknowledged meanwhile does not keep the case waiting for a decision that nobody would make."""
+    world = repair_story(tmp_path)
+    world.reboot_heals = False
+    world.levels = {replace(XID_79, code="gpu.count", clears_by=None)}
+    repaired_and_forgotten(world)
+    world.monitor.acknowledge(world.clock.now(), "a person has seen it")
+    world.run_to_end()
+    assert (world.ending().in_service, world.ending().ends) == (True, ("released",))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# in a hurry
+
+
+def hurried(world: World) -> str:
+    return world.engine.turn(world.clock.now(), hurry=True)
+
+
+def test_a_job_that_is_about_to_start_meets_the_drain_at_once(tmp_path: Path) -> None:
+    """In a hurry the drain does not wait for the settle time; what follows does."""
+    world = World(tmp_path)
+    world.log_line(XID_95)
+    assert hurried(world) == "drained: the slot is held; re-reading after the settle time"
+    assert world.hold_text.startswith("healthd: gpu.xid.95")
+    world.at(60, world.reset_gpu)
+    assert world.run_to_end().ending() == WELL
+
+
+def test_an_order_is_in_no_hurry_because_a_job_was(tmp_path: Path) -> None:
+    """The turn before it was; its own drain waits until its place has settled."""
+    world = World(tmp_path)
+    hurried(world)
+    world.orders(OUT)
+    world.run(1)
+    assert (world.ours, len(world.cluster.slots)) == ([], 1)
+    assert world.run(4).hold_text.startswith("healthd: operator.quarantine node [")
+
+
+def test_a_hurried_drain_without_a_place_is_let_go(tmp_path: Path) -> None:
+    """Others went out meanwhile, and no place is left for this node: its drain is undone although it is not well."""
+    world = World(tmp_path, fleet=4, max_out=1)
+    world.log_line(XID_95)
+    hurried(world)
+    world.cluster.update("n2", "down", "no fan")
+    world.run(int(LONGEST_PAUSE_S / 5))
+    assert not world.hold_text
+    assert not world.cluster.slots
+    assert world.store.open_case() is None
+    assert "at the fleet limit" in world.said[-1]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# an empty store
+
+
+def forget(world: World) -> None:
+    """The database is gone, and the daemon starts."""
+    world.store.close()
+    shutil.rmtree(world.folder)
+    world.folder.mkdir()
+    world._start()
+
+
+def test_a_daemon_without_a_memory_adopts_what_it_finds(tmp_path: Path) -> None:
+    """Its place in the budget proves that the drain is its own: it verifies, releases and gives the place back."""
+    world = World(tmp_path / "w")
+    missing = Trouble(code="efa.missing", remedy=Remedy.REBOOT_NODE, clears_by=None)
+    world.levels.add(missing)
+    world.run(6)
+    world.levels.discard(missing)
+    forget(world)
+    world.run_to_end()
+    assert world.ending().in_service
+    assert world.ending().ends == ("released",)
+    assert not world.cluster.slots
+    assert any("our drain was found, and no case of it in the store" in text for text in world.audit("step"))
+
+
+def test_a_text_alone_proves_nothing(tmp_path: Path) -> None:
+    """Anybody can write our words: without a place in the budget the node is left alone."""
+    world = World(tmp_path / "w")
+    world.cluster.update(NODE, "drain", f"healthd: gpu.xid.95 {GPU} [c1]", user="root")
+    world.run(60)
+    assert world.hold_text.startswith("healthd: gpu.xid.95")
+    assert not world.ours
+
+
+def test_a_place_without_a_drain_is_given_back(tmp_path: Path) -> None:
+    """Killed and forgotten between the place and the drain, or drained by somebody since: only the place is ours."""
+    world = World(tmp_path / "w")
+    world.log_line(XID_95)
+    world.run(1)
+    assert world.cluster.slots
+    world.cluster.update(NODE, "drain", ADMIN)
+    forget(world)
+    world.run(10)
+    assert not world.cluster.slots
+    assert world.hold_text == ADMIN
+
+
+def first_list_unanswered(world: World) -> None:
+    """The next question for the places gets no answer; the one after it does."""
+    begin = len(world.wire.passed)
+
+    def look() -> None:
+        if world.wire.passed[-1] == "before slots":
+            world.wire.at.clear()
+            no_answer()
+
+    world.wire.at = dict.fromkeys(range(begin, begin + 1000), look)
+
+
+UNKNOWN = "what an earlier daemon left with it is not known: no answer within 5 s"
+
+
+def test_until_it_is_known_what_was_left_nothing_is_begun(tmp_path: Path) -> None:
+    """One lost answer at the start, with a fault open: no case adopts the place of an order, which stays one."""
+    world = World(tmp_path / "w", mode=Mode.REPAIR)
+    world.provisioner.state_owner = StateOwner.PLATFORM
+    world.run(1)
+    world.orders(OUT)
+    world.run(5)
+    forget(world)
+    world.log_line(XID_95)
+    first_list_unanswered(world)
+    said = world.step()
+    assert said == f"the node's state in the cluster could not be read, so nothing is taken out: {UNKNOWN}"
+    assert (world.engine.decision.reason, world.engine.decision.refusal) == (said, Refusal.UNREADABLE)
+    assert world.store.open_case() is None
+    world.reset_gpu()
+    world.run(60)
+    case = world.store.open_case()
+    assert case is not None
+    assert (case.code, case.step) == (QUARANTINE_CODE, Step.STAY)
+    assert world.cluster.slots == {("cluster", 0): NODE}
+
+
+def rewrites_the_state(world: World, act: str) -> None:
+    """When it is asked for this, the platform takes our drain off the node, as HyperPod does."""
+    real: Callable[[], None] = getattr(world.provisioner, act)
+
+    def taken_over() -> None:
+        real()
+        world.cluster.nodes[NODE].flags.clear()
+        world.cluster.nodes[NODE].hold = None
+
+    setattr(world.provisioner, act, taken_over)
+
+
+def test_another_machine_with_the_same_fault_pages_although_the_first_answer_was_lost(tmp_path: Path) -> None:
+    """On HyperPod a new ladder would begin: another reboot, and another machine."""
+    world = replace_story(tmp_path / "w")
+    world.provisioner.state_owner = StateOwner.AFTER_ASKING
+    world.cluster.rebooted = announced  # type: ignore[method-assign]
+    world.replacement_heals = False
+    rewrites_the_state(world, "replace")
+    while not world.replaced_at_s:
+        world.step()
+    world.another_machine()
+    for _ in range(3):  # its checks have looked by then
+        first_list_unanswered(world)
+        world.step()
+    world.run_to_end()
+    assert UNKNOWN in "".join(world.said)
+    assert world.ending().ends == ("failed",)
+    assert "another machine did not help, an operator is needed" in world.said[-1]
+    assert world.provisioner.replacements == 1
+
+
+def test_whoever_asks_meanwhile_is_told_so(tmp_path: Path) -> None:
+    """An order and its dry run are refused, a plan has nothing taken out, and it is counted and noted once."""
+    world = World(tmp_path / "w", mode=Mode.REPAIR)
+    world.log_line(XID_95)
+    when(world, "before slots", no_answer)
+    world.run(5)
+    for obeyed in (world.orders(OUT), world.engine.rehearse(IN, world.clock.now())):
+        assert (obeyed.done, obeyed.refusal) == (False, Refusal.UNREADABLE)
+        assert obeyed.said == f"the cluster did not answer, and {UNKNOWN}"
+    (planned,) = world.engine.considered()
+    assert planned.decision.refusal is Refusal.UNREADABLE
+    assert world.engine.holds_node() is None
+    assert len(world.audit("decision")) == 1
+    assert world.engine.tally.refused[Refusal.UNREADABLE] == 2  # the decision, and the order
+    world.wire.at.clear()
+    world.run(4)
+    (planned,) = world.engine.considered()
+    assert planned.decision.refusal is not Refusal.UNREADABLE
+    assert world.hold_text.startswith("healthd: gpu.xid.95")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# platforms that write the node's state themselves
+
+
+def announced(name: str) -> None:
+    """A reboot that the cluster was told of: the node comes back as it was."""
+
+
+def test_where_a_drain_is_a_replacement_the_place_alone_fences(tmp_path: Path) -> None:
+    """ParallelCluster and PCS: the whole case without a drain; jobs are kept off by the reservation."""
+    world = World(tmp_path, mode=Mode.REPAIR)
+    world.provisioner.state_owner = StateOwner.PLATFORM
+    world.cluster.rebooted = announced  # type: ignore[method-assign]
+    world.at(10, lambda: world.log_line(XID_79))
+    world.run(8)
+    assert not world.hold_text
+    assert not world.orchestrator.view().in_service
+    ending = world.run_to_end().ending()
+    assert ending == replace(WELL, drains=0, releases=0)
+    assert world.provisioner.requests == 1
+
+
+def test_a_machine_that_the_manager_put_in_place_of_a_reboot_is_verified(tmp_path: Path) -> None:
+    """A reboot that never came back is answered by another machine there: it finds what was left, and proves itself."""
+    world = World(tmp_path / "w", mode=Mode.REPAIR)
+    world.provisioner.state_owner = StateOwner.PLATFORM
+    world.never_boots = True
+    world.cluster.rebooted = announced  # type: ignore[method-assign]
+    world.at(10, lambda: world.log_line(XID_79))
+    world.run(30)
+    assert world.provisioner.requests == 1
+    world.another_machine()
+    world.run_to_end()
+    assert world.ending().ends == ("released",)
+    assert not world.cluster.slots
+    said = world.audit("step")
+    assert any("a repair of i-0fake0, under this name, was left unfinished" in text for text in said), said
+    assert any("verified: " in text for text in said)
+
+
+def asked_and_taken_over(folder: Path) -> World:
+    """A reboot for which the platform rewrites the node's state, as HyperPod does."""
+    world = World(folder, mode=Mode.REPAIR)
+    world.provisioner.state_owner = StateOwner.AFTER_ASKING
+    world.cluster.rebooted = announced  # type: ignore[method-assign]
+    rewrites_the_state(world, "reboot")
+    return world.at(10, lambda: world.log_line(XID_79))
+
+
+def test_where_the_request_takes_the_drains_place_the_place_in_the_budget_stays(tmp_path: Path) -> None:
+    """HyperPod rewrites the node's state for what it was asked: that is no order of a person's, and no loss."""
+    world = asked_and_taken_over(tmp_path)
+    ending = world.run_to_end().ending()
+    assert (ending.in_service, ending.ends, ending.drains, ending.releases) == (True, ("released",), 1, 0)
+    assert not world.cluster.slots
+
+
+def test_killed_before_the_record_of_it_that_is_still_no_order_of_a_persons(tmp_path: Path) -> None:
+    """At any boundary: the node that HyperPod has put back is verified all the same, and asked for once."""
+    for number, world in Replay(asked_and_taken_over, tmp_path).at_every_boundary(lambda _: kill()):
+        ending = world.run_to_end().ending()
+        assert (ending.in_service, ending.ends, ending.drains) == (True, ("released",), 1), number
+        assert world.provisioner.requests == 1, number
+        assert any("verified: " in text for text in world.audit("step")), number
+
+
+def test_a_reboot_that_was_asked_for_explains_a_node_that_is_down_to_whoever_remembers_nothing(tmp_path: Path) -> None:
+    """Its disk lost between the request and the boot: the mark tells of the reboot, so that the node is resumed."""
+    world = repair_story(tmp_path / "w")
+    while not world.provisioner.requests:
+        world.step()
+    world.boots_at_s = 0.0
+    world.another_machine()
+    assert "DOWN" in world.orchestrator.view().flags
+    assert world.run_to_end().ending() == WELL
+    assert world.provisioner.requests == 1
+
+
+def test_a_place_that_a_person_takes_away_is_an_order(tmp_path: Path) -> None:
+    """Where the place is all there is, deleting the reservation is undoing our drain."""
+    world = World(tmp_path, mode=Mode.QUARANTINE)
+    world.provisioner.state_owner = StateOwner.PLATFORM
+    world.at(10, lambda: world.log_line(XID_79)).at(60, world.cluster.slots.clear)
+    assert world.run(30).ending().ends == ("acknowledged",)
+
+
+@pytest.mark.parametrize(("fault", "heals"), [(XID_79, "requests"), (WORN_OUT, "replacements")])
+def test_under_another_ones_maintenance_no_machine_is_mended(tmp_path: Path, fault: Trouble, heals: str) -> None:
+    """Our reservation deleted and an administrator's own in its place, while the job still ran: fenced, but not by
+    us."""
+    world = World(tmp_path, mode=Mode.REPAIR, can_replace=True)
+    world.provisioner.state_owner = StateOwner.PLATFORM
+    world.at(3, world.start_job).at(10, lambda: world.log_line(fault))
+
+    def maintain() -> None:
+        world.cluster.slots.clear()
+        world.cluster.maintenance.add(NODE)
+
+    world.at(40, maintain).at(60, world.end_jobs)
+    world.run(40)
+    assert getattr(world.provisioner, heals) == 0
+    assert world.ending().ends == ("acknowledged",)
+
+
+def test_a_place_that_is_gone_from_one_scope_is_taken_anew_before_the_repair(tmp_path: Path) -> None:
+    """Fenced by the partition's place alone it would be missing in the fleet's count; without room it waits."""
+    world = World(tmp_path, mode=Mode.REPAIR, max_out=1)
+    world.cluster.partitions = {"gpu": [NODE, "n2"]}
+    world.quotas = {"gpu": 1}
+    world.restart_daemon()
+    world.provisioner.state_owner = StateOwner.PLATFORM
+    world.cluster.rebooted = announced  # type: ignore[method-assign]
+    world.at(3, world.start_job).at(10, lambda: world.log_line(XID_79)).run(8)
+    assert set(world.cluster.slots) == {("cluster", 0), ("gpu", 0)}
+    world.cluster.slots[("cluster", 0)] = "n3"
+    world.end_jobs()
+    world.run(10)
+    assert world.said[-1].startswith("reboot waits: its slot is gone, and at the fleet limit")
+    assert world.provisioner.requests == 0
+    del world.cluster.slots[("cluster", 0)]
+    assert world.run_to_end().ending().ends == ("released",)
+    assert world.provisioner.requests == 1
+
+
+def test_while_another_acts_on_the_machine_nothing_is_asked_for(tmp_path: Path) -> None:
+    """HyperPod's own agent, or clustermgtd, at work: the repair waits, and says for whom."""
+    world = repair_story(tmp_path)
+    world.provisioner.others = "HyperPod acts on n1 already"
+    world.run(40)
+    assert world.said[-1] == "reboot waits: HyperPod acts on n1 already"
+    assert world.provisioner.requests == 0
+    world.provisioner.others = ""
+    assert world.run_to_end().ending() == WELL
+
+
+def test_a_wear_out_without_another_machine_keeps_the_node_out(tmp_path: Path) -> None:
+    """Nobody here can replace it: it is kept out, and a person is told."""
+    world = World(tmp_path, mode=Mode.REPAIR)
+    world.at(10, lambda: world.log_line(WORN_OUT))
+    world.run(40)
+    assert world.hold_text.startswith("healthd: gpu.remap.failure")
+    assert world.provisioner.requests == 0

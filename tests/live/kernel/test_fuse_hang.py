@@ -1,0 +1,222 @@
+"""lustre.io on a real mount that hangs: a FUSE file system whose server does not answer, as a lost server would not.
+
+Slow, hung and error are three things; a hang blocks nothing else, and no second probe starts while the first lives.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from healthd.checks.lustre_io import LustreIoSettings, lustre_io
+from healthd.config.schema.config import Config
+from healthd.core.model import Result, Status
+from healthd.core.node import KernelLogState
+from healthd.sources.filesystem import FilesystemSource
+from healthd.sources.machine import Machine, open_machine
+from tests.support.kernel_objects import FuseDisk, NotHere, fuse_disk, others, tmpfs
+from tests.support.limits import limit_s
+
+# Of what hangs; and of what answers in the end, however busy the machine is.
+DEADLINE_S, ANSWERS_IN_S = 1.0, 60.0
+
+pytestmark = [
+    pytest.mark.kernel,
+    pytest.mark.root,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount"),
+    pytest.mark.skipif(not os.path.exists("/dev/fuse"), reason="needs /dev/fuse"),
+]
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Callable[[str], FuseDisk]]:
+    """Mounts by name."""
+    with ExitStack() as cleanup:
+
+        def mount(name: str) -> FuseDisk:
+            try:
+                return cleanup.enter_context(fuse_disk(tmp_path, name))
+            except NotHere as missing:
+                pytest.skip(str(missing))
+
+        yield mount
+
+
+@contextmanager
+def opened(deadline_s: float) -> Iterator[Machine]:
+    """The machine that this runs on, which waits so long for a file system."""
+    log = KernelLogState(source="/dev/kmsg", alive=True)
+    made = replace(open_machine(Config(), lambda: log), file_systems=FilesystemSource(deadline_s=deadline_s))
+    yield made
+    made.close()
+    # The mounts are gone by now, so whoever hung on them ends, and is reaped by being seen.
+    end_at = time.monotonic() + limit_s(5)
+    while any(state.abandoned for state in made.file_systems.states().values()):
+        assert time.monotonic() < end_at, "a worker outlived its mount"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    with opened(ANSWERS_IN_S) as made:
+        yield made
+
+
+@pytest.fixture
+def hurried() -> Iterator[Machine]:
+    with opened(DEADLINE_S) as made:
+        yield made
+
+
+def look(machine: Machine, *disks: FuseDisk, slow_after_s: float = ANSWERS_IN_S, hung_after_s: float = 60.0) -> Result:
+    """lustre.io on these mounts alone."""
+    ignored = others(machine.mounts(), *(disk.point for disk in disks))
+    return lustre_io(
+        machine,
+        LustreIoSettings(
+            fstypes=("fuse.healthd",), ignore=ignored, slow_after_s=slow_after_s, hung_after_s=hung_after_s
+        ),
+    )
+
+
+def found(result: Result) -> list[tuple[str, str]]:
+    return [(finding.code.removeprefix("lustre.io."), finding.component.id) for finding in result.findings]
+
+
+def until_ok(machine: Machine, disk: FuseDisk, within_s: float) -> Result:
+    """The first look that is ok: a lost worker is replaced after a back-off of seconds."""
+    end_at = time.monotonic() + limit_s(within_s)
+    while (result := look(machine, disk)).status is not Status.OK and time.monotonic() < end_at:
+        time.sleep(0.1)
+    return result
+
+
+def children() -> set[int]:
+    """The probe workers of this process that still live, in whatever state."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and b"probe/worker.py" in (entry / "cmdline").read_bytes():
+                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+                found |= {int(entry.name)} if int(parent) == os.getpid() and state != "Z" else set()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+def test_a_mount_that_answers(machine: Machine, mounted: Callable[[str], FuseDisk]) -> None:
+    """The file is written, read back and gone, and its latency is measured."""
+    disk = mounted("fsx")
+    result = look(machine, disk)
+    assert result.status is Status.OK, result
+    assert {reading.name for reading in result.readings} >= {"file_write_s", "file_read_bytes_per_s"}
+    disk.becomes("fail:create:EEXIST")  # the file of the last probe is gone, so a lookup finds nothing to remove
+    assert "EEXIST" in look(machine, disk).findings[0].message
+
+
+@pytest.mark.parametrize("op", ["write", "read", "unlink", "fsync"])
+def test_slow_is_not_hung(machine: Machine, mounted: Callable[[str], FuseDisk], op: str) -> None:
+    """An answer within the deadline but past the limit is slow."""
+    disk = mounted("fsx")
+    disk.becomes(f"slow:{op}:{0.15 if op in ('write', 'read') else 0.3}")  # 256 KiB are several requests
+    assert found(look(machine, disk, slow_after_s=0.2)) == [("slow", str(disk.point))]
+
+
+@pytest.mark.parametrize(
+    ("word", "code"),
+    [
+        ("fail:statfs:EIO", "error"),
+        ("fail:statfs:ESTALE", "error"),
+        ("fail:create:EIO", "error"),
+        ("fail:write:ENOTCONN", "error"),
+        ("fail:fsync:EIO", "error"),
+        ("fail:read:EIO", "error"),
+        ("fail:unlink:EIO", "error"),
+        ("fail:write:ENOSPC", "full"),
+        ("corrupt:read", "corrupt"),
+    ],
+)
+def test_an_error_is_neither_slow_nor_hung(
+    machine: Machine, mounted: Callable[[str], FuseDisk], word: str, code: str
+) -> None:
+    """Each error of the file system is told at once, and is over with the next good answer."""
+    disk = mounted("fsx")
+    disk.becomes(word)
+    assert found(look(machine, disk)) == [(code, str(disk.point))]
+    disk.becomes()
+    assert look(machine, disk).status is Status.OK
+
+
+def test_a_refusal_is_no_fault(machine: Machine, mounted: Callable[[str], FuseDisk]) -> None:
+    """Root squash answers EACCES: the mount is alive."""
+    disk = mounted("fsx")
+    disk.becomes("fail:create:EACCES")
+    assert look(machine, disk).status is Status.OK
+
+
+@pytest.mark.parametrize("op", ["statfs", "create", "write", "fsync", "read", "unlink"])
+def test_a_hang_is_unknown_then_hung_then_over(hurried: Machine, mounted: Callable[[str], FuseDisk], op: str) -> None:
+    """A mount that hangs in any act is unknown, then hung, with one worker left alone; when it answers it is ok."""
+    disk = mounted("fsx")
+    disk.becomes(f"hang:{op}")
+    began = time.monotonic()
+    result = look(hurried, disk)
+    assert time.monotonic() - began < limit_s(DEADLINE_S + 1.5)
+    assert (result.status, result.findings) == (Status.UNKNOWN, ())
+    stuck = children()
+    assert len(stuck) <= 1
+    assert found(look(hurried, disk, hung_after_s=0.1)) == [("hung", str(disk.point))]
+    assert children() <= stuck, "no second worker starts while the first lives"
+    disk.becomes()
+    assert until_ok(hurried, disk, within_s=10).status is Status.OK
+
+
+def test_no_second_probe_while_one_cannot_die(hurried: Machine, mounted: Callable[[str], FuseDisk]) -> None:
+    """A worker that SIGKILL does not end is counted, never replaced, and questions meanwhile cost no time."""
+    disk = mounted("fsx")
+    disk.becomes("hang:write")
+    look(hurried, disk)
+    if hurried.mount_state(str(disk.point)).abandoned != 1:
+        pytest.skip("this kernel lets a killed process leave a FUSE request")
+    stuck, began = children(), time.monotonic()
+    for _ in range(20):
+        assert found(look(hurried, disk, hung_after_s=0.0)) == [("hung", str(disk.point))]
+    assert time.monotonic() - began < limit_s(DEADLINE_S)
+    assert children() == stuck
+
+
+def test_a_hang_of_one_mount_hides_no_other(hurried: Machine, mounted: Callable[[str], FuseDisk]) -> None:
+    """Beside a mount that hangs, another is asked, judged, and its error found."""
+    hung, sick = mounted("fsx"), mounted("home")
+    hung.becomes("hang:all")
+    sick.becomes("fail:write:EIO")
+    result = look(hurried, hung, sick)
+    assert found(result) == [("error", str(sick.point))]
+    assert [str(hung.point) in gap for gap in result.gaps] == [True]
+    assert hurried.space("/").total_bytes > 0
+
+
+def test_a_server_that_ended_is_an_error(machine: Machine, mounted: Callable[[str], FuseDisk]) -> None:
+    """A mount whose connection was aborted answers ENOTCONN, which is an error and no hang."""
+    disk = mounted("fsx")
+    disk.server.kill()
+    disk.server.wait(10)
+    (finding,) = look(machine, disk).findings
+    assert (finding.code, finding.evidence["error"]) == ("lustre.io.error", "ENOTCONN")
+
+
+def test_a_full_tmpfs(machine: Machine, tmp_path: Path) -> None:
+    """A real file system without room for the file says so, and nothing of the probe stays behind."""
+    try:
+        with tmpfs(tmp_path) as point:
+            result = lustre_io(machine, LustreIoSettings(fstypes=("tmpfs",), ignore=others(machine.mounts(), point)))
+            assert found(result) == [("full", str(point))]
+            assert os.listdir(point) == []
+    except NotHere as missing:
+        pytest.skip(str(missing))

@@ -1,0 +1,415 @@
+"""NodeHealths on a real API server: written by agent and controller, moved there from the Lease of before, pruned."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+
+from healthd.core.errors import BackendError, BackendRefused, BackendUnknown
+from healthd.core.model import Remedy
+from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair, RequestAnswer, parse
+from healthd.remediation.orchestrators.kubernetes.afar import KubeNodeAfar
+from healthd.remediation.orchestrators.kubernetes.api import KubeApi, connect
+from healthd.remediation.orchestrators.kubernetes.health import NO_CRD, NodeHealths
+from healthd.remediation.orchestrators.kubernetes.old_records import MARK, MARKS, marked_with
+from healthd.remediation.orchestrators.kubernetes.record import HealthStatus, record_of, text_of
+from healthd.remediation.orchestrators.kubernetes.transport import Pace
+from healthd.remediation.ports import NodeRecord, Slot
+from tests.live.kubernetes.agent_rig import Agents, add_leases, install_resource
+from tests.live.kubernetes.control_plane import HEALTHS, LEASES, NAMESPACE, ControlPlane
+from tests.live.kubernetes.fleet_controller import Fleet, Start
+
+pytestmark = pytest.mark.kubernetes
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/nodehealths.healthd.io"
+AS_AGENT = "?fieldManager=healthd-agent"
+REQUEST = HandoffRecord(
+    case="k3v9",
+    machine="i-0123456789abcdef0@2026-11-20T00:00:00+00:00",
+    remedy=Remedy.REPLACE_NODE,
+    asks=True,
+    attempt=1,
+    asked=NOW,
+    following=(Remedy.REPLACE_NODE,),
+    code="gpu.xid.79",
+    since=NOW,
+    driver="570.133.20",
+    kernel="6.8.0-1027-aws",
+    image="ami-0123456789abcdef0",
+    history=(
+        PastRepair(act=PastAct.RESET, at=NOW, code="gpu.xid.79", outcome=Helped.FAILED),
+        *(PastRepair(act=PastAct.RETURN, at=NOW - timedelta(hours=hour), code="gpu.xid.95") for hour in range(7)),
+    ),
+)
+HELD = HealthStatus(state="held", code="gpu.xid.79", since="2026-11-21T12:00:00Z", step="stay", waits_for="an operator")
+
+
+@pytest.fixture
+def controllers(control_plane: ControlPlane) -> Iterator[KubeApi]:
+    """A connection as the controller's, with all rights."""
+    for name in ("n1", "n2", "n3"):
+        control_plane.add_node(name)
+    add_leases(control_plane, limit=2, total=3)
+    api = connect(
+        kubeconfig=str(control_plane.kubeconfig),
+        timeout_s=5.0,
+        pace=Pace(rate_per_s=1000.0, burst=1000),
+        environ={},
+        manager="healthd-controller",
+    )
+    yield api
+    api.close()
+
+
+def afar(api: KubeApi, node: str) -> KubeNodeAfar:
+    return KubeNodeAfar(api, node=node, namespace=NAMESPACE, leads=lambda: None, resources=())
+
+
+# -- two writers ------------------------------------------------------------------------------------------------------
+
+
+def test_what_one_leaves_the_other_reads(control_plane: ControlPlane, controllers: KubeApi, agents: Agents) -> None:
+    """A request with every field there is passes the schema; the answer reaches the agent, and no word of the request
+    before stays in the next."""
+    agent, controller = agents("n1"), afar(controllers, "n1")
+    agent.mark(REQUEST.text)
+    assert parse(controller.marked()) == REQUEST
+    assert control_plane.record("n1") == json.loads(json.dumps(record_of(REQUEST)))
+    answered = replace(
+        REQUEST, answer=RequestAnswer.TAKEN, answered=NOW, boot="b-1", became="i-1", replaced=NOW, said="taken"
+    )
+    answered = replace(answered, slept=NOW, awake=NOW, watched=NOW, given_up="k3v8", withdrawn=Remedy.REBOOT_NODE)
+    controller.mark(answered.text)
+    assert parse(agent.marked()) == answered
+    agent.mark("healthd case=k3w1")
+    assert (controller.marked(), agent.level().marks) == (
+        "healthd case=k3w1",
+        (NodeRecord(node="n1", text="healthd case=k3w1"),),
+    )
+    agent.mark("")
+    assert (controller.marked(), agent.level().marks, control_plane.health("n1")) == ("", (), {})
+
+
+def test_the_longest_record_that_healthd_makes_passes_the_schema(controllers: KubeApi, agents: Agents) -> None:
+    """Every field as long as it comes, and a history that is full."""
+    code = "storage.lustre.hung-on-a-mount-with-a-long-name"
+    past = [PastRepair(act=each, at=NOW, code=code, outcome=Helped.HELPED, back=NOW) for each in (PastAct.REPLACE,) * 8]
+    past += [PastRepair(act=PastAct.RETURN, at=NOW, code=code)] * 8
+    long = replace(REQUEST, code=code, history=tuple(past), said="x" * 200)
+    agents("n1").mark(long.text[:2000])
+    assert parse(agents("n1").marked()) == parse(long.text[:2000])
+
+
+def test_two_writers_at_once_lose_nothing(control_plane: ControlPlane, controllers: KubeApi, agents: Agents) -> None:
+    """The reporter shows and hides the node while its engine leaves records and takes them away: each makes and deletes
+    the object under the other's hands. In the end both have had their last word."""
+    agent, shows, failed = agents("n1"), NodeHealths(agents.api("n1")), list[BaseException]()
+
+    def report() -> None:
+        for _ in range(40):
+            shows.show("n1", HELD)
+            shows.show("n1", HealthStatus(state="ok", since=HELD.since))
+        shows.show("n1", HELD)
+
+    def repair() -> None:
+        for number in range(40):
+            agent.mark(f"healthd case=k{number}")
+            agent.mark("")
+        agent.mark("healthd case=last")
+
+    def watched(act: Any) -> None:
+        try:
+            act()
+        except BackendError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=watched, args=(act,)) for act in (report, repair)]
+    for each in threads:
+        each.start()
+    while any(each.is_alive() for each in threads):
+        there = control_plane.health("n1")
+        assert set(there) <= {"apiVersion", "kind", "metadata", "status", "record"}
+        assert set(there.get("record", {})) <= {"case"}
+    for each in threads:
+        each.join()
+    assert failed == []
+    assert control_plane.record("n1") == {"case": "last"}
+    assert control_plane.health("n1")["status"] == {k: v for k, v in HELD.patch["status"].items() if v}
+
+
+def test_the_last_who_has_something_to_say_deletes_the_object(
+    control_plane: ControlPlane, controllers: KubeApi, agents: Agents
+) -> None:
+    """The reporter deletes no record; the record's end deletes no status that a person would want to see."""
+    agent, shows = agents("n1"), NodeHealths(agents.api("n1"))
+    agent.mark("healthd case=k3v9")
+    shows.show("n1", HELD)
+    shows.show("n1", HealthStatus(state="ok", since=HELD.since))
+    assert control_plane.record("n1") == {"case": "k3v9"}
+    assert control_plane.health("n1")["status"]["state"] == "ok"
+    agent.mark("")
+    assert control_plane.health("n1") == {}
+    shows.show("n1", HELD)
+    agent.mark("healthd case=k3v9")
+    agent.mark("")
+    assert "record" not in control_plane.health("n1")
+    shows.show("n1", HealthStatus(state="ok"))
+    assert control_plane.health("n1") == {}
+
+
+def test_a_node_that_waits_for_room_lists_no_records_again(
+    control_plane: ControlPlane, controllers: KubeApi, agents: Agents
+) -> None:
+    """Where nothing can be done by them they are read once a minute, and its own each time; with room, or with a place,
+    each reading of the level is of this moment."""
+    add_health = control_plane.add_health
+    agent, others = agents("n3"), (agents("n1"), agents("n2"))
+    add_health("n1", record={"case": "k1"})
+    for number, each in enumerate(others):
+        each.claim("cluster", number)
+    assert [mark.node for mark in agent.level().marks] == ["n1"]
+    add_health("n2", record={"case": "k2"})
+    agent.mark("healthd case=k3")
+    assert [mark.node for mark in agent.level().marks] == ["n1", "n3"]
+    assert agent._api.sent["list nodehealths"] == 1
+    assert [mark.node for mark in others[0].level().marks] == ["n1", "n2", "n3"]
+    others[0].give_back(Slot(scope="cluster", index=0, node="n1"))
+    assert [mark.node for mark in agent.level().marks] == ["n1", "n2", "n3"]
+
+
+# -- from the Lease of before -----------------------------------------------------------------------------------------
+
+
+def old(plane: ControlPlane, **texts: str) -> None:
+    """The Lease as a healthd that knew no NodeHealth left it."""
+    notes = {key: value for name, text in texts.items() for key, value in marked_with(name, text).items()}
+    plane.add_lease(MARKS, {key: str(value) for key, value in notes.items()})
+
+
+def test_an_agent_moves_its_own_mark_and_nobody_elses(
+    control_plane: ControlPlane, controllers: KubeApi, agents: Agents
+) -> None:
+    """Create, then drop; read as before by everybody, moved or not."""
+    old(control_plane, n1=REQUEST.text, n2="healthd case=k3v2")
+    first, second = agents("n1"), agents("n2")
+    assert parse(first.marked()) == REQUEST
+    assert control_plane.notes(MARKS).keys() == {f"{MARK}n2"}
+    assert text_of(control_plane.record("n1")) == REQUEST.text
+    assert {mark.node for mark in first.level().marks} == {"n1", "n2"}
+    second.mark("healthd case=k3v3")
+    assert control_plane.notes(MARKS) == {}
+    assert control_plane.records()["n2"] == "healthd case=k3v3"
+
+
+def test_a_move_that_was_cut_off_is_ended(control_plane: ControlPlane, controllers: KubeApi, agents: Agents) -> None:
+    """Both are there: the record is the newer, and the annotation goes."""
+    old(control_plane, n1="healthd case=old")
+    control_plane.add_health("n1", record={"case": "new"})
+    assert afar(controllers, "n1").marked() == "healthd case=new"
+    assert agents("n1").marked() == "healthd case=new"
+    assert control_plane.notes(MARKS) == {}
+
+
+def test_an_answer_stands_where_the_request_stands(
+    control_plane: ControlPlane, controllers: KubeApi, agents: Agents
+) -> None:
+    """An agent of before reads it on the Lease; one of now moves it with the request."""
+    old(control_plane, n1=REQUEST.text, n2="healthd case=k3v2")
+    controller = afar(controllers, "n1")
+    assert parse(controller.marked()) == REQUEST
+    taken = replace(REQUEST, answer=RequestAnswer.TAKEN, answered=NOW)
+    controller.mark(taken.text)
+    assert json.loads(control_plane.notes(MARKS)[f"{MARK}n1"]) == {"node": "n1", "text": taken.text}
+    assert control_plane.records() == {}
+    assert parse(agents("n1").marked()) == taken
+    controller.mark(replace(taken, answer=RequestAnswer.REFUSED).text)
+    assert control_plane.record("n1")["answer"] == "refused"
+    assert control_plane.notes(MARKS).keys() == {f"{MARK}n2"}
+
+
+def test_answers_that_come_while_marks_are_moved_are_not_lost(
+    control_plane: ControlPlane, controllers: KubeApi, agents: Agents
+) -> None:
+    """Both at once, for many nodes: in the end each record has its answer, and the Lease is empty."""
+    names = [f"m{number}" for number in range(12)]
+    for name in names:
+        control_plane.add_node(name)
+    old(control_plane, **dict.fromkeys(names, REQUEST.text))
+    movers = {name: agents(name) for name in names}
+    taken = replace(REQUEST, answer=RequestAnswer.TAKEN, answered=NOW).text
+
+    def answer() -> None:
+        for name in names:
+            afar(controllers, name).mark(taken)
+
+    answers = threading.Thread(target=answer)
+    answers.start()
+    for name in names:
+        movers[name].marked()
+    answers.join()
+    for name in names:
+        assert movers[name].marked() == taken, name
+    assert control_plane.notes(MARKS) == {}
+
+
+def test_a_healthy_node_is_not_asked_about_the_lease_again(
+    control_plane: ControlPlane, controllers: KubeApi, agents: Agents
+) -> None:
+    """Where the Lease is missing, one look is enough."""
+    agent = agents("n1")
+    for _ in range(3):
+        assert agent.marked() == ""
+    assert agent._api.sent == {"get lease": 1, "get node_health": 3}
+
+
+# -- Nodes that are gone ----------------------------------------------------------------------------------------------
+
+
+def test_of_a_node_that_is_gone_the_record_that_counts_stays_and_the_rest_goes(
+    control_plane: ControlPlane, fleet: Fleet, start: Start
+) -> None:
+    """No garbage collector takes it, for the Node does not own it, and the controller keeps what bounds the fleet."""
+    fleet.add(["n1", "n2", "n3", "n4"])
+    start("[budget]\nmax_out = 2\n")
+    replaced = PastRepair(act=PastAct.REPLACE, at=NOW, code="gpu.xid.79")
+    counts = replace(REQUEST, replaced=NOW, history=(replaced,))
+    shown = HELD.patch["status"]
+    control_plane.add_health("n1", status=shown, record=record_of(counts))
+    control_plane.add_health("n2", status=shown, record=record_of(REQUEST))
+    control_plane.add_health("n3", status=shown)
+    control_plane.add_health("n4", status=shown, record=record_of(REQUEST))
+    for name in ("n1", "n2", "n3"):
+        control_plane.admin.delete(f"/api/v1/nodes/{name}").must()
+
+    def there() -> list[str]:
+        return [each["metadata"]["name"] for each in control_plane.admin.get(HEALTHS).must()["items"]]
+
+    control_plane.wait(lambda: there() == ["n1", "n4"], 20, f"n2 and n3 to go; there are {there()}")
+    control_plane.wait(lambda: "status" not in control_plane.health("n1"), 10, "what was shown of n1 to go")
+    left = parse(text_of(control_plane.record("n1")))
+    assert left == HandoffRecord(
+        replaced=NOW, history=(replaced,), driver=REQUEST.driver, kernel=REQUEST.kernel, image=REQUEST.image
+    )
+    assert control_plane.health("n4")["status"]["state"] == "held"
+
+
+# -- what is refused --------------------------------------------------------------------------------------------------
+
+HEAD = {"apiVersion": "healthd.io/v1alpha1", "kind": "NodeHealth"}
+
+
+@pytest.mark.parametrize(
+    ("meta", "says"),
+    [
+        ({"name": "n2"}, "the NodeHealth of its own node, not n2"),
+        ({"generateName": "n1"}, "the NodeHealth of its own node, not n1"),
+        ({"name": "n1", "labels": {"a": "b"}}, "may not change labels"),
+        ({"name": "n1", "annotations": {"a": "b"}}, "may not change labels"),
+        ({"name": "n1", "finalizers": ["example.com/for-ever"]}, "may not change labels"),
+        (
+            {"name": "n1", "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "u"}]},
+            "may not change labels",
+        ),
+    ],
+)
+def test_an_agent_makes_its_own_and_nothing_that_outlasts_it(
+    control_plane: ControlPlane, controllers: KubeApi, meta: dict[str, Any], says: str
+) -> None:
+    """By the policy, on creation and on update; what is allowed is allowed beside it."""
+    agent = control_plane.client(control_plane.agent_token("n1"))
+    answer = agent.post(f"{HEALTHS}{AS_AGENT}", {**HEAD, "metadata": meta})
+    assert (answer.status, says in answer.message) == (422, True), answer
+    control_plane.add_health("n1")
+    control_plane.add_health("n2")
+    name = "n2" if "not n2" in says else "n1"
+    change = {"metadata": {key: value for key, value in meta.items() if key not in ("name", "generateName")}}
+    body = change if change["metadata"] else {"status": {"state": "held"}}
+    if name == "n2" or change["metadata"]:
+        answer = agent.patch(f"{HEALTHS}/{name}{AS_AGENT}", body, kind="merge")
+        assert (answer.status, says in answer.message) == (422, True), answer
+    assert agent.delete(f"{HEALTHS}/n2").status == 422
+    agent.patch(f"{HEALTHS}/n1{AS_AGENT}", {"status": {"state": "held"}}, kind="merge").must()
+    assert "under no other name" in agent.patch(f"{HEALTHS}/n1?fieldManager=x", {"status": None}, kind="merge").message
+    agent.delete(f"{HEALTHS}/n1").must()
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"status": {"state": "broken"}},
+        {"status": {"code": "x" * 64}},
+        {"status": {"waitsFor": "x" * 257}},
+        {"record": {"machine": "x" * 257}},
+        {"record": {"machine": "two words"}},
+        {"record": {"said": "two\nlines"}},
+        {"record": {"asked": "yesterday"}},
+        {"record": {"remedy": "explode"}},
+        {"record": {"history": [{"act": "reboot", "at": "2026-11-21T12:00:00Z"}] * 17}},
+        {"record": {"history": [{"act": "reboot"}]}},
+    ],
+)
+def test_the_schema_bounds_every_field(control_plane: ControlPlane, part: dict[str, Any]) -> None:
+    """Whoever writes."""
+    answer = control_plane.admin.post(HEALTHS, {**HEAD, "metadata": {"name": "n1"}, **part})
+    assert (answer.status, 'NodeHealth.healthd.io "n1" is invalid' in answer.message) == (422, True), answer
+
+
+def test_what_no_version_knows_is_not_kept(control_plane: ControlPlane) -> None:
+    """The schema is structural: fields that it does not name are dropped."""
+    control_plane.add_health("n1", record={"case": "k3v9", "later": "x"}, more={"a": 1})
+    assert control_plane.record("n1") == {"case": "k3v9"}
+    assert "more" not in control_plane.health("n1")
+
+
+# -- without the resource ---------------------------------------------------------------------------------------------
+
+
+def is_missing(plane: ControlPlane, path: str) -> bool:
+    """Whether the server knows no such path."""
+    return plane.admin.get(path).status == 404
+
+
+@pytest.fixture
+def unserved(control_plane: ControlPlane, controllers: KubeApi) -> Iterator[ControlPlane]:
+    """A cluster that was upgraded without the CustomResourceDefinition."""
+    control_plane.admin.delete(CRD).must()
+    for path in (HEALTHS, CRD):
+        control_plane.wait(partial(is_missing, control_plane, path), 30, f"{path} to be gone")
+    yield control_plane
+    install_resource(control_plane)
+
+
+def test_a_missing_resource_is_unknown_and_says_what_to_do(unserved: ControlPlane, agents: Agents) -> None:
+    """Nothing can be handed over, so nothing is taken out; and it is no empty record."""
+    agent = agents("n1")
+    for ask in (agent.marked, agent.level, lambda: agent.mark("")):
+        with pytest.raises(BackendUnknown, match="serves no such resource") as unknown:
+            ask()
+        assert NO_CRD in str(unknown.value)
+    with pytest.raises(BackendRefused, match=r"nodehealths\.healthd\.io is missing"):
+        agent.mark("healthd case=k3v9")
+
+
+def test_a_controller_without_the_resource_says_so(unserved: ControlPlane, fleet: Fleet, start: Start) -> None:
+    """Its rounds fail, and the sentence has the next step; once it is served they go on."""
+    one = start("[budget]\nmax_out = 2\n")
+    unserved.wait(lambda: NO_CRD in one.log, 30, "the controller to say what is missing")
+    install_resource(unserved)
+    unserved.wait(lambda: fleet.numbers()[0] == "2", 60, "the counts")
+
+
+def test_the_lease_of_before_is_left_to_its_policy(control_plane: ControlPlane, controllers: KubeApi) -> None:
+    """An agent that was not upgraded still writes its mark there, and nobody else's."""
+    control_plane.add_lease(MARKS, {})
+    agent = control_plane.client(control_plane.agent_token("n1"))
+    mine, theirs = ({"metadata": {"annotations": marked_with(name, "healthd case=k3v9")}} for name in ("n1", "n2"))
+    agent.patch(f"{LEASES}/{MARKS}{AS_AGENT}", mine, kind="merge").must()
+    assert agent.patch(f"{LEASES}/{MARKS}{AS_AGENT}", theirs, kind="merge").status == 422

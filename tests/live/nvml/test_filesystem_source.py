@@ -1,0 +1,164 @@
+"""statvfs through real workers: the same numbers as os.statvfs, one worker per network mount, none when idle."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from healthd.core.errors import SourceBusy, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.sources.filesystem import FilesystemSource
+from tests.support.limits import limit_s
+
+
+@pytest.fixture
+def source() -> Iterator[FilesystemSource]:
+    found = FilesystemSource()
+    yield found
+    found.close()
+
+
+def test_the_worker_reads_what_the_kernel_says(source: FilesystemSource, tmp_path: Path) -> None:
+    """Totals in bytes and inodes equal os.statvfs; what is available may move a little in between."""
+    space, kernel = source.space(str(tmp_path), "ext4"), os.statvfs(tmp_path)
+    assert space.total_bytes == kernel.f_blocks * kernel.f_frsize
+    assert space.total_inodes == kernel.f_files
+    assert space.available_bytes == pytest.approx(kernel.f_bavail * kernel.f_frsize, rel=0.1)
+    assert space.kept_bytes == pytest.approx((kernel.f_bfree - kernel.f_bavail) * kernel.f_frsize, rel=0.1)
+    assert space.read_only == bool(kernel.f_flag & os.ST_RDONLY)
+
+
+def test_the_worker_counts_the_owners_of_files(source: FilesystemSource, tmp_path: Path) -> None:
+    """The bytes of each uid come through the worker as they were counted."""
+    (tmp_path / "x").write_bytes(bytes(1 << 20))
+    held = source.holders(str(tmp_path), "ext4")
+    assert (held.files, held.whole) == (1, True)
+    assert held.bytes_of[os.getuid()] >= 1 << 20
+
+
+def test_a_read_only_file_system_says_so(source: FilesystemSource) -> None:
+    """/proc/sys or /sys is mounted read-only in many containers; whatever it is here, the flag is the kernel's."""
+    for point in ("/", "/proc", "/sys", "/dev"):
+        assert source.space(point, "ext4").read_only == bool(os.statvfs(point).f_flag & os.ST_RDONLY)
+
+
+def test_local_file_systems_share_a_worker_and_network_ones_do_not(
+    source: FilesystemSource, tmp_path: Path, workers: Callable[[], list[int]]
+) -> None:
+    """Two local points cost one process; each network point, and one of unknown kind, has its own."""
+    source.space("/", "ext4")
+    source.space(str(tmp_path), "xfs")
+    assert len(workers()) == 1
+    for name, fstype in (("fsx", "lustre"), ("home", "nfs4"), ("odd", "")):
+        (tmp_path / name).mkdir()
+        source.space(str(tmp_path / name), fstype)
+    assert len(workers()) == 4
+    assert set(source.states()) == {"local", *(str(tmp_path / name) for name in ("fsx", "home", "odd"))}
+
+
+def test_idle_workers_leave(tmp_path: Path, workers: Callable[[], list[int]], has_ended: Callable[..., bool]) -> None:
+    """A worker that nobody asked for idle_s is gone, and the next question is answered all the same."""
+    source = FilesystemSource(idle_s=0.1)
+    source.space(str(tmp_path), "lustre")
+    assert all(has_ended(pid, within_s=2.0) for pid in workers())
+    assert source.space(str(tmp_path), "lustre").total_bytes > 0
+    source.close()
+
+
+def zombies() -> list[str]:
+    """The children of this process that have ended and are not reaped."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = entry.read_text().rpartition(")")[2].split()[:2]
+        except (FileNotFoundError, ProcessLookupError):  # it was somebody else's, and has ended
+            continue
+        if state == "Z" and int(parent) == os.getpid():
+            found.append(entry.parent.name)
+    return found
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def until(condition: Callable[[], object], within_s: float = 10.0) -> None:
+    end = time.monotonic() + limit_s(within_s)
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_mount_that_came_and_went_leaves_nothing(tmp_path: Path) -> None:
+    """Homes that are mounted for a job come by the thousand: when nobody asks for one any more, first its worker's
+    process and pipes are given back, then its name. Those that are still asked for stay."""
+    source, before = FilesystemSource(idle_s=0.2), (len(zombies()), descriptors())
+    points = [tmp_path / f"home{number}" for number in range(5)]
+    for point in points:
+        point.mkdir()
+        source.space(str(point), "nfs4")
+    assert descriptors() == before[1] + 3 * len(points)
+    until(lambda: source.states() and (len(zombies()), descriptors()) == before)
+
+    def only_the_first_is_known() -> bool:
+        source.space(str(points[0]), "nfs4")
+        return [*source.states()] == [str(points[0])]
+
+    until(only_the_first_is_known)
+    source.close()
+
+
+def test_nobody_has_to_look_at_the_states(tmp_path: Path) -> None:
+    """Without a scraper a question about one mount gives back what the others left."""
+    source, before = FilesystemSource(idle_s=0.2), descriptors()
+    (tmp_path / "gone").mkdir()
+    source.space(str(tmp_path / "gone"), "nfs4")
+
+    def asked_about_another() -> bool:
+        source.space(str(tmp_path), "ext4")
+        return (zombies(), descriptors()) == ([], before + 3)
+
+    until(asked_about_another)
+    source.close()
+
+
+def test_a_mount_that_hung_is_remembered(tmp_path: Path) -> None:
+    """How long it does not answer counts from the first question, however seldom it is asked."""
+    source = FilesystemSource(deadline_s=0.0001, idle_s=0.05)
+    with pytest.raises(SourceTimeout):
+        source.space(str(tmp_path), "lustre")
+    time.sleep(0.3)
+    assert source.states()[str(tmp_path)].stalled_s > 0.3
+    source.close()
+
+
+def test_a_point_that_is_not_there_is_missing(source: FilesystemSource, tmp_path: Path) -> None:
+    """ENOENT is SourceMissing with the path; any other error is SourceUnreadable with the kernel's word for it."""
+    with pytest.raises(SourceMissing, match=f"statvfs {tmp_path}/gone: no such file or folder"):
+        source.space(f"{tmp_path}/gone", "lustre")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SourceUnreadable, match="ENOTDIR"):
+        source.space(f"{tmp_path}/file/below", "lustre")
+
+
+def test_a_deadline_that_passes_is_a_stall_of_that_mount_only(tmp_path: Path) -> None:
+    """With a deadline no process can meet, the mount's own probe stalls, and the local one knows nothing of it. Where
+    this process itself was not scheduled for half of that, the question is not asked."""
+    source = FilesystemSource(deadline_s=0.0001)
+
+    def stalls() -> bool:
+        try:
+            source.space(str(tmp_path), "lustre")
+        except SourceBusy:
+            return False
+        except SourceTimeout as error:
+            return f"statvfs {tmp_path}" in str(error)
+        raise AssertionError("a worker answered within 0.1 ms")
+
+    until(stalls)
+    assert source.state(str(tmp_path)).stalled_s > 0
+    assert source.state("local").stalled_s == 0
+    source.close()

@@ -1,0 +1,30 @@
+"""moto and a cluster for the platforms' scenarios; see platform_lab.py and side_by_side.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.live.aws.moto_server import moto_serving
+from tests.live.platforms.side_by_side import Results, collected, lab_for, played
+from tests.live.slurm.slurm_lab import why_not
+
+
+@pytest.fixture(scope="session")
+def platforms_moto() -> Iterator[tuple[str, int]]:
+    """A server of its own: the one of tests/live/aws is emptied before each of its tests."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with moto_serving() as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def results(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, platforms_moto: tuple[str, int]
+) -> Iterator[Results]:
+    """All scenarios of this run and module, side by side on one cluster."""
+    scenarios = collected(request)
+    with lab_for(tmp_path_factory.mktemp("lab"), platforms_moto, scenarios) as lab, played(scenarios, lab) as results:
+        yield results

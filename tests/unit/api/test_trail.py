@@ -1,0 +1,137 @@
+"""The timeline of a node: the trail's lines in their order, and its cases among them."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from healthd.api.timeline import Trail, read_trail, trail_json, trail_of, trail_text
+from healthd.core.errors import StoreError
+from healthd.core.model import Event
+from healthd.remediation.decide.remediation import End, Remediation
+from healthd.state.store import Store
+from tests.support.judgement import START, a_case, at
+
+FAULT = Event(
+    at=at(1),
+    kind="fault",
+    text="gpu.xid.79 on gpu:GPU-0 opened: it fell off the bus",
+    data={"code": "gpu.xid.79", "component": "gpu:GPU-0", "opened": True, "evidence": {"line": "NVRM: Xid", "pid": 7}},
+)
+ENDED = Event(at=at(90), kind="fault", text="gpu.xid.79 on gpu:GPU-0 ended: rebooted", data={**FAULT.data, "opened": 0})
+STEP = Event(at=at(3), kind="step", text="intends to drain")
+CASE = a_case(opened=at(2), since=at(60), index=6, end=End.RELEASED)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    one = Store(tmp_path / "healthd.db", now=START)
+    yield one
+    one.close()
+
+
+def test_the_timeline_reads_from_old_to_new_with_evidence() -> None:
+    """A fault with what was seen, the case where it was opened, and what ended it; evidence is not repeated then."""
+    assert trail_text(Trail(events=(FAULT, STEP, ENDED), cases=(CASE,))).splitlines() == [
+        "2026-01-01 00:00:01  fault     gpu.xid.79 on gpu:GPU-0 opened: it fell off the bus",
+        "                               line: NVRM: Xid",
+        "                               pid: 7",
+        (
+            "2026-01-01 00:00:02  case      [c1] gpu.xid.79 on gpu:GPU-0, reboot_node: "
+            "slot, drain, wait_idle, collect, reboot, verify, release; released at 2026-01-01 00:01:00"
+        ),
+        "2026-01-01 00:00:03  step      intends to drain",
+        "2026-01-01 00:01:30  fault     gpu.xid.79 on gpu:GPU-0 ended: rebooted",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        (replace(CASE, end=None, index=2), "; open, at wait_idle since 2026-01-01 00:01:00"),
+        (replace(CASE, end=End.FAILED, note="no boot"), "; failed at 2026-01-01 00:01:00: no boot"),
+    ],
+)
+def test_how_a_case_stands_is_said(case: Remediation, words: str) -> None:
+    """Open ones with their step, others with their end and why; a case newer than every event comes last."""
+    assert trail_text(Trail(events=(FAULT,), cases=(case,))).splitlines()[-1].endswith(words)
+
+
+def test_a_quiet_node_says_so() -> None:
+    """An empty trail is no empty answer."""
+    assert trail_text(Trail(events=())) == "the audit trail is empty\n"
+
+
+def test_a_terminal_is_not_written_to_by_a_log_line() -> None:
+    """A kernel line or a mount may hold an escape sequence; it is shown as a question mark."""
+    odd = replace(FAULT, text="\x1b[2Jgone", data={"opened": True, "evidence": {"line": "a\nb"}})
+    assert trail_text(Trail(events=(odd,))).splitlines()[0].endswith("?[2Jgone")
+    assert trail_text(Trail(events=(odd,))).splitlines()[1].strip() == "line: a?b"
+
+
+def test_json_has_all_of_it() -> None:
+    """Events with their data, cases with their text and end."""
+    data = json.loads(trail_json(Trail(events=(FAULT,), cases=(CASE,))))
+    assert data["schema"] == "healthd.history/v1"
+    assert data["events"] == [
+        {"at": "2026-01-01T00:00:01+00:00", "kind": "fault", "text": FAULT.text, "data": dict(FAULT.data)}
+    ]
+    assert [(case["id"], case["end"], case["text"]) for case in data["cases"]] == [("c1", "released", CASE.text)]
+
+
+def test_the_newest_lines_bring_their_cases(store: Store) -> None:
+    """A case that was over before the oldest line shown is left out; one that is open never is."""
+    store.save_case(replace(CASE, id="old", opened=at(-50)), FAULT)
+    store.save_case(replace(CASE, id="waits", opened=at(-40), end=None), STEP)
+    store.append(ENDED)
+    assert [case.id for case in trail_of(store, last=2).cases] == ["waits"]
+    assert trail_of(store, last=2).events == (STEP, replace(ENDED))
+    assert [case.id for case in trail_of(store, last=3).cases] == ["waits"]
+    assert [case.id for case in trail_of(store, last=4).cases] == ["old", "waits"]
+
+
+def test_a_database_is_read_without_its_daemon_and_not_touched(store: Store) -> None:
+    """Also while the daemon has it open; and the trail is the same."""
+    store.save_case(CASE, FAULT)
+    assert read_trail(store.path, last=10) == trail_of(store, last=10)
+    store.close()
+    before = store.path.read_bytes()
+    assert read_trail(store.path, last=10).events == (FAULT,)
+    assert store.path.read_bytes() == before
+
+
+def test_where_there_is_no_database_none_is_made(tmp_path: Path) -> None:
+    """Neither it nor its folder."""
+    with pytest.raises(StoreError, match="no state database; healthd has not run here"):
+        read_trail(tmp_path / "state" / "healthd.db", last=10)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_no_database_stays_where_it_is(tmp_path: Path) -> None:
+    """It is not set aside: that is for the daemon to do, which says it loudly."""
+    path = tmp_path / "healthd.db"
+    path.write_bytes(b"this is not a database" * 100)
+    with pytest.raises(StoreError, match="cannot open the state database: file is not a database"):
+        read_trail(path, last=10)
+    assert [each.name for each in tmp_path.iterdir()] == ["healthd.db"]
+
+
+def test_a_later_versions_database_is_refused(tmp_path: Path) -> None:
+    """Its rows may mean something else."""
+    path = tmp_path / "healthd.db"
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version = 9")
+    db.close()
+    with pytest.raises(StoreError, match="its schema version is 9, this healthd knows 1"):
+        read_trail(path, last=10)
+
+
+def test_a_folder_that_may_not_be_entered_is_an_error_with_a_next_step(tmp_path: Path) -> None:
+    """A name too long for the file system stands in for what root is never refused."""
+    with pytest.raises(StoreError, match="be root, or start the daemon"):
+        read_trail(tmp_path / ("x" * 300) / "healthd.db", last=10)

@@ -1,0 +1,183 @@
+"""The grammar of the command line."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+
+from healthd import __version__
+from healthd.__main__ import _LOCAL_ONLY
+from healthd.api.grammar import TextRequested, parse
+from healthd.cli.asking import VERBS as DAEMON_VERBS
+from healthd.core.errors import UsageError
+from tests.support.pages import ROOT
+
+VERBS = (
+    "check",
+    "run",
+    "status",
+    "plan",
+    "history",
+    "relearn",
+    "ack",
+    "explain",
+    "checks",
+    "config",
+    "hook",
+    "demo",
+    "init",
+    "doctor",
+    "uninstall",
+)
+REASONED = ("relearn", "ack gpu.ecc --for 7d", "quarantine", "release", "repair")
+
+
+@pytest.mark.parametrize("line", REASONED)
+def test_a_reason_is_one_line(line: str) -> None:
+    """Whichever verb asks for it: the trail has a line for each event."""
+    assert parse([*line.split(), "--reason", "new\nboard\x1b[2J"]).reason == "new board [2J"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            "check",
+            {"verb": "check", "names": [], "context": "manual", "json": False, "no_daemon": False, "config": None},
+        ),
+        (
+            "check gpu.ecc efa.devices --context prolog --json --no-daemon --config /c --socket /s",
+            {
+                "names": ["gpu.ecc", "efa.devices"],
+                "context": "prolog",
+                "json": True,
+                "no_daemon": True,
+                "config": "/c",
+                "socket": "/s",
+            },
+        ),
+        ("check --json gpu.ecc", {"names": ["gpu.ecc"], "json": True}),
+        ("check --socket=/s", {"socket": "/s"}),
+        ("run --config /c", {"verb": "run", "config": "/c"}),
+        ("status --json", {"verb": "status", "json": True, "socket": None}),
+        (
+            "relearn gpu.count --reason swapped --yes --socket /s",
+            {"names": ["gpu.count"], "reason": "swapped", "yes": True, "dry_run": False, "socket": "/s"},
+        ),
+        ("plan --json --socket /s", {"verb": "plan", "json": True, "socket": "/s"}),
+        ("history", {"verb": "history", "last": 100, "json": False, "config": None}),
+        ("history --last 5", {"last": 5}),
+        (
+            "ack gpu.xid.79@gpu:0000:05:00 --for 7d --reason known --dry-run",
+            {"fault": "gpu.xid.79@gpu:0000:05:00", "length": timedelta(days=7), "reason": "known", "dry_run": True},
+        ),
+        ("ack gpu.ecc --for 30m --reason x", {"length": timedelta(minutes=30), "dry_run": False}),
+        ("ack gpu.ecc --for 12h --reason x", {"length": timedelta(hours=12)}),
+        ("ack gpu.ecc --for 2w --reason x", {"length": timedelta(weeks=2)}),
+        ("explain 79", {"verb": "explain", "code": "79", "json": False}),
+        ("checks --json", {"verb": "checks", "json": True}),
+        ("config show", {"verb": "config", "what": "show"}),
+        ("config validate --config /c", {"what": "validate", "config": "/c", "here": False}),
+        ("config validate --here", {"what": "validate", "here": True}),
+        ("config schema", {"verb": "config", "what": "schema"}),
+        ("init --print", {"verb": "init", "print": True, "output": None}),
+        ("init --output /c", {"print": False, "output": "/c"}),
+        ("doctor --json --socket /s", {"verb": "doctor", "json": True, "socket": "/s", "config": None}),
+        ("hook health-check-program", {"verb": "hook", "kind": "health-check-program"}),
+        ("demo --fail-provisioner --keep", {"verb": "demo", "fail_provisioner": True, "keep": True}),
+    ],
+)
+def test_the_forms_of_the_issue_are_understood(line: str, expected: dict[str, object]) -> None:
+    """Verbs, names and options come out as their values."""
+    options = vars(parse(line.split()))
+    assert {name: options[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("", "VERB"),
+        ("chekc", "invalid choice: 'chekc'"),
+        ("check --context lunch", "invalid choice: 'lunch'"),
+        ("check --config", "expected one argument"),
+        ("check --bogus", "unrecognized arguments: --bogus"),
+        ("config", "required: what"),
+        ("relearn", "required: --reason"),
+        ("relearn --reason x --yes --dry-run", "not allowed with"),
+        *((f"{verb} --reason \x1b", "is empty; expected the reason") for verb in REASONED),
+        ("history --last 0", "argument --last: '0' is not a number of lines; expected 1 to 100000"),
+        ("history --last many", "'many' is not a number of lines"),
+        ("history --last 9999999999", "'9999999999' is not a number of lines"),
+        ("ack", "required: FAULT, --for, --reason"),
+        ("ack gpu.ecc --for 7 --reason x", "'7' is not a valid length of time; expected a number and m, h, d or w"),
+        ("ack gpu.ecc --for 0d --reason x", "'0d' is not a valid length of time"),
+        ("ack gpu.ecc --for 366d --reason x", "up to 365d"),
+        ("hook start", "invalid choice: 'start'"),
+        ("explain", "required: CODE"),
+        ("run now", "unrecognized arguments: now"),
+    ],
+)
+def test_a_mistake_is_a_usage_error_with_the_next_step(line: str, words: str) -> None:
+    """The message says what is wrong and where help is; the process is not ended here."""
+    with pytest.raises(UsageError, match=rf"{words}.*; see healthd.* --help"):
+        parse(line.split())
+
+
+@pytest.mark.parametrize("line", ["check --no-d", "check --conf /c", "check --sock /s", "status --js", "--vers"])
+def test_options_are_not_abbreviated(line: str) -> None:
+    """The hot path looks for whole words; an abbreviation that only the grammar understood would ask the wrong daemon,
+    or ask one where none was wanted."""
+    with pytest.raises(UsageError):
+        parse(line.split())
+
+
+@pytest.mark.parametrize("line", ["--help", "-h", *(f"{verb} --help" for verb in VERBS)])
+def test_help_is_a_text(line: str) -> None:
+    """Help is shown by whoever prints; parsing never writes or exits."""
+    with pytest.raises(TextRequested, match=r"^usage: healthd"):
+        parse(line.split())
+
+
+def test_help_names_every_verb() -> None:
+    """What can be done is in the first text a person asks for."""
+    with pytest.raises(TextRequested) as shown:
+        parse(["--help"])
+    assert [verb for verb in VERBS if f"\n    {verb}" not in str(shown.value)] == []
+
+
+def test_the_version_is_a_text() -> None:
+    """One line with the name and the version."""
+    with pytest.raises(TextRequested) as shown:
+        parse(["--version"])
+    assert str(shown.value) == f"healthd {__version__}\n"
+
+
+@pytest.mark.parametrize("option", _LOCAL_ONLY)
+def test_what_keeps_the_hot_path_at_home_is_in_the_grammar(option: str) -> None:
+    """Each word for which the client does not ask the daemon is an option of ``check``, or of the program."""
+    arguments = ["check", option, "/c"] if option == "--config" else ["check", option]
+    if option == "--version":
+        arguments = [option]
+    if option in ("--help", "-h", "--version"):
+        with pytest.raises(TextRequested):
+            parse(arguments)
+    else:
+        assert parse(arguments).verb == "check"
+
+
+def test_a_verb_that_only_the_daemon_answers_has_its_row() -> None:
+    """And no other has one: the module of its own name answers that."""
+    rest = {"ack": ["x", "--for", "1h", "--reason", "r"], "relearn": ["--reason", "r"], "quarantine": ["--reason", "r"]}
+    rows = {verb: parse([verb, *rest.get(verb, [])]).module for verb in DAEMON_VERBS}
+    assert set(rows.values()) == {"asking"}
+    modules = {path.stem for path in (ROOT / "healthd" / "cli").glob("*.py")}
+    assert not modules & DAEMON_VERBS.keys()
+    assert {verb.replace("-", "_") for verb in _verbs()} - DAEMON_VERBS.keys() <= modules
+
+
+def _verbs() -> set[str]:
+    with pytest.raises(TextRequested) as shown:
+        parse(["--help"])
+    return set(re.findall(r"^    ([a-z-]+)(?: |$)", str(shown.value), re.MULTILINE))

@@ -1,0 +1,64 @@
+"""A check without a daemon starts in a process of its own, whose time is that of its imports."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.limits import limit_s
+
+HOST_CHECKS = ("host.cpu", "host.filesystems", "host.kernel", "host.memory", "host.network", "host.processes")
+LIST_MODULES = """
+import json, sys
+from healthd.__main__ import main
+code = main(sys.argv[1:])
+print(json.dumps([code, sorted(sys.modules)]))
+"""
+NOT_LOADED = (
+    "healthd.controller",
+    "healthd.daemon",
+    "healthd.drill.drills",
+    "healthd.notify",
+    "healthd.remediation",
+    "healthd.state.store",
+    "apscheduler",
+    "boto3",
+    "botocore",
+    "hashlib",  # loads OpenSSL
+    "http.client",
+    "httpx2",
+    "lightkube",
+    "prometheus_client",
+    "psutil",
+    "pynvml",
+    "sqlite3",
+    "ssl",
+    "structlog",
+)
+"""What only a daemon, an act or a request to another machine needs."""
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
+    """The modules of a process after `healthd check --no-daemon` of host checks."""
+    folder: Path = tmp_path_factory.mktemp("cold")
+    (folder / "config.toml").write_text(f'[orchestrator]\nkind = "local"\n[daemon]\nstate_dir = "{folder}/state"\n')
+    command = ["check", "--no-daemon", "--config", str(folder / "config.toml"), *HOST_CHECKS]
+    argv = [sys.executable, "-c", LIST_MODULES, *command]
+    environ = {**os.environ, "AWS_EC2_METADATA_DISABLED": "true"}  # on EC2 it would be asked, over HTTP
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=limit_s(60.0), env=environ)
+    code, modules = json.loads(done.stdout.splitlines()[-1])
+    assert code in (0, 1, 2), done.stderr
+    return frozenset(modules)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", NOT_LOADED)
+def test_a_cold_check_does_not_load(loaded: frozenset[str], name: str) -> None:
+    """An import at the top of a module that every check loads costs each cold check its time."""
+    assert not [module for module in loaded if module == name or module.startswith(f"{name}.")]

@@ -1,0 +1,56 @@
+"""Dashboards and alert rules speak of what /metrics has, and the JSON is what its table says."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from healthd.core.check import discover
+from healthd.core.model import Action, Mode, Refusal, Status, Step, Verdict
+from healthd.remediation.request_stats import RESULTS
+from tests.support.running import ROOT
+from tests.support.scripts import load_script
+
+MAKER = ROOT / "packaging/grafana/make.py"
+SPEAKING = ("packaging/grafana/node.json", "packaging/grafana/fleet.json", "packaging/prometheus/rules.yaml")
+NOT_ON_THE_SIMULATED_NODE = re.compile(r"healthd_(file_|nccl_|nvme_|findings|metrics_left)")
+
+
+def test_the_dashboards_are_what_their_table_says() -> None:
+    """Each file as `python packaging/grafana/make.py` writes it."""
+    made = load_script("grafana_make", MAKER).dashboards()
+    stale = [path.name for path, text in made.items() if path.read_text(encoding="utf-8") != text]
+    assert not stale, "run: python packaging/grafana/make.py"
+    assert {path.name for path in made} == {path.name for path in MAKER.parent.glob("*.json")}
+
+
+@pytest.mark.parametrize("name", SPEAKING)
+def test_every_metric_that_is_asked_for_exists(name: str) -> None:
+    """Each name stands in docs/reference/metrics.md, or is a reading that only some machines have."""
+    page = (ROOT / "docs/reference/metrics.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"\bhealthd_[a-z_0-9]+", (ROOT / name).read_text(encoding="utf-8")))
+    known = {re.sub(r"_(sum|count)$", "", each) for each in named if not NOT_ON_THE_SIMULATED_NODE.match(each)}
+    assert len(named) > 8
+    assert {each for each in known if f"| `{each}` |" not in page} == set()
+
+
+@pytest.mark.parametrize("name", SPEAKING)
+def test_every_label_value_that_is_asked_for_exists(name: str) -> None:
+    """A verdict, an action, a step or a status in a query is one that healthd has; a misspelt one never fires."""
+    words: dict[str, set[str]] = {
+        "verdict": set(Verdict),
+        "action": set(Action),
+        "step": set(Step),
+        "status": set(Status),
+        "mode": set(Mode),
+        "reason": set(Refusal),
+        "check": set(discover()),
+        "severity": {"info", "warning", "critical"},
+        "result": {*RESULTS},
+    }
+    text = (ROOT / name).read_text(encoding="utf-8").replace('\\"', '"')
+    asked = re.findall(r'\b(\w+)(?:=|!=|=~|!~)"([a-z_|.]+)"', text)
+    assert asked
+    for label, value in asked:
+        assert set(value.split("|")) <= words.get(label, {value}), (label, value)

@@ -1,0 +1,75 @@
+"""How a run of the tests is shared out, what it takes a sample of, and what it measures beside."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import FIRST, LANES, SPREAD
+from tests.support.running import ROOT
+from tests.support.sampling import Sample
+
+BOUNDARIES = {
+    "reboot": ["before drain", "after drain", "write 1", "write 2", "before reboot", "after reboot"],
+    "replace": ["before drain", "after drain", "write 1", "before replace"],
+    "short": ["write 1"],
+}
+
+
+def kind(boundary: str) -> str:
+    return boundary.partition(" ")[0] if boundary.startswith("write") else boundary
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_sample_holds_every_kind_and_something_of_each_life(seed: int) -> None:
+    """Whatever the seed; in the order in which they are passed, and the same for the same seed."""
+    taken = Sample(seed=seed).of(BOUNDARIES, kind=kind, least=2)
+    every = {kind(boundary) for life in BOUNDARIES.values() for boundary in life}
+    assert {kind(boundary) for life in taken.values() for boundary in life} == every
+    for name, life in BOUNDARIES.items():
+        assert len(taken[name]) >= min(2, len(life))
+        assert taken[name] == [boundary for boundary in life if boundary in taken[name]]
+    assert taken == Sample(seed=seed).of(BOUNDARIES, kind=kind, least=2)
+
+
+def test_a_boundary_more_changes_no_other_ones_turn() -> None:
+    """What a life passes can differ from run to run: the seed takes the same of what is there both times."""
+    more = {**BOUNDARIES, "replace": [*BOUNDARIES["replace"], "at rest"]}
+    taken, with_more = (Sample(seed=3).of(lives, kind=kind, least=0) for lives in (BOUNDARIES, more))
+    assert with_more["replace"] == [*taken["replace"], "at rest"]
+
+
+def test_without_a_seed_everything_is_taken() -> None:
+    """`make test-exhaustive` leaves nothing out."""
+    assert Sample(seed=None).of(BOUNDARIES, kind=kind, least=0) == BOUNDARIES
+
+
+def test_two_seeds_take_different_samples() -> None:
+    """Over many runs everything is taken."""
+    samples = [Sample(seed=seed).of(BOUNDARIES, kind=kind, least=0) for seed in range(30)]
+    assert all(any(boundary in sample["reboot"] for sample in samples) for boundary in BOUNDARIES["reboot"])
+
+
+def test_what_shares_the_run_out_names_files_that_exist() -> None:
+    """A file that moved has left its lane."""
+    files = [*(file for lane in LANES.values() for file in lane), *SPREAD]
+    assert [file for file in (*files, *FIRST) if not (ROOT / file).exists()] == []
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("workers", "tests", "code"), [("0", "core/test_backoff.py", 0), ("1", "judge/test_crowd.py", 1)]
+)
+def test_a_branch_that_is_left_ends_the_run_red(tmp_path: Path, workers: str, tests: str, code: int) -> None:
+    """One process or several: green where its tests take every branch of a module, red where others do not."""
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.support.pure_coverage"]
+    argv += ["--pure", "healthd.core.backoff", "--numprocesses", workers, f"tests/unit/{tests}"]
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT, env=environ)
+    assert done.returncode == code, done.stdout + done.stderr
+    (total,) = [line for line in done.stdout.splitlines() if line.startswith("TOTAL")]
+    assert total.endswith("100%") == (code == 0)

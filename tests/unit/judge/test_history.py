@@ -1,0 +1,396 @@
+"""The fold of outcomes over time, case by case: levels, log faults, news, counters, names, boots."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from healthd.checklib.tables import XidCase, XidRow, xid_cases, xid_row
+from healthd.core.check import FindingCode, Limit, judged, not_applicable, ok
+from healthd.core.model import NODE, Clearance, ClearsBy, Component, Finding, Remedy, Severity
+from healthd.judge.acknowledge import acknowledge
+from healthd.judge.history import History, begin_boot, canonical, clear, observe
+from healthd.judge.trends import Baseline
+from tests.support.judgement import (
+    BY_PCI,
+    DRIVER,
+    GPU,
+    at,
+    could_not_tell,
+    counter,
+    fault,
+    finding,
+    fold,
+    history,
+    looked,
+    said,
+)
+
+GROWN = FindingCode(code="gpu.grown", severity=Severity.CRITICAL, remedy=Remedy.RESET_GPU, meaning="Errors grew")
+LIMIT = Limit(reading="errors_total", max_increase=2, code=GROWN, source="NVIDIA, page 7")
+NAMED = counter(0, GPU[0], name="not_judged")
+
+
+def line(code: str = "gpu.xid.79", seconds: float = 0, by: ClearsBy = ClearsBy.REBOOT, **changes: Any) -> Finding:
+    return finding(code, time=at(seconds), clears_by=by, **changes)
+
+
+def sentences(before: History, *outcomes: object, now: float = 0) -> list[str]:
+    """What the audit trail says of the last outcome."""
+    *first, last = outcomes
+    _, changes = observe(fold(before, first), last, (LIMIT,), at(now))  # type: ignore[arg-type]
+    return [f"{change.fault.code} {'opened' if change.opened else 'ended'}: {change.why}" for change in changes]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# levels
+
+
+def test_a_level_is_open_from_when_it_was_first_seen() -> None:
+    """A level that is reported again is the same fault with later news; its count is what the check counts."""
+    known = fold(
+        History(boot_id="boot-1"),
+        [looked(finding(evidence={"count": 3})), looked(finding(message="worse", evidence={"count": 4}), seconds=60)],
+    )
+    (now,) = known.faults.values()
+    assert (now.first, now.last, now.message, now.count, now.boot_id) == (at(0), at(60), "worse", 4, "boot-1")
+
+
+def test_a_clock_that_steps_back_makes_no_fault_end_before_it_began() -> None:
+    """NTP may set the clock back between two looks."""
+    (known,) = fold(History(), [looked(finding(), seconds=60), looked(finding(), seconds=30)]).faults.values()
+    assert (known.first, known.last) == (at(30), at(30))
+
+
+def test_a_level_ends_when_its_check_no_longer_sees_it() -> None:
+    """And the trail says who did not see it any more."""
+    assert sentences(History(), looked(finding()), looked(seconds=60)) == ["gpu.sick ended: gpu.look no longer sees it"]
+
+
+def test_a_level_stays_where_the_check_could_not_look_or_has_nothing_to_look_at() -> None:
+    """Unknown, a gap, another check's clean look and *not applicable* are no evidence."""
+    start = fold(History(), [looked(finding())])
+    for outcome in (
+        could_not_tell(seconds=60),
+        looked(gaps=("gpu:GPU-1 did not answer",), seconds=60),
+        looked(finding("other.code"), gaps=("gpu:GPU-1 did not answer",), seconds=60),
+        looked(check="other.check", seconds=60),
+        said(not_applicable("no GPU here"), seconds=60),
+    ):
+        assert set(start.faults) <= set(fold(start, [outcome]).faults)
+
+
+def test_a_level_stays_where_the_check_was_not_told_about_it() -> None:
+    """A clean look that heard nothing about this code of this GPU ends everything else; by whichever of its names."""
+    start = fold(History(), [looked(finding(), finding("gpu.worn"), finding(component=DRIVER))])
+    for name in (GPU[0], BY_PCI[0]):
+        after = fold(start, [looked(untold=[(name, "gpu.sick")], seconds=60)])
+        assert list(after.faults) == [(str(GPU[0]), "gpu.sick")]
+        assert fold(after, [looked(seconds=120)]).faults == {}
+
+
+def test_what_belongs_to_a_component_that_told_nothing_stays() -> None:
+    """The code "" is every code: of the component, by whichever of its names, of its parts, and of the node."""
+    link, other = Component(kind="nvlink", id=f"{GPU[0].id}/3"), Component(kind="nvlink", id=f"{GPU[1].id}/3")
+    start = fold(History(), [looked(*(finding(component=each) for each in (GPU[0], GPU[1], link, other, NODE)))])
+    for name in (GPU[0], BY_PCI[0]):
+        after = fold(start, [looked(untold=[(name, "")], seconds=60)])
+        assert {where for where, _ in after.faults} == {str(GPU[0]), str(link), "node"}
+
+
+def test_a_count_that_is_no_number_counts_as_one() -> None:
+    """``count`` in an evidence may be words; the fold does not stumble over them."""
+    known = fold(History(), [looked(finding(evidence={"count": "3 of 8"}))])
+    assert [each.count for each in known.faults.values()] == [1]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# from the log
+
+
+def test_lines_of_one_code_on_one_gpu_are_one_fault() -> None:
+    """A burst is one fault, open since its first line, and counts what its findings count."""
+    known = fold(History(), [looked(line(evidence={"count": 800_000})), looked(line(seconds=5), seconds=5)])
+    (burst,) = known.faults.values()
+    assert (burst.count, burst.first, burst.last) == (800_001, at(0), at(5))
+
+
+def test_a_restart_reads_the_log_in_any_order() -> None:
+    """An older line that is read later changes neither the last news nor what the fault says."""
+    known = fold(History(), [looked(line(seconds=9, message="new")), looked(line(seconds=3, message="old"))])
+    (each,) = known.faults.values()
+    assert (each.first, each.last, each.message, each.count) == (at(3), at(9), "new", 2)
+
+
+def test_a_harmless_form_of_an_xid_does_not_hide_the_fatal_one() -> None:
+    """XID 74 is fatal by its text: a later 74 without that word leaves the GPU to be reset."""
+    fatal, plain = xid_cases()[74, "fatal"], xid_row(74)
+    rows: tuple[XidRow | XidCase, ...] = (fatal, plain)
+    forms = [
+        line("gpu.xid.74", seconds, row.clears_by, severity=row.severity, remedy=row.remedy, message=row.meaning)
+        for seconds, row in enumerate(rows)
+    ]
+    for order in (forms, forms[::-1]):
+        (known,) = fold(History(), [looked(*order)]).faults.values()
+        assert (known.remedy, known.severity, known.message) == (fatal.remedy, fatal.severity, fatal.meaning)
+
+
+def test_an_all_clear_of_the_driver_is_no_reboot() -> None:
+    """XID 154 "to None" after "to Node Reboot": it is evidence of a GPU reset, so what asks for a reboot stays, and
+    stays a fault that age cannot end."""
+    reboot, none = xid_cases()[154, "to:2"], xid_cases()[154, "to:0"]
+    asked = line("gpu.xid.154", 0, reboot.clears_by, remedy=reboot.remedy, severity=reboot.severity)
+    taken_back = line("gpu.xid.154", 5, none.clears_by, remedy=none.remedy, severity=none.severity)
+    over = Clearance(by=ClearsBy.GPU_RESET, component=GPU[0], time=at(5))
+    known = fold(History(), [looked(asked), looked(taken_back, clearances=(over,), seconds=5), looked(seconds=10**7)])
+    assert [(each.remedy, each.clears_by) for each in known.faults.values()] == [(Remedy.REBOOT_NODE, ClearsBy.REBOOT)]
+
+
+@pytest.mark.parametrize(
+    ("seen", "ends"),
+    [
+        (ClearsBy.NOTHING, {}),
+        (ClearsBy.LOG_LINE, {ClearsBy.LOG_LINE}),
+        (ClearsBy.JOB_END, {ClearsBy.JOB_END}),
+        (ClearsBy.GPU_RESET, {ClearsBy.JOB_END, ClearsBy.GPU_RESET}),
+        (ClearsBy.DRIVER_RELOAD, {ClearsBy.JOB_END, ClearsBy.DRIVER_RELOAD}),
+        (ClearsBy.REBOOT, set(ClearsBy) - {ClearsBy.NOTHING, ClearsBy.REPLACE}),
+        (ClearsBy.REPLACE, set(ClearsBy) - {ClearsBy.NOTHING}),
+    ],
+)
+def test_what_each_evidence_proves(seen: ClearsBy, ends: set[ClearsBy]) -> None:
+    """A reboot resets every GPU; a GPU reset reloads no driver, and a reloaded driver activates no row remap. Any of
+    them makes old news of news."""
+    start = history(*(fault(f"by.{by}", clears_by=by) for by in ClearsBy), fault("level"))
+    _, changes = clear(start, Clearance(by=seen, note="seen"))
+    news = {ClearsBy.NOTHING} if seen is not ClearsBy.NOTHING else set()
+    assert {change.fault.clears_by for change in changes} == set(ends) | news
+
+
+def test_a_line_that_names_its_fault_ends_no_other() -> None:
+    """Evidence for one code leaves the other faults of its component open, news included."""
+    codes = {
+        "nvswitch.sxid.10004": ClearsBy.LOG_LINE,
+        "lustre.connection_lost": ClearsBy.LOG_LINE,
+        "x": ClearsBy.NOTHING,
+    }
+    start = history(*(fault(code, clears_by=by) for code, by in codes.items()))
+    after, changes = clear(start, Clearance(by=ClearsBy.LOG_LINE, code="nvswitch.sxid.10004", note="10005"))
+    assert [change.fault.code for change in changes] == ["nvswitch.sxid.10004"]
+    assert len(after.faults) == 2
+
+
+def test_evidence_holds_for_its_own_gpu_only() -> None:
+    """A reset of one GPU says nothing of another, and nothing of a line that named none."""
+    start = history(*(fault("gpu.xid.95", where, clears_by=ClearsBy.GPU_RESET) for where in (*GPU, NODE)))
+    after, _ = clear(start, Clearance(by=ClearsBy.GPU_RESET, component=BY_PCI[0]))
+    assert len(after.faults) == 3
+    named = fold(start, [looked(readings=(NAMED,), check="someone")])
+    after, changes = clear(named, Clearance(by=ClearsBy.GPU_RESET, component=BY_PCI[0]))
+    assert [str(each.component) for each in after.faults.values()] == [str(GPU[1]), str(NODE)]
+    assert [change.why for change in changes] == ["gpu_reset"]
+
+
+def test_the_trail_says_what_proved_it() -> None:
+    """A fault that a line in the same batch proves over ends for that line's reason, not for the check's."""
+    start = history(fault("gpu.xid.13", clears_by=ClearsBy.JOB_END, check="kernel.xid"))
+    loaded = Clearance(by=ClearsBy.DRIVER_RELOAD, time=at(9), note="NVIDIA driver 580.95.05 was loaded")
+    outcome = looked(clearances=(loaded,), check="kernel.xid", seconds=9)
+    assert sentences(start, outcome) == ["gpu.xid.13 ended: NVIDIA driver 580.95.05 was loaded"]
+
+
+def test_a_fault_that_ends_and_comes_back_in_one_batch_is_told_twice() -> None:
+    """Ended, then opened: whoever acknowledged the first has not seen the second."""
+    start = acknowledge(history(fault("gpu.xid.79", clears_by=ClearsBy.REBOOT)), [("gpu:GPU-0", "gpu.xid.79")])
+    batch = looked(
+        line(seconds=20, message="off the bus again"),
+        clearances=(Clearance(by=ClearsBy.REBOOT, time=at(10), note="rebooted"),),
+        seconds=30,
+    )
+    assert sentences(start, batch) == ["gpu.xid.79 ended: rebooted", "gpu.xid.79 opened: off the bus again"]
+    assert not fold(start, [batch]).faults["gpu:GPU-0", "gpu.xid.79"].acknowledged
+
+
+def test_news_goes_after_a_day_and_says_so() -> None:
+    """It was never a state; the trail does not credit whichever check looked next."""
+    start = history(fault("gpu.xid.43", clears_by=ClearsBy.NOTHING))
+    day = 24 * 3600
+    assert sentences(start, looked(check="host.filesystems", seconds=day), now=day) == []
+    later = sentences(start, looked(check="host.filesystems", seconds=day + 1), now=day + 1)
+    assert later == ["gpu.xid.43 ended: news, which is listed for a day"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# counters
+
+
+def grown(*values: tuple[str, float], limits: tuple[Limit, ...] = (LIMIT,)) -> tuple[History, list[str]]:
+    """Read a counter again and again; every message that it raised."""
+    known, messages = History(), []
+    for epoch, value in values:
+        outcome = said(ok([counter(value, epoch=epoch)]))
+        known, changes = observe(known, outcome, limits, outcome.at)
+        messages += [change.why for change in changes if change.opened]
+    return known, messages
+
+
+def test_growth_beyond_the_limit_is_a_finding_with_its_numbers() -> None:
+    """The finding says from where to where, and carries the limit and the limit's source."""
+    known, messages = grown(("a", 5), ("a", 8))
+    assert messages == ["Errors grew: errors_total rose by 3, from 5 to 8"]
+    (each,) = known.faults.values()
+    assert each.evidence == {
+        "reading": "errors_total",
+        "baseline": 5,
+        "value": 8,
+        "epoch": "a",
+        "limit": 2,
+        "limit_source": "NVIDIA, page 7",
+    }
+
+
+def test_slow_growth_adds_up() -> None:
+    """One error an hour passes the limit in the third hour: the baseline is the first value, not the last."""
+    assert grown(("a", 0), ("a", 1), ("a", 2))[1] == []
+    assert len(grown(("a", 0), ("a", 1), ("a", 2), ("a", 3))[1]) == 1
+
+
+def test_what_was_raised_is_not_raised_again() -> None:
+    """A finding moves the baseline: a counter that stands still afterwards is quiet, and its level ends."""
+    known, messages = grown(("a", 0), ("a", 3), ("a", 3))
+    assert (len(messages), known.faults) == (1, {})
+    assert known.baselines == {("gpu:GPU-0", "errors_total"): Baseline(epoch="a", value=3)}
+
+
+@pytest.mark.parametrize("then", [("b", 100.0), ("a", 4.0), ("b", 0.0)])
+def test_a_reload_or_a_reset_is_a_new_baseline(then: tuple[str, float]) -> None:
+    """A new epoch, however large its first value, and a counter that went backwards raise nothing."""
+    known, messages = grown(("a", 5), then)
+    assert messages == []
+    assert known.baselines["gpu:GPU-0", "errors_total"] == Baseline(epoch=then[0], value=then[1])
+
+
+def test_a_reading_without_a_limit_is_not_kept() -> None:
+    """Only what is judged has a baseline."""
+    assert grown(("a", 5), limits=())[0].baselines == {}
+
+
+def test_a_look_that_tells_nothing_new_is_the_same_history() -> None:
+    """Nothing changed, so there is nothing to write: the very same object comes back."""
+    start = fold(History(), [looked(readings=(NAMED,))])
+    start, _ = observe(start, said(ok([counter(1)])), (LIMIT,), at(0))
+    after, changes = observe(start, said(ok([counter(2), NAMED])), (LIMIT,), at(60))
+    assert after is start
+    assert changes == ()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# names
+
+
+def test_a_uuid_takes_over_from_an_address() -> None:
+    """The first reading that knows both renames the fault and the baseline; nothing opens, nothing ends."""
+    start = fold(History(), [looked(line(component=BY_PCI[0]))])
+    start, _ = observe(start, said(ok([counter(5, BY_PCI[0])])), (LIMIT,), at(0))
+    after, changes = observe(start, looked(readings=(NAMED,), check="someone"), (), at(1))
+    assert changes == ()
+    assert list(after.faults) == [("gpu:GPU-0", "gpu.xid.79")]
+    assert after.baselines == {("gpu:GPU-0", "errors_total"): Baseline(epoch="boot-1", value=5)}
+    assert canonical(after, BY_PCI[0]) == GPU[0]
+
+
+def test_an_index_names_nobody() -> None:
+    """After a GPU is lost its index means another one: a fault of ``gpu:3`` is not given to whoever has it now."""
+    third = Component(kind="gpu", id="GPU-9", aliases=("0000:90:1c", "3"))
+    start = fold(History(), [looked(line(component=Component(kind="gpu", id="3")))])
+    after = fold(start, [looked(readings=(counter(0, third, name="not_judged"),), check="someone")])
+    assert list(after.faults) == [("gpu:3", "gpu.xid.79")]
+    assert list(after.names) == ["gpu:0000:90:1c"]
+
+
+def test_a_new_gpu_in_an_old_place_inherits_nothing() -> None:
+    """The address moves to the new UUID; what was open on the old GPU stays the old GPU's."""
+    start = fold(History(), [looked(line(), readings=(NAMED,))])
+    successor = replace(GPU[0], id="GPU-new")
+    after = fold(start, [looked(readings=(counter(0, successor, name="not_judged"),), check="someone")])
+    assert list(after.faults) == [("gpu:GPU-0", "gpu.xid.79")]
+    assert canonical(after, BY_PCI[0]) == successor
+
+
+def test_a_level_and_a_line_of_one_code_end_by_evidence() -> None:
+    """Where a check's level meets a line of the same code, a clean look no longer ends it."""
+    known = fold(History(), [looked(finding()), looked(line("gpu.sick", 5), check="kernel.xid", seconds=5), looked()])
+    assert [each.clears_by for each in known.faults.values()] == [ClearsBy.REBOOT]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# boots and acknowledgements
+
+
+def test_the_first_boot_ever_seen_is_no_reboot() -> None:
+    """An empty history enters its first boot without a claim."""
+    start = history(fault(clears_by=ClearsBy.REBOOT), boot_id="")
+    assert begin_boot(start, "boot-1") == (replace(start, boot_id="boot-1"), ())
+
+
+def test_a_new_boot_says_what_it_ended() -> None:
+    """The evidence is the change of the boot id, and both ids are named."""
+    _, changes = begin_boot(history(fault(clears_by=ClearsBy.REBOOT), fault("level", DRIVER)), "boot-2")
+    assert [(change.fault.code, change.why) for change in changes] == [
+        ("gpu.sick", "rebooted: boot id boot-1 became boot-2")
+    ]
+
+
+def test_a_boot_id_that_could_not_be_read_proves_nothing() -> None:
+    """A hidden /proc is no reboot, neither when it hides nor when it is back."""
+    start = history(fault(clears_by=ClearsBy.REBOOT))
+    hidden, first = begin_boot(start, "unknown")
+    back, second = begin_boot(hidden, "boot-1")
+    assert (back, first, second) == (start, (), ())
+    assert begin_boot(History(), "unknown")[0].boot_id == "unknown"
+    assert begin_boot(replace(start, boot_id="unknown"), "boot-1") == (start, ())
+
+
+def test_an_acknowledged_level_stays_so_until_it_ends() -> None:
+    """Seen again it is still acknowledged; gone and come back it is a new fault."""
+    start = acknowledge(fold(History(), [looked(finding())]), [("gpu:GPU-0", "gpu.sick"), ("gpu:GPU-9", "no.such")])
+    again = fold(start, [looked(finding(), seconds=60)])
+    back = fold(again, [looked(seconds=120), looked(finding(), seconds=180)])
+    assert [each.acknowledged for known in (again, back) for each in known.faults.values()] == [True, False]
+
+
+def test_a_word_with_an_end_stays_with_the_fault() -> None:
+    """A level that is seen again and a line that repeats keep the end; without an end is longer than any."""
+    for clears_by in (None, ClearsBy.REBOOT):
+        sick = finding(clears_by=clears_by)
+        start = acknowledge(fold(History(), [looked(sick)]), [("gpu:GPU-0", "gpu.sick")], at(500))
+        (again,) = fold(start, [looked(sick, seconds=60)]).faults.values()
+        assert (again.acknowledged, again.acknowledged_until) == (True, at(500))
+
+
+def test_one_fault_under_two_names_keeps_the_longer_word() -> None:
+    """Two records become one when a GPU's name is learned: the later end holds, and none is the latest."""
+    for ends, kept in (((at(5), at(9)), at(9)), ((at(5), None), None)):
+        parts = [
+            fault(component=where, clears_by=ClearsBy.REBOOT, acknowledged=True, acknowledged_until=end)
+            for where, end in zip((BY_PCI[0], GPU[0]), ends, strict=True)
+        ]
+        named_now = Component(kind="gpu", id=GPU[0].id, aliases=(BY_PCI[0].id,))
+        (merged,) = fold(history(*parts), [looked(readings=[counter(0, named_now)])]).faults.values()
+        assert (merged.acknowledged, merged.acknowledged_until) == (True, kept)
+
+
+def test_outcomes_without_a_reason_and_with_findings_keep_the_fold_total() -> None:
+    """A result may carry findings, readings, gaps and clearances together, and each counts."""
+    batch = judged(
+        [finding(), line(seconds=1)],
+        [counter(1)],
+        gaps=["gpu:GPU-1 did not answer"],
+        clearances=[Clearance(by=ClearsBy.REBOOT, time=at(2))],
+    )
+    known, changes = observe(History(), said(batch), (LIMIT,), at(3))
+    assert list(known.faults) == [("gpu:GPU-0", "gpu.sick")]
+    assert list(known.baselines) == [("gpu:GPU-0", "errors_total")]
+    assert [change.fault.code for change in changes] == ["gpu.sick"]

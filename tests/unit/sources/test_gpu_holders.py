@@ -1,0 +1,74 @@
+"""Who has a GPU open, told by /proc alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from healthd.sources.gpu_holders import gpu_holders
+
+
+def test_a_process_with_a_gpu_open_is_a_job(trees: tuple[Path, Path]) -> None:
+    """Only the numbered nodes count: control nodes are held open by monitoring."""
+    proc, dev = trees
+    assert [(holder.pid, holder.name) for holder in gpu_holders(proc, dev)] == [(9, "job9"), (100, "job100")]
+
+
+def test_a_process_in_uninterruptible_sleep_is_told(trees: tuple[Path, Path]) -> None:
+    """The state is the letter behind the name, which may itself hold blanks and brackets."""
+    proc, dev = trees
+    (proc / "9" / "stat").write_text("9 (nvidia) R) D 1 9 9 0")
+    assert [holder.state for holder in gpu_holders(proc, dev)] == ["D", "?"]
+
+
+def test_a_real_process_with_a_real_descriptor_is_found(tmp_path: Path) -> None:
+    """Against this very process in the true /proc: it has a file of that name open, until it closes it."""
+    proc = tmp_path / "proc"
+    proc.mkdir()
+    (proc / str(os.getpid())).symlink_to(f"/proc/{os.getpid()}")
+    with open(tmp_path / "nvidia3", "w"):
+        (holder,) = gpu_holders(proc, tmp_path)
+        assert holder.pid == os.getpid()
+    assert gpu_holders(proc, tmp_path) == ()
+
+
+def test_a_process_that_ends_while_it_is_looked_at_is_no_job(trees: tuple[Path, Path]) -> None:
+    """A process without its fd folder has ended; a descriptor without a target was closed."""
+    proc, dev = trees
+    (proc / "500").mkdir()
+    (proc / "9" / "comm").unlink()
+    assert [holder.name for holder in gpu_holders(proc, dev)] == ["?", "job100"]
+
+
+@pytest.mark.process
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user who may not look")
+def test_a_process_that_may_not_be_looked_into_is_unknown(tmp_path: Path) -> None:
+    """To a user without the right, the jobs of others are unknown, not none."""
+    (tmp_path / "nvidia0").touch()
+    tmp_path.chmod(0o755)
+    root = Path(__file__).parents[3]
+    script = f"""
+import os, sys
+from pathlib import Path
+sys.path.insert(0, {str(root)!r})
+from healthd.core.errors import BackendUnknown
+from healthd.sources.gpu_holders import gpu_holders
+os.chdir({str(tmp_path)!r})
+os.setuid(65534)
+try:
+    gpu_holders(Path("/proc"), Path("."))
+except BackendUnknown as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-B", "-c", script], capture_output=True, text=True, timeout=20, check=True)
+    assert "the jobs on the GPUs are unknown; run as root" in done.stdout
+
+
+def test_without_a_gpu_node_there_are_no_jobs(trees: tuple[Path, Path], tmp_path: Path) -> None:
+    """Nobody can have open what is not there: no process needs to be looked into."""
+    assert gpu_holders(trees[0], tmp_path) == ()
