@@ -1,7 +1,8 @@
-"""`healthd check` against a daemon, as a cold process from a wheel, beside `python -c pass` of the same interpreter.
+"""`healthd check` as a cold process from a wheel, beside `python -c pass` of the same interpreter.
 
-Aim: at most 1.6 times as long and at most 12 MB. The two commands take turns, so that a machine whose speed drifts
-treats both alike; medians are compared.
+Against a daemon the aim is 1.4 times as long and 12 MB. Without a daemon it is 8 times as long for eleven checks of the
+host, which is what as many of LBNL NHC take, and 200 ms for all checks. The commands take turns, so that a machine
+whose speed drifts treats all alike; medians are compared.
 """
 
 from __future__ import annotations
@@ -22,7 +23,21 @@ from pathlib import Path
 from bench.measure import peak_mb, run, write_down
 
 ROOT = Path(__file__).resolve().parent.parent
-AIM_RATIO, AIM_MB = 1.6, 12.0
+AIM_RATIO, AIM_MB = 1.4, 12.0
+AIM_HOST_RATIO, AIM_ALL_MS = 8.0, 200.0
+HOST = (
+    "host.clock",
+    "host.cpu",
+    "host.expect",
+    "host.filesystems",
+    "host.kernel",
+    "host.memory",
+    "host.network",
+    "host.processes",
+    "host.reach",
+    "host.services",
+    "storage.xfs",
+)
 
 
 def main() -> int:
@@ -34,8 +49,15 @@ def main() -> int:
         venv = install_wheel(Path(folder))
         with daemon(venv, Path(folder)) as path:
             figures = measure(venv, path, pairs)
+        figures |= measure_alone(venv, Path(folder), max(10, pairs // 5))
     write_down("check_cold", figures)
-    return 0 if figures["ratio"] <= AIM_RATIO and figures["check_peak_mb"] <= AIM_MB else 1
+    is_met = (
+        figures["ratio"] <= AIM_RATIO
+        and figures["check_peak_mb"] <= AIM_MB
+        and figures["host_checks_ratio"] <= AIM_HOST_RATIO
+        and figures["all_checks_median_ms"] <= AIM_ALL_MS
+    )
+    return 0 if is_met else 1
 
 
 def install_wheel(folder: Path) -> Path:
@@ -93,6 +115,26 @@ def measure(venv: Path, path: str, pairs: int) -> dict[str, float]:
         "python_pass_peak_mb": round(peak_of_nothing(python), 1),
         "check_peak_mb": round(peak_of_check(venv, path), 1),
         "aim_mb": AIM_MB,
+    }
+
+
+def measure_alone(venv: Path, folder: Path, rounds: int) -> dict[str, float]:
+    """Without a daemon: the host's checks, and all of them; bytecode is cached, as an installed package has it."""
+    config = folder / "alone.toml"
+    config.write_text(f'[orchestrator]\nkind = "local"\n[daemon]\nstate_dir = "{folder}/alone"\n')
+    check = [str(venv / "bin/healthd"), "check", "--no-daemon", "--config", str(config)]
+    commands = [[str(venv / "bin/python"), "-c", "pass"], [*check, *HOST], check]
+    for command in commands:
+        run(command)
+    taken = [[run(command) for command in commands] for _ in range(rounds)]
+    if unusable := {result.code for of_round in taken for result in of_round} - {0, 1, 2}:
+        raise SystemExit(f"healthd check --no-daemon ended with {unusable}")
+    return {
+        "host_checks_median_ms": round(statistics.median(host.seconds for _, host, _ in taken) * 1000, 1),
+        "host_checks_ratio": round(statistics.median(host.seconds / bare.seconds for bare, host, _ in taken), 2),
+        "aim_host_checks_ratio": AIM_HOST_RATIO,
+        "all_checks_median_ms": round(statistics.median(every.seconds for *_, every in taken) * 1000, 1),
+        "aim_all_checks_median_ms": AIM_ALL_MS,
     }
 
 

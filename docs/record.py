@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 BEGIN, END = "<!-- recording: begin -->\n", "<!-- recording: end -->\n"
 _LEFT_OUT = re.compile(
-    r"  \S+  (check |daemon    \d+ kernel lines|step      \[\w+\] (out until|healthy again; settling:))"
+    r"  \S+  (check |daemon    judged \d+ kernel lines|step      \[\w+\] (out until|healthy again; settling:))"
 )
 _SHORTER = (
     (re.compile(r"/\S+/healthd-demo-\w+"), "…"),

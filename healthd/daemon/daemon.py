@@ -238,7 +238,7 @@ class Daemon:
     # -- what comes at an interval ------------------------------------------------------------------------------------
 
     def _set_duties(self) -> None:
-        """The jobs of this daemon: see docs/explanation/architecture.md for the table."""
+        """The jobs of this daemon: docs/explanation/the-spine.md has the table."""
         schedule, checkup, report, notifier = self._schedule, self.agent.checkup, self._report, self.agent.notifier
         schedule.duty("watchdog", _TICK_S, self._keep_watchdog, waits=False)
         for name, check in checkup.checks.items():

@@ -58,20 +58,26 @@ class _OwnThreads(BaseExecutor):  # type: ignore[misc]  # as above
         super().__init__()
         self.under_way: dict[str, float] = {}
         """By job: when its run was handed over, in monotonic seconds."""
-        self._runs: dict[str, SimpleQueue[tuple[Job, list[datetime]]]] = {}
+        self._runs: dict[str, SimpleQueue[tuple[Job, list[datetime]] | None]] = {}
+        """By job: its runs, and None where no other comes."""
 
     def _do_submit_job(self, job: Job, run_times: list[datetime]) -> None:
         if job.id not in self._runs:
-            runs: SimpleQueue[tuple[Job, list[datetime]]] = SimpleQueue()
+            runs: SimpleQueue[tuple[Job, list[datetime]] | None] = SimpleQueue()
             thread = threading.Thread(target=self._serve, args=(runs,), name=job.id, daemon=True)
             thread.start()  # where no thread can be had, APScheduler logs it, and the job comes again
             self._runs[job.id] = runs
         self.under_way[job.id] = time.monotonic()
         self._runs[job.id].put((job, run_times))
 
-    def _serve(self, runs: SimpleQueue[tuple[Job, list[datetime]]]) -> None:
-        while True:
-            job, run_times = runs.get()
+    def shutdown(self, wait: bool = True) -> None:
+        """Each thread ends after the run that it is at; none is waited for."""
+        for runs in self._runs.values():
+            runs.put(None)
+
+    def _serve(self, runs: SimpleQueue[tuple[Job, list[datetime]] | None]) -> None:
+        while (run := runs.get()) is not None:
+            job, run_times = run
             ended = run_job(job, job._jobstore_alias, run_times, self._logger.name)
             del self.under_way[job.id]
             self._run_job_success(job.id, ended)  # the events tell of a run that failed

@@ -206,6 +206,6 @@ def test_a_controller_goes_on_as_well(tmp_path: Path) -> None:
         config.write_text(text)
         reload(controller)
         says("the one before stays in force")
-        assert "provisioner.kind = none: the controller acts by a platform" in log.read_text()
+        assert "provisioner.kind = none: the controller needs the platform of the nodes" in log.read_text()
     finally:
         assert controller.stop() == 0

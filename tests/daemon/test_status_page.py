@@ -123,7 +123,7 @@ def test_a_repair_shows_where_it_stands(nodes: Mapping[str, StatusNode], page: C
     tab = page(nodes["repairing"])
     assert text(tab, "h1") == "No, this node is out while healthd repairs it."
     assert text(tab, "#next").startswith(
-        "Now: reboot the node (reboot asked for; waiting for a new boot id). Then: prove"
+        "Now: reboot the node (reboot asked for; waiting for a new boot id). Then: verify"
     )
     steps = tab.evaluate("[...document.querySelectorAll('.steps li')].map((each) => each.className)")
     assert steps == ["done", "done", "done", "done", "now", "todo", "todo"]

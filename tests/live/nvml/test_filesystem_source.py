@@ -95,7 +95,7 @@ def until(condition: Callable[[], object], within_s: float = 10.0) -> None:
 def test_a_mount_that_came_and_went_leaves_nothing(tmp_path: Path) -> None:
     """Homes that are mounted for a job come by the thousand: when nobody asks for one any more, first its worker's
     process and pipes are given back, then its name. Those that are still asked for stay."""
-    source, before = FilesystemSource(idle_s=0.2), (len(zombies()), descriptors())
+    source, before = FilesystemSource(idle_s=3.0), (len(zombies()), descriptors())
     points = [tmp_path / f"home{number}" for number in range(5)]
     for point in points:
         point.mkdir()

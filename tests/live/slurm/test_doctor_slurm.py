@@ -37,7 +37,7 @@ def test_a_slurmctld_that_answers_and_a_node_that_it_does_not_know(slurm: SlurmL
     before = slurm.states()
     _, line, _ = asked(slurm, tmp_path, "n0001")
     assert line["told"] == "ok"
-    assert re.fullmatch(r"it answers \(slurm\S* \d+\.\d+\S*\), and has n0001 as idle", line["why"])
+    assert re.fullmatch(r"slurmctld answers \(slurm\S* \d+\.\d+\S*\); n0001 is idle", line["why"])
     _, line, _ = asked(slurm, tmp_path, "n9999")
     assert line["told"] == "missing"
     assert "NodeName of slurm.conf" in line["fix"]

@@ -56,7 +56,7 @@ def test_every_reason_is_told(config: Config, tmp_path: Path) -> None:
     assert [problem.partition(":")[0] for problem in caught.value.problems] == [
         "daemon.socket",
         "daemon.state_dir",
-        'provisioner.hyperpod.how = "label" writes the node\'s own Node',
+        'provisioner.hyperpod.how = "label" writes to the node\'s own Node',
     ]
 
 

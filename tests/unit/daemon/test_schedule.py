@@ -44,6 +44,19 @@ def test_every_check_is_due_at_once_and_again_when_the_clock_was_set() -> None:
     schedule.end()
 
 
+def test_no_thread_is_left_after_the_end() -> None:
+    """The thread of each duty ends with the schedule."""
+    before, done, schedule = threading.active_count(), threading.Event(), Schedule(Failures())
+    schedule.duty("one", 3600.0, done.set, first_s=0.0)
+    assert turned_until(schedule, done.is_set)
+    assert threading.active_count() == before + 1
+    schedule.end()
+    until = time.monotonic() + 10.0
+    while threading.active_count() > before:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
 def test_a_check_is_due_again_after_its_interval() -> None:
     """And goes on being due."""
     started, schedule = Counter[str](), Schedule(Failures())
