@@ -204,7 +204,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def _is_of_kubernetes(item: pytest.Item) -> bool:
     folders = item.path.relative_to(Path(__file__).parent).parts
-    return folders[0] == "packaging" or "kubernetes" in folders or item.get_closest_marker("kubernetes") is not None
+    in_room = folders[0] == "packaging" or folders[:2] == ("live", "kubernetes")
+    return in_room or item.get_closest_marker("kubernetes") is not None
 
 
 def _boots(item: pytest.Item) -> bool:
