@@ -169,7 +169,7 @@ def test_labels_say_what_healthd_does_with_the_node_and_cost_no_request_of_their
     assert rig.labels() == Labels(state="repairing", code="gpu.xid.79")
     before = dict(rig.api.sent)
     said = rig.run(3600)
-    events = sum(each.count("event") for each in said)
+    events = sum(each.count("Event ") for each in said)
     assert sum(rig.api.sent.values()) - sum(before.values()) <= 12 + 2 * events
 
 
