@@ -56,7 +56,7 @@ class Life:
     def __init__(self, folder: Path, mode: Mode) -> None:
         self.world = World(folder, mode=mode)
         self.world.acting = self.judge
-        self.asked: Counter[str] = Counter()
+        self.asked: Counter[tuple[str, str]] = Counter()
         self.passing: list[tuple[float, Callable[[], None]]] = []
         self.over_ours: set[str] = set()
 
@@ -93,8 +93,9 @@ class Life:
         if step is Step.REBOOT:
             assert world.rules.mode is Mode.REPAIR
             assert not node.jobs, "no reboot under a job"
-            self.asked[case.id] += 1
-            assert self.asked[case.id] <= PATIENCE.max_attempts
+            # A remediation that turns to a worse fault starts its attempts again, once for each code.
+            self.asked[case.id, case.code] += 1
+            assert self.asked[case.id, case.code] <= PATIENCE.max_attempts
 
     def comes_to_rest(self) -> None:
         """Once the world is quiet and nobody else holds it, our drain does not stay on a node that is well."""

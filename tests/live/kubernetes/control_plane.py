@@ -302,8 +302,11 @@ class ControlPlane:
         process.wait(timeout=30)
 
     def hang_api_server(self) -> None:
-        """SIGSTOP: connections are accepted by the kernel, and nobody answers."""
-        self._processes[API_SERVER].send_signal(signal.SIGSTOP)
+        """SIGSTOP: the kernel accepts connections, and none is answered. Returns once the process has stopped."""
+        process = self._processes[API_SERVER]
+        process.send_signal(signal.SIGSTOP)
+        stat = Path(f"/proc/{process.pid}/stat")
+        self.wait(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", 30, "the API server to stop")
 
     def resume_api_server(self) -> None:
         """SIGCONT; harmless where nothing was stopped."""

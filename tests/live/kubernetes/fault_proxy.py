@@ -57,7 +57,8 @@ _REASONS = {401: "Unauthorized", 429: "TooManyRequests", 500: "InternalError", 5
 class Seen:
     """A request that came. ``status`` is what was answered, 0 for nothing; ``at_s`` is monotonic.
 
-    ``applied``: whether the server carried it out, whoever was told.
+    ``applied``: whether the server carried it out, with or without an answer to the client. ``number``: the order in
+    which requests came, counted from 1; one that came before an outage may be applied in it.
     """
 
     method: str
@@ -67,6 +68,7 @@ class Seen:
     at_s: float
     body: str = ""
     applied: bool = False
+    number: int = 0
 
 
 @dataclass(kw_only=True)
@@ -98,6 +100,8 @@ class FaultProxy:
     _healed: threading.Event = field(default_factory=threading.Event)
     _open: set[socket.socket] = field(default_factory=set)
     _broken: threading.Event = field(default_factory=threading.Event)
+    _came: int = 0
+    _broken_at: int = 0
 
     def fail(self, fault: Fault, *, times: int | None = 1, method: str = "", path: str = "", body: str = "") -> None:
         """This goes wrong with the next requests of that method whose path and body match; None: with all."""
@@ -139,6 +143,10 @@ class FaultProxy:
         with self._lock:
             return [each for each in self.seen if each.method != "GET" and each.applied]
 
+    def applied_in_outage(self) -> list[Seen]:
+        """Those of them that came with the request at which it broke, or after it."""
+        return [each for each in self.applied() if each.number >= self._broken_at]
+
     @contextlib.contextmanager
     def serving(self) -> Iterator[FaultProxy]:
         """Serve on a free port of loopback until the block ends, and no thread outlives it."""
@@ -163,8 +171,10 @@ class FaultProxy:
                         each.shutdown(socket.SHUT_RDWR)
             server.server_close()
 
-    def _due(self, method: str, path: str, body: str) -> Fault | None:
+    def _due(self, method: str, path: str, body: str) -> tuple[int, Fault | None]:
+        """The number of this request that came, and what goes wrong with it."""
         with self._lock:
+            self._came += 1
             for rule in self._rules:
                 if rule.method in ("", method) and rule.path.search(path) and rule.body.search(body):
                     if rule.left is not None:
@@ -175,9 +185,10 @@ class FaultProxy:
                         self._rules.insert(
                             0, _Rule(fault=rule.then, method="", path=_ANYTHING, body=_ANYTHING, left=None)
                         )
+                        self._broken_at = self._came
                         self._broken.set()
-                    return rule.fault
-        return None
+                    return self._came, rule.fault
+            return self._came, None
 
     def _note(self, seen: Seen) -> None:
         with self._lock:
@@ -209,7 +220,8 @@ def _handler(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
 
         def _any(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            fault, healed = proxy._due(self.command, self.path, body.decode(errors="replace")), proxy._healed
+            self._number, fault = proxy._due(self.command, self.path, body.decode(errors="replace"))
+            healed = proxy._healed
             if fault and fault.delay_s:
                 healed.wait(fault.delay_s)
             if fault and fault.hangs:
@@ -232,6 +244,7 @@ def _handler(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
                     at_s=time.monotonic(),
                     body=body.decode(errors="replace"),
                     applied=applied,
+                    number=self._number,
                 )
             )
 

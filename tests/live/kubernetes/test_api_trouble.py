@@ -239,7 +239,7 @@ def stories(lab: TroubleLab, request: pytest.FixtureRequest) -> Iterator[dict[st
 def test_nothing_by_mistake_and_all_goes_on(stories: dict[str, Future[None]], name: str) -> None:
     """Each write of the case is carried out once, in order, and the node is as before; what happens in between is at
     the story's function."""
-    stories[name].result(400)
+    stories[name].result(1800)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from tests.live.kubernetes.other_writers import ALL, Writer, owned
 from tests.live.kubernetes.server_counts import Served, conflicts, served, written
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow]
-NODES, LIMIT, WRITES, WITHIN_S, SEED = 50, 10, 10_000, 400.0, "79"
+NODES, LIMIT, WRITES, WITHIN_S, SEED = 50, 10, 10_000, 1800.0, "79"
 PAUSE_S, SHARES = 0.3, 5
 """How long an agent waits at most between two acts, and how many of each kind of other there are: these write more than
 agents, as in a cluster, and pass no policy, so that each write costs the server less."""
