@@ -139,7 +139,7 @@ class AwsEndpoint:
         return 200, "application/x-amz-json-1.1", json.dumps(answered).encode()
 
     def _by_moto(self, body: bytes, headers: dict[str, str]) -> tuple[int, str, bytes]:
-        connection = http.client.HTTPConnection(*self.moto, timeout=20)
+        connection = http.client.HTTPConnection(*self.moto, timeout=300)
         try:
             connection.request("POST", "/", body=body, headers=headers)
             response = connection.getresponse()

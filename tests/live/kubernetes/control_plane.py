@@ -130,8 +130,9 @@ class ControlPlane:
         return {name: process.pid for name, process in self._processes.items() if process.poll() is None}
 
     def wait(self, condition: Callable[[], object], within_s: float, what: str) -> None:
-        """Poll until it is so. No answer at all counts as: not yet."""
-        end = time.monotonic() + within_s
+        """Poll until it is so. No answer at all counts as: not yet. ``within_s`` is for an idle machine; a busy one may
+        take ten times as long."""
+        end = time.monotonic() + within_s * 10
         while True:
             with contextlib.suppress(OSError):
                 if condition():
