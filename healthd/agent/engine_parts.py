@@ -23,7 +23,7 @@ from healthd.core.check import judged
 from healthd.core.errors import SourceError
 from healthd.core.model import NODE, Outcome
 from healthd.core.node import CommandResult
-from healthd.judge.own_reset import OwnResets
+from healthd.judge.findings import OwnResets
 from healthd.observe.checkup import Checkup
 from healthd.remediation.decide.handoff import Versions
 from healthd.remediation.decide.ledger import repairs_of

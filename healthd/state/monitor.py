@@ -31,24 +31,26 @@ from healthd.core.model import (
     Status,
     Verdict,
 )
-from healthd.judge.acknowledge import acknowledge, expire, holds_as_long
 from healthd.judge.clock import moved
-from healthd.judge.clock_step import shifted
 from healthd.judge.diagnose import acknowledged_parts, diagnose, judge
+from healthd.judge.findings import seen_once
 from healthd.judge.history import (
     Change,
     Fault,
     FaultKey,
     History,
+    acknowledge,
     begin_boot,
     begin_instance,
     clear,
     counted,
+    expire,
+    holds_as_long,
     observe,
     relearn,
     retire,
+    shifted,
 )
-from healthd.judge.hold_down import seen_once
 from healthd.judge.trends import Highest, Key
 from healthd.state.check_stats import CheckStats
 
