@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import Any
 
-from healthd.checklib.tables import xid_number, xid_row
+from healthd.checklib.xids import xid_number, xid_row
 from healthd.config.schema.config import CheckConfig
 from healthd.core.capabilities import Hands
 from healthd.core.check import Check, judged, unknown

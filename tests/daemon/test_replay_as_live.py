@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from healthd.agent.agent import looking_agent
-from healthd.checklib.kernel_tables import line_rows
+from healthd.checklib.loglines import line_rows
 from healthd.config.schema.config import CheckConfig, Config, NodeSection, SourcesSection
 from healthd.core.check import discover
 from healthd.core.model import Mode

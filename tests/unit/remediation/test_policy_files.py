@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.checklib.tables import xid_cases, xid_row
+from healthd.checklib.xids import xid_cases, xid_row
 from healthd.config.schema.config import PolicySection
 from healthd.config.schema.rule import PolicyRule
 from healthd.config.values import plain, toml_value
