@@ -14,7 +14,7 @@ from healthd.core.errors import BackendError, HealthdError
 from healthd.core.model import Action, Diagnosis, Mode, Refusal, Step
 from healthd.judge.history import acknowledged_words
 from healthd.observe.report import diagnosis_data, printable
-from healthd.remediation.decide.commands import only_out
+from healthd.remediation.decide.drive import only_out
 from healthd.remediation.decide.policy import Considered, Rules
 from healthd.remediation.decide.remediation import End, Remediation
 from healthd.remediation.decide.rules import STEPS

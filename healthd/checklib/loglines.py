@@ -1,7 +1,7 @@
 """Kernel lines: where the kernel's own words begin in a record, and lines of a table, folded into findings. Pure.
 
-For checks whose facts are rows of ``checks/data/kernel_lines.csv``: a pattern, its meaning, its remedy, and whether such
-a line opens a fault or ends one.
+For checks whose facts are rows of ``checks/data/kernel_lines.csv``: a pattern, its meaning, its remedy, and whether
+such a line opens a fault or ends one.
 
 A line is recognised at the start of its record's words only. Facility 0 proves that the kernel wrote a record, not that
 it chose the words: an unprivileged user can have it echo a text (``tmpfs: Unknown parameter '…'`` from a mount in a

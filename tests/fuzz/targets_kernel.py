@@ -11,8 +11,7 @@ from healthd.checklib.loglines import line_rows
 from healthd.core.check import discover
 from healthd.core.node import KernelRecord
 from healthd.sources.kmsg import KernelLog, parse_record
-from healthd.sources.kmsg_format import any_of, sequence_of
-from healthd.sources.syslog import KernelSyslog
+from healthd.sources.kmsg_records import KernelSyslog, any_of, sequence_of
 from healthd.testing import FakeNode
 from tests.fuzz.target import Target
 

@@ -20,8 +20,7 @@ from healthd.core.model import Status
 from healthd.core.node import KernelRecord
 from healthd.replay.node import wanted_by
 from healthd.sources.kmsg import Cursor, KernelLog, parse_record
-from healthd.sources.kmsg_format import any_of
-from healthd.sources.kmsg_source import Lines
+from healthd.sources.kmsg_records import Lines, any_of
 from healthd.testing import FakeNode
 from tests.support.judgement import LUSTRE_IS_LOADED
 

@@ -27,7 +27,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
-from healthd.agent.engine_parts import make_engine
+from healthd.agent.wiring import make_engine
 from healthd.config.load import load
 from healthd.config.schema.config import Config, PolicySection
 from healthd.core.check import Check, NoSettings, judged
