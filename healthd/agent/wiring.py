@@ -21,7 +21,7 @@ import msgspec
 from healthd.agent.hindsight import JournalHindsight
 from healthd.agent.node_facts import runs_kubernetes, runs_slurm
 from healthd.checks.gpu_recovery import OWED
-from healthd.config.schema.config import Config
+from healthd.config.schema.config import Config, PolicySection
 from healthd.core.check import judged
 from healthd.core.errors import ExtraMissing, SourceError
 from healthd.core.model import NODE, Outcome
@@ -30,7 +30,7 @@ from healthd.judge.findings import OwnResets
 from healthd.observe.checkup import Checkup
 from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.decide.handoff import Versions
-from healthd.remediation.decide.ledger import repairs_of
+from healthd.remediation.decide.ledger import Bounds, repairs_of
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.rules import FEATURE, LABEL, Policy, by_label
@@ -41,7 +41,6 @@ from healthd.remediation.engine.gpu_reset import Clients, GpuReset
 from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.orchestrators.local import LocalOrchestrator
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
-from healthd.remediation.policy_files import bounds_of
 from healthd.remediation.ports import FleetSnapshot, Orchestrator, Provisioner
 from healthd.remediation.provisioners.kube_own import Asking
 from healthd.remediation.provisioners.slurm_node import MANAGERS_TEXTS, OUR_TEXTS, Scontrol
@@ -373,6 +372,25 @@ def rules_of(config: Config, policy: Policy, cluster: Cluster) -> Rules:
         adopt_automatic=config.orchestrator.slurm.adopt_automatic_drains,
         policy=policy,
         bounds=bounds_of(config.policy),
+    )
+
+
+def bounds_of(section: PolicySection) -> Bounds:
+    """The limits of a configuration."""
+    return Bounds(
+        relapse_days=section.relapse_days,
+        repairs_per_remedy=section.repairs_per_remedy,
+        repairs_per_fault=section.repairs_per_fault,
+        lemon_repairs=section.lemon_repairs,
+        lemon_days=section.lemon_days,
+        same_fault_nodes=section.same_fault_nodes,
+        same_fault_minutes=section.same_fault_minutes,
+        returns_per_day=section.returns_per_day,
+        storm_nodes=section.storm_nodes,
+        storm_share=section.storm_share,
+        storm_hours=section.storm_hours,
+        repairs_in_vain=section.repairs_in_vain,
+        replacements_in_vain=section.replacements_in_vain,
     )
 
 
