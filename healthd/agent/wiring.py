@@ -1,4 +1,4 @@
-"""What acts on one node, put together from its configuration: orchestrator, provisioner, budget slots, reset, engine.
+"""The acting half of one node, put together by its configuration: orchestrator, provisioner, slots, reset, engine.
 
 The cluster is none, Slurm, or Kubernetes: what depends on that stands side by side here, in ``Cluster``, so that the
 code that puts an engine together does not ask which it is. Nothing runs here, and nothing is decided here.
@@ -153,7 +153,7 @@ def _open_kubernetes(config: Config, node: str, environ: Mapping[str, str]) -> O
 
 
 def open_absent(config: Config, name: str, orchestrator: Orchestrator, policy: Policy) -> AbsentWatch | None:
-    """What releases the held nodes that Slurm has powered down; None where the cluster is not Slurm."""
+    """The watch that releases held nodes which Slurm has powered down; None where the cluster is not Slurm."""
     if not isinstance(orchestrator, SlurmOrchestrator):
         return None
     cluster = cluster_of(config, orchestrator)

@@ -2,7 +2,7 @@
 
 Three rules stand between a check and ``history``:
 
-1. What healthd's own GPU reset causes is no fault: it takes every NVLink down, and the switches log it.
+1. Lines that healthd's own GPU reset causes are no fault: it takes every NVLink down, and the switches log it.
 2. The hold-down: a finding that must last, or repeat, is in no diagnosis until it has. ``history`` keeps its sightings;
    the beginning of one that must last is measured again by a new daemon. A fault that is open need not last or repeat.
 3. Of one code on very many parts the first are faults by name, and all others are one finding on the node. A user may

@@ -1,8 +1,8 @@
 """The daemon's view of the node: the fold of all outcomes, kept in memory and on disk together.
 
 It joins the threads that observe (checks, kernel log) with those that act or answer (engine, API): every method is
-short, takes one lock, and does no I/O but the store's. Judgement itself is in ``history`` and ``diagnose``. What it
-counts of check runs and of faults is for the metrics page.
+short, takes one lock, and does no I/O but the store's. Judgement itself is in ``history`` and ``diagnose``. The
+stats of check runs and of faults are for the metrics page.
 
 If the disk refuses, outcomes stay in memory and are written as soon as possible. No fault is lost, the audit trail says
 how many of its lines did not fit into memory, and the engine does not act meanwhile, because it cannot write its intent

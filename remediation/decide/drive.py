@@ -1,4 +1,4 @@
-"""What drives an open remediation: its own fault, another one that takes it over, a mode that was lowered, a command.
+"""The cause that drives an open remediation: its own fault, another fault, a mode that was lowered, a command.
 
 Pure. The law of acts: no act whose remedy is not in the ladder of a fault that is open on the node, now. A case is
 about one fault, and its ladder goes up only while that fault is open. Another open fault is decided by its own rule: it

@@ -1,4 +1,4 @@
-"""What was tried before, on this node and on all others: which repairs are left, and what holds one back. Pure.
+"""The repairs that were tried, on this node and on all others; those that are left, and what holds one back. Pure.
 
 The ledger counts repairs that were begun, never lines of a log: fault, repair, the same fault again on the same
 component is one cycle. It grows only, and a longer one never leaves a smaller remedy.
