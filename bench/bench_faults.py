@@ -17,7 +17,7 @@ from pathlib import Path
 from bench.measure import write_down
 from healthd.api.wire import Request, write_request
 from healthd.core.reach import connected
-from healthd.judge.crowd import MOST
+from healthd.judge.findings import MOST
 from tests.support.running import RunningNode
 
 NUMBERS = [number for number in range(1, 90) if number != 43][:80]

@@ -32,7 +32,7 @@ from typing import Any
 import msgspec
 
 from bench.measure import cpu_ms, percentile, skipped, write_down
-from healthd.agent.engine_parts import fleet_of, kept_of
+from healthd.agent.wiring import fleet_of, kept_of
 from healthd.core.errors import BackendError
 from healthd.core.model import Clearance, Component, Diagnosis, Event, Mode, Remedy, Severity
 from healthd.remediation.decide.fleet import out_limit

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from healthd.checklib.gpus import MIG, GpuValues, ask_gpus, untold, withheld
 from healthd.checklib.nvml_codes import NvmlReturn
-from healthd.checklib.tables import xid_cases, xid_table
+from healthd.checklib.xids import xid_cases, xid_table
 from healthd.core.check import FindingCode, check, judged
 from healthd.core.model import REMEDY_RANK, ClearsBy, Finding, Remedy, Result, Severity
 from healthd.core.node import Node

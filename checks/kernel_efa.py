@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from healthd.checklib.kernel_tables import LineRow
-from healthd.checklib.loglines import Groups, codes_of, explain_row, judge_lines, recognises
+from healthd.checklib.loglines import Groups, LineRow, codes_of, explain_row, judge_lines, recognises
 from healthd.core.check import NoSettings, check
 from healthd.core.model import Component, Result
 from healthd.core.node import Node

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 from healthd.checklib.jobs import owner, owner_of
-from healthd.checklib.kernel_tables import LineRow
-from healthd.checklib.loglines import Groups, codes_of, explain_row, judge_lines, place_of, recognises
+from healthd.checklib.loglines import Groups, LineRow, codes_of, explain_row, judge_lines, place_of, recognises
 from healthd.core.check import NoSettings, check
 from healthd.core.model import Component, Result, gpu_component, pci_address
 from healthd.core.node import KernelRecord, Node

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from healthd.checklib.kernel_tables import LineRow
-from healthd.checklib.loglines import Groups, codes_of, explain_row, judge_lines, recognises
+from healthd.checklib.loglines import Groups, LineRow, codes_of, explain_row, judge_lines, recognises
 from healthd.core.check import FindingCode, check, judged, ok
 from healthd.core.errors import SourceError
 from healthd.core.model import NODE, ClearsBy, Component, Finding, Remedy, Repeats, Result, Severity

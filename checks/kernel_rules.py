@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from healthd.checklib.loglines import RowBurst, RowFold, label
+from healthd.checklib.loglines import RowBurst, RowFold, after_lead, label, words_of
 from healthd.checklib.patterns import safe_pattern
-from healthd.checklib.record_text import after_lead, words_of
 from healthd.core.check import FindingCode, check, judged, not_applicable
 from healthd.core.model import (
     NODE,

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from healthd.checklib import nvrm
-from healthd.checklib.kernel_tables import SxidRow, sxid_rows
+from healthd.checklib import xids
 from healthd.checklib.loglines import LINE_CHARS, Burst, BurstFold, label
+from healthd.checklib.xids import SxidRow, sxid_rows
 from healthd.core.check import FindingCode, NoSettings, check, judged
 from healthd.core.errors import SourceError
 from healthd.core.model import NODE, ClearsBy, Component, Finding, Remedy, Result, Severity
@@ -61,7 +61,7 @@ def explain(code: str) -> str | None:
 
 
 def _wants(text: str, _settings: NoSettings) -> bool:
-    return nvrm.parse_sxid(text) is not None or _LOADING in text
+    return xids.parse_sxid(text) is not None or _LOADING in text
 
 
 @check(
@@ -94,7 +94,7 @@ def kernel_sxid(node: Node, _settings: NoSettings) -> Result:
 
 @dataclass(kw_only=True, slots=True)
 class _SxidBurst(Burst):
-    line: nvrm.SxidLine
+    line: xids.SxidLine
     major: int | None
     links: list[int] = field(default_factory=list)
     more: list[str] = field(default_factory=list)
@@ -109,9 +109,9 @@ class _SxidFold(BurstFold[_SxidBurst]):
 
     def take(self, record: KernelRecord) -> None:
         """Fold one record in."""
-        line = nvrm.parse_sxid(record.text)
+        line = xids.parse_sxid(record.text)
         if line is None:
-            if _LOADING in record.text and isinstance(load := nvrm.parse_line(record.text), nvrm.DriverLoad):
+            if _LOADING in record.text and isinstance(load := xids.parse_line(record.text), xids.DriverLoad):
                 self.loaded = _major(load.version)
             return
         if line.continues:
@@ -127,13 +127,13 @@ class _SxidFold(BurstFold[_SxidBurst]):
         if line.link is not None and line.link not in burst.links and len(burst.links) < _LINKS:
             burst.links.append(line.link)
 
-    def _continue(self, line: nvrm.SxidLine) -> None:
+    def _continue(self, line: xids.SxidLine) -> None:
         """Keep the registers beside the error that they belong to: the last one of that number on that switch."""
         mine = [each for each in self.bursts.values() if (each.line.pci, each.line.sxid) == (line.pci, line.sxid)]
         if mine and len(mine[-1].more) < 4:
             mine[-1].more.append(line.text[:LINE_CHARS])
 
-    def _end(self, record: KernelRecord, line: nvrm.SxidLine) -> None:
+    def _end(self, record: KernelRecord, line: xids.SxidLine) -> None:
         rows = sxid_rows(line.sxid)
         if line.word is None and len(rows) == 1 and rows[0].ends is not None:
             note = f"SXid {line.sxid}: {rows[0].meaning}"
@@ -170,7 +170,7 @@ def _finding(group: _SxidBurst, running: int | None) -> Finding:
     )
 
 
-def _verdict(line: nvrm.SxidLine, row: SxidRow | None) -> _Verdict:
+def _verdict(line: xids.SxidLine, row: SxidRow | None) -> _Verdict:
     """The word decides. For a Non-fatal line the row decides where NVIDIA's guide says more, or says to ignore it.
     Without a word the row decides; without either, the remedy is watch."""
     if line.word is not None:
@@ -220,5 +220,5 @@ def _code(sxid: int) -> str:
     return f"nvswitch.sxid.{sxid}"
 
 
-def _switch(line: nvrm.SxidLine) -> Component:
+def _switch(line: xids.SxidLine) -> Component:
     return Component(kind="nvswitch", id=line.pci) if line.pci else NODE

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from healthd.checklib import kernel_tables, nvrm, tables
+from healthd.checklib import xids
 from healthd.checklib.jobs import owner_of
 from healthd.checklib.loglines import Burst, BurstFold, label
 from healthd.core.check import FindingCode, check, judged
@@ -46,7 +46,7 @@ ACROSS_JOBS = FindingCode(
 )
 _PIDS = 16
 _NO_RULE = "no published rule fits"
-_Judgement = tables.XidRow | tables.XidCase
+_Judgement = xids.XidRow | xids.XidCase
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,20 +63,20 @@ class KernelXidSettings:
 
 def explain(code: str) -> str | None:
     """The table's text about ``gpu.xid.79``, ``xid 79`` or ``79``; None for another code."""
-    xid = tables.xid_number(code)
+    xid = xids.xid_number(code)
     if xid is None:
         return None
-    row = tables.xid_row(xid)
+    row = xids.xid_row(xid)
     lines = [
         f"XID {xid} {row.mnemonic}".rstrip() + f": {row.meaning}.",
         f"{row.severity}; calls for: {row.remedy}; ends by: {row.clears_by}. {row.reason}",
     ]
     lines += [
         f"{case.case}: {case.meaning}. {case.severity}; calls for: {case.remedy}. {case.reason}"
-        for (number, _), case in tables.xid_cases().items()
+        for (number, _), case in xids.xid_cases().items()
         if number == xid
     ]
-    if rules := sum(rule.xid == xid for rule in kernel_tables.nvlink5_rules()):
+    if rules := sum(rule.xid == xid for rule in xids.nvlink5_rules()):
         lines.append(f"Its unit, sub-code and status decide where one of {rules} rules fits (nvlink5_rules.csv).")
     if row.pauses_nvml:
         lines.append("NVML calls may hang after it, so healthd pauses them.")
@@ -117,14 +117,14 @@ def kernel_xid(node: Node, settings: KernelXidSettings) -> Result:
 
 @dataclass(kw_only=True, slots=True)
 class _XidBurst(Burst):
-    line: nvrm.XidLine
+    line: xids.XidLine
     judgement: _Judgement
     pci: str | None = None
     component: Component = NODE
     prints_one_of: int | None = None
     pids: list[int] = field(default_factory=list)
 
-    def take(self, record: KernelRecord, line: nvrm.XidLine) -> None:
+    def take(self, record: KernelRecord, line: xids.XidLine) -> None:
         self.add(record)
         self.prints_one_of = line.prints_one_of or self.prints_one_of
         if line.pid is not None and line.pid not in self.pids and len(self.pids) < _PIDS:
@@ -137,22 +137,22 @@ class _XidFold(BurstFold[_XidBurst]):
     def __init__(self) -> None:
         super().__init__()
         self._uuids: dict[str, str] = {}
-        self._probed: nvrm.ProbeHead | None = None
+        self._probed: xids.ProbeHead | None = None
 
     def take(self, record: KernelRecord) -> None:
         """Fold one record in."""
         line, judgement, case = _read(record.text)
         match line:
-            case nvrm.XidLine() if judgement is not None:
+            case xids.XidLine() if judgement is not None:
                 self._take_xid(record, line, judgement, case)
-            case nvrm.GpuIdentity():
+            case xids.GpuIdentity():
                 self._uuids[line.pci] = line.uuid
-            case nvrm.DriverLoad():
+            case xids.DriverLoad():
                 self.over(record, NODE, f"NVIDIA driver {line.version} was loaded", by=ClearsBy.DRIVER_RELOAD)
         if line is not None:
-            self._probed = line if isinstance(line, nvrm.ProbeHead) else None
+            self._probed = line if isinstance(line, xids.ProbeHead) else None
 
-    def _take_xid(self, record: KernelRecord, line: nvrm.XidLine, judgement: _Judgement, case: str | None) -> None:
+    def _take_xid(self, record: KernelRecord, line: xids.XidLine, judgement: _Judgement, case: str | None) -> None:
         pci = line.pci
         if pci is None and not line.numbered and self._probed is not None:
             pci = self._probed.pci
@@ -191,26 +191,26 @@ def _gpu(pci: str | None) -> Component:
 
 
 @lru_cache(maxsize=1024)
-def _read(text: str) -> tuple[nvrm.Said, _Judgement | None, str | None]:
+def _read(text: str) -> tuple[xids.Said, _Judgement | None, str | None]:
     """The parsed line, its row, and the name of the row's case. Cached, because a storm repeats few lines."""
-    line = nvrm.parse_line(text)
-    return (line, *_judgement(line)) if isinstance(line, nvrm.XidLine) else (line, None, None)
+    line = xids.parse_line(text)
+    return (line, *_judgement(line)) if isinstance(line, xids.XidLine) else (line, None, None)
 
 
-def _judgement(line: nvrm.XidLine) -> tuple[_Judgement, str | None]:
+def _judgement(line: xids.XidLine) -> tuple[_Judgement, str | None]:
     """The row that judges a line, and the name of the row's case. Where registers and the driver's word disagree about
     fatal, the word wins: some events become fatal at run time."""
-    case = nvrm.case_of(line)
-    link = nvrm.nvlink5(line.text) if line.xid in nvrm.NVLINK5_XIDS else None
-    rule = kernel_tables.nvlink5_rule(line.xid, link.unit, link.words) if link else None
+    case = xids.case_of(line)
+    link = xids.nvlink5(line.text) if line.xid in xids.NVLINK5_XIDS else None
+    rule = xids.nvlink5_rule(line.xid, link.unit, link.words) if link else None
     if rule is not None and not (rule.nonfatal and case == "fatal"):
         return rule.verdict, rule.verdict.case
-    return tables.xid_cases().get((line.xid, case or "")) or tables.xid_row(line.xid), case
+    return xids.xid_cases().get((line.xid, case or "")) or xids.xid_row(line.xid), case
 
 
 def _findings(node: Node, settings: KernelXidSettings, group: _XidBurst) -> Iterator[Finding]:
     line, judgement, record = group.line, group.judgement, group.first
-    cause = nvrm.caused_by(line.text)
+    cause = xids.caused_by(line.text)
     where = f"GPU {group.pci}" if group.pci else "a GPU that the line does not name"
     owners = [found for pid in group.pids if (found := owner_of(node, pid, group.last.time))]
     finding = Finding(
@@ -265,7 +265,7 @@ def _evidence(group: _XidBurst, cause: int | None, owners: Sequence[Mapping[str,
         ("caused_by_xid", cause),
         (
             "recovery_action",
-            nvrm.recovery_action(nvrm.own_text(line)) if line.xid == nvrm.RECOVERY_ACTION_XID else None,
+            xids.recovery_action(xids.own_text(line)) if line.xid == xids.RECOVERY_ACTION_XID else None,
         ),
         *_link(line),
         ("count_is_at_least", f"1 in {group.prints_one_of} printed" if group.prints_one_of else None),
@@ -274,23 +274,23 @@ def _evidence(group: _XidBurst, cause: int | None, owners: Sequence[Mapping[str,
     )
 
 
-def _link(line: nvrm.XidLine) -> Iterator[tuple[str, Any]]:
+def _link(line: xids.XidLine) -> Iterator[tuple[str, Any]]:
     """The decoded registers of an NVLink error, as far as they are published."""
-    link = nvrm.nvlink5(line.text) if line.xid in nvrm.NVLINK5_XIDS else None
+    link = xids.nvlink5(line.text) if line.xid in xids.NVLINK5_XIDS else None
     if link is not None:
-        rule = kernel_tables.nvlink5_rule(line.xid, link.unit, link.words)
+        rule = xids.nvlink5_rule(line.xid, link.unit, link.words)
         yield "nvlink_unit", link.unit
         yield "nvlink_link", link.link
         yield "nvlink_words", [f"0x{word:08x}" for word in link.words]
         yield "nvlink_subcode", link.words[0] >> 20 & 0x3F
         yield "nvlink_immediate", rule.immediate if rule else _NO_RULE
         yield "nvlink_investigate", rule.investigate if rule else _NO_RULE
-    if line.xid == nvrm.NVLINK_XID and (found := nvrm.link_registers(line.text)):
+    if line.xid == xids.NVLINK_XID and (found := xids.link_registers(line.text)):
         number, registers = found
-        bits = [where for where in kernel_tables.xid74_bits() if where[0] < len(registers)]
+        bits = [where for where in xids.xid74_bits() if where[0] < len(registers)]
         yield "nvlink_link", number
         yield "nvlink_words", [f"0x{word:08x}" for word in registers]
         yield (
             "nvlink_hint",
-            sorted({kernel_tables.xid74_bits()[at, bit] for at, bit in bits if registers[at] >> bit & 1}),
+            sorted({xids.xid74_bits()[at, bit] for at, bit in bits if registers[at] >> bit & 1}),
         )

@@ -30,7 +30,7 @@ from healthd.agent.agent import looking_agent  # noqa: E402
 from healthd.api.grammar import _grammar  # noqa: E402
 from healthd.api.reading_names import metric_of  # noqa: E402
 from healthd.api.wire import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE  # noqa: E402
-from healthd.checklib.tables import UNKNOWN_XID, xid_cases, xid_table  # noqa: E402
+from healthd.checklib.xids import UNKNOWN_XID, xid_cases, xid_table  # noqa: E402
 from healthd.config.json_schema import FILE_NAME, config_schema_text, policy_schema_text  # noqa: E402
 from healthd.config.load import load  # noqa: E402
 from healthd.config.report import FieldDoc, documented_fields  # noqa: E402

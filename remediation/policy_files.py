@@ -22,7 +22,6 @@ from healthd.config.values import close_match, converted, did_you_mean, shortene
 from healthd.core.check import discover
 from healthd.core.errors import ConfigError
 from healthd.core.model import Remedy
-from healthd.remediation.decide.ledger import Bounds
 from healthd.remediation.decide.rules import Policy, Rule, layered
 
 SHIPPED = ("nvidia", "replace-first")
@@ -48,25 +47,6 @@ def code_problems(section: PolicySection, source: str = "configuration", text: s
     """
     site = tuple(as_rule(row, site=True) for row in section.rule)
     return tuple(_unknown_codes(site, source, ("policy", "rule"), key_lines(text), known_codes())) if site else ()
-
-
-def bounds_of(section: PolicySection) -> Bounds:
-    """The limits of a configuration."""
-    return Bounds(
-        relapse_days=section.relapse_days,
-        repairs_per_remedy=section.repairs_per_remedy,
-        repairs_per_fault=section.repairs_per_fault,
-        lemon_repairs=section.lemon_repairs,
-        lemon_days=section.lemon_days,
-        same_fault_nodes=section.same_fault_nodes,
-        same_fault_minutes=section.same_fault_minutes,
-        returns_per_day=section.returns_per_day,
-        storm_nodes=section.storm_nodes,
-        storm_share=section.storm_share,
-        storm_hours=section.storm_hours,
-        repairs_in_vain=section.repairs_in_vain,
-        replacements_in_vain=section.replacements_in_vain,
-    )
 
 
 def rules_named(name: str) -> tuple[Rule, ...]:

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from healthd.agent.jobs import JobRuns
-from healthd.agent.node_facts import runs_kubernetes, runs_slurm
 from healthd.config.schema.config import CheckConfig, Config
 from healthd.core.check import Check, discover
-from healthd.core.errors import ExtraMissing, SourceError
+from healthd.core.errors import SourceError
 from healthd.core.model import Event, Mode
 from healthd.core.node import KernelLogState
 from healthd.core.unseen import Unseen
@@ -38,10 +37,9 @@ if TYPE_CHECKING:  # an agent that only observes loads no remediation, no SQLite
     from healthd.drill.drills import Drills
     from healthd.notify.notifier import Notifier
     from healthd.remediation.decide.remediation import Remediation
-    from healthd.remediation.decide.rules import Policy
     from healthd.remediation.engine.absent import AbsentNode, AbsentWatch
+    from healthd.remediation.engine.dependencies import Beat
     from healthd.remediation.engine.engine import Engine
-    from healthd.remediation.engine.heartbeat import Beat
     from healthd.remediation.ports import Orchestrator
     from healthd.state.store import Store
 
@@ -114,7 +112,7 @@ class Agent:
         """
         if self.engine is None or self.store is None or not self.reads_fleet:
             return
-        from healthd.agent.engine_parts import FLEET, kept_of
+        from healthd.agent.wiring import FLEET, kept_of
 
         if fleet := self.engine.learn():
             self.store.keep(FLEET, kept_of(fleet, now))
@@ -195,8 +193,8 @@ def acting_agent(
 
     Raises ConfigError for an orchestrator that is not there, StoreError where the state directory cannot be used.
     """
-    from healthd.agent.engine_parts import make_engine
     from healthd.agent.plugin_restart import open_plugin_restart
+    from healthd.agent.wiring import make_engine, open_absent, open_orchestrator
     from healthd.remediation.policy_files import policy_of
     from healthd.state.store import Store
 
@@ -214,7 +212,7 @@ def acting_agent(
     agent.store, agent.orchestrator, agent.changed = store, orchestrator, changed
     agent.ends += [close] if (close := getattr(orchestrator, "close", None)) is not None else []
     agent.plugin_restart = open_plugin_restart(config, orchestrator, store)
-    agent.absent = _open_absent(config, machine.name, orchestrator, policy)
+    agent.absent = open_absent(config, machine.name, orchestrator, policy)
     agent.engine = make_engine(
         config=config,
         machine=machine,
@@ -238,49 +236,12 @@ def acting_agent(
     return agent
 
 
-def open_orchestrator(config: Config, machine: Machine, environ: Mapping[str, str]) -> Orchestrator:
-    """The orchestrator that the configuration names, or the one that this node runs."""
-    if runs_kubernetes(config, environ):
-        return _open_kubernetes(config, machine.name, environ)
-    if runs_slurm(config, environ):
-        from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
-
-        return SlurmOrchestrator.of(config, machine.name)
-    from healthd.remediation.orchestrators.local import LocalOrchestrator
-
-    return LocalOrchestrator(
-        node=machine.name,
-        state_dir=Path(config.daemon.state_dir),
-        dev_root=Path(config.sources.dev_root),
-        proc_root=Path(config.sources.proc_root),
-        ignore_pids=lambda: [pid for pid in (machine.nvml.worker_pid(),) if pid is not None],
-    )
-
-
-def _open_absent(config: Config, name: str, orchestrator: Orchestrator, policy: Policy) -> AbsentWatch | None:
-    from healthd.agent.cluster import cluster_of
-    from healthd.agent.engine_parts import patience_of, rules_of
-    from healthd.remediation.engine.absent import AbsentNodes, AbsentWatch
-    from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
-
-    if not isinstance(orchestrator, SlurmOrchestrator):
-        return None
-    cluster = cluster_of(config, orchestrator)
-    absent = AbsentNodes(
-        node=lambda name: SlurmOrchestrator.of(config, name),
-        rules=lambda: rules_of(config, policy, cluster),
-        patience=patience_of(config, cluster),
-        monotonic_s=time.monotonic,
-    )
-    return AbsentWatch(absent, orchestrator, name)
-
-
 def open_reporter(agent: Agent, environ: Mapping[str, str]) -> Callable[[], str] | None:
     """Reports this node to the cluster, once for each call, and returns what it did; None where there is no report.
 
     Raises ConfigError where the cluster cannot be reached as it is configured.
     """
-    from healthd.agent.cluster import as_kubernetes
+    from healthd.agent.wiring import as_kubernetes
 
     config, orchestrator, engine = agent.config, as_kubernetes(agent.orchestrator), agent.engine
     if orchestrator is None or not config.orchestrator.kubernetes.report:
@@ -305,15 +266,6 @@ def open_reporter(agent: Agent, environ: Mapping[str, str]) -> Callable[[], str]
     api = open_api(config, environ)
     agent.ends.append(api.close)
     return open_it(config, api, orchestrator, node=agent.machine.name, known=known, fenced=fenced).tick
-
-
-def _open_kubernetes(config: Config, node: str, environ: Mapping[str, str]) -> Orchestrator:
-    """The back end is imported where it is used: it loads lightkube. Raises ExtraMissing where that is not there."""
-    try:
-        from healthd.remediation.orchestrators.kubernetes import opening as kube_opening
-    except ImportError as error:
-        raise ExtraMissing("orchestrator.kind = kubernetes", "kubernetes", error) from error
-    return kube_opening.open_orchestrator(config, kube_opening.open_api(config, environ), node)
 
 
 def open_kernel_log(agent: Agent) -> KernelLog:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from healthd.checklib.kernel_tables import nvlink5_rules
-from healthd.checklib.tables import xid_cases, xid_number, xid_row, xid_table
+from healthd.checklib.xids import nvlink5_rules, xid_cases, xid_number, xid_row, xid_table
 from healthd.core.check import discover
 from healthd.core.errors import SourceError
 from healthd.core.model import ClearsBy

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
-from healthd.agent.cluster import as_kubernetes
+from healthd.agent.wiring import as_kubernetes
 from healthd.config.schema.config import Config
 from healthd.core.errors import BackendError, StoreError
 from healthd.remediation.ports import Orchestrator

@@ -14,8 +14,7 @@ from healthd.api.wire import Reply
 from healthd.config.values import did_you_mean
 from healthd.core.check import Learned
 from healthd.core.errors import HealthdError, UsageError
-from healthd.judge.acknowledge import in_words, named
-from healthd.judge.history import Fault
+from healthd.judge.history import Fault, acknowledged_words, faults_named
 from healthd.observe.report import printable
 from healthd.remediation.decide.commands import REMEDIES, Command, Verb
 
@@ -88,17 +87,17 @@ def _order(options: Namespace, who: str) -> Command:
 
 
 def _was(fault: Fault) -> str:
-    return f" (it was {in_words(fault)})" if fault.acknowledged else ""
+    return f" (it was {acknowledged_words(fault)})" if fault.acknowledged else ""
 
 
 def _faults(wanted: str, agent: Agent) -> Sequence[Fault]:
     """The open faults of that name. Raises UsageError with the open faults, or the nearest code."""
     history = agent.monitor.history
-    found = named(history, wanted)
+    found = faults_named(history, wanted)
     if found:
         return found
     code, _, where = wanted.partition("@")
-    if places := [str(each.component) for each in named(history, code)]:
+    if places := [str(each.component) for each in faults_named(history, code)]:
         raise UsageError(f"healthd ack: {code} is open, but not on {where!r}; expected one of: {', '.join(places)}")
     now_open = sorted({each.code for each in history.faults.values()})
     listed = f"open here: {', '.join(now_open) or 'nothing'}"

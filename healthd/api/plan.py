@@ -12,9 +12,9 @@ from healthd.agent.agent import Agent
 from healthd.api.wire import Reply
 from healthd.core.errors import BackendError, HealthdError
 from healthd.core.model import Action, Diagnosis, Mode, Refusal, Step
-from healthd.judge.acknowledge import in_words
+from healthd.judge.history import acknowledged_words
 from healthd.observe.report import diagnosis_data, printable
-from healthd.remediation.decide.commands import only_out
+from healthd.remediation.decide.drive import only_out
 from healthd.remediation.decide.policy import Considered, Rules
 from healthd.remediation.decide.remediation import End, Remediation
 from healthd.remediation.decide.rules import STEPS
@@ -180,7 +180,7 @@ def _held_by_case(case: Remediation, diagnosis: Diagnosis, paused: str) -> str:
 def _acknowledged(agent: Agent, diagnosis: Diagnosis) -> str:
     faults = agent.monitor.history.faults.values()
     seen = [each for each in faults if each.component == diagnosis.component and each.acknowledged]
-    return "; ".join(f"{each.code} {in_words(each)}" for each in seen)
+    return "; ".join(f"{each.code} {acknowledged_words(each)}" for each in seen)
 
 
 def _time(at: datetime) -> str:

@@ -1,27 +1,209 @@
-"""Kernel lines of a table: recognised, folded into findings, and ended by the lines that end a fault.
+"""Kernel lines: where the kernel's own words begin in a record, and lines of a table, folded into findings. Pure.
 
-For checks whose facts are rows of ``checks/data/kernel_lines.csv``: a pattern, its meaning, its remedy. Pure. A line is
-recognised at the start of its record's words only (``record_text``): facility 0 proves that the kernel wrote a record,
-not that it chose the words, and a user can have it echo a text or begin with a name.
+For checks whose facts are rows of ``checks/data/kernel_lines.csv``: a pattern, its meaning, its remedy, and whether
+such a line opens a fault or ends one.
+
+A line is recognised at the start of its record's words only. Facility 0 proves that the kernel wrote a record, not that
+it chose the words: an unprivileged user can have it echo a text (``tmpfs: Unknown parameter '…'`` from a mount in a
+user namespace, measured on 6.18). Some records begin with the name of a process, which its user sets (prctl(2),
+PR_SET_NAME): a process called ``Lustre: LBUG`` that segfaults must not read as an assertion of Lustre's. So the text
+after such a name is judged, and nothing of the name.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from math import inf
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from healthd.checklib.kernel_tables import LineRow, line_rows
-from healthd.checklib.record_text import after_lead, words_of
+from healthd.checklib.tables import filled, keyed_rows
 from healthd.core.check import FindingCode, judged
-from healthd.core.model import NODE, Clearance, ClearsBy, Component, Finding, Result
-from healthd.core.node import KernelRecord
+from healthd.core.model import NODE, Clearance, ClearsBy, Component, Finding, Remedy, Result, Severity
+from healthd.core.node import RECORD_LEAD, KernelRecord
 
 LINE_CHARS = 1024
 _HEAD_CHARS = 3
 NOT_KERNEL = " (not from the kernel: trust_user_kmsg)"
+_FIXED = re.compile(r"[A-Za-z0-9 :/=_-]{4,}")  # of which the last may be repeated or absent
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the start of a record's words
+
+
+NAME_BYTES = 15
+"""The longest name of a process or of a network device: TASK_COMM_LEN and IFNAMSIZ less the NUL."""
+_LEAD = re.compile(RECORD_LEAD, re.ASCII)
+_LEADS_BEGIN = frozenset(" <[0123456789")  # or as the name of a month
+_BEHIND_COLON = (
+    r"page\ allocation\ |vmalloc|attempt\ to\ access\ beyond\ end\ of\ device|unhandled\ page\ fault\ \("
+    r"|sending\ ioctl\ |potentially\ unexpected\ fatal\ signal|entered\ |left\ |renamed\ from\ |port\ \d"
+    r"|link\ becomes\ |Caught\ tx_queue"
+)
+_BEHIND_BLANK = r"invoked\ oom-killer:|uses\ obsolete\ \(PF_INET|calls\ setitimer\(\)"
+_OWN = re.compile(
+    r"segfault\ at\ |unhandled\ exception:\ |unhandled\ signal\ |bad\ frame\ in\ |vsyscall\ read"
+    rf"|memfd_create\(\)\ called|used\ greatest\ stack\ depth|Using\ mlock\ ulimits|{_BEHIND_COLON}|{_BEHIND_BLANK}",
+    re.VERBOSE | re.ASCII,
+)
+_SEPARATOR = re.compile(
+    r"\[(\d{1,10})\]:?\ |\((\d{1,10})\):?\ |/(\d{1,10}):\ (?=potentially\ unexpected\ fatal\ signal)"
+    r"|(?:\ \((?:uninitialized|unregister(?:ing|ed)|released|dummy|unknown)\))?"
+    rf":\ (?={_BEHIND_COLON})|\ (?={_BEHIND_BLANK})",
+    re.VERBOSE | re.ASCII,
+)
+"""The text between a name and the kernel's own words, in Linux 6.18. ``NAME[PID]: ``: show_signal_msg of x86 (mm/
+fault.c) and powerpc, arm64_show_signal, do_trap of riscv, memfd_create; ``NAME[PID] ``: signal_fault of x86 and
+warn_bad_vsyscall; ``NAME (PID): ``: mm/mmap.c, fs/hugetlbfs/inode.c, fs/proc; ``NAME (PID) used``: kernel/exit.c;
+``NAME: ``: warn_alloc (mm/page_alloc.c), bio_check_eod (block/blk-core.c) and, of network devices, net/core/dev.c;
+``NAME invoked``: dump_header (mm/oom_kill.c); ``NAME uses``: net/packet/af_packet.c."""
+_NOT_A_NAME = ("traps: ", "process '", "process `")
+"""Heads of the kernel's own, before the name of a process (arch/x86/kernel/traps.c) or of a file (fs/exec.c), which may
+be long enough to hold any text that the kernel writes behind a name."""
+_BYTE = re.compile(r"\\x[0-9a-fA-F]{2}|#[0-7]{3}|.", re.DOTALL)  # bytes that are no text are escaped
+_LONGEST_NAME = 4 * NAME_BYTES
+_WINDOW = _LONGEST_NAME + 45
+
+
+class Words(NamedTuple):
+    """Where the words begin. ``task`` and ``pid``: of the name before them; None where the record begins with none."""
+
+    at: int
+    task: str | None = None
+    pid: str | None = None
+
+
+def after_lead(text: str) -> int:
+    """The start of a record behind priority, syslog header and tags, if there are any."""
+    first = text[:1]
+    if first not in _LEADS_BEGIN and not (first.isupper() and text[1:2].islower()):
+        return 0  # nvme, NVRM:, EXT4-fs: no lead begins so, and storms of such lines are what has to be quick
+    lead = _LEAD.match(text)
+    return lead.end() if lead else 0
+
+
+def words_of(text: str) -> Words:
+    """The start of the kernel's own words: no user can choose the text there.
+
+    A name may itself look like the end of one, so the last match within the length of a name counts. Where no known
+    text of the kernel follows, it may be the name's end, and there are no words.
+    """
+    at = after_lead(text)
+    words = Words(at)
+    if text.startswith(_NOT_A_NAME, at):
+        return words
+    for found in _SEPARATOR.finditer(text, at, at + _WINDOW):
+        if not _is_name(text[at : found.start()]):
+            break
+        pid = next((group for group in found.groups() if group), None)
+        begins = found.end() if _OWN.match(text, found.end()) else len(text)
+        words = Words(begins, text[at : found.start()].rstrip(" "), pid)
+    return words
+
+
+def _is_name(text: str) -> bool:
+    return len(text) <= NAME_BYTES + 1 or len(_BYTE.findall(text)) <= NAME_BYTES + 1
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the rows of the table
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LineRow:
+    """One kind of kernel line. ``ends``: such a line ends the fault of ``code``. ``symptom_of``: codes that explain it.
+
+    ``expression`` is matched at the start of a record's words; its named groups become evidence, and fill
+    ``component`` (``disk:{disk}``). ``needle`` is a text that every such line holds. ``example`` is such a line.
+    """
+
+    check: str
+    code: str
+    ends: bool
+    expression: str
+    needle: str
+    component: str
+    severity: Severity
+    remedy: Remedy
+    clears_by: ClearsBy
+    symptom_of: tuple[str, ...]
+    meaning: str
+    example: str
+    reason: str
+    source: str
+
+    @property
+    def begins(self) -> bool:
+        """Whether each of its lines begins as the example does, with the text that begins the expression."""
+        return _begins(self.expression, self.example)
+
+    @property
+    def named(self) -> bool:
+        """Whether such a line begins with the name of a process."""
+        return _named(self.example)
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """The expression, compiled at first use: a table is loaded to list its codes more often than to read a log."""
+        return _compiled(self.expression)
+
+
+@cache
+def line_rows(check: str) -> tuple[LineRow, ...]:
+    """The rows of ``kernel_lines.csv`` for one check, in their order: the first that fits a line counts.
+
+    Raises ValueError naming the line that cannot be read, or a code whose rows do not agree on its remedy.
+    """
+    rows = keyed_rows("kernel_lines.csv", _line_row, lambda row: (row.check, row.expression))
+    said: dict[str, tuple[object, ...]] = {}
+    for row in rows.values():
+        verdict = (row.severity, row.remedy, row.clears_by, row.symptom_of, row.meaning)
+        if not row.ends and said.setdefault(row.code, verdict) != verdict:
+            raise ValueError(f"kernel_lines.csv: the rows of {row.code} do not agree: {said[row.code]} and {verdict}")
+    return tuple(row for row in rows.values() if row.check == check)
+
+
+def _line_row(cells: Mapping[str, str]) -> LineRow:
+    return LineRow(
+        check=filled(cells, "check"),
+        code=filled(cells, "code"),
+        ends={"ends": True, "": False}[cells["ends"]],
+        expression=filled(cells, "pattern"),
+        needle=filled(cells, "needle"),
+        component=filled(cells, "component"),
+        severity=Severity(cells["severity"]),
+        remedy=Remedy(cells["remedy"]),
+        clears_by=ClearsBy(cells["clears_by"]),
+        symptom_of=tuple(cells["symptom_of"].split()),
+        meaning=filled(cells, "meaning"),
+        example=filled(cells, "example"),
+        reason=filled(cells, "reason"),
+        source=filled(cells, "source"),
+    )
+
+
+@cache
+def _begins(expression: str, example: str) -> bool:
+    fixed = _FIXED.match(expression)
+    return fixed is not None and example.startswith(fixed[0][:-1])
+
+
+@cache
+def _named(example: str) -> bool:
+    return words_of(example).task is not None
+
+
+@cache
+def _compiled(expression: str) -> re.Pattern[str]:
+    return re.compile(expression, re.DOTALL)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# lines that are one fault
+
 
 Groups = Mapping[str, str | None]
 Place = Callable[[LineRow, Groups], Component]
@@ -130,6 +312,10 @@ def label(record: KernelRecord) -> str:
     return "" if record.trusted else NOT_KERNEL
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# the lines of a check's rows
+
+
 def codes_of(check: str) -> tuple[FindingCode, ...]:
     """The finding codes of a check's rows. Rows of one code agree in all but their patterns."""
     rows = {row.code: row for row in line_rows(check) if not row.ends}
@@ -197,9 +383,6 @@ def place_of(row: LineRow, groups: Groups) -> Component:
     kind, _, name = row.component.partition(":")
     named = name.format_map({key: value or "" for key, value in groups.items()})
     return Component(kind=kind, id=named) if named else NODE
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def _finding(burst: RowBurst[LineRow], more: Mapping[str, Any]) -> Finding:

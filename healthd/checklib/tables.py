@@ -1,13 +1,12 @@
-"""The fact tables of ``checks/data``, typed. Loaded once, pure afterwards.
+"""The fact tables of ``checks/data``, as typed rows. Loaded once, pure afterwards.
 
-A fact about hardware is a row of a table with its source; this module only gives the rows their types and refuses a
-row that it cannot read. It decides nothing: a check knows the meaning of a row for the node.
+A fact about hardware is a row of a table with its source. A row that cannot be read is refused with its line. It
+decides nothing: a check knows the meaning of a row for the node.
 """
 
 from __future__ import annotations
 
 import csv
-import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,47 +15,9 @@ from importlib import resources
 from types import MappingProxyType
 from typing import TypeVar
 
-from healthd.core.model import ClearsBy, Remedy, Severity
-
 _CHECKS, _DATA = "healthd.checks", "data"
 K = TypeVar("K")
 R = TypeVar("R")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class XidRow:
-    """The meaning of one XID and its remedy. ``pauses_nvml``: NVML calls may hang after it.
-
-    ``reason`` says why this remedy, in a sentence; ``source`` names the source of the fact.
-    """
-
-    xid: int
-    mnemonic: str
-    meaning: str
-    category: str
-    severity: Severity
-    remedy: Remedy
-    clears_by: ClearsBy
-    pauses_nvml: bool
-    reason: str
-    source: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class XidCase:
-    """How the text of a line changes the judgement of its XID.
-
-    ``case`` is ``fatal`` (the text says Fatal) or ``to:<n>`` (XID 154: the recovery action it changed to).
-    """
-
-    xid: int
-    case: str
-    meaning: str
-    severity: Severity
-    remedy: Remedy
-    clears_by: ClearsBy
-    reason: str
-    source: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,46 +44,6 @@ class InstanceProfile:
     nvswitches: int = 0
 
 
-# The row of a code that NVIDIA had not published when the table was written.
-UNKNOWN_XID = XidRow(
-    xid=0,
-    mnemonic="",
-    meaning="a code that is not in healthd's table",
-    category="unknown",
-    severity=Severity.WARNING,
-    remedy=Remedy.WATCH,
-    clears_by=ClearsBy.NOTHING,
-    pauses_nvml=False,
-    reason="NVIDIA adds codes with every driver branch; an unknown code is recorded and never takes a node out.",
-    source="open-gpu-kernel-modules nverror.h per tag: last code 121 in branch 515, 176 in branch 595, 179 after it",
-)
-
-_CODE = re.compile(r"(?:gpu\.)?xid[. ]?(\d{1,9})|(\d{1,9})", re.IGNORECASE)
-
-
-@cache
-def xid_table() -> Mapping[int, XidRow]:
-    """``xid.csv`` by XID number. Raises ValueError naming the line that cannot be read."""
-    return keyed_rows("xid.csv", _xid_row, lambda row: row.xid)
-
-
-@cache
-def xid_cases() -> Mapping[tuple[int, str], XidCase]:
-    """``xid_cases.csv`` by XID number and case. Raises ValueError naming the line that cannot be read."""
-    return keyed_rows("xid_cases.csv", _xid_case, lambda row: (row.xid, row.case))
-
-
-def xid_row(xid: int) -> XidRow:
-    """The row of an XID, or :data:`UNKNOWN_XID`."""
-    return xid_table().get(xid, UNKNOWN_XID)
-
-
-def xid_number(code: str) -> int | None:
-    """79 from ``gpu.xid.79``, ``xid 79``, ``XID79`` or ``79``; None for anything else."""
-    match = _CODE.fullmatch(code.strip())
-    return int(match[1] or match[2]) if match else None
-
-
 @cache
 def instance_types() -> Mapping[str, InstanceProfile]:
     """``instance_types.toml`` by type name. Raises ValueError naming the type that cannot be read."""
@@ -135,13 +56,6 @@ def instance_profile(instance_type: str | None) -> InstanceProfile | None:
     if instance_type is None:
         return None
     return instance_types().get(instance_type.strip().removeprefix("ml."))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-
-
-def _text(name: str, package: str = _CHECKS) -> str:
-    return resources.files(package).joinpath(_DATA, name).read_text(encoding="utf-8")
 
 
 def keyed_rows(
@@ -161,40 +75,6 @@ def keyed_rows(
     return MappingProxyType(table)
 
 
-def _lines(name: str, package: str) -> Iterator[tuple[int, Mapping[str, str]]]:
-    reader = csv.DictReader(_text(name, package).splitlines(), strict=True)
-    for cells in reader:
-        yield reader.line_num, cells
-
-
-def _xid_row(cells: Mapping[str, str]) -> XidRow:
-    return XidRow(
-        xid=int(cells["xid"]),
-        mnemonic=cells["mnemonic"],
-        meaning=filled(cells, "meaning"),
-        category=filled(cells, "category"),
-        severity=Severity(cells["severity"]),
-        remedy=Remedy(cells["remedy"]),
-        clears_by=ClearsBy(cells["clears_by"]),
-        pauses_nvml={"yes": True, "no": False}[cells["pauses_nvml"]],
-        reason=filled(cells, "reason"),
-        source=filled(cells, "source"),
-    )
-
-
-def _xid_case(cells: Mapping[str, str]) -> XidCase:
-    return XidCase(
-        xid=int(cells["xid"]),
-        case=filled(cells, "case"),
-        meaning=filled(cells, "meaning"),
-        severity=Severity(cells["severity"]),
-        remedy=Remedy(cells["remedy"]),
-        clears_by=ClearsBy(cells["clears_by"]),
-        reason=filled(cells, "reason"),
-        source=filled(cells, "source"),
-    )
-
-
 def filled(cells: Mapping[str, str], column: str) -> str:
     """A cell that must not be empty. Raises ValueError."""
     if not cells[column]:
@@ -208,3 +88,13 @@ def profile_of(name: str, row: Mapping[str, object]) -> InstanceProfile:
         return InstanceProfile(type=name, **{"efa_usual": row["efa_max"], **row})  # type: ignore[arg-type]  # TOML's types, tested
     except (KeyError, TypeError) as error:
         raise ValueError(f"instance_types.toml, {name}: {error!r}; the columns are those of InstanceProfile") from error
+
+
+def _text(name: str, package: str = _CHECKS) -> str:
+    return resources.files(package).joinpath(_DATA, name).read_text(encoding="utf-8")
+
+
+def _lines(name: str, package: str) -> Iterator[tuple[int, Mapping[str, str]]]:
+    reader = csv.DictReader(_text(name, package).splitlines(), strict=True)
+    for cells in reader:
+        yield reader.line_num, cells

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 
-from healthd.agent.agent import looking_agent, open_orchestrator
+from healthd.agent.agent import looking_agent
 from healthd.api.answers import check_answer, is_active
 from healthd.api.client import ask
 from healthd.api.wire import Reply, Request
@@ -25,6 +25,8 @@ def answer(options: Namespace) -> Reply:
     agent = looking_agent(values.config, values.notices)
     try:
         if active:
+            from healthd.agent.wiring import open_orchestrator  # loads remediation
+
             agent.orchestrator = open_orchestrator(values.config, agent.machine, os.environ)
         return check_answer(agent, options, os.environ, talk)
     finally:

@@ -11,8 +11,7 @@ from textwrap import wrap
 from typing import Any
 
 from healthd.api.wire import Reply
-from healthd.checklib.kernel_tables import nvlink5_rules, sxid_rows
-from healthd.checklib.tables import XidCase, XidRow, xid_cases, xid_number, xid_row
+from healthd.checklib.xids import XidCase, XidRow, nvlink5_rules, sxid_rows, xid_cases, xid_number, xid_row
 from healthd.cli.settings import loaded
 from healthd.config.schema.config import Config
 from healthd.config.values import close_match

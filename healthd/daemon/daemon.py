@@ -39,7 +39,7 @@ from healthd.judge.clock import ClockWatch, was_set
 from healthd.notify.telling import TICK_S, NotifyDuty, open_notifier
 from healthd.observe import journal
 from healthd.remediation.decide.remediation import Remediation
-from healthd.remediation.engine.heartbeat import Beat
+from healthd.remediation.engine.dependencies import Beat
 from healthd.sources.identity import boot_time
 from healthd.sources.imds import Hurry
 from healthd.sources.kmsg import KernelLog

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
-from healthd.agent.agent import open_orchestrator
-from healthd.agent.engine_parts import provisioner_of
+from healthd.agent.wiring import open_orchestrator, provisioner_of
 from healthd.config.schema.config import Config
 from healthd.core.errors import ConfigError
 from healthd.remediation.policy_files import policy_of

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from healthd.checklib.pci import NVIDIA, efa_functions, pci_children, pci_devices, pci_gpus
-from healthd.checklib.tables import xid_row
+from healthd.checklib.xids import xid_row
 from healthd.core.errors import SourceError, SourceMissing, UsageError
 from healthd.core.model import pci_address
 from healthd.core.node import GpuAnswer, Mount, Tree

@@ -6,6 +6,10 @@ store keeps the :class:`History`, and nothing else must survive a restart.
 How a fault ends depends on its origin. A *level* (``clears_by`` None) ends when its check runs again, reads everything,
 this fault's part too, and no longer reports it. A fault from the *log* ends by the evidence that its code names, and by
 nothing else: age never clears it. *News* (``clears_by`` NOTHING) was never a state; it is listed for a day.
+
+An *acknowledged* fault stays open: the operator knows of it, and the node stays in service all the same. The
+acknowledgement ends with the fault, or at its own time. After the wall clock was set every time is moved with it, so
+that ages stay right, and evidence that comes after a fault is later than the fault.
 """
 
 from __future__ import annotations
@@ -32,8 +36,8 @@ from healthd.core.model import (
     Severity,
     Status,
 )
-from healthd.judge.crowd import without_crowds
-from healthd.judge.hold_down import HeldDown, Sightings, wait, without_waiting
+from healthd.judge.clock import moved
+from healthd.judge.findings import HeldDown, Sightings, wait, without_crowds, without_waiting
 from healthd.judge.trends import MEMORY, Baseline, Days, Highest, Key, Window, judge_all
 
 NEWS_IS_LISTED_FOR = timedelta(hours=24)
@@ -435,3 +439,92 @@ def _under_names_of(after: History, before: History) -> Mapping[FaultKey, Fault]
 
 def _lives_on(fault: Fault, later: Fault | None) -> bool:
     return later is fault or (later is not None and later.first <= fault.first)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# acknowledged faults
+
+
+def acknowledge(history: History, keys: Iterable[FaultKey], until: datetime | None = None) -> History:
+    """Acknowledge open faults, until ``until`` or until they end. The newest command counts, longer or shorter.
+
+    Keys that are not open are ignored: there is nothing to acknowledge.
+    """
+    faults = dict(history.faults)
+    for key in keys:
+        if key in faults:
+            faults[key] = replace(faults[key], acknowledged=True, acknowledged_until=until)
+    return replace(history, faults=faults)
+
+
+def expire(history: History, now: datetime) -> tuple[History, tuple[Fault, ...]]:
+    """End the acknowledgements whose time is over, and return their faults as they were."""
+    over = tuple(fault for fault in history.faults.values() if fault.acknowledged and _is_over(fault, now))
+    if not over:
+        return history, ()
+    back = {fault.key: replace(fault, acknowledged=False, acknowledged_until=None) for fault in over}
+    return replace(history, faults={**history.faults, **back}), over
+
+
+def holds_as_long(fault: Fault, until: datetime) -> bool:
+    """Whether a fault is acknowledged until then already, or for longer."""
+    return fault.acknowledged and (fault.acknowledged_until is None or fault.acknowledged_until >= until)
+
+
+def faults_named(history: History, wanted: str) -> tuple[Fault, ...]:
+    """The open faults that ``CODE`` or ``CODE@COMPONENT`` names; a component by any of its names."""
+    code, _, where = wanted.partition("@")
+    known = history.names.get(where)
+    return tuple(
+        fault
+        for fault in history.faults.values()
+        if fault.code == code and (not where or fault.component == known or where in fault.component.all_names())
+    )
+
+
+def acknowledged_words(fault: Fault) -> str:
+    """``acknowledged until 2026-11-28 07:00 UTC``, or "" for a fault that is not acknowledged."""
+    if not fault.acknowledged:
+        return ""
+    until = fault.acknowledged_until
+    return f"acknowledged until {until:%Y-%m-%d %H:%M} UTC" if until else "acknowledged until it ends"
+
+
+def _is_over(fault: Fault, now: datetime) -> bool:
+    return fault.acknowledged_until is not None and fault.acknowledged_until <= now
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the wall clock was set
+
+
+def shifted(history: History, by: timedelta, now: datetime) -> History:
+    """The History with its times moved by ``by``, none later than ``now``.
+
+    Three times stay as they are: faults of an earlier boot, whose clock was another; the end of an acknowledgement,
+    which the operator gave by the right time; and since when a value is learned, from which nothing is counted.
+    """
+
+    def seconds(at_s: float) -> float:
+        return min(at_s + by.total_seconds(), now.timestamp())
+
+    def window(known: Window) -> Window:
+        return replace(known, marks=tuple((seconds(at_s), value) for at_s, value in known.marks))
+
+    return replace(
+        history,
+        faults={
+            key: replace(fault, first=moved(fault.first, by, now), last=moved(fault.last, by, now))
+            if fault.boot_id == history.boot_id
+            else fault
+            for key, fault in history.faults.items()
+        },
+        days={key: replace(days, opened=moved(days.opened, by, now)) for key, days in history.days.items()},
+        sightings={
+            key: replace(known, seen=tuple((seconds(at_s), value) for at_s, value in known.seen))
+            for key, known in history.sightings.items()
+        },
+        rates={key: window(known) for key, known in history.rates.items()},
+        stalls={key: window(known) for key, known in history.stalls.items()},
+        lasting={key: (check, moved(since, by, now)) for key, (check, since) in history.lasting.items()},
+    )

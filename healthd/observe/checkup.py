@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import Any
 
-from healthd.checklib.tables import xid_number, xid_row
+from healthd.checklib.xids import xid_number, xid_row
 from healthd.config.schema.config import CheckConfig
 from healthd.core.capabilities import Hands
 from healthd.core.check import Check, judged, unknown
@@ -24,8 +24,8 @@ from healthd.core.errors import SourceError
 from healthd.core.model import Event, Outcome
 from healthd.core.node import KernelLogState, KernelRecord, Node
 from healthd.judge.clock import JUMP
+from healthd.judge.findings import OwnResets
 from healthd.judge.history import UNKNOWN_BOOT
-from healthd.judge.own_reset import OwnResets
 from healthd.observe.report import CheckView, Report
 from healthd.observe.runner import run_check
 from healthd.sources.machine import Machine

@@ -12,8 +12,7 @@ from datetime import datetime, timedelta
 from heapq import heappop, heappush
 
 from healthd.agent.agent import enabled_checks
-from healthd.agent.cluster import Cluster
-from healthd.agent.engine_parts import patience_of, rules_of
+from healthd.agent.wiring import Cluster, patience_of, rules_of
 from healthd.config.schema.config import Config
 from healthd.core.model import Mode, Outcome
 from healthd.remediation.decide.fleet import CLUSTER

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, Literal, NoReturn
 
-from healthd.checklib.record_text import after_lead
+from healthd.checklib.loglines import after_lead
 from healthd.config.schema.config import CheckConfig
 from healthd.core.check import Check
 from healthd.core.errors import SourceMissing

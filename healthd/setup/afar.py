@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 
-from healthd.agent.agent import open_orchestrator
-from healthd.agent.engine_parts import provisioner_of
 from healthd.agent.node_facts import runs_slurm
+from healthd.agent.wiring import open_orchestrator, provisioner_of
 from healthd.config.schema.config import Config
 from healthd.core.errors import (
     BackendBusy,

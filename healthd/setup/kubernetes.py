@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from healthd.agent.agent import open_orchestrator
 from healthd.agent.node_facts import runs_kubernetes
+from healthd.agent.wiring import open_orchestrator
 from healthd.config.schema.config import Config
 from healthd.core.errors import BackendDenied, BackendError, BackendUnknown, ConfigError
 from healthd.core.model import Mode

@@ -20,8 +20,16 @@ from datetime import UTC, datetime
 
 from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.core.node import KernelLogState, KernelRecord
-from healthd.sources.kmsg_format import HOLE, MOMENT, any_of, parse_record, sequence_of
-from healthd.sources.kmsg_source import SYSLOG, RecordSource, open_source
+from healthd.sources.kmsg_records import (
+    HOLE,
+    MOMENT,
+    SYSLOG,
+    RecordSource,
+    any_of,
+    open_source,
+    parse_record,
+    sequence_of,
+)
 
 __all__ = ["Cursor", "KernelBatch", "KernelLog", "parse_record", "read_all"]
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from healthd.core.encodable import encodable
-from healthd.sources.kmsg_format import RECORD, unescaped
+from healthd.sources.kmsg_records import RECORD, unescaped
 
 _NAMES = (b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec")
 _MONTHS = {name: number for number, name in enumerate(_NAMES, 1)}

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from healthd.core.errors import SourceMissing, SourceUnreadable
-from healthd.sources.kmsg_format import RecordFilter
+from healthd.sources.kmsg_records import RecordFilter
 from healthd.sources.pastlines import FORMATS, PLAIN, Dating, Format, LogLine
 
 _BLOCK_BYTES = 1 << 20

@@ -1,7 +1,8 @@
 """The daemon's view of the node: the fold of all outcomes, kept in memory and on disk together.
 
 It joins the threads that observe (checks, kernel log) with those that act or answer (engine, API): every method is
-short, takes one lock, and does no I/O but the store's. Judgement itself is in ``history`` and ``diagnose``.
+short, takes one lock, and does no I/O but the store's. Judgement itself is in ``history`` and ``diagnose``. The
+stats of check runs and of faults are for the metrics page.
 
 If the disk refuses, outcomes stay in memory and are written as soon as possible. No fault is lost, the audit trail says
 how many of its lines did not fit into memory, and the engine does not act meanwhile, because it cannot write its intent
@@ -11,7 +12,7 @@ either.
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -31,26 +32,27 @@ from healthd.core.model import (
     Status,
     Verdict,
 )
-from healthd.judge.acknowledge import acknowledge, expire, holds_as_long
 from healthd.judge.clock import moved
-from healthd.judge.clock_step import shifted
 from healthd.judge.diagnose import acknowledged_parts, diagnose, judge
+from healthd.judge.findings import seen_once
 from healthd.judge.history import (
     Change,
     Fault,
     FaultKey,
     History,
+    acknowledge,
     begin_boot,
     begin_instance,
     clear,
     counted,
+    expire,
+    holds_as_long,
     observe,
     relearn,
     retire,
+    shifted,
 )
-from healthd.judge.hold_down import seen_once
 from healthd.judge.trends import Highest, Key
-from healthd.state.check_stats import CheckStats
 
 if TYPE_CHECKING:  # a monitor in memory needs neither a policy nor SQLite
     from healthd.remediation.decide.rules import Policy
@@ -490,3 +492,55 @@ def _has_open(history: History, check: str) -> bool:
     """Whether a fault of this check is open. News never opens one."""
     faults = history.faults.values()
     return any(fault.check == check and fault.clears_by is not ClearsBy.NOTHING for fault in faults)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# stats of check runs and of faults
+
+
+COUNTED_APART = 1_000
+"""The number of pairs of check and code that are counted by name; further ones are counted as OTHER."""
+OTHER = "other"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Runs:
+    """Stats of the runs of one check. ``told``: the time of the last one that was not unknown; None where all were."""
+
+    total: int = 0
+    unknown: int = 0
+    took_s: float = 0.0
+    told: datetime | None = None
+
+
+class CheckStats:
+    """The counts of one monitor, under its lock."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Runs] = {}
+        self.opened: Counter[tuple[str, str]] = Counter()
+        """Faults that opened, by check and code."""
+
+    def ran(self, outcome: Outcome) -> None:
+        """Count one run. A partial outcome counts as unknown."""
+        before = self.runs.get(outcome.check, Runs())
+        could_tell = outcome.result.is_whole
+        self.runs[outcome.check] = Runs(
+            total=before.total + 1,
+            unknown=before.unknown + (not could_tell),
+            took_s=before.took_s + outcome.duration_s,
+            told=outcome.at if could_tell else before.told,
+        )
+
+    def clock_was_set(self, by: timedelta, now: datetime) -> None:
+        """Move the times with the clock, so that an age stays what it was."""
+        for name, runs in self.runs.items():
+            if runs.told is not None:
+                self.runs[name] = replace(runs, told=moved(runs.told, by, now))
+
+    def has_opened(self, fault: Fault) -> None:
+        """Count a fault that was not open before."""
+        key = (fault.check, fault.code)
+        if key not in self.opened and len(self.opened) >= COUNTED_APART:
+            key = (OTHER, OTHER)
+        self.opened[key] += 1

@@ -22,8 +22,8 @@ import msgspec
 from healthd.core.encodable import encodable, json_text
 from healthd.core.errors import StoreError
 from healthd.core.model import NODE, Component, Event
+from healthd.judge.findings import Sightings
 from healthd.judge.history import Fault, History
-from healthd.judge.hold_down import Sightings
 from healthd.judge.trends import Baseline, Days, Highest
 from healthd.remediation.decide.remediation import Remediation
 from healthd.state.ballast import Ballast

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from healthd.core.model import ClusterTrouble, Refusal, Remedy
 from healthd.remediation.decide.remediation import End, Remediation
-from healthd.remediation.engine.stats import EngineStats
+from healthd.remediation.engine.step_result import EngineStats
 
 
 class RepairState(StrEnum):

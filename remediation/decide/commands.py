@@ -12,9 +12,9 @@ from datetime import datetime
 from enum import StrEnum
 
 from healthd.core.model import NODE, Diagnosis, Mode, Refusal, Refused, Remedy, Step
-from healthd.remediation.decide.ledger import closed
+from healthd.remediation.decide.drive import only_out
 from healthd.remediation.decide.remediation import QUARANTINE_CODE, REPAIR_CODE, End, Phase, Remediation, visible_text
-from healthd.remediation.decide.rules import QUARANTINE, REPAIRS, STEPS, kept_out, without_drain
+from healthd.remediation.decide.rules import QUARANTINE, STEPS, kept_out, without_drain
 
 REMEDIES: Mapping[str, Remedy] = {
     "reset": Remedy.RESET_GPU,
@@ -101,51 +101,6 @@ def mended_meanwhile(case: Remediation, order: Command, remedy: Remedy, now: dat
     )
 
 
-def only_out(case: Remediation) -> bool:
-    """Whether the policy keeps its node out until what is open there is over, and nothing is done to repair it."""
-    return case.step is Step.VERIFY and not (case.end or case.by_order or REPAIRS.intersection(case.steps))
-
-
-def instead(case: Remediation, new: Remediation) -> Remediation:
-    """A case that goes on as another one would: drain, slot and id stay, and so does a text that may be seen already.
-
-    One that has not taken its node out yet stays where it is; one that has begins after that. Unless its attempts go
-    on, they count as a repair of the fault that it was about. A job that is waited for under a fault of the same remedy
-    is waited for since then.
-    """
-    steps = new.steps if Step.DRAIN in case.steps else without_drain(new.steps)
-    if case.step in (Step.SLOT, Step.DRAIN) and not case.end:
-        is_seen = case.hold is not None or case.drain_unanswered is not None or case.phase is Phase.INTENDED
-        where = replace(case, text=case.text if is_seen else new.text, steps=steps)
-    else:
-        first = Step.WAIT_IDLE if Step.WAIT_IDLE in steps else Step.VERIFY
-        waits_on = case.step is first is Step.WAIT_IDLE and case.remedy is new.remedy and not (case.end or new.order)
-        where = replace(
-            case,
-            steps=steps,
-            index=steps.index(first),
-            phase=Phase.PLANNED,
-            since=case.since if waits_on else new.since,
-            good_since=None,
-            end=None,
-        )
-    return replace(
-        where,
-        mode=new.mode,
-        code=new.code,
-        component=new.component,
-        remedy=new.remedy,
-        why=new.why,
-        order=new.order,
-        ladder=new.ladder,
-        attempts=new.attempts,
-        earlier=case.earlier if new.attempts else closed(case),
-        acts=case.acts if new.attempts else (),
-        asks=new.asks,
-        returns=new.returns,
-    )
-
-
 def may_be_mended(case: Remediation, order: Command) -> bool:
     """Whether a command to repair takes this remediation over: its node is out, and nothing is being done to it, or not
     any more. One that is out by command is repaired only by name."""
@@ -177,19 +132,6 @@ def let_in(case: Remediation, order: Command, trouble: str) -> Remediation | Ref
     if case.end is not End.FAILED:
         return case
     return replace(case, end=None, phase=Phase.PLANNED)  # what it had asked of the machine was given up as well
-
-
-def heading_back(case: Remediation, now: datetime) -> Remediation:
-    """A release is carried out from wherever the remediation stands: verified first, or at once where it was
-    forced. Before the node is out there is nothing to go back from; what was asked of the machine has to come first.
-    """
-    asked = case.step in REPAIRS and case.phase is Phase.INTENDED
-    if not case.release_order or case.has_ended or asked or case.step in (Step.SLOT, Step.DRAIN, Step.RELEASE):
-        return case
-    step = Step.RELEASE if case.forced else Step.VERIFY
-    if case.step is step:
-        return case
-    return replace(case, index=case.steps.index(step), phase=Phase.PLANNED, since=now, good_since=None)
 
 
 def _case(

@@ -1,20 +1,24 @@
-"""Whose fault drives an act on a node. Pure.
+"""The cause that drives an open remediation: its own fault, another fault, a mode that was lowered, a command.
 
-The law of acts: no act whose remedy is not in the ladder of a fault that is open on the node, now. A case is about one
-fault, and its ladder goes up only while that fault is open. Another open fault is decided by its own rule: it takes the
-case over where it is more serious, or where its own fault is over. A replay decides by the same functions.
+Pure. The law of acts: no act whose remedy is not in the ladder of a fault that is open on the node, now. A case is
+about one fault, and its ladder goes up only while that fault is open. Another open fault is decided by its own rule: it
+takes the case over where it is more serious, or where its own fault is over. A replay decides by the same functions.
+
+Where the mode or its rule was lowered since, what may no longer be repaired is only kept out. A command is its own
+mode; and what was asked of the machine is waited for all the same: it may come at any moment, and must not meet a job.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from healthd.core.model import REMEDY_RANK, Action, Decision, Mode, Remedy, Step
-from healthd.remediation.decide.commands import only_out
+from healthd.core.model import REMEDY_RANK, Action, Decision, Diagnosis, Mode, Remedy, Step
+from healthd.remediation.decide.ledger import closed
+from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import REPAIR_CODE, Phase, Remediation
-from healthd.remediation.decide.rules import REPAIRS, RuleAnswer
+from healthd.remediation.decide.rules import QUARANTINE, REPAIRS, RuleAnswer, roots_of, without_drain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,3 +171,112 @@ def _is_late(case: Remediation, seen: KnownFaults) -> bool:
     show for a while what it had before."""
     was_repaired = case.attempts or case.earlier or case.remedy is Remedy.NONE
     return seen.waited >= (seen.verify_timeout if was_repaired else seen.settle)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the remediation that goes on otherwise
+
+
+def only_out(case: Remediation) -> bool:
+    """Whether the policy keeps its node out until what is open there is over, and nothing is done to repair it."""
+    return case.step is Step.VERIFY and not (case.end or case.by_order or REPAIRS.intersection(case.steps))
+
+
+def instead(case: Remediation, new: Remediation) -> Remediation:
+    """A case that goes on as another one would: drain, slot and id stay, and so does a text that may be seen already.
+
+    One that has not taken its node out yet stays where it is; one that has begins after that. Unless its attempts go
+    on, they count as a repair of the fault that it was about. A job that is waited for under a fault of the same remedy
+    is waited for since then.
+    """
+    steps = new.steps if Step.DRAIN in case.steps else without_drain(new.steps)
+    if case.step in (Step.SLOT, Step.DRAIN) and not case.end:
+        is_seen = case.hold is not None or case.drain_unanswered is not None or case.phase is Phase.INTENDED
+        where = replace(case, text=case.text if is_seen else new.text, steps=steps)
+    else:
+        first = Step.WAIT_IDLE if Step.WAIT_IDLE in steps else Step.VERIFY
+        waits_on = case.step is first is Step.WAIT_IDLE and case.remedy is new.remedy and not (case.end or new.order)
+        where = replace(
+            case,
+            steps=steps,
+            index=steps.index(first),
+            phase=Phase.PLANNED,
+            since=case.since if waits_on else new.since,
+            good_since=None,
+            end=None,
+        )
+    return replace(
+        where,
+        mode=new.mode,
+        code=new.code,
+        component=new.component,
+        remedy=new.remedy,
+        why=new.why,
+        order=new.order,
+        ladder=new.ladder,
+        attempts=new.attempts,
+        earlier=case.earlier if new.attempts else closed(case),
+        acts=case.acts if new.attempts else (),
+        asks=new.asks,
+        returns=new.returns,
+    )
+
+
+def heading_back(case: Remediation, now: datetime) -> Remediation:
+    """A release is carried out from wherever the remediation stands: verified first, or at once where it was
+    forced. Before the node is out there is nothing to go back from; what was asked of the machine has to come first.
+    """
+    asked = case.step in REPAIRS and case.phase is Phase.INTENDED
+    if not case.release_order or case.has_ended or asked or case.step in (Step.SLOT, Step.DRAIN, Step.RELEASE):
+        return case
+    step = Step.RELEASE if case.forced else Step.VERIFY
+    if case.step is step:
+        return case
+    return replace(case, index=case.steps.index(step), phase=Phase.PLANNED, since=now, good_since=None)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# a mode or a rule that was lowered
+
+
+def may_be_lowered(case: Remediation) -> bool:
+    """Whether it has a repair before it that was not begun. A reset that was first starts what it had stopped."""
+    is_begun = case.step in REPAIRS and case.phase is Phase.INTENDED
+    return not (case.by_order or is_begun or case.end) and bool(REPAIRS.intersection(case.steps))
+
+
+def why_lowered(case: Remediation, rules: Rules, diagnoses: Sequence[Diagnosis]) -> str:
+    """Why what the case is about may no longer be repaired as it was decided, or "". Where it is not open any more only
+    the mode tells: what that means the case's own steps see.
+    """
+    if case.order:
+        return ""
+    if rules.mode is not Mode.REPAIR:
+        return "the mode was lowered"
+    here = [each for each in diagnoses if case.component in each.component.all_names()]
+    answers = [each for each in rules.policy.answers(diagnoses) if each.diagnosis in here]
+    objections = [_objection(case, each) for each in answers if each.root.code == case.code]
+    if objections:
+        return "" if "" in objections else objections[0]
+    is_open = any(root.code == case.code for each in here for root in roots_of(each))
+    return "no rule takes a node out for it any more" if is_open else ""
+
+
+def lowered(case: Remediation) -> Remediation:
+    """The same case, which from here on only keeps its node out."""
+    steps = QUARANTINE if Step.DRAIN in case.steps else without_drain(QUARANTINE)
+    if case.step in steps:
+        return replace(case, mode=Mode.QUARANTINE, steps=steps, index=steps.index(case.step))
+    return replace(
+        case, mode=Mode.QUARANTINE, steps=steps, index=steps.index(Step.VERIFY), phase=Phase.PLANNED, good_since=None
+    )
+
+
+def _objection(case: Remediation, answer: RuleAnswer) -> str:
+    """The objection of the rule that now answers to the next remedy, or ""."""
+    who = f"rule {answer.rule.name}" if answer.rule.name else "the finding itself"
+    if answer.rule.mode is not Mode.REPAIR:
+        return f"{who} goes no further than {answer.rule.mode}"
+    if case.ladder and case.ladder[0] not in answer.ladder:
+        return f"{who} does not say {case.ladder[0]} any more"
+    return ""

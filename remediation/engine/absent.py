@@ -20,10 +20,9 @@ from datetime import UTC, datetime, timedelta
 
 from healthd.core.errors import BackendError, BackendRefused
 from healthd.core.model import Mode, Remedy
-from healthd.remediation.decide.brakes import returns_of
 from healthd.remediation.decide.fleet import learning_s
 from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, by_now, is_ahead, parse, remembering
-from healthd.remediation.decide.ledger import Bounds
+from healthd.remediation.decide.ledger import Bounds, returns_of
 from healthd.remediation.decide.paging import ORDERED_FOR_S
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import QUARANTINE_CODE, case_of, code_of, is_begun

@@ -21,20 +21,18 @@ from healthd.remediation.decide.commands import (
     Command,
     CommandOutcome,
     Verb,
-    heading_back,
-    instead,
     let_in,
     may_be_mended,
     mended_meanwhile,
     quarantined,
     repaired,
 )
+from healthd.remediation.decide.drive import heading_back, instead
 from healthd.remediation.decide.policy import holder
 from healthd.remediation.decide.remediation import QUARANTINE_CODE, End, Remediation, case_of
 from healthd.remediation.engine.deciding import Decider
 from healthd.remediation.engine.dependencies import Dependencies
-from healthd.remediation.engine.stats import EngineStats
-from healthd.remediation.engine.step_result import StepJournal
+from healthd.remediation.engine.step_result import EngineStats, StepJournal
 from healthd.remediation.engine.steps import Steps
 from healthd.remediation.ports import NodeView, StateOwner
 

@@ -1,17 +1,26 @@
-"""Reads what a decision depends on, and decides: while nothing is open, before an act, and for an operator who asks.
+"""The cluster as the engine reads it for a decision, and the decision by it.
 
-``decide.policy`` says what it needs; nothing else is read. Nothing here writes or acts.
+``ClusterView``: the node's own state is read for each question. The fleet is dear to read where many nodes ask at once,
+so a question says how old its reading may be: an old one lets a node ask for a slot or wait, and is never enough to
+take it out. It also writes what the node shows the others of itself, into its handoff record: one finding, the ends of
+remediations, and that a daemon watches over a node that is out.
+
+``Decider``: ``decide.policy`` says which readings it needs, and nothing else is read; while nothing is open, before an
+act, and for an operator who asks. It writes nothing, and acts on nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 
-from healthd.core.errors import BackendError
+from healthd.core.errors import BackendError, BackendRefused
 from healthd.core.model import Decision, Diagnosis, Mode, Refusal, Refused, Remedy
 from healthd.remediation.decide.drive import KnownFaults, is_untried
+from healthd.remediation.decide.handoff import HandoffRecord, Versions, by_now, is_ahead, parse, showing
 from healthd.remediation.decide.ledger import on_record
 from healthd.remediation.decide.policy import (
     Considered,
@@ -19,15 +28,244 @@ from healthd.remediation.decide.policy import (
     Question,
     Readings,
     Rules,
+    SeenElsewhere,
     Situation,
     decide,
     decide_each,
     left_of,
     question,
 )
-from healthd.remediation.decide.remediation import Remediation, Repair
-from healthd.remediation.engine.cluster_view import ClusterView
-from healthd.remediation.engine.dependencies import Dependencies
+from healthd.remediation.decide.remediation import Remediation, Repair, after, code_of
+from healthd.remediation.decide.unwatched import WATCH_S
+from healthd.remediation.engine.dependencies import Dependencies, Slots
+from healthd.remediation.engine.slots import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from healthd.remediation.ports import FleetSnapshot, NodeView, Orchestrator
+
+OTHERS_AGE_S = 60.0
+"""How old, in seconds, what other nodes show may be for a decision about a node that is out already."""
+_LATELY_S = 10.0  # everybody may ask for the plan; the cluster is not read anew for each
+_JUST_READ_S = 2.0  # in the same turn, that is
+_WATCH_AGAIN_S = 600.0  # after a start, and after the record could not be written
+
+
+class ClusterView:
+    """One node in its cluster. Calls never overlap, but for ``lately``. ``versions``: what the node runs."""
+
+    def __init__(
+        self,
+        *,
+        orchestrator: Orchestrator,
+        slots: Slots,
+        versions: Callable[[], Versions] = Versions,
+        clock: Callable[[], datetime],
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._orchestrator, self._slots, self._versions, self._clock = orchestrator, slots, versions, clock
+        self._monotonic_s, self._began_s = monotonic_s, monotonic_s()
+        self._own: str | None = None
+        self._asked: tuple[datetime, Situation] | None = None
+        self._own_view: tuple[datetime, NodeView] | None = None
+        self._refused: Situation | None = None
+        self._pause_s = 0.0
+        self._shown: tuple[str, datetime] | None = None
+        self._remembered = ""
+        self._watch_due_s = self._began_s + _WATCH_AGAIN_S
+        self.viewed: NodeView | None = None  # the last reading of the node for a decision
+
+    # -- what is asked ------------------------------------------------------------------------------------------------
+
+    def remembered(self) -> Situation:
+        """As ``recalled``; while a refusal by the fleet is young, as it was read for that."""
+        return self._refused if self._refused is not None and self._is_young() else self.recalled()
+
+    def read_anew(self, decision: Decision, known: Situation | None) -> Situation | None:
+        """The situation to decide by once more, where it is a refusal by what was ``known`` of the fleet; None where it
+        stands. While it is one, the fleet is read ever more rarely."""
+        if decision.steps or known is None or known.level is None:
+            self._refused, self._pause_s = None, 0.0
+            return None
+        if self._is_young():
+            self._refused, self._pause_s = known, self._pause_s or FIRST_PAUSE_S
+            return None
+        self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
+        return self.looked()
+
+    def remember_refusal(self, decision: Decision, fresh: Situation) -> None:
+        """A second refusal, by this reading, is not read over again while it is young."""
+        self._refused = None if decision.steps else fresh
+
+    def looked(self) -> Situation:
+        """The node and the fleet as they are read now."""
+        return self._situation(self._slots.learn)
+
+    def recalled(self) -> Situation:
+        """The node as it is read now, and the fleet as it was read last, where that is of use; but not even the node
+        where the slots alone say that no node could go out."""
+        try:
+            if full := self._slots.full():
+                return Situation(view=None, level=None, full=full)
+        except BackendError as error:
+            return Situation(view=None, level=None, problem=str(error))
+        return self._situation(lambda: self._slots.recalled() or self._slots.learn())
+
+    def just_read(self) -> Situation:
+        """The node as it is read now, and the fleet as it was read in this turn."""
+        return self._situation(lambda: self._slots.recalled(max_age_s=_JUST_READ_S) or self._slots.learn())
+
+    def lately(self) -> Situation:
+        """As ``looked``, for an operator who asks: read once in a few seconds, and remembered for nothing else."""
+        now = self._clock()
+        if self._asked is None or not _is_young(self._asked[0], now):
+            self._asked = (now, self._situation(self._orchestrator.level))
+        return self._asked[1]
+
+    def own_lately(self) -> NodeView:
+        """The same of this node alone. Raises BackendError."""
+        now = self._clock()
+        if self._asked is not None and self._asked[1].view is not None and _is_young(self._asked[0], now):
+            return self._asked[1].view
+        if self._own_view is None or not _is_young(self._own_view[0], now):
+            self._own_view = (now, self._orchestrator.view())
+        return self._own_view[1]
+
+    def others(self) -> Situation:
+        """This node as it is read now, and what other nodes showed of late. Raises BackendError."""
+        view, fleet = self.around(max_age_s=OTHERS_AGE_S)
+        return Situation(view=view, level=fleet, fleet_findings=elsewhere(view.name, fleet, self._clock()))
+
+    def around(self, *, max_age_s: float | None) -> tuple[NodeView, FleetSnapshot]:
+        """This node as it is read now, and the fleet: as it is read now, or was so long ago. Raises BackendError."""
+        fleet = None if max_age_s is None else self._slots.recalled(max_age_s=max_age_s)
+        return self._orchestrator.view(), fleet or self._slots.learn()
+
+    def record(self) -> HandoffRecord:
+        """This node's own handoff record, as this daemon left it, read it with the fleet, or reads it now. Its store
+        knows what it did itself since; entries of a time ahead are left out. Raises BackendError."""
+        if self._own is None:
+            name = self.viewed.name if self.viewed is not None else ""
+            fleet = self._slots.recalled(max_age_s=self._monotonic_s() - self._began_s) if name else None
+            own = self._orchestrator.marked() if fleet is None else _own(name, fleet)
+            self._own = own
+        return by_now(parse(self._own) or HandoffRecord(), self._clock())
+
+    # -- what is shown ------------------------------------------------------------------------------------------------
+
+    def show(self, code: str, since: datetime) -> str:
+        """Let the others see this finding, by the handoff record; returns why they cannot, or "".
+
+        It is written once a slot is held, so that the nodes which re-read after the settle time see the findings of
+        all that claimed with it; and once the node is held because many have the same, so that it counts meanwhile.
+        Nodes that wait for a slot write nothing: a thousand that fail at once are not a thousand updates at once.
+        """
+        if self._shown == (code, since):
+            return ""
+        try:
+            before = self._read_own()
+            self._leave(before, showing(before, code, since, self._versions()))
+        except BackendError as error:
+            return f"the others are not shown why: {error}"
+        self._shown = (code, since)
+        return ""
+
+    def withdraw(self, *, unless: Collection[str]) -> str:
+        """While no remediation is open, take a finding out of the record, ``unless`` it is one of these. Returns why
+        that cannot be done yet, or ""."""
+        try:
+            if (code := self.record().code) and code not in unless:
+                before = self._read_own()
+                self._leave(before, showing(before, "", None))
+                self._shown = None
+        except BackendRefused:
+            self._own = ""  # somebody else's text is in its place
+        except BackendError as error:
+            return f"what it shows the others is not known, or not taken back yet: {error}"
+        return ""
+
+    def hide(self, case: Remediation) -> None:
+        """Take the finding out of the record, and leave there what came of the remediation. Raises BackendUnknown;
+        where another text is in its place, nothing of ours is there to be taken out."""
+        with contextlib.suppress(BackendRefused):
+            before = self._read_own()
+            self._leave(before, after(before, case))
+        self._shown = None
+
+    def remember(self, case: Remediation) -> None:
+        """Leave in the record, once, that this remediation was given up. Raises BackendUnknown, see ``hide``."""
+        if self._remembered != case.id:
+            with contextlib.suppress(BackendRefused):
+                before = self._read_own()
+                self._leave(before, after(before, case))
+            self._remembered = case.id
+
+    def watch(self, *, holds: bool) -> None:
+        """Write into the record, every WATCH_S while healthd ``holds`` the node, that its daemon watches over it. Where
+        it cannot be written it is written later; others may page meanwhile."""
+        now_s = self._monotonic_s()
+        if not holds or now_s < self._watch_due_s:
+            self._watch_due_s = self._watch_due_s if holds else now_s + WATCH_S
+            return
+        self._watch_due_s = now_s + _WATCH_AGAIN_S
+        with contextlib.suppress(BackendError):
+            before = self._read_own()
+            self._leave(before, replace(parse(before) or HandoffRecord(), watched=self._clock()).text)
+            self._watch_due_s = now_s + WATCH_S
+
+    # -----------------------------------------------------------------------------------------------------------------
+
+    def _read_own(self) -> str:
+        self._own = self._orchestrator.marked()
+        return self._own
+
+    def _leave(self, before: str, text: str) -> None:
+        if text != before:
+            self._orchestrator.mark(text)
+            self._own = text
+
+    def _is_young(self) -> bool:
+        return self._slots.recalled(max_age_s=max(_JUST_READ_S, self._pause_s)) is not None
+
+    def _situation(self, level: Callable[[], FleetSnapshot]) -> Situation:
+        try:
+            view = self.viewed = self._orchestrator.view()
+            if view.fenced and self._slots.held():
+                view = replace(view, in_service=True)  # what keeps jobs off is our own place in the budget
+        except BackendError as error:
+            return Situation(view=None, level=None, problem=str(error))
+        if not view.in_service and (view.hold is None or not view.hold.automatic):
+            return Situation(view=view, level=None)
+        try:
+            fleet = level()
+        except BackendError as error:
+            return Situation(view=view, level=None, problem=str(error))
+        return Situation(view=view, level=fleet, fleet_findings=elsewhere(view.name, fleet, self._clock()))
+
+
+def elsewhere(me: str, fleet: FleetSnapshot, now: datetime) -> tuple[SeenElsewhere, ...]:
+    """The findings on other nodes: of those that are held by their reason, of others by their mark; and those from
+    which they returned. An entry of a time that has not come is none."""
+    found = [
+        SeenElsewhere(node=held.node, code=code, at=datetime.fromtimestamp(held.stamp, UTC))
+        for held in fleet.held
+        if (code := code_of(held.text))
+    ]
+    for mark in fleet.marks:
+        shown = parse(mark.text) or HandoffRecord()
+        if shown.code and shown.since is not None:
+            found.append(SeenElsewhere(node=mark.node, code=shown.code, at=shown.since))
+        found += [SeenElsewhere(node=mark.node, code=past.code, at=past.at, returned=True) for past in shown.history]
+    return tuple(each for each in found if each.node != me and not is_ahead(each.at, now))
+
+
+def _is_young(at: datetime, now: datetime) -> bool:
+    return 0 <= (now - at).total_seconds() <= _LATELY_S
+
+
+def _own(name: str, fleet: FleetSnapshot) -> str:
+    return next((mark.text for mark in fleet.marks if mark.node == name), "")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the decision by it
 
 
 class Decider:

@@ -14,22 +14,30 @@ from datetime import datetime, timedelta
 
 from healthd.core.errors import BackendError, StoreError
 from healthd.core.model import Action, Decision, Diagnosis, Event, Mode, Refusal, Refused, Step
-from healthd.remediation.decide.brakes import many_returns, returns_of
-from healthd.remediation.decide.commands import Command, CommandOutcome, instead, only_out
-from healthd.remediation.decide.drive import decided_about, is_due, own, turns, why_turned
+from healthd.remediation.decide.commands import Command, CommandOutcome
+from healthd.remediation.decide.drive import (
+    decided_about,
+    instead,
+    is_due,
+    lowered,
+    may_be_lowered,
+    only_out,
+    own,
+    turns,
+    why_lowered,
+    why_turned,
+)
 from healthd.remediation.decide.fleet import Scope
-from healthd.remediation.decide.modes import lowered, may_be_lowered, why_lowered
+from healthd.remediation.decide.ledger import many_returns, returns_of
 from healthd.remediation.decide.paging import STUCK_AFTER_S, wanted
 from healthd.remediation.decide.policy import Considered, Rules
 from healthd.remediation.decide.remediation import Remediation, ended_last, reason_text
 from healthd.remediation.decide.rules import roots_of, without_drain
-from healthd.remediation.engine.cluster_view import ClusterView
 from healthd.remediation.engine.commands import CommandChecks, CommandExecution
-from healthd.remediation.engine.deciding import Decider, unsearched
+from healthd.remediation.engine.deciding import ClusterView, Decider, unsearched
 from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.orphans import OrphanDrains, OrphanSlots
-from healthd.remediation.engine.stats import EngineStats
-from healthd.remediation.engine.step_result import StepJournal, StepResult
+from healthd.remediation.engine.step_result import EngineStats, StepJournal, StepResult
 from healthd.remediation.engine.steps import Steps
 from healthd.remediation.ports import FleetSnapshot, StateOwner
 

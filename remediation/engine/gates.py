@@ -17,9 +17,8 @@ from datetime import UTC, datetime, timedelta
 
 from healthd.core.errors import BackendError, BackendRefused
 from healthd.core.model import Event, Mode, Refusal, Refused, Remedy, Step
-from healthd.remediation.decide.drive import own, undriven
+from healthd.remediation.decide.drive import own, undriven, why_lowered
 from healthd.remediation.decide.handoff import HandoffRecord, by_now, parse, said_of
-from healthd.remediation.decide.modes import why_lowered
 from healthd.remediation.decide.paging import out_since
 from healthd.remediation.decide.policy import holder
 from healthd.remediation.decide.remediation import QUARANTINE_CODE, REPAIR_CODE, End, Phase, Remediation

@@ -16,8 +16,8 @@ from datetime import UTC, datetime, timedelta
 from healthd.core.errors import BackendError
 from healthd.core.model import Action, Decision, Refusal, Refused
 from healthd.remediation.decide.adoption import found_case, has_booted, must_be_shown
-from healthd.remediation.decide.brakes import many_returns, returns_of
 from healthd.remediation.decide.handoff import HandoffRecord, parse
+from healthd.remediation.decide.ledger import many_returns, returns_of
 from healthd.remediation.decide.remediation import Remediation, case_of
 from healthd.remediation.decide.rules import roots_of
 from healthd.remediation.engine.dependencies import Dependencies

@@ -21,15 +21,13 @@ from datetime import datetime, timedelta
 from healthd.core.errors import BackendError, BackendRefused, BackendUnknown, HealthdError
 from healthd.core.model import ClearsBy, Refusal, Refused, Step
 from healthd.judge.clock import JUMP, ClockWatch, moved, was_set
-from healthd.remediation.decide.brakes import held_back, records_of, returns_of, settle_s
-from healthd.remediation.decide.commands import heading_back, only_out
-from healthd.remediation.decide.drive import KnownFaults, not_helped
+from healthd.remediation.decide.drive import KnownFaults, heading_back, not_helped, only_out
 from healthd.remediation.decide.fleet import Go, MayClaim, Settle, WaitForSlot
+from healthd.remediation.decide.ledger import held_back, records_of, returns_of, settle_s
 from healthd.remediation.decide.policy import many_at_once
 from healthd.remediation.decide.remediation import ACTS, End, Phase, Remediation, shifted
 from healthd.remediation.decide.rules import REPAIRS, roots_of
-from healthd.remediation.engine.cluster_view import ClusterView, elsewhere
-from healthd.remediation.engine.deciding import Decider
+from healthd.remediation.engine.deciding import ClusterView, Decider, elsewhere
 from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.gates import Gates, lost, seen
 from healthd.remediation.engine.repairs import OwnIntents, Repairs, before_the_act

@@ -6,7 +6,7 @@ import pytest
 
 from healthd.checklib.gpus import MIG
 from healthd.checklib.nvml_codes import NvmlReturn
-from healthd.checklib.tables import xid_row
+from healthd.checklib.xids import xid_row
 from healthd.checks.gpu_recovery import ACTIONS, gpu_recovery
 from healthd.core.check import NoSettings
 from healthd.core.errors import SourceUnreadable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.checklib.kernel_tables import line_rows
+from healthd.checklib.loglines import line_rows
 from healthd.checks.kernel_efa import kernel_efa
 from healthd.core.check import NoSettings
 from healthd.core.model import Result, Severity, Status

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.checklib.kernel_tables import LineRow, line_rows
+from healthd.checklib.loglines import LineRow, line_rows
 from healthd.checks.kernel_host import _NEEDLES, kernel_host
 from healthd.core.check import NoSettings
 from healthd.core.model import REMEDY_RANK, ClearsBy, Remedy, Result, Severity, Status

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.checklib.kernel_tables import line_rows
+from healthd.checklib.loglines import line_rows
 from healthd.checks.kernel_lustre import KernelLustreSettings, kernel_lustre
 from healthd.core.model import NODE, ClearsBy, Repeats, Result, Severity, Status
 from healthd.core.node import Mount

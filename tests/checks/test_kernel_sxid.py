@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.checklib.kernel_tables import SxidRow, sxid_rows, sxid_table
+from healthd.checklib.xids import SxidRow, sxid_rows, sxid_table
 from healthd.checks.kernel_sxid import explain, kernel_sxid
 from healthd.core.check import NoSettings
 from healthd.core.errors import SourceUnreadable

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.checklib.kernel_tables import NvLink5Rule, nvlink5_rules
+from healthd.checklib.xids import NvLink5Rule, nvlink5_rules
 from healthd.checks.kernel_xid import KernelXidSettings, explain, kernel_xid
 from healthd.core.check import discover
 from healthd.core.errors import SourceUnreadable

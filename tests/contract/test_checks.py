@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.checklib.tables import xid_table
+from healthd.checklib.xids import xid_table
 from healthd.config.report import documented_fields
 from healthd.core.check import Check, FindingCode, Learned, discover
 from healthd.core.model import REMEDY_RANK, Remedy, Severity

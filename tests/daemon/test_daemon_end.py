@@ -18,7 +18,7 @@ from healthd.api.wire import EXIT_FAILED
 from healthd.config.load import load
 from healthd.core.check import discover
 from healthd.core.node import KernelRecord
-from healthd.remediation.engine.heartbeat import Beat
+from healthd.remediation.engine.dependencies import Beat
 from healthd.sim.machine import SimulatedMachine
 from tests.support.running import UNCONTAINED, RunningNode
 

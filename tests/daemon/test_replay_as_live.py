@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from healthd.agent.agent import looking_agent
-from healthd.checklib.kernel_tables import line_rows
+from healthd.agent.wiring import bounds_of
+from healthd.checklib.loglines import line_rows
 from healthd.config.schema.config import CheckConfig, Config, NodeSection, SourcesSection
 from healthd.core.check import discover
 from healthd.core.model import Mode
 from healthd.judge.history import Fault
 from healthd.remediation.decide.policy import Rules, Situation, question
-from healthd.remediation.policy_files import bounds_of, policy_of
+from healthd.remediation.policy_files import policy_of
 from healthd.remediation.ports import FleetSnapshot, NodeView
 from healthd.replay.replay import Trial, replay
 from tests.support.judgement import all_read, decided_by

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from healthd.checklib.kernel_tables import LineRow, NvLink5Rule, SxidRow, line_rows, nvlink5_rules, sxid_table
-from healthd.checklib.tables import XidRow, xid_table
+from healthd.checklib.loglines import LineRow, line_rows
+from healthd.checklib.xids import NvLink5Rule, SxidRow, XidRow, nvlink5_rules, sxid_table, xid_table
 from healthd.checks.kernel_rules import KernelRulesSettings, SiteRule
 from healthd.core.model import Remedy, Severity, Status
 from healthd.core.node import KernelLogState

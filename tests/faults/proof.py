@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from healthd.checklib.kernel_tables import line_rows, sxid_table
-from healthd.checklib.tables import xid_cases, xid_table
+from healthd.checklib.loglines import line_rows
+from healthd.checklib.xids import sxid_table, xid_cases, xid_table
 from healthd.core.check import discover
 from healthd.core.model import REMEDY_RANK, SEVERITY_RANK, Remedy, Severity
 from tests.faults.case import Case, Made

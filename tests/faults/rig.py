@@ -16,7 +16,8 @@ from tempfile import mkdtemp
 from typing import Any
 
 from healthd.agent.agent import kernel_needles
-from healthd.checklib.tables import InstanceProfile, instance_types, xid_number, xid_row
+from healthd.checklib.tables import InstanceProfile, instance_types
+from healthd.checklib.xids import xid_number, xid_row
 from healthd.config.schema.config import CheckConfig
 from healthd.core.check import Check, discover
 from healthd.core.errors import SourceBusy

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from healthd.checklib.tables import xid_table
+from healthd.checklib.xids import xid_table
 from healthd.config.schema.config import Config
 from healthd.core.check import discover
 from healthd.core.model import Mode, Status

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from healthd.checklib.kernel_tables import line_rows
+from healthd.checklib.loglines import line_rows
 from tests.faults.case import Case
 from tests.faults.cases_gpu import case
 from tests.faults.rig import Rig

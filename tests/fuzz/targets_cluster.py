@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from healthd.agent.engine_parts import fleet_of
+from healthd.agent.wiring import fleet_of
 from healthd.core.errors import BackendUnknown
 from healthd.remediation.controller import requests as asked
 from healthd.remediation.decide import handoff as marks

@@ -6,13 +6,12 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 
-from healthd.checklib import nvrm
-from healthd.checklib.kernel_tables import line_rows
+from healthd.checklib import xids
+from healthd.checklib.loglines import line_rows
 from healthd.core.check import discover
 from healthd.core.node import KernelRecord
 from healthd.sources.kmsg import KernelLog, parse_record
-from healthd.sources.kmsg_format import any_of, sequence_of
-from healthd.sources.syslog import KernelSyslog
+from healthd.sources.kmsg_records import KernelSyslog, any_of, sequence_of
 from healthd.testing import FakeNode
 from tests.fuzz.target import Target
 
@@ -69,11 +68,11 @@ def _syslog(data: bytes) -> None:
 
 def _nvrm(data: bytes) -> None:
     line = data.decode("utf-8", "backslashreplace")
-    said = nvrm.parse_line(line)
-    nvrm.parse_sxid(line)
-    if isinstance(said, nvrm.XidLine):
-        nvrm.case_of(said)
-        for read in (nvrm.caused_by, nvrm.link_registers, nvrm.nvlink5, nvrm.recovery_action):
+    said = xids.parse_line(line)
+    xids.parse_sxid(line)
+    if isinstance(said, xids.XidLine):
+        xids.case_of(said)
+        for read in (xids.caused_by, xids.link_registers, xids.nvlink5, xids.recovery_action):
             read(said.text)
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from healthd.core.model import ClearsBy, Component, Outcome
-from healthd.judge.crowd import MOST
 from healthd.judge.diagnose import _causes, diagnose
+from healthd.judge.findings import MOST
 from healthd.judge.history import Fault, FaultKey, History, observe
 from tests.support.judgement import at, fault, faults, finding, fold, history, looked
 

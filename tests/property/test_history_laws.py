@@ -23,7 +23,6 @@ from healthd.core.model import (
     Status,
     Verdict,
 )
-from healthd.judge.acknowledge import acknowledge, expire, in_words
 from healthd.judge.diagnose import diagnose, judge
 from healthd.judge.history import (
     NEWS_IS_LISTED_FOR,
@@ -32,9 +31,12 @@ from healthd.judge.history import (
     Fault,
     FaultKey,
     History,
+    acknowledge,
+    acknowledged_words,
     begin_boot,
     canonical,
     clear,
+    expire,
     observe,
 )
 from tests.support.judgement import (
@@ -358,7 +360,7 @@ def test_a_word_with_an_end_is_over_then_and_only_then(start: History, first: in
         ends = fault.acknowledged and fault.acknowledged_until is not None and fault.acknowledged_until <= now
         assert after.faults[key] == (unmarked(fault) if ends else fault)
         assert (fault in over) == ends
-        assert bool(in_words(fault)) == fault.acknowledged
+        assert bool(acknowledged_words(fault)) == fault.acknowledged
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ from pathlib import Path
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from healthd.checklib import nvrm
-from healthd.checklib.kernel_tables import line_rows, nvlink5_rules
-from healthd.checklib.record_text import after_lead
+from healthd.checklib import xids
+from healthd.checklib.loglines import after_lead, line_rows
+from healthd.checklib.xids import nvlink5_rules
 from healthd.checks.kernel_rules import KernelRulesSettings as Rules
 from healthd.checks.kernel_rules import SiteRule
 from healthd.config.schema.config import CheckConfig
@@ -20,8 +20,7 @@ from healthd.core.model import Status
 from healthd.core.node import KernelRecord
 from healthd.replay.node import wanted_by
 from healthd.sources.kmsg import Cursor, KernelLog, parse_record
-from healthd.sources.kmsg_format import any_of
-from healthd.sources.kmsg_source import Lines
+from healthd.sources.kmsg_records import Lines, any_of
 from healthd.testing import FakeNode
 from tests.support.judgement import LUSTRE_IS_LOADED
 
@@ -45,8 +44,8 @@ def escaped(text: str) -> bytes:
 def test_any_code_pid_and_name_round_trip(xid: int, pid: int, name: str, text: str, pci: tuple[int, int, int]) -> None:
     """Whatever the code, the process and its name, the line gives them back."""
     address = "{:04x}:{:02x}:{:02x}".format(*pci)
-    line = nvrm.parse_line(f"NVRM: Xid (PCI:{address}): {xid}, pid={pid}, name={name}, {text}")
-    assert isinstance(line, nvrm.XidLine)
+    line = xids.parse_line(f"NVRM: Xid (PCI:{address}): {xid}, pid={pid}, name={name}, {text}")
+    assert isinstance(line, xids.XidLine)
     assert (line.xid, line.pci, line.pid, line.process, line.text) == (xid, address, pid, name, text)
 
 
@@ -54,8 +53,8 @@ def test_any_code_pid_and_name_round_trip(xid: int, pid: int, name: str, text: s
 @example(xid=79, pid=1, name=", ", text="")  # what comes before the first comma is no name at all
 def test_no_name_hides_the_code(xid: int, pid: int, name: str, text: str) -> None:
     """A name with commas, brackets or a false code in it changes neither code nor process id, and none is lost."""
-    line = nvrm.parse_line(f"NVRM: Xid (PCI:0000:01:00): {xid}, pid={pid}, name={name}, {text}")
-    assert isinstance(line, nvrm.XidLine)
+    line = xids.parse_line(f"NVRM: Xid (PCI:0000:01:00): {xid}, pid={pid}, name={name}, {text}")
+    assert isinstance(line, xids.XidLine)
     assert (line.xid, line.pid) == (xid, pid)
     process = "<unknown>" if line.process is None else line.process
     assert f"{process}, {line.text}" == f"{name}, {text}"
@@ -67,11 +66,11 @@ def test_no_name_hides_the_code(xid: int, pid: int, name: str, text: str) -> Non
 def test_no_name_decides_how_bad_an_error_is(name: str, error: tuple[int, str, str]) -> None:
     """The driver's own words do, whatever a process is called: its name stands before them, commas and all."""
     xid, text, case = error
-    line = nvrm.parse_line(
+    line = xids.parse_line(
         f"NVRM: Xid (PCI:0000:01:00): {xid}, pid=7, name={name.encode()[:15].decode(errors='ignore')}, {text}"
     )
-    assert isinstance(line, nvrm.XidLine)
-    assert nvrm.case_of(line) == case
+    assert isinstance(line, xids.XidLine)
+    assert xids.case_of(line) == case
 
 
 @given(
@@ -88,7 +87,7 @@ def test_any_switch_error_round_trips(
     """Whatever the switch, number, severity and link, the line gives them back; a text cannot change the number."""
     address = "{:04x}:{:02x}:{:02x}".format(*pci)
     said = f"{word}, " + (f"Link {link:02d} " if link is not None else "") if word else ""
-    line = nvrm.parse_sxid(f"nvidia-nvswitch{switch}: SXid (PCI:{address}.0): {sxid:05d}, {said}{text}")
+    line = xids.parse_sxid(f"nvidia-nvswitch{switch}: SXid (PCI:{address}.0): {sxid:05d}, {said}{text}")
     assert line is not None
     assert (line.switch, line.pci, line.sxid) == (switch, address, sxid)
     if word:
@@ -228,17 +227,17 @@ def test_reader_and_judge_agree_where_the_words_begin(lead: str) -> None:
     assert wanted is not None
     assert record is not None
     assert record.text == text
-    assert wanted.holds(raw) is (nvrm.parse_line(record.text) is not None)
+    assert wanted.holds(raw) is (xids.parse_line(record.text) is not None)
 
 
 @given(texts)
 def test_no_text_raises(text: str) -> None:
     """Any text is parsed or refused, alone or behind any of the driver's beginnings."""
     for lead in ("", "NVRM: ", "NVRM: Xid (", "NVRM: Xid (PCI:0000:01:00): 154, ", "NVRM: GPU at PCI:", "NVRM: GPU "):
-        line = nvrm.parse_line(lead + text)
-        nvrm.parse_sxid(lead + text)
-        if isinstance(line, nvrm.XidLine):
-            nvrm.case_of(line)
+        line = xids.parse_line(lead + text)
+        xids.parse_sxid(lead + text)
+        if isinstance(line, xids.XidLine):
+            xids.case_of(line)
 
 
 @given(st.binary(max_size=200))

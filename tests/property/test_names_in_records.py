@@ -9,8 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from healthd.checklib.kernel_tables import LineRow, line_rows
-from healthd.checklib.record_text import NAME_BYTES, Words, after_lead, words_of
+from healthd.checklib.loglines import NAME_BYTES, LineRow, Words, after_lead, line_rows, words_of
 from healthd.checks.kernel_rules import KernelRulesSettings as Rules
 from healthd.checks.kernel_rules import SiteRule
 from healthd.core.check import discover
@@ -24,7 +23,7 @@ CHECKS = {name: check for name, check in discover().items() if check.on == "kern
 TABLES = ("kernel.efa", "kernel.host", "kernel.lustre")
 ROWS: tuple[LineRow, ...] = tuple(row for check in TABLES for row in line_rows(check))
 
-# Linux 6.18 (the first four as printed there), the others from the sources that record_text names. NAME is
+# Linux 6.18 (the first four as printed there), the others from the sources that loglines names. NAME is
 # that of a process, FILE that of what it runs or has mapped.
 FORMS = (
     "{name}[8050]: segfault at 0 ip 000056159167c19e sp 7ffff5329b70 error 6 in {file}[119e,5615+1000] likely on CPU 0",

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
 
-from healthd.agent.cluster import Cluster
-from healthd.agent.engine_parts import patience_of, rules_of
 from healthd.agent.hindsight import ends_by
+from healthd.agent.wiring import Cluster, patience_of, rules_of
 from healthd.config.schema.config import Config
 from healthd.core.check import Check, NoSettings, judged, unknown
 from healthd.core.errors import BackendError, StoreError
@@ -29,9 +28,8 @@ from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.rules import FEATURE, Policy
 from healthd.remediation.engine.absent import AbsentNodes, AbsentWatch
-from healthd.remediation.engine.dependencies import Dependencies, Hindsight, Resetter
+from healthd.remediation.engine.dependencies import Beat, Dependencies, Hindsight, Resetter
 from healthd.remediation.engine.engine import Engine
-from healthd.remediation.engine.heartbeat import Beat
 from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.provisioners.slurm_node import MANAGERS_TEXTS, OUR_TEXTS

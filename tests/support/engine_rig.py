@@ -23,9 +23,8 @@ from healthd.remediation.decide.handoff import Versions
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Phase
-from healthd.remediation.engine.dependencies import Dependencies, Timeouts
+from healthd.remediation.engine.dependencies import Beat, Dependencies, Timeouts
 from healthd.remediation.engine.engine import Engine
-from healthd.remediation.engine.heartbeat import Beat
 from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.ports import Orchestrator
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator, FakeProvisioner, FakeResetter, FakeUpdate

@@ -14,8 +14,7 @@ from pathlib import Path
 from random import Random
 
 from healthd.agent.agent import kernel_needles
-from healthd.agent.cluster import Cluster
-from healthd.agent.engine_parts import patience_of, rules_of
+from healthd.agent.wiring import Cluster, patience_of, rules_of
 from healthd.config.schema.config import Config
 from healthd.core.check import Check, NoSettings, judged
 from healthd.core.errors import BackendBusy

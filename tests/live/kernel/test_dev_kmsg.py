@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.checklib import nvrm
+from healthd.checklib import xids
 from healthd.core.check import discover
 from healthd.core.node import KernelRecord
 from healthd.sources.kmsg import Cursor, KernelLog, read_all
@@ -130,7 +130,7 @@ def test_echoed_text_has_facility_zero_and_is_still_no_xid() -> None:
     if not records:
         pytest.skip("this kernel does not log unknown mount options, or forbids user namespaces")
     assert all(record.trusted for record in records)
-    assert all(nvrm.parse_line(record.text) is None for record in records)
+    assert all(xids.parse_line(record.text) is None for record in records)
 
 
 CRASH = "import ctypes, os; os.setuid(65534); ctypes.CDLL(None).prctl(15, {name!r}, 0, 0, 0); ctypes.string_at(0)"

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from healthd.sources.kmsg import KernelLog, read_all
-from healthd.sources.syslog import klogctl
+from healthd.sources.kmsg_records import klogctl
 from tests.live.kernel.test_dev_kmsg import BOOT_ID, BOOT_TIME
 from tests.support.kernel_objects import KMSG, write_kmsg
 from tests.support.limits import limit_s

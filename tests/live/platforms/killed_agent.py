@@ -27,13 +27,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
-from healthd.agent.engine_parts import make_engine
+from healthd.agent.wiring import make_engine
 from healthd.config.load import load
 from healthd.config.schema.config import Config, PolicySection
 from healthd.core.check import Check, NoSettings, judged
 from healthd.core.model import Component, Event, Finding, Outcome, Remedy, Result, Severity
 from healthd.core.node import CommandResult, KernelLogState, Node
-from healthd.judge.own_reset import OwnResets
+from healthd.judge.findings import OwnResets
 from healthd.observe.checkup import Checkup
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.agent.engine_parts import FLEET, fleet_of
+from healthd.agent.wiring import FLEET, fleet_of
 from healthd.core.errors import BackendError
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.state.store import Store

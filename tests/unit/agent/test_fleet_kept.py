@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from healthd.agent.engine_parts import fleet_of, kept_of
+from healthd.agent.wiring import fleet_of, kept_of
 from healthd.remediation.decide.handoff import showing
 from healthd.remediation.ports import FleetSnapshot, HeldNode, NodeRecord, ScopeSnapshot
 

@@ -7,18 +7,8 @@ import re
 import pytest
 
 from healthd.agent.agent import kernel_needles
-from healthd.checklib.kernel_tables import (
-    LineRow,
-    SxidRow,
-    _bits,
-    line_rows,
-    nvlink5_rule,
-    nvlink5_rules,
-    sxid_table,
-    xid74_bits,
-)
-from healthd.checklib.loglines import explain_row
-from healthd.checklib.record_text import words_of
+from healthd.checklib.loglines import LineRow, explain_row, line_rows, words_of
+from healthd.checklib.xids import SxidRow, _bits, nvlink5_rule, nvlink5_rules, sxid_table, xid74_bits
 from healthd.checks.kernel_rules import KernelRulesSettings, SiteRule
 from healthd.config.schema.config import CheckConfig
 from healthd.core.check import discover

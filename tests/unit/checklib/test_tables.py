@@ -7,17 +7,8 @@ import re
 import pytest
 
 from healthd.checklib import tables
-from healthd.checklib.tables import (
-    UNKNOWN_XID,
-    XidCase,
-    XidRow,
-    instance_profile,
-    instance_types,
-    xid_cases,
-    xid_number,
-    xid_row,
-    xid_table,
-)
+from healthd.checklib.tables import instance_profile, instance_types
+from healthd.checklib.xids import UNKNOWN_XID, XidCase, XidRow, xid_cases, xid_number, xid_row, xid_table
 from healthd.core.model import REMEDY_RANK, ClearsBy, Remedy, Severity
 
 JOB_LEVEL = (8, 11, 13, 25, 31, 32, 43, 45, 60, 68, 69, 94)

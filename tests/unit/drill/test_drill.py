@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from healthd.checklib.nvrm import XidLine, parse_line, parse_sxid
+from healthd.checklib.xids import XidLine, parse_line, parse_sxid
 from healthd.core.check import discover
 from healthd.core.errors import UsageError
 from healthd.drill.chain import (

@@ -13,7 +13,7 @@ import pytest
 
 import healthd
 from healthd import remediation
-from healthd.checklib.tables import xid_table
+from healthd.checklib.xids import xid_table
 from healthd.core.check import discover
 from healthd.observe.report import EXIT_CODE, SCHEMA
 from tests.support.scripts import load_script

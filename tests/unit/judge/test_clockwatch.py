@@ -9,8 +9,7 @@ import pytest
 from healthd.core.check import FindingCode, Rate, Stall, judged
 from healthd.core.model import Clearance, ClearsBy, Finding, Remedy, Repeats, Severity
 from healthd.judge.clock import JUMP, ClockWatch, moved, was_set
-from healthd.judge.clock_step import shifted
-from healthd.judge.history import History, clear, observe
+from healthd.judge.history import History, clear, observe, shifted
 from healthd.judge.trends import Days
 from tests.support.judgement import GPU, at, counter, fault, finding, fold, history, looked, said
 

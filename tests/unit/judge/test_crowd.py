@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from healthd.core.model import NODE, Clearance, ClearsBy, Component, Finding, Remedy, Repeats, Severity
-from healthd.judge.crowd import MOST, without_crowds
+from healthd.judge.findings import MOST, without_crowds
 from healthd.judge.history import History, observe
 from tests.support.judgement import at, finding, fold, looked
 

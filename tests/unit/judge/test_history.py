@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from healthd.checklib.tables import XidCase, XidRow, xid_cases, xid_row
+from healthd.checklib.xids import XidCase, XidRow, xid_cases, xid_row
 from healthd.core.check import FindingCode, Limit, judged, not_applicable, ok
 from healthd.core.model import NODE, Clearance, ClearsBy, Component, Finding, Remedy, Severity
-from healthd.judge.acknowledge import acknowledge
-from healthd.judge.history import History, begin_boot, canonical, clear, observe
+from healthd.judge.history import History, acknowledge, begin_boot, canonical, clear, observe
 from healthd.judge.trends import Baseline
 from tests.support.judgement import (
     BY_PCI,

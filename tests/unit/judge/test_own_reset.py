@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from healthd.core.model import Status
-from healthd.judge.own_reset import OwnResets
+from healthd.judge.findings import OwnResets
 from tests.support.judgement import at, finding, looked
 
 

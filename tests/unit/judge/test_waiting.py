@@ -11,8 +11,8 @@ from healthd.core.check import Check, FindingCode, NoSettings
 from healthd.core.model import Clearance, ClearsBy, Outcome, Remedy, Repeats, Result, Severity, Status, Verdict
 from healthd.core.node import Node
 from healthd.judge.diagnose import diagnose
+from healthd.judge.findings import seen_once
 from healthd.judge.history import History, counted, observe
-from healthd.judge.hold_down import seen_once
 from healthd.state.monitor import Monitor
 from tests.support.judgement import BY_PCI, GPU, at, could_not_tell, counter, finding, fold, looked
 

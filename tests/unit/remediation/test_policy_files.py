@@ -6,22 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from healthd.checklib.tables import xid_cases, xid_row
+from healthd.checklib.xids import xid_cases, xid_row
 from healthd.config.schema.config import PolicySection
 from healthd.config.schema.rule import PolicyRule
 from healthd.config.values import plain, toml_value
 from healthd.core.errors import ConfigError
 from healthd.core.model import Diagnosis, Mode, Remedy, Severity
 from healthd.remediation.decide.rules import Policy
-from healthd.remediation.policy_files import (
-    SHIPPED,
-    bounds_of,
-    code_problems,
-    known_codes,
-    policy_of,
-    rules_in,
-    rules_named,
-)
+from healthd.remediation.policy_files import SHIPPED, code_problems, known_codes, policy_of, rules_in, rules_named
 from tests.support.judgement import GPU, START
 
 RESET, REBOOT, REPLACE, HUMAN = Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE, Remedy.ASK_HUMAN
@@ -143,15 +135,6 @@ def test_a_sites_rule_comes_first() -> None:
     section = PolicySection(rule=(row,))
     assert ladder(policy_of(section, "p4d.24xlarge"), xid(79)) == (REPLACE,)
     assert ladder(policy_of(section, "p5.48xlarge"), xid(79)) == (REBOOT, REPLACE)
-
-
-def test_the_limits_are_the_settings() -> None:
-    """Every setting of the section reaches the decision."""
-    section = PolicySection(lemon_repairs=9, lemon_days=3, repairs_per_fault=7, repairs_per_remedy=3, relapse_days=2)
-    bounds = bounds_of(section)
-    assert (bounds.lemon_repairs, bounds.lemon_days, bounds.repairs_per_fault) == (9, 3, 7)
-    assert (bounds.repairs_per_remedy, bounds.relapse_days) == (3, 2)
-    assert (bounds.same_fault_nodes, bounds.same_fault_minutes) == (4, 10)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

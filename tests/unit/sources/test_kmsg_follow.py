@@ -15,7 +15,7 @@ import pytest
 
 from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.sources.kmsg import Cursor, KernelBatch, KernelLog, read_all
-from healthd.sources.kmsg_format import HOLE
+from healthd.sources.kmsg_records import HOLE
 
 BOOT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from healthd.sources.kmsg import parse_record
-from healthd.sources.kmsg_format import HOLE, TORN, any_of
-from healthd.sources.kmsg_source import Device, Lines, open_source
+from healthd.sources.kmsg_records import HOLE, TORN, Device, Lines, any_of, open_source
 
 BOOT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 NEEDLE = any_of((b"NVRM:",))

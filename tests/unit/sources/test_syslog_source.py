@@ -14,7 +14,7 @@ import pytest
 from healthd.core.errors import SourceUnreadable
 from healthd.core.node import KernelRecord
 from healthd.sources.kmsg import Cursor, KernelLog, read_all
-from healthd.sources.syslog import KernelSyslog, klogctl
+from healthd.sources.kmsg_records import KernelSyslog, klogctl
 from healthd.testing import FakeClock
 
 BOOT_TIME = datetime(2026, 11, 21, tzinfo=UTC)
@@ -258,7 +258,7 @@ def test_reading_it_once_that_is_not_allowed_is_unreadable(monkeypatch: pytest.M
     """`healthd check` without a daemon: what could not be read is no missing file."""
     ring = Ring()
     ring.error = errno.EPERM
-    monkeypatch.setattr("healthd.sources.syslog.KernelSyslog.__init__", lambda self: _refuse())
+    monkeypatch.setattr("healthd.sources.kmsg_records.KernelSyslog.__init__", lambda self: _refuse())
     with pytest.raises(SourceUnreadable, match="CAP_SYSLOG"):
         read_all("syslog", boot_id="b", boot_time=BOOT_TIME)
 

@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 
 from healthd.core.errors import StoreError
 from healthd.core.model import Component, Event, Mode, Remedy, Repeats, Step
+from healthd.judge.findings import Sightings
 from healthd.judge.history import History
-from healthd.judge.hold_down import Sightings
 from healthd.judge.trends import Days, Highest
 from healthd.remediation.decide.remediation import End, Phase, Remediation
 from healthd.remediation.decide.rules import QUARANTINE, REBOOT

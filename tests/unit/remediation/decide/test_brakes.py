@@ -10,9 +10,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from healthd.core.model import Remedy
-from healthd.remediation.decide.brakes import FleetRecords, held_back, many_returns, records_of, returns_of, settle_s
 from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair
-from healthd.remediation.decide.ledger import Bounds
+from healthd.remediation.decide.ledger import (
+    Bounds,
+    FleetRecords,
+    held_back,
+    many_returns,
+    records_of,
+    returns_of,
+    settle_s,
+)
 from healthd.remediation.ports import FleetSnapshot, HeldNode, NodeRecord
 from tests.support.judgement import START
 

@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from healthd.core.model import Remedy, Step
+from healthd.remediation.decide.drive import lowered
 from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair
 from healthd.remediation.decide.ledger import Bounds, on_record, recent, repairs_of, rungs_left, same_fault
-from healthd.remediation.decide.modes import lowered
 from healthd.remediation.decide.remediation import End, Repair
 from healthd.remediation.decide.rules import QUARANTINE, STEPS
 from tests.support.judgement import START, a_case, at

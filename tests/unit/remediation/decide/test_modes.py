@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from healthd.core.model import Mode, Remedy, Root, Severity, Step
-from healthd.remediation.decide.modes import lowered, may_be_lowered, why_lowered
+from healthd.remediation.decide.drive import lowered, may_be_lowered, why_lowered
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import End, Phase
 from healthd.remediation.decide.rules import OWN_REMEDY, QUARANTINE, REBOOT, Policy, Rule, without_drain

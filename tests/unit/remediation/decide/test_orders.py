@@ -14,16 +14,14 @@ from healthd.remediation.decide.commands import (
     REMEDIES,
     Command,
     Verb,
-    heading_back,
-    instead,
     let_in,
     may_be_mended,
     mended_meanwhile,
-    only_out,
     quarantined,
     repaired,
     stays,
 )
+from healthd.remediation.decide.drive import heading_back, instead, only_out
 from healthd.remediation.decide.policy import Rules, Situation, question
 from healthd.remediation.decide.remediation import End, Phase, Remediation
 from healthd.remediation.decide.rules import LABEL, QUARANTINE, STEPS, by_feature, by_label, kept_out, without_drain

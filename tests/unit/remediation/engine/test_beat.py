@@ -8,7 +8,7 @@ import pytest
 
 from healthd.core.errors import SourceTimeout
 from healthd.core.node import CommandResult
-from healthd.remediation.engine.heartbeat import Beat
+from healthd.remediation.engine.dependencies import Beat
 from healthd.testing import FakeClock
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.agent.engine_parts import owe
+from healthd.agent.wiring import owe
 from healthd.checks.gpu_recovery import LOST
 from healthd.core.check import discover, judged, ok
 from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown, SourceError, SourceMissing, SourceTimeout

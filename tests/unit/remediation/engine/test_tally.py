@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from healthd.core.model import Step
 from healthd.remediation.decide.remediation import End
-from healthd.remediation.engine.stats import EngineStats
+from healthd.remediation.engine.step_result import EngineStats
 from tests.support.judgement import a_case, at
 
 CASE = a_case(steps=(Step.SLOT, Step.DRAIN, Step.VERIFY))

@@ -1,6 +1,7 @@
-"""Puts one node's engine together from its configuration: rules, budget slots, reset, provisioner.
+"""The acting half of one node, put together by its configuration: orchestrator, provisioner, slots, reset, engine.
 
-Nothing runs here, and nothing is decided here.
+The cluster is none, Slurm, or Kubernetes: what depends on that stands side by side here, in ``Cluster``, so that the
+code that puts an engine together does not ask which it is. Nothing runs here, and nothing is decided here.
 """
 
 from __future__ import annotations
@@ -8,40 +9,166 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from healthd.agent.cluster import Cluster, cluster_of
 from healthd.agent.hindsight import JournalHindsight
+from healthd.agent.node_facts import runs_kubernetes, runs_slurm
 from healthd.checks.gpu_recovery import OWED
-from healthd.config.schema.config import Config
+from healthd.config.schema.config import Config, PolicySection
 from healthd.core.check import judged
-from healthd.core.errors import SourceError
+from healthd.core.errors import ExtraMissing, SourceError
 from healthd.core.model import NODE, Outcome
 from healthd.core.node import CommandResult
-from healthd.judge.own_reset import OwnResets
+from healthd.judge.findings import OwnResets
 from healthd.observe.checkup import Checkup
+from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.decide.handoff import Versions
-from healthd.remediation.decide.ledger import repairs_of
+from healthd.remediation.decide.ledger import Bounds, repairs_of
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Remediation
-from healthd.remediation.decide.rules import Policy, by_label
-from healthd.remediation.engine.dependencies import Dependencies, Timeouts
+from healthd.remediation.decide.rules import FEATURE, LABEL, Policy, by_label
+from healthd.remediation.engine.absent import AbsentNodes, AbsentWatch
+from healthd.remediation.engine.dependencies import Beat, Dependencies, Timeouts
 from healthd.remediation.engine.engine import Engine
-from healthd.remediation.engine.gpu_reset import GpuReset
-from healthd.remediation.engine.heartbeat import Beat
+from healthd.remediation.engine.gpu_reset import Clients, GpuReset
 from healthd.remediation.engine.slots import SlotKeeper
-from healthd.remediation.policy_files import bounds_of
+from healthd.remediation.orchestrators.local import LocalOrchestrator
+from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.ports import FleetSnapshot, Orchestrator, Provisioner
-from healthd.remediation.provisioners.slurm_node import MANAGERS_TEXTS, OUR_TEXTS
+from healthd.remediation.provisioners.kube_own import Asking
+from healthd.remediation.provisioners.slurm_node import MANAGERS_TEXTS, OUR_TEXTS, Scontrol
 from healthd.sources.command import run_command
 from healthd.sources.machine import Machine
 from healthd.state.monitor import Monitor
 from healthd.state.store import Store
+
+if TYPE_CHECKING:  # it loads lightkube, which a node of Slurm need not have
+    from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
+
+_CALM_S = 30.0
+_ABOUT_PODS = ", and no unit stops them; pods of NVIDIA's GPU Operator: [orchestrator.kubernetes] pause_gpu_operator"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Arguments of an engine's parts. ``settle_s``, ``unanswered_s``, ``calm_s``: seconds, see SlotKeeper and the
+    engine's timeouts. ``quotas``: how many nodes may be out, by scope. ``opt_out``: the feature of the node by which an
+    operator opts it out, and the cluster's word for such a feature. ``marks``, ``scontrol``, ``asking``: see
+    open_provisioner. ``gpu_clients``: services that hold the GPUs and may be stopped for a reset; ``clients_help``: the
+    advice about those that may not.
+    """
+
+    settle_s: float
+    quotas: Callable[[], Mapping[str, str | int]]
+    opt_out: tuple[str, str]
+    unanswered_s: float = 0.0
+    calm_s: float = 0.0
+    marks: Orchestrator | None = None
+    scontrol: Scontrol | None = None
+    asking: Callable[[str], Asking] | None = None
+    gpu_clients: Clients | None = None
+    clients_help: str = ""
+
+
+def cluster_of(config: Config, orchestrator: Orchestrator) -> Cluster:
+    """That of the node which this orchestrator takes out of service."""
+    if (kubernetes := as_kubernetes(orchestrator)) is not None:
+        return _kubernetes(config, kubernetes)
+    quotas = {CLUSTER: config.budget.max_out, **{scope.name: scope.max_out for scope in config.budget.scope}}
+    opt_out = (config.remediation.opt_out_feature, FEATURE)
+    if isinstance(orchestrator, SlurmOrchestrator):
+        return Cluster(
+            settle_s=config.budget.settle_s,
+            quotas=lambda: quotas,
+            opt_out=opt_out,
+            unanswered_s=config.orchestrator.slurm.unanswered_s,
+            marks=orchestrator,
+            scontrol=orchestrator.scontrol,
+        )
+    return Cluster(settle_s=0.0, quotas=lambda: quotas, opt_out=opt_out)  # it has nobody to wait for
+
+
+def as_kubernetes(orchestrator: Orchestrator | None) -> KubernetesOrchestrator | None:
+    """The orchestrator where it is that of Kubernetes, else None."""
+    if orchestrator is None or orchestrator.kind != "kubernetes":
+        return None
+    from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
+
+    assert isinstance(orchestrator, KubernetesOrchestrator)  # noqa: S101 - its kind says so
+    return orchestrator
+
+
+def _kubernetes(config: Config, orchestrator: KubernetesOrchestrator) -> Cluster:
+    """A patch says what it changes, so that none can meet what came after it: nothing is waited for. Many nodes may be
+    out for days, and one API server hears all of them. The Leases say how many may be, where the server holds all to
+    it. A label of the Node is among its features, and read with its state."""
+    from healthd.remediation.orchestrators.kubernetes.opening import KubeAsking, KubeGpuClients
+
+    stops = config.orchestrator.kubernetes.pause_gpu_operator
+    return Cluster(
+        settle_s=config.budget.settle_s,
+        quotas=orchestrator.quotas,
+        opt_out=(config.remediation.opt_out_label, LABEL),
+        calm_s=min(_CALM_S, config.remediation.settle_s),
+        marks=orchestrator,
+        asking=lambda kind: KubeAsking(orchestrator, kind),
+        gpu_clients=KubeGpuClients(orchestrator) if stops else None,
+        clients_help=_ABOUT_PODS,
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the orchestrator
+
+
+def open_orchestrator(config: Config, machine: Machine, environ: Mapping[str, str]) -> Orchestrator:
+    """The orchestrator that the configuration names, or the one that this node runs."""
+    if runs_kubernetes(config, environ):
+        return _open_kubernetes(config, machine.name, environ)
+    if runs_slurm(config, environ):
+        return SlurmOrchestrator.of(config, machine.name)
+    return LocalOrchestrator(
+        node=machine.name,
+        state_dir=Path(config.daemon.state_dir),
+        dev_root=Path(config.sources.dev_root),
+        proc_root=Path(config.sources.proc_root),
+        ignore_pids=lambda: [pid for pid in (machine.nvml.worker_pid(),) if pid is not None],
+    )
+
+
+def _open_kubernetes(config: Config, node: str, environ: Mapping[str, str]) -> Orchestrator:
+    """The back end is imported where it is used: it loads lightkube. Raises ExtraMissing where that is not there."""
+    try:
+        from healthd.remediation.orchestrators.kubernetes import opening as kube_opening
+    except ImportError as error:
+        raise ExtraMissing("orchestrator.kind = kubernetes", "kubernetes", error) from error
+    return kube_opening.open_orchestrator(config, kube_opening.open_api(config, environ), node)
+
+
+def open_absent(config: Config, name: str, orchestrator: Orchestrator, policy: Policy) -> AbsentWatch | None:
+    """The watch that releases held nodes which Slurm has powered down; None where the cluster is not Slurm."""
+    if not isinstance(orchestrator, SlurmOrchestrator):
+        return None
+    cluster = cluster_of(config, orchestrator)
+    absent = AbsentNodes(
+        node=lambda name: SlurmOrchestrator.of(config, name),
+        rules=lambda: rules_of(config, policy, cluster),
+        patience=patience_of(config, cluster),
+        monotonic_s=time.monotonic,
+    )
+    return AbsentWatch(absent, orchestrator, name)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the engine
+
 
 FLEET = "fleet"
 """Under which key the store keeps the fleet as it was read last."""
@@ -245,6 +372,25 @@ def rules_of(config: Config, policy: Policy, cluster: Cluster) -> Rules:
         adopt_automatic=config.orchestrator.slurm.adopt_automatic_drains,
         policy=policy,
         bounds=bounds_of(config.policy),
+    )
+
+
+def bounds_of(section: PolicySection) -> Bounds:
+    """The limits of a configuration."""
+    return Bounds(
+        relapse_days=section.relapse_days,
+        repairs_per_remedy=section.repairs_per_remedy,
+        repairs_per_fault=section.repairs_per_fault,
+        lemon_repairs=section.lemon_repairs,
+        lemon_days=section.lemon_days,
+        same_fault_nodes=section.same_fault_nodes,
+        same_fault_minutes=section.same_fault_minutes,
+        returns_per_day=section.returns_per_day,
+        storm_nodes=section.storm_nodes,
+        storm_share=section.storm_share,
+        storm_hours=section.storm_hours,
+        repairs_in_vain=section.repairs_in_vain,
+        replacements_in_vain=section.replacements_in_vain,
     )
 
 
