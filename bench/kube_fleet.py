@@ -29,7 +29,7 @@ from healthd.remediation.engine.dependencies import Dependencies, Timeouts
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, connect
-from healthd.remediation.orchestrators.kubernetes.opening import BURST, RATE_PER_S
+from healthd.remediation.orchestrators.kubernetes.from_config import BURST, RATE_PER_S
 from healthd.remediation.orchestrators.kubernetes.orchestrator import Fence, KubernetesOrchestrator
 from healthd.remediation.orchestrators.kubernetes.reporter import Known, KubeReporter
 from healthd.remediation.orchestrators.kubernetes.transport import Pace

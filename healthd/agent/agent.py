@@ -285,8 +285,8 @@ def open_reporter(agent: Agent, environ: Mapping[str, str]) -> Callable[[], str]
     config, orchestrator, engine = agent.config, as_kubernetes(agent.orchestrator), agent.engine
     if orchestrator is None or not config.orchestrator.kubernetes.report:
         return None
-    from healthd.remediation.orchestrators.kubernetes.opening import Known, open_api
-    from healthd.remediation.orchestrators.kubernetes.opening import open_reporter as open_it
+    from healthd.remediation.orchestrators.kubernetes.from_config import Known, open_api
+    from healthd.remediation.orchestrators.kubernetes.from_config import open_reporter as open_it
 
     def known() -> Known:
         return Known(
@@ -310,10 +310,10 @@ def open_reporter(agent: Agent, environ: Mapping[str, str]) -> Callable[[], str]
 def _open_kubernetes(config: Config, node: str, environ: Mapping[str, str]) -> Orchestrator:
     """The back end is imported where it is used: it loads lightkube. Raises ExtraMissing where that is not there."""
     try:
-        from healthd.remediation.orchestrators.kubernetes import opening as kube_opening
+        from healthd.remediation.orchestrators.kubernetes import from_config as kubernetes
     except ImportError as error:
         raise ExtraMissing("orchestrator.kind = kubernetes", "kubernetes", error) from error
-    return kube_opening.open_orchestrator(config, kube_opening.open_api(config, environ), node)
+    return kubernetes.open_orchestrator(config, kubernetes.open_api(config, environ), node)
 
 
 def open_kernel_log(agent: Agent) -> KernelLog:

@@ -15,7 +15,7 @@ from healthd.remediation.decide.rules import FEATURE, LABEL
 from healthd.remediation.engine.gpu_reset import Clients
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.ports import Orchestrator
-from healthd.remediation.provisioners.kube_own import Asking
+from healthd.remediation.provisioners.own_node import Asking
 from healthd.remediation.provisioners.slurm_node import Scontrol
 
 if TYPE_CHECKING:  # it loads lightkube, which a node of Slurm need not have
@@ -78,7 +78,7 @@ def _kubernetes(config: Config, orchestrator: KubernetesOrchestrator) -> Cluster
     """A patch says what it changes, so that none can meet what came after it: nothing is waited for. Many nodes may be
     out for days, and one API server hears all of them. The Leases say how many may be, where the server holds all to
     it. A label of the Node is among its features, and read with its state."""
-    from healthd.remediation.orchestrators.kubernetes.opening import KubeAsking, KubeGpuClients
+    from healthd.remediation.orchestrators.kubernetes.from_config import KubeAsking, KubeGpuClients
 
     stops = config.orchestrator.kubernetes.pause_gpu_operator
     return Cluster(

@@ -124,7 +124,7 @@ def provisioner_of(
     run: Callable[..., CommandResult] = run_command,
 ) -> Provisioner:
     """The back end that reboots or replaces this machine. See ``open_provisioner``; raises ConfigError."""
-    from healthd.remediation.provisioners.opening import open_provisioner  # all kinds; an observing agent has none
+    from healthd.remediation.provisioners.from_config import open_provisioner  # all kinds; an observing agent has none
 
     cluster = cluster_of(config, orchestrator)
     return open_provisioner(

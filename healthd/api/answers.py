@@ -23,7 +23,7 @@ from healthd.state.monitor import has_live_job
 
 if TYPE_CHECKING:
     from healthd.agent.agent import Agent
-    from healthd.api.board import Board
+    from healthd.api.plan_cache import Board
 
 CHECK_DEADLINE_S = 20.0
 _PROLOG_DEADLINE_S = 5.0

@@ -29,10 +29,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from healthd.agent.agent import Agent
-from healthd.api.board import Board
-from healthd.api.page import HEADERS, page
-from healthd.api.seldom import Seldom
+from healthd.api.plan_cache import Board
+from healthd.api.rate_limit import Seldom
 from healthd.api.status import status_data, status_json
+from healthd.api.status_page import HEADERS, page
 from healthd.core.capabilities import lay_down
 from healthd.observe.report import as_json
 

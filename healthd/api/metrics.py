@@ -1,7 +1,7 @@
 """The metrics page of a node's daemon: a snapshot of the agent, made at each scrape.
 
-A scrape asks neither the machine nor the cluster; it reads the daemon's memory and its store. ``families`` has the
-bound of a page, and the metrics that the controller's page has as well.
+A scrape asks neither the machine nor the cluster; it reads the daemon's memory and its store. ``metric_families`` has
+the bound of a page, and the metrics that the controller's page has as well.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from healthd import __version__
 from healthd.agent.agent import Agent
 from healthd.api.component_health import Health
-from healthd.api.families import Bounded, budget, notifications, one_of, started, store_failing
+from healthd.api.metric_families import Bounded, budget, notifications, one_of, started, store_failing
 from healthd.api.reading_names import metric_of
 from healthd.core.errors import StoreError
 from healthd.core.model import Action, Mode, ReadingKind, Refusal, Status, Step, Verdict

@@ -27,17 +27,17 @@ from healthd.api.answers import (
     is_active,
     status_answer,
 )
-from healthd.api.board import Board
+from healthd.api.client_queue import ClientLane, Seats, Who
+from healthd.api.commands import ack_answer, order_answer, relearn_answer
 from healthd.api.drill import drill_answer
 from healthd.api.grammar import TextRequested, parse
 from healthd.api.group import SocketGroup
 from healthd.api.listener import Listener
-from healthd.api.orders import ack_answer, order_answer, relearn_answer
 from healthd.api.peer import Peer, peer_of
 from healthd.api.plan import plan_answer
+from healthd.api.plan_cache import Board
+from healthd.api.rate_limit import Seldom
 from healthd.api.receipt import sent
-from healthd.api.seats import ClientLane, Seats, Who
-from healthd.api.seldom import Seldom
 from healthd.api.wire import (
     MAX_REQUEST_BYTES,
     Reply,

@@ -15,10 +15,10 @@ from typing import Any
 
 from healthd import __version__
 from healthd.agent.agent import Agent
-from healthd.api.board import Board
 from healthd.api.devices import label_of, strips
 from healthd.api.headline import STEP_WORDS, headline, steps_of
 from healthd.api.plan import case_plan, entry, paused_by
+from healthd.api.plan_cache import Board
 from healthd.checklib.tables import instance_profile
 from healthd.core.errors import StoreError
 from healthd.core.model import Event, Status, Step

@@ -13,11 +13,11 @@ from healthd.cli.settings import check_settings
 from healthd.config.load import load
 from healthd.config.schema.config import Config
 from healthd.core.errors import ConfigError, SourceError, SourceTimeout
-from healthd.setup.afar import looks_afar
-from healthd.setup.apart import answer_apart, ask_apart
 from healthd.setup.doctor import DoctorResult, LookResult, as_json, as_text, exit_code
-from healthd.setup.kubernetes import looks_cluster
-from healthd.setup.looks import looks_here
+from healthd.setup.forked_calls import answer_apart, ask_apart
+from healthd.setup.kubernetes_probes import looks_cluster
+from healthd.setup.machine_probes import looks_here
+from healthd.setup.remote_probes import looks_afar
 
 HERE_S, AFAR_S = 15.0, 45.0
 """How long the probes of this machine may take together, and then those beyond it, in seconds: longer than their own

@@ -17,8 +17,8 @@ from typing import Any
 
 from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.config import Config
+from healthd.controller.dependencies import controller_patience, make_controller, metadata_of
 from healthd.controller.kube_watch import KubeWatch, WatchSettings
-from healthd.controller.parts import controller_patience, make_controller, metadata_of
 from healthd.controller.progress import Progress
 from healthd.controller.status import StatusNote
 from healthd.core.errors import ConfigError
@@ -28,22 +28,22 @@ from healthd.remediation.controller.controller import Controller
 from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.decide.fleet import CLUSTER, Scope
 from healthd.remediation.decide.rules import LABEL
-from healthd.remediation.orchestrators.kubernetes.afar import KubeClaims, KubeNodeAfar
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, connect
+from healthd.remediation.orchestrators.kubernetes.device_plugin import KubePlugins
 from healthd.remediation.orchestrators.kubernetes.drain import KubeDrain
 from healthd.remediation.orchestrators.kubernetes.drain_record import RECORDS
 from healthd.remediation.orchestrators.kubernetes.eviction import EvictionRule, EvictMode, GangMode
 from healthd.remediation.orchestrators.kubernetes.fleet import KubeFleet, Round
 from healthd.remediation.orchestrators.kubernetes.gang_kinds import GangLabels
-from healthd.remediation.orchestrators.kubernetes.lead import RENEW_S, Lead, Renewal
+from healthd.remediation.orchestrators.kubernetes.leader_election import RENEW_S, Lead, Renewal
+from healthd.remediation.orchestrators.kubernetes.lease_notes import STATUS, STATUS_LEASE, KubeTold
 from healthd.remediation.orchestrators.kubernetes.node import hold_of
-from healthd.remediation.orchestrators.kubernetes.plugin import KubePlugins
-from healthd.remediation.orchestrators.kubernetes.signals import HYPERPOD_LABEL
-from healthd.remediation.orchestrators.kubernetes.silence import SILENT
-from healthd.remediation.orchestrators.kubernetes.told import STATUS, STATUS_LEASE, KubeTold
+from healthd.remediation.orchestrators.kubernetes.platform_signals import HYPERPOD_LABEL
+from healthd.remediation.orchestrators.kubernetes.remote_node import KubeClaims, KubeNodeAfar
+from healthd.remediation.orchestrators.kubernetes.silent_nodes import SILENT
 from healthd.remediation.orchestrators.kubernetes.transport import Pace
 from healthd.remediation.ports import Provisioner
-from healthd.remediation.provisioners.opening import channel_of, found_by_controller, open_for_kubernetes
+from healthd.remediation.provisioners.from_config import channel_of, found_by_controller, open_for_kubernetes
 from healthd.remediation.provisioners.registry import KINDS, RepairChannel
 from healthd.remediation.request_stats import RequestStats
 from healthd.sources.command import run_command

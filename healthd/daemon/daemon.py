@@ -32,11 +32,11 @@ from healthd.core.unseen import Unseen
 from healthd.daemon.logging import SENTENCES, service_logger
 from healthd.daemon.schedule import Schedule
 from healthd.daemon.sd_notify import notify, take_address
-from healthd.daemon.signals import Signals
+from healthd.daemon.service_manager import Signals
 from healthd.daemon.textfile import TextFile
 from healthd.drill.drills import Drills
 from healthd.judge.clock import ClockWatch, was_set
-from healthd.notify.telling import TICK_S, NotifyDuty, open_notifier
+from healthd.notify.node import TICK_S, NotifyDuty, open_notifier
 from healthd.observe import journal
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.engine.heartbeat import Beat

@@ -12,9 +12,9 @@ from datetime import datetime
 
 from healthd.core.model import Action, Decision, Refusal, Remedy
 from healthd.judge.history import Change, Fault
-from healthd.replay.cases import Moved
 from healthd.replay.figures import Silence, flaps
 from healthd.replay.machine import Act
+from healthd.replay.remediations import Moved
 from healthd.replay.story import Happening, Outage, Quality, Story, of_change, of_decision, of_move
 
 _VARIES = re.compile(r"\(.*?\)|\b\d+ (?=nodes|machines|repairs)")

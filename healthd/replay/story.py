@@ -9,7 +9,7 @@ from healthd.core.model import REMEDY_RANK, Action, Decision, Remedy, Step
 from healthd.judge.history import Change, Fault
 from healthd.remediation.decide.remediation import End
 from healthd.remediation.decide.rules import REPAIRS
-from healthd.replay.cases import Moved
+from healthd.replay.remediations import Moved
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,9 +15,9 @@ from healthd.core.model import Remedy
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.instances import REBOOT_SHOWS_S, at_address, by_id, id_of, managed_by, state_of
-from healthd.remediation.provisioners.looking import before_acting
+from healthd.remediation.provisioners.platform_reads import before_acting
 from healthd.remediation.provisioners.stopping import why_not_stop
-from healthd.remediation.provisioners.subject import Subject
+from healthd.remediation.provisioners.target_node import Subject
 
 StopAndStart = Literal["never", "reserved", "always"]
 

@@ -45,8 +45,8 @@ from healthd.remediation.orchestrators.kubernetes.eviction import (
 )
 from healthd.remediation.orchestrators.kubernetes.gang_kinds import Gang, GangLabels, gang_of
 from healthd.remediation.orchestrators.kubernetes.gangs import gangs_to_see, with_gangs
+from healthd.remediation.orchestrators.kubernetes.lease_notes import KubeTold
 from healthd.remediation.orchestrators.kubernetes.node import UNHEALTHY, Held, KubeNode, features_of, hold_of, node_of
-from healthd.remediation.orchestrators.kubernetes.told import KubeTold
 
 _DONE = ("evicted", "gone", "its namespace is being deleted")
 

@@ -12,9 +12,9 @@ from datetime import datetime
 
 from healthd.core.errors import BackendBusy, BackendError
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, Ending, KubeApi, Missing
+from healthd.remediation.orchestrators.kubernetes.event_writer import KubeTelling
 from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent
 from healthd.remediation.orchestrators.kubernetes.eviction import CAME_BACK, Drain, Fate, Plan, Pod
-from healthd.remediation.orchestrators.kubernetes.telling import KubeTelling
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

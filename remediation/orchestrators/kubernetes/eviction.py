@@ -240,7 +240,7 @@ class _Pods(msgspec.Struct, frozen=True):
     items: tuple[Pod, ...]
 
 
-_READS_PODS = msgspec.json.Decoder(_Pods)  # made by one thread, see kube_node
+_READS_PODS = msgspec.json.Decoder(_Pods)  # made by one thread, see ``node``
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,7 +15,7 @@ from healthd.remediation.provisioners.autoscaling import AutoScalingProvisioner
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner
 from healthd.remediation.provisioners.ec2 import Ec2Provisioner
-from healthd.remediation.provisioners.subject import Subject
+from healthd.remediation.provisioners.target_node import Subject
 from healthd.sim.cluster import FakeOrchestrator
 from tests.live.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.support.controller_rig import NODE, AskedWorld

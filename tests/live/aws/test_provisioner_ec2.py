@@ -16,7 +16,7 @@ from healthd.remediation.provisioners.autoscaling import AutoScalingProvisioner
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.ec2 import Ec2Provisioner
 from healthd.remediation.provisioners.instances import at_address
-from healthd.remediation.provisioners.subject import Subject
+from healthd.remediation.provisioners.target_node import Subject
 from tests.live.aws.aws_endpoint import DENIED, REGION, THROTTLED, AwsEndpoint, Fault
 
 

@@ -10,7 +10,7 @@ from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.hyperpod import HyperPodProvisioner
 from healthd.remediation.provisioners.slurm_node import Scontrol
-from healthd.remediation.provisioners.subject import Subject
+from healthd.remediation.provisioners.target_node import Subject
 from tests.live.aws.aws_endpoint import DENIED_JSON, AwsEndpoint, Fault
 from tests.live.aws.fake_hyperpod import CLUSTER, NO_CAPACITY
 from tests.support.scontrol import ScriptedScontrol

@@ -13,7 +13,7 @@ from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.hyperpod import HyperPodProvisioner
 from healthd.remediation.provisioners.slurm_managed import SlurmManagedProvisioner
 from healthd.remediation.provisioners.slurm_node import OUR_TEXTS, Scontrol, read_node
-from healthd.remediation.provisioners.subject import Subject
+from healthd.remediation.provisioners.target_node import Subject
 from tests.live.aws.aws_endpoint import DENIED, REGION, AwsEndpoint
 from tests.live.slurm.slurm_lab import SlurmLab, why_not
 from tests.support.scontrol import ScriptedScontrol

@@ -20,7 +20,7 @@ import pytest
 
 from healthd.core.errors import BackendRefused
 from healthd.core.model import Remedy
-from healthd.remediation.orchestrators.kubernetes.asking import KubeAsking
+from healthd.remediation.orchestrators.kubernetes.platform_requests import KubeAsking
 from tests.live.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.live.aws.moto_server import dummy_env, moto_serving
 from tests.live.kubernetes.agent_node import AgentNode

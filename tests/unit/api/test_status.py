@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from healthd.api.board import Board
 from healthd.api.devices import label_of, strips
 from healthd.api.headline import headline, steps_of
-from healthd.api.page import page
+from healthd.api.plan_cache import Board
 from healthd.api.status import _news
+from healthd.api.status_page import page
 from healthd.cli.status import PrintedStatus
 from healthd.core.check import judged, unknown
 from healthd.core.errors import BackendError

@@ -14,9 +14,9 @@ from healthd.config.schema.config import Config
 from healthd.core.check import discover
 from healthd.core.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown
 from healthd.core.model import Mode
-from healthd.setup.afar import looks_afar, tried
 from healthd.setup.doctor import DoctorResult, LookResult, as_json, as_text, exit_code
-from healthd.setup.looks import looks_here
+from healthd.setup.machine_probes import looks_here
+from healthd.setup.remote_probes import looks_afar, tried
 from healthd.sim.machine import SimulatedMachine
 
 CHECKS = {name: check.settings for name, check in discover().items()}

@@ -23,10 +23,10 @@ from healthd.core.node import KernelLogState
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws_calls import Platform
 from healthd.remediation.provisioners.detect import DetectedPlatform, detect
+from healthd.remediation.provisioners.from_config import found_on, open_for, open_provisioner
 from healthd.remediation.provisioners.hyperpod import HyperPodProvisioner
-from healthd.remediation.provisioners.opening import found_on, open_for, open_provisioner
 from healthd.remediation.provisioners.registry import KINDS, PLATFORMS
-from healthd.remediation.provisioners.subject import Subject
+from healthd.remediation.provisioners.target_node import Subject
 from healthd.sources.machine import Machine, open_machine
 from tests.support.scontrol import ScriptedScontrol
 

@@ -18,9 +18,9 @@ from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.orchestrators.kubernetes.eviction import EvictMode
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws_calls import Platform
+from healthd.remediation.provisioners.from_config import delegates, found_by_controller, open_provisioner
 from healthd.remediation.provisioners.kube_nodes import ByProviderId, KarpenterProvisioner, NodeClaim, launched
-from healthd.remediation.provisioners.opening import delegates, found_by_controller, open_provisioner
-from healthd.remediation.provisioners.subject import Subject
+from healthd.remediation.provisioners.target_node import Subject
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator, FakeProvisioner
 from healthd.sources.machine import open_machine
 from healthd.testing import FakeClock

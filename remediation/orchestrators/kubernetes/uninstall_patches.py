@@ -20,7 +20,7 @@ from healthd.remediation.orchestrators.kubernetes.node import (
     release_patch,
     without_taints,
 )
-from healthd.remediation.orchestrators.kubernetes.signals import EKS_CONDITION, SIGNAL
+from healthd.remediation.orchestrators.kubernetes.platform_signals import EKS_CONDITION, SIGNAL
 
 TAINTS = (UNHEALTHY, CLAIMED, UNVERIFIED)
 LABELS = (STATE, CODE)

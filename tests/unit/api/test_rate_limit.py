@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from healthd.api.seldom import MOST, Seldom
+from healthd.api.rate_limit import MOST, Seldom
 from healthd.testing import FakeClock
 
 

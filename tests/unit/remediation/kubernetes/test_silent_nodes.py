@@ -9,7 +9,7 @@ import pytest
 
 from healthd.core.model import ClusterTrouble
 from healthd.remediation.orchestrators.kubernetes.node import KubeNode, node_of
-from healthd.remediation.orchestrators.kubernetes.silence import (
+from healthd.remediation.orchestrators.kubernetes.silent_nodes import (
     KEPT_NODES,
     Quiet,
     Silences,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.api.seats import EACH, KEPT, SEATS, WAITING, WAITING_EACH, ClientLane, Seats, Who
+from healthd.api.client_queue import EACH, KEPT, SEATS, WAITING, WAITING_EACH, ClientLane, Seats, Who
 
 ROOT = Who(uid=0, may_act=True)
 

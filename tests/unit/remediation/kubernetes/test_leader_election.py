@@ -9,7 +9,7 @@ import pytest
 
 from healthd.core.errors import BackendBusy, BackendUnknown
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, Missing, ResourceKind
-from healthd.remediation.orchestrators.kubernetes.lead import (
+from healthd.remediation.orchestrators.kubernetes.leader_election import (
     DURATION_S,
     NOBODY,
     RENEW_S,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from healthd.remediation.orchestrators.kubernetes.leaving import (
+from healthd.remediation.orchestrators.kubernetes.node import Held, fence_patch, node_of, quarantine_patch
+from healthd.remediation.orchestrators.kubernetes.uninstall_patches import (
     claims_to_drop,
     kept_off_by,
     leaving_patch,
     leaving_status_patch,
 )
-from healthd.remediation.orchestrators.kubernetes.node import Held, fence_patch, node_of, quarantine_patch
 
 OPT_OUT = "healthd.io/opt-out"
 

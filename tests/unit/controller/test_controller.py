@@ -24,7 +24,7 @@ from healthd.core.node import KernelLogState
 from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws_calls import Platform
-from healthd.remediation.provisioners.opening import (
+from healthd.remediation.provisioners.from_config import (
     delegates,
     found_by_controller,
     open_elsewhere,

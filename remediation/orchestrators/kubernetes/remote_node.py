@@ -15,8 +15,8 @@ import msgspec
 from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, Missing, ResourceKind
 from healthd.remediation.orchestrators.kubernetes.eviction import is_lost, pods_in
-from healthd.remediation.orchestrators.kubernetes.health import NodeHealths
 from healthd.remediation.orchestrators.kubernetes.node import KubeNode, instance_id_of, node_of, view_of
+from healthd.remediation.orchestrators.kubernetes.node_health_api import NodeHealths
 from healthd.remediation.orchestrators.kubernetes.old_records import OldRecords
 from healthd.remediation.ports import NodeView
 
@@ -145,7 +145,7 @@ class _Items(msgspec.Struct, frozen=True):
     items: tuple[_Item, ...]
 
 
-_READS_ITEMS = msgspec.json.Decoder(_Items)  # made by one thread, see kube_node
+_READS_ITEMS = msgspec.json.Decoder(_Items)  # made by one thread, see ``node``
 
 
 def _claims_in(page: bytes) -> tuple[SeenClaim, ...]:

@@ -11,7 +11,7 @@ from healthd.agent.node_facts import runs_kubernetes
 from healthd.config.schema.config import BudgetSection, Config, OrchestratorSection, ScopeBudget
 from healthd.config.schema.kubernetes import KubernetesSection
 from healthd.core.errors import ConfigError
-from healthd.remediation.orchestrators.kubernetes.opening import open_api, open_orchestrator
+from healthd.remediation.orchestrators.kubernetes.from_config import open_api, open_orchestrator
 from healthd.remediation.orchestrators.kubernetes.pod_resources import GPU_RESOURCES, SOCKET
 
 POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "PATH": "/nonexistent"}

@@ -1,6 +1,6 @@
 """The requests of a node to its platform, on its own Node: read, written once, read back, withdrawn.
 
-It writes the patches of ``signals`` with the agent's right to its own Node, and decides nothing.
+It writes the patches of ``platform_signals`` with the agent's right to its own Node, and decides nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from healthd.core.errors import BackendError, BackendUnknown
 from healthd.core.model import Remedy
 from healthd.remediation.orchestrators.kubernetes.node import KubeNode, instance_id_of
-from healthd.remediation.orchestrators.kubernetes.signals import SIGNALS
+from healthd.remediation.orchestrators.kubernetes.platform_signals import SIGNALS
 
 
 class OwnNode(Protocol):

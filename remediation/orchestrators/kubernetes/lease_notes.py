@@ -11,7 +11,7 @@ from typing import Any
 from healthd.core.errors import BackendError, StoreError
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, Missing, ResourceKind
 from healthd.remediation.orchestrators.kubernetes.budget import annotations_of
-from healthd.remediation.orchestrators.kubernetes.lead import LEASE
+from healthd.remediation.orchestrators.kubernetes.leader_election import LEASE
 
 TOLD = "healthd.io/told"
 STATUS_LEASE, STATUS = "healthd-status", "healthd.io/status"

@@ -1,4 +1,4 @@
-"""The probes of ``healthd doctor`` beyond the machine: slurmctld and AWS; ``setup.kubernetes`` has those of Kubernetes.
+"""The probes of ``healthd doctor`` beyond the machine: slurmctld and AWS. Kubernetes has a module of its own.
 
 Each uses the code that would act, and changes nothing: AWS by its own dry run, where it has one. Without an answer the
 result is unknown, not missing.
@@ -27,8 +27,8 @@ from healthd.core.model import Remedy
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator, detect
 from healthd.remediation.ports import Orchestrator
 from healthd.setup.doctor import DoctorResult, LookResult
-from healthd.setup.kubernetes import looks_kubernetes, state_of
-from healthd.setup.looks import Look, with_machine
+from healthd.setup.kubernetes_probes import looks_kubernetes, state_of
+from healthd.setup.machine_probes import Look, with_machine
 from healthd.sources.machine import Machine
 
 _REMEDIES = (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)

@@ -1,5 +1,5 @@
 """The probes of ``healthd doctor`` on the machine: each uses healthd's own code and makes results of its answer.
-``healthd.setup.afar`` probes the cluster and AWS.
+``healthd.setup.remote_probes`` probes the cluster and AWS.
 
 A probe may hang, so it runs in a fork with a deadline. It changes nothing, but for a nameless file in healthd's own
 folders.
@@ -28,7 +28,7 @@ from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, Sourc
 from healthd.core.model import Mode, Result, Status
 from healthd.observe.runner import run_check
 from healthd.setup.doctor import DoctorResult, LookResult
-from healthd.setup.lasting import not_lasting
+from healthd.setup.durable_folder import not_lasting
 from healthd.setup.survey import network_mounts
 from healthd.sources.identity import boot_id, boot_time
 from healthd.sources.kmsg import read_all

@@ -125,7 +125,7 @@ class Silences:
         return for_s + counted_s if known == quiet else 0.0
 
 
-_READS_SILENT = msgspec.json.Decoder(dict[str, Quiet])  # made by one thread, see kube_node
+_READS_SILENT = msgspec.json.Decoder(dict[str, Quiet])  # made by one thread, see ``node``
 
 
 def silent_in(text: str) -> dict[str, Quiet]:

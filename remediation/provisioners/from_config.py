@@ -22,12 +22,12 @@ from healthd.remediation.provisioners.delegated import DelegatedProvisioner
 from healthd.remediation.provisioners.detect import DetectedPlatform, Metadata, detect, replaces_what_is_drained
 from healthd.remediation.provisioners.ec2 import Ec2Provisioner
 from healthd.remediation.provisioners.kube_nodes import ByProviderId, KarpenterProvisioner, NodeClaims, launched
-from healthd.remediation.provisioners.kube_own import Asking, OwnNodeProvisioner
 from healthd.remediation.provisioners.local import LocalProvisioner
-from healthd.remediation.provisioners.looking import Paced
+from healthd.remediation.provisioners.own_node import Asking, OwnNodeProvisioner
+from healthd.remediation.provisioners.platform_reads import Paced
 from healthd.remediation.provisioners.registry import KINDS, PLATFORMS, PlatformInputs, RepairChannel
 from healthd.remediation.provisioners.slurm_node import OUR_TEXTS, Scontrol
-from healthd.remediation.provisioners.subject import Subject
+from healthd.remediation.provisioners.target_node import Subject
 from healthd.remediation.request_stats import RequestStats
 from healthd.sources.command import run_command
 from healthd.sources.machine import Machine

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from healthd.api.controller_metrics import ControllerPage
 from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.notify import NotifySection
-from healthd.controller.telling import FAILING_LASTS_S, controller_notifier, wrong_with_controller
+from healthd.controller.notifications import FAILING_LASTS_S, controller_notifier, wrong_with_controller
 from healthd.core.model import Mode, Refusal, Remedy
 from healthd.notify.news import AGAIN_S, LASTS_S
 from healthd.notify.notifier import Notifier

@@ -263,7 +263,7 @@ class _RecordPage(msgspec.Struct, frozen=True):
 _READS_PAGE = msgspec.json.Decoder(_RecordPage)
 _KNOWN = [
     msgspec.json.Decoder(kind) for kind in (_Thing, HealthStatus, HandoffRecord)
-]  # made by one thread, see kube_node
+]  # made by one thread, see ``node``
 
 
 def _made(thing: _Thing) -> NodeHealth:

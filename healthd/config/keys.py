@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, get_type_hints
 
-from healthd.config.lines import Key
-from healthd.config.rows import row_problems
+from healthd.config.key_lines import Key
 from healthd.config.schema import config as schema
-from healthd.config.text import Problem
+from healthd.config.table_lists import row_problems
+from healthd.config.toml_text import Problem
 from healthd.config.values import choices, close_match, converted, expected, from_text, shortened
 from healthd.core.errors import RegistrationError
 

@@ -9,7 +9,7 @@ import pytest
 from healthd.core.errors import BackendBusy, BackendUnknown
 from healthd.core.model import Remedy
 from healthd.remediation.ports import StateOwner
-from healthd.remediation.provisioners.looking import Paced, before_acting
+from healthd.remediation.provisioners.platform_reads import Paced, before_acting
 from healthd.testing import FakeClock
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from healthd.core.errors import BackendRefused, SourceError, SourceTimeout, SourceUnreadable
-from healthd.setup.apart import answer_apart, ask_apart
+from healthd.setup.forked_calls import answer_apart, ask_apart
 
 pytestmark = pytest.mark.process
 
@@ -44,7 +44,7 @@ def test_an_error_is_told_by_its_words() -> None:
     assert isinstance(told["ours"], SourceUnreadable)
     assert str(told["ours"]) == "no: as said"
     assert "it broke: KeyError('what')" in str(told["other"])
-    assert "test_apart.py" in str(told["other"])
+    assert "test_forked_calls.py" in str(told["other"])
 
 
 def test_who_dies_without_a_word_has_told_nothing() -> None:

@@ -12,9 +12,9 @@ from healthd.config.schema.config import Config, OrchestratorSection, ScopeBudge
 from healthd.config.schema.kubernetes import KubernetesSection
 from healthd.remediation.orchestrators.kubernetes.budget import Budget, Claim
 from healthd.remediation.orchestrators.kubernetes.old_records import MARKS
-from healthd.setup.afar import looks_afar
 from healthd.setup.doctor import LookResult
-from healthd.setup.kubernetes import budget_line, looks_kubernetes, rights_of, token_lines
+from healthd.setup.kubernetes_probes import budget_line, looks_kubernetes, rights_of, token_lines
+from healthd.setup.remote_probes import looks_afar
 from tests.support.running import ROOT
 
 CONFIG = Config(orchestrator=OrchestratorSection(kind="kubernetes"))

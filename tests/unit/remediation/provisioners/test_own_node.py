@@ -16,14 +16,14 @@ from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown, Con
 from healthd.core.model import Remedy
 from healthd.core.node import KernelLogState
 from healthd.remediation.decide.handoff import HandoffRecord
-from healthd.remediation.orchestrators.kubernetes.asking import KubeAsking
 from healthd.remediation.orchestrators.kubernetes.node import HOLD, UNHEALTHY, KubeNode, node_of
-from healthd.remediation.orchestrators.kubernetes.signals import ASKED, EKS_CONDITION, HYPERPOD_LABEL
+from healthd.remediation.orchestrators.kubernetes.platform_requests import KubeAsking
+from healthd.remediation.orchestrators.kubernetes.platform_signals import ASKED, EKS_CONDITION, HYPERPOD_LABEL
 from healthd.remediation.ports import StateOwner
-from healthd.remediation.provisioners.kube_own import UNHEARD_S, OwnNodeProvisioner
-from healthd.remediation.provisioners.opening import channel_of, found_by_controller, open_provisioner
+from healthd.remediation.provisioners.from_config import channel_of, found_by_controller, open_provisioner
+from healthd.remediation.provisioners.own_node import UNHEARD_S, OwnNodeProvisioner
 from healthd.remediation.provisioners.registry import RepairChannel
-from healthd.remediation.provisioners.subject import Subject
+from healthd.remediation.provisioners.target_node import Subject
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 from healthd.sources.machine import open_machine
 

@@ -25,7 +25,7 @@ from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.orchestrators.kubernetes import budget as leases
 from healthd.remediation.ports import NodeView
 from healthd.setup.doctor import DoctorResult, LookResult
-from healthd.setup.looks import Look, with_machine
+from healthd.setup.machine_probes import Look, with_machine
 from healthd.sources.machine import Machine
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _asked(
     about: str, environ: Mapping[str, str], config: Config, ask: Callable[[KubeApi], Iterator[DoctorResult]]
 ) -> Iterator[DoctorResult]:
     """The results of a request; one without an answer is unknown."""
-    from healthd.remediation.orchestrators.kubernetes.opening import open_api  # heavy: lightkube
+    from healthd.remediation.orchestrators.kubernetes.from_config import open_api  # heavy: lightkube
 
     try:
         with closing(open_api(config, environ, dry_run=True)) as api:
@@ -145,7 +145,7 @@ def _user(api: KubeApi) -> tuple[str, str]:
 
 
 def _agent_of(config: Config) -> str:
-    from healthd.remediation.orchestrators.kubernetes.policies import agent_account
+    from healthd.remediation.orchestrators.kubernetes.admission_policies import agent_account
 
     return agent_account(config.orchestrator.kubernetes.namespace)
 
@@ -259,7 +259,7 @@ def _node_health(environ: Mapping[str, str], config: Config, machine: Machine) -
     about = "NodeHealth"
 
     def ask(api: KubeApi) -> Iterator[DoctorResult]:
-        from healthd.remediation.orchestrators.kubernetes.health import NO_CRD, NodeHealths, Unserved
+        from healthd.remediation.orchestrators.kubernetes.node_health_api import NO_CRD, NodeHealths, Unserved
 
         try:
             seen = NodeHealths(api).read(machine.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from healthd.core.node import Mount
-from healthd.setup.lasting import not_lasting
+from healthd.setup.durable_folder import not_lasting
 from healthd.testing import FakeLink, FakeTree
 
 STORE, EBS = "Amazon EC2 NVMe Instance Storage", "Amazon Elastic Block Store"

@@ -15,7 +15,7 @@ from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, P
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.orchestrators.kubernetes.conditions import LONGEST_RETRY_S, RETRY_S
 from healthd.remediation.orchestrators.kubernetes.labels import GAP_S, Labels, NodeState
-from healthd.remediation.orchestrators.kubernetes.record import (
+from healthd.remediation.orchestrators.kubernetes.node_health import (
     FIELDS,
     RECORD,
     STATUS,
