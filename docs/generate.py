@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 from healthd import __version__  # noqa: E402 - runs from a checkout in which nothing is installed
 from healthd.agent.agent import looking_agent  # noqa: E402
 from healthd.api.grammar import _grammar  # noqa: E402
-from healthd.api.reading_names import metric_of  # noqa: E402
+from healthd.api.metrics import metric_of  # noqa: E402
 from healthd.api.wire import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE  # noqa: E402
 from healthd.checklib.tables import UNKNOWN_XID, xid_cases, xid_table  # noqa: E402
 from healthd.config.json_schema import FILE_NAME, config_schema_text, policy_schema_text  # noqa: E402
@@ -549,12 +549,12 @@ def values(action: argparse.Action) -> str:
 
 def metrics_page() -> str:
     """The families that healthd/api declares, and the readings of a simulated node with everything on it."""
-    source = "healthd/api/*metrics.py, families.py and one run of every check on the simulated p5.48xlarge"
+    source = "healthd/api/*metrics.py, metric_families.py and one run of every check on the simulated p5.48xlarge"
     head = ("metric", "type", "labels", "meaning")
     parts = [
         NOTE.format(source=source),
         METRICS,
-        table(head, sorted(declared_families("metrics") + declared_families("families"))),
+        table(head, sorted(declared_families("metrics") + declared_families("metric_families"))),
         CONTROLLER_METRICS,
         table(head, declared_families("controller_metrics")),
         READINGS,

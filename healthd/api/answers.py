@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from healthd.api.receipt import Receipt
+from healthd.api.peer import Receipt
 from healthd.api.wire import Reply
 from healthd.config.values import did_you_mean
 from healthd.core.check import unknown

@@ -33,11 +33,10 @@ from healthd.api.drill import drill_answer
 from healthd.api.grammar import TextRequested, parse
 from healthd.api.group import SocketGroup
 from healthd.api.listener import Listener
-from healthd.api.peer import Peer, peer_of
+from healthd.api.peer import Peer, peer_of, sent
 from healthd.api.plan import plan_answer
 from healthd.api.plan_cache import Board
 from healthd.api.rate_limit import Seldom
-from healthd.api.receipt import sent
 from healthd.api.wire import (
     MAX_REQUEST_BYTES,
     Reply,

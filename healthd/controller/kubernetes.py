@@ -34,7 +34,7 @@ from healthd.remediation.orchestrators.kubernetes.drain import KubeDrain
 from healthd.remediation.orchestrators.kubernetes.drain_record import RECORDS
 from healthd.remediation.orchestrators.kubernetes.eviction import EvictionRule, EvictMode, GangMode
 from healthd.remediation.orchestrators.kubernetes.fleet import KubeFleet, Round
-from healthd.remediation.orchestrators.kubernetes.gang_kinds import GangLabels
+from healthd.remediation.orchestrators.kubernetes.gangs import GangLabels
 from healthd.remediation.orchestrators.kubernetes.leader_election import RENEW_S, Lead, Renewal
 from healthd.remediation.orchestrators.kubernetes.lease_notes import STATUS, STATUS_LEASE, KubeTold
 from healthd.remediation.orchestrators.kubernetes.node import hold_of

@@ -32,10 +32,8 @@ from healthd.controller.status import KeptText, StatusBoard, StatusFile, status_
 from healthd.core.errors import BackendError, ConfigError, ExtraMissing, StoreError
 from healthd.core.model import Event, Mode
 from healthd.daemon.logging import service_logger
-from healthd.daemon.sd_notify import notify, take_address
-from healthd.daemon.service_manager import Signals
-from healthd.notify.node import keep_telling
-from healthd.notify.notifier import Notifier
+from healthd.daemon.service_manager import Signals, notify, take_address
+from healthd.notify.notifier import Notifier, keep_telling
 from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.decide.fleet import Scope
 from healthd.remediation.provisioners.from_config import found_by_controller

@@ -1,8 +1,10 @@
-"""The signals of a service manager: end (SIGTERM, SIGINT), or take the new configuration (SIGHUP).
+"""The service manager: its signals, end (SIGTERM, SIGINT) or take the new configuration (SIGHUP), and news for systemd.
 
 A reload is the same program started again in this process, in order and only once the new configuration is known to
 load, and to be one that a service could start with here. So every setting can be changed by it, nothing of the old one
 lingers, and the process id stays, by which systemd knows that this was no end. Any other configuration changes nothing.
+
+systemd takes news by sd_notify(3): one datagram to the socket that it names. Nothing is sent without systemd.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import enum
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -17,7 +20,6 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from healthd.core.errors import HealthdError
-from healthd.daemon.sd_notify import notify
 
 
 class Word(enum.Enum):
@@ -89,3 +91,27 @@ class Signals:
             return False
         self._log.info("reload.taken")
         return True
+
+
+def take_address() -> str:
+    """The socket's address, or "" without systemd. Taken out of the environment: what we run must not speak for us.
+
+    (systemctl reports its own errors there, as ``ERRNO=``: seen with systemd 252.)
+    """
+    return os.environ.pop("NOTIFY_SOCKET", "")
+
+
+def notify(address: str, state: str) -> None:
+    """Send ``READY=1``, ``WATCHDOG=1`` or ``STOPPING=1``. An abstract socket is named with a leading ``@``.
+
+    A socket that does not take it is ignored on purpose: systemd's own time-out is what reports a silent service.
+    """
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+        try:
+            channel.sendto(state.encode(), address)
+        except OSError:
+            return

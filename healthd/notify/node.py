@@ -1,19 +1,12 @@
-"""The notifier of a node, and the loop in which node and controller send messages, in a thread of its own.
-
-It runs only if a receiver is configured. A receiver that does not answer delays only this thread.
-"""
+"""The notifier of a node: its problems, and the fields of the sender."""
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from healthd.config.schema.notify import NotifySection
 from healthd.core.model import Mode, Severity
-from healthd.judge.clock import ClockWatch
 from healthd.notify.delivery import Deliver
 from healthd.notify.news import NODE_KEY, PAGED, Topic, of_absent, topics, unkept
 from healthd.notify.notifier import NEWS, Notifier, channels_of, still_told
@@ -23,8 +16,6 @@ from healthd.remediation.engine.absent import AbsentNode
 from healthd.remediation.engine.engine import Engine
 from healthd.state.monitor import Monitor
 from healthd.state.store import Store
-
-TICK_S = 5.0
 
 
 def open_notifier(
@@ -123,28 +114,3 @@ def about(checkup: Checkup, mode: Mode) -> Mapping[str, Any]:
         "mode": mode,
         "notices": list(checkup.notices),
     }
-
-
-class NotifyDuty:
-    """One notifier's duty, of which each call sends what there is to send. A failure is logged, and tried again by the
-    next call. ``stopping``: whether nothing more is to be sent by this process."""
-
-    def __init__(self, notifier: Notifier, log: Any, *, stopping: Callable[[], bool]) -> None:
-        self._notifier, self._log, self._stopping = notifier, log, stopping
-        self._clock = ClockWatch(datetime.now(UTC), time.monotonic())
-
-    def __call__(self) -> None:
-        now = datetime.now(UTC)
-        if by := self._clock.look(now, time.monotonic()):
-            self._notifier.clock_was_set(by, now)
-        if self._stopping():
-            return
-        for failure in self._notifier.tick(now, stopping=self._stopping):
-            self._log.error("notification", said=failure)
-
-
-def keep_telling(notifier: Notifier, stop: threading.Event, log: Any, *, speaks: Callable[[], bool]) -> None:
-    """The work of a thread of the controller, until ``stop``. ``speaks``: whether this process is the one to send."""
-    tell = NotifyDuty(notifier, log, stopping=lambda: stop.is_set() or not speaks())
-    while not stop.wait(TICK_S):
-        tell()

@@ -24,11 +24,10 @@ from healthd.remediation.decide.rules import REPAIRS
 from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.slots import SlotKeeper
-from healthd.replay.account import NOTHING, Account
 from healthd.replay.machine import PastMachine
 from healthd.replay.node import BOOTED, PastNode, ReplayBatch, outcomes_of
 from healthd.replay.remediations import PastCases
-from healthd.replay.story import Story
+from healthd.replay.story import NOTHING, Account, Story
 from healthd.replay.world import PastMonitor, PastOrchestrator, World
 from healthd.sim.cluster import FakeClusterNode
 

@@ -22,7 +22,6 @@ from healthd.remediation.orchestrators.kubernetes.api import (
     Missing,
     ResourceKind,
 )
-from healthd.remediation.orchestrators.kubernetes.drain_events import KubeDrainEvents
 from healthd.remediation.orchestrators.kubernetes.drain_record import (
     DrainRecord,
     hold_digest,
@@ -31,7 +30,7 @@ from healthd.remediation.orchestrators.kubernetes.drain_record import (
     records_text,
     still_held,
 )
-from healthd.remediation.orchestrators.kubernetes.drain_stalls import overdue
+from healthd.remediation.orchestrators.kubernetes.event_writer import KubeDrainEvents
 from healthd.remediation.orchestrators.kubernetes.eviction import (
     Drain,
     EvictionRule,
@@ -39,12 +38,12 @@ from healthd.remediation.orchestrators.kubernetes.eviction import (
     Plan,
     Pod,
     eviction_of,
+    overdue,
     planned,
     pods_in,
     told,
 )
-from healthd.remediation.orchestrators.kubernetes.gang_kinds import Gang, GangLabels, gang_of
-from healthd.remediation.orchestrators.kubernetes.gangs import gangs_to_see, with_gangs
+from healthd.remediation.orchestrators.kubernetes.gangs import Gang, GangLabels, gang_of, gangs_to_see, with_gangs
 from healthd.remediation.orchestrators.kubernetes.lease_notes import KubeTold
 from healthd.remediation.orchestrators.kubernetes.node import UNHEALTHY, Held, KubeNode, features_of, hold_of, node_of
 

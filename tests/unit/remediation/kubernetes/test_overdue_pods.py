@@ -6,8 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from healthd.remediation.orchestrators.kubernetes.drain_stalls import overdue
-from healthd.remediation.orchestrators.kubernetes.eviction import EvictionRule, EvictMode, Fate, GangMode, Plan
+from healthd.remediation.orchestrators.kubernetes.eviction import EvictionRule, EvictMode, Fate, GangMode, Plan, overdue
 from tests.unit.remediation.kubernetes.test_kube_eviction import SINCE, drain, pod
 
 PATIENCE_S = 600.0

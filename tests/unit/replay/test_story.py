@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from healthd.replay.figures import DAY, HOUR, Silence, flaps, most_within
+from healthd.replay.story import DAY, HOUR, Silence, flaps, most_within
 
 BEGIN = datetime(2026, 11, 1, tzinfo=UTC)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from healthd.remediation.provisioners.stopping import why_not_stop
+from healthd.remediation.provisioners.ec2 import why_not_stop
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 PLAIN: dict[str, Any] = {"InstanceId": "i-1", "RootDeviceType": "ebs", "Placement": {"Tenancy": "default"}}

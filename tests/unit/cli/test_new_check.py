@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from healthd.api.grammar import parse
-from healthd.cli.new_check import answer
+from healthd.cli.new_check import KINDS, answer, new_files
 from healthd.core.errors import HealthdError, UsageError
-from healthd.setup.new_check import KINDS, new_files
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from healthd.api.receipt import Receipt, sent
+from healthd.api.peer import Receipt, sent
 
 ANSWER = b"healthd/1 1 5 5\nprinthello"
 Pair = tuple[socket.socket, socket.socket]
