@@ -41,7 +41,6 @@ from healthd.core.model import Reading, ReadingKind, Verdict  # noqa: E402
 from healthd.observe.report import EXIT_CODE  # noqa: E402
 from healthd.remediation.decide.rules import STEPS, Rule  # noqa: E402
 from healthd.remediation.orchestrators.slurm.reasons import AUTOMATIC, REBOOTS  # noqa: E402
-from healthd.remediation.orchestrators.slurm.versions import DIFFERENCES, TESTED, Difference, has  # noqa: E402
 from healthd.remediation.policy_files import SHIPPED as SHIPPED_POLICIES  # noqa: E402
 from healthd.remediation.policy_files import rules_named  # noqa: E402
 from healthd.remediation.provisioners import aws_calls, aws_errors  # noqa: E402
@@ -52,6 +51,7 @@ from tests.faults.matrix import CASES as FAULTS_PLAYED  # noqa: E402
 from tests.faults.matrix import NOT_ARRANGED  # noqa: E402
 from tests.faults.proof import CERTAIN, unproven  # noqa: E402
 from tests.support.pure_modules import source_of  # noqa: E402
+from tests.support.slurm_versions import DIFFERENCES, TESTED, Difference, has  # noqa: E402
 
 NOTE = "<!-- Made by docs/generate.py from {source}. Change that, and run the generator again. -->\n"
 
@@ -611,7 +611,10 @@ def metric_name(reading: Reading) -> str:
 
 def slurm_page() -> str:
     """Differences between versions of Slurm, and the reasons that Slurm writes by itself."""
-    parts = [NOTE.format(source="remediation/orchestrators/slurm/versions.py and reasons.py"), SLURM]
+    parts = [
+        NOTE.format(source="tests/support/slurm_versions.py and remediation/orchestrators/slurm/reasons.py"),
+        SLURM,
+    ]
     rows = [(row.name, _versions(row), row.what, row.before or "-", row.source) for row in DIFFERENCES]
     parts += ["## What differs", "", table(("behaviour", "in", "what it does", "elsewhere", "seen"), rows), ""]
     texts = [(f"`{row.printed}`", row.when) for row in AUTOMATIC]

@@ -78,7 +78,7 @@ def _kubernetes(config: Config, orchestrator: KubernetesOrchestrator) -> Cluster
     """A patch says what it changes, so that none can meet what came after it: nothing is waited for. Many nodes may be
     out for days, and one API server hears all of them. The Leases say how many may be, where the server holds all to
     it. A label of the Node is among its features, and read with its state."""
-    from healthd.remediation.orchestrators.kubernetes.from_config import KubeAsking, KubeGpuClients
+    from healthd.remediation.orchestrators.kubernetes.from_config import KubeGpuClients, KubePlatformRequests
 
     stops = config.orchestrator.kubernetes.pause_gpu_operator
     return Cluster(
@@ -87,7 +87,7 @@ def _kubernetes(config: Config, orchestrator: KubernetesOrchestrator) -> Cluster
         opt_out=(config.remediation.opt_out_label, LABEL),
         calm_s=min(_CALM_S, config.remediation.settle_s),
         marks=orchestrator,
-        asking=lambda kind: KubeAsking(orchestrator, kind),
+        asking=lambda kind: KubePlatformRequests(orchestrator, kind),
         gpu_clients=KubeGpuClients(orchestrator) if stops else None,
         clients_help=_ABOUT_PODS,
     )

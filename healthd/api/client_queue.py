@@ -43,7 +43,7 @@ class Who:
 _Guest = TypeVar("_Guest")
 
 
-class Seats(Generic[_Guest]):
+class ClientQueue(Generic[_Guest]):
     """The seats, and the line before them. Safe to use from several threads."""
 
     def __init__(self) -> None:

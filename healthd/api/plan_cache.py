@@ -20,7 +20,7 @@ REFRESH_S = 10.0
 PATIENCE_S = 1.0
 
 
-class Board:
+class PlanCache:
     """The last plan of one agent. ``consider`` makes a new one, and may take as long as the cluster does. ``do`` runs
     it with the rights to ask the cluster, which the thread of a request lacks."""
 
@@ -39,7 +39,7 @@ class Board:
         self._last: tuple[Considered, ...] = ()
 
     @classmethod
-    def of(cls, agent: Agent) -> Board:
+    def of(cls, agent: Agent) -> PlanCache:
         """The plan of this agent; an agent without an engine has none."""
         return cls(agent.engine.considered if agent.engine is not None else tuple, do=agent.checkup.hands.do)
 

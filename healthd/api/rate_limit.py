@@ -17,7 +17,7 @@ class _Said:
     since: int = 0
 
 
-class Seldom:
+class RateLimit:
     """Remembers when each message was last due. ``every_s``: the shortest time between two. Safe to use from
     threads."""
 

@@ -33,7 +33,7 @@ from healthd.core.errors import BackendError, ConfigError, ExtraMissing, StoreEr
 from healthd.core.model import Event, Mode
 from healthd.daemon.logging import service_logger
 from healthd.daemon.service_manager import Signals, notify, take_address
-from healthd.notify.notifier import Notifier, keep_telling
+from healthd.notify.notifier import Notifier, keep_notifying
 from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.decide.fleet import Scope
 from healthd.remediation.provisioners.from_config import found_by_controller
@@ -257,7 +257,7 @@ class ControllerService:
 
     def _keep_telling(self, notifier: Notifier, stop: threading.Event) -> None:
         try:
-            keep_telling(notifier, stop, self._log, speaks=self._stats.leads)
+            keep_notifying(notifier, stop, self._log, speaks=self._stats.leads)
         except Exception:  # noqa: BLE001 - as in _or_end: operators would wait for messages that never come
             self._log.critical("the notifier failed; please report this defect of healthd", exc_info=True)
             self._failed = True

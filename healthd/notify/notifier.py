@@ -271,7 +271,7 @@ class NotifyDuty:
             self._log.error("notification", said=failure)
 
 
-def keep_telling(notifier: Notifier, stop: threading.Event, log: Any, *, speaks: Callable[[], bool]) -> None:
+def keep_notifying(notifier: Notifier, stop: threading.Event, log: Any, *, speaks: Callable[[], bool]) -> None:
     """The work of a thread of the controller, until ``stop``. ``speaks``: whether this process is the one to send."""
     tell = NotifyDuty(notifier, log, stopping=lambda: stop.is_set() or not speaks())
     while not stop.wait(TICK_S):

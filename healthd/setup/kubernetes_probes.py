@@ -63,15 +63,15 @@ class Right:
         return f"{self.verb} {what}{f' {self.name}' if self.name else ''}"
 
 
-def looks_kubernetes(config: Config, environ: Mapping[str, str]) -> Mapping[str, Look]:
+def kubernetes_probes(config: Config, environ: Mapping[str, str]) -> Mapping[str, Look]:
     """The probes by name. Outside of a pod and without a configuration, one result says so."""
     found = {"Kubernetes": with_machine(config, partial(_api_server, environ))}
     if not runs_kubernetes(config, environ) or importlib.util.find_spec("lightkube") is None:
         return found
-    return {**looks_cluster(config, environ), "pod resources": with_machine(config, _pod_resources)}
+    return {**cluster_probes(config, environ), "pod resources": with_machine(config, _pod_resources)}
 
 
-def looks_cluster(config: Config, environ: Mapping[str, str]) -> Mapping[str, Look]:
+def cluster_probes(config: Config, environ: Mapping[str, str]) -> Mapping[str, Look]:
     """The probes of the API server, which work from any machine."""
     return {
         "Kubernetes": with_machine(config, partial(_api_server, environ)),

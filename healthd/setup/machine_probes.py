@@ -62,7 +62,7 @@ class Tool:
     optional: bool = False
 
 
-def looks_here(config: Config, socket: str) -> Mapping[str, Look]:
+def machine_probes(config: Config, socket: str) -> Mapping[str, Look]:
     """The probes of this machine by name, which is the subject of a result without an answer."""
     on_machine = partial(with_machine, config)
     return {

@@ -27,19 +27,19 @@ from healthd.core.model import Remedy
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator, detect
 from healthd.remediation.ports import Orchestrator
 from healthd.setup.doctor import DoctorResult, LookResult
-from healthd.setup.kubernetes_probes import looks_kubernetes, state_of
+from healthd.setup.kubernetes_probes import kubernetes_probes, state_of
 from healthd.setup.machine_probes import Look, with_machine
 from healthd.sources.machine import Machine
 
 _REMEDIES = (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)
 
 
-def looks_afar(config: Config, environ: Mapping[str, str]) -> Mapping[str, Look]:
+def remote_probes(config: Config, environ: Mapping[str, str]) -> Mapping[str, Look]:
     """The probes by name."""
 
     return {
         "slurmctld": with_machine(config, partial(_slurm, environ)),
-        **looks_kubernetes(config, environ),
+        **kubernetes_probes(config, environ),
         "repair": with_machine(config, partial(_repair, environ)),
     }
 

@@ -28,7 +28,7 @@ from healthd.remediation.provisioners.instances import (
     tags_of,
 )
 from healthd.remediation.provisioners.platform_reads import before_acting
-from healthd.remediation.provisioners.target_node import Subject
+from healthd.remediation.provisioners.target_node import TargetNode
 
 StopAndStart = Literal["never", "reserved", "always"]
 
@@ -44,7 +44,7 @@ class Ec2Provisioner:
     def __init__(
         self,
         *,
-        subject: Subject,
+        subject: TargetNode,
         aws: Aws,
         stop_and_start: StopAndStart = "never",
         address: Callable[[], str] | None = None,

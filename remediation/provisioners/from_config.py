@@ -27,7 +27,7 @@ from healthd.remediation.provisioners.own_node import Asking, OwnNodeProvisioner
 from healthd.remediation.provisioners.platform_reads import Paced
 from healthd.remediation.provisioners.registry import KINDS, PLATFORMS, PlatformInputs, RepairChannel
 from healthd.remediation.provisioners.slurm_node import OUR_TEXTS, Scontrol
-from healthd.remediation.provisioners.target_node import Subject
+from healthd.remediation.provisioners.target_node import TargetNode
 from healthd.remediation.request_stats import RequestStats
 from healthd.sources.command import run_command
 from healthd.sources.machine import Machine
@@ -77,7 +77,7 @@ def open_provisioner(
             run=run,
             state_owner=StateOwner.PLATFORM if replaces_what_is_drained(root, machine.imds.read) else StateOwner.ENGINE,
         )
-    subject = Subject(
+    subject = TargetNode(
         node=machine.name, instance_id=machine.identity.instance_id, instance_type=machine.identity.instance_type
     )
     if channel is RepairChannel.NODE_CLAIM:
@@ -127,7 +127,7 @@ def open_for_kubernetes(
     its providerID; raises BackendUnknown. ``claims``: Karpenter's. ``leads`` raises BackendRefused where
     this controller may not act any more. ``label``: HyperPod's on its Node. Raises ConfigError."""
     section = config.provisioner
-    subject = Subject(node=node, here=False, instance_id=instance_id)
+    subject = TargetNode(node=node, here=False, instance_id=instance_id)
     if channel_of(section) is RepairChannel.NODE_CLAIM:
         return KarpenterProvisioner(subject=subject, machine=machine, claims=claims)
     found = found_by_controller(section, metadata)
@@ -155,7 +155,7 @@ def open_elsewhere(
     """
     section = config.provisioner
     found = found_by_controller(section, metadata, root=root)
-    subject = Subject(node=node, here=False, instance_id=instance_id)
+    subject = TargetNode(node=node, here=False, instance_id=instance_id)
     # A reason of a provisioner's, on a node with our slot and our handoff record, belongs to the current remediation.
     return open_for(section, subject, found, scontrol, made_by_us=OUR_TEXTS.__contains__, calls=calls)
 
@@ -172,7 +172,7 @@ def found_by_controller(section: ProvisionerSection, metadata: Metadata, *, root
     if kind is not None and kind.build is None:
         wrong = f"provisioner.kind = {section.kind} needs Kubernetes: set [orchestrator] kind = kubernetes"
         raise ConfigError((wrong,))
-    found = found_on(section, metadata, Subject(node="", here=False), root=root)
+    found = found_on(section, metadata, TargetNode(node="", here=False), root=root)
     if found.platform is None:
         raise ConfigError((f"provisioner.kind = auto: {found.why}; name the platform of the nodes",))
     return replace(found, fixed="")
@@ -180,7 +180,7 @@ def found_by_controller(section: ProvisionerSection, metadata: Metadata, *, root
 
 def open_for(
     section: ProvisionerSection,
-    subject: Subject,
+    subject: TargetNode,
     found: DetectedPlatform,
     scontrol: Scontrol | None,
     *,
@@ -213,7 +213,9 @@ def open_for(
     )
 
 
-def found_on(section: ProvisionerSection, metadata: Metadata, subject: Subject, *, root: str = "/") -> DetectedPlatform:
+def found_on(
+    section: ProvisionerSection, metadata: Metadata, subject: TargetNode, *, root: str = "/"
+) -> DetectedPlatform:
     """The platform, as configured or as this machine shows; with the content of its files, either way."""
     files = section.hyperpod.resource_config
     if section.kind == "auto":
@@ -231,7 +233,7 @@ def found_on(section: ProvisionerSection, metadata: Metadata, subject: Subject, 
 
 def _delegated(
     section: ProvisionerSection,
-    subject: Subject,
+    subject: TargetNode,
     found: DetectedPlatform,
     scontrol: Scontrol | None,
     marks: RecordPort | None,
@@ -246,7 +248,7 @@ def _delegated(
     )
 
 
-def _by_karpenter(section: ProvisionerSection, subject: Subject, marks: RecordPort | None) -> Provisioner:
+def _by_karpenter(section: ProvisionerSection, subject: TargetNode, marks: RecordPort | None) -> Provisioner:
     if marks is None or section.act_from != "controller":
         wrong = (
             "provisioner.kind = karpenter: a node may not delete NodeClaims; set act_from = controller, on Kubernetes"
@@ -257,7 +259,7 @@ def _by_karpenter(section: ProvisionerSection, subject: Subject, marks: RecordPo
 
 
 def _by_own_node(
-    kind: str, subject: Subject, marks: RecordPort | None, asking: Callable[[str], Asking] | None
+    kind: str, subject: TargetNode, marks: RecordPort | None, asking: Callable[[str], Asking] | None
 ) -> Provisioner:
     if marks is None or asking is None:
         how = 'provisioner.hyperpod.how = "label"' if kind == "hyperpod" else f"provisioner.kind = {kind}"
@@ -279,7 +281,7 @@ def _named(platform: Platform, resource_config: str, root: str) -> DetectedPlatf
     return found or DetectedPlatform(platform=platform, why="as configured")
 
 
-def _group_of(section: ProvisionerSection, subject: Subject, region: str) -> str:
+def _group_of(section: ProvisionerSection, subject: TargetNode, region: str) -> str:
     aws = Aws(region=section.aws.region or region, endpoint_url=section.aws.endpoint_url, timeout_s=5.0)
     answer = aws.call("autoscaling", "DescribeAutoScalingInstances", InstanceIds=[subject.instance_id])
     found = answer.get("AutoScalingInstances", [])

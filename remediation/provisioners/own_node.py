@@ -14,7 +14,7 @@ from healthd.core.errors import BackendBusy, BackendError, BackendRefused
 from healthd.core.model import Remedy
 from healthd.remediation.decide.handoff import parse
 from healthd.remediation.ports import StateOwner
-from healthd.remediation.provisioners.target_node import Subject
+from healthd.remediation.provisioners.target_node import TargetNode
 
 UNHEARD_S = 2700.0
 """After how many seconds a request without a result pages: EKS waits 10 to 30 minutes, HyperPod some minutes."""
@@ -62,7 +62,7 @@ class OwnNodeProvisioner:
         self,
         *,
         kind: str,
-        subject: Subject,
+        subject: TargetNode,
         asking: Asking,
         read: Callable[[], str],
         hint: str,

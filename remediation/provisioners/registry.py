@@ -29,7 +29,7 @@ from healthd.remediation.provisioners.ec2 import Ec2Provisioner
 from healthd.remediation.provisioners.hyperpod import HyperPodProvisioner
 from healthd.remediation.provisioners.slurm_managed import SlurmManagedProvisioner
 from healthd.remediation.provisioners.slurm_node import Scontrol, read_node
-from healthd.remediation.provisioners.target_node import Subject
+from healthd.remediation.provisioners.target_node import TargetNode
 
 
 class RepairChannel(Enum):
@@ -47,7 +47,7 @@ class PlatformInputs:
     """The inputs of a provisioner of AWS. ``made_by_us``, ``label``: see HyperPodProvisioner."""
 
     section: ProvisionerSection
-    subject: Subject
+    subject: TargetNode
     found: DetectedPlatform
     aws: Aws
     scontrol: Scontrol | None

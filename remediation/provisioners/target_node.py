@@ -12,7 +12,7 @@ _ULTRASERVERS = ("p6e-",)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Subject:
+class TargetNode:
     """``here``: healthd runs on this node itself, else ``healthd controller`` acts for it.
 
     ``instance_id``: this machine's own where ``here``. For the controller, the instance of the node's request, and the

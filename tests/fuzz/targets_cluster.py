@@ -19,7 +19,7 @@ from healthd.remediation.orchestrators.kubernetes import count as kube_count
 from healthd.remediation.orchestrators.kubernetes import device_plugin, leader_election, node_health, platform_signals
 from healthd.remediation.orchestrators.kubernetes import events as kube_events
 from healthd.remediation.orchestrators.kubernetes import eviction as kube_eviction
-from healthd.remediation.orchestrators.kubernetes import gang_kinds as kube_gang_kinds
+from healthd.remediation.orchestrators.kubernetes import gangs as kube_gangs
 from healthd.remediation.orchestrators.kubernetes import node as kube_node
 from healthd.remediation.orchestrators.kubernetes import old_records as kube_old_marks
 from healthd.remediation.orchestrators.kubernetes.remote_node import _claims_in
@@ -259,7 +259,7 @@ def _kube_health(data: bytes) -> None:
 
 def _kube_pods(data: bytes) -> None:
     for pod in _page(kube_eviction.pods_in, data):
-        kube_gang_kinds.gang_of(pod, kube_gang_kinds.GangLabels(labels=("app",), devices=("*",)))
+        kube_gangs.gang_of(pod, kube_gangs.GangLabels(labels=("app",), devices=("*",)))
         kube_eviction.owner_of(pod)
         device_plugin.the_plugin([pod], "n1")
 

@@ -44,7 +44,7 @@ from healthd.remediation.orchestrators.kubernetes.eviction import (
     told,
 )
 from healthd.remediation.orchestrators.kubernetes.gangs import Gang, GangLabels, gang_of, gangs_to_see, with_gangs
-from healthd.remediation.orchestrators.kubernetes.lease_notes import KubeTold
+from healthd.remediation.orchestrators.kubernetes.lease_notes import LeaseNotes
 from healthd.remediation.orchestrators.kubernetes.node import UNHEALTHY, Held, KubeNode, features_of, hold_of, node_of
 
 _DONE = ("evicted", "gone", "its namespace is being deleted")
@@ -73,7 +73,7 @@ class KubeDrain:
         rules: Sequence[EvictionRule],
         leads: Callable[[], None],
         clock: Callable[[], datetime],
-        records: KubeTold,
+        records: LeaseNotes,
         gangs: GangLabels,
         patience_s: float,
         opt_out_label: str = "",
@@ -220,7 +220,7 @@ class KubeDrain:
 class DrainRecords:
     """When the drains of a fleet began, kept at ``records``: read once, and written before anything relies on it."""
 
-    def __init__(self, records: KubeTold) -> None:
+    def __init__(self, records: LeaseNotes) -> None:
         self._kept = records
         self._records: dict[str, DrainRecord] | None = None
 

@@ -23,7 +23,7 @@ NODES_EVENTS = "default"
 """The namespace where the API server wants Events about objects without a namespace."""
 
 
-class KubeTelling:
+class KubeEventWriter:
     """``leads`` raises BackendRefused where this controller may not write any more. ``clock`` gives aware UTC."""
 
     def __init__(self, api: KubeApi, *, leads: Callable[[], None], clock: Callable[[], datetime]) -> None:
@@ -71,7 +71,7 @@ class KubeDrainEvents:
     """The Events about drains. ``leads`` and ``clock`` as above."""
 
     def __init__(self, api: KubeApi, *, leads: Callable[[], None], clock: Callable[[], datetime]) -> None:
-        self._telling = KubeTelling(api, leads=leads, clock=clock)
+        self._telling = KubeEventWriter(api, leads=leads, clock=clock)
         # Node to (hold, the news that was written about it).
         self._told: dict[str, tuple[str, set[tuple[str, str]]]] = {}
 

@@ -8,15 +8,15 @@ from healthd.config.schema.config import Config
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, connect
 from healthd.remediation.orchestrators.kubernetes.gpu_clients import KubeGpuClients
 from healthd.remediation.orchestrators.kubernetes.orchestrator import Fence, KubernetesOrchestrator
-from healthd.remediation.orchestrators.kubernetes.platform_requests import KubeAsking
+from healthd.remediation.orchestrators.kubernetes.platform_requests import KubePlatformRequests
 from healthd.remediation.orchestrators.kubernetes.pod_resources import started
 from healthd.remediation.orchestrators.kubernetes.reporter import Known, KubeReporter
 from healthd.remediation.orchestrators.kubernetes.transport import Pace
 
 __all__ = [
     "Known",
-    "KubeAsking",
     "KubeGpuClients",
+    "KubePlatformRequests",
     "KubernetesOrchestrator",
     "look_at_fence",
     "open_api",

@@ -18,7 +18,7 @@ STATUS_LEASE, STATUS = "healthd-status", "healthd.io/status"
 _MOST_BYTES = 200_000  # the API server takes 262,144 for all annotations of an object
 
 
-class KubeTold:
+class LeaseNotes:
     """One annotation. ``leads`` raises BackendRefused where this controller may not write any more."""
 
     def __init__(

@@ -25,7 +25,7 @@ class OwnNode(Protocol):
         """Patch the Node as it was read; no patch: write nothing."""
 
 
-class KubeAsking:
+class KubePlatformRequests:
     """The requests of one node. ``kind``: of the provisioner, ``eks`` or ``hyperpod``."""
 
     def __init__(self, node: OwnNode, kind: str, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:

@@ -24,7 +24,7 @@ _SILENT = frozenset({"DOWN", "NOT_RESPONDING"})
 """The flags of a node that the cluster has given up: the node controller has set its Ready condition to Unknown."""
 
 
-class KubeNodeAfar:
+class RemoteKubeNode:
     """The node ``node``, read by the controller. ``leads`` raises BackendRefused once this controller may not write."""
 
     def __init__(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.api.client_queue import EACH, KEPT, SEATS, WAITING, WAITING_EACH, ClientLane, Seats, Who
+from healthd.api.client_queue import EACH, KEPT, SEATS, WAITING, WAITING_EACH, ClientLane, ClientQueue, Who
 
 ROOT = Who(uid=0, may_act=True)
 
@@ -15,9 +15,9 @@ def user(uid: int) -> Who:
     return Who(uid=uid, may_act=False)
 
 
-def crowded(*users: Who, each: int) -> Seats[str]:
-    """Seats that so many clients of each of these users have asked for."""
-    seats: Seats[str] = Seats()
+def crowded(*users: Who, each: int) -> ClientQueue[str]:
+    """A queue that so many clients of each of these users have asked for."""
+    seats: ClientQueue[str] = ClientQueue()
     for who in users:
         for number in range(each):
             seats.take(who, f"{who.uid}/{number}")
@@ -26,7 +26,7 @@ def crowded(*users: Who, each: int) -> Seats[str]:
 
 def test_a_user_has_a_few_seats_and_then_waits() -> None:
     """However many ask; another user is seated at once."""
-    seats: Seats[str] = Seats()
+    seats: ClientQueue[str] = ClientQueue()
     assert [seats.take(user(1000), "") for _ in range(EACH + 1)] == [ClientLane.SEAT] * EACH + [ClientLane.LINE]
     assert seats.take(user(1001), "") is ClientLane.SEAT
 
@@ -56,13 +56,13 @@ def test_who_leaves_makes_room_for_the_first_that_may_sit() -> None:
     assert full.take(ROOT, "hook") is ClientLane.LINE
     assert full.leave(user(1)) == "hook"
     assert full.leave(ROOT) == "4/0"
-    assert Seats[str]().leave(ROOT) is None
+    assert ClientQueue[str]().leave(ROOT) is None
 
 
 @pytest.mark.parametrize("who", [ROOT, user(1000)])
 def test_a_seat_that_was_left_is_free(who: Who) -> None:
     """However often somebody comes and goes."""
-    seats: Seats[str] = Seats()
+    seats: ClientQueue[str] = ClientQueue()
     for _ in range(3 * SEATS):
         assert seats.take(who, "") is ClientLane.SEAT
         assert seats.leave(who) is None
@@ -71,7 +71,7 @@ def test_a_seat_that_was_left_is_free(who: Who) -> None:
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=300))
 def test_whatever_comes_and_goes_nobody_waits_who_might_sit(comings: list[tuple[int, bool]]) -> None:
     """The limits hold after every step, and once all have left everybody who waited has been seated."""
-    seats: Seats[Who] = Seats()
+    seats: ClientQueue[Who] = ClientQueue()
     sitting: list[Who] = []
     waiting = 0
     for uid, goes in comings:

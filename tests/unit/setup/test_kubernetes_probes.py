@@ -13,8 +13,8 @@ from healthd.config.schema.kubernetes import KubernetesSection
 from healthd.remediation.orchestrators.kubernetes.budget import Budget, Claim
 from healthd.remediation.orchestrators.kubernetes.old_records import MARKS
 from healthd.setup.doctor import LookResult
-from healthd.setup.kubernetes_probes import budget_line, looks_kubernetes, rights_of, token_lines
-from healthd.setup.remote_probes import looks_afar
+from healthd.setup.kubernetes_probes import budget_line, kubernetes_probes, rights_of, token_lines
+from healthd.setup.remote_probes import remote_probes
 from tests.support.running import ROOT
 
 CONFIG = Config(orchestrator=OrchestratorSection(kind="kubernetes"))
@@ -105,7 +105,7 @@ def test_a_budget_of_nothing_is_missing() -> None:
 
 def test_where_there_is_no_kubernetes_one_line_says_so() -> None:
     """Neither configured nor a pod: nothing else of it is looked at."""
-    assert set(looks_kubernetes(Config(), {})) == {"Kubernetes"}
+    assert set(kubernetes_probes(Config(), {})) == {"Kubernetes"}
     assert {"Kubernetes", "token", "rights", "NodeHealth", "admission policies", "budget", "pod resources"} <= set(
-        looks_afar(CONFIG, {})
+        remote_probes(CONFIG, {})
     )

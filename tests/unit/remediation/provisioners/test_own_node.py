@@ -17,13 +17,13 @@ from healthd.core.model import Remedy
 from healthd.core.node import KernelLogState
 from healthd.remediation.decide.handoff import HandoffRecord
 from healthd.remediation.orchestrators.kubernetes.node import HOLD, UNHEALTHY, KubeNode, node_of
-from healthd.remediation.orchestrators.kubernetes.platform_requests import KubeAsking
+from healthd.remediation.orchestrators.kubernetes.platform_requests import KubePlatformRequests
 from healthd.remediation.orchestrators.kubernetes.platform_signals import ASKED, EKS_CONDITION, HYPERPOD_LABEL
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.from_config import channel_of, found_by_controller, open_provisioner
 from healthd.remediation.provisioners.own_node import UNHEARD_S, OwnNodeProvisioner
 from healthd.remediation.provisioners.registry import RepairChannel
-from healthd.remediation.provisioners.target_node import Subject
+from healthd.remediation.provisioners.target_node import TargetNode
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 from healthd.sources.machine import open_machine
 
@@ -69,8 +69,8 @@ class OneNode:
 
 
 def of(node: OneNode, kind: str, *, mark: str = "", now: datetime = NOW, instance_type: str = "") -> OwnNodeProvisioner:
-    subject = Subject(node="n1", here=False, instance_type=instance_type)
-    asking = KubeAsking(node, kind, clock=lambda: now)
+    subject = TargetNode(node="n1", here=False, instance_type=instance_type)
+    asking = KubePlatformRequests(node, kind, clock=lambda: now)
     return OwnNodeProvisioner(
         kind=kind, subject=subject, asking=asking, read=lambda: mark, hint="look there", clock=lambda: now
     )
@@ -260,7 +260,9 @@ def test_on_any_other_cluster_it_is_a_mistake(tmp_path: Path) -> None:
         config = Config(provisioner=section)
         with pytest.raises(ConfigError, match=words):
             open_provisioner(config, machine, None, marks=marks)
-        made = open_provisioner(config, machine, None, marks=marks, asking=lambda kind: KubeAsking(node, kind))
+        made = open_provisioner(
+            config, machine, None, marks=marks, asking=lambda kind: KubePlatformRequests(node, kind)
+        )
         assert (made.kind, made.delegates, made.machine()) == (section.kind, False, MACHINE)
     with pytest.raises(ConfigError, match="eks needs Kubernetes"):
         found_by_controller(ProvisionerSection(kind="eks"), lambda _: None, root=str(tmp_path))
@@ -275,7 +277,7 @@ def test_a_node_that_turns_out_to_be_hyperpods_asks_by_its_label_where_that_is_s
     config = Config(provisioner=ProvisionerSection(kind="auto", hyperpod=HyperpodSection(how="label")))
     node = hyperpod_node()
     made = open_provisioner(
-        config, machine, None, marks=marks, asking=lambda kind: KubeAsking(node, kind), root=str(tmp_path)
+        config, machine, None, marks=marks, asking=lambda kind: KubePlatformRequests(node, kind), root=str(tmp_path)
     )
     assert isinstance(made, OwnNodeProvisioner)
 
@@ -286,8 +288,8 @@ def test_on_kubernetes_a_node_does_not_call_hyperpods_api_by_itself() -> None:
     marks = FakeOrchestrator(FakeCluster("n1", clock=lambda: 0.0), "n1")
     node = hyperpod_node()
 
-    def asking_of(kind: str) -> KubeAsking:
-        return KubeAsking(node, kind)
+    def asking_of(kind: str) -> KubePlatformRequests:
+        return KubePlatformRequests(node, kind)
 
     section = ProvisionerSection(kind="hyperpod", hyperpod=HyperpodSection(cluster="c"))
     alone = open_provisioner(Config(provisioner=section), machine, None, marks=marks, asking=asking_of)

@@ -1,4 +1,4 @@
-"""The differences between the versions of Slurm that healthd is tested with. Pure.
+"""The differences between the versions of Slurm that healthd is tested with.
 
 Each row was seen on Debian's packages of the three versions; tests/live/slurm/test_live_versions.py tries each
 one on the Slurm that runs. Nothing in healthd asks for a version: it tries, and reads what Slurm answers.
