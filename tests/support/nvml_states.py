@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from healthd.sim.nvml_state import RECOVERY_ACTION_FIELD, State, with_line
+from healthd.sim.nvml import State
+from healthd.sim.nvml_state import RECOVERY_ACTION_FIELD, with_line
 
 
 def with_library_fault(state: State, fault: str) -> dict[str, str]:
