@@ -44,8 +44,8 @@ from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.ports import FleetSnapshot, Slot
-from healthd.sim.cluster import FakeProvisioner, FakeResetter
 from tests.live.slurm.slurm_lab import SlurmLab, why_not
+from tests.support.fake_repairs import FakeProvisioner, FakeResetter
 
 AIM_CTLD_S, AIM_DECIDED_S = 5.0, 20.0
 GROUP = 25

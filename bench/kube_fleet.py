@@ -29,15 +29,15 @@ from healthd.remediation.engine.dependencies import Dependencies, Timeouts
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, connect
-from healthd.remediation.orchestrators.kubernetes.opening import BURST, RATE_PER_S
+from healthd.remediation.orchestrators.kubernetes.from_config import BURST, RATE_PER_S
 from healthd.remediation.orchestrators.kubernetes.orchestrator import Fence, KubernetesOrchestrator
 from healthd.remediation.orchestrators.kubernetes.reporter import Known, KubeReporter
 from healthd.remediation.orchestrators.kubernetes.transport import Pace
 from healthd.remediation.ports import FleetSnapshot
-from healthd.sim.cluster import FakeProvisioner, FakeResetter
 from healthd.sim.machine import NODE, SimulatedMachine
 from tests.live.kubernetes.agent_rig import write_kubeconfig
 from tests.live.kubernetes.control_plane import ACCOUNT, NAMESPACE, ControlPlane
+from tests.support.fake_repairs import FakeProvisioner, FakeResetter
 from tests.support.running import ROOT, Running
 
 STEP_S = 5.0  # of an agent's clock: how often the daemon turns its engine; its reporter looks each second

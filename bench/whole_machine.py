@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from healthd.sim.machine import SimulatedMachine
-from healthd.sim.tree import mount, unmount
+from healthd.sim.tree import mount
+from tests.support.sim_devices import unmount
 
 _UNITS = """for unit in "$@"; do case $unit in *.service)
 printf 'Id=%s\\nLoadState=loaded\\nActiveState=active\\nNRestarts=0\\n\\n' "$unit";; esac; done"""

@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 from healthd import __version__  # noqa: E402 - runs from a checkout in which nothing is installed
 from healthd.agent.agent import looking_agent  # noqa: E402
 from healthd.api.grammar import _grammar  # noqa: E402
-from healthd.api.reading_names import metric_of  # noqa: E402
+from healthd.api.metrics import metric_of  # noqa: E402
 from healthd.api.wire import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE  # noqa: E402
 from healthd.checklib.xids import UNKNOWN_XID, xid_cases, xid_table  # noqa: E402
 from healthd.config.json_schema import FILE_NAME, config_schema_text, policy_schema_text  # noqa: E402
@@ -41,7 +41,6 @@ from healthd.core.model import Reading, ReadingKind, Verdict  # noqa: E402
 from healthd.observe.report import EXIT_CODE  # noqa: E402
 from healthd.remediation.decide.rules import STEPS, Rule  # noqa: E402
 from healthd.remediation.orchestrators.slurm.reasons import AUTOMATIC, REBOOTS  # noqa: E402
-from healthd.remediation.orchestrators.slurm.versions import DIFFERENCES, TESTED, Difference, has  # noqa: E402
 from healthd.remediation.policy_files import SHIPPED as SHIPPED_POLICIES  # noqa: E402
 from healthd.remediation.policy_files import rules_named  # noqa: E402
 from healthd.remediation.provisioners import aws_calls, aws_errors  # noqa: E402
@@ -52,6 +51,7 @@ from tests.faults.matrix import CASES as FAULTS_PLAYED  # noqa: E402
 from tests.faults.matrix import NOT_ARRANGED  # noqa: E402
 from tests.faults.proof import CERTAIN, unproven  # noqa: E402
 from tests.support.pure_modules import source_of  # noqa: E402
+from tests.support.slurm_versions import DIFFERENCES, TESTED, Difference, has  # noqa: E402
 
 NOTE = "<!-- Made by docs/generate.py from {source}. Change that, and run the generator again. -->\n"
 
@@ -549,12 +549,12 @@ def values(action: argparse.Action) -> str:
 
 def metrics_page() -> str:
     """The families that healthd/api declares, and the readings of a simulated node with everything on it."""
-    source = "healthd/api/*metrics.py, families.py and one run of every check on the simulated p5.48xlarge"
+    source = "healthd/api/*metrics.py, metric_families.py and one run of every check on the simulated p5.48xlarge"
     head = ("metric", "type", "labels", "meaning")
     parts = [
         NOTE.format(source=source),
         METRICS,
-        table(head, sorted(declared_families("metrics") + declared_families("families"))),
+        table(head, sorted(declared_families("metrics") + declared_families("metric_families"))),
         CONTROLLER_METRICS,
         table(head, declared_families("controller_metrics")),
         READINGS,
@@ -611,7 +611,10 @@ def metric_name(reading: Reading) -> str:
 
 def slurm_page() -> str:
     """Differences between versions of Slurm, and the reasons that Slurm writes by itself."""
-    parts = [NOTE.format(source="remediation/orchestrators/slurm/versions.py and reasons.py"), SLURM]
+    parts = [
+        NOTE.format(source="tests/support/slurm_versions.py and remediation/orchestrators/slurm/reasons.py"),
+        SLURM,
+    ]
     rows = [(row.name, _versions(row), row.what, row.before or "-", row.source) for row in DIFFERENCES]
     parts += ["## What differs", "", table(("behaviour", "in", "what it does", "elsewhere", "seen"), rows), ""]
     texts = [(f"`{row.printed}`", row.when) for row in AUTOMATIC]

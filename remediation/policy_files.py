@@ -13,11 +13,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from healthd.config.lines import Key, key_lines, line_of
-from healthd.config.rows import row_problems
+from healthd.config.key_lines import Key, key_lines, line_of
 from healthd.config.schema.config import PolicySection
 from healthd.config.schema.rule import PolicyRule
-from healthd.config.text import Problem, parsed, read_text
+from healthd.config.table_lists import row_problems
+from healthd.config.toml_text import Problem, parsed, read_text
 from healthd.config.values import close_match, converted, did_you_mean, shortened
 from healthd.core.check import discover
 from healthd.core.errors import ConfigError

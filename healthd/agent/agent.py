@@ -246,8 +246,8 @@ def open_reporter(agent: Agent, environ: Mapping[str, str]) -> Callable[[], str]
     config, orchestrator, engine = agent.config, as_kubernetes(agent.orchestrator), agent.engine
     if orchestrator is None or not config.orchestrator.kubernetes.report:
         return None
-    from healthd.remediation.orchestrators.kubernetes.opening import Known, open_api
-    from healthd.remediation.orchestrators.kubernetes.opening import open_reporter as open_it
+    from healthd.remediation.orchestrators.kubernetes.from_config import Known, open_api
+    from healthd.remediation.orchestrators.kubernetes.from_config import open_reporter as open_it
 
     def known() -> Known:
         return Known(

@@ -42,7 +42,7 @@ from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.orchestrators.local import LocalOrchestrator
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.ports import FleetSnapshot, Orchestrator, Provisioner
-from healthd.remediation.provisioners.kube_own import Asking
+from healthd.remediation.provisioners.own_node import Asking
 from healthd.remediation.provisioners.slurm_node import MANAGERS_TEXTS, OUR_TEXTS, Scontrol
 from healthd.sources.command import run_command
 from healthd.sources.machine import Machine
@@ -109,7 +109,7 @@ def _kubernetes(config: Config, orchestrator: KubernetesOrchestrator) -> Cluster
     """A patch says what it changes, so that none can meet what came after it: nothing is waited for. Many nodes may be
     out for days, and one API server hears all of them. The Leases say how many may be, where the server holds all to
     it. A label of the Node is among its features, and read with its state."""
-    from healthd.remediation.orchestrators.kubernetes.opening import KubeAsking, KubeGpuClients
+    from healthd.remediation.orchestrators.kubernetes.from_config import KubeGpuClients, KubePlatformRequests
 
     stops = config.orchestrator.kubernetes.pause_gpu_operator
     return Cluster(
@@ -118,7 +118,7 @@ def _kubernetes(config: Config, orchestrator: KubernetesOrchestrator) -> Cluster
         opt_out=(config.remediation.opt_out_label, LABEL),
         calm_s=min(_CALM_S, config.remediation.settle_s),
         marks=orchestrator,
-        asking=lambda kind: KubeAsking(orchestrator, kind),
+        asking=lambda kind: KubePlatformRequests(orchestrator, kind),
         gpu_clients=KubeGpuClients(orchestrator) if stops else None,
         clients_help=_ABOUT_PODS,
     )
@@ -146,10 +146,10 @@ def open_orchestrator(config: Config, machine: Machine, environ: Mapping[str, st
 def _open_kubernetes(config: Config, node: str, environ: Mapping[str, str]) -> Orchestrator:
     """The back end is imported where it is used: it loads lightkube. Raises ExtraMissing where that is not there."""
     try:
-        from healthd.remediation.orchestrators.kubernetes import opening as kube_opening
+        from healthd.remediation.orchestrators.kubernetes import from_config as kubernetes
     except ImportError as error:
         raise ExtraMissing("orchestrator.kind = kubernetes", "kubernetes", error) from error
-    return kube_opening.open_orchestrator(config, kube_opening.open_api(config, environ), node)
+    return kubernetes.open_orchestrator(config, kubernetes.open_api(config, environ), node)
 
 
 def open_absent(config: Config, name: str, orchestrator: Orchestrator, policy: Policy) -> AbsentWatch | None:
@@ -251,7 +251,7 @@ def provisioner_of(
     run: Callable[..., CommandResult] = run_command,
 ) -> Provisioner:
     """The back end that reboots or replaces this machine. See ``open_provisioner``; raises ConfigError."""
-    from healthd.remediation.provisioners.opening import open_provisioner  # all kinds; an observing agent has none
+    from healthd.remediation.provisioners.from_config import open_provisioner  # all kinds; an observing agent has none
 
     cluster = cluster_of(config, orchestrator)
     return open_provisioner(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from healthd.api.receipt import Receipt
+from healthd.api.peer import Receipt
 from healthd.api.wire import Reply
 from healthd.config.values import did_you_mean
 from healthd.core.check import unknown
@@ -23,7 +23,7 @@ from healthd.state.monitor import has_live_job
 
 if TYPE_CHECKING:
     from healthd.agent.agent import Agent
-    from healthd.api.board import Board
+    from healthd.api.plan_cache import PlanCache
 
 CHECK_DEADLINE_S = 20.0
 _PROLOG_DEADLINE_S = 5.0
@@ -74,7 +74,7 @@ def _active_outcomes(
     return {name: Outcome(check=name, result=unknown(f"not run: {busy}"), at=now, duration_s=0.0) for name in wanted}
 
 
-def status_answer(agent: Agent, board: Board, options: Namespace) -> Reply:
+def status_answer(agent: Agent, board: PlanCache, options: Namespace) -> Reply:
     """The status: findings, decisions and steps of the daemon. Exit 0: it answered."""
     from healthd.api.status import status_data, status_json, status_text  # loads the plan, and with it remediation
 

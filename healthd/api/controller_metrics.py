@@ -1,7 +1,7 @@
 """The metrics page of ``healthd controller``: the node statuses of its last sync and its stats, made at each scrape.
 
-Its own metrics begin with ``healthd_controller_``, so that no sum over nodes includes it. ``families`` has the metrics
-that nodes have as well. No label names a node: the log and ``--status`` have the status of each.
+Its own metrics begin with ``healthd_controller_``, so that no sum over nodes includes it. ``metric_families`` has the
+metrics that nodes have as well. No label names a node: the log and ``--status`` have the status of each.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from healthd import __version__
 from healthd.api.controller_stats import SYNC_RESULTS, ControllerStats
-from healthd.api.families import Bounded, budget, notifications, started, store_failing
+from healthd.api.metric_families import Bounded, budget, notifications, started, store_failing
 from healthd.core.model import ClusterTrouble, Refusal, Step
 from healthd.remediation.controller.node_status import RepairState
 

@@ -323,8 +323,8 @@ def _asking(parser: argparse.ArgumentParser) -> None:
 
 
 def _daemons(parser: argparse.ArgumentParser) -> None:
-    """A verb that only the daemon answers, by a row of ``healthd.cli.asking``: it reads no configuration."""
-    parser.set_defaults(module="asking")
+    """A verb that only the daemon answers, by a row of ``healthd.cli.daemon_verbs``: it reads no configuration."""
+    parser.set_defaults(module="daemon_verbs")
     _socket(parser)
 
 

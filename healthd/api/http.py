@@ -29,10 +29,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from healthd.agent.agent import Agent
-from healthd.api.board import Board
-from healthd.api.page import HEADERS, page
-from healthd.api.seldom import Seldom
+from healthd.api.plan_cache import PlanCache
+from healthd.api.rate_limit import RateLimit
 from healthd.api.status import status_data, status_json
+from healthd.api.status_page import HEADERS, page
 from healthd.core.capabilities import lay_down
 from healthd.observe.report import as_json
 
@@ -102,7 +102,7 @@ def common_routes(*, metrics: Callable[[], tuple[str, str]], problem: Callable[[
 
 def agent_routes(agent: Agent, *, metrics: Callable[[], tuple[str, str]], problem: Callable[[], str]) -> Routes:
     """The paths of a node's daemon."""
-    board = Board.of(agent)
+    board = PlanCache.of(agent)
 
     def status() -> HttpResponse:
         text = status_json(status_data(agent, board, problem=problem()))
@@ -195,7 +195,7 @@ class _Listener(ThreadingHTTPServer):
         self, family: socket.AddressFamily, address: tuple[str, int], handler: type, *, log: Any = None
     ) -> None:
         self.address_family = family
-        self._log, self._troubles = log, Seldom(_SELDOM_S)
+        self._log, self._troubles = log, RateLimit(_SELDOM_S)
         self._lock = threading.Lock()
         self._open: dict[socket.socket, bool] = {}  # whether the request has arrived; the oldest first
         super().__init__(address, handler)

@@ -1,26 +1,28 @@
 """The metrics page of a node's daemon: a snapshot of the agent, made at each scrape.
 
-A scrape asks neither the machine nor the cluster; it reads the daemon's memory and its store. ``families`` has the
-bound of a page, and the metrics that the controller's page has as well.
+A scrape asks neither the machine nor the cluster; it reads the daemon's memory and its store. ``metric_families`` has
+the bound of a page, and the metrics that the controller's page has as well.
+
+Prometheus wants base units in full, and no ``_count`` on a gauge; checks name their readings with short units, which
+the store keeps. Source: prometheus.io/docs/practices/naming, as ``promtool check metrics`` holds names to it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 
 from healthd import __version__
 from healthd.agent.agent import Agent
-from healthd.api.component_health import Health
-from healthd.api.families import Bounded, budget, notifications, one_of, started, store_failing
-from healthd.api.reading_names import metric_of
+from healthd.api.metric_families import Bounded, budget, notifications, one_of, started, store_failing
+from healthd.core.check import Check
 from healthd.core.errors import StoreError
-from healthd.core.model import Action, Mode, ReadingKind, Refusal, Status, Step, Verdict
+from healthd.core.model import NODE, Action, Mode, Outcome, ReadingKind, Refusal, Severity, Status, Step, Verdict
 from healthd.drill.chain import KINDS, Ended
-from healthd.judge.history import canonical
+from healthd.judge.history import Fault, History, canonical
 
 
 class MetricsPage(Bounded):
@@ -283,3 +285,85 @@ class MetricsPage(Bounded):
             for result in Ended:
                 ended.add_metric([kind, result], drills.ran[kind, result] if drills else 0)
         yield ended
+
+
+OK, WARNING, UNKNOWN, CRITICAL = 0.0, 1.0, 2.0, 3.0
+_OF: Mapping[Severity, float] = {Severity.INFO: OK, Severity.WARNING: WARNING, Severity.CRITICAL: CRITICAL}
+
+
+class Health:
+    """The health of each component by each check, as one number: 0 ok, 1 warning, 2 unknown, 3 critical.
+
+    Remembers the components that each check read in its last complete run: one that it can no longer read is unknown,
+    not dropped. One call covers all checks.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, frozenset[str]] = {}
+
+    def of(
+        self, checks: Mapping[str, Check], outcomes: Mapping[str, Outcome], history: History
+    ) -> dict[tuple[str, str], float]:
+        """The worst health by check and component. Every check that runs on an interval has ``node``, which is unknown
+        before its first run."""
+        health: dict[tuple[str, str], float] = {}
+        for name, check in checks.items():
+            outcome = outcomes.get(name)
+            if outcome is None and check.on == "active":
+                continue
+            faults = [fault for fault in history.faults.values() if fault.check == name]
+            for component, worst in self._check(name, outcome, faults, history).items():
+                health[name, component] = worst
+        return health
+
+    def _check(self, name: str, outcome: Outcome | None, faults: Iterable[Fault], history: History) -> dict[str, float]:
+        readings = outcome.result.readings if outcome and outcome.read_at is None else ()  # kept readings are old
+        read = frozenset(str(canonical(history, reading.component)) for reading in readings)
+        could_tell = outcome is not None and outcome.result.is_whole
+        known = read if could_tell else read | self._known.get(name, frozenset())
+        self._known[name] = known
+        health = {part: OK if part in read else UNKNOWN for part in sorted(known)}
+        health[str(NODE)] = OK if could_tell else UNKNOWN
+        for fault in faults:
+            part = str(fault.component)
+            health[part] = max(health.get(part, OK), _OF[fault.severity])
+        return health
+
+
+_UNITS: Mapping[str, tuple[str, float]] = {
+    "c": ("celsius", 1.0),
+    "w": ("watts", 1.0),
+    "mhz": ("hertz", 1e6),
+    "ms": ("seconds", 1e-3),
+    "s": ("seconds", 1.0),
+    "mib": ("bytes", float(1 << 20)),
+    "bool": ("", 1.0),
+}
+_RATES: Mapping[str, tuple[str, float]] = {
+    "_bytes_per_s": ("_bytes_per_second", 1.0),
+    "_gb_s": ("_bytes_per_second", 1e9),
+}
+_NAMES: Mapping[str, str] = {
+    "cpus_online_count": "cpus_online",
+    "efa_device_count": "efa_devices",
+    "efa_domain_count": "efa_domains",
+    "gdrcopy_good_gpus_count": "gdrcopy_good_gpus",
+    "gpu_pci_count": "gpu_pci_devices",
+    "gpu_process_count": "gpu_processes",
+    "imex_domain_gpu_count": "imex_domain_gpus",
+    "zombies_count": "zombies",
+}
+"""Counts of things, in the plural; a count that is not listed only loses its ending."""
+
+
+def metric_of(reading: str) -> tuple[str, float]:
+    """The metric's name, for a counter without ``_total``, and the factor for its value."""
+    name = _NAMES.get(reading, reading).replace(".", "_").removesuffix("_total")
+    for ending, (full, scale) in _RATES.items():
+        if name.endswith(ending):
+            return f"healthd_{name.removesuffix(ending)}{full}", scale
+    stem, _, unit = name.rpartition("_")
+    if unit in _UNITS:
+        full, scale = _UNITS[unit]
+        return f"healthd_{stem}_{full}".rstrip("_"), scale
+    return f"healthd_{name.removesuffix('_count')}", 1.0

@@ -1,20 +1,29 @@
-"""The user at the other end of the unix socket, as the kernel names them; the request's own claim does not count.
+"""The client at the other end of the unix socket, as the kernel reports it: its user, and whether it read its answer.
 
-The kernel names the process's groups as well. Only if these do not decide whether the user may act is the user database
-asked: it may be a directory on the network that does not answer.
+The request's own claim does not count. The kernel names the process's groups as well; only if these do not decide
+whether the user may act is the user database asked: it may be a directory on the network that does not answer.
+
+A client that ends its side with bytes that it never read leaves ECONNRESET on ours; one that has read them all leaves
+our queue empty (Linux, unix_release_sock and SIOCOUTQ in net/unix/af_unix.c, as of 6.18).
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
 import socket
 import struct
+import termios
+import time
 from dataclasses import dataclass
+from enum import Enum
 
 _PEER = struct.Struct("3i")
 _SO_PEERGROUPS = 59  # Linux 4.13, include/uapi/asm-generic/socket.h; the module socket has no name for it
 _GROUPS_BYTES = 1024  # 256 groups: the most that the module socket reads
+_POLLS_S = (0.0005, 0.05)
+"""The first and the longest pause between two polls, in seconds. A client that waits reads at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,3 +65,38 @@ def _groups_of(client: socket.socket) -> tuple[int, ...]:
     except OSError:
         return ()
     return struct.unpack(f"{len(raw) // 4}I", raw)
+
+
+class Receipt(Enum):
+    """Whether the client read an answer. UNKNOWN: the client may still read it."""
+
+    TAKEN = "taken"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+
+
+def sent(client: socket.socket, raw: bytes, *, wait_s: float) -> Receipt:
+    """Send the whole answer, and return whether the client read it within ``wait_s``."""
+    try:
+        client.sendall(raw)
+        client.shutdown(socket.SHUT_WR)
+        return _came_of(client, time.monotonic() + wait_s)
+    except OSError:  # the client closed before the answer came
+        return Receipt.GONE
+
+
+def _came_of(client: socket.socket, until_s: float) -> Receipt:
+    pause_s, longest_s = _POLLS_S
+    while _unread_bytes(client):
+        if time.monotonic() >= until_s:
+            return Receipt.UNKNOWN
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, longest_s)
+    is_reset = client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)  # set before the kernel empties the queue
+    return Receipt.GONE if is_reset else Receipt.TAKEN
+
+
+def _unread_bytes(client: socket.socket) -> int:
+    """SIOCOUTQ, which has the number of TIOCOUTQ (linux/sockios.h)."""
+    (count,) = struct.unpack("i", fcntl.ioctl(client, termios.TIOCOUTQ, bytes(4)))
+    return int(count)

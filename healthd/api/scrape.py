@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from healthd.agent.agent import Agent
 
 if TYPE_CHECKING:
-    from healthd.api.families import Bounded
+    from healthd.api.metric_families import Bounded
 
 Metrics = Callable[[], tuple[str, str]]
 """Returns the content type and the text of a page, made for each call. Several threads may call it at once."""
@@ -32,7 +32,7 @@ def on_demand(make: Callable[[], Bounded]) -> Metrics:
     making = threading.Lock()
 
     def made() -> tuple[str, str]:
-        from healthd.api.families import CONTENT_TYPE
+        from healthd.api.metric_families import CONTENT_TYPE
 
         with making:
             if not pages:

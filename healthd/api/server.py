@@ -27,17 +27,16 @@ from healthd.api.answers import (
     is_active,
     status_answer,
 )
-from healthd.api.board import Board
+from healthd.api.client_queue import ClientLane, ClientQueue, Who
+from healthd.api.commands import ack_answer, order_answer, relearn_answer
 from healthd.api.drill import drill_answer
 from healthd.api.grammar import TextRequested, parse
 from healthd.api.group import SocketGroup
 from healthd.api.listener import Listener
-from healthd.api.orders import ack_answer, order_answer, relearn_answer
-from healthd.api.peer import Peer, peer_of
+from healthd.api.peer import Peer, peer_of, sent
 from healthd.api.plan import plan_answer
-from healthd.api.receipt import sent
-from healthd.api.seats import ClientLane, Seats, Who
-from healthd.api.seldom import Seldom
+from healthd.api.plan_cache import PlanCache
+from healthd.api.rate_limit import RateLimit
 from healthd.api.wire import (
     MAX_REQUEST_BYTES,
     Reply,
@@ -103,14 +102,14 @@ class Server:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
-        self._agent, self._board, self._log = agent, Board.of(agent), log
+        self._agent, self._board, self._log = agent, PlanCache.of(agent), log
         self._do = agent.checkup.hands.do
         self._has_groups = bool(group or readers)
         self._group = SocketGroup("group", group, log.info)
         self._readers = SocketGroup("readers", readers, log.info)
         agent.troubles.extend((self._group.problem, self._readers.problem))
-        self._seats: Seats[_Guest] = Seats()
-        self._seldom, self._troubles = Seldom(_SELDOM_S), Seldom(_SELDOM_S)
+        self._seats: ClientQueue[_Guest] = ClientQueue()
+        self._seldom, self._troubles = RateLimit(_SELDOM_S), RateLimit(_SELDOM_S)
         self._noted: set[tuple[str, int]] = set()
         self._closed, self._served, self._ended = threading.Event(), False, False
         self._failed_s, self._failing_since_s = -math.inf, math.inf

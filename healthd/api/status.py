@@ -15,10 +15,10 @@ from typing import Any
 
 from healthd import __version__
 from healthd.agent.agent import Agent
-from healthd.api.board import Board
 from healthd.api.devices import label_of, strips
 from healthd.api.headline import STEP_WORDS, headline, steps_of
 from healthd.api.plan import case_plan, entry, paused_by
+from healthd.api.plan_cache import PlanCache
 from healthd.checklib.tables import instance_profile
 from healthd.core.errors import StoreError
 from healthd.core.model import Event, Status, Step
@@ -33,7 +33,7 @@ _LINES = 15
 _SIGN = {"ok": "o", "warning": "!", "critical": "X", "unknown": "?", "missing": "-"}
 
 
-def status_data(agent: Agent, board: Board, *, problem: str = "") -> dict[str, Any]:
+def status_data(agent: Agent, board: PlanCache, *, problem: str = "") -> dict[str, Any]:
     """The status in the shape of ``healthd.status/v1``. ``problem``: why the daemon itself does not work, or ""."""
     report = agent.checkup.report(look=False)
     case, said = _open_case(agent)

@@ -15,7 +15,7 @@ from healthd.config.json_schema import config_schema_text
 from healthd.config.load import Examined, examine
 from healthd.config.report import annotated, as_data, shown
 from healthd.config.schema.config import Config
-from healthd.config.text import Problem
+from healthd.config.toml_text import Problem
 from healthd.core.errors import ConfigError, UsageError
 from healthd.remediation.policy_files import code_problems
 

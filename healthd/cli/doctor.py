@@ -13,11 +13,11 @@ from healthd.cli.settings import check_settings
 from healthd.config.load import load
 from healthd.config.schema.config import Config
 from healthd.core.errors import ConfigError, SourceError, SourceTimeout
-from healthd.setup.afar import looks_afar
-from healthd.setup.apart import answer_apart, ask_apart
 from healthd.setup.doctor import DoctorResult, LookResult, as_json, as_text, exit_code
-from healthd.setup.kubernetes import looks_cluster
-from healthd.setup.looks import looks_here
+from healthd.setup.forked_calls import answer_apart, ask_apart
+from healthd.setup.kubernetes_probes import cluster_probes
+from healthd.setup.machine_probes import machine_probes
+from healthd.setup.remote_probes import remote_probes
 
 HERE_S, AFAR_S = 15.0, 45.0
 """How long the probes of this machine may take together, and then those beyond it, in seconds: longer than their own
@@ -35,8 +35,8 @@ def answer(options: Namespace) -> Reply:
         lines = [DoctorResult(about="configuration", told=LookResult.MISSING, why="; ".join(error.problems), fix=fix)]
     else:
         socket = options.socket or os.environ.get("HEALTHD_SOCKET") or config.daemon.socket
-        here = {} if options.cluster else looks_here(config, socket)
-        afar = looks_cluster(config, os.environ) if options.cluster else looks_afar(config, os.environ)
+        here = {} if options.cluster else machine_probes(config, socket)
+        afar = cluster_probes(config, os.environ) if options.cluster else remote_probes(config, os.environ)
         told = ask_apart(here, list[DoctorResult], deadline_s=HERE_S)
         told |= ask_apart(afar, list[DoctorResult], deadline_s=AFAR_S)
         lines = [*first, *(line for name, each in told.items() for line in _lines(name, each))]

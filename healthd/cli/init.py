@@ -9,13 +9,13 @@ from pathlib import Path
 
 from healthd import __version__
 from healthd.api.wire import Reply
-from healthd.cli.asking import START
+from healthd.cli.daemon_verbs import START
 from healthd.cli.settings import check_settings
 from healthd.config.json_schema import FILE_NAME, config_schema_text
 from healthd.config.load import DEFAULT_PATH, load
 from healthd.core.errors import HealthdError, SourceError
-from healthd.setup.apart import answer_apart
 from healthd.setup.first_config import first_config, found_lines
+from healthd.setup.forked_calls import answer_apart
 from healthd.setup.survey import Survey, survey
 
 _DEADLINE_S = 40.0  # IMDS, one question to AWS, and a file system or two that answer late

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
+from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
+from string import Template
 
 from healthd.api.wire import Reply
 from healthd.core.check import discover
-from healthd.core.errors import HealthdError
-from healthd.setup.new_check import new_files
+from healthd.core.errors import HealthdError, UsageError
+
+KINDS = ("proc", "kernel", "nvml")
+"""The kinds of sources of a check, which are the names of its templates in ``check_templates``."""
+
+_NAME = re.compile(r"[a-z][a-z0-9]{0,15}\.[a-z][a-z0-9_]{0,15}")
 
 
 def answer(options: Namespace) -> Reply:
@@ -42,3 +50,22 @@ def _write(path: Path, text: str) -> None:
             file.write(text)
     except OSError as error:
         raise HealthdError(f"cannot write {path}: {error.strerror}") from error
+
+
+def new_files(name: str, kind: str) -> dict[str, str]:
+    """Path below a checkout to text. Raises UsageError for a name that is not allowed for a check."""
+    if not _NAME.fullmatch(name):
+        expected = "a family and a word in lower case, with a dot between them, such as host.numa"
+        raise UsageError(f"healthd new-check: {name!r} cannot be a check's name: expected {expected}")
+    function = name.replace(".", "_")
+    settings = "".join(word.capitalize() for word in function.split("_")) + "Settings"
+    words = {"name": name, "function": function, "settings": settings}
+    return {
+        f"checks/{function}.py": _filled(f"{kind}.check", words),
+        f"tests/checks/test_{function}.py": _filled(f"{kind}.test", words),
+    }
+
+
+def _filled(template: str, words: Mapping[str, str]) -> str:
+    text = files("healthd.cli").joinpath("check_templates", template).read_text(encoding="utf-8")
+    return Template(text).substitute(words)

@@ -16,9 +16,8 @@ from healthd.cli.output import standing
 from healthd.cli.settings import loaded
 from healthd.core.errors import UsageError
 from healthd.core.model import Mode
-from healthd.replay.figures import DAY, HOUR, most_within
 from healthd.replay.replay import Replayed, ReplayedFile, Trial, replay
-from healthd.replay.story import Outage, Story
+from healthd.replay.story import DAY, HOUR, Outage, Story, most_within
 
 SCHEMA = "healthd.replay/v1"
 _BY_THE_OPERATOR = "kept out for the operator"

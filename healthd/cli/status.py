@@ -16,7 +16,7 @@ from typing import Any
 
 from healthd.api.client import ask
 from healthd.api.wire import Reply, Request
-from healthd.cli.asking import START
+from healthd.cli.daemon_verbs import START
 from healthd.cli.output import Screen, progress, talk
 from healthd.cli.settings import loaded, socket_path
 from healthd.core.errors import HealthdError, UsageError

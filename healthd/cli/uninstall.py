@@ -42,7 +42,7 @@ def _done(options: Namespace, work: KubeUninstall) -> Reply:
 
 def _instead(options: Namespace, work: KubeUninstall) -> Reply | None:
     """The reply of a dry run or a refusal; None where the operator confirms."""
-    from healthd.remediation.orchestrators.kubernetes.leaving import kept_off_by
+    from healthd.remediation.orchestrators.kubernetes.uninstall_patches import kept_off_by
 
     marked = work.marked()
     rows = [f"{node.name}  {', '.join(kept_off_by(node))}\n" for node in marked if kept_off_by(node)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from healthd.config.leaves import PREFIX
+from healthd.config.keys import PREFIX
 
 NAME = "environment"
 """The name of the file, beside config.toml."""

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from healthd.config.leaves import dotted
+from healthd.config.keys import dotted
 from healthd.config.match import NAME, NOT_IN_A_MATCH
 from healthd.config.report import documented_fields
 from healthd.config.schema import config as schema

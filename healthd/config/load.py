@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from healthd.config import environment
-from healthd.config.leaves import (
+from healthd.config.key_lines import Key, key_lines, line_of
+from healthd.config.keys import (
     ALIASES,
     PREFIX,
     Allowed,
@@ -27,10 +28,9 @@ from healthd.config.leaves import (
     leaves,
     variables,
 )
-from healthd.config.lines import Key, key_lines, line_of
 from healthd.config.match import NAME, Match, NodeFacts, decide, read_matches
 from healthd.config.schema import config as schema
-from healthd.config.text import Problem, parsed, read_text
+from healthd.config.toml_text import Problem, parsed, read_text
 from healthd.config.values import did_you_mean, shortened
 from healthd.core.errors import ConfigError
 

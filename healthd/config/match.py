@@ -13,10 +13,10 @@ from dataclasses import dataclass, fields
 from fnmatch import translate
 from typing import Any, Protocol, get_type_hints
 
-from healthd.config.leaves import Allowed, ConfigLocation, Setting, Table, checked, leaves
-from healthd.config.lines import Key, line_of
+from healthd.config.key_lines import Key, line_of
+from healthd.config.keys import Allowed, ConfigLocation, Setting, Table, checked, leaves
 from healthd.config.schema.config import MatchSection
-from healthd.config.text import Problem
+from healthd.config.toml_text import Problem
 from healthd.config.values import shortened
 from healthd.core.errors import BackendError, SourceError
 

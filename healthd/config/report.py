@@ -13,11 +13,11 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from itertools import groupby, pairwise
 from typing import Any, get_type_hints
 
-from healthd.config.leaves import dotted
-from healthd.config.lines import Key
+from healthd.config.key_lines import Key
+from healthd.config.keys import dotted
 from healthd.config.load import Loaded
 from healthd.config.schema.config import CheckConfig
-from healthd.config.text import Problem
+from healthd.config.toml_text import Problem
 from healthd.config.values import expected, plain, toml_value
 
 CONTEXT_LINES = 1

@@ -18,11 +18,13 @@ from healthd.core.model import ClusterTrouble, Remedy
 from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.decide.handoff import parse
 from healthd.remediation.engine.absent import is_acted_on
+from healthd.remediation.orchestrators.kubernetes.admission_policies import POLICIES, policy_problems
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, KubeApi, Missing, ResourceKind
+from healthd.remediation.orchestrators.kubernetes.event_writer import KubeEventWriter
 from healthd.remediation.orchestrators.kubernetes.fleet import Round
+from healthd.remediation.orchestrators.kubernetes.lease_notes import LeaseNotes
 from healthd.remediation.orchestrators.kubernetes.node import KubeNode
-from healthd.remediation.orchestrators.kubernetes.policies import POLICIES, policy_problems
-from healthd.remediation.orchestrators.kubernetes.silence import (
+from healthd.remediation.orchestrators.kubernetes.silent_nodes import (
     Quiet,
     Silences,
     Watched,
@@ -31,8 +33,6 @@ from healthd.remediation.orchestrators.kubernetes.silence import (
     silent_in,
     silent_text,
 )
-from healthd.remediation.orchestrators.kubernetes.telling import KubeTelling
-from healthd.remediation.orchestrators.kubernetes.told import KubeTold
 from healthd.remediation.ports import NodeRecord
 
 POLICIES_S = 60.0
@@ -66,7 +66,7 @@ class KubeWatch:
         api: KubeApi,
         settings: WatchSettings,
         *,
-        kept: KubeTold,
+        kept: LeaseNotes,
         leads: Callable[[], None],
         clock: Callable[[], datetime],
         monotonic_s: Callable[[], float],
@@ -192,7 +192,7 @@ class KubeTroubleEvents:
         clock: Callable[[], datetime],
         monotonic_s: Callable[[], float],
     ) -> None:
-        self._telling, self._monotonic_s = KubeTelling(api, leads=leads, clock=clock), monotonic_s
+        self._telling, self._monotonic_s = KubeEventWriter(api, leads=leads, clock=clock), monotonic_s
         self._due, self._not_before_s, self._problem = EventsDue(), monotonic_s(), ""
 
     def tell(self, found: Iterable[ClusterFinding], nodes: Mapping[str, KubeNode]) -> str:

@@ -17,8 +17,8 @@ from typing import Any
 
 from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.config import Config
+from healthd.controller.dependencies import controller_patience, make_controller, metadata_of
 from healthd.controller.kube_watch import KubeWatch, WatchSettings
-from healthd.controller.parts import controller_patience, make_controller, metadata_of
 from healthd.controller.progress import Progress
 from healthd.controller.status import StatusNote
 from healthd.core.errors import ConfigError
@@ -28,22 +28,22 @@ from healthd.remediation.controller.controller import Controller
 from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.decide.fleet import CLUSTER, Scope
 from healthd.remediation.decide.rules import LABEL
-from healthd.remediation.orchestrators.kubernetes.afar import KubeClaims, KubeNodeAfar
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, connect
+from healthd.remediation.orchestrators.kubernetes.device_plugin import KubePlugins
 from healthd.remediation.orchestrators.kubernetes.drain import KubeDrain
 from healthd.remediation.orchestrators.kubernetes.drain_record import RECORDS
 from healthd.remediation.orchestrators.kubernetes.eviction import EvictionRule, EvictMode, GangMode
 from healthd.remediation.orchestrators.kubernetes.fleet import KubeFleet, Round
-from healthd.remediation.orchestrators.kubernetes.gang_kinds import GangLabels
-from healthd.remediation.orchestrators.kubernetes.lead import RENEW_S, Lead, Renewal
+from healthd.remediation.orchestrators.kubernetes.gangs import GangLabels
+from healthd.remediation.orchestrators.kubernetes.leader_election import RENEW_S, Lead, Renewal
+from healthd.remediation.orchestrators.kubernetes.lease_notes import STATUS, STATUS_LEASE, LeaseNotes
 from healthd.remediation.orchestrators.kubernetes.node import hold_of
-from healthd.remediation.orchestrators.kubernetes.plugin import KubePlugins
-from healthd.remediation.orchestrators.kubernetes.signals import HYPERPOD_LABEL
-from healthd.remediation.orchestrators.kubernetes.silence import SILENT
-from healthd.remediation.orchestrators.kubernetes.told import STATUS, STATUS_LEASE, KubeTold
+from healthd.remediation.orchestrators.kubernetes.platform_signals import HYPERPOD_LABEL
+from healthd.remediation.orchestrators.kubernetes.remote_node import KubeClaims, RemoteKubeNode
+from healthd.remediation.orchestrators.kubernetes.silent_nodes import SILENT
 from healthd.remediation.orchestrators.kubernetes.transport import Pace
 from healthd.remediation.ports import Provisioner
-from healthd.remediation.provisioners.opening import channel_of, found_by_controller, open_for_kubernetes
+from healthd.remediation.provisioners.from_config import channel_of, found_by_controller, open_for_kubernetes
 from healthd.remediation.provisioners.registry import KINDS, RepairChannel
 from healthd.remediation.request_stats import RequestStats
 from healthd.sources.command import run_command
@@ -117,9 +117,9 @@ class KubernetesWork:
         """In a Lease of its own, which has more writes and more readers than the leader's Lease."""
         return _status_in(self._api, self._config, self._lead.check)
 
-    def told(self, store: Store) -> KubeTold:
+    def told(self, store: Store) -> LeaseNotes:
         """In the Lease: the store is the pod's own."""
-        return KubeTold(self._api, namespace=self._config.orchestrator.kubernetes.namespace, leads=self._lead.check)
+        return LeaseNotes(self._api, namespace=self._config.orchestrator.kubernetes.namespace, leads=self._lead.check)
 
     def sync(self, store: Store) -> KubernetesSync:
         """Count, then evict, then answer requests."""
@@ -141,7 +141,7 @@ class KubernetesWork:
             rules=drain_rules(config),
             leads=self._lead.check,
             clock=_now,
-            records=KubeTold(self._api, namespace=section.namespace, leads=self._lead.check, key=RECORDS),
+            records=LeaseNotes(self._api, namespace=section.namespace, leads=self._lead.check, key=RECORDS),
             gangs=GangLabels(labels=config.controller.gang_labels, devices=section.job_resources),
             patience_s=config.controller.drain_patience_s,
             opt_out_label=config.remediation.opt_out_label,
@@ -178,7 +178,7 @@ class KubernetesWork:
             reports=config.orchestrator.kubernetes.report,
             takes_s={Remedy.REBOOT_NODE: acts.reboot_timeout_s, Remedy.REPLACE_NODE: acts.replace_timeout_s},
         )
-        kept = KubeTold(self._api, namespace=settings.namespace, leads=self._lead.check, key=SILENT)
+        kept = LeaseNotes(self._api, namespace=settings.namespace, leads=self._lead.check, key=SILENT)
         return KubeWatch(self._api, settings, kept=kept, leads=self._lead.check, clock=_now, monotonic_s=time.monotonic)
 
     def _controller(self, fleet: KubeFleet, store: Store) -> Controller:
@@ -195,9 +195,9 @@ class KubernetesWork:
             reckoning=self.stats.repair_stats,
         )
 
-    def _afar(self, name: str) -> KubeNodeAfar:
+    def _afar(self, name: str) -> RemoteKubeNode:
         section = self._config.orchestrator.kubernetes
-        return KubeNodeAfar(
+        return RemoteKubeNode(
             self._api,
             node=name,
             namespace=section.namespace,
@@ -248,7 +248,7 @@ def read_status(config: Config, environ: Mapping[str, str]) -> dict[str, Any] | 
 
 def _status_in(api: KubeApi, config: Config, leads: Callable[[], None]) -> StatusNote:
     namespace = config.orchestrator.kubernetes.namespace
-    return StatusNote(KubeTold(api, namespace=namespace, leads=leads, key=STATUS, lease=STATUS_LEASE))
+    return StatusNote(LeaseNotes(api, namespace=namespace, leads=leads, key=STATUS, lease=STATUS_LEASE))
 
 
 class KubernetesSync:

@@ -3,7 +3,7 @@
 A lock on a head node of Slurm (``controller.slurm``), or a Lease on Kubernetes (``controller.kubernetes``), says which
 of several controllers leads; the others wait. This module decides nothing: ``remediation.controller`` does. Every
 controller shows the leader's last status (``controller.status``); so do ``/metrics`` and messages to operators
-(``controller.telling``).
+(``controller.notifications``).
 """
 
 from __future__ import annotations
@@ -25,24 +25,22 @@ from healthd.api.http import HttpServer, common_routes, open_http
 from healthd.api.scrape import on_demand
 from healthd.api.wire import EXIT_FAILED
 from healthd.config.schema.config import Config
-from healthd.controller.parts import metadata_of
+from healthd.controller.dependencies import metadata_of
+from healthd.controller.notifications import controller_notifier
 from healthd.controller.progress import Progress
 from healthd.controller.status import KeptText, StatusBoard, StatusFile, status_of
-from healthd.controller.telling import controller_notifier
 from healthd.core.errors import BackendError, ConfigError, ExtraMissing, StoreError
 from healthd.core.model import Event, Mode
 from healthd.daemon.logging import service_logger
-from healthd.daemon.sd_notify import notify, take_address
-from healthd.daemon.signals import Signals
-from healthd.notify.notifier import Notifier
-from healthd.notify.telling import keep_telling
+from healthd.daemon.service_manager import Signals, notify, take_address
+from healthd.notify.notifier import Notifier, keep_notifying
 from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.decide.fleet import Scope
-from healthd.remediation.provisioners.opening import found_by_controller
+from healthd.remediation.provisioners.from_config import found_by_controller
 from healthd.state.store import Store
 
 if TYPE_CHECKING:
-    from healthd.api.families import Bounded
+    from healthd.api.metric_families import Bounded
 
 _TICK_S = 5.0  # the watchdog's
 _YIELD_S = 10.0  # a controller whose sync is stuck gives up the lead within that time
@@ -259,7 +257,7 @@ class ControllerService:
 
     def _keep_telling(self, notifier: Notifier, stop: threading.Event) -> None:
         try:
-            keep_telling(notifier, stop, self._log, speaks=self._stats.leads)
+            keep_notifying(notifier, stop, self._log, speaks=self._stats.leads)
         except Exception:  # noqa: BLE001 - as in _or_end: operators would wait for messages that never come
             self._log.critical("the notifier failed; please report this defect of healthd", exc_info=True)
             self._failed = True

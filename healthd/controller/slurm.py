@@ -16,7 +16,7 @@ from pathlib import Path
 
 from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.config import Config
-from healthd.controller.parts import controller_patience, controller_rules, make_controller, metadata_of
+from healthd.controller.dependencies import controller_patience, controller_rules, make_controller, metadata_of
 from healthd.controller.progress import Progress
 from healthd.controller.status import StatusFile
 from healthd.notify.notifier import NEWS
@@ -25,7 +25,7 @@ from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.decide.fleet import CLUSTER, Scope
 from healthd.remediation.engine.absent import AbsentNodes
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
-from healthd.remediation.provisioners.opening import found_by_controller, open_elsewhere
+from healthd.remediation.provisioners.from_config import found_by_controller, open_elsewhere
 from healthd.remediation.provisioners.slurm_node import OUR_TEXTS, read_node
 from healthd.sources.command import run_command
 from healthd.state.lock import LOCK, try_lock

@@ -2,7 +2,7 @@
 
 Each thread waits for its own event: the kernel log and the journal for a line, the engine for a change or its next
 time, the doors for a client. Everything that comes at an interval is a job of ``schedule``, which the main thread turns
-while it waits for signals. A SIGHUP ends in a new start (``signals``).
+while it waits for signals. A SIGHUP ends in a new start (``service_manager``).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from healthd.core.model import Action, Event, Mode
 from healthd.core.unseen import Unseen
 from healthd.daemon.logging import SENTENCES, service_logger
 from healthd.daemon.schedule import Schedule
-from healthd.daemon.sd_notify import notify, take_address
-from healthd.daemon.signals import Signals
+from healthd.daemon.service_manager import Signals, notify, take_address
 from healthd.daemon.textfile import TextFile
 from healthd.drill.drills import Drills
 from healthd.judge.clock import ClockWatch, was_set
-from healthd.notify.telling import TICK_S, NotifyDuty, open_notifier
+from healthd.notify.node import open_notifier
+from healthd.notify.notifier import TICK_S, NotifyDuty
 from healthd.observe import journal
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.engine.dependencies import Beat

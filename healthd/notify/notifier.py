@@ -1,15 +1,18 @@
 """Sends messages about problems of the node and their end: it collects the news, limits the rate, and retries.
 
 ``news`` decides about the news, ``delivery`` delivers a message. The memory of reported news, and the queue of each
-receiver, are kept on disk: a restart neither repeats nor loses a message.
+receiver, are kept on disk: a restart neither repeats nor loses a message. A receiver that does not answer delays only
+the thread that sends.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -18,11 +21,13 @@ from healthd.config.schema.notify import NotifySection
 from healthd.core.backoff import pause_s
 from healthd.core.encodable import json_text
 from healthd.core.errors import StoreError
-from healthd.judge.clock import moved
+from healthd.judge.clock import ClockWatch, moved
 from healthd.notify.delivery import Deliver, Message, NotDeliveredError, to_command, to_slack, to_webhook
 from healthd.notify.news import Piece, Topic, TopicMemory, lines, shifted, tell
 
 SCHEMA = "healthd.notification/1"
+TICK_S = 5.0
+"""How often a notifier sends what there is to send, in seconds."""
 NEWS = "news"
 """The store's key of the reported and the waiting news."""
 MOST_WAITING = 200
@@ -246,3 +251,28 @@ def _kept(text: str) -> NotifierState:
         return msgspec.json.decode(text, type=NotifierState) if text else NotifierState()
     except msgspec.MsgspecError:
         return NotifierState()
+
+
+class NotifyDuty:
+    """One notifier's duty, of which each call sends what there is to send. A failure is logged, and tried again by the
+    next call. ``stopping``: whether nothing more is to be sent by this process."""
+
+    def __init__(self, notifier: Notifier, log: Any, *, stopping: Callable[[], bool]) -> None:
+        self._notifier, self._log, self._stopping = notifier, log, stopping
+        self._clock = ClockWatch(datetime.now(UTC), time.monotonic())
+
+    def __call__(self) -> None:
+        now = datetime.now(UTC)
+        if by := self._clock.look(now, time.monotonic()):
+            self._notifier.clock_was_set(by, now)
+        if self._stopping():
+            return
+        for failure in self._notifier.tick(now, stopping=self._stopping):
+            self._log.error("notification", said=failure)
+
+
+def keep_notifying(notifier: Notifier, stop: threading.Event, log: Any, *, speaks: Callable[[], bool]) -> None:
+    """The work of a thread of the controller, until ``stop``. ``speaks``: whether this process is the one to send."""
+    tell = NotifyDuty(notifier, log, stopping=lambda: stop.is_set() or not speaks())
+    while not stop.wait(TICK_S):
+        tell()

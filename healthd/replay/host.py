@@ -14,7 +14,7 @@ from healthd.core.model import NODE, Action, Clearance, ClearsBy, Outcome, Refus
 from healthd.core.node import KernelRecord
 from healthd.judge.history import Change, Fault, FaultKey
 from healthd.notify.news import TopicMemory, tell
-from healthd.notify.telling import wrong_with
+from healthd.notify.node import wrong_with
 from healthd.remediation.decide.commands import Command, Verb
 from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.decide.ledger import repairs_of
@@ -24,11 +24,10 @@ from healthd.remediation.decide.rules import REPAIRS
 from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.slots import SlotKeeper
-from healthd.replay.account import NOTHING, Account
-from healthd.replay.cases import PastCases
 from healthd.replay.machine import PastMachine
 from healthd.replay.node import BOOTED, PastNode, ReplayBatch, outcomes_of
-from healthd.replay.story import Story
+from healthd.replay.remediations import PastCases
+from healthd.replay.story import NOTHING, Account, Story
 from healthd.replay.world import PastMonitor, PastOrchestrator, World
 from healthd.sim.cluster import FakeClusterNode
 

@@ -19,9 +19,9 @@ from healthd.config.schema.replay import ReplaySection
 from healthd.core.check import Check
 from healthd.core.model import Finding, Mode, Outcome
 from healthd.remediation.policy_files import policy_of
+from healthd.replay.event_store import PastStore, is_store, open_store
 from healthd.replay.fleet import PastFleet
 from healthd.replay.node import BOOTED, PastNode, ReplayBatch, outcomes_of
-from healthd.replay.store import PastStore, is_store, open_store
 from healthd.replay.story import Story
 from healthd.sources.pastlines import LogLine
 from healthd.sources.pastlogs import PastLog, open_log

@@ -1,7 +1,7 @@
 """The results of ``healthd doctor``: what a node lacks for healthd to work, and how to fix it. Pure.
 
-``healthd.setup.looks`` makes the results. Each names its subject, its outcome (ok, missing, could not tell, not
-needed), the reason and the fix; the text has one line at the end for all that is not needed.
+``healthd.setup.machine_probes`` makes the results. Each names its subject, its outcome (ok, missing, could not tell,
+not needed), the reason and the fix; the text has one line at the end for all that is not needed.
 """
 
 from __future__ import annotations

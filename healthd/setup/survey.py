@@ -1,8 +1,8 @@
 """A survey of this machine for the setup of healthd: platform, cluster, devices, mounts.
 
 Each fact comes from the code that the daemon uses. Some facts need file systems that may hang (Slurm's folder is often
-on NFS): run the survey by ``setup.apart``. It decides nothing and changes nothing. On an EC2 instance of an unknown
-platform it sends one request to AWS.
+on NFS): run the survey by ``setup.forked_calls``. It decides nothing and changes nothing. On an EC2 instance of an
+unknown platform it sends one request to AWS.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from healthd.core.errors import SourceError
 from healthd.core.node import Mount
 from healthd.remediation.orchestrators.slurm.orchestrator import detect as detect_slurm
 from healthd.remediation.provisioners.aws_calls import Platform
-from healthd.remediation.provisioners.opening import found_on
-from healthd.remediation.provisioners.subject import Subject
+from healthd.remediation.provisioners.from_config import found_on
+from healthd.remediation.provisioners.target_node import TargetNode
 from healthd.sources.identity import is_own
 from healthd.sources.machine import Machine, open_machine
 
@@ -72,7 +72,7 @@ def _surveyed(config: Config, environ: Mapping[str, str], machine: Machine, root
     # With firmware tables of another machine, AWS is not asked.
     is_asked = is_own(config.sources.sys_root) or bool(config.sources.imds_endpoint)
     instance_id = machine.identity.instance_id if is_asked else ""
-    subject = Subject(node=machine.name, instance_id=instance_id, instance_type=machine.identity.instance_type)
+    subject = TargetNode(node=machine.name, instance_id=instance_id, instance_type=machine.identity.instance_type)
     section = ProvisionerSection(kind="auto", aws=config.provisioner.aws, hyperpod=config.provisioner.hyperpod)
     platform = found_on(section, machine.imds.read, subject, root=root)
     slurm, slurm_why = detect_slurm(environ=environ, root=root, bin_dir=config.orchestrator.slurm.bin_dir)

@@ -10,7 +10,6 @@ types, of NVSwitches and of disks are made up. Real sysfs reaches devices throug
 from __future__ import annotations
 
 import contextlib
-import shutil
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,34 +112,6 @@ def layout_of(profile: InstanceProfile) -> Layout:
 # what can change
 
 
-def remove_gpu(root: Path, pci: str) -> None:
-    """Take a GPU off the PCI bus, as after a reboot in which it did not come up; ``pci`` as in ``0000:53:00``.
-
-    Its device file goes too: the driver makes them for what it finds, from 0 on, so the last number is missing.
-    """
-    _remove_device(root, f"{pci_address(pci)}.0")
-    max((root / "dev").glob("nvidia[0-9]*"), key=lambda path: int(path.name.removeprefix("nvidia"))).unlink()
-
-
-def remove_efa(root: Path) -> str:
-    """Take the last EFA device off the PCI bus; returns the name that its RDMA device had."""
-    name = _rdma_names(root)[-1]
-    _remove_device(root, _pci_of(root, name))
-    (root / "sys/class/infiniband" / name).unlink()
-    return name
-
-
-def unbind_efa(root: Path) -> str:
-    """Leave the last EFA device on the bus without a driver; returns its PCI address."""
-    name = _rdma_names(root)[-1]
-    address = _pci_of(root, name)
-    (root / "sys/class/infiniband" / name).unlink()
-    for part in ("infiniband", "infiniband_verbs"):
-        shutil.rmtree(root / "sys" / _DEVICES / address / part)
-    (root / "sys" / _DEVICES / address / "driver").unlink()
-    return address
-
-
 def new_boot(root: Path) -> str:
     """Start a new boot: a new boot id, which is returned, and an uptime that starts again at a minute."""
     boot_id = str(uuid.uuid4())
@@ -160,12 +131,6 @@ def mount(root: Path, line: str) -> None:
     """Add a line to the mount table, in the format of ``/proc/self/mountinfo``."""
     table = root / "proc/self/mountinfo"
     _replace(table, f"{table.read_text()}{line}\n")
-
-
-def unmount(root: Path, point: str) -> None:
-    """Take every mount on a point out of the mount table."""
-    table = root / "proc/self/mountinfo"
-    _replace(table, "".join(line for line in table.read_text().splitlines(True) if line.split(" ")[4] != point))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -241,15 +206,6 @@ def _disk(root: Path) -> None:
 def _rdma_names(root: Path) -> tuple[str, ...]:
     folder = root / "sys/class/infiniband"
     return tuple(sorted((path.name for path in folder.iterdir()), key=lambda name: int(name[5:].partition("s")[0])))
-
-
-def _pci_of(root: Path, name: str) -> str:
-    return (root / "sys/class/infiniband" / name / "device").resolve().name
-
-
-def _remove_device(root: Path, address: str) -> None:
-    (root / "sys/bus/pci/devices" / address).unlink()
-    shutil.rmtree(root / "sys" / _DEVICES / address)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

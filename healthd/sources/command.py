@@ -93,7 +93,7 @@ def run_command(
             on_start(child.pid)
         ended = _collect(child, stdout, stderr, started_s + timeout_s)
     finally:
-        died = ended or _kill(child, argv)
+        died = ended or kill_child(child, argv)
         if ended and leave_nothing:
             kill_group(child.pid)  # the rest of its group
         for pipe in _pipes(child):
@@ -130,6 +130,16 @@ def abandoned() -> tuple[Abandoned, ...]:
         for pid in [pid for pid, (_, child) in _left.items() if child.poll() is not None]:
             del _left[pid]
         return tuple(entry for entry, _ in _left.values())
+
+
+def kill_child(child: subprocess.Popen[bytes], argv: tuple[str, ...]) -> bool:
+    """Kill a child's process group; False if the child lives on: it is then remembered and left alone."""
+    kill_group(child.pid)
+    if _ends_within(child, REAP_S):
+        return True
+    with _left_lock:
+        _left[child.pid] = (Abandoned(pid=child.pid, argv=argv, since_s=time.monotonic()), child)
+    return False
 
 
 # An unreaped child keeps its pid, so holding the Popen is what makes (pid) a safe name: it cannot be used again.
@@ -241,16 +251,6 @@ def _ends_within(child: subprocess.Popen[bytes], left_s: float) -> bool:
     except subprocess.TimeoutExpired:
         return False
     return True
-
-
-def _kill(child: subprocess.Popen[bytes], argv: tuple[str, ...]) -> bool:
-    """Kill the child's process group; False if the child lives on: it is then remembered and left alone."""
-    kill_group(child.pid)
-    if _ends_within(child, REAP_S):
-        return True
-    with _left_lock:
-        _left[child.pid] = (Abandoned(pid=child.pid, argv=argv, since_s=time.monotonic()), child)
-    return False
 
 
 def _shown(argv: tuple[str, ...]) -> str:

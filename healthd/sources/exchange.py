@@ -3,7 +3,7 @@ answer.
 
 A timeout of http.client holds for each read by itself, so a server that sends a byte at a time keeps its client for as
 long as it likes. The resolver has timeouts of its own (resolv.conf(5): some 30 s for two silent servers) and cannot be
-interrupted, so a name is looked up in a thread of its own, for which no caller waits past its deadline.
+interrupted, so a child looks a name up (getent(1), the same resolver), and is killed at the deadline.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from __future__ import annotations
 import http.client
 import io
 import socket
-import threading
 import time
 import urllib.request
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
+
+from healthd.core.errors import SourceError, SourceTimeout
+from healthd.sources.command import run_command
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -104,49 +105,26 @@ def _connected(address: tuple[str, int], deadline: Deadline) -> socket.socket:
     raise OSError(f"{address[0]} has no address")
 
 
-_Addresses = list[tuple[Any, ...]]
-_lookups: dict[tuple[str, int], Future[_Addresses]] = {}
-_lookups_lock = threading.Lock()
-
-
-def _addresses(address: tuple[str, int], deadline: Deadline) -> _Addresses:
-    """The addresses from ``getaddrinfo``, within the deadline. Raises OSError, and TimeoutError without an answer
-    yet."""
+def _addresses(address: tuple[str, int], deadline: Deadline) -> list[tuple[Any, ...]]:
+    """The addresses of a host, as ``getaddrinfo`` has them, within the deadline. Raises OSError; TimeoutError without
+    an answer yet."""
+    host, port = address
     try:
-        return socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+        return _numeric(host, port)
     except socket.gaierror:
         pass  # a name, and no address
     try:
-        return _lookup(address).result(timeout=deadline.left_s())
-    except TimeoutError:
-        raise TimeoutError(f"the name {address[0]} was not looked up in time: check this machine's resolver") from None
+        answer = run_command(("getent", "ahosts", host), timeout_s=deadline.left_s())
+    except SourceTimeout:
+        raise TimeoutError(f"the name {host} was not looked up in time: check this machine's resolver") from None
+    except SourceError as error:
+        raise OSError(f"{host} could not be looked up: {error}") from error
+    lines = [line.split() for line in answer.stdout.splitlines()]
+    return [found for where, kind, *_ in lines if kind == "STREAM" for found in _numeric(where, port)]
 
 
-def _lookup(address: tuple[str, int]) -> Future[_Addresses]:
-    """The running lookup of a name, or a new one: at most one hanging lookup for each name."""
-    with _lookups_lock:
-        if (running := _lookups.get(address)) is not None:
-            return running
-        made = _lookups[address] = Future[_Addresses]()
-    try:
-        threading.Thread(target=_look_up, args=(address,), name="resolver", daemon=True).start()
-    except RuntimeError as error:  # no more threads
-        _ended(address).set_exception(OSError(f"{address[0]} could not be looked up: {error}"))
-    return made
-
-
-def _look_up(address: tuple[str, int]) -> None:
-    try:
-        found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
-    except OSError as error:
-        _ended(address).set_exception(error)
-    else:
-        _ended(address).set_result(found)
-
-
-def _ended(address: tuple[str, int]) -> Future[_Addresses]:
-    with _lookups_lock:
-        return _lookups.pop(address)
+def _numeric(host: str, port: int) -> list[tuple[Any, ...]]:
+    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
 
 
 class _Answer(http.client.HTTPResponse):

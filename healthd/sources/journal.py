@@ -28,7 +28,7 @@ from healthd.core.encodable import encodable
 from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.core.node import KernelRecord
 from healthd.probe.child import kill_group
-from healthd.sources.command import TRUNCATED, find_tool, run_command
+from healthd.sources.command import TRUNCATED, find_tool, kill_child, run_command
 
 _FIELDS = "MESSAGE,PRIORITY,UNIT,_SYSTEMD_UNIT,_UID,_PID,_TRANSPORT,_BOOT_ID"
 _KERNEL_FIELDS = "MESSAGE,PRIORITY,SYSLOG_FACILITY,_TRANSPORT,_BOOT_ID,_SOURCE_MONOTONIC_TIMESTAMP"
@@ -142,8 +142,7 @@ class JournalLog:
         return True
 
     def _ended(self, child: subprocess.Popen[bytes]) -> None:
-        _kill(child)
-        child.wait()
+        ended = child.poll() is not None or kill_child(child, ("journalctl", "--follow"))
         said = ""
         if self._said is not None:
             self._said.seek(0)
@@ -152,7 +151,8 @@ class JournalLog:
         if child.stdout is not None:
             child.stdout.close()
         self._child = None
-        self._problem = f"journalctl ended with {child.returncode}: {said or 'no output'}; healthd starts it again"
+        how = f"ended with {child.returncode}" if ended else f"was killed, but process {child.pid} does not die"
+        self._problem = f"journalctl {how}: {said or 'no output'}; healthd starts it again"
 
 
 def read_journal(wanted: WantedLines, *, cursor: str = "", options: Sequence[str] = ()) -> JournalBatch:

@@ -15,8 +15,8 @@ from healthd.core.model import Remedy
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.instances import REBOOT_SHOWS_S, at_address, id_of
-from healthd.remediation.provisioners.looking import before_acting
-from healthd.remediation.provisioners.subject import Subject
+from healthd.remediation.provisioners.platform_reads import before_acting
+from healthd.remediation.provisioners.target_node import TargetNode
 
 # The tags by which EKS marks the Auto Scaling group of a managed node group as its own.
 _EKS_TAGS = ("eks:cluster-name", "eks:nodegroup-name")
@@ -38,7 +38,7 @@ class AutoScalingProvisioner:
     def __init__(
         self,
         *,
-        subject: Subject,
+        subject: TargetNode,
         aws: Aws,
         how: Literal["terminate", "unhealthy"] = "terminate",
         group: str = "",

@@ -1,23 +1,34 @@
 """An EC2 instance without another manager: RebootInstances, and, where set, a move to another host by stop and start.
 
 A moved instance keeps its id, so ``machine`` appends the time of its launch: only a start changes it. It must not stop
-an instance that could not be started again: see ``stopping``.
+an instance that could not be started again, or that would lose its capacity meanwhile.
+
+Amazon EC2 User Guide, "Stop and start", "Capacity Reservations", "Capacity Blocks for ML" (2026): a Capacity Block
+returns freed capacity after minutes of cleaning, and no launch into it succeeds near its end; any matching launch of
+the account may take freed capacity of an open reservation; Spot and Dedicated Hosts have rules of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from healthd.core.errors import BackendBusy, BackendDenied, BackendError, BackendRefused
 from healthd.core.model import Remedy
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws import Aws
-from healthd.remediation.provisioners.instances import REBOOT_SHOWS_S, at_address, by_id, id_of, managed_by, state_of
-from healthd.remediation.provisioners.looking import before_acting
-from healthd.remediation.provisioners.stopping import why_not_stop
-from healthd.remediation.provisioners.subject import Subject
+from healthd.remediation.provisioners.instances import (
+    REBOOT_SHOWS_S,
+    at_address,
+    by_id,
+    id_of,
+    managed_by,
+    state_of,
+    tags_of,
+)
+from healthd.remediation.provisioners.platform_reads import before_acting
+from healthd.remediation.provisioners.target_node import TargetNode
 
 StopAndStart = Literal["never", "reserved", "always"]
 
@@ -33,7 +44,7 @@ class Ec2Provisioner:
     def __init__(
         self,
         *,
-        subject: Subject,
+        subject: TargetNode,
         aws: Aws,
         stop_and_start: StopAndStart = "never",
         address: Callable[[], str] | None = None,
@@ -179,3 +190,49 @@ class Ec2Provisioner:
         answer = self._aws.call("ec2", "DescribeCapacityReservations", CapacityReservationIds=[reservation])
         found = answer.get("CapacityReservations", [])
         return found[0] if found else {"CapacityReservationId": reservation, "State": "not to be found"}
+
+
+NEAR_END = timedelta(hours=2)
+"""How long a reservation must still last. A move takes minutes; the rest of the reservation must be worth the move."""
+
+_GROUP = "aws:autoscaling:groupName"
+
+
+def why_not_stop(
+    instance: Mapping[str, Any], reservation: Mapping[str, Any] | None, at_any_risk: bool, now: datetime
+) -> str:
+    """Why the instance must not be stopped to be started elsewhere, or "". ``at_any_risk``: capacity may be lost."""
+    return _of_its_kind(instance) or (
+        ("" if at_any_risk else "it has no capacity reservation, and its capacity could be lost")
+        if reservation is None
+        else _of_its_reservation(reservation, at_any_risk, now)
+    )
+
+
+def _of_its_kind(instance: Mapping[str, Any]) -> str:
+    if manager := managed_by(instance):
+        return f"{manager} manages it"
+    if lifecycle := instance.get("InstanceLifecycle"):
+        return f"its lifecycle is {lifecycle}, and only an On-Demand instance can always be started again"
+    if group := tags_of(instance).get(_GROUP):
+        return f"the Auto Scaling group {group} would take it for broken: set [provisioner] kind = autoscaling"
+    if instance.get("RootDeviceType", "ebs") != "ebs":
+        return f"its root device is {instance['RootDeviceType']}: it can be terminated only"
+    if (instance.get("Placement") or {}).get("Tenancy") == "host":
+        return "it is on a Dedicated Host, and would start on the same one"
+    return ""
+
+
+def _of_its_reservation(reservation: Mapping[str, Any], at_any_risk: bool, now: datetime) -> str:
+    name, state = reservation["CapacityReservationId"], reservation.get("State")
+    if reservation.get("ReservationType") == "capacity-block":
+        return f"{name} is a Capacity Block, which returns freed capacity late: stop and start the instance yourself"
+    if state != "active":
+        return f"its reservation {name} is {state}"
+    end = reservation.get("EndDate")
+    if end and datetime.fromisoformat(str(end)) - now < NEAR_END:
+        return f"its reservation {name} ends at {end}, within {NEAR_END.total_seconds() / 3600:g} hours"
+    is_open = reservation.get("InstanceMatchCriteria") == "open"
+    if is_open and not reservation.get("AvailableInstanceCount") and not at_any_risk:
+        return f"its reservation {name} is open and full: any launch of the account could take its capacity"
+    return ""

@@ -15,9 +15,9 @@ from healthd.core.model import Remedy
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.instances import REBOOT_SHOWS_S
-from healthd.remediation.provisioners.looking import before_acting
+from healthd.remediation.provisioners.platform_reads import before_acting
 from healthd.remediation.provisioners.slurm_node import ACTION_REBOOT, ACTION_REPLACE, Scontrol, read_node
-from healthd.remediation.provisioners.subject import Subject
+from healthd.remediation.provisioners.target_node import TargetNode
 
 # InstanceStatus.Status (botocore, sagemaker 2017-07-24, ClusterInstanceStatus): what HyperPod is at by itself.
 _IN_WORK = frozenset({"ShuttingDown", "SystemUpdating", "DeepHealthCheckInProgress", "Pending"})
@@ -42,7 +42,7 @@ class HyperPodProvisioner:
     def __init__(
         self,
         *,
-        subject: Subject,
+        subject: TargetNode,
         aws: Aws,
         cluster: str,
         scontrol: Scontrol | None = None,

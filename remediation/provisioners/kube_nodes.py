@@ -14,8 +14,8 @@ from healthd.core.errors import BackendError, BackendRefused
 from healthd.core.model import Remedy
 from healthd.remediation.decide.handoff import instance_of
 from healthd.remediation.ports import Provisioner, StateOwner
-from healthd.remediation.provisioners.looking import before_acting
-from healthd.remediation.provisioners.subject import Subject
+from healthd.remediation.provisioners.platform_reads import before_acting
+from healthd.remediation.provisioners.target_node import TargetNode
 
 _REQUEST_IS_OVER_S = 90.0  # kube-apiserver ends its own requests after 60 s (--request-timeout)
 
@@ -128,7 +128,7 @@ class KarpenterProvisioner:
     def __init__(
         self,
         *,
-        subject: Subject,
+        subject: TargetNode,
         machine: Callable[[], str],
         claims: NodeClaims | None,
         monotonic_s: Callable[[], float] = time.monotonic,

@@ -1,7 +1,7 @@
 """The kinds of provisioners: one row each, by the names that ``[provisioner] kind`` has for them.
 
-A row says what a kind is and how it is built; ``opening`` opens it on the node or for the controller. A new kind is a
-row here, and its name in ``[provisioner] kind``. ``auto`` is no kind: healthd finds out the kind of each node.
+A row says what a kind is and how it is built; ``from_config`` opens it on the node or for the controller. A new kind is
+a row here, and its name in ``[provisioner] kind``. ``auto`` is no kind: healthd finds out the kind of each node.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from healthd.remediation.provisioners.ec2 import Ec2Provisioner
 from healthd.remediation.provisioners.hyperpod import HyperPodProvisioner
 from healthd.remediation.provisioners.slurm_managed import SlurmManagedProvisioner
 from healthd.remediation.provisioners.slurm_node import Scontrol, read_node
-from healthd.remediation.provisioners.subject import Subject
+from healthd.remediation.provisioners.target_node import TargetNode
 
 
 class RepairChannel(Enum):
@@ -47,7 +47,7 @@ class PlatformInputs:
     """The inputs of a provisioner of AWS. ``made_by_us``, ``label``: see HyperPodProvisioner."""
 
     section: ProvisionerSection
-    subject: Subject
+    subject: TargetNode
     found: DetectedPlatform
     aws: Aws
     scontrol: Scontrol | None

@@ -16,7 +16,7 @@ from healthd.core.model import Remedy
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.instances import at_address, id_of
-from healthd.remediation.provisioners.looking import before_acting
+from healthd.remediation.provisioners.platform_reads import before_acting
 from healthd.remediation.provisioners.slurm_node import (
     REBOOT_TEXT,
     REPLACE_TEXT,
@@ -26,7 +26,7 @@ from healthd.remediation.provisioners.slurm_node import (
     our_slot,
     read_node,
 )
-from healthd.remediation.provisioners.subject import Subject
+from healthd.remediation.provisioners.target_node import TargetNode
 
 _POWER = ("POWER_DOWN", "POWERING_DOWN", "POWERED_DOWN", "POWERING_UP")
 _GONE = frozenset({"DRAIN", "DRAINED", "DRAINING", "DOWN", "FAIL", "FAILING"})
@@ -52,7 +52,7 @@ class SlurmManagedProvisioner:
         *,
         kind: str,
         manager: str,
-        subject: Subject,
+        subject: TargetNode,
         aws: Aws,
         scontrol: Scontrol,
         tag: tuple[str, str] | None = None,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.notify.telling import TICK_S
+from healthd.notify.notifier import TICK_S
 from tests.live.slurm.slurm_conf import free_ports
 from tests.support.compiled import CLOCK_SIM, compiled
 from tests.support.running import RunningNode

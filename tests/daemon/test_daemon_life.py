@@ -20,7 +20,8 @@ from healthd import __version__
 from healthd.core.model import pci_address
 from healthd.sim.machine import SimulatedMachine
 from healthd.sim.nvml import write_state
-from healthd.sim.nvml_state import PROFILES, healthy_state, with_gpu_fault, with_remap
+from healthd.sim.nvml_state import PROFILES, healthy_state, with_gpu_fault
+from tests.support.nvml_states import with_remap
 from tests.support.running import ROOT, UNCONTAINED, RunningNode
 from tests.unit.observe.test_report import DOCUMENT, violations
 

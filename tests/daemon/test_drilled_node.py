@@ -32,9 +32,10 @@ from healthd.remediation.orchestrators.local import HOLD_FILE
 from healthd.sim import tree
 from healthd.sim.machine import INSTANCE_TYPE, NOT_SIMULATED, SimulatedMachine
 from healthd.sim.nvml import write_state
-from healthd.sim.nvml_state import healthy_state, with_library_fault, with_line
+from healthd.sim.nvml_state import healthy_state, with_line
 from healthd.state.store import Store
 from tests.live.slurm.slurm_conf import free_ports
+from tests.support.nvml_states import with_library_fault
 from tests.support.receiver import receiving
 from tests.support.running import HEEDS_SIGINT, RunningNode
 

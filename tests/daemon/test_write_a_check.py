@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.setup.new_check import KINDS
+from healthd.cli.new_check import KINDS
 from tests.support.running import ROOT
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]

@@ -13,10 +13,10 @@ from healthd.core.model import Refusal, Remedy, Step
 from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, parse
 from healthd.remediation.decide.remediation import Phase
 from healthd.remediation.ports import Provisioner
-from healthd.sim.cluster import FakeProvisioner
 from tests.engine.test_controller_repeats import settled
 from tests.support.controller_rig import NODE, AskedWorld
 from tests.support.engine_wire import disk_is_full, kill, no_answer
+from tests.support.fake_repairs import FakeProvisioner
 
 OTHER = "n2"
 

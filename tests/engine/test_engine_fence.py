@@ -19,8 +19,8 @@ import pytest
 from healthd.core.model import Refusal
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, KubeApi, Missing, ResourceKind
 from healthd.remediation.orchestrators.kubernetes.budget import LEASE, counts, key_of
+from healthd.remediation.orchestrators.kubernetes.from_config import look_at_fence
 from healthd.remediation.orchestrators.kubernetes.node import CLAIMED, HOLD, UNHEALTHY, node_of
-from healthd.remediation.orchestrators.kubernetes.opening import look_at_fence
 from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
 from tests.live.kubernetes.kubelet_socket import KubeletSocket
 from tests.support.engine_rig import NODE, XID_95, World

@@ -16,8 +16,8 @@ from healthd.core.model import Mode, Remedy, Step
 from healthd.remediation.decide.handoff import HandoffRecord
 from healthd.remediation.decide.remediation import Phase
 from healthd.remediation.ports import Provisioner
-from healthd.sim.cluster import FakeProvisioner
 from tests.support.controller_rig import STEP_S, AskedWorld
+from tests.support.fake_repairs import FakeProvisioner
 
 AN_HOUR = int(3600 / STEP_S)
 PER_HOUR = 4

@@ -9,8 +9,8 @@ from typing import Any
 from healthd.config.schema.notify import NotifySection
 from healthd.core.model import Mode, Remedy
 from healthd.notify.delivery import Message
+from healthd.notify.node import open_notifier
 from healthd.notify.notifier import Notifier
-from healthd.notify.telling import open_notifier
 from tests.support.engine_rig import XID_95, Trouble, World
 
 ODD = Trouble(code="gpu.level.odd", remedy=Remedy.ASK_HUMAN, clears_by=None)

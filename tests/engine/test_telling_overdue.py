@@ -16,8 +16,8 @@ from healthd.config.schema.notify import NotifySection
 from healthd.core.errors import BackendRefused, StoreError
 from healthd.core.model import ClearsBy, Component, Mode, Remedy
 from healthd.notify.delivery import Message
+from healthd.notify.node import node_notifier
 from healthd.notify.notifier import Notifier
-from healthd.notify.telling import node_notifier
 from tests.support.engine_rig import GPU, IN, NODE, OUT, XID_79, XID_95, Trouble, World
 
 DAY_S = 86_400.0

@@ -16,16 +16,13 @@ from healthd.remediation.decide import handoff as marks
 from healthd.remediation.orchestrators.kubernetes import budget as kube_budget
 from healthd.remediation.orchestrators.kubernetes import conditions as kube_conditions
 from healthd.remediation.orchestrators.kubernetes import count as kube_count
+from healthd.remediation.orchestrators.kubernetes import device_plugin, leader_election, node_health, platform_signals
 from healthd.remediation.orchestrators.kubernetes import events as kube_events
 from healthd.remediation.orchestrators.kubernetes import eviction as kube_eviction
-from healthd.remediation.orchestrators.kubernetes import gang_kinds as kube_gang_kinds
-from healthd.remediation.orchestrators.kubernetes import lead as kube_lead
+from healthd.remediation.orchestrators.kubernetes import gangs as kube_gangs
 from healthd.remediation.orchestrators.kubernetes import node as kube_node
 from healthd.remediation.orchestrators.kubernetes import old_records as kube_old_marks
-from healthd.remediation.orchestrators.kubernetes import plugin as kube_plugin
-from healthd.remediation.orchestrators.kubernetes import record as kube_record
-from healthd.remediation.orchestrators.kubernetes import signals as kube_signals
-from healthd.remediation.orchestrators.kubernetes.afar import _claims_in
+from healthd.remediation.orchestrators.kubernetes.remote_node import _claims_in
 from healthd.remediation.orchestrators.slurm import orchestrator as slurm
 from healthd.remediation.orchestrators.slurm import slots as slurm_slots
 from healthd.remediation.orchestrators.slurm.reasons import as_written, hold_of, is_automatic, without_remarks
@@ -127,7 +124,7 @@ _NODE: dict[str, Any] = {
         **_META,
         "annotations": {
             kube_node.HOLD: json.dumps(_HELD),
-            kube_plugin.ASKED: "r1 1700000000",
+            device_plugin.ASKED: "r1 1700000000",
             "sagemaker.amazonaws.com/node-health-status": "Schedulable",
         },
     },
@@ -196,7 +193,7 @@ _CLAIMS = {
 _HEALTH = {
     "metadata": {"name": "n1", "uid": "u-1", "resourceVersion": "7"},
     "status": {"state": "repairing", "code": "gpu.xid.79", "since": "2026-11-21T00:00:00Z", "step": "reboot"},
-    "record": kube_record.record_of(marks.parse(_MARKS[0].decode()) or marks.HandoffRecord()),
+    "record": node_health.record_of(marks.parse(_MARKS[0].decode()) or marks.HandoffRecord()),
 }
 
 _NO_JSON = (msgspec.MsgspecError, ValueError, RecursionError)  # what kube_api makes BackendUnknown of
@@ -233,16 +230,16 @@ def _kube_node(data: bytes) -> None:
         kube_node.unfence_patch,
         kube_node.fence_patch,
         kube_conditions.shown_on,
-        kube_plugin.asked_of,
-        kube_signals.eks_owner,
-        kube_signals.hyperpod_owner,
+        device_plugin.asked_of,
+        platform_signals.eks_owner,
+        platform_signals.hyperpod_owner,
     ):
         read(node)
 
 
 def _kube_lease(data: bytes) -> None:
     lease = _object(data)
-    each_takes(data, lambda _: kube_lead.record_of(lease), lambda _: kube_count.budget_before("c", lease))
+    each_takes(data, lambda _: leader_election.record_of(lease), lambda _: kube_count.budget_before("c", lease))
     _, notes = kube_budget.annotations_of(lease)
     kube_old_marks.marks_in(notes)
     kube_old_marks.odd_marks(notes)
@@ -253,18 +250,18 @@ def _kube_lease(data: bytes) -> None:
 
 def _kube_health(data: bytes) -> None:
     """A NodeHealth, which any administrator may have written."""
-    page = _page(kube_record.healths_in, data)
-    for each in (*page, kube_record.health_of(_object(data))):
-        kube_record.read_record(each.record, NOW)
+    page = _page(node_health.healths_in, data)
+    for each in (*page, node_health.health_of(_object(data))):
+        node_health.read_record(each.record, NOW)
         if text := each.text:
             assert marks.parse(text) is not None
 
 
 def _kube_pods(data: bytes) -> None:
     for pod in _page(kube_eviction.pods_in, data):
-        kube_gang_kinds.gang_of(pod, kube_gang_kinds.GangLabels(labels=("app",), devices=("*",)))
+        kube_gangs.gang_of(pod, kube_gangs.GangLabels(labels=("app",), devices=("*",)))
         kube_eviction.owner_of(pod)
-        kube_plugin.the_plugin([pod], "n1")
+        device_plugin.the_plugin([pod], "n1")
 
 
 def _kube_other(data: bytes) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from healthd.checklib.patterns import safe_pattern
 from healthd.config import environment, load
-from healthd.config.lines import key_lines
-from healthd.config.text import parsed
+from healthd.config.key_lines import key_lines
+from healthd.config.toml_text import parsed
 from healthd.core.check import discover
 from healthd.remediation.policy_files import rules_in
 from tests.fuzz.target import Target, memory_file, text

@@ -28,9 +28,8 @@ from healthd.remediation.orchestrators.kubernetes import budget as kube_budget
 from healthd.remediation.orchestrators.kubernetes import gpu_clients as kube_gpu_clients
 from healthd.remediation.orchestrators.kubernetes import node as kube_node
 from healthd.remediation.orchestrators.kubernetes import old_records as kube_old_marks
-from healthd.remediation.orchestrators.kubernetes import pod_resources
-from healthd.remediation.orchestrators.kubernetes import signals as kube_signals
-from healthd.remediation.orchestrators.kubernetes.policies import POLICIES
+from healthd.remediation.orchestrators.kubernetes import platform_signals, pod_resources
+from healthd.remediation.orchestrators.kubernetes.admission_policies import POLICIES
 from tests.packaging.chart import CHART, IMAGE, KUBERNETES, MONITORING, ROOT, Object, Rendered, lint, objects_in, render
 from tests.support.pages import blocks
 from tests.support.scripts import load_script
@@ -429,7 +428,7 @@ def test_the_policies_let_through_what_the_code_writes() -> None:
         kube_node.UNVERIFIED,
         kube_node.HOLD,
         kube_budget.LIMIT,
-        kube_signals.ASKED,
+        platform_signals.ASKED,
     ):
         assert key.startswith("healthd.io/")
     text = str(policies)
@@ -437,8 +436,8 @@ def test_the_policies_let_through_what_the_code_writes() -> None:
         kube_budget.CLAIM,
         kube_old_marks.MARK,
         kube_budget.LIMIT,
-        kube_signals.ASKED,
-        kube_signals.SIGNAL,
+        platform_signals.ASKED,
+        platform_signals.SIGNAL,
         "'healthd.io/'",
         "startsWith('Healthd')",
     ):
@@ -498,8 +497,8 @@ def test_an_agent_may_ask_the_platform_that_is_configured_and_no_other(
     for name in ("healthd-agent-own-node", "healthd-agent-claim-first"):
         policy = rendered.one("ValidatingAdmissionPolicy", name)
         found = {each["name"]: each["expression"] for each in policy["spec"]["variables"]}
-        assert found["platformLabels"] == (f"['{kube_signals.HYPERPOD_LABEL}']" if labels else "[]")
-        assert found["platformConditions"] == (f"['{kube_signals.EKS_CONDITION}']" if conditions else "[]")
+        assert found["platformLabels"] == (f"['{platform_signals.HYPERPOD_LABEL}']" if labels else "[]")
+        assert found["platformConditions"] == (f"['{platform_signals.EKS_CONDITION}']" if conditions else "[]")
 
 
 @pytest.mark.parametrize("on", [False, True])

@@ -31,6 +31,7 @@ from healthd.sources.mounts import parse_mountinfo
 from healthd.sources.trees import FileTree
 from healthd.testing import HEALTHY_GPU, OLDER_DRIVER, FakeNode, FakeNvml, failed_gpu, fake_pci, gpu_with, pci_tree
 from tests.support.healthy_node import CLOCK, QUICK, ROOM, Tools
+from tests.support.sim_devices import remove_efa, remove_gpu, unbind_efa, unmount
 
 CHECKS = {name: check for name, check in discover().items() if check.on == "interval"}
 ERRORS = (
@@ -137,23 +138,23 @@ def test_nothing_is_left_out_on_a_p5(p5: FakeNode) -> None:
 
 
 def off_the_bus(root: Path) -> None:
-    tree.remove_gpu(root, "0000:ca:00")
+    remove_gpu(root, "0000:ca:00")
 
 
 def last_efa_gone(root: Path) -> None:
-    assert tree.remove_efa(root) == "rdmap201s0"
+    assert remove_efa(root) == "rdmap201s0"
 
 
 def last_efa_unbound(root: Path) -> None:
-    assert tree.unbind_efa(root) == "0000:c9:00.0"
+    assert unbind_efa(root) == "0000:c9:00.0"
 
 
 def fsx_gone(root: Path) -> None:
-    tree.unmount(root, "/fsx")
+    unmount(root, "/fsx")
 
 
 def root_in_error(root: Path) -> None:
-    tree.unmount(root, "/")
+    unmount(root, "/")
     tree.mount(root, "26 1 259:1 / / rw,relatime - ext4 /dev/nvme0n1p1 rw,errors=remount-ro,emergency_ro")
 
 

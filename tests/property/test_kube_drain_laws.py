@@ -28,8 +28,7 @@ from healthd.remediation.orchestrators.kubernetes.eviction import (
     Pod,
     planned,
 )
-from healthd.remediation.orchestrators.kubernetes.gang_kinds import GangLabels, gang_of
-from healthd.remediation.orchestrators.kubernetes.gangs import gangs_to_see, with_gangs
+from healthd.remediation.orchestrators.kubernetes.gangs import GangLabels, gang_of, gangs_to_see, with_gangs
 from healthd.remediation.orchestrators.kubernetes.node import UNHEALTHY, Held, Taint
 
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)

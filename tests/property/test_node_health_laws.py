@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from healthd.core.model import Remedy
 from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair, RequestAnswer, parse
-from healthd.remediation.orchestrators.kubernetes.record import (
+from healthd.remediation.orchestrators.kubernetes.node_health import (
     read_record,
     record_of,
     record_patch,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from healthd.core.model import ClusterTrouble
-from healthd.remediation.orchestrators.kubernetes.silence import Quiet, Silences, silent_in, silent_text
+from healthd.remediation.orchestrators.kubernetes.silent_nodes import Quiet, Silences, silent_in, silent_text
 
 PATIENCE_S, GAP_S = 100.0, 20.0
 QUIET = st.one_of(

@@ -21,8 +21,8 @@ from healthd.core.model import ClearsBy, Event, Finding, Mode, Outcome, Result
 from healthd.core.node import Node
 from healthd.judge.clock import ClockWatch, was_set
 from healthd.notify.delivery import Deliver
+from healthd.notify.node import node_notifier
 from healthd.notify.notifier import NEWS
-from healthd.notify.telling import node_notifier
 from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.policy import Rules
@@ -130,7 +130,7 @@ class Ground:
         )
 
     def head_rules(self) -> Rules:
-        """The controller's, as ``healthd.controller.parts`` makes them."""
+        """The controller's, as ``healthd.controller.dependencies`` makes them."""
         return Rules(mode=Mode.REPAIR, replacements_per_hour=self.config.budget.replacements_per_hour)
 
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from healthd.api.controller_stats import ControllerStats
+from healthd.controller.notifications import wrong_with_controller
 from healthd.controller.slurm import SlurmSync
-from healthd.controller.telling import wrong_with_controller
 from healthd.core.errors import BackendError, StoreError
 from healthd.core.model import Mode
 from healthd.notify.delivery import Deliver

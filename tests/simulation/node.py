@@ -12,12 +12,12 @@ from healthd.notify.delivery import Message
 from healthd.remediation.decide.handoff import parse
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner
-from healthd.sim.cluster import FakeProvisioner, FakeResetter
 from healthd.state.store import IN_MEMORY, Store
 from tests.simulation.ailments import Act, Ailment, Kind, component_of
 from tests.simulation.daemon import BootAlone, Daemon, Disk, Fuse, Ground
 from tests.simulation.slurm import Door
 from tests.simulation.timeline import WallClock
+from tests.support.fake_repairs import FakeProvisioner, FakeResetter
 
 DAEMON_STARTS_S = (5.0, 40.0)
 SLURMD_TIMEOUT_S = 300.0

@@ -19,10 +19,11 @@ from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Phase
 from healthd.remediation.engine.dependencies import Timeouts
 from healthd.remediation.ports import Provisioner
-from healthd.sim.cluster import FakeCluster, FakeOrchestrator, FakeProvisioner
+from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 from healthd.state.store import Store
 from healthd.testing import FakeClock
 from tests.support.engine_wire import Killed, Wire, WiredFleet, WiredKept, WiredOrchestrator, WiredProvisioner
+from tests.support.fake_repairs import FakeProvisioner
 
 NODE, TEXT = "n1", "healthd: gpu.xid.79 gpu:0 [k3]"
 PATIENCE = Timeouts(reboot_timeout_s=600.0, replace_timeout_s=900.0)

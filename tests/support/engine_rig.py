@@ -27,11 +27,12 @@ from healthd.remediation.engine.dependencies import Beat, Dependencies, Timeouts
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.ports import Orchestrator
-from healthd.sim.cluster import FakeCluster, FakeOrchestrator, FakeProvisioner, FakeResetter, FakeUpdate
+from healthd.sim.cluster import FakeCluster, FakeOrchestrator, FakeUpdate
 from healthd.state.monitor import Monitor
 from healthd.state.store import Store
 from healthd.testing import FakeClock
 from tests.support.engine_wire import Killed, Wire, WiredCases, WiredOrchestrator, WiredProvisioner, WiredResetter
+from tests.support.fake_repairs import FakeProvisioner, FakeResetter
 
 NODE = "n1"
 GPU = Component(kind="gpu", id="GPU-5e1f")

@@ -28,11 +28,12 @@ from healthd.remediation.decide.rules import REPAIRS, Policy
 from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.slots import SlotKeeper
-from healthd.sim.cluster import FakeCluster, FakeClusterNode, FakeOrchestrator, FakeProvisioner, FakeResetter
+from healthd.sim.cluster import FakeCluster, FakeClusterNode, FakeOrchestrator
 from healthd.sources.kmsg import read_all
 from healthd.state.monitor import Monitor
 from healthd.state.store import Store
 from healthd.testing import FakeClock, FakeNode
+from tests.support.fake_repairs import FakeProvisioner, FakeResetter
 from tests.support.judgement import LUSTRE_IS_LOADED
 
 STEP_S = 5.0

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from healthd.config.kinds import AbsolutePath, Glob, Label, MaybePath, MaybeUrl, Name, Seconds
 from healthd.config.schema.controller import ControllerSection
 from healthd.config.schema.daemon import DaemonSection
 from healthd.config.schema.evidence import EvidenceSection
@@ -21,6 +20,7 @@ from healthd.config.schema.notify import MetricsSection, NotifySection
 from healthd.config.schema.provisioner import ProvisionerSection
 from healthd.config.schema.replay import ReplaySection
 from healthd.config.schema.rule import PolicyRule
+from healthd.config.value_types import AbsolutePath, Glob, Label, MaybePath, MaybeUrl, Name, Seconds
 from healthd.core.model import Mode
 
 KernelLogPath = Annotated[

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from healthd.config.kinds import AbsolutePath, Glob, Label, Name, Seconds
 from healthd.config.schema.daemon import MaybeAddress
+from healthd.config.value_types import AbsolutePath, Glob, Label, Name, Seconds
 
 Interval = Annotated[float, Meta(ge=0.2, le=3_600, description="seconds, from 0.2 to 3600")]
 LabelKey = Annotated[str, Meta(pattern=r"^[^=,\s]+\Z", description="the key of a label")]

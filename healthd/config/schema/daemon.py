@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from healthd.config.kinds import AbsolutePath, Name, Seconds, SocketPath
+from healthd.config.value_types import AbsolutePath, Name, Seconds, SocketPath
 
 MaybeAddress = Annotated[
     str, Meta(pattern=r"^([^\s:]+:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5})?\Z", description='HOST:PORT, or ""')

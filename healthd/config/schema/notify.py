@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from healthd.config.kinds import MaybePath, MaybeUrl
+from healthd.config.value_types import MaybePath, MaybeUrl
 
 MaybeMetricsFile = Annotated[
     str, Meta(pattern=r"^(/[^\0]*\.prom)?\Z", description='an absolute path that ends in .prom, or ""')

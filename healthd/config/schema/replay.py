@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from healthd.config.kinds import Seconds
+from healthd.config.value_types import Seconds
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -213,7 +213,7 @@ def drained(budget: Budget, node: str, text: str, stamp: int) -> dict[str, str |
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-# Made here, by one thread, see kube_node.
+# Made here, by one thread, see ``node``.
 _READS_CLAIM = msgspec.json.Decoder(Claim)
 
 

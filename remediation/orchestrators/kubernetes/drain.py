@@ -22,7 +22,6 @@ from healthd.remediation.orchestrators.kubernetes.api import (
     Missing,
     ResourceKind,
 )
-from healthd.remediation.orchestrators.kubernetes.drain_events import KubeDrainEvents
 from healthd.remediation.orchestrators.kubernetes.drain_record import (
     DrainRecord,
     hold_digest,
@@ -31,7 +30,7 @@ from healthd.remediation.orchestrators.kubernetes.drain_record import (
     records_text,
     still_held,
 )
-from healthd.remediation.orchestrators.kubernetes.drain_stalls import overdue
+from healthd.remediation.orchestrators.kubernetes.event_writer import KubeDrainEvents
 from healthd.remediation.orchestrators.kubernetes.eviction import (
     Drain,
     EvictionRule,
@@ -39,14 +38,14 @@ from healthd.remediation.orchestrators.kubernetes.eviction import (
     Plan,
     Pod,
     eviction_of,
+    overdue,
     planned,
     pods_in,
     told,
 )
-from healthd.remediation.orchestrators.kubernetes.gang_kinds import Gang, GangLabels, gang_of
-from healthd.remediation.orchestrators.kubernetes.gangs import gangs_to_see, with_gangs
+from healthd.remediation.orchestrators.kubernetes.gangs import Gang, GangLabels, gang_of, gangs_to_see, with_gangs
+from healthd.remediation.orchestrators.kubernetes.lease_notes import LeaseNotes
 from healthd.remediation.orchestrators.kubernetes.node import UNHEALTHY, Held, KubeNode, features_of, hold_of, node_of
-from healthd.remediation.orchestrators.kubernetes.told import KubeTold
 
 _DONE = ("evicted", "gone", "its namespace is being deleted")
 
@@ -74,7 +73,7 @@ class KubeDrain:
         rules: Sequence[EvictionRule],
         leads: Callable[[], None],
         clock: Callable[[], datetime],
-        records: KubeTold,
+        records: LeaseNotes,
         gangs: GangLabels,
         patience_s: float,
         opt_out_label: str = "",
@@ -221,7 +220,7 @@ class KubeDrain:
 class DrainRecords:
     """When the drains of a fleet began, kept at ``records``: read once, and written before anything relies on it."""
 
-    def __init__(self, records: KubeTold) -> None:
+    def __init__(self, records: LeaseNotes) -> None:
         self._kept = records
         self._records: dict[str, DrainRecord] | None = None
 

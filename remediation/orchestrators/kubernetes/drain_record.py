@@ -48,7 +48,7 @@ class DrainRecord(msgspec.Struct, frozen=True, kw_only=True):
         return not _is_young(made, self.began_at) or _digest(uid) in self.young
 
 
-_READS_RECORDS = msgspec.json.Decoder(dict[str, DrainRecord])  # made by one thread, see kube_node
+_READS_RECORDS = msgspec.json.Decoder(dict[str, DrainRecord])  # made by one thread, see ``node``
 
 
 def record_of(held: Held, pods: Mapping[str, datetime | None], now: datetime) -> DrainRecord:

@@ -5,12 +5,16 @@ are ignored; pods that would lose data in an emptyDir, or that no controller rec
 it. Beyond kubectl, whether and when a pod is evicted is a mode for each namespace or selector; a pod that tolerates the
 drain's own taint is meant to stay, unless its rule says otherwise; a pod that was made after the drain began came back,
 and is never evicted again (``drain_record``). A pod that is a Slurm node is drained by Slurm first (``slurm_nodes``).
+
+A pod that should have left by now needs an operator: a PodDisruptionBudget without room, a missing right, a finalizer,
+a volume or an owner that the rule does not allow, a Slurm node that Slurm has not drained. Every sync would request its
+eviction again, for ever, and silently.
 """
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -240,7 +244,7 @@ class _Pods(msgspec.Struct, frozen=True):
     items: tuple[Pod, ...]
 
 
-_READS_PODS = msgspec.json.Decoder(_Pods)  # made by one thread, see kube_node
+_READS_PODS = msgspec.json.Decoder(_Pods)  # made by one thread, see ``node``
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -379,3 +383,38 @@ def _fits(pod: Pod, rule: EvictionRule) -> bool:
     return is_there and all(
         key in labels and fnmatch.fnmatchcase(labels[key], glob) for key, glob in rule.labels.items()
     )
+
+
+def overdue(
+    plans: Iterable[Plan],
+    rules: Sequence[EvictionRule],
+    drain: Drain,
+    *,
+    done: Collection[str],
+    patience_s: float,
+    now: datetime,
+) -> tuple[Plan, ...]:
+    """The plans of the pods that should have gone ``patience_s`` ago. ``done``: the uids of those whose eviction was
+    just granted. A pod whose rule sets no deadline is never overdue."""
+    late = timedelta(seconds=patience_s)
+    return tuple(
+        plan
+        for plan in plans
+        if plan.pod.metadata.uid not in done and (due := _due(plan, rules, drain)) is not None and now - due >= late
+    )
+
+
+def _due(plan: Plan, rules: Sequence[EvictionRule], drain: Drain) -> datetime | None:
+    """The time from which the pod should be gone, or None. The API's deletionTimestamp is the end of the grace."""
+    if plan.fate in (Fate.STAYS, Fate.CAME):
+        return None
+    if plan.fate is Fate.LEAVES:
+        gone = plan.pod.metadata.deletionTimestamp
+        return max(gone, drain.record.began_at) if gone is not None else None
+    rule, began = rule_of(plan.pod, rules), drain.record.began_at
+    due = rule.due(drain.since) if rule is not None else None
+    if plan.fate is Fate.FORBIDDEN:
+        return max(due or began, began)
+    if rule is None or due is None or (plan.fate is Fate.WAITS and rule.gang is not GangMode.WHOLE):
+        return None
+    return max(due, began)

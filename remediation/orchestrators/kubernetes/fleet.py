@@ -23,11 +23,11 @@ from healthd.remediation.orchestrators.kubernetes import count as counts
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, KubeApi, Missing, ResourceKind, compare_and_swap
 from healthd.remediation.orchestrators.kubernetes.budget import Budget
 from healthd.remediation.orchestrators.kubernetes.count import CountedNodes, Oddity
-from healthd.remediation.orchestrators.kubernetes.health import NodeHealths
 from healthd.remediation.orchestrators.kubernetes.node import KubeNode, node_of, nodes_in
+from healthd.remediation.orchestrators.kubernetes.node_health import STATUS, NodeHealth, read_record, record_patch
+from healthd.remediation.orchestrators.kubernetes.node_health_api import NodeHealths
 from healthd.remediation.orchestrators.kubernetes.old_records import Lease as OldLease
 from healthd.remediation.orchestrators.kubernetes.old_records import OldRecords
-from healthd.remediation.orchestrators.kubernetes.record import STATUS, NodeHealth, read_record, record_patch
 from healthd.remediation.orchestrators.kubernetes.stray_claims import (
     IDLE_S,
     Stray,

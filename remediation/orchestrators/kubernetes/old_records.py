@@ -17,7 +17,7 @@ from healthd.core.errors import BackendRefused
 from healthd.remediation.decide.handoff import parse
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, Missing, ResourceKind, compare_and_swap
 from healthd.remediation.orchestrators.kubernetes.budget import annotations_of, key_of
-from healthd.remediation.orchestrators.kubernetes.health import NodeHealths
+from healthd.remediation.orchestrators.kubernetes.node_health_api import NodeHealths
 
 MARKS, MARK = "healthd-marks", "mark.healthd.io/"
 _MARK_CHARACTERS = 2000
@@ -127,7 +127,7 @@ class _Marked(msgspec.Struct, frozen=True):
     text: str
 
 
-_READS_MARKED = msgspec.json.Decoder(_Marked)  # made by one thread, see kube_node
+_READS_MARKED = msgspec.json.Decoder(_Marked)  # made by one thread, see ``node``
 
 
 def _marks(notes: Mapping[str, str]) -> dict[str, str | None]:

@@ -5,8 +5,8 @@ It changes its own Node, the record of its own NodeHealth and its own annotation
 Before it acts it lists the handoff records of the fleet, by which acts are bounded. The controller alone evicts. The
 kubelet says, over its own socket, which pods use the GPUs.
 
-The node's request to its platform, a label or a condition (``asking``), is written here too. It goes with the drain or
-the last slot, however the remediation ends.
+The node's request to its platform, a label or a condition (``platform_requests``), is written here too. It goes with
+the drain or the last slot, however the remediation ends.
 
 Every write is one patch with the resourceVersion of the object that was read before, built again from a new reading
 after a 409. A write without an answer is *unknown*, and the caller reads back.
@@ -38,13 +38,13 @@ from healthd.remediation.orchestrators.kubernetes.api import (
     compare_and_swap,
 )
 from healthd.remediation.orchestrators.kubernetes.budget import Budget
+from healthd.remediation.orchestrators.kubernetes.device_plugin import asking_patch
 from healthd.remediation.orchestrators.kubernetes.gpu_clients import resumed_patch
-from healthd.remediation.orchestrators.kubernetes.health import NodeHealths
 from healthd.remediation.orchestrators.kubernetes.node import Held, KubeNode
+from healthd.remediation.orchestrators.kubernetes.node_health_api import NodeHealths
 from healthd.remediation.orchestrators.kubernetes.old_records import OldRecords
-from healthd.remediation.orchestrators.kubernetes.plugin import asking_patch
+from healthd.remediation.orchestrators.kubernetes.platform_signals import SIGNALS
 from healthd.remediation.orchestrators.kubernetes.pod_resources import GPU_RESOURCES, SOCKET, pods_with
-from healthd.remediation.orchestrators.kubernetes.signals import SIGNALS
 from healthd.remediation.ports import FleetSnapshot, HeldNode, NodeRecord, NodeView, ScopeSnapshot, Slot
 
 RECORDS_S = 60.0

@@ -24,10 +24,10 @@ from healthd.remediation.orchestrators.kubernetes import conditions, events
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, How, KubeApi, Missing, ResourceKind
 from healthd.remediation.orchestrators.kubernetes.conditions import Conditions, ConditionState, WrittenCondition
 from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, Telling
-from healthd.remediation.orchestrators.kubernetes.health import NodeHealths
 from healthd.remediation.orchestrators.kubernetes.labels import Labelling, Labels, labels_of, labels_on, with_labels
 from healthd.remediation.orchestrators.kubernetes.node import UNVERIFIED, KubeNode, node_of, unfence_patch
-from healthd.remediation.orchestrators.kubernetes.record import Showing, status_of
+from healthd.remediation.orchestrators.kubernetes.node_health import Showing, status_of
+from healthd.remediation.orchestrators.kubernetes.node_health_api import NodeHealths
 
 FENCE_S = 30.0
 """How often a fence is polled while there is one: two or three requests."""

@@ -15,7 +15,7 @@ from healthd.remediation.provisioners.autoscaling import AutoScalingProvisioner
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner
 from healthd.remediation.provisioners.ec2 import Ec2Provisioner
-from healthd.remediation.provisioners.subject import Subject
+from healthd.remediation.provisioners.target_node import TargetNode
 from healthd.sim.cluster import FakeOrchestrator
 from tests.live.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.support.controller_rig import NODE, AskedWorld
@@ -27,19 +27,19 @@ IMAGE = "ami-12c6146b"
 class Ec2World(AskedWorld):
     """The same, acted on by a real provisioner. ``act``: who acts on an instance of this id."""
 
-    def __init__(self, folder: Path, instance: str, act: Callable[[Subject], Provisioner]) -> None:
+    def __init__(self, folder: Path, instance: str, act: Callable[[TargetNode], Provisioner]) -> None:
         self._act, self._instance = act, instance
         super().__init__(folder)
         self.ask(HandoffRecord(case="k3", machine=instance, remedy=Remedy.REPLACE_NODE, asks=True, attempt=1))
 
     def acts_on(self, node: str, instance: str) -> Provisioner:
         assert (node, instance) == (NODE, self._instance)
-        return self._act(Subject(node=node, here=False, instance_id=instance))
+        return self._act(TargetNode(node=node, here=False, instance_id=instance))
 
     def on_the_node(self) -> DelegatedProvisioner:
         """What the node's own daemon asks by."""
         door = FakeOrchestrator(self.cluster, NODE)
-        inner = self._act(Subject(node=NODE, here=False, instance_id=self._instance))
+        inner = self._act(TargetNode(node=NODE, here=False, instance_id=self._instance))
         return DelegatedProvisioner(
             inner=inner, instance_id=self._instance, read=door.marked, write=door.mark, clock=self.clock.now
         )
@@ -104,7 +104,7 @@ def test_a_group_launches_a_substitute(
     shown = ec2.describe_instances(InstanceIds=[old])["Reservations"][0]["Instances"][0]  # type: ignore[attr-defined]
     address = shown["PrivateIpAddress"]
 
-    def act(subject: Subject) -> AutoScalingProvisioner:
+    def act(subject: TargetNode) -> AutoScalingProvisioner:
         return AutoScalingProvisioner(subject=subject, aws=aws, address=lambda: address)
 
     forged = Ec2World(tmp_path / "forged", "i-00000000000000009", act).run(2)

@@ -16,7 +16,7 @@ from healthd.remediation.provisioners.autoscaling import AutoScalingProvisioner
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.ec2 import Ec2Provisioner
 from healthd.remediation.provisioners.instances import at_address
-from healthd.remediation.provisioners.subject import Subject
+from healthd.remediation.provisioners.target_node import TargetNode
 from tests.live.aws.aws_endpoint import DENIED, REGION, THROTTLED, AwsEndpoint, Fault
 
 
@@ -74,18 +74,18 @@ def account(moto: tuple[str, int], endpoint: AwsEndpoint) -> Iterator[Account]:
 
 
 def alone(aws: Aws, instance: str) -> Ec2Provisioner:
-    return Ec2Provisioner(subject=Subject(node="n1", instance_id=instance), aws=aws)
+    return Ec2Provisioner(subject=TargetNode(node="n1", instance_id=instance), aws=aws)
 
 
 def moving(aws: Aws, account: Account, instance: str, how: Any = "always") -> Ec2Provisioner:
     """In the controller, with stop and start allowed."""
     address = account.shown(instance)["PrivateIpAddress"]
-    subject = Subject(node="n1", here=False)
+    subject = TargetNode(node="n1", here=False)
     return Ec2Provisioner(subject=subject, aws=aws, stop_and_start=how, address=lambda: address)
 
 
 def grouped(aws: Aws, instance: str, **more: Any) -> AutoScalingProvisioner:
-    return AutoScalingProvisioner(subject=Subject(node="n1", instance_id=instance), aws=aws, **more)
+    return AutoScalingProvisioner(subject=TargetNode(node="n1", instance_id=instance), aws=aws, **more)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def test_a_dry_run_asks_ec2_whether_it_would(aws: Aws, endpoint: AwsEndpoint, ac
 
 def test_it_does_not_stop_itself(aws: Aws, endpoint: AwsEndpoint) -> None:
     """A stopped node cannot start itself, and by default nothing is stopped at all."""
-    here = Ec2Provisioner(subject=Subject(node="n1", instance_id="i-1"), aws=aws, stop_and_start="always")
+    here = Ec2Provisioner(subject=TargetNode(node="n1", instance_id="i-1"), aws=aws, stop_and_start="always")
     assert "a stopped node cannot start itself" in here.why_not(Remedy.REPLACE_NODE)
     with pytest.raises(BackendRefused, match="no move to another host"):
         here.replace()
@@ -170,7 +170,7 @@ def test_the_instance_that_was_asked_about_is_acted_upon_wherever_it_is(
 ) -> None:
     """By its id, though the node's name tells no address; one that was ended is seen, and is not waited for."""
     instance = account.launch()
-    subject = Subject(node=f"{instance}.eu-north-1.compute.internal", here=False, instance_id=instance)
+    subject = TargetNode(node=f"{instance}.eu-north-1.compute.internal", here=False, instance_id=instance)
     provisioner = Ec2Provisioner(subject=subject, aws=aws, stop_and_start="always")
     assert provisioner.stands_down() == ""
     assert provisioner.machine().startswith(f"{instance}@")
@@ -249,7 +249,7 @@ def test_a_group_replaces_what_is_taken_from_it(aws: Aws, endpoint: AwsEndpoint,
     members = account.group(3)
     instance = members[0]
     address = account.shown(instance)["PrivateIpAddress"]
-    subject = Subject(node="n1", here=False)
+    subject = TargetNode(node="n1", here=False)
     provisioner = AutoScalingProvisioner(subject=subject, aws=aws, address=lambda: address)
     assert provisioner.machine() == instance
     assert provisioner.stands_down() == ""

@@ -10,7 +10,7 @@ from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.hyperpod import HyperPodProvisioner
 from healthd.remediation.provisioners.slurm_node import Scontrol
-from healthd.remediation.provisioners.subject import Subject
+from healthd.remediation.provisioners.target_node import TargetNode
 from tests.live.aws.aws_endpoint import DENIED_JSON, AwsEndpoint, Fault
 from tests.live.aws.fake_hyperpod import CLUSTER, NO_CAPACITY
 from tests.support.scontrol import ScriptedScontrol
@@ -20,13 +20,13 @@ HOST = "ip-10-0-0-7"
 
 def here(aws: Aws, instance: str, scontrol: Scontrol | None = None, *, by_api: bool = True) -> HyperPodProvisioner:
     """On the node itself."""
-    subject = Subject(node=HOST, instance_id=instance, instance_type="p5.48xlarge")
+    subject = TargetNode(node=HOST, instance_id=instance, instance_type="p5.48xlarge")
     return HyperPodProvisioner(subject=subject, aws=aws, cluster=CLUSTER, scontrol=scontrol, by_api=by_api)
 
 
 def elsewhere(aws: Aws) -> HyperPodProvisioner:
     """In the controller."""
-    return HyperPodProvisioner(subject=Subject(node=HOST, here=False), aws=aws, cluster=CLUSTER)
+    return HyperPodProvisioner(subject=TargetNode(node=HOST, here=False), aws=aws, cluster=CLUSTER)
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_on_eks_it_stands_down_by_the_label_of_hyperpods_agent(
 ) -> None:
     """Its status follows minutes later. Where HyperPod is told to repair nothing, the label is a word and no deed."""
     endpoint.hyperpod.node_recovery, instance = recovery, endpoint.hyperpod.add(HOST)
-    subject = Subject(node=HOST, here=False, instance_id=instance)
+    subject = TargetNode(node=HOST, here=False, instance_id=instance)
     provisioner = HyperPodProvisioner(subject=subject, aws=aws, cluster=CLUSTER, label=lambda: label)
     said = f"HyperPod acts on {HOST} already: its label is {label}"
     assert provisioner.stands_down() == (said if acts else "")
@@ -173,7 +173,7 @@ def test_whether_hyperpod_acts_by_a_label_must_be_known(aws: Aws, endpoint: AwsE
     def unread() -> str:
         raise BackendUnknown("the API server did not answer")
 
-    subject = Subject(node=HOST, here=False, instance_id=instance)
+    subject = TargetNode(node=HOST, here=False, instance_id=instance)
     denied = HyperPodProvisioner(subject=subject, aws=aws, cluster=CLUSTER, label=lambda: "Unschedulable")
     endpoint.fail("DescribeCluster", DENIED_JSON)
     assert "unknown whether HyperPod acts" in denied.stands_down()
@@ -183,7 +183,7 @@ def test_whether_hyperpod_acts_by_a_label_must_be_known(aws: Aws, endpoint: AwsE
 
 def test_on_eks_the_instance_itself_is_looked_at(aws: Aws, endpoint: AwsEndpoint, instance: str) -> None:
     """A Node there has no host name of HyperPod's, so that a list would show nothing of it."""
-    subject = Subject(node=f"hyperpod-{instance}", here=False, instance_id=instance)
+    subject = TargetNode(node=f"hyperpod-{instance}", here=False, instance_id=instance)
     provisioner = HyperPodProvisioner(subject=subject, aws=aws, cluster=CLUSTER, label=str)
     assert provisioner.progress() == f"HyperPod: {instance} Running"
     endpoint.hyperpod.delay_s = 3600.0
@@ -222,7 +222,7 @@ def test_another_ones_action_is_left_alone_and_our_own_is_not(aws: Aws, endpoint
     agents = ScriptedScontrol(HOST, state="IDLE+FAIL", reason="Action:Replace")
     assert "its reason is Action:Replace" in here(aws, instance, agents, by_api=False).stands_down()
     ours = HyperPodProvisioner(
-        subject=Subject(node=HOST, instance_id=instance),
+        subject=TargetNode(node=HOST, instance_id=instance),
         aws=aws,
         cluster=CLUSTER,
         scontrol=agents,
@@ -236,7 +236,7 @@ def test_another_ones_action_is_left_alone_and_our_own_is_not(aws: Aws, endpoint
 
 def test_a_node_of_an_ultraserver_is_not_replaced(aws: Aws, endpoint: AwsEndpoint) -> None:
     """One of its nodes alone cannot be: a person is told why. A reboot can be asked for."""
-    subject = Subject(node=HOST, instance_id="i-1", instance_type="p6e-gb200.36xlarge")
+    subject = TargetNode(node=HOST, instance_id="i-1", instance_type="p6e-gb200.36xlarge")
     provisioner = HyperPodProvisioner(subject=subject, aws=aws, cluster=CLUSTER)
     assert "is a part of an UltraServer" in provisioner.why_not(Remedy.REPLACE_NODE)
     assert not provisioner.why_not(Remedy.REBOOT_NODE)

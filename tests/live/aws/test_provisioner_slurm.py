@@ -13,7 +13,7 @@ from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.hyperpod import HyperPodProvisioner
 from healthd.remediation.provisioners.slurm_managed import SlurmManagedProvisioner
 from healthd.remediation.provisioners.slurm_node import OUR_TEXTS, Scontrol, read_node
-from healthd.remediation.provisioners.subject import Subject
+from healthd.remediation.provisioners.target_node import TargetNode
 from tests.live.aws.aws_endpoint import DENIED, REGION, AwsEndpoint
 from tests.live.slurm.slurm_lab import SlurmLab, why_not
 from tests.support.scontrol import ScriptedScontrol
@@ -68,7 +68,7 @@ def pcluster(aws: Aws, scontrol: Scontrol, *, node: str = NODE, instance: str = 
     return SlurmManagedProvisioner(
         kind="parallelcluster",
         manager="clustermgtd",
-        subject=Subject(node=node, here=bool(instance), instance_id=instance),
+        subject=TargetNode(node=node, here=bool(instance), instance_id=instance),
         aws=aws,
         scontrol=scontrol,
     )
@@ -147,7 +147,7 @@ def test_a_replacement_is_one_drain(lab: SlurmLab, no_aws: Aws, scontrol: Scontr
 
 def test_hyperpods_reason_reads_back_to_the_letter(lab: SlurmLab, no_aws: Aws, scontrol: Scontrol) -> None:
     """State FAIL and ``Action:Replace``: a node in progress is recognised and not written again."""
-    subject = Subject(node=NODE, instance_id=INSTANCE)
+    subject = TargetNode(node=NODE, instance_id=INSTANCE)
     provisioner = HyperPodProvisioner(subject=subject, aws=no_aws, cluster="demo", scontrol=scontrol, by_api=False)
     provisioner.replace()
     first = lab.shows(NODE, "Reason")
@@ -221,7 +221,7 @@ def test_a_head_node_is_nobodys_to_replace(no_aws: Aws) -> None:
     provisioner = SlurmManagedProvisioner(
         kind="parallelcluster",
         manager="clustermgtd",
-        subject=Subject(node=NODE, instance_id=INSTANCE),
+        subject=TargetNode(node=NODE, instance_id=INSTANCE),
         aws=no_aws,
         scontrol=ScriptedScontrol(NODE),
         fixed="this is the HeadNode of its ParallelCluster, which nothing replaces",
@@ -243,7 +243,7 @@ def test_a_node_that_only_a_job_brings_back_is_not_replaced(no_aws: Aws, kind: s
     provisioner = SlurmManagedProvisioner(
         kind=kind,
         manager="its manager",
-        subject=Subject(node=node, instance_id=INSTANCE, instance_type="p5.48xlarge"),
+        subject=TargetNode(node=node, instance_id=INSTANCE, instance_type="p5.48xlarge"),
         aws=no_aws,
         scontrol=ScriptedScontrol(node),
     )

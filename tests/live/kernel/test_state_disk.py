@@ -21,7 +21,7 @@ from healthd.controller.slurm import StoreTold
 from healthd.controller.status import StatusFile
 from healthd.core.errors import StoreError
 from healthd.core.model import Event, Mode
-from healthd.daemon.signals import Signals
+from healthd.daemon.service_manager import Signals
 from healthd.remediation.controller.node_status import NodeStatus
 from healthd.state.ballast import BALLAST, Ballast
 from healthd.state.lock import is_usable, lock_state

@@ -26,7 +26,7 @@ from healthd.core.model import Event
 from healthd.core.node import CommandResult
 from healthd.remediation.orchestrators.kubernetes.api import How, KubeApi, ResourceKind, connect
 from healthd.remediation.orchestrators.kubernetes.budget import CLAIM
-from healthd.remediation.orchestrators.kubernetes.lead import LEASE, Lead
+from healthd.remediation.orchestrators.kubernetes.leader_election import LEASE, Lead
 from healthd.remediation.orchestrators.kubernetes.node import CLAIMED, HOLD
 from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
 from healthd.remediation.orchestrators.kubernetes.transport import Pace

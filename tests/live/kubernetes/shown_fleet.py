@@ -17,14 +17,14 @@ from healthd.core.model import Action, Decision, Mode, Refusal, Remedy, Step
 from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.decide.handoff import HandoffRecord
 from healthd.remediation.decide.remediation import Remediation
-from healthd.remediation.orchestrators.kubernetes import record as kube_record
+from healthd.remediation.orchestrators.kubernetes import node_health
 from healthd.remediation.orchestrators.kubernetes.budget import LEASE, counts
 from healthd.remediation.orchestrators.kubernetes.conditions import TYPES, ConditionState, WrittenCondition, patch_of
-from healthd.remediation.orchestrators.kubernetes.health import NodeHealths
 from healthd.remediation.orchestrators.kubernetes.labels import Labels, NodeState, with_labels
+from healthd.remediation.orchestrators.kubernetes.lease_notes import STATUS, STATUS_LEASE
 from healthd.remediation.orchestrators.kubernetes.node import KEEPS
-from healthd.remediation.orchestrators.kubernetes.record import HealthStatus
-from healthd.remediation.orchestrators.kubernetes.told import STATUS, STATUS_LEASE
+from healthd.remediation.orchestrators.kubernetes.node_health import HealthStatus
+from healthd.remediation.orchestrators.kubernetes.node_health_api import NodeHealths
 from tests.live.kubernetes.agent_rig import Agents, add_leases, note
 from tests.live.kubernetes.control_plane import ControlPlane
 from tests.live.kubernetes.fleet_storm import REASON
@@ -92,7 +92,7 @@ def lay_out(plane: ControlPlane, agents: Agents) -> None:
     asked = HandoffRecord(case="k3v9", machine="i-1", remedy=Remedy.REPLACE_NODE, asks=True, attempt=1, asked=now)
     agent.mark(asked.text)
     page = Decision(action=Action.PAGE, reason="refused: no time", refusal=Refusal.REFUSED)
-    NodeHealths(agents.api("n1")).show("n1", kube_record.status_of(sick, case(now), page, HealthStatus(), now))
+    NodeHealths(agents.api("n1")).show("n1", node_health.status_of(sick, case(now), page, HealthStatus(), now))
     said = NodeStatus(node="n1", said="refused: no time", page=True)
     shown = status_of(Mode.REPAIR, (said,), leader="controller-1", now=now)
     plane.add_lease(STATUS_LEASE, {STATUS: json.dumps(shown)})

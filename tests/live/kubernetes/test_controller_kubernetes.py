@@ -12,8 +12,8 @@ import pytest
 
 from healthd.notify.notifier import still_told
 from healthd.remediation.orchestrators.kubernetes.api import ResourceKind
+from healthd.remediation.orchestrators.kubernetes.lease_notes import STATUS, STATUS_LEASE
 from healthd.remediation.orchestrators.kubernetes.node import nodes_in
-from healthd.remediation.orchestrators.kubernetes.told import STATUS, STATUS_LEASE
 from tests.live.kubernetes.agent_rig import Agents, note
 from tests.live.kubernetes.control_plane import ControlPlane
 from tests.live.kubernetes.fleet_controller import Fleet, Start, drained

@@ -23,8 +23,8 @@ from healthd.remediation.orchestrators.kubernetes.api import FIELD_MANAGER
 from healthd.remediation.orchestrators.kubernetes.budget import CLAIM, LEASE, LIMIT, NODES, OUT
 from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, event_of
 from healthd.remediation.orchestrators.kubernetes.labels import CODE, STATE, NodeState
+from healthd.remediation.orchestrators.kubernetes.node_health import record_of
 from healthd.remediation.orchestrators.kubernetes.old_records import MARK, MARKS
-from healthd.remediation.orchestrators.kubernetes.record import record_of
 from tests.live.kubernetes.agent_rig import EVENTS
 from tests.live.kubernetes.api_client import ApiClient
 from tests.live.kubernetes.control_plane import ACCOUNT, HEALTHS, LEASES, NAMESPACE, ControlPlane

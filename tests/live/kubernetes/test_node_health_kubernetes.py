@@ -15,11 +15,11 @@ import pytest
 from healthd.core.errors import BackendError, BackendRefused, BackendUnknown
 from healthd.core.model import Remedy
 from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair, RequestAnswer, parse
-from healthd.remediation.orchestrators.kubernetes.afar import KubeNodeAfar
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, connect
-from healthd.remediation.orchestrators.kubernetes.health import NO_CRD, NodeHealths
+from healthd.remediation.orchestrators.kubernetes.node_health import HealthStatus, record_of, text_of
+from healthd.remediation.orchestrators.kubernetes.node_health_api import NO_CRD, NodeHealths
 from healthd.remediation.orchestrators.kubernetes.old_records import MARK, MARKS, marked_with
-from healthd.remediation.orchestrators.kubernetes.record import HealthStatus, record_of, text_of
+from healthd.remediation.orchestrators.kubernetes.remote_node import RemoteKubeNode
 from healthd.remediation.orchestrators.kubernetes.transport import Pace
 from healthd.remediation.ports import NodeRecord, Slot
 from tests.live.kubernetes.agent_rig import Agents, add_leases, install_resource
@@ -69,8 +69,8 @@ def controllers(control_plane: ControlPlane) -> Iterator[KubeApi]:
     api.close()
 
 
-def afar(api: KubeApi, node: str) -> KubeNodeAfar:
-    return KubeNodeAfar(api, node=node, namespace=NAMESPACE, leads=lambda: None, resources=())
+def afar(api: KubeApi, node: str) -> RemoteKubeNode:
+    return RemoteKubeNode(api, node=node, namespace=NAMESPACE, leads=lambda: None, resources=())
 
 
 # -- two writers ------------------------------------------------------------------------------------------------------

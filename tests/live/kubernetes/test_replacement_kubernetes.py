@@ -20,7 +20,7 @@ import pytest
 
 from healthd.core.errors import BackendRefused
 from healthd.core.model import Remedy
-from healthd.remediation.orchestrators.kubernetes.asking import KubeAsking
+from healthd.remediation.orchestrators.kubernetes.platform_requests import KubePlatformRequests
 from tests.live.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.live.aws.moto_server import dummy_env, moto_serving
 from tests.live.kubernetes.agent_node import AgentNode
@@ -406,7 +406,7 @@ def test_of_karpenter_another_machine_is_asked_whatever_was_found(
     agents = Agents(control_plane, tmp_path)
     agent = agents("n1")
     try:
-        asking = KubeAsking(agent, "eks")
+        asking = KubePlatformRequests(agent, "eks")
         agent.claim("cluster", 0)
         agent.quarantine(f"healthd: {code} gpu:GPU-1 [k3v9]")
         assert "replaces it on any request" in asking.why_not(Remedy.REBOOT_NODE)
@@ -438,7 +438,7 @@ def test_what_was_asked_for_goes_with_the_drain_or_the_last_place(
         return control_plane.admin.get(path).must()
 
     try:
-        asking = KubeAsking(agent, kind)
+        asking = KubePlatformRequests(agent, kind)
         agent.claim("cluster", 0)
         agent.quarantine("healthd: gpu.xid.79 gpu:GPU-1 [k3v9]")
         asking.ask(Remedy.REPLACE_NODE)

@@ -17,6 +17,7 @@ from healthd.sim.nvml import write_state
 from tests.live.nvml.conftest import live_workers
 from tests.support.compiled import NVML_SIM, compiled
 from tests.support.limits import limit_s
+from tests.support.nvml_states import with_library_fault
 from tests.support.running import UNCONTAINED, RunningNode
 
 pytestmark = [pytest.mark.nvml, pytest.mark.process]
@@ -149,7 +150,7 @@ def test_a_hang_is_unknown_then_a_fault_and_nothing_waits_for_it(p5: SimulatedNo
 
 def test_a_crash_is_unknown_and_it_comes_back(p5: SimulatedNode) -> None:
     """SIGSEGV inside the library ends the worker, not the daemon: unknown with the signal's number, then ok."""
-    p5.becomes(sim.with_library_fault(HEALTHY, "crash"))
+    p5.becomes(with_library_fault(HEALTHY, "crash"))
     outcomes, _ = watched(p5, lambda probe: probe["outcome"] == "unknown", 10.0)
     assert outcomes[-1] == "unknown"
     assert "died of signal 11" in p5.probe()["reason"]

@@ -19,6 +19,7 @@ from healthd.sim import tree
 from healthd.sources.trees import FileTree
 from healthd.testing import FakeNode
 from tests.faults.cases_gpu import OF_HEALTH
+from tests.support.nvml_states import with_library_fault
 
 pytestmark = pytest.mark.nvml
 
@@ -128,7 +129,7 @@ def test_every_level_is_in_the_matrix() -> None:
 )
 def test_a_library_without_its_driver(machine: Any, root: Path, fault: str, code: str) -> None:
     """NVML as a whole, on a host: one check tells it, and no other one is unknown; in a container all are."""
-    machine.becomes(sim.with_library_fault(HEALTHY, fault))
+    machine.becomes(with_library_fault(HEALTHY, fault))
     assert {result.status for result in look(machine, root).values()} == {Status.UNKNOWN}
     namespaces = root / "proc/self/ns"
     namespaces.mkdir()

@@ -8,6 +8,13 @@ import pytest
 
 from healthd.core.node import NvmlFailure
 from healthd.sim import nvml_state as sim
+from tests.support.nvml_states import (
+    with_ecc,
+    with_recovery_action,
+    with_remap,
+    with_sram_threshold_exceeded,
+    without_last_gpus,
+)
 
 pytestmark = pytest.mark.nvml
 
@@ -52,9 +59,9 @@ CALLS = (
 )
 FIELDS = (3, 4, 142, 145, 230, (208, 3), 208, 99999)
 HEALTHY = sim.healthy_state()
-REMAPPED = sim.with_remap(HEALTHY, 0, uncorrectable=3, pending=True)
+REMAPPED = with_remap(HEALTHY, 0, uncorrectable=3, pending=True)
 SORE = {
-    **sim.with_sram_threshold_exceeded(sim.with_ecc(REMAPPED, 0, uncorrected=7), 0),
+    **with_sram_threshold_exceeded(with_ecc(REMAPPED, 0, uncorrected=7), 0),
     "gpu0.field.208/3": "ull:18446744073709551615",
     "gpu0.field.208": "double:0.5",
     "gpu0.field.145": "int:-1",
@@ -84,9 +91,9 @@ SORE = {
         sim.with_gpu_fault(SORE, 0, "reset_required"),
         sim.with_gpu_fault(SORE, 0, "unknown_error"),
         sim.with_line(HEALTHY, "gpu0.nvmlDeviceGetName", "error 3"),
-        sim.with_recovery_action(HEALTHY, 0, 2),
+        with_recovery_action(HEALTHY, 0, 2),
         sim.with_gpu_fault(SORE, 3, "lost"),
-        sim.without_last_gpus(HEALTHY, 8),
+        without_last_gpus(HEALTHY, 8),
     ],
     ids=["healthy", "sore", "lost", "reset_required", "unknown_error", "refused", "recovery", "peer_lost", "no_gpus"],
 )

@@ -16,6 +16,7 @@ from healthd.sim import nvml_state as sim
 from healthd.sources.nvml import NvmlSource
 from healthd.testing import GPU_IS_LOST as LOST
 from healthd.testing import NOT_SUPPORTED, RESET_REQUIRED
+from tests.support.nvml_states import with_library_fault, without_last_gpus
 
 pytestmark = pytest.mark.nvml
 
@@ -173,7 +174,7 @@ def test_a_library_without_its_driver_is_unreadable(machine: Any, fault: str, wo
     source = machine.source()
     if asked_before:
         source.ask(REMAPPED)
-    machine.becomes(sim.with_library_fault(HEALTHY, fault))
+    machine.becomes(with_library_fault(HEALTHY, fault))
     for question in (source.system, source.ask):
         with pytest.raises(SourceUnreadable, match=words):
             question()
@@ -184,7 +185,7 @@ def test_a_library_without_its_driver_is_unreadable(machine: Any, fault: str, wo
 
 def test_a_library_that_hangs_while_it_starts_is_left_its_grace(machine: Any, clock: Any) -> None:
     """nvmlInit that does not return: time-outs at the deadline, and the worker is killed only after its grace."""
-    machine.becomes(sim.with_library_fault(HEALTHY, "hang 60"))
+    machine.becomes(with_library_fault(HEALTHY, "hang 60"))
     source = machine.source(deadline_s=1.0, start_grace_s=20, clock=clock)
     with pytest.raises(SourceTimeout, match="still starting"):
         source.ask(REMAPPED)
@@ -222,7 +223,7 @@ def test_a_gpu_that_is_not_counted_any_more_is_not_answered_for(machine: Any) ->
     """After a driver reload without one GPU, there are seven answers: the count is the finding."""
     source = machine.source()
     source.ask()
-    machine.becomes(sim.without_last_gpus(HEALTHY, 1))
+    machine.becomes(without_last_gpus(HEALTHY, 1))
     assert [answer.index for answer in source.ask()] == list(range(7))
 
 

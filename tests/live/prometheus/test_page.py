@@ -12,9 +12,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from healthd.agent.agent import Agent, looking_agent
-from healthd.api.families import MOST_SERIES
-from healthd.api.metrics import MetricsPage
-from healthd.api.reading_names import metric_of
+from healthd.api.metric_families import MOST_SERIES
+from healthd.api.metrics import MetricsPage, metric_of
 from healthd.config.load import load
 from healthd.core.check import discover, judged, ok, unknown
 from healthd.core.model import (

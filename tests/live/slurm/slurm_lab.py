@@ -23,9 +23,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-from healthd.remediation.orchestrators.slurm.versions import has, version_in
 from tests.live.slurm.slurm_conf import conf_text, free_ports
 from tests.support.limits import limit_s
+from tests.support.slurm_versions import has, version_in
 
 TOOL_DIRS = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin:/opt/slurm/sbin:/opt/slurm/bin"
 NEEDED = ("munged", "slurmctld", "slurmd", "scontrol", "sinfo", "squeue", "sbatch", "scancel")

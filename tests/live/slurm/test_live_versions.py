@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from healthd.remediation.orchestrators.slurm.versions import DIFFERENCES, TESTED, Difference
 from tests.live.slurm.slurm_lab import SlurmLab
+from tests.support.slurm_versions import DIFFERENCES, TESTED, Difference
 
 pytestmark = pytest.mark.slurm
 

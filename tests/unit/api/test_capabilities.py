@@ -20,10 +20,10 @@ import structlog
 
 from healthd.agent.agent import Agent
 from healthd.api.client import ask
+from healthd.api.client_queue import Who
 from healthd.api.http import HttpResponse as HttpAnswer
 from healthd.api.http import HttpServer, Route
 from healthd.api.peer import Peer
-from healthd.api.seats import Who
 from healthd.api.server import Server, _Guest
 from healthd.api.wire import Request, read_answer, write_request
 from healthd.core.capabilities import _HEADER, _SETS, _VERSION_3, Hands, lay_down

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from healthd.api.board import Board
 from healthd.api.devices import label_of, strips
 from healthd.api.headline import headline, steps_of
-from healthd.api.page import page
+from healthd.api.plan_cache import PlanCache
 from healthd.api.status import _news
+from healthd.api.status_page import page
 from healthd.cli.status import PrintedStatus
 from healthd.core.check import judged, unknown
 from healthd.core.errors import BackendError
@@ -236,14 +236,14 @@ def test_a_cluster_that_hangs_keeps_nobody_waiting() -> None:
         assert go_on.wait(20)
         return (considered(),)
 
-    board = Board(consider, wait_s=0.01)
+    board = PlanCache(consider, wait_s=0.01)
     for _ in range(3):
         plans, problem = board.plans([diagnosis()])
         assert plans == ()
         assert "no plan yet: waiting for the cluster" in problem
     assert asked == [1]
     go_on.set()
-    board = Board(consider, wait_s=10)
+    board = PlanCache(consider, wait_s=10)
     assert board.plans([diagnosis()]) == ((considered(),), "")
 
 
@@ -255,7 +255,7 @@ def test_the_cluster_is_asked_only_while_something_is_wrong_and_not_for_each_ask
         asked.append(1)
         return (considered(),)
 
-    board = Board(consider)
+    board = PlanCache(consider)
     assert board.plans([]) == ((), "")
     assert asked == []
     for _ in range(3):
@@ -271,7 +271,7 @@ def test_a_cluster_that_refuses_is_quoted() -> None:
     def consider() -> tuple[Considered, ...]:
         raise BackendError("sinfo: not found")
 
-    assert Board(consider).plans([diagnosis()]) == ((), "no plan: sinfo: not found")
+    assert PlanCache(consider).plans([diagnosis()]) == ((), "no plan: sinfo: not found")
 
 
 def test_a_question_that_cannot_be_asked_is_said_and_asked_again_later() -> None:
@@ -280,7 +280,7 @@ def test_a_question_that_cannot_be_asked_is_said_and_asked_again_later() -> None
     def consider() -> tuple[Considered, ...]:
         raise AssertionError("nobody could ask")
 
-    board = Board(consider, wait_s=10)
+    board = PlanCache(consider, wait_s=10)
     before = threading.stack_size(1 << 46)  # there is no memory for a stack so large
     try:
         plans, problem = board.plans([diagnosis()])

@@ -10,7 +10,7 @@ import pytest
 from healthd import __version__
 from healthd.__main__ import _LOCAL_ONLY
 from healthd.api.grammar import TextRequested, parse
-from healthd.cli.asking import VERBS as DAEMON_VERBS
+from healthd.cli.daemon_verbs import VERBS as DAEMON_VERBS
 from healthd.core.errors import UsageError
 from tests.support.pages import ROOT
 

@@ -12,7 +12,7 @@ import pytest
 
 from healthd.config.environment import service_variables
 from healthd.config.load import MAX_PROBLEMS, Loaded, examine, load
-from healthd.config.text import MAX_BYTES
+from healthd.config.toml_text import MAX_BYTES
 from healthd.core.errors import ConfigError, RegistrationError
 from healthd.core.model import Mode
 from tests.support.running import NOBODY

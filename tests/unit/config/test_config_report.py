@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.config.lines import key_lines, line_of
+from healthd.config.key_lines import key_lines, line_of
 from healthd.config.load import examine, load
 from healthd.config.report import annotated, as_data, documented_fields, shown
 from healthd.config.schema import config as schema

@@ -19,9 +19,10 @@ from healthd.drill.injection import Injection, Overlay, prepare
 from healthd.sim import tree
 from healthd.sim.machine import SimulatedMachine
 from healthd.sim.nvml import write_state
-from healthd.sim.nvml_state import healthy_state, with_library_fault, with_line
+from healthd.sim.nvml_state import healthy_state, with_line
 from healthd.sources.machine import Machine, open_machine
 from healthd.testing import FakeTree
+from tests.support.nvml_states import with_library_fault
 
 ROWS = "nvmlDeviceGetRemappedRows"
 

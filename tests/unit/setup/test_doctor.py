@@ -14,9 +14,9 @@ from healthd.config.schema.config import Config
 from healthd.core.check import discover
 from healthd.core.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown
 from healthd.core.model import Mode
-from healthd.setup.afar import looks_afar, tried
 from healthd.setup.doctor import DoctorResult, LookResult, as_json, as_text, exit_code
-from healthd.setup.looks import looks_here
+from healthd.setup.machine_probes import machine_probes
+from healthd.setup.remote_probes import remote_probes, tried
 from healthd.sim.machine import SimulatedMachine
 
 CHECKS = {name: check.settings for name, check in discover().items()}
@@ -84,7 +84,7 @@ def config(tmp_path: Path) -> Config:
 
 
 def line(config: Config, name: str, socket: str = "/nowhere/s") -> DoctorResult:
-    (only,) = looks_here(config, socket)[name]()
+    (only,) = machine_probes(config, socket)[name]()
     return only
 
 
@@ -152,7 +152,7 @@ def test_what_a_machine_does_not_need_is_named(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_repair_is_tried_dry(config: Config) -> None:
     """A command that would run, and a remedy that nobody here can carry out: it pages, and does not count."""
-    reboot, replaced = looks_afar(config, {})["repair"]()
+    reboot, replaced = remote_probes(config, {})["repair"]()
     assert (reboot.told, "would run" in reboot.why) == (LookResult.OK, True)
     assert (replaced.told, replaced.optional) == (LookResult.MISSING, True)
 

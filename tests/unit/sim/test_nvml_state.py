@@ -14,6 +14,7 @@ from healthd.core.model import pci_address
 from healthd.probe.nvml_library import NvmlError
 from healthd.sim import nvml_state as sim
 from healthd.sim.nvml import SimNvml, parse_state, render_state, write_state
+from tests.support.nvml_states import with_ecc, with_library_fault, with_recovery_action, with_remap, without_last_gpus
 
 KEYS = st.from_regex(r"(lib|gpu[0-9])\.[A-Za-z0-9.(),/]{1,20}", fullmatch=True)
 VALUES = st.from_regex(r"([!-~]( ?[!-~]){0,20})?", fullmatch=True)
@@ -50,10 +51,10 @@ def library(tmp_path: Path, state: dict[str, str]) -> SimNvml:
 
 def test_builders_show_in_calls_and_fields_alike(tmp_path: Path) -> None:
     """A fault is told the same by the call and by the field of the same signal, and on its GPU only."""
-    state = sim.with_ecc(sim.healthy_state(), 1, corrected=2, uncorrected=3)
-    state = sim.with_ecc(state, 1, corrected=20, uncorrected=30, aggregate=True)
-    state = sim.with_remap(state, 1, correctable=4, uncorrectable=5, pending=True, failure=True)
-    nvml = library(tmp_path, sim.with_recovery_action(state, 1, 2))
+    state = with_ecc(sim.healthy_state(), 1, corrected=2, uncorrected=3)
+    state = with_ecc(state, 1, corrected=20, uncorrected=30, aggregate=True)
+    state = with_remap(state, 1, correctable=4, uncorrectable=5, pending=True, failure=True)
+    nvml = library(tmp_path, with_recovery_action(state, 1, 2))
     totals = [nvml.call(1, "nvmlDeviceGetTotalEccErrors", pair) for pair in ((0, 0), (1, 0), (0, 1), (1, 1))]
     assert totals == nvml.fields(1, [(3, 0), (4, 0), (5, 0), (6, 0)]) == [2, 3, 20, 30]
     assert nvml.call(1, "nvmlDeviceGetRemappedRows", ()) == [4, 5, 1, 1]
@@ -64,7 +65,7 @@ def test_builders_show_in_calls_and_fields_alike(tmp_path: Path) -> None:
 def test_a_misspelt_fault_is_refused(tmp_path: Path) -> None:
     """A fault that does not exist is INVALID_ARGUMENT, not a healthy machine."""
     with pytest.raises(NvmlError, match="INVALID_ARGUMENT"):
-        library(tmp_path, sim.with_library_fault(sim.healthy_state(), "hung"))
+        library(tmp_path, with_library_fault(sim.healthy_state(), "hung"))
 
 
 def test_a_state_file_that_vanishes_is_missing(tmp_path: Path) -> None:
@@ -89,7 +90,7 @@ def test_calls_before_init_are_refused(tmp_path: Path) -> None:
 def test_an_index_beyond_the_count_is_refused(tmp_path: Path) -> None:
     """INVALID_ARGUMENT, as NVML answers for an index that is not there."""
     with pytest.raises(NvmlError, match="INVALID_ARGUMENT"):
-        library(tmp_path, sim.without_last_gpus(sim.healthy_state(), 1)).handle(7)
+        library(tmp_path, without_last_gpus(sim.healthy_state(), 1)).handle(7)
 
 
 def test_no_reader_sees_half_a_state(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from healthd.checks.efa_counters import efa_counters
 from healthd.core.check import NoSettings
 from healthd.core.model import Result
 from healthd.sim.machine import SimulatedMachine
-from healthd.sim.tree import remove_efa
 from healthd.sources.trees import FileTree
 from healthd.testing import FakeNode
 from tests.support.over_time import open_codes
+from tests.support.sim_devices import remove_efa
 
 LOOK_S, LOOKS = 120.0, 60
 """Two hours."""

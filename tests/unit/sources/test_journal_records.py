@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.sources.journal import WantedLines, kernel_record_of, record_of
+from healthd.sources.command import abandoned
+from healthd.sources.journal import JournalLog, WantedLines, kernel_record_of, record_of
 
 ENTRY: dict[str, Any] = {
     "__CURSOR": "s=8014;i=3;b=aabe;m=32;t=66;x=51",
@@ -100,3 +103,35 @@ def test_no_entry_is_fatal(fields: dict[str, Any]) -> None:
     """Whatever the fields hold, it is a record or none."""
     record = record_of(json.loads(json.dumps({**ENTRY, **fields})))
     assert record is None or isinstance(record.text, str)
+
+
+class Undying(subprocess.Popen[bytes]):
+    """A process in uninterruptible sleep, as far as its parent sees: no signal ends it."""
+
+    def poll(self) -> None:
+        return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        assert timeout is not None, "it would wait for ever"
+        time.sleep(timeout)
+        raise subprocess.TimeoutExpired(self.args, timeout)
+
+
+@pytest.mark.process
+def test_a_follower_that_does_not_die_is_left_alone() -> None:
+    """The read returns, ``problem`` names the process, and it stays among the children that are still to be reaped."""
+    child = Undying(["sleep", "60"], stdout=subprocess.PIPE, start_new_session=True)
+    log = JournalLog(WantedLines(needles=("probe failed",)))
+    log._child = child
+    try:
+        began = time.monotonic()
+        log._ended(child)
+        assert time.monotonic() - began < 5
+        assert log.problem() == (
+            f"journalctl was killed, but process {child.pid} does not die: no output; healthd starts it again"
+        )
+        assert [each.argv for each in abandoned() if each.pid == child.pid] == [("journalctl", "--follow")]
+    finally:
+        subprocess.Popen.wait(child)
+        child.poll = lambda: child.returncode  # type: ignore[method-assign,assignment]
+        assert all(each.pid != child.pid for each in abandoned())

@@ -38,7 +38,7 @@ from healthd.core.model import (
 )
 from healthd.core.node import Node
 from healthd.notify.news import PAGED
-from healthd.notify.telling import wrong_with
+from healthd.notify.node import wrong_with
 from healthd.state import monitor as module
 from healthd.state.monitor import Monitor, gone_jobs, has_live_job
 from healthd.state.store import Store

@@ -11,8 +11,8 @@ from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown
 from healthd.core.model import Remedy
 from healthd.remediation.decide.handoff import UNASKED_S, HandoffRecord, RequestAnswer, parse, withdrawing
 from healthd.remediation.provisioners.delegated import UNTAKEN_S, DelegatedProvisioner
-from healthd.sim.cluster import FakeProvisioner
 from healthd.testing import FakeClock
+from tests.support.fake_repairs import FakeProvisioner
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 LEFT = HandoffRecord(case="k3", machine="i-1", remedy=Remedy.REPLACE_NODE, attempt=1, asked=NOW)

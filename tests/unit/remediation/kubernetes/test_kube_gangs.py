@@ -16,8 +16,7 @@ from healthd.remediation.orchestrators.kubernetes.eviction import (
     Pod,
     planned,
 )
-from healthd.remediation.orchestrators.kubernetes.gang_kinds import GangLabels, gang_of
-from healthd.remediation.orchestrators.kubernetes.gangs import gangs_to_see, with_gangs
+from healthd.remediation.orchestrators.kubernetes.gangs import GangLabels, gang_of, gangs_to_see, with_gangs
 from tests.unit.remediation.kubernetes.test_kube_eviction import SINCE, drain, pod
 
 NODE = "n1"

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from healthd.remediation.orchestrators.kubernetes.drain_stalls import overdue
-from healthd.remediation.orchestrators.kubernetes.eviction import EvictionRule, EvictMode, Fate, Pod, planned
+from healthd.remediation.orchestrators.kubernetes.eviction import EvictionRule, EvictMode, Fate, Pod, overdue, planned
 from healthd.remediation.orchestrators.kubernetes.slurm_nodes import SlurmState, is_slurm_node, slurm_state
 from tests.unit.remediation.kubernetes.test_kube_eviction import SINCE, drain, fate, pod, rule
 

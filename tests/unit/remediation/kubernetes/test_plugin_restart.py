@@ -12,9 +12,7 @@ import pytest
 from healthd.agent.plugin_restart import FACT, PluginRestart
 from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown, StoreError
 from healthd.remediation.orchestrators.kubernetes.api import Disrupting, KubeApi, Missing
-from healthd.remediation.orchestrators.kubernetes.eviction import Pod
-from healthd.remediation.orchestrators.kubernetes.node import KubeNode, node_of
-from healthd.remediation.orchestrators.kubernetes.plugin import (
+from healthd.remediation.orchestrators.kubernetes.device_plugin import (
     ASKED,
     AT_ONCE,
     WITHIN_S,
@@ -24,6 +22,8 @@ from healthd.remediation.orchestrators.kubernetes.plugin import (
     asking_patch,
     the_plugin,
 )
+from healthd.remediation.orchestrators.kubernetes.eviction import Pod
+from healthd.remediation.orchestrators.kubernetes.node import KubeNode, node_of
 from healthd.state.store import Store
 from healthd.testing import FakeClock
 from tests.unit.remediation.kubernetes.test_kube_eviction import pod

@@ -23,15 +23,15 @@ from healthd.core.node import KernelLogState
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws_calls import Platform
 from healthd.remediation.provisioners.detect import DetectedPlatform, detect
+from healthd.remediation.provisioners.from_config import found_on, open_for, open_provisioner
 from healthd.remediation.provisioners.hyperpod import HyperPodProvisioner
-from healthd.remediation.provisioners.opening import found_on, open_for, open_provisioner
 from healthd.remediation.provisioners.registry import KINDS, PLATFORMS
-from healthd.remediation.provisioners.subject import Subject
+from healthd.remediation.provisioners.target_node import TargetNode
 from healthd.sources.machine import Machine, open_machine
 from tests.support.scontrol import ScriptedScontrol
 
 ARN = "arn:aws:sagemaker:us-west-2:123456789012:cluster/abcdefghijkl"
-HERE = Subject(node="n1", instance_id="i-00000000000000001", instance_type="p5.48xlarge")
+HERE = TargetNode(node="n1", instance_id="i-00000000000000001", instance_type="p5.48xlarge")
 
 
 def metadata(**items: str) -> Callable[[str], str | None]:
@@ -132,7 +132,7 @@ def test_the_configured_kind_wins_and_still_reads_its_own_file(tmp_path: Path) -
 def test_each_platform_has_its_provisioner(platform: Platform) -> None:
     """By its own name, able to reboot a node; from elsewhere as well."""
     shown = DetectedPlatform(platform=platform, why="as the test has it", cluster="demo")
-    for subject in (HERE, Subject(node="n1", here=False)):
+    for subject in (HERE, TargetNode(node="n1", here=False)):
         provisioner = open_for(ProvisionerSection(), subject, shown, ScriptedScontrol("n1"))
         assert provisioner.kind == platform
         assert not provisioner.why_not(Remedy.REBOOT_NODE)
@@ -163,7 +163,7 @@ def test_what_needs_slurm_is_refused_without_it() -> None:
 
 def test_a_node_without_an_instance_id_is_not_acted_upon() -> None:
     """Nobody can be asked for another machine than one that has a name."""
-    nameless = Subject(node="n1")
+    nameless = TargetNode(node="n1")
     section = ProvisionerSection(autoscaling=AutoscalingSection(replace="unhealthy"), ec2=Ec2Section())
     provisioner = open_for(section, nameless, DetectedPlatform(platform=Platform.AUTOSCALING, why=""), None)
     assert all(provisioner.why_not(remedy) for remedy in Remedy)

@@ -18,12 +18,13 @@ from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.orchestrators.kubernetes.eviction import EvictMode
 from healthd.remediation.ports import StateOwner
 from healthd.remediation.provisioners.aws_calls import Platform
+from healthd.remediation.provisioners.from_config import delegates, found_by_controller, open_provisioner
 from healthd.remediation.provisioners.kube_nodes import ByProviderId, KarpenterProvisioner, NodeClaim, launched
-from healthd.remediation.provisioners.opening import delegates, found_by_controller, open_provisioner
-from healthd.remediation.provisioners.subject import Subject
-from healthd.sim.cluster import FakeCluster, FakeOrchestrator, FakeProvisioner
+from healthd.remediation.provisioners.target_node import TargetNode
+from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 from healthd.sources.machine import open_machine
 from healthd.testing import FakeClock
+from tests.support.fake_repairs import FakeProvisioner
 
 MACHINE = "i-0aaaaaaaaaaaaaaa1"
 
@@ -57,7 +58,7 @@ class Claims:
 
 
 def karpenter(claims: Claims | None, *, machine: str = MACHINE, instance_type: str = "") -> KarpenterProvisioner:
-    subject = Subject(node="n1", here=False, instance_id=machine, instance_type=instance_type)
+    subject = TargetNode(node="n1", here=False, instance_id=machine, instance_type=instance_type)
     return KarpenterProvisioner(subject=subject, machine=lambda: MACHINE, claims=claims)
 
 
@@ -107,7 +108,7 @@ def test_a_request_that_nobody_got_is_found_out() -> None:
     """A NodeClaim that stands longer than the API server works on any request was never deleted: told, so that it is
     asked for again. Less than that, or on its way out, it is waited for; another request begins anew."""
     clock, claims = FakeClock(), Claims()
-    subject = Subject(node="n1", here=False, instance_id=MACHINE)
+    subject = TargetNode(node="n1", here=False, instance_id=MACHINE)
     asked = KarpenterProvisioner(subject=subject, machine=lambda: MACHINE, claims=claims, monotonic_s=clock)
     for _ in range(3):
         assert asked.progress() == "NodeClaim p5-a is there"

@@ -16,12 +16,12 @@ from healthd.remediation.provisioners.hyperpod import HyperPodProvisioner
 from healthd.remediation.provisioners.instances import REBOOT_SHOWS_S
 from healthd.remediation.provisioners.kube_nodes import ByProviderId, KarpenterProvisioner
 from healthd.remediation.provisioners.local import LocalProvisioner
-from healthd.remediation.provisioners.looking import Paced
+from healthd.remediation.provisioners.platform_reads import Paced
 from healthd.remediation.provisioners.slurm_managed import SlurmManagedProvisioner
-from healthd.remediation.provisioners.subject import Subject
+from healthd.remediation.provisioners.target_node import TargetNode
 from tests.support.scontrol import ScriptedScontrol
 
-SUBJECT = Subject(node="n1", here=False, instance_id="i-1")
+SUBJECT = TargetNode(node="n1", here=False, instance_id="i-1")
 AWS = cast("Aws", None)  # nobody is asked
 SCONTROL = ScriptedScontrol("n1")
 EC2 = Ec2Provisioner(subject=SUBJECT, aws=AWS)

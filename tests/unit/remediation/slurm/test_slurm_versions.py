@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.remediation.orchestrators.slurm.versions import DIFFERENCES, TESTED, has, version_in
+from tests.support.slurm_versions import DIFFERENCES, TESTED, has, version_in
 
 
 def test_each_row_says_since_when_and_where_it_was_seen() -> None:

@@ -1,0 +1,174 @@
+"""The allowed keys, and the check of each value at its place. A wrong value never hides another.
+
+The caller passes the classes of the checks' own settings, so nothing here imports a check. Nothing here reads a file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, get_type_hints
+
+from healthd.config.key_lines import Key
+from healthd.config.schema import config as schema
+from healthd.config.table_lists import row_problems
+from healthd.config.toml_text import Problem
+from healthd.config.values import choices, close_match, converted, expected, from_text, shortened
+from healthd.core.errors import RegistrationError
+
+# A variable whose name differs from its key: clients use it without reading any configuration.
+ALIASES: Mapping[str, Key] = {"HEALTHD_SOCKET": ("daemon", "socket")}
+PREFIX = "HEALTHD_"
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_KEYS_ADVICE = "see `healthd config show` for every key"
+
+# The allowed keys of a table: a name maps to a leaf's type or to a further table.
+Table = Mapping[str, Any]
+Allowed = Callable[[], Table]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One configured value, and its place: ``/etc/healthd/config.toml:3`` or ``environment HEALTHD_…``."""
+
+    key: Key
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigLocation:
+    """The place of a value: a file's line, or a variable; ``within`` such as ``match[0].`` comes before its key."""
+
+    source: str
+    line: int = 0
+    within: str = ""
+
+    @property
+    def origin(self) -> str:
+        """For ``config show``: ``/etc/healthd/config.toml:3 (match[0])``."""
+        at = f"{self.source}:{self.line}" if self.line else self.source
+        return f"{at} ({self.within.rstrip('.')})" if self.within else at
+
+    @property
+    def header(self) -> str:
+        """The prefix of a section's name: ``match.``."""
+        return re.sub(r"\[\d+\]", "", self.within)
+
+    def problem(self, key: str, wrong: str, advice: str, *, value: str = "") -> Problem:
+        """A mistake at this place."""
+        return Problem(source=self.source, line=self.line, key=key, value=value, wrong=wrong, advice=advice)
+
+
+def dotted(key: Key) -> str:
+    """A key as TOML writes it: ``checks."gpu.ecc".enabled``."""
+    return ".".join(part if _BARE.fullmatch(part) else shortened(part) for part in key)
+
+
+def allowed_table(checks: Mapping[str, type]) -> Table:
+    """The table of all allowed keys."""
+    common = _fields_of(schema.CheckSection)
+    table = {item.name: _fields_of(item.default_factory) for item in fields(schema.Config) if item.name != "checks"}
+    return table | {"checks": {name: {**common, **_own(name, cls, common)} for name, cls in checks.items()}}
+
+
+def _own(name: str, cls: type, common: Table) -> dict[str, Any]:
+    """The keys of a check's settings class. Raises RegistrationError for a name that every check has."""
+    own = _fields_of(cls)
+    if taken := sorted(own.keys() & common.keys()):
+        raise RegistrationError(f"check {name!r}: {cls.__qualname__} has {taken}, which every check has: rename it")
+    return own
+
+
+def _fields_of(cls: Any) -> dict[str, Any]:
+    """Field to type, or to a table where the field is a settings class itself."""
+    hints = get_type_hints(cls, include_extras=True)
+    return {
+        item.name: _fields_of(hints[item.name]) if is_dataclass(hints[item.name]) else hints[item.name]
+        for item in fields(cls)
+    }
+
+
+_UNKNOWN = object()
+_NOT_A_TABLE = object()
+
+
+def leaves(tree: Mapping[str, Any], table: Table, path: Key) -> Iterator[tuple[Key, Any, Any]]:
+    """(key, value, type) for every value in ``tree``; for a key that is not allowed the type is a marker."""
+    for name, value in tree.items():
+        key, wanted = (*path, name), table.get(name, _UNKNOWN)
+        if isinstance(wanted, dict) and isinstance(value, dict):
+            yield from leaves(value, wanted, key)
+        else:
+            yield key, value, _NOT_A_TABLE if isinstance(wanted, dict) else wanted
+
+
+def checked(
+    key: Key,
+    value: Any,
+    hint: Any,
+    *,
+    place: ConfigLocation,
+    allowed: Allowed,
+    from_environment: bool = False,
+    line_of_row: Callable[[Key], int] | None = None,
+) -> Iterator[Setting | Problem]:
+    """The setting, or its mistakes, row by row where it is a list of tables.
+
+    ``line_of_row``: the line of a key such as ``("policy", "rule", "1", "codes")``, where there are lines.
+    """
+    rows = list(row_problems(value, hint, from_environment=from_environment))
+    for row in rows:
+        at = place.within + dotted(key) + row.place
+        line = line_of_row((*key, *re.findall(r"\w+", row.place))) if line_of_row else place.line
+        yield replace(place, line=line).problem(at, row.wrong, row.advice, value=row.value)
+    if not rows:
+        yield _leaf(key, value, hint, place=place, allowed=allowed, from_environment=from_environment)
+
+
+def _leaf(
+    key: Key, value: Any, hint: Any, *, place: ConfigLocation, allowed: Allowed, from_environment: bool
+) -> Setting | Problem:
+    name = place.within + dotted(key)
+    if hint is _UNKNOWN:
+        wrong = "no such check" if key[0] == "checks" and len(key) == 2 else "no such key"
+        return place.problem(name, wrong, _unknown_advice(key, value, place, allowed()))
+    if hint is _NOT_A_TABLE:
+        advice = f"write [{place.header}{dotted(key)}] and its keys below"
+        return place.problem(name, "expected a section, not a value", advice, value=shortened(value))
+    try:
+        fitting = from_text(value, hint) if from_environment else converted(value, hint)
+    except ValueError:
+        guess = close_match(value, choices(hint)) if isinstance(value, str) else None
+        advice = f'did you mean "{guess}"?' if guess else "correct the value, or leave it out for the default"
+        return place.problem(name, f"expected {expected(hint)}", advice, value=shortened(value))
+    return Setting(key=key, value=fitting, origin=place.origin)
+
+
+def _unknown_advice(key: Key, value: Any, place: ConfigLocation, allowed: Table) -> str:
+    """The same name at another place; else a similar one at the same place; else the list of names."""
+    if len(key) == 2 and isinstance(value, dict) and (name := f"{key[1]}.{next(iter(value), '')}") in allowed["checks"]:
+        return f'the name of a check is quoted: write [{place.header}checks."{name}"]'
+    for at, _ in variables(allowed, ()).values():
+        if at[-1] == key[-1] and at[0] != "checks":
+            return f"did you mean {place.within}{dotted(at)}?"
+    table: Any = allowed
+    for part in key[:-1]:
+        table = table[part]
+    guess = close_match(key[-1], table)
+    return f"did you mean {place.within}{dotted((*key[:-1], guess))}?" if guess else _KEYS_ADVICE
+
+
+def variables(table: Table, path: Key) -> dict[str, tuple[Key, Any]]:
+    """Environment variable to (key, type) for every leaf below ``table``."""
+    found: dict[str, tuple[Key, Any]] = {}
+    for name, wanted in table.items():
+        key = (*path, name)
+        if isinstance(wanted, dict):
+            found |= variables(wanted, key)
+        else:
+            found[PREFIX + re.sub(r"[^A-Z0-9]+", "_", "_".join(key).upper())] = (key, wanted)
+    if not path:
+        found |= {name: (key, table[key[0]][key[1]]) for name, key in ALIASES.items() if key[0] in table}
+    return found

@@ -1,0 +1,117 @@
+"""The service manager: its signals, end (SIGTERM, SIGINT) or take the new configuration (SIGHUP), and news for systemd.
+
+A reload is the same program started again in this process, in order and only once the new configuration is known to
+load, and to be one that a service could start with here. So every setting can be changed by it, nothing of the old one
+lingers, and the process id stays, by which systemd knows that this was no end. Any other configuration changes nothing.
+
+systemd takes news by sd_notify(3): one datagram to the socket that it names. Nothing is sent without systemd.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from healthd.core.errors import HealthdError
+
+
+class Word(enum.Enum):
+    """The request of a signal."""
+
+    END = enum.auto()
+    RELOAD = enum.auto()
+
+
+class Signals:
+    """The signals of one service. ``load`` raises HealthdError where the configuration cannot be used as it is now."""
+
+    def __init__(self, manager: str, log: Any, load: Callable[[], object]) -> None:
+        self._manager, self._log, self._load = manager, log, load
+        # A handler runs in the middle of whatever the main thread does; an Event's lock may be its own just then.
+        self._words: SimpleQueue[Word] = SimpleQueue()
+        self.reloads = False
+        """Whether the end that is due is for a new configuration: `start_again` follows it."""
+
+    def listen(self) -> None:
+        """Take the signals from now on. In the main thread only."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self.end())
+        signal.signal(signal.SIGHUP, lambda *_: self._words.put(Word.RELOAD))
+
+    def end(self) -> None:
+        """Have the main thread end the service. Any thread may ask for that."""
+        self._words.put(Word.END)
+
+    def reload(self) -> None:
+        """Have the main thread start the service again, as a SIGHUP does. Any thread may ask for that."""
+        self._words.put(Word.RELOAD)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for a word; whether the service is to end. False after ``timeout_s`` seconds, or for a bad reload."""
+        try:
+            word = self._words.get(timeout=timeout_s)
+        except Empty:
+            return False
+        self.reloads = word is Word.RELOAD and self._loads()
+        return self.reloads or word is Word.END
+
+    def say_ending(self) -> None:
+        """Send STOPPING=1 to the service manager, unless it knows of a reload already."""
+        if not self.reloads:
+            notify(self._manager, "STOPPING=1")
+
+    def start_again(self) -> None:
+        """After the end in order: replace this program by its next start if that was for a reload. An end that came
+        in between wins."""
+        while self.reloads and not self._words.empty():
+            self.reloads = self._words.get() is Word.RELOAD
+        if not self.reloads:
+            return
+        # Ignored signals stay so in the new program until it listens; by default a SIGHUP would end it.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        notify(self._manager, "WATCHDOG=1")  # the whole interval for the start
+        manager = {"NOTIFY_SOCKET": self._manager} if self._manager else {}
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, **manager})  # noqa: S606  # itself
+
+    def _loads(self) -> bool:
+        """Whether the configuration loads as it is now. systemd hears of the reload, and of its end if it is none."""
+        notify(self._manager, f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        try:
+            self._load()
+        except HealthdError as error:
+            self._log.error("reload.refused", error=str(error))
+            notify(self._manager, "READY=1")
+            return False
+        self._log.info("reload.taken")
+        return True
+
+
+def take_address() -> str:
+    """The socket's address, or "" without systemd. Taken out of the environment: what we run must not speak for us.
+
+    (systemctl reports its own errors there, as ``ERRNO=``: seen with systemd 252.)
+    """
+    return os.environ.pop("NOTIFY_SOCKET", "")
+
+
+def notify(address: str, state: str) -> None:
+    """Send ``READY=1``, ``WATCHDOG=1`` or ``STOPPING=1``. An abstract socket is named with a leading ``@``.
+
+    A socket that does not take it is ignored on purpose: systemd's own time-out is what reports a silent service.
+    """
+    if not address:
+        return
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+        try:
+            channel.sendto(state.encode(), address)
+        except OSError:
+            return

@@ -1,0 +1,116 @@
+"""The notifier of a node: its problems, and the fields of the sender."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from healthd.config.schema.notify import NotifySection
+from healthd.core.model import Mode, Severity
+from healthd.notify.delivery import Deliver
+from healthd.notify.news import NODE_KEY, PAGED, Topic, of_absent, topics, unkept
+from healthd.notify.notifier import NEWS, Notifier, channels_of, still_told
+from healthd.observe.checkup import Checkup
+from healthd.remediation.decide.remediation import Remediation, ended_last
+from healthd.remediation.engine.absent import AbsentNode
+from healthd.remediation.engine.engine import Engine
+from healthd.state.monitor import Monitor
+from healthd.state.store import Store
+
+
+def open_notifier(
+    config: NotifySection,
+    checkup: Checkup,
+    *,
+    engine: Engine | None,
+    store: Store | None,
+    mode: Mode,
+    absent: Callable[[], Sequence[AbsentNode]] = tuple,
+) -> Notifier | None:
+    """The notifier of this node, or None without a receiver. Raises StoreError. ``absent``: other nodes that page and
+    have no daemon.
+
+    ``engine``: before its first reconcile. Pages of an earlier daemon stay open until the engine has decided: its first
+    reconcile waits for the kernel log, and for a cluster that answers.
+    """
+    channels = channels_of(config)
+    if not channels or store is None:
+        return None
+    return node_notifier(
+        channels,
+        config,
+        checkup.monitor,
+        engine=engine,
+        store=store,
+        about=lambda: about(checkup, mode),
+        absent=absent,
+    )
+
+
+def node_notifier(
+    channels: Mapping[str, Deliver],
+    config: NotifySection,
+    monitor: Monitor,
+    *,
+    engine: Engine | None,
+    store: Store,
+    about: Callable[[], Mapping[str, Any]],
+    absent: Callable[[], Sequence[AbsentNode]] = tuple,
+) -> Notifier:
+    """The notifier for these receivers; ``about`` gives the sender's fields. Raises StoreError."""
+    kept = store.fact(NEWS)
+    before = [topic for topic in still_told(kept) if topic.key == NODE_KEY or topic.key.startswith(PAGED)]
+    ended: Remediation | None = None
+    for case in store.cases():
+        ended = ended_last(case, ended)
+
+    def wrong() -> Sequence[Topic]:
+        found = [
+            *wrong_with(monitor, engine, Severity(config.severity), ended=ended),
+            *(of_absent(each.node, each.message) for each in absent()),
+        ]
+        if engine is None or engine.has_decided:
+            return found
+        keys = {topic.key for topic in found if not topic.last}
+        return [*found, *(topic for topic in before if topic.key not in keys)]
+
+    return Notifier(
+        channels,
+        per_hour=config.per_hour,
+        wrong=wrong,
+        about=about,
+        keep=lambda text: store.keep(NEWS, text),
+        kept=kept,
+    )
+
+
+def wrong_with(
+    monitor: Monitor, engine: Engine | None, least: Severity, *, ended: Remediation | None = None
+) -> Sequence[Topic]:
+    """The open topics of this node, from severity ``least`` on. It reads nothing from the disk: a store that fails
+    hides no topic, and is one itself. ``ended``: the last remediation that ended before this daemon started."""
+    diagnoses = monitor.diagnoses()
+    found = topics(
+        verdict=monitor.verdict(monitor.outcomes().values()),
+        diagnoses=diagnoses,
+        acknowledged=[each for each in diagnoses if monitor.is_acknowledged(each)],
+        decision=engine.decision if engine is not None else None,
+        case=engine.case if engine is not None else None,
+        least=least,
+        ended=engine.ended or ended if engine is not None else None,
+        faults=monitor.history.faults.values(),
+    )
+    return [*found, *unkept(monitor.store_problem)]
+
+
+def about(checkup: Checkup, mode: Mode) -> Mapping[str, Any]:
+    """The sender: the fields with which each message begins."""
+    machine, monitor = checkup.machine, checkup.monitor
+    return {
+        "node": machine.name,
+        "instance_id": machine.identity.instance_id,
+        "instance_type": machine.instance_type or "",
+        "verdict": monitor.verdict(monitor.outcomes().values()),
+        "mode": mode,
+        "notices": list(checkup.notices),
+    }

@@ -1,0 +1,400 @@
+"""The probes of ``healthd doctor`` at Kubernetes, as the agent of this node: token, rights, admission policies, budget,
+and the kubelet's socket.
+
+They change nothing: each write is a dry run, which the server judges as any other write and does not keep. An agent has
+no right to read policies, so a policy shows by its refusals.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from healthd.agent.node_facts import runs_kubernetes
+from healthd.agent.wiring import open_orchestrator
+from healthd.config.schema.config import Config
+from healthd.core.errors import BackendDenied, BackendError, BackendUnknown, ConfigError
+from healthd.core.model import Mode
+from healthd.remediation.decide.fleet import CLUSTER
+from healthd.remediation.orchestrators.kubernetes import budget as leases
+from healthd.remediation.ports import NodeView
+from healthd.setup.doctor import DoctorResult, LookResult
+from healthd.setup.machine_probes import Look, with_machine
+from healthd.sources.machine import Machine
+
+if TYPE_CHECKING:
+    from healthd.remediation.orchestrators.kubernetes.api import KubeApi
+
+_CHART = "install the chart packaging/helm/healthd, or apply packaging/kubernetes"
+_RBAC = "give its ServiceAccount the rights of packaging/kubernetes/agent-rbac.yaml, as the chart does"
+_NETWORK = "check the network to the API server, and [orchestrator.kubernetes] kubeconfig and timeout_s"
+_POLICIES = (
+    "apply packaging/kubernetes/policies (the chart does; Kubernetes 1.30 or newer): until then only its own code"
+    " limits an agent to its node and to the budget"
+)
+_BOUND_TO = "authentication.kubernetes.io/node-name"
+_PROBE = "healthd-doctor"  # part of the names in dry runs, which exist nowhere
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Right:
+    """One right of the agent. ``use``: the function that fails without it; ``acts``: needed only beyond mode
+    observe."""
+
+    verb: str
+    group: str
+    resource: str
+    use: str
+    name: str = ""
+    namespace: str = ""
+    subresource: str = ""
+    acts: bool = False
+
+    @property
+    def words(self) -> str:
+        """As kubectl auth can-i has it."""
+        what = "/".join(filter(None, (self.resource, self.subresource)))
+        return f"{self.verb} {what}{f' {self.name}' if self.name else ''}"
+
+
+def kubernetes_probes(config: Config, environ: Mapping[str, str]) -> Mapping[str, Look]:
+    """The probes by name. Outside of a pod and without a configuration, one result says so."""
+    found = {"Kubernetes": with_machine(config, partial(_api_server, environ))}
+    if not runs_kubernetes(config, environ) or importlib.util.find_spec("lightkube") is None:
+        return found
+    return {**cluster_probes(config, environ), "pod resources": with_machine(config, _pod_resources)}
+
+
+def cluster_probes(config: Config, environ: Mapping[str, str]) -> Mapping[str, Look]:
+    """The probes of the API server, which work from any machine."""
+    return {
+        "Kubernetes": with_machine(config, partial(_api_server, environ)),
+        "token": with_machine(config, partial(_token, environ)),
+        "rights": with_machine(config, partial(_rights, environ)),
+        "NodeHealth": with_machine(config, partial(_node_health, environ)),
+        "admission policies": with_machine(config, partial(_policies, environ)),
+        "budget": with_machine(config, partial(_budget, environ)),
+    }
+
+
+def state_of(view: NodeView) -> str:
+    """The state of a node, in the cluster's own words."""
+    return "+".join(sorted(view.flags)).lower() or ("in service" if view.in_service else "out of service")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the API server
+
+
+def _api_server(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[DoctorResult]:
+    about = "Kubernetes"
+    if not runs_kubernetes(config, environ):
+        yield DoctorResult(
+            about=about, told=LookResult.UNNEEDED, why="not configured, and this is no pod with a ServiceAccount"
+        )
+        return
+    try:
+        asked = open_orchestrator(config, machine, environ)
+        view = asked.view()
+    except ConfigError as error:
+        fix = "correct [orchestrator.kubernetes]; the chart packaging/helm/healthd sets all of it"
+        yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix=fix)
+    except BackendUnknown as error:
+        denied = isinstance(error.__cause__, BackendDenied)
+        told = LookResult.MISSING if denied else LookResult.UNTOLD
+        yield DoctorResult(about=about, told=told, why=str(error), fix=_RBAC if denied else _NETWORK)
+    except BackendError as error:
+        fix = "set [node] name to the name of the Node object, as the chart does by the downward API"
+        yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix=fix)
+    else:
+        yield DoctorResult(
+            about=about, told=LookResult.OK, why=f"the API server answers; {machine.name} is {state_of(view)}"
+        )
+
+
+def _asked(
+    about: str, environ: Mapping[str, str], config: Config, ask: Callable[[KubeApi], Iterator[DoctorResult]]
+) -> Iterator[DoctorResult]:
+    """The results of a request; one without an answer is unknown."""
+    from healthd.remediation.orchestrators.kubernetes.from_config import open_api  # heavy: lightkube
+
+    try:
+        with closing(open_api(config, environ, dry_run=True)) as api:
+            yield from ask(api)
+    except ConfigError as error:
+        yield DoctorResult(about=about, told=LookResult.UNTOLD, why=str(error), fix="see the line about Kubernetes")
+    except BackendError as error:
+        denied = isinstance(error, BackendDenied) or isinstance(error.__cause__, BackendDenied)
+        yield DoctorResult(about=about, told=LookResult.UNTOLD, why=str(error), fix=_RBAC if denied else _NETWORK)
+
+
+def _user(api: KubeApi) -> tuple[str, str]:
+    """The user that the server sees, and the node in its token, or ""."""
+    from healthd.remediation.orchestrators.kubernetes.api import ResourceKind
+
+    told = api.create(ResourceKind.SELF_REVIEW, {}).get("status") or {}
+    user: Mapping[str, Any] = told.get("userInfo") or {}
+    node = (user.get("extra") or {}).get(_BOUND_TO) or [""]
+    return str(user.get("username", "")), str(node[0])
+
+
+def _agent_of(config: Config) -> str:
+    from healthd.remediation.orchestrators.kubernetes.admission_policies import agent_account
+
+    return agent_account(config.orchestrator.kubernetes.namespace)
+
+
+def _token(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[DoctorResult]:
+    yield from _asked("token", environ, config, lambda api: token_lines(*_user(api), config, machine.name))
+
+
+def token_lines(user: str, node: str, config: Config, name: str) -> Iterator[DoctorResult]:
+    """Whether the policies apply to this token: they name one ServiceAccount, and the node in its token."""
+    about, agent = "token", _agent_of(config)
+    if user != agent:
+        why = f"it belongs to {user}; the admission policies apply to {agent} alone, and do not limit this user"
+        fix = "run healthd as the chart does; [orchestrator.kubernetes] kubeconfig and namespace"
+        yield DoctorResult(about=about, told=LookResult.MISSING, why=why, fix=fix, optional=True)
+    elif not node:
+        why = "it names no node, so the admission policies refuse its writes"
+        fix = "use a token that the kubelet projects into a pod on the node (Kubernetes 1.30 or newer), not a Secret's"
+        yield DoctorResult(about=about, told=LookResult.MISSING, why=why, fix=fix)
+    elif node != name:
+        why = f"it belongs to a pod on {node}, and this node is {name}: the admission policies refuse its writes"
+        fix = "set [node] name to the name of the Node object, as the chart does by the downward API"
+        yield DoctorResult(about=about, told=LookResult.MISSING, why=why, fix=fix)
+    else:
+        yield DoctorResult(about=about, told=LookResult.OK, why=f"{user}, of a pod on {node}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# rights and policies
+
+
+def rights_of(config: Config, node: str) -> tuple[Right, ...]:
+    """The rights of an agent with this configuration: packaging/kubernetes/agent-rbac.yaml."""
+    namespace = config.orchestrator.kubernetes.namespace
+    kept = [leases.lease_name(name) for name in (CLUSTER, *(scope.name for scope in config.budget.scope))]
+    taint = "it cannot set or remove a taint"
+    event = "it cannot write Events about faults"
+    record = "it cannot write its NodeHealth, nor request a repair"
+    return (
+        Right(verb="get", group="", resource="nodes", name=node, use="it cannot read its Node"),
+        Right(verb="patch", group="", resource="nodes", name=node, use=taint, acts=True),
+        Right(
+            verb="patch", group="", resource="nodes", subresource="status", name=node, use="it cannot write conditions"
+        ),
+        *(
+            Right(verb=verb, group="events.k8s.io", resource="events", namespace="default", use=event)
+            for verb in ("create", "patch")
+        ),
+        *(
+            Right(
+                verb=verb,
+                group="coordination.k8s.io",
+                resource="leases",
+                namespace=namespace,
+                name=name,
+                use="it cannot take a budget slot",
+                acts=True,
+            )
+            for name in kept
+            for verb in ("get", "patch")
+        ),
+        *(
+            Right(verb=verb, group="healthd.io", resource="nodehealths", name=node, use=record)
+            for verb in ("get", "create", "patch", "delete")
+        ),
+        Right(
+            verb="list",
+            group="healthd.io",
+            resource="nodehealths",
+            use="it cannot keep to the limits of the fleet",
+            acts=True,
+        ),
+    )
+
+
+def _rights(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[DoctorResult]:
+    def ask(api: KubeApi) -> Iterator[DoctorResult]:
+        rights, observes = rights_of(config, machine.name), config.remediation.mode is Mode.OBSERVE
+        missing = [right for right in rights if not _may(api, right)]
+        for right in missing:
+            where = f" in namespace {right.namespace}" if right.namespace else ""
+            why = f"it may not {right.words}{where}: {right.use}"
+            optional = right.acts and observes
+            yield DoctorResult(about="rights", told=LookResult.MISSING, why=why, fix=_RBAC, optional=optional)
+        if not missing:
+            yield DoctorResult(about="rights", told=LookResult.OK, why=f"all {len(rights)} rights that an agent needs")
+
+    yield from _asked("rights", environ, config, ask)
+
+
+def _may(api: KubeApi, right: Right) -> bool:
+    from healthd.remediation.orchestrators.kubernetes.api import ResourceKind
+
+    wanted = {
+        "verb": right.verb,
+        "group": right.group,
+        "resource": right.resource,
+        "subresource": right.subresource,
+        "name": right.name,
+        "namespace": right.namespace,
+    }
+    spec = {"resourceAttributes": {key: value for key, value in wanted.items() if value}}
+    told = api.create(ResourceKind.ACCESS_REVIEW, {"spec": spec}).get("status") or {}
+    if "allowed" not in told:
+        raise BackendUnknown(f"the server gave no answer about the right to {right.words}")
+    return bool(told["allowed"])
+
+
+def _node_health(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[DoctorResult]:
+    """Whether the server has the resource; then its status of this node."""
+    about = "NodeHealth"
+
+    def ask(api: KubeApi) -> Iterator[DoctorResult]:
+        from healthd.remediation.orchestrators.kubernetes.node_health_api import NO_CRD, NodeHealths, Unserved
+
+        try:
+            seen = NodeHealths(api).read(machine.name)
+        except Unserved:
+            why = "the API server does not serve nodehealths.healthd.io/v1alpha1, so no node can request a repair"
+            yield DoctorResult(about=about, told=LookResult.MISSING, why=why, fix=NO_CRD)
+            return
+        shown = seen.status.words if seen is not None and seen.status is not None else "nothing"
+        why = f"served; this node: {shown}"
+        yield DoctorResult(about=about, told=LookResult.OK, why=why)
+
+    yield from _asked(about, environ, config, ask)
+
+
+def _policies(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[DoctorResult]:
+    """For each policy, a dry run of a write that it must refuse."""
+    about, namespace = "admission policies", config.orchestrator.kubernetes.namespace
+
+    def ask(api: KubeApi) -> Iterator[DoctorResult]:
+        from healthd.remediation.orchestrators.kubernetes.api import How, ResourceKind
+        from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, event_of
+        from healthd.remediation.orchestrators.kubernetes.node import CLAIMED
+
+        user, _ = _user(api)
+        if user != _agent_of(config):
+            why = f"they apply to {_agent_of(config)} alone, and this is {user}"
+            fix = "kubectl -n healthd exec POD -- healthd doctor; kubectl get validatingadmissionpolicies"
+            yield DoctorResult(about=about, told=LookResult.UNTOLD, why=why, fix=fix, optional=True)
+            return
+        foreign = {"metadata": {"labels": {f"example.com/{_PROBE}": "1"}}}
+        taint = {"spec": {"taints": [{"key": CLAIMED, "effect": "NoSchedule"}]}}
+        elsewhere = event_of(
+            ClusterEvent(reason="Probe", action="Probe", about=_PROBE, note=_PROBE),
+            node=f"{machine.name}-{_PROBE}",
+            uid="",
+            namespace="default",
+            now=datetime.now(UTC),
+        )
+        health = {"metadata": {"name": f"{machine.name}-{_PROBE}"}}
+        claim = {"metadata": {"annotations": {f"{leases.CLAIM}{_PROBE}": "dry"}}}
+        tried: list[tuple[str, Callable[[], object]]] = [
+            ("healthd-agent-own-node", lambda: api.patch(ResourceKind.NODE, machine.name, foreign)),
+            ("healthd-agent-events", lambda: api.create(ResourceKind.EVENT, elsewhere, namespace="default")),
+            ("healthd-agent-node-health", lambda: api.create(ResourceKind.NODE_HEALTH, health)),
+            ("healthd-budget", lambda: api.patch(ResourceKind.LEASE, leases.LEASE, claim, namespace=namespace)),
+        ]
+        budget = leases.annotations_of(api.get(ResourceKind.LEASE, leases.LEASE, namespace=namespace))[1]
+        if leases.key_of(machine.name) not in budget:  # with a claim the taint would be allowed
+            first = (
+                "healthd-agent-claim-first",
+                lambda: api.patch(ResourceKind.NODE, machine.name, taint, how=How.STRATEGIC),
+            )
+            tried.append(first)
+        missing = [policy for policy, write in tried if not _refuses(policy, write)]
+        if missing:
+            why = f"{', '.join(missing)} did not refuse a forbidden write (dry run)"
+            optional = not config.controller.policies
+            yield DoctorResult(about=about, told=LookResult.MISSING, why=why, fix=_POLICIES, optional=optional)
+        else:
+            names = ", ".join(policy for policy, _ in tried)
+            yield DoctorResult(
+                about=about, told=LookResult.OK, why=f"{names}: each refuses a forbidden write (dry run)"
+            )
+
+    yield from _asked(about, environ, config, ask)
+
+
+def _refuses(policy: str, write: Callable[[], object]) -> bool:
+    """Whether the server refuses this write by this policy. Raises BackendError for any other refusal."""
+    try:
+        write()
+    except BackendError as error:
+        if f"'{policy}'" in str(error):
+            return True
+        raise
+    return False
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the budget and the kubelet
+
+
+def _budget(environ: Mapping[str, str], config: Config, _: Machine) -> Iterator[DoctorResult]:
+    about, section = "budget", config.orchestrator.kubernetes
+    observes = config.remediation.mode is Mode.OBSERVE
+
+    def ask(api: KubeApi) -> Iterator[DoctorResult]:
+        from healthd.remediation.orchestrators.kubernetes.api import Missing, ResourceKind
+
+        for scope in (CLUSTER, *(scope.name for scope in config.budget.scope)):
+            name = leases.lease_name(scope)
+            try:
+                lease = api.get(ResourceKind.LEASE, name, namespace=section.namespace)
+            except Missing:
+                why = f"namespace {section.namespace} has no Lease {name}: healthd takes no node out"
+                fix = f"{_CHART}: budget.limit and budget.nodes, or controller.enabled, which counts by itself"
+                yield DoctorResult(about=about, told=LookResult.MISSING, why=why, fix=fix, optional=observes)
+                continue
+            try:
+                budget = leases.budget_of(scope, lease)
+                leases.check_counted(budget, datetime.now(UTC), max_age_s=section.counts_age_s)
+            except BackendUnknown as error:
+                fix = "check that `healthd controller` runs and leads: kubectl -n healthd get pods,lease"
+                yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix=fix, optional=observes)
+            else:
+                yield budget_line(budget, observes=observes)
+
+    yield from _asked(about, environ, config, ask)
+
+
+def budget_line(budget: leases.Budget, *, observes: bool) -> DoctorResult:
+    """The nodes that are out, all nodes, the limit, and the source of the numbers."""
+    out = len({claim.node for claim in budget.claims.values()} | budget.out)
+    by = (
+        f"counted at {budget.counted:%Y-%m-%d %H:%M:%S} UTC by healthd controller" if budget.counted else "as installed"
+    )
+    why = f"{budget.scope}: {out} of {budget.total} nodes are out, at most {budget.limit} may be, {by}"
+    if budget.limit > 0:
+        return DoctorResult(about="budget", told=LookResult.OK, why=why)
+    fix = "set budget.limit and budget.nodes of the chart, or controller.enabled with config.budget.max_out"
+    return DoctorResult(
+        about="budget", told=LookResult.MISSING, why=f"{why}: healthd takes no node out", fix=fix, optional=observes
+    )
+
+
+def _pod_resources(config: Config, _: Machine) -> Iterator[DoctorResult]:
+    from healthd.remediation.orchestrators.kubernetes.pod_resources import pods_with
+
+    about, section = "pod resources", config.orchestrator.kubernetes
+    try:
+        holding = pods_with(section.job_resources, path=section.pod_resources, timeout_s=section.timeout_s)
+    except BackendUnknown as error:
+        told = LookResult.UNTOLD if os.path.exists(section.pod_resources) else LookResult.MISSING
+        fix = "mount it, as the chart does (agent.mounts.pod-resources); without it healthd finds no node idle"
+        yield DoctorResult(about=about, told=told, why=str(error), fix=fix)
+        return
+    why = f"the kubelet answers: {len(holding)} pods hold {', '.join(section.job_resources)}"
+    yield DoctorResult(about=about, told=LookResult.OK, why=why)

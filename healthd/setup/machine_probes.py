@@ -1,0 +1,335 @@
+"""The probes of ``healthd doctor`` on the machine: each uses healthd's own code and makes results of its answer.
+``healthd.setup.remote_probes`` probes the cluster and AWS.
+
+A probe may hang, so it runs in a fork with a deadline. It changes nothing, but for a nameless file in healthd's own
+folders.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from healthd.api.client import ask
+from healthd.api.wire import Request
+from healthd.checklib.pci import efa_functions, pci_gpus
+from healthd.checklib.tables import instance_profile
+from healthd.config.schema.config import Config
+from healthd.core.check import discover
+from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+from healthd.core.model import Mode, Result, Status
+from healthd.observe.runner import run_check
+from healthd.setup.doctor import DoctorResult, LookResult
+from healthd.setup.durable_folder import not_lasting
+from healthd.setup.survey import network_mounts
+from healthd.sources.identity import boot_id, boot_time
+from healthd.sources.kmsg import read_all
+from healthd.sources.machine import Machine, open_machine
+
+Look = Callable[[], list[DoctorResult]]
+
+# The needs of these checks are those of healthd or of jobs; their own messages name the fix.
+_BY_CHECKS: Mapping[str, bool] = {
+    "host.clock": False,
+    "stack.versions": False,
+    "gpu.gdrcopy": True,
+    "efa.provider": True,
+}
+"""Check to whether healthd works without what the check needs."""
+
+_NO_RECORD = (b"\0no record holds this",)  # the log is opened and read, and no record is kept
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tool:
+    """A program that healthd calls. ``argv`` prints its version, which ``version`` matches; ``needed`` gives the reason
+    why a machine does not need it, or ""."""
+
+    name: str
+    argv: tuple[str, ...]
+    version: str
+    needed: Callable[[Machine], str]
+    use: str
+    fix: str
+    optional: bool = False
+
+
+def machine_probes(config: Config, socket: str) -> Mapping[str, Look]:
+    """The probes of this machine by name, which is the subject of a result without an answer."""
+    on_machine = partial(with_machine, config)
+    return {
+        "user": lambda: [_user()],
+        "kernel log": on_machine(_kernel_log),
+        "socket": lambda: [_folder("socket", str(Path(config.daemon.socket).parent), "[daemon] socket")],
+        "state": on_machine(_state),
+        "daemon": lambda: [_daemon(socket)],
+        "instance": on_machine(_instance),
+        "metadata": on_machine(_metadata),
+        "NVML": on_machine(_nvml),
+        **{tool.name: on_machine(partial(_tool, tool)) for tool in TOOLS},
+        "NCCL": on_machine(_nccl),
+        **{name: on_machine(partial(_by_check, name)) for name in _BY_CHECKS},
+    }
+
+
+def with_machine(config: Config, look: Callable[[Config, Machine], Iterator[DoctorResult]]) -> Look:
+    """A probe of the machine that the configuration describes; it closes the machine at its end."""
+
+    def opened() -> list[DoctorResult]:
+        with closing(open_machine(config)) as machine:
+            return list(look(config, machine))
+
+    return opened
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# healthd's own
+
+
+def _user() -> DoctorResult:
+    if os.geteuid() == 0:
+        return DoctorResult(about="user", told=LookResult.OK, why="root")
+    why = f"this is user {os.geteuid()}, the daemon runs as root: permissions below are those of this user"
+    return DoctorResult(about="user", told=LookResult.UNTOLD, why=why, fix="sudo healthd doctor")
+
+
+def _kernel_log(config: Config, machine: Machine) -> Iterator[DoctorResult]:
+    source, about = config.sources.kmsg, "kernel log"
+    fix = 'run as root; in a container mount /dev/kmsg, or give CAP_SYSLOG and set [sources] kmsg = "syslog"'
+    if source != "syslog" and not os.path.exists(source):
+        yield DoctorResult(about=about, told=LookResult.MISSING, why=f"{source} does not exist", fix=fix)
+        return
+    if source != "syslog" and not os.access(source, os.R_OK):
+        yield DoctorResult(
+            about=about, told=LookResult.MISSING, why=f"user {os.geteuid()} may not read {source}", fix=fix
+        )
+        return
+    try:
+        read = read_all(source, boot_id=boot_id(machine.proc), boot_time=boot_time(machine.proc), needles=_NO_RECORD)
+    except (SourceMissing, SourceUnreadable) as error:  # the device or system call exists, and refuses
+        yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix=fix)
+        return
+    why = f"{source} is readable" if read.caught_up else f"{source} is readable, and grows faster than healthd reads"
+    yield DoctorResult(about=about, told=LookResult.OK, why=why)
+
+
+def _state(config: Config, machine: Machine) -> Iterator[DoctorResult]:
+    path = config.daemon.state_dir
+    line = _folder("state", path, "[daemon] state_dir")
+    is_repaired = config.remediation.mode is Mode.REPAIR
+    why = not_lasting(path, machine.mounts(), machine.sys) if is_repaired and line.told is LookResult.OK else ""
+    if not why:
+        yield line
+        return
+    lost = "in mode repair a daemon that loses its faults keeps nodes out, because it cannot verify them"
+    fix = "set [daemon] state_dir to a folder on a disk that outlives the boot, such as the root volume on EBS"
+    yield DoctorResult(about="state", told=LookResult.MISSING, why=f"{why}: {lost}", fix=fix)
+
+
+def _folder(about: str, path: str, setting: str) -> DoctorResult:
+    """Whether the daemon can create files in the folder, or the folder itself."""
+    fix = f"run as root, or set {setting} to a folder that healthd may write to"
+    there = Path(path)
+    if not there.is_dir():
+        above = next(parent for parent in there.parents if parent.exists())
+        if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
+            return DoctorResult(about=about, told=LookResult.OK, why=f"{path} does not exist yet; {above} is writable")
+        return DoctorResult(
+            about=about, told=LookResult.MISSING, why=f"{path} does not exist, and {above} is not writable", fix=fix
+        )
+    try:
+        with tempfile.TemporaryFile(dir=path) as file:
+            file.write(b"healthd doctor\n")
+    except OSError as error:
+        return DoctorResult(
+            about=about, told=LookResult.MISSING, why=f"{path} is not writable: {error.strerror}", fix=fix
+        )
+    return DoctorResult(about=about, told=LookResult.OK, why=f"{path} is writable")
+
+
+def _daemon(socket: str) -> DoctorResult:
+    answered = ask(socket, Request(arguments=("status", "--json")), lambda _: None)
+    if answered is None:
+        start = "see the log of this pod" if os.environ.get("KUBERNETES_SERVICE_HOST") else "systemctl start healthd"
+        fix = f"{start}, or `healthd run`; name a moved socket with --socket or HEALTHD_SOCKET"
+        return DoctorResult(about="daemon", told=LookResult.MISSING, why=f"no daemon answers at {socket}", fix=fix)
+    status = json.loads(answered.out)
+    why = f"answers at {socket}: {status['verdict']}, in mode {status['mode']}"
+    return DoctorResult(about="daemon", told=LookResult.OK, why=why)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the machine
+
+
+def _instance(_: Config, machine: Machine) -> Iterator[DoctorResult]:
+    about, found = "instance", machine.identity
+    if not found.instance_type:
+        why = found.problem or "neither DMI nor the instance metadata service has an EC2 instance type"
+        fix = 'on EC2 set [node] instance_type, such as "p5.48xlarge"; elsewhere healthd learns the devices'
+        yield DoctorResult(about=about, told=LookResult.UNTOLD, why=why, fix=fix, optional=True)
+        return
+    profile = instance_profile(found.instance_type)
+    if profile is None:
+        why = f"{found.instance_type} is not in healthd's table of GPU instance types; healthd learns its devices"
+        yield DoctorResult(about=about, told=LookResult.OK, why=why)
+        return
+    has = f"{profile.gpus} {profile.gpu_model}, up to {profile.efa_max} EFA devices"
+    yield DoctorResult(about=about, told=LookResult.OK, why=f"{found.instance_type}: {has}")
+
+
+def _metadata(_: Config, machine: Machine) -> Iterator[DoctorResult]:
+    about = "metadata"
+    try:
+        found = machine.imds.read("instance-id")
+    except SourceMissing as error:
+        yield DoctorResult(about=about, told=LookResult.UNNEEDED, why=str(error))
+        return
+    except SourceError as error:
+        fix = "allow this process to reach the instance metadata service: hop limit 2 in containers, no firewall"
+        yield DoctorResult(about=about, told=LookResult.UNTOLD, why=str(error), fix=fix)
+        return
+    yield DoctorResult(about=about, told=LookResult.OK, why=f"IMDS answers: {found}")
+
+
+def _nvml(_: Config, machine: Machine) -> Iterator[DoctorResult]:
+    if not (gpus := pci_gpus(machine)):
+        yield DoctorResult(about="NVML", told=LookResult.UNNEEDED, why="no NVIDIA GPU on the PCI bus")
+        return
+    try:
+        answer = machine.nvml.system()
+    except SourceMissing as error:
+        fix = "install the driver's libraries (libnvidia-ml.so.1), or set [sources] nvml_library"
+        yield DoctorResult(about="NVML", told=LookResult.MISSING, why=str(error), fix=fix)
+        return
+    why = f"driver {answer['driver_version']} answers for {answer['gpu_count']} of {len(gpus)} GPUs on the bus"
+    yield DoctorResult(about="NVML", told=LookResult.OK, why=why)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# programs that healthd calls
+
+
+def _with_gpus(machine: Machine) -> str:
+    return "" if pci_gpus(machine) else "no NVIDIA GPU on the PCI bus"
+
+
+def _with_efa(machine: Machine) -> str:
+    return "" if efa_functions(machine) else "no EFA device on the PCI bus"
+
+
+def _with_lustre(machine: Machine) -> str:
+    lustre = any(mount.fstype == "lustre" for mount in network_mounts(machine.mounts()))
+    return "" if lustre else "no Lustre mount"
+
+
+TOOLS = (
+    Tool(
+        name="nvidia-smi",
+        argv=("nvidia-smi", "--help"),
+        version=r"-- v(\d\S*)",
+        needed=_with_gpus,
+        use="healthd cannot reset a GPU without it",
+        fix="install the driver's own utilities; PATH, /usr/bin and the like are searched",
+    ),
+    Tool(
+        name="nvidia-bug-report.sh",
+        argv=("nvidia-bug-report.sh", "--help"),
+        version="",
+        needed=_with_gpus,
+        use="the evidence of a remediation lacks the report that NVIDIA's support asks for first",
+        fix="install it with the driver, or change [evidence] commands",
+        optional=True,
+    ),
+    Tool(
+        name="fi_info",
+        argv=("/opt/amazon/efa/bin/fi_info", "--version"),
+        version=r"libfabric: (\d\S*)",
+        needed=_with_efa,
+        use="healthd cannot check whether libfabric sees every EFA device",
+        fix="run AWS's EFA installer; not needed where only containers have libfabric",
+        optional=True,
+    ),
+    Tool(
+        name="lfs",
+        argv=("lfs", "--version"),
+        version=r"(\d+\.\d\S*)",
+        needed=_with_lustre,
+        use="healthd works without it, but an operator needs it to examine a Lustre fault",
+        fix="install the Lustre client's utilities (lustre-client-utils)",
+        optional=True,
+    ),
+)
+
+
+def _tool(tool: Tool, _: Config, machine: Machine) -> Iterator[DoctorResult]:
+    if unneeded := tool.needed(machine):
+        yield DoctorResult(about=tool.name, told=LookResult.UNNEEDED, why=unneeded)
+        return
+    try:
+        answer = machine.command(*tool.argv, timeout_s=8.0)
+    except SourceMissing as error:
+        why = f"{_not_found(error)}: {tool.use}"
+        yield DoctorResult(about=tool.name, told=LookResult.MISSING, why=why, fix=tool.fix, optional=tool.optional)
+        return
+    except (SourceTimeout, SourceUnreadable) as error:
+        fix = "find what it waits for in the kernel log: dmesg"
+        yield DoctorResult(about=tool.name, told=LookResult.UNTOLD, why=str(error), fix=fix, optional=tool.optional)
+        return
+    found = re.search(tool.version, answer.stdout + answer.stderr) if tool.version else None
+    yield DoctorResult(about=tool.name, told=LookResult.OK, why=found[1] if found else "installed")
+
+
+def _not_found(error: SourceMissing) -> str:
+    """The message without the list of searched folders."""
+    return str(error).partition("; ")[0]
+
+
+def _nccl(_: Config, machine: Machine) -> Iterator[DoctorResult]:
+    if unneeded := _with_gpus(machine):
+        yield DoctorResult(about="NCCL", told=LookResult.UNNEEDED, why=unneeded)
+        return
+    if importlib.util.find_spec("nccl") is not None:
+        yield DoctorResult(about="NCCL", told=LookResult.OK, why="nccl4py is installed beside healthd")
+        return
+    try:
+        yield DoctorResult(about="NCCL", told=LookResult.OK, why=f"active tests use {machine.active.perf_tool()}")
+    except SourceMissing as error:
+        why = f"no active test of NVLink or the network can run: nccl4py is not installed; {_not_found(error)}"
+        fix = "build nccl-tests and set [sources] all_reduce_perf, or install healthd's wheel with the extra nccl"
+        yield DoctorResult(about="NCCL", told=LookResult.MISSING, why=why, fix=fix, optional=True)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# results of checks
+
+
+def _by_check(name: str, config: Config, machine: Machine) -> Iterator[DoctorResult]:
+    check, own, optional = discover()[name], config.checks[name], _BY_CHECKS[name]
+    if not own.enabled:
+        yield DoctorResult(about=name, told=LookResult.UNNEEDED, why="the check is disabled")
+        return
+    yield from _of_result(name, run_check(check, machine, own.settings).result, optional)
+
+
+def _of_result(name: str, result: Result, optional: bool) -> Iterator[DoctorResult]:
+    for finding in result.findings:
+        fix = f"`healthd explain {finding.code}`"
+        yield DoctorResult(about=name, told=LookResult.MISSING, why=finding.message, fix=fix, optional=optional)
+    if result.status is Status.NOT_APPLICABLE:
+        yield DoctorResult(about=name, told=LookResult.UNNEEDED, why=result.reason)
+    elif not result.is_whole:
+        fix = f"make the source readable that `healthd check --no-daemon {name}` names"
+        yield DoctorResult(
+            about=name, told=LookResult.UNTOLD, why=result.reason or "; ".join(result.gaps), fix=fix, optional=optional
+        )
+    elif not result.findings:
+        yield DoctorResult(about=name, told=LookResult.OK, why=result.reason or discover()[name].title)

@@ -1,0 +1,115 @@
+"""The probes of ``healthd doctor`` beyond the machine: slurmctld and AWS. Kubernetes has a module of its own.
+
+Each uses the code that would act, and changes nothing: AWS by its own dry run, where it has one. Without an answer the
+result is unknown, not missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+
+from healthd.agent.node_facts import runs_slurm
+from healthd.agent.wiring import open_orchestrator, provisioner_of
+from healthd.config.schema.config import Config
+from healthd.core.errors import (
+    BackendBusy,
+    BackendDenied,
+    BackendError,
+    BackendRefused,
+    BackendUnknown,
+    ConfigError,
+    SourceError,
+)
+from healthd.core.model import Remedy
+from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator, detect
+from healthd.remediation.ports import Orchestrator
+from healthd.setup.doctor import DoctorResult, LookResult
+from healthd.setup.kubernetes_probes import kubernetes_probes, state_of
+from healthd.setup.machine_probes import Look, with_machine
+from healthd.sources.machine import Machine
+
+_REMEDIES = (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)
+
+
+def remote_probes(config: Config, environ: Mapping[str, str]) -> Mapping[str, Look]:
+    """The probes by name."""
+
+    return {
+        "slurmctld": with_machine(config, partial(_slurm, environ)),
+        **kubernetes_probes(config, environ),
+        "repair": with_machine(config, partial(_repair, environ)),
+    }
+
+
+def _slurm(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[DoctorResult]:
+    about, slurm = "slurmctld", config.orchestrator.slurm
+    if not runs_slurm(config, environ):
+        why = detect(environ=environ, bin_dir=slurm.bin_dir)[1]
+        if "cannot be used" in why:  # its configuration is here, and scontrol is not
+            fix = "install slurm-client, or set [orchestrator.slurm] bin_dir"
+            yield DoctorResult(about=about, told=LookResult.MISSING, why=why, fix=fix)
+        else:
+            yield DoctorResult(about=about, told=LookResult.UNNEEDED, why=why)
+        return
+    try:
+        asked = open_orchestrator(config, machine, environ)
+        asked.view()  # first by sinfo alone: squeue's error does not name an unknown node
+        view = asked.view(jobs=True)  # with squeue and scontrol: every client that healthd needs
+    except ConfigError as error:
+        yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix="correct [node] name")
+    except BackendUnknown as error:
+        fix = "check slurmctld with `scontrol ping`, munged on both sides, and [orchestrator.slurm] bin_dir and conf"
+        yield DoctorResult(about=about, told=LookResult.UNTOLD, why=str(error), fix=fix)
+    except BackendRefused as error:
+        fix = "set [node] name to the NodeName of slurm.conf"
+        yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix=fix)
+    else:
+        why = f"slurmctld answers{_version(asked)}; {machine.name} is {state_of(view)}"
+        yield DoctorResult(about=about, told=LookResult.OK, why=why)
+
+
+def _version(asked: Orchestrator) -> str:
+    if not isinstance(asked, SlurmOrchestrator):
+        return ""
+    with suppress(BackendError):
+        return f" ({asked.scontrol('--version').strip()})"
+    return ""
+
+
+def _repair(environ: Mapping[str, str], config: Config, machine: Machine) -> Iterator[DoctorResult]:
+    """Each remedy of the configured provisioner, by a dry run where the platform has one."""
+    about, kind = "repair", config.provisioner.kind
+    if kind == "none":
+        yield DoctorResult(
+            about=about,
+            told=LookResult.UNNEEDED,
+            why='[provisioner] kind = "none": healthd reboots and replaces nothing',
+        )
+        return
+    try:
+        provisioner = provisioner_of(config, machine, open_orchestrator(config, machine, environ))
+    except ConfigError as error:
+        yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix="correct [provisioner]")
+        return
+    for remedy in _REMEDIES:
+        yield tried(f"repair: {remedy}", partial(provisioner.dry_run, remedy), provisioner.why_not(remedy))
+
+
+def tried(about: str, dry_run: Callable[[], str], why_not: str) -> DoctorResult:
+    """One remedy by its dry run; ``why_not``: why this machine cannot execute it, or ""."""
+    if why_not:
+        fix = "healthd pages for a fault that needs it; to change that, see [provisioner]"
+        return DoctorResult(about=about, told=LookResult.MISSING, why=why_not, fix=fix, optional=True)
+    try:
+        return DoctorResult(about=about, told=LookResult.OK, why=dry_run())
+    except BackendDenied as error:
+        return DoctorResult(
+            about=about, told=LookResult.MISSING, why=str(error), fix="attach the policy of packaging/iam"
+        )
+    except (BackendBusy, BackendUnknown, SourceError) as error:  # before refusals: *not now* says nothing about rights
+        fix = "check the network to AWS (a VPC endpoint, a proxy) and the credentials of this machine"
+        return DoctorResult(about=about, told=LookResult.UNTOLD, why=str(error), fix=fix)
+    except BackendRefused as error:
+        return DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix="see docs/reference/aws-calls.md")

@@ -1,0 +1,105 @@
+"""The Events that ``healthd controller`` writes. ``reporter`` writes those of a node's own agent.
+
+Those about a drain are written once: on the Node, and on the pod in its own namespace. A stable name makes them once:
+the API server refuses a second Event of that name, also from a restarted controller.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from healthd.core.errors import BackendBusy, BackendError
+from healthd.remediation.orchestrators.kubernetes.api import Conflict, Ending, KubeApi, Missing, ResourceKind
+from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, event_about
+from healthd.remediation.orchestrators.kubernetes.eviction import CAME_BACK, Drain, Fate, Plan, Pod
+
+CONTROLLER = "healthd.io/controller"
+"""The reporting controller of an Event that ``healthd controller`` writes."""
+NODES_EVENTS = "default"
+"""The namespace where the API server wants Events about objects without a namespace."""
+
+
+class KubeEventWriter:
+    """``leads`` raises BackendRefused where this controller may not write any more. ``clock`` gives aware UTC."""
+
+    def __init__(self, api: KubeApi, *, leads: Callable[[], None], clock: Callable[[], datetime]) -> None:
+        self._api, self._leads, self._clock, self._host = api, leads, clock, socket.gethostname()
+
+    def of_node(self, news: ClusterEvent, *, name: str, uid: str) -> None:
+        """Write an Event about a Node. Raises BackendError; Conflict where it was written before."""
+        self._create(news, {"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}, NODES_EVENTS)
+
+    def of_pod(self, news: ClusterEvent, *, namespace: str, name: str, uid: str) -> None:
+        """Write an Event about a pod. Raises as above."""
+        pod = {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid}
+        self._create(news, pod, namespace)
+
+    def _create(self, news: ClusterEvent, regarding: Mapping[str, str], namespace: str) -> None:
+        self._leads()
+        body = event_about(
+            news,
+            regarding=regarding,
+            namespace=namespace,
+            controller=CONTROLLER,
+            instance=self._host,
+            now=self._clock(),
+        )
+        self._api.create(ResourceKind.EVENT, body, namespace=namespace)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _PodNews:
+    reason: str
+    pod: Pod
+    words: str
+
+
+def _news(plans: Iterable[Plan], stuck: Mapping[str, str]) -> Iterator[_PodNews]:
+    left = "healthd evicts a pod once per drain, and leaves it alone now"
+    for plan in plans:
+        if plan.fate is Fate.CAME:
+            yield _PodNews(reason="PodCameBack", pod=plan.pod, words=f"{CAME_BACK}; {left}")
+        elif why := stuck.get(plan.pod.metadata.uid, ""):
+            yield _PodNews(reason="DrainStuck", pod=plan.pod, words=f"it is still on the node: {why}")
+
+
+class KubeDrainEvents:
+    """The Events about drains. ``leads`` and ``clock`` as above."""
+
+    def __init__(self, api: KubeApi, *, leads: Callable[[], None], clock: Callable[[], datetime]) -> None:
+        self._telling = KubeEventWriter(api, leads=leads, clock=clock)
+        # Node to (hold, the news that was written about it).
+        self._told: dict[str, tuple[str, set[tuple[str, str]]]] = {}
+
+    def tell(self, drain: Drain, uid: str, plans: Iterable[Plan], stuck: Mapping[str, str]) -> str:
+        """Write an Event about each pod that came back or does not go, once per drain and source. ``uid``: the Node's.
+        ``stuck``: uid of a pod to why it does not go. Returns why an Event could not be written, or ""."""
+        hold, told = self._told.get(drain.node, ("", set[tuple[str, str]]()))
+        if hold != drain.record.hold:
+            told = set()
+        self._told[drain.node] = (drain.record.hold, told)
+        news = {(each.reason, each.pod.source): each for each in _news(plans, stuck)}
+        try:
+            for key in sorted(news.keys() - told):
+                self._tell(drain, uid, news[key])
+                told.add(key)
+        except BackendBusy:
+            raise
+        except BackendError as error:
+            return f"its Event could not be written: {error}"
+        return ""
+
+    def _tell(self, drain: Drain, uid: str, news: _PodNews) -> None:
+        about, meta = f"{drain.record.hold} {news.pod.source}", news.pod.metadata
+        note = f"{news.pod.name} of {news.pod.source}: {news.words}"
+        of_node = ClusterEvent(reason=news.reason, action="Drain", about=about, note=note)
+        with contextlib.suppress(Conflict):  # it was written before
+            self._telling.of_node(of_node, name=drain.node, uid=uid)
+        note = f"healthd drains {drain.node}: {news.words}"
+        of_pod = ClusterEvent(reason="NodeIsOut", action="Drain", about=f"{news.reason} {about}", note=note)
+        with contextlib.suppress(Conflict, Missing, Ending):  # or its namespace goes, and it goes with that
+            self._telling.of_pod(of_pod, namespace=meta.namespace, name=meta.name, uid=meta.uid)
