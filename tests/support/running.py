@@ -85,7 +85,7 @@ class Running:
             return None
         if process.poll() is None:
             process.send_signal(number)
-        return process.wait(timeout=60)
+        return process.wait(timeout=limit_s(60.0))
 
 
 class RunningNode(Running):
@@ -173,7 +173,7 @@ class RunningNode(Running):
         argv = [sys.executable, "-m", "healthd", *arguments]
         environment = {**self._environ, **environ}
         return subprocess.run(
-            argv, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False, cwd="/"
+            argv, env=environment, capture_output=True, text=True, timeout=limit_s(timeout_s), check=False, cwd="/"
         )
 
     def as_nobody(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -182,7 +182,7 @@ class RunningNode(Running):
         self.folder.chmod(self.folder.stat().st_mode | 0o011)
         argv, environ = [sys.executable, "-c", _AS_NOBODY, self.socket.name, *arguments], {"PYTHONPATH": str(ROOT)}
         return subprocess.run(
-            argv, env=environ, capture_output=True, text=True, timeout=30, check=False, cwd=self.folder
+            argv, env=environ, capture_output=True, text=True, timeout=limit_s(30.0), check=False, cwd=self.folder
         )
 
     def open_to_all(self) -> None:

@@ -66,11 +66,12 @@ class AwsForks:
 
 @contextlib.contextmanager
 def aws_forks() -> Iterator[AwsForks]:
-    """Start the process, and end it by its pid; what it forked for a question ends at the question's deadline."""
+    """Start the process, and end it with all that it has forked."""
     with TemporaryDirectory(prefix="aws-forks-") as folder:
         path = Path(folder) / "socket"
         argv = [sys.executable, "-m", "tests.live.aws.aws_forks", str(path)]
-        with subprocess.Popen(argv, cwd=ROOT, env={**dummy_env(), "PYTHONPATH": str(ROOT)}) as process:
+        environ = {**dummy_env(), "PYTHONPATH": str(ROOT)}
+        with subprocess.Popen(argv, cwd=ROOT, env=environ, start_new_session=True) as process:
             try:
                 until_s = time.monotonic() + STARTS_WITHIN_S
                 while not path.exists() and process.poll() is None and time.monotonic() < until_s:
@@ -78,7 +79,7 @@ def aws_forks() -> Iterator[AwsForks]:
                 assert path.exists(), "the process that forks AWS's children has not started"
                 yield AwsForks(path=path)
             finally:
-                process.send_signal(signal.SIGKILL)
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def main(path: str) -> None:

@@ -91,7 +91,9 @@ class RunningController(Running):
 
     def command(self, *more: str) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-m", "healthd", "controller", "--config", str(self.config), *more]
-        return subprocess.run(argv, env=self._environ, capture_output=True, text=True, timeout=60, check=False, cwd="/")
+        return subprocess.run(
+            argv, env=self._environ, capture_output=True, text=True, timeout=limit_s(60.0), check=False, cwd="/"
+        )
 
     def start(self) -> Self:
         self.begin("controller", self.config, self.log, self._environ)
