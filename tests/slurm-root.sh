@@ -91,7 +91,7 @@ inside() {
             touch "$venv/$needs"
         fi
         if ! test -e "$venv/$project"; then
-            $pip --no-build-isolation --no-deps --editable .
+            $pip --no-build-isolation --no-deps --config-settings editable_mode=compat --editable .
             touch "$venv/$project"
         fi
         ln -s "$venv" .venv

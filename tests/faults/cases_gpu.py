@@ -428,23 +428,28 @@ def unbound(rig: Rig) -> None:
 
 
 _ABSENT, _MISMATCH = "gpu.driver.absent@driver:nvidia critical ask_human", "gpu.driver.mismatch@driver:nvidia critical"
+# Seldom looked at: without its driver NVML needs a new worker for each check that asks.
 DRIVER = (
-    case("gpu.driver", "GPUs on the bus without a driver", unbound, _ABSENT, made=Made.TREE, lasts_s=300.0),
+    case(
+        "gpu.driver", "GPUs on the bus without a driver", unbound, _ABSENT, made=Made.TREE, lasts_s=300.0, every_s=150.0
+    ),
     case(
         "gpu.driver",
         "GPUs on the bus without a driver for minutes, as in an upgrade",
         unbound,
         made=Made.TREE,
         lasts_s=240.0,
+        every_s=120.0,
         status=Status.UNKNOWN,
         unknown=frozenset({"gpu.driver"}),
     ),
-    case("gpu.driver", "not loaded, on the host", library("driver_not_loaded"), _ABSENT, lasts_s=300.0),
+    case("gpu.driver", "not loaded, on the host", library("driver_not_loaded"), _ABSENT, lasts_s=300.0, every_s=150.0),
     case(
         "gpu.driver",
         "not loaded, in a container whose GPUs are bound",
         library("driver_not_loaded", host=False),
         lasts_s=600.0,
+        every_s=300.0,
         status=Status.UNKNOWN,
         unknown=BLIND,
     ),
@@ -454,12 +459,14 @@ DRIVER = (
         library("version_mismatch"),
         f"{_MISMATCH} ask_human",
         lasts_s=300.0,
+        every_s=150.0,
     ),
     case(
         "gpu.driver",
         "library does not fit the module, in a container",
         library("version_mismatch", host=False),
         lasts_s=600.0,
+        every_s=300.0,
         status=Status.UNKNOWN,
         unknown=BLIND,
     ),

@@ -41,6 +41,8 @@ LOOKING: Mapping[str, Check] = {name: check for name, check in CHECKS.items() if
 START = datetime(2026, 1, 2, tzinfo=UTC)
 _BOOTED = datetime.fromtimestamp(tree.BOOT_TIME_S, UTC)
 _NVML_PAUSE_S = 300.0
+_ANSWERS_IN_S = 60.0
+"""How long a worker that answers may take, on a machine that is busy with others."""
 
 
 @dataclass(kw_only=True)
@@ -81,7 +83,7 @@ class Workshop:
 
     def source(self, **settings: Any) -> NvmlSource:
         """Another worker of the simulated NVML, for a node that will not give its back."""
-        self._sources.append(NvmlSource(library=self._library, **settings))
+        self._sources.append(NvmlSource(library=self._library, **{"deadline_s": _ANSWERS_IN_S, **settings}))
         return self._sources[-1]
 
     def write(self, lines: Mapping[str, str]) -> None:

@@ -14,6 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from healthd.api.client import ask
+from healthd.api.wire import Request
+from healthd.core.errors import UsageError
 from healthd.core.model import Event
 from healthd.state.store import Store
 from tests.support.limits import limit_s
@@ -44,6 +47,11 @@ sys.stdout.write(answer.out)
 sys.stderr.write(answer.err)
 sys.exit(answer.code)
 """
+
+
+def _no_progress(text: str) -> None:
+    """What is asked here takes no time that would have to be reported."""
+
 
 HEEDS_SIGINT = ("env", "--default-signal=INT")
 """Before a command that a test ends by SIGINT: whoever runs in the background, as CI may, ignores it, and so would a
@@ -77,7 +85,7 @@ class Running:
             return None
         if process.poll() is None:
             process.send_signal(number)
-        return process.wait(timeout=60)
+        return process.wait(timeout=limit_s(60.0))
 
 
 class RunningNode(Running):
@@ -109,7 +117,7 @@ class RunningNode(Running):
             **os.environ,
             "AWS_EC2_METADATA_DISABLED": "true",
             **(environ or {}),
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [(environ or {}).get("PYTHONPATH")])]),
         }
         self.configure(sections)
 
@@ -165,7 +173,7 @@ class RunningNode(Running):
         argv = [sys.executable, "-m", "healthd", *arguments]
         environment = {**self._environ, **environ}
         return subprocess.run(
-            argv, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False, cwd="/"
+            argv, env=environment, capture_output=True, text=True, timeout=limit_s(timeout_s), check=False, cwd="/"
         )
 
     def as_nobody(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -174,7 +182,7 @@ class RunningNode(Running):
         self.folder.chmod(self.folder.stat().st_mode | 0o011)
         argv, environ = [sys.executable, "-c", _AS_NOBODY, self.socket.name, *arguments], {"PYTHONPATH": str(ROOT)}
         return subprocess.run(
-            argv, env=environ, capture_output=True, text=True, timeout=30, check=False, cwd=self.folder
+            argv, env=environ, capture_output=True, text=True, timeout=limit_s(30.0), check=False, cwd=self.folder
         )
 
     def open_to_all(self) -> None:
@@ -184,17 +192,22 @@ class RunningNode(Running):
                 path.chmod(path.stat().st_mode | 0o011)
 
     def check(self, *names: str) -> dict[str, Any]:
-        """The verdict, as the daemon gives it."""
-        answer = self.healthd("check", *names, "--json", "--socket", str(self.socket))
-        data: dict[str, Any] = json.loads(answer.stdout)
+        """The verdict, as the daemon gives it. Asked from here: tests ask until something is so, and a process for each
+        time takes the core from what they wait for."""
+        answer = ask(str(self.socket), Request(arguments=("check", *names, "--json")), _no_progress)
+        assert answer is not None, f"{self.name}: no daemon listens"
+        data: dict[str, Any] = json.loads(answer.out)
         return data
 
     def status(self) -> dict[str, Any] | None:
-        """What ``healthd status`` says, or None while nobody answers."""
-        answer = self.healthd("status", "--json", "--socket", str(self.socket))
-        if answer.returncode != 0:
+        """What ``healthd status`` says, or None while nobody answers. Asked from here, as ``check``."""
+        try:
+            answer = ask(str(self.socket), Request(arguments=("status", "--json")), _no_progress)
+        except UsageError:
             return None
-        data: dict[str, Any] = json.loads(answer.stdout)
+        if answer is None or answer.code != 0:
+            return None
+        data: dict[str, Any] = json.loads(answer.out)
         return data
 
     def events(self) -> tuple[Event, ...]:

@@ -11,6 +11,7 @@ import pytest
 
 from healthd.remediation.provisioners.aws import Aws
 from tests.live.aws.aws_endpoint import REGION, AwsEndpoint
+from tests.live.aws.aws_forks import AwsForks, aws_forks
 from tests.live.aws.moto_server import dummy_env, moto_serving
 
 
@@ -41,7 +42,14 @@ def endpoint(moto: tuple[str, int], aws_environment: None) -> Iterator[AwsEndpoi
         yield serving
 
 
+@pytest.fixture(scope="session")
+def forks() -> Iterator[AwsForks]:
+    """The process that forks a child for each call, with boto3 loaded."""
+    with aws_forks() as started:
+        yield started
+
+
 @pytest.fixture
-def aws(endpoint: AwsEndpoint) -> Aws:
+def aws(endpoint: AwsEndpoint, forks: AwsForks) -> Aws:
     """AWS by way of that endpoint, which answers at once: only a busy machine needs some of these seconds."""
-    return Aws(region=REGION, endpoint_url=endpoint.url, timeout_s=60.0)
+    return Aws(region=REGION, endpoint_url=endpoint.url, timeout_s=60.0, run=forks.run)

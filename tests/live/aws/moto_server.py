@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-STARTS_WITHIN_S = 60.0
+STARTS_WITHIN_S = 600.0
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ and the platform's own hand, which ``players`` plays by looking at the cluster a
 
 What tests use, and may rely on:
 
-* ``PlatformLab(folder, moto, nodes=8)``: a context manager. ``lab.slurm`` is the ``SlurmLab``.
+* ``PlatformLab(folder, moto, forks, nodes=8)``: a context manager. ``lab.slurm`` is the ``SlurmLab``.
   ``lab.machine(platform)`` takes the next free node and returns its ``NodeMachine``, running and healthy;
   ``settings={"remediation.mode": "quarantine"}`` changes any setting of healthd's, by its dotted name. Scenarios of
   different nodes may run side by side in threads.
@@ -43,6 +43,7 @@ from healthd.sim.machine import main as ask_for_reboot
 from healthd.sim.tree import new_boot
 from healthd.state.store import Store
 from tests.live.aws.aws_endpoint import REGION, AwsEndpoint
+from tests.live.aws.aws_forks import AwsForks
 from tests.live.aws.moto_server import dummy_env
 from tests.live.slurm.interposed import Interposed
 from tests.live.slurm.slurm_lab import LabError, SlurmLab
@@ -164,12 +165,19 @@ class Account:
 
 
 class PlatformLab:
-    """One cluster and one account. ``conf``: settings of slurm.conf."""
+    """One cluster and one account. ``forks``: what the daemons' calls to AWS are forked from. ``conf``: settings of
+    slurm.conf."""
 
     def __init__(
-        self, folder: Path, moto: tuple[str, int], *, nodes: int = 8, conf: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        moto: tuple[str, int],
+        forks: AwsForks,
+        *,
+        nodes: int = 8,
+        conf: Mapping[str, str] | None = None,
     ) -> None:
-        self.folder, self.moto = folder, moto
+        self.folder, self.moto, self.forks = folder, moto, forks
         names = [f"ip-10-1-2-{number}" for number in range(1, nodes + 1)]  # as HyperPod has them, by its API's model
         self.slurm = SlurmLab(names=names, conf={"RebootProgram": "/bin/true", **(conf or {})})
         self.machines: list[NodeMachine] = []
@@ -311,6 +319,7 @@ class NodeMachine:
         environ = {
             **dummy_env(str(folder / "none")),
             **self.lab.slurm.env(),
+            **self.lab.forks.environ(),
             "AWS_EC2_METADATA_DISABLED": "false",  # it is asked where [sources] imds_endpoint says, which is here
         }
         sections = self._sections(machine)
@@ -408,7 +417,7 @@ class NodeMachine:
                 raise AssertionError(
                     f"{self.name} ({self.platform}): not within {limit_s(within_s):g} s: {what}\n{self.shown()}"
                 )
-            time.sleep(0.2)
+            time.sleep(0.5)  # each time costs some of Slurm's commands, and six lives share two cores
 
     def shown(self) -> str:
         """All that is known, for a failure's message."""

@@ -18,7 +18,7 @@ from tests.live.aws.aws_endpoint import DENIED_JSON
 from tests.live.aws.fake_hyperpod import CLUSTER
 from tests.live.platforms.platform_lab import NodeMachine, Platform
 
-LOOKS_EVERY_S = 0.2
+LOOKS_EVERY_S = 0.5
 NO_CAPACITY = "(Code:InsufficientInstanceCapacity)Failure when resuming nodes"
 PCS_CLUSTER = "pcs_0123456789"
 

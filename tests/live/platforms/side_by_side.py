@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.live.aws.aws_forks import AwsForks
 from tests.live.platforms.platform_lab import Platform, PlatformLab
 
 LANES = 6
@@ -57,6 +58,6 @@ def collected(request: pytest.FixtureRequest) -> list[Scenario]:
     return [each for params in mine for each in params.values() if isinstance(each, Scenario)]
 
 
-def lab_for(folder: Path, moto: tuple[str, int], scenarios: Sequence[Scenario]) -> PlatformLab:
+def lab_for(folder: Path, moto: tuple[str, int], forks: AwsForks, scenarios: Sequence[Scenario]) -> PlatformLab:
     """A cluster with a node for each, and one more for whoever needs two."""
-    return PlatformLab(folder, moto, nodes=len(scenarios) + 1)
+    return PlatformLab(folder, moto, forks, nodes=len(scenarios) + 1)

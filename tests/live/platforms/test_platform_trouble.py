@@ -94,7 +94,7 @@ def reboot_ignored(lab: PlatformLab, platform: Platform) -> None:
 def reboot_timed_out(lab: PlatformLab, platform: Platform) -> None:
     """slurmctld gives the reboot up before healthd does and sets the node DOWN, and who manages it replaces it for
     that. The name stays fenced until the new machine is seen to be well."""
-    own = PlatformLab(lab.folder / "timed-out", lab.moto, nodes=1, conf={"ResumeTimeout": "5"})
+    own = PlatformLab(lab.folder / "timed-out", lab.moto, lab.forks, nodes=1, conf={"ResumeTimeout": "5"})
     with own, own.machine(platform) as node:
         node.player.reboots = "ignored"
         node.fault()
@@ -358,7 +358,7 @@ def slurmctld_away(how: str) -> Callable[[PlatformLab, Platform], None]:
     once. ``stopped`` is for a whole minute."""
 
     def play(lab: PlatformLab, platform: Platform) -> None:
-        with PlatformLab(lab.folder / f"away-{how}", lab.moto, nodes=4) as own:
+        with PlatformLab(lab.folder / f"away-{how}", lab.moto, lab.forks, nodes=4) as own:
             waits_for_job = own.machine(PARALLELCLUSTER)
             job = own.slurm.run_job(waits_for_job.name)
             verified = own.machine(EC2, settings={"remediation.settle_s": 10})

@@ -23,6 +23,7 @@ from healthd.core.check import discover
 from healthd.remediation.decide.handoff import HandoffRecord, parse
 from healthd.state.store import Store
 from tests.live.aws.aws_endpoint import REGION, AwsEndpoint
+from tests.live.aws.aws_forks import AwsForks
 from tests.live.aws.fake_hyperpod import CLUSTER, FakeHyperPod
 from tests.live.aws.moto_server import dummy_env
 from tests.live.slurm.slurm_conf import free_ports
@@ -90,7 +91,9 @@ class RunningController(Running):
 
     def command(self, *more: str) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-m", "healthd", "controller", "--config", str(self.config), *more]
-        return subprocess.run(argv, env=self._environ, capture_output=True, text=True, timeout=60, check=False, cwd="/")
+        return subprocess.run(
+            argv, env=self._environ, capture_output=True, text=True, timeout=limit_s(60.0), check=False, cwd="/"
+        )
 
     def start(self) -> Self:
         self.begin("controller", self.config, self.log, self._environ)
@@ -118,10 +121,11 @@ class RunningController(Running):
 
 
 class ControllerLab:
-    """One cluster of two nodes, one account, and machines that come when they are asked for."""
+    """One cluster of two nodes, one account, and machines that come when they are asked for. ``forks``: what the
+    controllers' calls to AWS are forked from."""
 
-    def __init__(self, folder: Path, slurm: SlurmLab) -> None:
-        self.folder, self.slurm = folder, slurm
+    def __init__(self, folder: Path, slurm: SlurmLab, forks: AwsForks) -> None:
+        self.folder, self.slurm, self.forks = folder, slurm, forks
         self.hyperpod = FakeHyperPod(delay_s=0.3, became=self._became)
         self.aws = AwsEndpoint(moto=NOBODY, hyperpod=self.hyperpod)
         self.nowhere = AwsEndpoint(moto=NOBODY)
@@ -172,7 +176,9 @@ class ControllerLab:
 
     def controller(self, *, state: str = "shared", **settings: Any) -> RunningController:
         """A controller that is not started yet; those with the same ``state`` share a folder."""
-        environ = {**os.environ, **dummy_env(str(self.folder / "none")), **self.slurm.env(), "PYTHONPATH": str(ROOT)}
+        forks = self.forks.environ()
+        path = {"PYTHONPATH": os.pathsep.join([str(ROOT), forks["PYTHONPATH"]])}
+        environ = {**os.environ, **dummy_env(str(self.folder / "none")), **self.slurm.env(), **forks, **path}
         controller = RunningController(
             self.folder / f"controller-{len(self.controllers)}",
             self.sections(self.aws.url, **settings),

@@ -13,6 +13,7 @@ import pytest
 
 from healthd.core.model import Remedy
 from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer
+from tests.live.aws.aws_forks import AwsForks, aws_forks
 from tests.live.prometheus.prometheus_server import promtool
 from tests.live.slurm.controller_lab import ControllerLab, RunningController
 from tests.live.slurm.slurm_lab import SlurmLab
@@ -31,11 +32,18 @@ def cluster(slurm_lab_factory: Callable[..., SlurmLab]) -> SlurmLab:
     return slurm_lab_factory(names=(A, B), conf={"SlurmdTimeout": "6"})
 
 
+@pytest.fixture(scope="module")
+def forks() -> Iterator[AwsForks]:
+    """The process that forks the controllers' calls to AWS, with boto3 loaded."""
+    with aws_forks() as started:
+        yield started
+
+
 @pytest.fixture
-def lab(cluster: SlurmLab, tmp_path: Path) -> Iterator[ControllerLab]:
+def lab(cluster: SlurmLab, forks: AwsForks, tmp_path: Path) -> Iterator[ControllerLab]:
     """That cluster, clean, with an account of its own for each test."""
     cluster.reset()
-    with ControllerLab(tmp_path, cluster) as made:
+    with ControllerLab(tmp_path, cluster, forks) as made:
         yield made
 
 

@@ -33,6 +33,8 @@ from tests.live.slurm.slurm_conf import free_ports
 from tests.support.resting_agent import resting_agent
 from tests.support.running import NOBODY, QUARANTINES, RunningNode
 
+ANSWERS_WITHIN_S = 120.0
+
 
 def status_of(thread: Path = Path("/proc/thread-self")) -> dict[str, str]:
     """What the kernel says of a thread: of the one that asks."""
@@ -66,7 +68,7 @@ pytestmark = [pytest.mark.process, pytest.mark.skipif(not any(OURS), reason="nee
 def in_thread(work: Callable[[], object]) -> None:
     """In a thread of its own, which keeps what it lays down to itself; and its error here."""
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(work).result(timeout=30)
+        pool.submit(work).result(timeout=ANSWERS_WITHIN_S)
 
 
 def test_what_is_laid_down_is_gone_and_others_keep_theirs() -> None:
@@ -141,7 +143,7 @@ def test_whoever_asks_is_answered_without_capabilities(agent: Agent, tmp_path: P
     finally:
         agent.store = store
         server.close()
-        thread.join(timeout=20)
+        thread.join(timeout=ANSWERS_WITHIN_S)
     assert answer is not None
     assert answer.err == "healthd: permitted 0\n"
 
@@ -152,8 +154,8 @@ def test_a_check_that_a_stranger_asked_for_has_all_that_it_needs(agent: Agent) -
 
     def ask_for_it() -> None:
         lay_down()
-        agent.checkup.start("host.memory").result(timeout=20)
-        seen.append(agent.checkup._pool.submit(sets).result(timeout=20))
+        agent.checkup.start("host.memory").result(timeout=ANSWERS_WITHIN_S)
+        seen.append(agent.checkup._pool.submit(sets).result(timeout=ANSWERS_WITHIN_S))
 
     in_thread(ask_for_it)
     assert seen == [OURS]
@@ -168,7 +170,7 @@ def test_whoever_comes_after_an_order_has_none_of_its_capabilities(agent: Agent,
         assert sets() == OURS
         peer = Peer(pid=os.getpid(), uid=NOBODY, gid=NOBODY, groups=frozenset({NOBODY}))
         assert server._begin(_Guest(client=theirs, peer=peer, who=Who(uid=NOBODY, may_act=False)))
-        ours.settimeout(20)
+        ours.settimeout(ANSWERS_WITHIN_S)
         ours.sendall(write_request(Request(arguments=("history",))))
         ours.shutdown(socket.SHUT_WR)
         with ours.makefile("rb") as stream:
@@ -185,7 +187,7 @@ def test_http_is_answered_without_capabilities() -> None:
         "127.0.0.1:0", {"/x": Route(answer=lambda: HttpAnswer(text=f"{permitted():x}"))}, structlog.get_logger()
     )
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/x", timeout=20) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/x", timeout=ANSWERS_WITHIN_S) as answer:
             assert answer.read() == b"0"
     finally:
         server.close()
@@ -207,7 +209,7 @@ def test_the_doors_of_a_daemon_have_none(tmp_path: Path) -> None:
             found = {each for each in threads_of(pid) if each[0] != OURS}
         assert found == {(NONE, "1")}
         assert node.check()["verdict"] in ("ok", "warning", "critical", "unknown")
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/verdict", timeout=20) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/verdict", timeout=ANSWERS_WITHIN_S) as answer:
             assert answer.status == 200
         done = node.healthd("quarantine", "--reason", "a test", "--socket", str(node.socket))
         assert done.returncode == 0, done.stderr
