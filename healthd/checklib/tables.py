@@ -7,12 +7,12 @@ row that it cannot read. It decides nothing: a check knows the meaning of a row 
 from __future__ import annotations
 
 import csv
+import pkgutil
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -141,7 +141,10 @@ def instance_profile(instance_type: str | None) -> InstanceProfile | None:
 
 
 def _text(name: str, package: str = _CHECKS) -> str:
-    return resources.files(package).joinpath(_DATA, name).read_text(encoding="utf-8")
+    raw = pkgutil.get_data(package, f"{_DATA}/{name}")  # importlib.resources loads tempfile, random and zipfile
+    if raw is None:
+        raise FileNotFoundError(f"{package} is installed in a way that gives no {_DATA}/{name}")
+    return raw.decode("utf-8")
 
 
 def keyed_rows(
