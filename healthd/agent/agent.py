@@ -9,31 +9,31 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from healthd.agent.jobs import JobRuns
 from healthd.config.schema.config import CheckConfig, Config
 from healthd.core.check import Check, discover
 from healthd.core.errors import SourceError
 from healthd.core.model import Event, Mode
 from healthd.core.node import KernelLogState
-from healthd.core.unseen import Unseen
-from healthd.observe import journal
 from healthd.observe.checkup import Checkup, boot_id_or_unknown
-from healthd.observe.evidence import save_bundle
 from healthd.observe.report import as_data
 from healthd.sources.identity import boot_time
 from healthd.sources.imds import Hurry
-from healthd.sources.kmsg import Cursor, KernelBatch, KernelLog, read_all
 from healthd.sources.machine import Machine, open_machine
 from healthd.state.monitor import Monitor, gone_jobs
 
-if TYPE_CHECKING:  # an agent that only observes loads no remediation, no SQLite, no drills and no notifications
+# An agent that only observes loads no remediation, no SQLite, no drills and no notifications; one without kernel checks
+# loads no reader of the kernel log either.
+if TYPE_CHECKING:
+    from healthd.agent.jobs import JobRuns
     from healthd.agent.plugin_restart import PluginRestart
+    from healthd.core.unseen import Unseen
     from healthd.drill.drills import Drills
     from healthd.notify.notifier import Notifier
     from healthd.remediation.decide.remediation import Remediation
@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # an agent that only observes loads no remediation, no SQLite
     from healthd.remediation.engine.dependencies import Beat
     from healthd.remediation.engine.engine import Engine
     from healthd.remediation.ports import Orchestrator
+    from healthd.sources.kmsg import KernelBatch, KernelLog
     from healthd.state.store import Store
 
 _CATCHES_UP_WITHIN_S = 3.0
@@ -138,9 +139,9 @@ class Agent:
             self.store.ballast.lay()
 
 
-def enabled_checks(config: Config) -> Mapping[str, Check]:
-    """The checks that run here."""
-    return {name: check for name, check in discover().items() if config.checks[name].enabled}
+def enabled_checks(config: Config, names: Collection[str] = ()) -> Mapping[str, Check]:
+    """The checks that run here. ``names``: as of discover."""
+    return {name: check for name, check in discover(names).items() if config.checks[name].enabled}
 
 
 def simulated(config: Config) -> tuple[str, ...]:
@@ -153,18 +154,23 @@ def simulated(config: Config) -> tuple[str, ...]:
     return tuple(notices)
 
 
-def looking_agent(config: Config, notices: tuple[str, ...] = ()) -> Agent:
-    """An agent that observes: no store, no engine. The kernel log of this boot is read once, before anything else.
+def looking_agent(config: Config, notices: tuple[str, ...] = (), names: Collection[str] = ()) -> Agent:
+    """An agent that observes: no store, no engine. The kernel log of this boot is read once, before anything else, or
+    when a check asks how its reader is.
 
-    ``notices``: what its reports say beside the checks.
+    ``notices``: what its reports say beside the checks. ``names``: its checks, as of discover.
     """
     machine = open_machine(config)
-    checks = enabled_checks(config)
+    checks = enabled_checks(config, names)
     monitor = Monitor(checks, None)
     agent = _assembled(config, checks, machine, monitor, source="local", notices=(*notices, *simulated(config)))
     monitor.begin_boot(boot_id_or_unknown(machine), datetime.now(UTC))
-    read_kernel_once(agent)
-    journal.read_once(agent.checkup, monitor)
+    machine.kernel_log_state = cache(lambda: _read_kernel_once(agent))
+    if any(check.on == "kernel" for check in checks.values()):
+        from healthd.observe import journal
+
+        machine.kernel_log_state()
+        journal.read_once(agent.checkup, monitor)
     return agent
 
 
@@ -195,6 +201,7 @@ def acting_agent(
     """
     from healthd.agent.plugin_restart import open_plugin_restart
     from healthd.agent.wiring import make_engine, open_absent, open_orchestrator
+    from healthd.observe import journal
     from healthd.remediation.policy_files import policy_of
     from healthd.state.store import Store
 
@@ -270,6 +277,8 @@ def open_reporter(agent: Agent, environ: Mapping[str, str]) -> Callable[[], str]
 
 def open_kernel_log(agent: Agent) -> KernelLog:
     """The follower of the kernel log, where the last run left off."""
+    from healthd.sources.kmsg import Cursor, KernelLog
+
     sources, cursor = agent.config.sources, agent.monitor.cursor
     return KernelLog(
         sources.kmsg,
@@ -281,27 +290,26 @@ def open_kernel_log(agent: Agent) -> KernelLog:
     )
 
 
-def read_kernel_once(agent: Agent) -> None:
+def _read_kernel_once(agent: Agent) -> KernelLogState:
     """Judge the records that the kernel log holds now. The reports show why, where it cannot be read."""
-    machine, sources = agent.machine, agent.config.sources
+    sources = agent.config.sources
     try:
         batch = _kernel_log_now(agent, kernel_needles(agent.checkup.checks, agent.config.checks))
     except SourceError as error:
-        unread = KernelLogState(source=sources.kmsg, alive=False, error=str(error))
-        machine.kernel_log_state = lambda: unread
-        return
+        return KernelLogState(source=sources.kmsg, alive=False, error=str(error))
+    agent.checkup.judge_kernel(batch.records, None)
     late = (
         ""
         if batch.caught_up
         else f"{sources.kmsg} grows faster than it can be read: its newest records were not judged"
     )
-    read = KernelLogState(source=sources.kmsg, alive=True, gaps=int(batch.gap), error=late)
-    machine.kernel_log_state = lambda: read
-    agent.checkup.judge_kernel(batch.records, None)
+    return KernelLogState(source=sources.kmsg, alive=True, gaps=int(batch.gap), error=late)
 
 
 def _kernel_log_now(agent: Agent, needles: tuple[bytes, ...]) -> KernelBatch:
     """The records that the kernel log holds now, all of them without needles. Raises SourceError."""
+    from healthd.sources.kmsg import read_all
+
     return read_all(
         agent.config.sources.kmsg,
         boot_id=agent.monitor.boot_id,
@@ -316,6 +324,8 @@ def catch_up_kernel_log(agent: Agent) -> None:
 
     What was judged before is not judged again: what ended by other evidence must not come back from an old line.
     """
+    from healthd.observe import journal
+
     journal.read_once(agent.checkup, agent.monitor)
     source, until = agent.config.sources.kmsg, time.monotonic() + _CATCHES_UP_WITHIN_S
     try:
@@ -346,6 +356,8 @@ def kernel_needles(checks: Mapping[str, Check], settings: Mapping[str, CheckConf
 
 def collect_evidence(agent: Agent, case: Remediation) -> str:
     """Save what is known about the node before a repair changes it. Returns where, and what could not be had."""
+    from healthd.observe.evidence import save_bundle
+
     config = agent.config
     return save_bundle(
         Path(config.daemon.state_dir) / "bundles" / case.id,

@@ -17,7 +17,6 @@ from healthd.config.values import did_you_mean
 from healthd.core.check import unknown
 from healthd.core.errors import BackendError, StoreError, UsageError
 from healthd.core.model import Clearance, ClearsBy, Event, Mode, Outcome, Verdict
-from healthd.observe.idle import why_not_idle
 from healthd.observe.report import EXIT_CODE, Report, as_json, as_text
 from healthd.state.monitor import has_live_job
 
@@ -65,6 +64,8 @@ def _active_outcomes(
     agent: Agent, names: Sequence[str], environ: Mapping[str, str], tick: Tick
 ) -> Mapping[str, Outcome]:
     """Run the active checks among these, or all. On a node that is not idle none starts, and each is unknown."""
+    from healthd.observe.idle import why_not_idle  # loads the PCI bus; nearly every check is without active tests
+
     wanted = [name for name in names or agent.checkup.checks if agent.checkup.checks[name].on == "active"]
     busy = why_not_idle(agent.machine, agent.orchestrator, own_job=environ.get("SLURM_JOB_ID", ""))
     if not busy:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from healthd import __version__
 from healthd.core.errors import UsageError
-from healthd.drill.chain import KINDS, DrillFault
+
+if TYPE_CHECKING:
+    from healthd.drill.chain import DrillFault
 
 CONTEXTS = ("manual", "prolog", "epilog", "boot")
 REPAIR_STEPS = ("reset", "reboot", "replace")
@@ -51,37 +53,21 @@ class _Version(argparse.Action):
         raise TextRequested(f"healthd {__version__}\n")
 
 
-class _Kinds(argparse.Action):
-    def __call__(self, *_: object) -> NoReturn:
-        raise TextRequested("".join(_played(kind) for kind in KINDS.values()))
-
-
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The options of a command line. ``module`` of ``healthd.cli`` answers it; "": the one of the verb's own name.
 
     Raises UsageError; Shown for what asks for a text, such as --help.
     """
-    return _grammar().parse_args(arguments)
+    return _grammar(arguments[0] if arguments else "").parse_args(arguments)
 
 
-def _grammar() -> _Parser:
+def _grammar(verb: str = "") -> _Parser:
+    """The grammar of every verb; of a verb that it knows, the group of that verb alone, which is made sooner."""
     top = _Parser(prog="healthd", description="Node health checks and remediation for GPU clusters.")
     top.add_argument("--version", action=_Version, nargs=0, help="print the version")
     top.set_defaults(module="")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_Parser)
-    for group in (
-        _looking,
-        _controlling,
-        _telling,
-        _ordering,
-        _explaining,
-        _setting_up,
-        _deciding,
-        _hooking,
-        _drilling,
-        _showing,
-        _contributing,
-    ):
+    for group in [each for each, of in _GROUPS.items() if verb in of] or _GROUPS:
         group(verbs)
     return top
 
@@ -239,6 +225,12 @@ def _hooking(verbs: Any) -> None:
 
 def _drilling(verbs: Any) -> None:
     """The drill."""
+    from healthd.drill.chain import KINDS  # no other verb needs the drills
+
+    class Kinds(argparse.Action):
+        def __call__(self, *_: object) -> NoReturn:
+            raise TextRequested("".join(_played(kind) for kind in KINDS.values()))
+
     drill = verbs.add_parser("drill", help="play a fault and show what healthd would find, decide and do")
     drill.add_argument("kind", nargs="?", choices=tuple(KINDS), metavar="KIND", help="the fault to play; see --list")
     drill.add_argument("number", nargs="?", type=int, metavar="NUMBER", help="of xid or sxid (default: 79, 20034)")
@@ -249,7 +241,7 @@ def _drilling(verbs: Any) -> None:
         "--timeout", type=_seconds, metavar="SECONDS", help="how long to wait (default: the longest it may take)"
     )
     drill.add_argument("--notify", action="store_true", help="also send a message that is marked as a drill")
-    drill.add_argument("--list", action=_Kinds, nargs=0, help="only list the faults that can be played")
+    drill.add_argument("--list", action=Kinds, nargs=0, help="only list the faults that can be played")
     _asking(drill)
 
 
@@ -276,6 +268,22 @@ def _contributing(verbs: Any) -> None:
     )
     new.set_defaults(kind="proc")
     _dry_run(new, "which files would be written")
+
+
+_GROUPS: Mapping[Callable[[Any], None], tuple[str, ...]] = {
+    _looking: ("check", "run", "status"),
+    _controlling: ("controller", "uninstall"),
+    _telling: ("plan", "history"),
+    _ordering: ("relearn", "ack", "quarantine", "release", "repair"),
+    _explaining: ("explain", "checks"),
+    _setting_up: ("config", "init", "doctor"),
+    _deciding: ("policy", "replay"),
+    _hooking: ("hook",),
+    _drilling: ("drill",),
+    _showing: ("demo",),
+    _contributing: ("new-check",),
+}
+"""The parts of the grammar, in the order of the help, each with the verbs that it adds."""
 
 
 def _count(text: str) -> int:

@@ -7,11 +7,11 @@ decides nothing: a check knows the meaning of a row for the node.
 from __future__ import annotations
 
 import csv
+import pkgutil
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -91,7 +91,10 @@ def profile_of(name: str, row: Mapping[str, object]) -> InstanceProfile:
 
 
 def _text(name: str, package: str = _CHECKS) -> str:
-    return resources.files(package).joinpath(_DATA, name).read_text(encoding="utf-8")
+    raw = pkgutil.get_data(package, f"{_DATA}/{name}")  # importlib.resources loads tempfile, random and zipfile
+    if raw is None:
+        raise FileNotFoundError(f"{package} is installed in a way that gives no {_DATA}/{name}")
+    return raw.decode("utf-8")
 
 
 def _lines(name: str, package: str) -> Iterator[tuple[int, Mapping[str, str]]]:

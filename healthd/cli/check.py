@@ -21,8 +21,8 @@ def answer(options: Namespace) -> Reply:
         answered = ask(socket_path(options), Request(arguments=options.arguments, environ=environ), talk)
         if answered is not None:
             return answered
-    values = loaded(options)
-    agent = looking_agent(values.config, values.notices)
+    values = loaded(options, names=options.names)
+    agent = looking_agent(values.config, values.notices, options.names)
     try:
         if active:
             from healthd.agent.wiring import open_orchestrator  # loads remediation

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from types import TracebackType
 
@@ -72,6 +71,8 @@ class Screen:
 
     def show(self, text: str) -> None:
         """Draw a text over the last one. The last line names the number of lines that do not fit."""
+        import shutil  # loads every compression; most commands draw nothing
+
         width, height = shutil.get_terminal_size()
         lines = [line if len(line) <= width else f"{line[: max(width - 1, 0)]}…" for line in text.splitlines()]
         if len(lines) > height:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from healthd.agent.node_facts import ThisNode
@@ -16,16 +17,20 @@ from healthd.core.errors import ConfigError, StartError
 from healthd.sources.imds import Hurry
 
 
-def loaded(options: Namespace, hurry: Hurry | None = None) -> Loaded:
+def loaded(options: Namespace, hurry: Hurry | None = None, names: Collection[str] = ()) -> Loaded:
     """The configuration that a command line names, or the machine's. Raises ConfigError with every problem.
 
-    ``hurry``: as of MetadataSource.
+    ``hurry``: as of MetadataSource. ``names``: the checks whose settings are needed; none: all. A configuration that
+    sets another check is read with the settings of all.
     """
     path = Path(options.config) if options.config else None
 
     def who(config: Config) -> ThisNode:
         return ThisNode(config, os.environ, hurry=hurry)
 
+    if names:
+        with contextlib.suppress(ConfigError):
+            return load(path, checks=check_settings(names), environ=os.environ, who=who)
     return load(path, checks=check_settings(), environ=os.environ, who=who)
 
 
@@ -46,6 +51,6 @@ def socket_path(options: Namespace) -> str:
     return options.socket or os.environ.get("HEALTHD_SOCKET") or DaemonSection().socket
 
 
-def check_settings() -> Mapping[str, type]:
-    """Each check's name and settings class, as the configuration needs them."""
-    return {name: check.settings for name, check in discover().items()}
+def check_settings(names: Collection[str] = ()) -> Mapping[str, type]:
+    """Each check's name and settings class, as the configuration needs them. ``names``: as of discover."""
+    return {name: check.settings for name, check in discover(names).items()}

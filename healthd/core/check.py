@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -308,18 +308,30 @@ def _refuse_bad_limits(name: str, codes: tuple[FindingCode, ...], limits: tuple[
         raise RegistrationError(f"check {name!r}: two limits on one reading of one kind; only one could be judged")
 
 
-def discover() -> Mapping[str, Check]:
-    """Import every module of ``healthd.checks`` and return the registered checks by name, in name order.
+def discover(names: Collection[str] = ()) -> Mapping[str, Check]:
+    """Import the modules of ``healthd.checks`` and return the registered checks by name, in name order.
+
+    ``names``: only these, ``gpu.ecc`` from the module ``gpu_ecc``; all checks where one of the names has none.
 
     Raises RegistrationError for a module that cannot be imported: a check that is silently absent looks like health.
     """
     package = importlib.import_module("healthd.checks")
-    for module in pkgutil.iter_modules(package.__path__):
-        try:
-            importlib.import_module(f"healthd.checks.{module.name}")
-        except (ImportError, SyntaxError) as error:
-            raise RegistrationError(f"checks/{module.name}.py cannot be imported: {error}; fix or remove it") from error
+    present = [module.name for module in pkgutil.iter_modules(package.__path__)]
+    asked = {name.replace(".", "_") for name in names}
+    for module in sorted(asked.intersection(present)):
+        _import(module)
+    if names and all(name in _registry for name in names):
+        return {name: _registry[name] for name in sorted(set(names))}
+    for module in present:
+        _import(module)
     return dict(sorted(_registry.items()))
+
+
+def _import(module: str) -> None:
+    try:
+        importlib.import_module(f"healthd.checks.{module}")
+    except (ImportError, SyntaxError) as error:
+        raise RegistrationError(f"checks/{module}.py cannot be imported: {error}; fix or remove it") from error
 
 
 def ok(readings: Iterable[Reading] = (), *, clearances: Iterable[Clearance] = (), reason: str = "") -> Result:

@@ -16,13 +16,12 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import Any
 
-from healthd.checklib.xids import xid_number, xid_row
 from healthd.config.schema.config import CheckConfig
 from healthd.core.capabilities import Hands
 from healthd.core.check import Check, judged, unknown
 from healthd.core.errors import SourceError
 from healthd.core.model import Event, Outcome
-from healthd.core.node import KernelLogState, KernelRecord, Node
+from healthd.core.node import KernelRecord, Node
 from healthd.judge.clock import JUMP
 from healthd.judge.findings import OwnResets
 from healthd.judge.history import UNKNOWN_BOOT
@@ -262,9 +261,8 @@ class Checkup:
         if look:
             self._refresh(names, deadline_s)
         known = self.monitor.outcomes()
-        log = self.machine.kernel_log
         return tuple(
-            self._kernel_outcome(name, known.get(name), log)
+            self._kernel_outcome(name, known.get(name))
             if self.checks[name].on == "kernel"
             else self._answered(name, known.get(name), f", and none within {deadline_s:g} s" if look else "")
             for name in names
@@ -303,8 +301,9 @@ class Checkup:
             return self._unknown(name, f"no answer yet; it has been running for {age_s:.1f} s")
         return self._unknown(name, f"no result younger than twice its interval{waited}")
 
-    def _kernel_outcome(self, name: str, outcome: Outcome | None, log: KernelLogState) -> Outcome:
+    def _kernel_outcome(self, name: str, outcome: Outcome | None) -> Outcome:
         """A kernel check is as fresh as the reader of the log; a blind reader makes it unknown."""
+        log = self.machine.kernel_log
         if log.error or not log.alive:
             return self._unknown(name, log.error or f"the reader of the kernel log {log.source} has ended")
         if log.idle_s > _READER_IS_STUCK_AFTER_S:
@@ -325,6 +324,8 @@ class Checkup:
 
     def _pause_nvml(self, outcome: Outcome) -> tuple[str, ...]:
         """Pause NVML after XIDs with which it is likely to hang, and return the reasons that are new."""
+        from healthd.checklib.xids import xid_number, xid_row  # a cold check of the host loads no table
+
         new: dict[str, None] = {}
         for finding in outcome.result.findings:
             number = xid_number(finding.code)

@@ -15,19 +15,19 @@ from dataclasses import dataclass
 
 from healthd.core.errors import SourceUnreadable
 
+# Compiled on their first use: only an active test needs them.
 # size, count, type, redop, root; then time, algbw, busbw and #wrong, out of place and in place
-_ROW = re.compile(
-    r"^[ \t]*(\d{1,18})[ \t]+\d+[ \t]+\w+[ \t]+\w+[ \t]+-?\d+"
-    r"((?:[ \t]+[\d.e+]+){3}[ \t]+\S+)((?:[ \t]+[\d.e+]+){3}[ \t]+\S+)",
-    re.MULTILINE,
+_ROW = (
+    r"(?m)^[ \t]*(\d{1,18})[ \t]+\d+[ \t]+\w+[ \t]+\w+[ \t]+-?\d+"
+    r"((?:[ \t]+[\d.e+]+){3}[ \t]+\S+)((?:[ \t]+[\d.e+]+){3}[ \t]+\S+)"
 )
-_BOUNDS = re.compile(r"^# Out of bounds values : (\d{1,18}) (OK|FAILED)[ \t\r]*$", re.MULTILINE)
-_AVERAGE = re.compile(r"^# Avg bus bandwidth[ \t]+: (\S+)", re.MULTILINE)
-_TEST_FAILED = re.compile(r"^.*Test (?:NCCL|CUDA) failure .*$", re.MULTILINE)
-_NETWORK = re.compile(r"NCCL INFO (?:Using network (.+)|Assigned NET plugin (.+?) to comm)[ \t]*$", re.MULTILINE)
-_VERSION = re.compile(r"NCCL version (\S+)")
-_WARNING = re.compile(r"NCCL WARN (.+)$", re.MULTILINE)
-_SANITY = re.compile(r"Total: *(\d{1,9}), Passed: *(\d{1,9}), Failed: *(\d{1,9}), Waived: *(\d{1,9})")
+_BOUNDS = r"(?m)^# Out of bounds values : (\d{1,18}) (OK|FAILED)[ \t\r]*$"
+_AVERAGE = r"(?m)^# Avg bus bandwidth[ \t]+: (\S+)"
+_TEST_FAILED = r"(?m)^.*Test (?:NCCL|CUDA) failure .*$"
+_NETWORK = r"(?m)NCCL INFO (?:Using network (.+)|Assigned NET plugin (.+?) to comm)[ \t]*$"
+_VERSION = r"NCCL version (\S+)"
+_WARNING = r"(?m)NCCL WARN (.+)$"
+_SANITY = r"Total: *(\d{1,9}), Passed: *(\d{1,9}), Failed: *(\d{1,9}), Waived: *(\d{1,9})"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +51,7 @@ class SanityOutput:
 
 def parse_perf(text: str, size_bytes: int) -> PerfOutput:
     """The table of ``all_reduce_perf -b SIZE -e SIZE -c 1``. Raises SourceUnreadable for less than a whole one."""
-    rows, bounds, average = _ROW.findall(text), _BOUNDS.search(text), _AVERAGE.search(text)
+    rows, bounds, average = re.findall(_ROW, text), re.search(_BOUNDS, text), re.search(_AVERAGE, text)
     if len(rows) != 1 or bounds is None or average is None:
         raise _torn(
             text, f"expected one row of {size_bytes} bytes, then '# Out of bounds values', '# Avg bus bandwidth'"
@@ -68,31 +68,31 @@ def parse_perf(text: str, size_bytes: int) -> PerfOutput:
 
 def failure_of(stdout: str, stderr: str) -> str:
     """The error of NCCL or CUDA, in nccl-tests' words and NCCL's own; "" where neither reported one."""
-    found = _TEST_FAILED.search(stdout) or _TEST_FAILED.search(stderr)
+    found = re.search(_TEST_FAILED, stdout) or re.search(_TEST_FAILED, stderr)
     return f"{found[0].strip()}{warning_of(stderr)}" if found else ""
 
 
 def warning_of(log: str) -> str:
     """The first warning in NCCL's log, to append to an error, which alone rarely names more than a class of errors."""
-    found = _WARNING.search(log)
+    found = re.search(_WARNING, log)
     return f"; NCCL's log: {found[1].strip()}" if found else ""
 
 
 def network_of(log: str) -> str:
     """The network that NCCL chose last, by its own name (``Libfabric``, ``AWS Libfabric``, ``Socket``); "" for none."""
-    names = [(one or other).strip() for one, other in _NETWORK.findall(log)]
+    names = [(one or other).strip() for one, other in re.findall(_NETWORK, log)]
     return names[-1] if names else ""
 
 
 def version_of(log: str) -> str:
     """``2.27.5+cuda12.9`` from NCCL's log; "" where it does not say."""
-    found = _VERSION.search(log)
+    found = re.search(_VERSION, log)
     return found[1] if found else ""
 
 
 def parse_sanity(text: str) -> SanityOutput:
     """The summary of ``gdrcopy_sanity``. Raises SourceUnreadable where there is none, or its numbers do not add up."""
-    lines = _SANITY.findall(text)
+    lines = re.findall(_SANITY, text)
     if len(lines) != 1:
         raise _torn(text, "expected one line 'Total: n, Passed: n, Failed: n, Waived: n'")
     total, passed, failed, waived = (int(number) for number in lines[0])

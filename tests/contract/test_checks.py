@@ -38,6 +38,12 @@ MAX_CODE_LINES = 100
 every_check = pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
 
 
+@every_check
+def test_a_check_is_in_the_module_of_its_name(check: Check) -> None:
+    """By its name it is found without the other checks."""
+    assert check.run.__module__ == f"healthd.checks.{check.name.replace('.', '_')}"
+
+
 def source_of(check: Check) -> Path:
     return Path(inspect.getsourcefile(check.run) or "")
 

@@ -180,6 +180,12 @@ def test_discovery_finds_the_shipped_checks() -> None:
     assert {"kernel.xid", "gpu.count", "gpu.ecc", "gpu.remap", "gpu.recovery", "efa.devices"} <= set(found)
 
 
+def test_discovery_by_name_gives_these_checks_or_all() -> None:
+    """A name that no check has makes it all of them, for the message that names a similar one."""
+    assert list(discover(("host.cpu", "gpu.ecc", "host.cpu"))) == ["gpu.ecc", "host.cpu"]
+    assert discover(("host.cpu", "host.cqu")) == discover(("gpu_ecc",)) == discover(("..",)) == discover()
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # results
 

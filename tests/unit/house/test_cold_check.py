@@ -25,6 +25,12 @@ NOT_LOADED = (
     "healthd.drill.drills",
     "healthd.notify",
     "healthd.remediation",
+    "healthd.drill.chain",
+    "healthd.checks.gpu_ecc",
+    "healthd.checks.kernel_xid",
+    "healthd.checklib.xids",
+    "healthd.observe.journal",
+    "healthd.sources.kmsg",
     "healthd.state.store",
     "apscheduler",
     "boto3",
@@ -32,6 +38,7 @@ NOT_LOADED = (
     "hashlib",  # loads OpenSSL
     "http.client",
     "httpx2",
+    "importlib.resources",
     "lightkube",
     "prometheus_client",
     "psutil",
@@ -40,7 +47,7 @@ NOT_LOADED = (
     "ssl",
     "structlog",
 )
-"""What only a daemon, an act or a request to another machine needs."""
+"""What only a daemon, an act, another check or a request to another machine needs."""
 
 
 @pytest.fixture(scope="module")
