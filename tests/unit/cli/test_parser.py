@@ -183,7 +183,7 @@ def test_a_verb_that_only_the_daemon_answers_has_its_row() -> None:
     """And no other has one: the module of its own name answers that."""
     rest = {"ack": ["x", "--for", "1h", "--reason", "r"], "relearn": ["--reason", "r"], "quarantine": ["--reason", "r"]}
     rows = {verb: parse([verb, *rest.get(verb, [])]).module for verb in DAEMON_VERBS}
-    assert set(rows.values()) == {"asking"}
+    assert set(rows.values()) == {"daemon_verbs"}
     modules = {path.stem for path in (ROOT / "healthd" / "cli").glob("*.py")}
     assert not modules & DAEMON_VERBS.keys()
     assert {verb.replace("-", "_") for verb in _verbs()} - DAEMON_VERBS.keys() <= modules
