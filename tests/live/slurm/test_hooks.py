@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.process]
 SCRIPTS = ROOT / "packaging" / "slurm"
 # The interpreter may lie where only root may go, so the privilege is dropped inside.
 AS_NOBODY = f"""
-import os, sys, _socket, healthd.__main__
+import __future__, os, sys, _socket, healthd.__main__
 os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
 sys.exit(healthd.__main__.main())
 """
