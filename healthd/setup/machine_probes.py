@@ -261,7 +261,7 @@ TOOLS = (
     Tool(
         name="lfs",
         argv=("lfs", "--version"),
-        version=r"(\d+\.\d\S*)",
+        version=r"(?<!\d)(\d+\.\d\S*)",
         needed=_with_lustre,
         use="healthd works without it, but an operator needs it to examine a Lustre fault",
         fix="install the Lustre client's utilities (lustre-client-utils)",
