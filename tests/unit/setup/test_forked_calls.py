@@ -1,4 +1,7 @@
-"""Questions that may hang, asked in forks: each answer comes, or the reason why none did, within the deadline."""
+"""Questions that may hang, asked in forks: each answer comes, or the reason why none did, within the deadline.
+
+A process with several threads is not forked, and earlier tests may have left some: these run in processes of their own.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +17,13 @@ import pytest
 
 from healthd.core.errors import BackendRefused, SourceError, SourceTimeout, SourceUnreadable
 from healthd.setup.forked_calls import answer_apart, ask_apart
+from tests.support.own_process import in_own_process
 
 pytestmark = pytest.mark.process
 
 
 ANSWERS_WITHIN_S = 120.0
 """Of what does answer, however busy the machine is."""
-
-
-@pytest.fixture(autouse=True)
-def _only_thread() -> None:
-    """A process with threads is not forked, and one of an earlier test's may be about to end."""
-    until_s = time.monotonic() + ANSWERS_WITHIN_S
-    while threading.active_count() > 1:
-        assert time.monotonic() < until_s, threading.enumerate()
-        time.sleep(0.01)
 
 
 def asked(**questions: Callable[[], str]) -> dict[str, str | SourceError]:
@@ -39,6 +34,7 @@ def raises(error: Exception) -> str:
     raise error
 
 
+@in_own_process
 def test_answers_come_by_their_names() -> None:
     """Each fork answers for itself; what it changes stays in it."""
     here: list[int] = []
@@ -52,6 +48,7 @@ def test_answers_come_by_their_names() -> None:
     assert here == []
 
 
+@in_own_process
 def test_an_error_is_told_by_its_words() -> None:
     """healthd's own in its own words, any other as what it is: a defect, with its place."""
     told = asked(ours=lambda: raises(BackendRefused("no: as said")), other=lambda: raises(KeyError("what")))
@@ -61,6 +58,7 @@ def test_an_error_is_told_by_its_words() -> None:
     assert "test_forked_calls.py" in str(told["other"])
 
 
+@in_own_process
 def test_who_dies_without_a_word_has_told_nothing() -> None:
     """A fork that is killed, or answers something else than was asked for, is unreadable and no answer."""
 
@@ -74,6 +72,7 @@ def test_who_dies_without_a_word_has_told_nothing() -> None:
     assert isinstance(strange, SourceUnreadable)
 
 
+@in_own_process
 def test_a_hanging_question_costs_its_deadline_once_and_hides_no_other(tmp_path: Path) -> None:
     """Eight that hang and one that answers: one deadline for all, each is killed, and no child is left."""
     pids = {name: tmp_path / name for name in "abcdefgh"}
@@ -96,6 +95,7 @@ def test_a_hanging_question_costs_its_deadline_once_and_hides_no_other(tmp_path:
             os.kill(int(pid.read_text()), 0)
 
 
+@in_own_process
 def test_one_question_raises_what_it_came_to() -> None:
     """The form for a single question."""
     assert answer_apart(lambda: (1, "x"), tuple[int, str], deadline_s=ANSWERS_WITHIN_S) == (1, "x")
