@@ -17,8 +17,8 @@ Sources of the names, read in November 2026:
     PyTorchJob, TFJob…  kubeflow/training-operator, pkg/apis/kubeflow.org/v1/common_types.go JobNameLabel
     MPIJob v2beta1      kubeflow/mpi-operator, pkg/apis/kubeflow/v2beta1/constants.go JobNameLabel, the same; before it
                         ``mpi-job-name`` (v1alpha2, labelMPIJobName)
-    LeaderWorkerSet     kubernetes-sigs/lws, api/leaderworkerset/v1 GroupUniqueHashLabelKey: leader and workers of one
-                        replica; the replicas are each for themselves
+    LeaderWorkerSet     kubernetes-sigs/lws, api/leaderworkerset/v1 SetNameLabelKey and GroupIndexLabelKey: leader and
+                        workers of one replica; the replicas are each for themselves
     RayCluster, RayJob  ray-project/kuberay, ray-operator/controllers/ray/utils/constant.go RayClusterLabelKey
     coscheduling        kubernetes-sigs/scheduler-plugins, apis/scheduling/v1alpha1/types.go PodGroupLabel; before v0.22
                         ``pod-group.scheduling.sigs.k8s.io``, and lightweight coscheduling with ``/name`` after it
@@ -54,7 +54,7 @@ from healthd.remediation.orchestrators.kubernetes.eviction import (
 
 _KUEUE_GROUP, _KUEUE_SERVING = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-serving"
 _KUEUE_WORKLOAD, _KUEUE_PODSET = "kueue.x-k8s.io/workload", "kueue.x-k8s.io/podset"
-_LWS_NAME, _LWS_INDEX, _LWS_KEY = (f"leaderworkerset.sigs.k8s.io/{key}" for key in ("name", "group-index", "group-key"))
+_LWS_NAME, _LWS_INDEX = (f"leaderworkerset.sigs.k8s.io/{key}" for key in ("name", "group-index"))
 _YUNIKORN_TASKS = "yunikorn.apache.org/task-group-name"
 _YUNIKORN_APP = ("yunikorn.apache.org/app-id", "applicationId")
 _JOB_NAME, _JOB_INDEX = "batch.kubernetes.io/job-name", "batch.kubernetes.io/job-completion-index"
@@ -90,7 +90,7 @@ _OF_SINGLE_PODS = ("ReplicaSet", "StatefulSet")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gang:
-    """One gang, as its owner or scheduler names it. ``selector``: a label that all its members have, "" for none."""
+    """One gang, as its owner or scheduler names it. ``selector``: of labels that all its members have, "" for none."""
 
     scheduler: str
     namespace: str
@@ -125,9 +125,8 @@ def _gangs(pod: Pod, marks: GangLabels) -> Iterator[Gang]:
     if notes.get(_KUEUE_SERVING) != "true":
         yield from _by_label(pod, [(_KUEUE_GROUP, "Kueue")])
     yield from _by_label(pod, _LABELS)
-    if key := labels.get(_LWS_KEY, ""):
-        name = f"{labels.get(_LWS_NAME, key)}/{labels.get(_LWS_INDEX, '')}"
-        yield _gang(pod, "LeaderWorkerSet", name, f"{_LWS_KEY}={key}")
+    if (name := labels.get(_LWS_NAME, "")) and (index := labels.get(_LWS_INDEX, "")):
+        yield _gang(pod, "LeaderWorkerSet", f"{name}/{index}", f"{_LWS_NAME}={name},{_LWS_INDEX}={index}")
     for key, scheduler in _ANNOTATIONS:
         if name := notes.get(key, ""):
             yield _gang(pod, scheduler, name)

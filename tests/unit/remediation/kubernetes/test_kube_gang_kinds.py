@@ -37,10 +37,7 @@ KUEUE, JOBSET, KUBEFLOW = (
     "jobset.sigs.k8s.io/jobset-name",
     "training.kubeflow.org/job-name",
 )
-LWS = {
-    f"leaderworkerset.sigs.k8s.io/{key}": value
-    for key, value in (("name", "l"), ("group-index", "1"), ("group-key", "h"))
-}
+LWS = {"leaderworkerset.sigs.k8s.io/name": "l", "leaderworkerset.sigs.k8s.io/group-index": "1"}
 TASKS = {"yunikorn.apache.org/task-group-name": "workers"}
 
 
@@ -101,7 +98,7 @@ TASKS = {"yunikorn.apache.org/task-group-name": "workers"}
         ),
         pytest.param(
             pod(labels=LWS, ownerReferences=OF_STATEFUL_SET),
-            gang("LeaderWorkerSet", "l/1", "leaderworkerset.sigs.k8s.io/group-key=h"),
+            gang("LeaderWorkerSet", "l/1", ",".join(f"{key}={value}" for key, value in LWS.items())),
             id="LeaderWorkerSet, one of its groups",
         ),
         *(
