@@ -125,6 +125,9 @@ class _ListPage(msgspec.Struct):
     metadata: _PageMeta
 
 
+_READS_PAGE = msgspec.json.Decoder(_ListPage)  # made by one thread, see ``node``
+
+
 class KubeApi:
     """One connection to the API server, for several threads.
 
@@ -199,7 +202,7 @@ class KubeApi:
 
             try:
                 self._ask(f"list {plural}", send)
-                more = msgspec.json.decode(said[0], type=_ListPage).metadata.next_page
+                more = _READS_PAGE.decode(said[0]).metadata.next_page
                 yield decode(said[0])
             except BackendUnknown:
                 raise

@@ -262,7 +262,7 @@ class _RecordPage(msgspec.Struct, frozen=True):
 
 _READS_PAGE = msgspec.json.Decoder(_RecordPage)
 _KNOWN = [
-    msgspec.json.Decoder(kind) for kind in (_Thing, HealthStatus, HandoffRecord)
+    msgspec.json.Decoder(kind) for kind in (_Thing, HealthStatus, HandoffRecord, PastRepair)
 ]  # made by one thread, see ``node``
 
 
