@@ -99,7 +99,7 @@ contracts: .venv/dev.stamp
 
 # What `make test` measures as well, from the tests alone that count.
 coverage: .venv/dev.stamp
-	$(VENV)/python -m pytest -q $(IN_PARALLEL) $(MEASURED) $(PYTEST_ARGS) tests/unit tests/property
+	$(VENV)/python -m pytest -q $(IN_PARALLEL) $(MEASURED) $(PYTEST_ARGS) tests/unit
 
 # All of them, also after one that cannot run here (77) or misses an aim.
 bench: .venv/dev.stamp

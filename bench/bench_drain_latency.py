@@ -51,6 +51,7 @@ def main() -> int:
         for number in range(1, 9):
             name = f"n{number:04d}"
             node = RunningNode(Path(folder) / name, name, sections=SECTIONS, environ=lab.env())
+            node.as_program = True
             stack.callback(node.stop)
             node.start()
             nodes.append(node)

@@ -29,6 +29,7 @@ def main() -> int:
     """Measure and write down. Exit 1 where an aim is missed."""
     with tempfile.TemporaryDirectory(prefix="healthd-bench-") as folder:
         node = RunningNode(Path(folder) / "node", "n1", sections=_SECTIONS)
+        node.as_program = True
         node.start(within_s=60)
         try:
             figures = measured(node)

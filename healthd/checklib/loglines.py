@@ -158,12 +158,17 @@ def line_rows(check: str) -> tuple[LineRow, ...]:
     Raises ValueError naming the line that cannot be read, or a code whose rows do not agree on its remedy.
     """
     rows = keyed_rows("kernel_lines.csv", _line_row, lambda row: (row.check, row.expression))
+    must_agree(rows.values())
+    return tuple(row for row in rows.values() if row.check == check)
+
+
+def must_agree(rows: Iterable[LineRow]) -> None:
+    """Raises ValueError where rows that begin the fault of one code do not agree on what it calls for."""
     said: dict[str, tuple[object, ...]] = {}
-    for row in rows.values():
+    for row in rows:
         verdict = (row.severity, row.remedy, row.clears_by, row.symptom_of, row.meaning)
         if not row.ends and said.setdefault(row.code, verdict) != verdict:
             raise ValueError(f"kernel_lines.csv: the rows of {row.code} do not agree: {said[row.code]} and {verdict}")
-    return tuple(row for row in rows.values() if row.check == check)
 
 
 def _line_row(cells: Mapping[str, str]) -> LineRow:

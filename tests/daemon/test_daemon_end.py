@@ -63,6 +63,7 @@ def make(tmp_path: Path, tool: Path) -> Iterator[Make]:
         program.chmod(0o755)
         environ = {"PATH": f"{folder}:/usr/sbin:/usr/bin:/sbin:/bin"}
         node = RunningNode(tmp_path / "node", "n1", sections=SECTIONS, environ=environ)
+        node.as_program = True
         node.config.write_text(node.config.read_text().replace('http = ""\n', f'http = ""\n{daemon}'))
         made.append(node)
         node.start()

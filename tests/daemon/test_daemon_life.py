@@ -40,6 +40,7 @@ def node(tmp_path: Path, machine: SimulatedMachine) -> Iterator[RunningNode]:
     sections = f'[orchestrator]\nkind = "local"\n{machine.sections()}'
     manager = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
     made = RunningNode(tmp_path / "node", "p5", sections=sections, kmsg=str(machine.kmsg), environ=manager)
+    made.as_program = True
     yield made
     made.stop()
 

@@ -19,9 +19,12 @@ from healthd.api.wire import Request
 from healthd.core.errors import UsageError
 from healthd.core.model import Event
 from healthd.state.store import Store
+from tests.support import forked_healthd
+from tests.support.forked_healthd import ForkedHealthd
 from tests.support.limits import limit_s
 
 ROOT = Path(__file__).resolve().parents[2]
+
 OFF_THE_BUS = "NVRM: Xid (PCI:{pci}): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 UNCONTAINED = "NVRM: Xid (PCI:{pci}): 95, pid=7062, Uncontained: LTC TAG (0x2, 0x1). RST: Yes, D-RST: No"
 RECOVERED = "NVRM: Xid (PCI:{pci}): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
@@ -58,17 +61,37 @@ HEEDS_SIGINT = ("env", "--default-signal=INT")
 child."""
 
 
-class Running:
-    """A healthd in a process of its own, by the verb that keeps running."""
+def command_line(
+    arguments: Sequence[str], environ: Mapping[str, str], timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    """Run healthd with these arguments to its end, forked where its environment allows it."""
+    if forked_healthd.fits(environ):
+        return forked_healthd.run(arguments, environ, timeout_s)
+    argv = [sys.executable, "-m", "healthd", *arguments]
+    return subprocess.run(
+        argv, env=dict(environ), capture_output=True, text=True, timeout=timeout_s, check=False, cwd="/"
+    )
 
-    process: subprocess.Popen[bytes] | None = None
+
+class Running:
+    """A healthd in a process of its own, by the verb that keeps running.
+
+    ``as_program``: started as in service. Otherwise it is forked from a process that has it loaded.
+    """
+
+    process: subprocess.Popen[bytes] | ForkedHealthd | None = None
+    as_program = False
 
     def begin(self, verb: str, config: Path, log: Path, environ: Mapping[str, str]) -> None:
         """Start it; what it says goes to ``log``."""
-        argv = [sys.executable, "-m", "healthd", verb, "--config", str(config)]
-        with log.open("ab") as said:
+        arguments = [verb, "--config", str(config)]
+        with log.open("ab") as said, open(os.devnull, "rb") as nothing:
+            if forked_healthd.fits(environ) and not self.as_program:
+                self.process = ForkedHealthd(arguments, environ, [nothing.fileno(), said.fileno(), said.fileno()])
+                return
+            argv = [sys.executable, "-m", "healthd", *arguments]
             self.process = subprocess.Popen(
-                argv, stderr=said, stdout=said, env=dict(environ), cwd="/", start_new_session=True
+                argv, stdin=nothing, stderr=said, stdout=said, env=dict(environ), cwd="/", start_new_session=True
             )
 
     def kill(self) -> None:
@@ -169,12 +192,8 @@ class RunningNode(Running):
     # -- asking -------------------------------------------------------------------------------------------------------
 
     def healthd(self, *arguments: str, timeout_s: float = 60.0, **environ: str) -> subprocess.CompletedProcess[str]:
-        """Run a command line as a process of its own."""
-        argv = [sys.executable, "-m", "healthd", *arguments]
-        environment = {**self._environ, **environ}
-        return subprocess.run(
-            argv, env=environment, capture_output=True, text=True, timeout=limit_s(timeout_s), check=False, cwd="/"
-        )
+        """Run a command line in a process of its own."""
+        return command_line(arguments, {**self._environ, **environ}, limit_s(timeout_s))
 
     def as_nobody(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """What the daemon answers another user. Needs root. Asked from inside the node's folder: another session of

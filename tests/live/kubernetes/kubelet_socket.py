@@ -101,7 +101,8 @@ class KubeletSocket:
         self.path, self.pods = path, list(pods)
         self.fails: grpc.StatusCode | None = None
         self.hangs_s = 0.0
-        self._server = grpc.server(futures.ThreadPoolExecutor(max_workers=2))
+        self._pool = futures.ThreadPoolExecutor(max_workers=2)
+        self._server = grpc.server(self._pool)
         listing = grpc.unary_unary_rpc_method_handler(self._list)
         handler = grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": listing})
         self._server.add_generic_rpc_handlers((handler,))
@@ -113,6 +114,7 @@ class KubeletSocket:
 
     def __exit__(self, *error: object) -> None:
         self._server.stop(grace=None).wait()
+        self._pool.shutdown()  # the pool is the caller's, says gRPC, and its threads outlive the server
 
     def _list(self, request: bytes, context: Any) -> bytes:
         assert request == b""

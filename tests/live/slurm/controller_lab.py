@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -30,7 +29,7 @@ from tests.live.slurm.slurm_conf import free_ports
 from tests.live.slurm.slurm_lab import SlurmLab
 from tests.support.imds import Imds
 from tests.support.limits import limit_s
-from tests.support.running import ROOT, Running, RunningNode
+from tests.support.running import ROOT, Running, RunningNode, command_line
 
 NOBODY = ("127.0.0.1", 9)
 COMMON = """
@@ -90,10 +89,7 @@ class RunningController(Running):
         self.config.write_text(own + sections)
 
     def command(self, *more: str) -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, "-m", "healthd", "controller", "--config", str(self.config), *more]
-        return subprocess.run(
-            argv, env=self._environ, capture_output=True, text=True, timeout=limit_s(60.0), check=False, cwd="/"
-        )
+        return command_line(["controller", "--config", str(self.config), *more], self._environ, limit_s(60.0))
 
     def start(self) -> Self:
         self.begin("controller", self.config, self.log, self._environ)

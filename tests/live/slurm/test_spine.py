@@ -15,6 +15,7 @@ from healthd.sim.machine import SimulatedMachine
 from healthd.sim.machine import main as ask_for_reboot
 from tests.live.slurm.interposed import Interposed
 from tests.live.slurm.slurm_lab import SlurmLab
+from tests.support.forked_healthd import ForkedHealthd
 from tests.support.running import OFF_THE_BUS, RECOVERED, UNCONTAINED, RunningNode
 
 pytestmark = [pytest.mark.slurm, pytest.mark.process]
@@ -247,7 +248,7 @@ def has_slot(slurm: SlurmLab, name: str) -> bool:
     return f"Nodes={name} " in slurm.scontrol("-o", "show", "reservation").stdout
 
 
-def begun(node: RunningNode) -> subprocess.Popen[bytes]:
+def begun(node: RunningNode) -> subprocess.Popen[bytes] | ForkedHealthd:
     """The daemon's process, started once more where its first call to Slurm was its last."""
     try:
         node.start()

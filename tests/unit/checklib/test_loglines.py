@@ -7,7 +7,17 @@ from datetime import UTC, datetime
 
 import pytest
 
-from healthd.checklib.loglines import NOT_KERNEL, RowFold, codes_of, explain_row, judge_lines, line_rows, place_of
+from healthd.checklib.loglines import (
+    NOT_KERNEL,
+    RowFold,
+    codes_of,
+    explain_row,
+    judge_lines,
+    line_rows,
+    must_agree,
+    place_of,
+    words_of,
+)
 from healthd.checklib.loglines import recognises as fits
 from healthd.core.model import NODE, Component, Finding
 from healthd.core.node import KernelRecord
@@ -59,3 +69,24 @@ def test_past_the_bound_a_line_counts_for_the_node() -> None:
     assert [(str(each.component), each.count) for each in fold.bursts.values()] == [("disk:a", 2), (str(NODE), 2)]
     assert place_of(replace(row, component="disk:{disk}"), {"disk": None}) == NODE
     assert place_of(replace(row, component="disk:{disk}"), {"disk": "sda"}) == Component(kind="disk", id="sda")
+
+
+def test_behind_a_head_of_the_kernels_own_no_name_is_looked_for() -> None:
+    """What follows ``traps: `` is a name that a user chose, and no text in it is taken for the kernel's words."""
+    words = words_of("traps: x[1]: segfault at 0")
+    assert (words.at, words.task) == (0, None)
+
+
+def test_what_is_longer_than_a_name_is_none() -> None:
+    """A separator behind more bytes than the kernel keeps of a name ends no name."""
+    words = words_of("a" * 40 + "[4711]: segfault at 0")
+    assert (words.at, words.task) == (0, None)
+
+
+def test_rows_of_one_code_agree_on_what_it_calls_for() -> None:
+    """Two rows of a code with different meanings are refused, by the code's name; one that ends the fault has none."""
+    begins = next(row for row in line_rows("kernel.lustre") if not row.ends)
+    other = replace(begins, meaning="something else")
+    must_agree([begins, replace(other, ends=True)])
+    with pytest.raises(ValueError, match=f"the rows of {begins.code} do not agree"):
+        must_agree([begins, other])
