@@ -28,6 +28,9 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     code = _ask_daemon(arguments)
     if code is None:
+        import gc
+
+        gc.disable()  # modules are no garbage; the command line enables it when it has loaded them
         from healthd.cli.main import run
 
         code = run(arguments)

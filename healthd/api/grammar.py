@@ -36,6 +36,7 @@ class _Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._width: int | None = 80
         super().__init__(*args, **{**kwargs, "allow_abbrev": False})
 
     def error(self, message: str) -> NoReturn:
@@ -45,7 +46,12 @@ class _Parser(argparse.ArgumentParser):
         raise TextRequested(message or "")
 
     def print_help(self, file: object = None) -> None:
+        self._width = None
         raise TextRequested(self.format_help())
+
+    def _get_formatter(self) -> argparse.HelpFormatter:
+        """Each added argument makes one, and without a width it loads shutil, which asks the terminal for it."""
+        return argparse.HelpFormatter(self.prog, width=self._width)
 
 
 class _Version(argparse.Action):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 from collections.abc import Sequence
 
@@ -17,6 +18,8 @@ def run(arguments: Sequence[str]) -> int:
         options = parse(arguments)
         options.arguments = tuple(arguments)
         module = importlib.import_module(f"healthd.cli.{options.module or options.verb.replace('-', '_')}")
+        gc.freeze()
+        gc.enable()
         answer: Reply = module.answer(options)
     except TextRequested as shown:
         answer = Reply(code=0, out=str(shown))
@@ -24,4 +27,5 @@ def run(arguments: Sequence[str]) -> int:
         answer = failure(error)
     except KeyboardInterrupt:
         answer = Reply(code=130, err="healthd: interrupted\n")
+    gc.enable()  # also where a wrong command line kept it from that
     return deliver(answer)

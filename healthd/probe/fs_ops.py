@@ -6,16 +6,16 @@ worker judges only whether the file was written, and whether the bytes read back
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import secrets
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 from healthd.core.errors import SourceMissing, SourceUnreadable
-from healthd.probe.fs_holders import holders
+
+TYPE_CHECKING = False  # the name that type checkers know; a worker does without the module typing, which takes 2 MB
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
 
 _REFUSALS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 """Errors with which a healthy server refuses: root squash, a foreign folder, a read-only export."""
@@ -38,6 +38,8 @@ class FsFamily:
             if op == "statvfs":
                 return _statvfs(path)
             if op == "holders":
+                from healthd.probe.fs_holders import holders  # of a full disk, and so seldom needed
+
                 return holders(path)
             if op == "file":
                 return _file(path, int(args["size_bytes"]))
@@ -78,8 +80,7 @@ def _file(path: str, size_bytes: int) -> dict[str, Any]:
             same = _read_back(raw.fileno(), size_bytes) == data
         read = time.monotonic()
     except OSError:
-        with contextlib.suppress(OSError):  # the first error is the one to report
-            os.unlink(path)
+        _tidied(path)
         raise
     os.unlink(path)
     return {
@@ -91,6 +92,14 @@ def _file(path: str, size_bytes: int) -> dict[str, Any]:
     }
 
 
+def _tidied(path: str) -> None:
+    """Remove the file after an error, which is the one to report."""
+    try:
+        os.unlink(path)
+    except OSError:
+        return
+
+
 def _fresh(path: str) -> tuple[str, int]:
     """A file that did not exist, and its path. An older one of that name is removed first and never opened: any user
     who may write to the folder could have put a link to another's file there, and this process is root.
@@ -99,13 +108,15 @@ def _fresh(path: str) -> tuple[str, int]:
     nothing about the server, so the test uses a random name instead.
     """
     try:
-        with contextlib.suppress(FileNotFoundError):
+        try:  # noqa: SIM105 - contextlib would be one more module in each worker
             os.unlink(path)
+        except FileNotFoundError:
+            pass
         return path, _new(path)
     except OSError:
         if not os.path.lexists(path):
             raise
-    own = f"{path}-{secrets.token_hex(8)}"
+    own = f"{path}-{os.urandom(8).hex()}"
     return own, _new(own)
 
 

@@ -5,10 +5,12 @@ No judgement and no process here; imported by the worker, the simulated library 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
-
 from healthd.checklib.nvml_codes import return_name
+
+TYPE_CHECKING = False  # the name that type checkers know; a worker does without the module typing, which takes 2 MB
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, Protocol
 
 
 class NvmlError(Exception):
@@ -19,32 +21,34 @@ class NvmlError(Exception):
         self.code = int(code)
 
 
-class NvmlLibrary(Protocol):
-    """NVML, as far as healthd uses it. Every call may raise NvmlError; values are JSON-like.
+if TYPE_CHECKING:
 
-    A handle is any value that :meth:`handle` returned, and is never kept beyond one question.
-    """
+    class NvmlLibrary(Protocol):
+        """NVML, as far as healthd uses it. Every call may raise NvmlError; values are JSON-like.
 
-    def initialise(self) -> None:
-        """nvmlInit. Raises SourceMissing when there is no library, SourceUnreadable when it cannot be loaded."""
+        A handle is any value that :meth:`handle` returned, and is never kept beyond one question.
+        """
 
-    def shutdown(self) -> None:
-        """nvmlShutdown."""
+        def initialise(self) -> None:
+            """nvmlInit. Raises SourceMissing when there is no library, SourceUnreadable when it cannot be loaded."""
 
-    def count(self) -> int:
-        """How many GPUs the driver knows; one that was lost since the driver loaded still counts."""
+        def shutdown(self) -> None:
+            """nvmlShutdown."""
 
-    def excluded_count(self) -> int:
-        """How many GPUs were excluded from use by the administrator."""
+        def count(self) -> int:
+            """How many GPUs the driver knows; one that was lost since the driver loaded still counts."""
 
-    def handle(self, index: int) -> Any:
-        """The handle of a GPU. A lost GPU is refused here already (GPU_IS_LOST)."""
+        def excluded_count(self) -> int:
+            """How many GPUs were excluded from use by the administrator."""
 
-    def identity(self, handle: Any) -> tuple[str, str]:
-        """The UUID and the PCI bus id, as NVML writes them."""
+        def handle(self, index: int) -> Any:
+            """The handle of a GPU. A lost GPU is refused here already (GPU_IS_LOST)."""
 
-    def call(self, handle: Any, name: str, arguments: Sequence[int]) -> Any:
-        """One call by its nvml.h name. nvmlSystem… calls take no handle."""
+        def identity(self, handle: Any) -> tuple[str, str]:
+            """The UUID and the PCI bus id, as NVML writes them."""
 
-    def fields(self, handle: Any, wanted: Sequence[tuple[int, int]]) -> list[int | float | NvmlError]:
-        """nvmlDeviceGetFieldValues for (field, scope) pairs, in order; a field that was refused is its error."""
+        def call(self, handle: Any, name: str, arguments: Sequence[int]) -> Any:
+            """One call by its nvml.h name. nvmlSystem… calls take no handle."""
+
+        def fields(self, handle: Any, wanted: Sequence[tuple[int, int]]) -> list[int | float | NvmlError]:
+            """nvmlDeviceGetFieldValues for (field, scope) pairs, in order; a field that was refused is its error."""

@@ -6,14 +6,18 @@ no stale handle is ever used. Only calls that read are allowed.
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 from healthd.checklib.nvml_codes import NvmlReturn, field_key, return_name
 from healthd.core.errors import SourceMissing, SourceUnreadable
-from healthd.probe.nvml_library import NvmlError, NvmlLibrary
+from healthd.probe.nvml_library import NvmlError
+
+TYPE_CHECKING = False  # the name that type checkers know; a worker does without the module typing, which takes 2 MB
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from healthd.probe.nvml_library import NvmlLibrary
 
 Call = tuple[str, str, tuple[int, ...]]
 """The text of a call, its name and its arguments."""
@@ -97,8 +101,10 @@ class NvmlFamily:
     def _open(self) -> None:
         if self._stale and self._initialised:
             self._initialised = self._stale = False
-            with contextlib.suppress(NvmlError):  # it may have lost its state already; nvmlInit below reports the rest
+            try:  # noqa: SIM105 - contextlib would be one more module in each worker
                 self._library.shutdown()
+            except NvmlError:
+                pass  # it may have lost its state already; nvmlInit below reports the rest
         if not self._initialised:
             self._whole("nvmlInit", self._library.initialise)
             self._initialised = True

@@ -10,13 +10,16 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import pynvml
 
 from healthd.checklib.nvml_codes import NvmlReturn
 from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.probe.nvml_library import NvmlError
+
+TYPE_CHECKING = False  # the name that type checkers know; the worker does without the module typing
+if TYPE_CHECKING:
+    from typing import Any
 
 # Calls that fill a struct the caller brings, with the structs to try, newest first (nvidia-ml-py 13.615.71).
 _FILLS: Mapping[str, tuple[str, ...]] = {

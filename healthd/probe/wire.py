@@ -8,10 +8,13 @@ A worker that is ready for its first question sends ``{"ready": true}``. Importe
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
 from healthd.core.errors import SourceBusy, SourceError, SourceMissing, SourceTimeout, SourceUnreadable
+
+TYPE_CHECKING = False  # the name that type checkers know; a worker does without the module typing, which takes 2 MB
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
 
 MAX_LINE_BYTES = 8 * 1024 * 1024
 """A longer line is garbage: the largest real answer, 8 GPUs with every field, is under 64 KiB."""

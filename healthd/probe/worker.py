@@ -8,27 +8,27 @@ at once when its parent does, even while a question hangs in a library. This mod
 from __future__ import annotations
 
 import _thread
-import contextlib
-import importlib
 import os
 import sys
 from _queue import Empty, SimpleQueue
-from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn, Protocol
 
 from healthd.core.errors import SourceError
 from healthd.probe import wire
 
+TYPE_CHECKING = False  # the name that type checkers know; a worker does without the module typing, which takes 2 MB
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any, NoReturn, Protocol
 
-class Family(Protocol):
-    """The questions that a worker can answer."""
+    class Family(Protocol):
+        """The questions that a worker can answer."""
 
-    @property
-    def worn(self) -> bool:
-        """Whether this process must end after the answer, because only a fresh one can answer again."""
+        @property
+        def worn(self) -> bool:
+            """Whether this process must end after the answer, because only a fresh one can answer again."""
 
-    def answer(self, op: str, args: Mapping[str, Any]) -> Any:
-        """A JSON-like value. Raises SourceError."""
+        def answer(self, op: str, args: Mapping[str, Any]) -> Any:
+            """A JSON-like value. Raises SourceError."""
 
 
 def main(argv: Sequence[str]) -> NoReturn:
@@ -39,7 +39,8 @@ def main(argv: Sequence[str]) -> NoReturn:
     os.dup2(2, 1)  # a library that prints must not write to the pipe of the answers
     questions: SimpleQueue[bytes] = SimpleQueue()
     _thread.start_new_thread(_listen, (questions,))
-    family: Family = importlib.import_module(module).family(arguments)
+    __import__(module)
+    family: Family = sys.modules[module].family(arguments)
     _send(replies, {"ready": True})
     while True:
         try:
@@ -59,12 +60,14 @@ def be_expendable(path: str = "/proc/self/oom_score_adj") -> None:
 
     Every process may raise its own value (proc_pid_oom_score_adj(5)); a positive one stays as it is.
     """
-    with contextlib.suppress(OSError):  # without /proc there is work all the same
+    try:
         with open(path, encoding="ascii") as file:
             protected = int(file.read()) < 0
         if protected:
             with open(path, "w", encoding="ascii") as file:
                 file.write("0\n")
+    except OSError:  # without /proc there is work all the same
+        return
 
 
 def _listen(questions: SimpleQueue[bytes]) -> NoReturn:

@@ -34,11 +34,14 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from healthd.checklib.nvml_codes import NvmlReturn
 from healthd.core.errors import SourceMissing
 from healthd.probe.nvml_library import NvmlError
+
+TYPE_CHECKING = False  # the name that type checkers know; the worker does without the module typing
+if TYPE_CHECKING:
+    from typing import Any
 
 State = Mapping[str, str]
 """The lines of a state file."""

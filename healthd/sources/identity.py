@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -46,7 +45,7 @@ def node_name(environ: Mapping[str, str]) -> str:
 
     Slurm names a node by that label unless slurm.conf gives it another NodeName; ``[node] name`` is for those.
     """
-    return environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
+    return environ.get("SLURMD_NODENAME") or os.uname().nodename.split(".")[0]
 
 
 def find_identity(sys: Tree, imds: MetadataSource, *, configured_type: str) -> Identity:
