@@ -156,6 +156,29 @@ class FleetSnapshot:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ListedNode:
+    """One node as a list of the fleet shows it, for a reader: no decision is made by it.
+
+    ``state``: the cluster's own words for it, ``flags`` the same apart, upper case. ``out``: it gets no new jobs.
+    ``asleep``: a name that has no machine now. ``dead``: its machine does not answer. ``hold``: what it is out by; None
+    where it is in service. ``record``: its handoff record, ``summary``: the summary that its agent wrote; "" for none.
+    ``group``: the rack or leaf switch that the cluster knows it in.
+    """
+
+    name: str
+    state: str
+    flags: frozenset[str] = frozenset()
+    out: bool = False
+    asleep: bool = False
+    dead: bool = False
+    hold: Hold | None = None
+    partitions: tuple[str, ...] = ()
+    record: str = ""
+    summary: str = ""
+    group: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Slot:
     """One of the L places for nodes that are out, handed out atomically by the cluster's controller.
 

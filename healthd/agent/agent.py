@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from healthd.state.store import Store
 
 _CATCHES_UP_WITHIN_S = 3.0
+_SUMMARY_POLL_S = 5.0
 
 
 @dataclass(kw_only=True)
@@ -243,24 +244,42 @@ def acting_agent(
     return agent
 
 
-def open_reporter(agent: Agent, environ: Mapping[str, str]) -> Callable[[], str] | None:
-    """Reports this node to the cluster, once for each call, and returns what it did; None where there is no report.
+@dataclass(frozen=True, kw_only=True)
+class Reporter:
+    """Reports this node to its cluster. ``tick`` does what is due and returns what it did, ``every_s``: how often it is
+    to be called."""
+
+    tick: Callable[[], str]
+    every_s: float
+
+
+def open_reporter(agent: Agent, environ: Mapping[str, str]) -> Reporter | None:
+    """The reporter of this node, or None where there is no report.
 
     Raises ConfigError where the cluster cannot be reached as it is configured.
     """
-    from healthd.agent.wiring import as_kubernetes
+    kind = agent.orchestrator.kind if agent.orchestrator is not None else ""
+    if kind == "kubernetes" and agent.config.orchestrator.kubernetes.report:
+        return _kubernetes_reporter(agent, environ)
+    if kind == "slurm" and agent.config.orchestrator.slurm.report:
+        return _slurm_reporter(agent)
+    return None
 
-    config, orchestrator, engine = agent.config, as_kubernetes(agent.orchestrator), agent.engine
-    if orchestrator is None or not config.orchestrator.kubernetes.report:
-        return None
+
+def _kubernetes_reporter(agent: Agent, environ: Mapping[str, str]) -> Reporter | None:
+    from healthd.agent.wiring import as_kubernetes
     from healthd.remediation.orchestrators.kubernetes.from_config import Known, open_api
     from healthd.remediation.orchestrators.kubernetes.from_config import open_reporter as open_it
+
+    config, orchestrator, engine = agent.config, as_kubernetes(agent.orchestrator), agent.engine
+    if orchestrator is None:
+        return None
 
     def known() -> Known:
         return Known(
             diagnoses=agent.monitor.diagnoses(),
             outcomes=agent.monitor.outcomes(),
-            expected=tuple(name for name, check in agent.checkup.checks.items() if check.on != "active"),
+            expected=_expected(agent),
             decision=engine.decision if engine is not None else None,
             case=engine.case if engine is not None else None,
             has_decided=engine is None or engine.has_decided,
@@ -272,7 +291,41 @@ def open_reporter(agent: Agent, environ: Mapping[str, str]) -> Callable[[], str]
 
     api = open_api(config, environ)
     agent.ends.append(api.close)
-    return open_it(config, api, orchestrator, node=agent.machine.name, known=known, fenced=fenced).tick
+    reporter = open_it(config, api, orchestrator, node=agent.machine.name, known=known, fenced=fenced)
+    return Reporter(tick=reporter.tick, every_s=1.0)
+
+
+def _slurm_reporter(agent: Agent) -> Reporter:
+    from healthd.remediation.decide.summary import NodeSummary, summary_of
+    from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
+    from healthd.remediation.orchestrators.slurm.reporter import SlurmReporter
+
+    engine, expected = agent.engine, frozenset(_expected(agent))
+
+    def known() -> NodeSummary | None:
+        outcomes = agent.monitor.outcomes()
+        if not expected <= outcomes.keys() or (engine is not None and not engine.has_decided):
+            return None
+        blind = next((each for each in outcomes.values() if each.counts_as_unknown), None)
+        return summary_of(
+            agent.monitor.verdict(outcomes.values()),
+            agent.monitor.diagnoses(),
+            mode=agent.mode,
+            unknown=(blind.check, blind.result.reason) if blind is not None else ("", ""),
+            remediation=engine.case if engine is not None else None,
+            decision=engine.decision if engine is not None else None,
+            names=agent.monitor.history.names,
+            instance_type=agent.machine.instance_type or "",
+        )
+
+    slurm = SlurmOrchestrator.of(agent.config, agent.machine.name)
+    heartbeat_s = agent.config.orchestrator.slurm.heartbeat_s
+    return Reporter(tick=SlurmReporter(slurm, known=known, heartbeat_s=heartbeat_s).tick, every_s=_SUMMARY_POLL_S)
+
+
+def _expected(agent: Agent) -> tuple[str, ...]:
+    """The checks that run here by themselves."""
+    return tuple(name for name, check in agent.checkup.checks.items() if check.on != "active")
 
 
 def open_kernel_log(agent: Agent) -> KernelLog:

@@ -18,6 +18,21 @@ if TYPE_CHECKING:
     from healthd.drill.chain import DrillFault
 
 CONTEXTS = ("manual", "prolog", "epilog", "boot")
+FLEET_KEYS = ("cause", "code", "rack", "partition", "type")
+FLEET_STATES = (
+    "ok",
+    "warning",
+    "draining",
+    "repairing",
+    "held",
+    "needs-operator",
+    "critical",
+    "unknown",
+    "silent",
+    "down",
+    "drained",
+    "asleep",
+)
 REPAIR_STEPS = ("reset", "reboot", "replace")
 MAX_LINES = 100_000
 LONGEST = timedelta(days=365)
@@ -115,6 +130,32 @@ def _controlling(verbs: Any) -> None:
     how.add_argument("--yes", action="store_true", help="do not ask")
     _dry_run(how, "which nodes would be released")
     _common(uninstall)
+
+
+def _overseeing(verbs: Any) -> None:
+    """The whole cluster, read only."""
+    fleet = verbs.add_parser(
+        "fleet", help="show every node of the cluster, grouped by cause (from a head node; needs no daemon)"
+    )
+    fleet.add_argument("node", nargs="?", default="", metavar="NODE", help="all that the cluster knows of this node")
+    fleet.add_argument(
+        "--why", action="store_true", help="a line for each node that is out: by whom, why, since when, at which step"
+    )
+    fleet.add_argument(
+        "--state", action="append", default=[], choices=FLEET_STATES, metavar="STATE",
+        help=f"only nodes in this state; may be given again ({', '.join(FLEET_STATES)})",
+    )  # fmt: skip
+    fleet.add_argument(
+        "--by",
+        choices=("cause", "code", "rack", "partition", "type"),
+        default="cause",
+        help="group by (default: cause)",
+    )
+    fleet.add_argument("--watch", action="store_true", help="refresh the output, until Ctrl-C")
+    fleet.add_argument(
+        "--every", type=_seconds, default=10.0, metavar="SECONDS", help="with --watch: how often to read (default: 10)"
+    )
+    _common(fleet, json=True)
 
 
 def _telling(verbs: Any) -> None:
@@ -279,6 +320,7 @@ def _contributing(verbs: Any) -> None:
 _GROUPS: Mapping[Callable[[Any], None], tuple[str, ...]] = {
     _looking: ("check", "run", "status"),
     _controlling: ("controller", "uninstall"),
+    _overseeing: ("fleet",),
     _telling: ("plan", "history"),
     _ordering: ("relearn", "ack", "quarantine", "release", "repair"),
     _explaining: ("explain", "checks"),

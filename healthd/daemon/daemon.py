@@ -49,7 +49,6 @@ from healthd.state.store import StoreUnopened
 _TICK_S = 5.0  # the watchdog's, which systemd may set as low as twice this; a signal or a defect ends the wait at once
 _STALLED_S = 1.0  # a check that takes so long has the others that are due run beside it
 _ENGINE_POLL_S = 5.0
-_REPORT_POLL_S = 1.0
 _ENGINE_IS_STUCK_AFTER_S = 300.0  # beyond what it said that its present step may take
 _DUTIES_ON_DISK = ("housekeeping", "fleet")  # they end by their own deadlines, or the disk hangs
 _READER_IS_STUCK_AFTER_S = _SCHEDULE_IS_STUCK_AFTER_S = 60.0
@@ -248,7 +247,7 @@ class Daemon:
         if self.agent.reads_fleet:
             schedule.duty("fleet", _HOUSEKEEPING_S, self._learn_fleet)
         if report is not None:
-            schedule.duty("cluster", _REPORT_POLL_S, lambda: self._report_to_cluster(report))
+            schedule.duty("cluster", report.every_s, lambda: self._report_to_cluster(report.tick))
         if notifier is not None:
             schedule.duty("notify", TICK_S, NotifyDuty(notifier, self._log, stopping=self._stop.is_set))
         if self._text_file is not None:

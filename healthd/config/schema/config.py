@@ -31,6 +31,7 @@ Percent = Annotated[
     str,
     Meta(pattern=r"^(100|[0-9]{1,2}(\.[0-9]+)?)%\Z", description='a percentage such as "5%"'),
 ]
+Beat = Annotated[float, Meta(ge=60, le=86_400, description="seconds, from 60 to 86400")]
 Few = Annotated[int, Meta(ge=1, le=100, description="a whole number from 1 to 100")]
 Days = Annotated[float, Meta(gt=0, le=365, description="days, more than 0 and at most 365")]
 Labels = Annotated[tuple[Label, ...], Meta(min_length=1, description='a list of labels such as "pool=train"')]
@@ -132,6 +133,14 @@ class SlurmSection:
     timeout_s: Seconds = 10.0
     """Deadline of one call, in seconds. A call past it is *unknown* and is read back. Slurm's own MessageTimeout is
     10 s by default, so a controller that will answer at all has answered by then."""
+
+    report: bool = True
+    """Whether the daemon leaves a summary of this node with slurmctld, as the node's ``Extra``: at most 200 bytes, for
+    ``healthd fleet``. It changes no state and no job. An ``Extra`` that is not healthd's stays as it is."""
+
+    heartbeat_s: Beat = 600.0
+    """How often, in seconds, a summary that has not changed is written again. A node whose summary is older than two
+    and a half heartbeats is *silent*. Longer in a fleet of many thousands: ``bench_fleet_view`` has the cost."""
 
     unanswered_s: Seconds = 300.0
     """How long, in seconds, a slurmctld that hung may still apply a reservation, drain or undrain that it did not

@@ -16,32 +16,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
-from healthd.core.model import Action, Decision, Diagnosis, Refusal, Severity, Step
+from healthd.core.model import Action, Decision, Diagnosis, Severity
 from healthd.remediation.decide.remediation import Remediation
-from healthd.remediation.decide.rules import REPAIRS
+from healthd.remediation.decide.summary import NodeState, acting_state
 from healthd.remediation.orchestrators.kubernetes.conditions import ConditionState
 from healthd.remediation.orchestrators.kubernetes.node import KubeNode, label_value
 
 STATE, CODE = "healthd.io/state", "healthd.io/code"
 GAP_S = 10.0
 """How long, in seconds, labels are shown at least before a change of them is a write of its own."""
-
-_ON_THE_WAY = frozenset({Step.SLOT, Step.DRAIN, Step.WAIT_IDLE})
-_AT_WORK = REPAIRS | {Step.COLLECT}
-_PROVES = frozenset({Step.VERIFY, Step.RELEASE})
-
-
-class NodeState(StrEnum):
-    """A value of the label ``healthd.io/state``."""
-
-    OK = "ok"
-    HELD = "held"
-    DRAINING = "draining"
-    REPAIRING = "repairing"
-    NEEDS_OPERATOR = "needs-operator"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +52,8 @@ def labels_of(
     the engine's last; None where no engine runs."""
     statuses = {each.status for each in conditions}
     about = case.code if case is not None else _code(diagnoses if "False" in statuses else (), decision)
-    return Labels(state=_state(case, decision, is_well=statuses == {"True"}) or "", code=label_value(about))
+    state = acting_state(case, decision) or (NodeState.OK if statuses == {"True"} else "")
+    return Labels(state=state, code=label_value(about))
 
 
 def labels_on(node: KubeNode) -> Labels:
@@ -78,23 +64,6 @@ def labels_on(node: KubeNode) -> Labels:
 def with_labels(patch: Mapping[str, Any], labels: Labels) -> dict[str, Any]:
     """A patch of a Node that writes its labels too."""
     return {**patch, "metadata": {"labels": labels.metadata}}
-
-
-def _state(case: Remediation | None, decision: Decision | None, *, is_well: bool) -> NodeState | None:
-    if decision is not None and decision.action is Action.PAGE:
-        return NodeState.NEEDS_OPERATOR
-    if case is not None:
-        return _of_case(case)
-    if decision is not None and decision.refusal is Refusal.ORPHAN:
-        return NodeState.HELD
-    return NodeState.OK if is_well else None
-
-
-def _of_case(case: Remediation) -> NodeState:
-    if case.step in _ON_THE_WAY:
-        return NodeState.DRAINING
-    proves_a_repair = case.step in _PROVES and bool(REPAIRS.intersection(case.steps))
-    return NodeState.REPAIRING if case.step in _AT_WORK or proves_a_repair else NodeState.HELD
 
 
 def _code(diagnoses: Iterable[Diagnosis], decision: Decision | None) -> str:

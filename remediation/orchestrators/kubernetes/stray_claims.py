@@ -15,8 +15,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from healthd.remediation.decide.fleet import CLUSTER
+from healthd.remediation.decide.summary import NodeState
 from healthd.remediation.orchestrators.kubernetes.budget import Budget
-from healthd.remediation.orchestrators.kubernetes.labels import STATE, NodeState
+from healthd.remediation.orchestrators.kubernetes.labels import STATE
 from healthd.remediation.orchestrators.kubernetes.node import CLAIMED, HOLD, UNHEALTHY, KubeNode
 
 RELABELLED_S = 60.0

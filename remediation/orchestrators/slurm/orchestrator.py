@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -19,6 +19,7 @@ from typing import Protocol
 from healthd.config.schema.config import Config
 from healthd.core.errors import BackendRefused, BackendUnknown, ConfigError, SlotTaken, SourceError, SourceMissing
 from healthd.core.node import CommandResult
+from healthd.remediation.decide.summary import NodeSummary
 from healthd.remediation.orchestrators.slurm.power import is_asleep, may_sleep
 from healthd.remediation.orchestrators.slurm.reasons import hold_of, is_automatic, without_remarks
 from healthd.remediation.orchestrators.slurm.slots import (
@@ -29,7 +30,17 @@ from healthd.remediation.orchestrators.slurm.slots import (
     parse_slots,
     slot_name,
 )
-from healthd.remediation.ports import FleetSnapshot, HeldNode, Hold, NodeRecord, NodeView, ScopeSnapshot, Slot, is_drain
+from healthd.remediation.ports import (
+    FleetSnapshot,
+    HeldNode,
+    Hold,
+    ListedNode,
+    NodeRecord,
+    NodeView,
+    ScopeSnapshot,
+    Slot,
+    is_drain,
+)
 from healthd.sources.command import TRUNCATED, find_tool, run_command
 
 # sinfo -O with a suffix and no size pads nothing and cuts nothing (sinfo(1): "type[:[.][size][suffix]]"). StateComplete
@@ -47,6 +58,7 @@ _PARTITIONS = re.compile(r" MCS_label=\S*\s+(?:Partitions=(\S+))?")
 _ROOT = "root"
 _NODE_NAME_FIELD, _STATE = re.compile(r"NodeName=(\S+) "), re.compile(r" State=(\S+)")
 _A_REASON = re.compile(r"(.*?) \[[^\[\]@\s]+@\d{1,11}\](?: |$)")
+_A_SIGNED_REASON = re.compile(r"(.*?) \[([^\[\]@\s]+)@(\d{1,11})\](?: |$)")
 _OUR_REASON = re.compile(r"(healthd: .*?) \[[^\[\]@\s]+@(\d{1,11})\](?: |$)")  # with SLURM_TIME_FORMAT=%s
 # A killed slurmctld can leave MAINTENANCE on a node for good, without RESERVED and a reservation; jobs run there.
 _IN_MAINTENANCE = frozenset({"MAINTENANCE", "RESERVED"})
@@ -70,6 +82,9 @@ _CONF_FILES = ("etc/slurm/slurm.conf", "opt/slurm/etc/slurm.conf", "run/slurm/co
 _FOREIGN_SETTINGS = ("SINFO_", "SQUEUE_", "SCONTROL_", "SLURM_CLUSTERS")
 MARK = "healthd "
 """The beginning of healthd's comments."""
+
+_EXTRA_HEAD, _EXTRA_TAIL = '{"healthd":"', '"}'
+_EXTRA = re.compile(re.escape(_EXTRA_HEAD) + r'([^"]*)' + re.escape(_EXTRA_TAIL))
 
 _LEVEL_LIMIT_BYTES = 256 * 1024 * 1024  # scontrol -o show nodes writes 540 bytes per node
 
@@ -134,6 +149,12 @@ class SlurmOrchestrator:
         """The same from a machine that need not be a node, with no scopes of its own. Raises BackendUnknown."""
         answer = self._read("scontrol", "-a", "-o", "show", "nodes", limit_bytes=_LEVEL_LIMIT_BYTES)
         return parse_level("", answer)
+
+    def listing(self) -> tuple[str, str]:
+        """The records of all nodes and of all reservations as scontrol prints them, for a reader of the fleet. Raises
+        BackendUnknown."""
+        nodes = self._read("scontrol", "-a", "-o", "show", "nodes", limit_bytes=_LEVEL_LIMIT_BYTES)
+        return nodes, self._reservations()
 
     def partitions(self) -> tuple[str, ...]:
         """The partitions of this node. Raises BackendUnknown if the answer could not be read, or names no node."""
@@ -207,6 +228,18 @@ class SlurmOrchestrator:
         there = self._comment()
         return there if there.startswith(MARK) else ""
 
+    def summarize(self, summary: NodeSummary) -> None:
+        """Leave a summary as the node's Extra. Raises BackendRefused where another's text is in its place.
+
+        It is a JSON object: with ``extra_constraints`` slurmctld reads Extra as one (slurm.conf(5), 23.11).
+        """
+        there = self._read("sinfo", "-h", "-a", "-N", "-n", self._node, "-O", "Extra:|").partition("|")[0]
+        if there not in ("", "(null)", "N/A") and _EXTRA.fullmatch(there) is None:
+            raise BackendRefused(
+                f"Extra of {self._node} not set: the node already has one that is not healthd's: {there!r}"
+            )
+        self._update(f"extra={_EXTRA_HEAD}{summary.text}{_EXTRA_TAIL}")
+
     def _comment(self) -> str:
         there = self._read("sinfo", "-h", "-a", "-N", "-n", self._node, "-O", "Comment:|").partition("|")[0]
         return "" if there in ("(null)", "N/A") else there
@@ -275,6 +308,29 @@ def parse_jobs(answer: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def _in_words(job: str, user: str = "", nodes: str = "", *_: str) -> str:
     return f"{job}{f' of {user}' if user else ''}{f' on {nodes}' if nodes else ''}"
+
+
+def parse_nodes(answer: str) -> Iterator[ListedNode]:
+    """Each node in the output of ``scontrol -a -o show nodes``, as it stands there. FUTURE nodes do not exist yet."""
+    for line in answer.split("\n"):
+        fields, _, free = line.partition(" Reason=")
+        match, state = _NODE_NAME_FIELD.match(fields), _STATE.search(fields)
+        if not match or not state or (out := _is_out(state[1])) is None:
+            continue
+        label, reason = _PARTITIONS.search(fields, state.end()), _A_SIGNED_REASON.match(free)
+        extra = _EXTRA.search(line, line.rfind(" Extra=") + 1) if " Extra=" in line else None
+        yield ListedNode(
+            name=match[1],
+            state=state[1],
+            flags=_words(state[1]),
+            out=out,
+            asleep=is_asleep(state[1]),
+            dead=_is_dead(state[1]),
+            hold=hold_of(reason[1], reason[2], int(reason[3])) if reason and out else None,
+            partitions=tuple(filter(None, (label[1] or "").split(","))) if label else (),
+            record=_comment(free or fields),
+            summary=extra[1] if extra else "",
+        )
 
 
 def parse_view(node: str, answer: str, *, jobs: tuple[str, ...] = (), controller: str = "") -> NodeView:

@@ -36,6 +36,7 @@ _RECORD = re.compile(
     r" Flags=(?P<flags>\S*) .*?Users=(?P<users>\S+) .*?State=(?P<state>\S+).*",
     re.DOTALL,
 )
+_START = re.compile(r" StartTime=(\d{1,11}) ")
 _NONE = "No reservations in the system"
 
 
@@ -72,6 +73,17 @@ def parse_slots(answer: str) -> tuple[Slot, ...]:
     """
     found = [_slot(record) for record in _records(answer)]
     return tuple(slot for slot in found if slot is not None)
+
+
+def slot_times(answer: str) -> dict[tuple[str, int], int]:
+    """When each slot of ours was taken, in epoch seconds, by its scope and index. From the same list, with
+    SLURM_TIME_FORMAT=%s; a slot whose time is not known is missing."""
+    found = {}
+    for record in _records(answer):
+        slot, began = _slot(record), _START.search(record)
+        if slot is not None and began is not None:
+            found[slot.scope, slot.index] = int(began[1])
+    return found
 
 
 def parse_maintenance(answer: str, node: str) -> str:

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from healthd.remediation.decide.summary import NodeState
 from healthd.remediation.orchestrators.kubernetes.api import FIELD_MANAGER
 from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, event_of
-from healthd.remediation.orchestrators.kubernetes.labels import CODE, STATE, Labels, NodeState
+from healthd.remediation.orchestrators.kubernetes.labels import CODE, STATE, Labels
 from tests.live.kubernetes.agent_rig import BUDGET, EVENTS
 from tests.live.kubernetes.api_client import Answer, ApiClient, PatchKind
 from tests.live.kubernetes.control_plane import ACCOUNT, NAMESPACE, ControlPlane

@@ -19,10 +19,11 @@ import pytest
 
 from healthd.core.model import Remedy
 from healthd.remediation.decide.handoff import HandoffRecord
+from healthd.remediation.decide.summary import NodeState
 from healthd.remediation.orchestrators.kubernetes.api import FIELD_MANAGER
 from healthd.remediation.orchestrators.kubernetes.budget import CLAIM, LEASE, LIMIT, NODES, OUT
 from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, event_of
-from healthd.remediation.orchestrators.kubernetes.labels import CODE, STATE, NodeState
+from healthd.remediation.orchestrators.kubernetes.labels import CODE, STATE
 from healthd.remediation.orchestrators.kubernetes.node_health import record_of
 from healthd.remediation.orchestrators.kubernetes.old_records import MARK, MARKS
 from tests.live.kubernetes.agent_rig import EVENTS

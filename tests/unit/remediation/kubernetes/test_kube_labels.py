@@ -9,6 +9,7 @@ import pytest
 from healthd.core.model import Action, Component, Decision, Diagnosis, Mode, Refusal, Remedy, Severity, Step
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.rules import QUARANTINE, REBOOT, kept_out
+from healthd.remediation.decide.summary import NodeState
 from healthd.remediation.orchestrators.kubernetes.conditions import NOT_LOOKED, ConditionState
 from healthd.remediation.orchestrators.kubernetes.labels import (
     CODE,
@@ -16,7 +17,6 @@ from healthd.remediation.orchestrators.kubernetes.labels import (
     STATE,
     Labelling,
     Labels,
-    NodeState,
     labels_of,
     labels_on,
     with_labels,

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from healthd.remediation.decide.summary import NodeState
 from healthd.remediation.orchestrators.kubernetes.budget import Budget, key_of
 from healthd.remediation.orchestrators.kubernetes.count import budget_before
-from healthd.remediation.orchestrators.kubernetes.labels import STATE, NodeState
+from healthd.remediation.orchestrators.kubernetes.labels import STATE
 from healthd.remediation.orchestrators.kubernetes.node import CLAIMED, HOLD, UNHEALTHY, KubeNode, node_of
 from healthd.remediation.orchestrators.kubernetes.stray_claims import (
     IDLE_S,

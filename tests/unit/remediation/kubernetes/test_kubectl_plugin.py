@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from healthd.config.schema.config import Config
 from healthd.remediation.decide.handoff import PastRepair
+from healthd.remediation.decide.summary import NodeState
 from healthd.remediation.orchestrators.kubernetes import budget as kube_budget
 from healthd.remediation.orchestrators.kubernetes import conditions as kube_conditions
 from healthd.remediation.orchestrators.kubernetes import labels as kube_labels
@@ -48,7 +49,7 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 def test_its_marks_are_the_products() -> None:
     """Every key that it reads or writes is the one of the module that owns it."""
     assert (plugin.STATE, plugin.CODE) == (kube_labels.STATE, kube_labels.CODE)
-    assert plugin.NEEDS_OPERATOR == kube_labels.NodeState.NEEDS_OPERATOR
+    assert plugin.NEEDS_OPERATOR == NodeState.NEEDS_OPERATOR
     assert (plugin.UNHEALTHY, plugin.CLAIMED, plugin.HOLD) == (kube_node.UNHEALTHY, CLAIMED, kube_node.HOLD)
     assert KEEPS == plugin.KEEPS
     for name in ("CLAIM", "LIMIT", "NODES", "OUT", "COUNTED", "FIXED_LIMIT", "FIXED_NODES"):

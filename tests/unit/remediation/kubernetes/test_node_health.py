@@ -13,8 +13,9 @@ from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.core.model import Action, Decision, Mode, Refusal, Remedy, Step
 from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair, RequestAnswer
 from healthd.remediation.decide.remediation import Remediation
+from healthd.remediation.decide.summary import NodeState
 from healthd.remediation.orchestrators.kubernetes.conditions import LONGEST_RETRY_S, RETRY_S
-from healthd.remediation.orchestrators.kubernetes.labels import GAP_S, Labels, NodeState
+from healthd.remediation.orchestrators.kubernetes.labels import GAP_S, Labels
 from healthd.remediation.orchestrators.kubernetes.node_health import (
     FIELDS,
     RECORD,

@@ -1,0 +1,4 @@
+"""The fleet as one picture: what every node says of itself, what the cluster says of it, grouped by cause.
+
+It reads and shows. Nothing here takes part in a decision.
+"""

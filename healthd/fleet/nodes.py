@@ -1,0 +1,191 @@
+"""The nodes of a fleet, each in the state that an operator calls it. Pure: listed nodes and slots in, values out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import cached_property
+
+from healthd.remediation.decide.handoff import HandoffRecord, parse
+from healthd.remediation.decide.remediation import is_our_text
+from healthd.remediation.decide.summary import NodeState, NodeSummary, parse_summary
+from healthd.remediation.ports import ListedNode, Slot, is_drain
+
+AHEAD = timedelta(minutes=5)
+"""A summary from further ahead counts as not written: its node's clock is wrong, and it would never be silent."""
+
+
+class FleetState(StrEnum):
+    """The state of a node in the fleet, in the order in which they are shown.
+
+    The first four and UNKNOWN: in service, by what it says itself. DRAINING, REPAIRING, HELD, NEEDS_OPERATOR: see
+    ``NodeState``. SILENT: its agent has said nothing for too long, or never, or its machine does not answer. DOWN: the
+    cluster calls it down. DRAINED: out by a hold that is not healthd's. ASLEEP: a name without a machine.
+    """
+
+    OK = "ok"
+    WARNING = "warning"
+    DRAINING = "draining"
+    REPAIRING = "repairing"
+    HELD = "held"
+    NEEDS_OPERATOR = "needs-operator"
+    CRITICAL = "critical"
+    UNKNOWN = "unknown"
+    SILENT = "silent"
+    DOWN = "down"
+    DRAINED = "drained"
+    ASLEEP = "asleep"
+
+
+USABLE = frozenset({FleetState.OK, FleetState.WARNING})
+NOT_OURS = frozenset({FleetState.DRAINED, FleetState.ASLEEP})
+"""Out, and nothing that healthd has to say something about."""
+_HELD_BY_US = frozenset({NodeState.DRAINING, NodeState.REPAIRING, NodeState.HELD, NodeState.NEEDS_OPERATOR})
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetNode:
+    """One node. ``silent_s``: for how many seconds its agent has said nothing; None where it never said anything.
+    ``slot``: the budget slot that it holds, taken at ``slot_since``."""
+
+    listed: ListedNode
+    now: datetime
+    silent_after_s: float
+    slot: Slot | None = None
+    slot_since: datetime | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name in the cluster."""
+        return self.listed.name
+
+    @cached_property
+    def summary(self) -> NodeSummary | None:
+        """The last summary of its agent; None where there is none, or it is from far ahead."""
+        summary = parse_summary(self.listed.summary)
+        return None if summary is None or summary.at is None or summary.at > self.now + AHEAD else summary
+
+    @cached_property
+    def record(self) -> HandoffRecord:
+        """Its handoff record; an empty one where it has none."""
+        return parse(self.listed.record) or HandoffRecord()
+
+    @property
+    def silent_s(self) -> float | None:
+        """For how long its agent has said nothing, in seconds."""
+        if self.summary is None or self.summary.at is None:
+            return None
+        return max((self.now - self.summary.at).total_seconds(), 0.0)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether its agent has said nothing for too long, or never."""
+        return self.silent_s is None or self.silent_s > self.silent_after_s
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether healthd keeps it out: by its text, or by a slot alone."""
+        hold = self.listed.hold
+        return is_our_text(hold.text) if hold is not None and self.is_drained else self.slot is not None
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the cluster says that it is drained."""
+        return is_drain(self.listed.flags)
+
+    @cached_property
+    def state(self) -> FleetState:
+        """Its state in the fleet."""
+        if self.listed.asleep:
+            return FleetState.ASLEEP
+        if self.is_drained and not self.is_ours:
+            return FleetState.DRAINED
+        if self.summary is None or self.is_silent or (self.listed.dead and not self._is_expected_away):
+            return FleetState.SILENT
+        if self.summary.state in _HELD_BY_US:
+            return FleetState(self.summary.state.value)
+        if self.is_ours:
+            return FleetState.HELD
+        return FleetState.DOWN if self.listed.out else FleetState(self.summary.state.value)
+
+    @property
+    def _is_expected_away(self) -> bool:
+        """Whether its machine does not answer because healthd has it rebooted or replaced."""
+        return self.summary is not None and self.summary.state is NodeState.REPAIRING
+
+    @property
+    def code(self) -> str:
+        """The finding that it is, or wants to be, out for, else its worst one."""
+        said = self.summary.code if self.summary is not None else ""
+        return said or self.record.code
+
+    @property
+    def since(self) -> datetime | None:
+        """Since when it is in this state, as far as that is known."""
+        if self.state in NOT_OURS or self.state is FleetState.DOWN:
+            return self.held_since
+        return self.summary.since if self.summary is not None else self.record.since
+
+    @property
+    def held_since(self) -> datetime | None:
+        """Since when the cluster shows the hold that it is out by."""
+        hold = self.listed.hold
+        return datetime.fromtimestamp(hold.stamp, UTC) if hold is not None and hold.stamp else None
+
+    @property
+    def oddity(self) -> str:
+        """A part of healthd's own that stands there without the rest, as a sentence; or ""."""
+        if self.slot is not None and self.is_drained and not self.is_ours:
+            return "a slot of healthd's beside another's drain"
+        hold = self.listed.hold
+        if hold is not None and is_our_text(hold.text) and self.is_drained and self.slot is None:
+            return "healthd's drain without a slot"
+        acts = self.summary is not None and not self.is_silent and self.summary.state in _HELD_BY_US
+        if self.slot is not None and not self.is_drained and not acts:
+            return "a slot of healthd's without a remediation"
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetPicture:
+    """All nodes as they were read at ``at``. ``limit``: how many may be out; None where that is not known here.
+    ``taken``: the slots of the whole cluster that are taken."""
+
+    cluster: str
+    at: datetime
+    nodes: tuple[FleetNode, ...]
+    limit: int | None
+    taken: int
+
+    @property
+    def machines(self) -> tuple[FleetNode, ...]:
+        """The nodes that have a machine."""
+        return tuple(each for each in self.nodes if each.state is not FleetState.ASLEEP)
+
+
+def fleet_nodes(
+    listed: Iterable[ListedNode],
+    slots: Iterable[Slot],
+    times: Mapping[tuple[str, int], int],
+    now: datetime,
+    *,
+    silent_after_s: float,
+) -> tuple[FleetNode, ...]:
+    """The nodes, each once, by name. ``times``: when each slot was taken, in epoch seconds, by scope and index."""
+    of: dict[str, Slot] = {}
+    for slot in sorted(slots, key=lambda each: (each.scope == "cluster", each.scope), reverse=True):
+        of.setdefault(slot.node, slot)
+    found: dict[str, FleetNode] = {}
+    for each in listed:
+        held = of.get(each.name)
+        since = times.get((held.scope, held.index)) if held is not None else None
+        found[each.name] = FleetNode(
+            listed=each,
+            now=now,
+            silent_after_s=silent_after_s,
+            slot=held,
+            slot_since=datetime.fromtimestamp(since, UTC) if since else None,
+        )
+    return tuple(found[name] for name in sorted(found))

@@ -1,0 +1,228 @@
+"""The fleet for a terminal and as JSON (``healthd.fleet/v1``). Pure: a fleet in, text out."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from healthd.core.hostlist import folded
+from healthd.fleet.causes import By, CauseGroup, age, by_cause, by_key, lasting
+from healthd.fleet.nodes import NOT_OURS, USABLE, FleetNode, FleetPicture, FleetState
+from healthd.observe.report import printable
+from healthd.remediation.decide.handoff import HandoffRecord
+
+SCHEMA = "healthd.fleet/v1"
+
+
+def fleet_text(fleet: FleetPicture, nodes: Sequence[FleetNode], by: By = "cause") -> str:
+    """The head, then a line for each cause, or for each key of ``by``. ``nodes``: those of the fleet to show."""
+    rows = _cause_rows(by_cause(nodes)) if by == "cause" else _key_rows(by_key(nodes, by))
+    return _joined([head(fleet), *(_aligned(rows) or ["no such node"])])
+
+
+def head(fleet: FleetPicture) -> str:
+    """``cluster train-a · 500 nodes · budget 3 of 25 slots``."""
+    limit = "" if fleet.limit is None else f" of {fleet.limit}"
+    asleep = len(fleet.nodes) - len(fleet.machines)
+    parts = [
+        f"cluster {fleet.cluster}" if fleet.cluster else "cluster",
+        f"{len(fleet.machines)} nodes" + (f" and {asleep} asleep" if asleep else ""),
+        f"read at {fleet.at:%H:%M:%S} UTC",
+        f"budget {fleet.taken}{limit} slots",
+    ]
+    return "  ·  ".join(parts)
+
+
+def why_text(fleet: FleetPicture, nodes: Iterable[FleetNode]) -> str:
+    """A line for each node that gets no new jobs, or that healthd does something about: who, why, since, step, what it
+    waits for, the slot and its age; then what of healthd's is there without the rest of it."""
+    shown = [each for each in nodes if each.listed.out or each.slot is not None or _is_trouble(each)]
+    rows: list[tuple[str, ...]] = [("NODE", "STATE", "BY", "WHY", "SINCE", "STEP", "WAITS FOR", "SLOT")]
+    rows += [_why_row(each) for each in shown]
+    odd = [f"! {each.name}: {each.oddity}; see `healthd fleet {each.name}`" for each in shown if each.oddity]
+    return _joined([head(fleet), *(_aligned(rows) if shown else ["every node is in service"]), *odd])
+
+
+def fleet_data(fleet: FleetPicture, nodes: Sequence[FleetNode]) -> dict[str, Any]:
+    """The fleet as data: its head, the number of nodes in each state, the groups, and every node."""
+    counted = Counter(each.state for each in fleet.nodes)
+    return {
+        "schema": SCHEMA,
+        "cluster": fleet.cluster,
+        "read_at": fleet.at.isoformat(),
+        "budget": {"taken": fleet.taken, "limit": fleet.limit},
+        "states": {state.value: counted[state] for state in FleetState if counted[state]},
+        "groups": [_group_data(each) for each in by_cause(nodes)],
+        "nodes": [node_data(each) for each in nodes],
+    }
+
+
+def fleet_json(data: Any) -> str:
+    """One JSON object, two-space indented, ending in a newline."""
+    return json.dumps(data, indent=2) + "\n"
+
+
+def node_data(node: FleetNode) -> dict[str, Any]:
+    """One node as data. Times are ISO 8601; what is not known is null or ""."""
+    hold, summary, record = node.listed.hold, node.summary, node.record
+    return {
+        "name": node.name,
+        "state": node.state.value,
+        "usable": node.state in USABLE,
+        "cluster_state": node.listed.state,
+        "code": node.code,
+        "component": summary.component if summary else "",
+        "since": node.since.isoformat() if node.since else None,
+        "mode": summary.mode if summary else None,
+        "step": summary.step if summary else "",
+        "waits_for": summary.note if summary else "",
+        "instance_type": summary.instance_type if summary else "",
+        "reported_at": summary.at.isoformat() if summary and summary.at else None,
+        "hold": None if hold is None else {"by": hold.user, "reason": hold.shown, "automatic": hold.automatic},
+        "slot": None if node.slot is None else {"scope": node.slot.scope, "index": node.slot.index,
+                 "since": node.slot_since.isoformat() if node.slot_since else None},
+        "partitions": list(node.listed.partitions),
+        "rack": node.listed.group,
+        "remediation": record.case,
+        "asks": record.remedy.value if record.remedy is not None and record.asks else None,
+        "controller": {"answer": record.answer, "message": record.said} if record.answer else None,
+        "history": [
+            {"act": each.act, "at": each.at.isoformat(), "code": each.code, "outcome": each.outcome}
+            for each in record.history
+        ],
+        "oddity": node.oddity,
+    }  # fmt: skip
+
+
+def node_text(fleet: FleetPicture, node: FleetNode) -> str:
+    """All that the cluster knows of one node."""
+    lines = [f"{node.name}  {_called(node.state)}" + (f"  {node.code}" if node.code else "")]
+    lines += [*_report_lines(node, fleet.at), *_hold_lines(node, fleet.at), *_remedy_lines(node.record)]
+    return _joined([*lines, *([f"! {node.oddity}"] if node.oddity else [])])
+
+
+def _report_lines(node: FleetNode, now: datetime) -> Iterator[str]:
+    """The lines of its agent's report."""
+    summary = node.summary
+    if summary is None:
+        yield "report    none: no healthd has reported here, or its clock is ahead"
+        return
+    more = f"and {summary.more} more" if summary.more else ""
+    since = f"for {age(summary.since, now)}" if summary.since is not None else ""
+    about = " ".join(filter(None, (summary.state.value, summary.code, summary.component, more, since)))
+    yield f"report    {about}, {lasting(node.silent_s or 0.0)} ago, mode {summary.mode or 'not reported'}"
+    for name, text in (("step", summary.step), ("note", summary.note), ("type", summary.instance_type)):
+        if text:
+            yield f"{name:<10}{printable(text)}"
+
+
+def _hold_lines(node: FleetNode, now: datetime) -> Iterator[str]:
+    """The lines of the cluster's own view."""
+    yield f"cluster   {node.listed.state}, partitions {', '.join(node.listed.partitions) or 'none'}"
+    hold, unknown = node.listed.hold, "an unknown time"
+    if hold is not None:
+        lasts = age(node.held_since, now) or unknown
+        yield f'hold      by {_owner(node)}, for {lasts}: "{printable(hold.shown)}"'
+    if node.slot is not None:
+        yield f"slot      {node.slot.scope} {node.slot.index}, for {age(node.slot_since, now) or unknown}"
+
+
+def _remedy_lines(record: HandoffRecord) -> Iterator[str]:
+    """The request to the controller, and the history of repairs."""
+    if record.remedy is not None:
+        answer = f"; the controller: {record.answer} {record.said}".rstrip() if record.answer else ""
+        asks = "asks for" if record.asks else "does"
+        yield printable(f"remedy    {asks} {record.remedy}, attempt {record.attempt or 1}{answer}")
+    for past in record.history:
+        outcome = past.outcome or "no outcome known"
+        yield printable(f"  {past.at:%Y-%m-%d %H:%M} {past.act} for {past.code or 'no code'}: {outcome}")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _group_data(group: CauseGroup) -> dict[str, Any]:
+    return {
+        "state": group.state.value,
+        "cause": group.cause,
+        "about": group.about,
+        "count": len(group.nodes),
+        "hosts": group.hosts,
+    }
+
+
+def _cause_rows(groups: Iterable[CauseGroup]) -> list[tuple[str, ...]]:
+    return [(_called(each.state), str(len(each.nodes)), each.cause, each.hosts, _beside(each)) for each in groups]
+
+
+def _beside(group: CauseGroup) -> str:
+    """The act or the wait, and for how long it has been so: the longest of a group."""
+    now = group.nodes[0].now
+    if group.state is FleetState.OK:
+        return ""
+    if group.state is FleetState.SILENT:
+        known = [each.silent_s for each in group.nodes if each.silent_s is not None]
+        lasts = f"for {lasting(max(known))}" if known else ""
+    else:
+        since = min((each.since for each in group.nodes if each.since is not None), default=None)
+        lasts = f"for {age(since, now)}" if since is not None else ""
+    return ", ".join(filter(None, (group.about, lasts)))
+
+
+def _key_rows(groups: dict[str, tuple[FleetNode, ...]]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for key, members in groups.items():
+        counted = Counter(each.state for each in members)
+        states = ", ".join(f"{counted[state]} {state.value}" for state in FleetState if counted[state])
+        troubled = folded(each.name for each in members if each.state not in USABLE)
+        rows.append((key, str(len(members)), states, troubled))
+    return rows
+
+
+def _why_row(node: FleetNode) -> tuple[str, ...]:
+    hold, summary = node.listed.hold, node.summary
+    if hold is not None and not node.is_ours:
+        why = hold.shown
+    else:
+        why = " ".join(filter(None, (node.code, summary.component if summary else "")))
+    slot = f"{node.slot.scope} {node.slot.index}" if node.slot is not None else ""
+    slot += f" for {age(node.slot_since, node.now)}" if node.slot_since is not None else ""
+    step, waits = (summary.step, summary.note) if summary else ("", "")
+    return (node.name, _called(node.state), _owner(node), why, age(node.since, node.now), step, waits, slot)
+
+
+def _owner(node: FleetNode) -> str:
+    """By whom it is out; "" where it is in service."""
+    hold = node.listed.hold
+    if node.is_ours:
+        return "healthd"
+    return "" if hold is None else "Slurm itself" if hold.automatic else hold.user
+
+
+def _is_trouble(node: FleetNode) -> bool:
+    return node.state not in USABLE and node.state not in NOT_OURS
+
+
+def _called(state: FleetState) -> str:
+    return state.value.upper().replace("-", " ")
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows as columns; what stands in the last one is not padded."""
+    if not rows:
+        return []
+    rows = [[printable(cell) for cell in row] for row in rows]
+    widths = [min(max(len(row[at]) for row in rows), 60) for at in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _joined(lines: Iterable[str]) -> str:
+    return "\n".join(lines) + "\n"
+
+
+def in_states(nodes: Iterable[FleetNode], states: Sequence[str]) -> Iterator[FleetNode]:
+    """The nodes in one of these states; all of them for none."""
+    return (each for each in nodes if not states or each.state.value in states)

@@ -1,0 +1,207 @@
+"""The summary that a node leaves with the cluster: its state, the cause, and the step. Pure.
+
+    healthd state=draining at=EPOCH since=EPOCH mode=repair step=wait_idle code=gpu.xid.79 on=GPU_3 more=2
+        type=p5.48xlarge note=waits for 8812 of alice
+
+It is for the reader of a fleet and is evidence of nothing: no decision reads it. A node writes it when its state
+changes, and as a heartbeat, so that silence shows. Every word of it has no blank; ``note`` is the last and takes the
+rest. Words that are not known are left out, in whatever order they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from healthd.core.model import (
+    NODE,
+    SEVERITY_RANK,
+    Action,
+    Component,
+    Decision,
+    Diagnosis,
+    Mode,
+    Refusal,
+    Step,
+    Verdict,
+)
+from healthd.remediation.decide.handoff import plain, word
+from healthd.remediation.decide.remediation import Remediation
+from healthd.remediation.decide.rules import REPAIRS
+
+PREFIX = "healthd"
+MOST_BYTES = 180
+"""Of a whole summary. With the wrapper that a cluster needs around it, it is at most 200 bytes."""
+
+_ON_THE_WAY = frozenset({Step.SLOT, Step.DRAIN, Step.WAIT_IDLE})
+_AT_WORK = REPAIRS | {Step.COLLECT}
+_PROVES = frozenset({Step.VERIFY, Step.RELEASE})
+
+
+class NodeState(StrEnum):
+    """The state of a node, as it says itself. The first four are its verdict where healthd does nothing about it.
+
+    HELD: out, without a repair: until the fault is over, or by an operator's command. DRAINING: on its way out: waits
+    for a slot, for the drain, or for its jobs. REPAIRING: evidence, reset, reboot or replacement, and the checks after
+    it. NEEDS_OPERATOR: healthd pages for this node.
+    """
+
+    OK = "ok"
+    WARNING = "warning"
+    CRITICAL = "critical"
+    UNKNOWN = "unknown"
+    HELD = "held"
+    DRAINING = "draining"
+    REPAIRING = "repairing"
+    NEEDS_OPERATOR = "needs-operator"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeSummary:
+    """A summary, read. A field that it does not have is empty, None or 0; times have whole seconds.
+
+    ``code`` and ``component``: the worst fault, or the check that is unknown; ``more``: how many other faults are open.
+    ``since``: when that began, or the step. ``at``: when the node wrote it. ``note``: the thing that it waits for, or
+    the reason.
+    """
+
+    state: NodeState
+    at: datetime | None = None
+    code: str = ""
+    component: str = ""
+    more: int = 0
+    mode: Mode | None = None
+    since: datetime | None = None
+    instance_type: str = ""
+    step: str = ""
+    note: str = ""
+
+    def tells_the_same(self, before: NodeSummary | None) -> bool:
+        """Whether only the time and the note differ: not worth a write of its own."""
+        return before is not None and replace(self, at=None, note="") == replace(before, at=None, note="")
+
+    @property
+    def text(self) -> str:
+        """One line of at most ``MOST_BYTES``, without ``|`` and quotes. The note is cut to what is left."""
+        words = {  # what must not be cut comes first
+            "state": self.state,
+            "at": _epoch(self.at),
+            "since": _epoch(self.since),
+            "mode": self.mode or "",
+            "step": self.step,
+            "code": _word(self.code, 48),
+            "on": _word(self.component.replace(" ", "_"), 40),
+            "more": str(self.more or ""),
+            "type": _word(self.instance_type, 24),
+        }
+        text = " ".join([PREFIX, *(f"{key}={value}" for key, value in words.items() if value)])
+        left = MOST_BYTES - len(text) - len(" note=")
+        note = plain(self.note).replace("\\", "/")[: max(left, 0)].strip()
+        return f"{text} note={note}" if note else text[:MOST_BYTES]
+
+
+def parse_summary(text: str) -> NodeSummary | None:
+    """The summary in a text, or None where it is none of healthd's, or its state is of no version that is known."""
+    head, _, rest = text.partition(" ")
+    if head != PREFIX:
+        return None
+    listed, _, note = f" {rest}".partition(" note=")
+    words: dict[str, str] = {}
+    for each in listed.split():
+        key, _, value = each.partition("=")
+        words.setdefault(key, value)
+    if words.get("state") not in set(NodeState):
+        return None
+    return NodeSummary(
+        state=NodeState(words["state"]),
+        at=_time(words.get("at", "")),
+        code=words.get("code", ""),
+        component=words.get("on", "").replace("_", " "),
+        more=int(words["more"]) if words.get("more", "").isdigit() and len(words["more"]) < 6 else 0,
+        mode=Mode(words["mode"]) if words.get("mode") in set(Mode) else None,
+        since=_time(words.get("since", "")),
+        instance_type=words.get("type", ""),
+        step=words.get("step", ""),
+        note=note,
+    )
+
+
+def summary_of(
+    verdict: Verdict,
+    diagnoses: Sequence[Diagnosis],
+    *,
+    mode: Mode,
+    unknown: tuple[str, str] = ("", ""),
+    remediation: Remediation | None = None,
+    decision: Decision | None = None,
+    names: Mapping[str, Component] | None = None,
+    instance_type: str = "",
+) -> NodeSummary:
+    """The summary of what is known now, without its time.
+
+    ``unknown``: the first check that could not tell, and its reason. ``remediation``: the open one. ``decision``: the
+    engine's last; None where no engine runs. ``names``: other names of components, as in ``History``.
+    """
+    worst = max(diagnoses, key=lambda each: SEVERITY_RANK[each.severity], default=None)
+    state = acting_state(remediation, decision) or NodeState(verdict.value)
+    summary = NodeSummary(state=state, mode=mode, instance_type=instance_type, more=max(len(diagnoses) - 1, 0))
+    if decision is not None and decision.action is Action.PAGE:
+        summary = replace(summary, note=decision.reason)
+    if remediation is not None:
+        summary = replace(
+            summary,
+            code=remediation.code,
+            component=remediation.component,
+            since=remediation.since,
+            step=remediation.step.value,
+            note=summary.note or remediation.note,
+        )
+    elif worst is not None:
+        summary = replace(summary, code=worst.code, component=str(worst.component), since=worst.since)
+    elif state is NodeState.UNKNOWN:
+        summary = replace(summary, code=unknown[0], note=unknown[1])
+    return replace(summary, component=_label(summary.component, names or {}))
+
+
+def _label(component: str, names: Mapping[str, Component]) -> str:
+    """``GPU 3`` where the component's index is known; "" for the whole node; else its own name."""
+    if component == str(NODE):
+        return ""
+    known = names.get(component)
+    if known is None:
+        known = next((each for each in names.values() if str(each) == component), None)
+    index = next((alias for alias in known.aliases if alias.isdigit()), "") if known is not None else ""
+    return f"{known.kind.upper()} {index}" if known is not None and index else component
+
+
+def acting_state(remediation: Remediation | None, decision: Decision | None) -> NodeState | None:
+    """The state of a node that healthd holds, or pages for; None where it does neither."""
+    if decision is not None and decision.action is Action.PAGE:
+        return NodeState.NEEDS_OPERATOR
+    if remediation is not None:
+        return _of_remediation(remediation)
+    if decision is not None and decision.refusal is Refusal.ORPHAN:
+        return NodeState.HELD
+    return None
+
+
+def _of_remediation(remediation: Remediation) -> NodeState:
+    if remediation.step in _ON_THE_WAY:
+        return NodeState.DRAINING
+    proves_a_repair = remediation.step in _PROVES and bool(REPAIRS.intersection(remediation.steps))
+    return NodeState.REPAIRING if remediation.step in _AT_WORK or proves_a_repair else NodeState.HELD
+
+
+def _word(text: str, most: int) -> str:
+    """A text as one word of at most so many characters, which JSON takes as it is."""
+    return word(text).replace("\\", "/")[:most]
+
+
+def _time(value: str) -> datetime | None:
+    return datetime.fromtimestamp(int(value), UTC) if value.isascii() and value.isdigit() and len(value) < 12 else None
+
+
+def _epoch(at: datetime | None) -> str:
+    return str(int(at.timestamp())) if at is not None else ""

@@ -1,0 +1,272 @@
+"""What an operator reads of a fleet: one line a cause, in the order of the states, and the same as JSON."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from healthd.core.model import Mode, Remedy
+from healthd.fleet.causes import age, by_cause, lasting
+from healthd.fleet.nodes import FleetNode, FleetPicture, FleetState, fleet_nodes
+from healthd.fleet.text import fleet_data, fleet_json, fleet_text, head, in_states, node_data, node_text, why_text
+from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair, RequestAnswer
+from healthd.remediation.decide.summary import NodeState, NodeSummary
+from healthd.remediation.ports import Hold, ListedNode, Slot
+
+NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
+STAMP = int(NOW.timestamp())
+DRAIN = frozenset({"IDLE", "DRAIN"})
+
+
+def summary(
+    state: NodeState,
+    code: str = "",
+    on: str = "",
+    *,
+    ago_s: float = 60,
+    for_s: float = 0,
+    step: str = "",
+    note: str = "",
+    mode: Mode = Mode.REPAIR,
+    more: int = 0,
+) -> str:
+    since = NOW - timedelta(seconds=for_s) if for_s else None
+    at = NOW - timedelta(seconds=ago_s)
+    return NodeSummary(
+        state=state,
+        at=at,
+        code=code,
+        component=on,
+        since=since,
+        step=step,
+        note=note,
+        mode=mode,
+        more=more,
+        instance_type="p5.48xlarge",
+    ).text
+
+
+def a(
+    name: str, text: str = "", hold: Hold | None = None, *, asleep: bool = False, dead: bool = False, record: str = ""
+) -> ListedNode:
+    flags = frozenset({"DOWN", "NOT_RESPONDING"}) if dead else DRAIN if hold is not None else frozenset({"IDLE"})
+    return ListedNode(
+        name=name,
+        state="+".join(sorted(flags)),
+        flags=flags,
+        out=hold is not None,
+        dead=dead,
+        asleep=asleep,
+        hold=hold,
+        summary=text,
+        record=record,
+        partitions=("gpu",),
+    )
+
+
+OURS = Hold(text="healthd: gpu.xid.79 gpu:0000:05:00 [b7da]", user="root", stamp=STAMP - 240)
+RECORD = HandoffRecord(
+    case="b7da",
+    remedy=Remedy.REBOOT_NODE,
+    asks=True,
+    attempt=2,
+    answer=RequestAnswer.WAITS,
+    answered=NOW,
+    said="the platform is busy",
+    history=(
+        PastRepair(act=PastAct.RESET, at=NOW - timedelta(days=1), code="gpu.xid.79", outcome=Helped.FAILED),
+        PastRepair(act=PastAct.RETURN, at=NOW - timedelta(hours=1)),
+    ),
+).text
+REPAIRING = summary(NodeState.REPAIRING, "gpu.xid.79", "GPU 3", for_s=240, step="reboot", more=2)
+WAITING = summary(NodeState.DRAINING, "gpu.remap.pending", "GPU 0", for_s=7300, step="wait_idle", note="8812 of alice")
+BLIND = summary(NodeState.UNKNOWN, "gpu.count", note="NVML does not answer")
+
+
+def lossy(number: int) -> str:
+    return summary(NodeState.WARNING, "efa.counters.retrans", f"efa:rdmap{number}", for_s=1000 * number)
+
+
+LISTED = [
+    *(a(f"gpu-{number:03d}", summary(NodeState.OK)) for number in (1, 2, 3, 7)),
+    *(a(f"gpu-{number:03d}", lossy(number)) for number in (10, 11, 12)),
+    a("gpu-213", REPAIRING, OURS, record=RECORD),
+    a("gpu-344", WAITING, OURS),
+    a("gpu-400", summary(NodeState.CRITICAL, "lustre.missing", "mount:/fsx", for_s=90, mode=Mode.OBSERVE)),
+    a("gpu-410", BLIND),
+    a("gpu-411", BLIND),
+    a("gpu-500", summary(NodeState.OK, ago_s=4000)),
+    a("gpu-501", summary(NodeState.OK, ago_s=9000), dead=True),
+    a("gpu-502"),
+    a("gpu-600", summary(NodeState.OK), Hold(text="fan swap", user="alice", stamp=STAMP - 200_000)),
+    a("gpu-601", summary(NodeState.OK), Hold(text="Kill task failed", user="root", stamp=0, automatic=True)),
+    a("gpu-700", asleep=True),
+]
+SLOTS = [Slot(scope="cluster", index=0, node="gpu-213"), Slot(scope="cluster", index=4, node="gpu-344")]
+TIMES = {("cluster", 0): STAMP - 300}
+
+
+@pytest.fixture
+def fleet() -> FleetPicture:
+    nodes = fleet_nodes(LISTED, SLOTS, TIMES, NOW, silent_after_s=1500)
+    return FleetPicture(cluster="train-a", at=NOW, nodes=nodes, limit=25, taken=2)
+
+
+def test_one_line_for_each_cause(fleet: FleetPicture) -> None:
+    """The head with the budget, the states in their order, host lists, the device where all have the same, what is done
+    or waited for, and for how long: the golden surface of the command."""
+    assert fleet_text(fleet, fleet.nodes) == GOLDEN
+    page = (Path(__file__).resolve().parents[3] / "docs/how-to/fleet.md").read_text(encoding="utf-8")
+    assert f"```text fleet\n$ healthd fleet\n{GOLDEN}```\n" in page, "the page shows the same"
+
+
+GOLDEN = """\
+cluster train-a  ·  17 nodes and 1 asleep  ·  read at 12:00:00 UTC  ·  budget 2 of 25 slots
+OK         4                                gpu-[001-003,007]
+WARNING    3  efa.counters.retrans          gpu-[010-012]      for 3 h
+DRAINING   1  gpu.remap.pending GPU 0       gpu-344            8812 of alice, for 2 h
+REPAIRING  1  gpu.xid.79 GPU 3              gpu-213            rebooting, for 4 min
+CRITICAL   1  lustre.missing mount:/fsx     gpu-400            observe mode: nothing is done, for 90 s
+UNKNOWN    2  gpu.count                     gpu-[410-411]      NVML does not answer
+SILENT     1  no heartbeat                  gpu-500            for 66 min
+SILENT     1  no heartbeat                  gpu-501            cluster: DOWN+NOT_RESPONDING, for 2 h
+SILENT     1  no report yet                 gpu-502
+DRAINED    1  by Slurm: "Kill task failed"  gpu-601            not healthd's
+DRAINED    1  by alice: "fan swap"          gpu-600            not healthd's, for 2 d
+ASLEEP     1                                gpu-700
+"""
+
+
+def test_every_node_that_is_out_is_one_line(fleet: FleetPicture) -> None:
+    """By whom, why, since when, at which step, waiting for what, with which slot; what is odd comes after."""
+    text = why_text(fleet, fleet.nodes)
+    assert text == WHY
+
+
+WHY = """\
+cluster train-a  ·  17 nodes and 1 asleep  ·  read at 12:00:00 UTC  ·  budget 2 of 25 slots
+NODE     STATE      BY            WHY                        SINCE  STEP       WAITS FOR             SLOT
+gpu-213  REPAIRING  healthd       gpu.xid.79 GPU 3           4 min  reboot                           cluster 0 for 5 min
+gpu-344  DRAINING   healthd       gpu.remap.pending GPU 0    2 h    wait_idle  8812 of alice         cluster 4
+gpu-400  CRITICAL                 lustre.missing mount:/fsx  90 s
+gpu-410  UNKNOWN                  gpu.count                                    NVML does not answer
+gpu-411  UNKNOWN                  gpu.count                                    NVML does not answer
+gpu-500  SILENT
+gpu-501  SILENT
+gpu-502  SILENT
+gpu-600  DRAINED    alice         fan swap                   2 d
+gpu-601  DRAINED    Slurm itself  Kill task failed
+"""
+
+
+def test_in_a_quiet_fleet_nothing_is_out(fleet: FleetPicture) -> None:
+    """And the head is there all the same."""
+    quiet = tuple(in_states(fleet.nodes, ["ok"]))
+    assert why_text(fleet, quiet) == f"{head(fleet)}\nevery node is in service\n"
+    assert fleet_text(fleet, ()) == f"{head(fleet)}\nno such node\n"
+    assert tuple(in_states(fleet.nodes, [])) == fleet.nodes
+
+
+def test_a_head_without_name_and_limit() -> None:
+    """What could not be read is left out, not invented."""
+    assert head(FleetPicture(cluster="", at=NOW, nodes=(), limit=None, taken=0)) == (
+        "cluster  ·  0 nodes  ·  read at 12:00:00 UTC  ·  budget 0 slots"
+    )
+
+
+@pytest.mark.parametrize(
+    ("by", "lines"),
+    [
+        ("partition", ["gpu  "]),
+        ("code", ["(none)  ", "efa.counters.retrans  ", "gpu.count  "]),
+        ("type", ["(none)  ", "p5.48xlarge  "]),
+        ("rack", ["(none)  "]),
+    ],
+)
+def test_by_key_each_group_counts_its_states(fleet: FleetPicture, by: str, lines: list[str]) -> None:
+    """A line for each value, with the nodes that are not usable."""
+    text = fleet_text(fleet, fleet.nodes, by)  # type: ignore[arg-type]
+    for line in lines:
+        assert f"\n{line}" in text
+    if by == "partition":
+        assert text.splitlines()[1].endswith("gpu-[213,344,400,410-411,500-502,600-601,700]")
+
+
+def test_one_node_with_all_that_is_known(fleet: FleetPicture) -> None:
+    """Its report, its hold, its slot, its request with the answer, and its history."""
+    of = {each.name: each for each in fleet.nodes}
+    assert node_text(fleet, of["gpu-213"]) == ONE
+    assert "no healthd has reported here" in node_text(fleet, of["gpu-502"])
+    slurms = node_text(fleet, of["gpu-601"])
+    assert 'hold      by Slurm itself, for an unknown time: "Kill task failed"' in slurms
+    assert "slot      cluster 4, for an unknown time" in node_text(fleet, of["gpu-344"])
+
+
+ONE = """\
+gpu-213  REPAIRING  gpu.xid.79
+report    repairing gpu.xid.79 GPU 3 and 2 more for 4 min, 60 s ago, mode repair
+step      reboot
+type      p5.48xlarge
+cluster   DRAIN+IDLE, partitions gpu
+hold      by healthd, for 4 min: "healthd: gpu.xid.79 gpu:0000:05:00 [b7da]"
+slot      cluster 0, for 5 min
+remedy    asks for reboot_node, attempt 2; the controller: waits the platform is busy
+  2026-11-23 12:00 reset for gpu.xid.79: failed
+  2026-11-24 11:00 return for no code: no outcome known
+"""
+
+
+def test_the_json_has_every_node_and_the_same_groups(fleet: FleetPicture) -> None:
+    """Stable keys; what is not known is null."""
+    data = json.loads(fleet_json(fleet_data(fleet, fleet.nodes)))
+    assert (data["schema"], data["budget"], data["states"]["ok"]) == ("healthd.fleet/v1", {"taken": 2, "limit": 25}, 4)
+    assert len(data["nodes"]) == len(fleet.nodes)
+    assert data["groups"][0] == {"state": "ok", "cause": "", "about": "", "count": 4, "hosts": "gpu-[001-003,007]"}
+    of = {each["name"]: each for each in data["nodes"]}
+    assert of["gpu-213"]["controller"] == {"answer": "waits", "message": "the platform is busy"}
+    assert of["gpu-213"]["asks"] == "reboot_node"
+    assert of["gpu-344"]["slot"] == {"scope": "cluster", "index": 4, "since": None}
+    assert of["gpu-502"]["reported_at"] is None
+    assert node_data(fleet.nodes[0])["usable"] is True
+
+
+def test_groups_are_of_one_state_and_cause(fleet: FleetPicture) -> None:
+    """Each node in one group."""
+    groups = by_cause(fleet.nodes)
+    names = [each.name for group in groups for each in group.nodes]
+    assert sorted(names) == [each.name for each in fleet.nodes]
+    assert [group.state for group in groups] == sorted((group.state for group in groups), key=list(FleetState).index)
+
+
+def _one(listed: ListedNode) -> FleetNode:
+    return fleet_nodes([listed], (), {}, NOW, silent_after_s=1500)[0]
+
+
+PAGED = summary(NodeState.NEEDS_OPERATOR, "gpu.xid.79", note="every remedy was tried")
+
+
+@pytest.mark.parametrize(
+    ("listed", "cause", "about"),
+    [
+        (a("n", summary(NodeState.HELD)), "no finding named", "out by healthd"),
+        (ListedNode(name="n", state="DRAIN", flags=DRAIN, out=True), "no reason given", "not healthd's"),
+        (a("n", PAGED), "gpu.xid.79", "every remedy was tried"),
+    ],
+)
+def test_what_is_not_known_is_said_so(listed: ListedNode, cause: str, about: str) -> None:
+    """A hold without a reason, a state without a finding, and the page's own words."""
+    (group,) = by_cause([_one(listed)])
+    assert (group.cause, group.about) == (cause, about)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(-5, "0 s"), (119, "119 s"), (121, "2 min"), (7300, "2 h"), (172_900, "2 d")]
+)
+def test_a_length_of_time_has_one_unit(seconds: float, text: str) -> None:
+    """Rounded down."""
+    assert lasting(seconds) == text
+    assert age(NOW - timedelta(seconds=seconds), NOW) == text
+    assert age(None, NOW) == ""

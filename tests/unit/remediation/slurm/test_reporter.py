@@ -1,0 +1,104 @@
+"""When a node writes its summary to slurmctld, and what it logs about that."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from healthd.core.errors import BackendError, BackendRefused, BackendUnknown
+from healthd.remediation.decide.summary import NodeState, NodeSummary
+from healthd.remediation.orchestrators.slurm.reporter import AGAIN_S, GAP_S, LONGEST_S, SlurmReporter
+
+START = datetime(2026, 11, 24, 12, tzinfo=UTC)
+HEARTBEAT_S = 600.0
+OK = NodeSummary(state=NodeState.OK)
+
+
+@dataclass
+class World:
+    """A slurmctld that takes what it is given, an agent that knows what it is told, and their clock."""
+
+    known: NodeSummary | None = OK
+    now_s: float = 0.0
+    fails: BackendError | None = None
+    written: list[tuple[float, NodeSummary]] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)
+    asked: int = 0
+
+    def summarize(self, summary: NodeSummary) -> None:
+        self.asked += 1
+        if self.fails is not None:
+            raise self.fails
+        self.written.append((self.now_s, summary))
+
+    def reporter(self) -> SlurmReporter:
+        return SlurmReporter(
+            self,
+            known=lambda: self.known,
+            heartbeat_s=HEARTBEAT_S,
+            monotonic_s=lambda: self.now_s,
+            clock=lambda: START + timedelta(seconds=self.now_s),
+            chance=lambda: 0.5,
+        )
+
+    def lives(self, reporter: SlurmReporter, for_s: float, every_s: float = 5.0) -> None:
+        end_s = self.now_s + for_s
+        while self.now_s < end_s:
+            self.log += filter(None, [reporter.tick()])
+            self.now_s += every_s
+
+
+def test_a_quiet_node_writes_at_its_heartbeat_alone() -> None:
+    """Twelve requests an hour at most: each write is a read and an update."""
+    world = World()
+    world.lives(world.reporter(), 3600 * 6)
+    assert 34 <= len(world.written) <= 37
+    assert world.written[0][1] == replace(OK, at=START + timedelta(seconds=world.written[0][0]))
+    assert world.log == []
+
+
+def test_a_change_is_written_within_seconds_and_a_note_is_none() -> None:
+    """Not before the last one was shown for a while; what only counts minutes waits for the heartbeat."""
+    world = World()
+    reporter = world.reporter()
+    world.lives(reporter, 60)
+    world.known = replace(OK, note="1 min")
+    world.lives(reporter, 60)
+    assert len(world.written) == 1
+    world.known = replace(OK, state=NodeState.CRITICAL)
+    changed_s = world.now_s
+    world.lives(reporter, 60)
+    assert [at_s for at_s, _ in world.written[1:]] == [changed_s]
+    for _ in range(60):
+        world.known = OK if world.known != OK else replace(OK, state=NodeState.CRITICAL)
+        world.lives(reporter, 5)
+    assert len(world.written) - 2 <= 300 / GAP_S, "a node that changes its mind each time"
+
+
+def test_nothing_is_said_before_it_is_known() -> None:
+    """A node that has not finished its first round of checks is not ok yet."""
+    world = World(known=None)
+    reporter = world.reporter()
+    world.lives(reporter, 300)
+    assert world.asked == 0
+    world.known = OK
+    world.lives(reporter, 10)
+    assert len(world.written) == 1
+
+
+def test_a_slurmctld_that_does_not_answer_is_asked_seldom_and_logged_once() -> None:
+    """The pauses grow; when it answers again the whole summary is written, and that is logged too."""
+    world = World(fails=BackendUnknown("Slurm did not answer"))
+    reporter = world.reporter()
+    world.lives(reporter, 7200)
+    assert world.asked <= 7200 / LONGEST_S + 6
+    assert world.log == ["the summary of this node is not written: Slurm did not answer"]
+    world.fails = BackendRefused("Extra of n1 not set: it is another's")
+    world.lives(reporter, LONGEST_S + AGAIN_S)
+    world.fails = None
+    world.lives(reporter, LONGEST_S + AGAIN_S)
+    assert world.log[1:] == [
+        "the summary of this node is not written: Extra of n1 not set: it is another's",
+        "the summary of this node is written again",
+    ]
+    assert world.written[0][1].state is NodeState.OK
