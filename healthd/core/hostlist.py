@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 
-_MOST = 1_000_000
-"""Names in one range: more is no list of hosts."""
+_MOST = 100_000
+"""Names in one list: more is no list of hosts."""
+_LISTS = re.compile(r"(?:[^,\[]|\[[^\]]*\]?)+")
 _RANGE = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
 _NUMBERED = re.compile(r"(.*?)(\d{1,18})(\D*)", re.ASCII)
 
@@ -44,10 +46,8 @@ def _ranges(numbers: list[int], digits: int) -> Iterator[str]:
 
 def unfolded(hosts: str) -> Iterator[str]:
     """The names in a host list, in its order. Brackets may stand anywhere and several times. A range whose ends are no
-    numbers, or the wrong way round, is the text that it is."""
-    for each in re.split(r",(?![^\[]*\])", hosts):
-        if each:
-            yield from _unfolded(each)
+    numbers, or the wrong way round, is the text that it is. A list of over 100,000 names ends there."""
+    return itertools.islice(itertools.chain.from_iterable(map(_unfolded, _LISTS.findall(hosts))), _MOST)
 
 
 def _unfolded(hosts: str) -> Iterator[str]:

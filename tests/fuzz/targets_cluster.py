@@ -13,6 +13,7 @@ from healthd.agent.wiring import fleet_of
 from healthd.core.errors import BackendUnknown
 from healthd.remediation.controller import requests as asked
 from healthd.remediation.decide import handoff as marks
+from healthd.remediation.decide.summary import parse_summary
 from healthd.remediation.orchestrators.kubernetes import budget as kube_budget
 from healthd.remediation.orchestrators.kubernetes import conditions as kube_conditions
 from healthd.remediation.orchestrators.kubernetes import count as kube_count
@@ -37,7 +38,7 @@ _NODE_LINE = (
     b"ActiveFeatures=gpu,efa Gres=(null) NodeAddr=n1 NodeHostName=h Version=22.05.8 OS=Linux 6.18 #1 SMP RealMemory=1 "
     b"State=IDLE+DRAIN ThreadsPerCore=1 Owner=N/A MCS_label=N/A Partitions=p,q BootTime=1 SlurmdStartTime=2 "
     b"CfgTRES=cpu=2 Reason=healthd: gpu.xid.79 case=ab [root@1700000000] "
-    b"Comment=healthd case=ab machine=i-1 asks=reboot_node asked=1700000000 said=x Extra=e"
+    b'Comment=healthd case=ab machine=i-1 asks=reboot_node asked=1700000000 said=x Extra={"healthd":"healthd state=ok at=1700000000"}'
 )
 _VIEWS = (
     b"n1|idle+drain|0/4/0/4|root|1700000000|(null)|gpu,efa|healthd: gpu.xid.79 [case]|\n",
@@ -73,6 +74,8 @@ def _slurm_node(data: bytes) -> None:
     each_takes(
         data,
         lambda _: slurm.parse_level("n1", said),
+        lambda _: list(slurm.parse_nodes(said)),
+        parse_summary,
         lambda _: read_node(lambda *_: said, "n1"),
         slurm.parse_jobs,
         slurm.parse_partitions,
@@ -87,6 +90,7 @@ def _slurm_slots(data: bytes) -> None:
     each_takes(
         data,
         slurm_slots.parse_slots,
+        slurm_slots.slot_times,
         lambda _: slurm_slots.parse_maintenance(said, "n1"),
         lambda _: slurm_slots.in_hostlist("n1", said[:500]),
         lambda _: our_slot(lambda *_: said, "n1"),
