@@ -38,7 +38,8 @@ _NODE_LINE = (
     b"ActiveFeatures=gpu,efa Gres=(null) NodeAddr=n1 NodeHostName=h Version=22.05.8 OS=Linux 6.18 #1 SMP RealMemory=1 "
     b"State=IDLE+DRAIN ThreadsPerCore=1 Owner=N/A MCS_label=N/A Partitions=p,q BootTime=1 SlurmdStartTime=2 "
     b"CfgTRES=cpu=2 Reason=healthd: gpu.xid.79 case=ab [root@1700000000] "
-    b'Comment=healthd case=ab machine=i-1 asks=reboot_node asked=1700000000 said=x Extra={"healthd":"healthd state=ok at=1700000000"}'
+    b"Comment=healthd case=ab machine=i-1 asks=reboot_node asked=1700000000 said=x "
+    b'Extra={"healthd":"healthd state=ok"}'
 )
 _VIEWS = (
     b"n1|idle+drain|0/4/0/4|root|1700000000|(null)|gpu,efa|healthd: gpu.xid.79 [case]|\n",

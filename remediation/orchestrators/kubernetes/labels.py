@@ -25,6 +25,8 @@ from healthd.remediation.orchestrators.kubernetes.conditions import ConditionSta
 from healthd.remediation.orchestrators.kubernetes.node import KubeNode, label_value
 
 STATE, CODE = "healthd.io/state", "healthd.io/code"
+SHOWN = (NodeState.OK, NodeState.HELD, NodeState.DRAINING, NodeState.REPAIRING, NodeState.NEEDS_OPERATOR)
+"""The states that the label may have; a verdict other than ok is in the conditions."""
 GAP_S = 10.0
 """How long, in seconds, labels are shown at least before a change of them is a write of its own."""
 

@@ -13,9 +13,8 @@ from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.core.model import Action, Decision, Mode, Refusal, Remedy, Step
 from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair, RequestAnswer
 from healthd.remediation.decide.remediation import Remediation
-from healthd.remediation.decide.summary import NodeState
 from healthd.remediation.orchestrators.kubernetes.conditions import LONGEST_RETRY_S, RETRY_S
-from healthd.remediation.orchestrators.kubernetes.labels import GAP_S, Labels
+from healthd.remediation.orchestrators.kubernetes.labels import GAP_S, SHOWN, Labels
 from healthd.remediation.orchestrators.kubernetes.node_health import (
     FIELDS,
     RECORD,
@@ -88,7 +87,7 @@ def test_the_schema_has_the_fields_that_are_written_and_bounds_each() -> None:
     assert set(parts) == {STATUS, RECORD}
     assert set(parts[RECORD]["properties"]) == FIELDS
     assert set(parts[STATUS]["properties"]) == set(HealthStatus().patch[STATUS])
-    assert parts[STATUS]["properties"]["state"]["enum"] == [each.value for each in NodeState]
+    assert parts[STATUS]["properties"]["state"]["enum"] == [each.value for each in SHOWN]
     assert parts[STATUS]["properties"]["step"]["enum"] == [each.value for each in Step]
     past = parts[RECORD]["properties"]["history"]["items"]["properties"]
     assert past["act"]["enum"] == [each.value for each in PastAct]
