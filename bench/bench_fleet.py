@@ -22,7 +22,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from multiprocessing.process import BaseProcess
@@ -34,6 +34,7 @@ import msgspec
 from bench.measure import cpu_ms, percentile, skipped, write_down
 from healthd.agent.wiring import fleet_of, kept_of
 from healthd.core.errors import BackendError
+from healthd.core.node import CommandResult
 from healthd.core.model import Clearance, Component, Diagnosis, Event, Mode, Remedy, Severity
 from healthd.remediation.decide.fleet import out_limit
 from healthd.remediation.decide.ledger import Bounds
@@ -44,6 +45,7 @@ from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.ports import FleetSnapshot, Slot
+from healthd.sources.command import LIMIT_BYTES, run_command
 from tests.live.slurm.slurm_lab import SlurmLab, why_not
 from tests.support.fake_repairs import FakeProvisioner, FakeResetter
 
@@ -84,7 +86,7 @@ def main() -> int:
     if reason := why_not():
         return skipped(reason)
     with cluster(chosen.n) as lab:
-        time.sleep(4.0)
+        usable(lab, chosen.n)
         figures = one_storm(lab, chosen.n, chosen.kills, known=not chosen.new, same=chosen.same, seed=chosen.seed)
     write_down("fleet_same_finding" if chosen.same else "fleet_new" if chosen.new else "fleet", figures)
     kept = figures["settled_max"] <= figures["limit"] and figures["out_at_the_end"] <= figures["limit"]
@@ -92,16 +94,30 @@ def main() -> int:
 
 
 def cluster(count: int) -> SlurmLab:
-    """A lab of one real node and further ones that sleep in a cloud, which slurmctld takes for usable."""
-    programs = {"SuspendProgram": "/bin/true", "ResumeProgram": "/bin/true", "SuspendTime": "-1"}
+    """A lab of one real node and further ones that nobody runs, see ``usable``."""
     return SlurmLab(
         nodes=1,
-        conf={"PrivateData": "cloud", "MaxNodeCount": str(count + 16), **programs},
+        conf={"MaxNodeCount": str(count + 16), "SlurmdTimeout": "0"},
         lines=[
-            f"NodeName=f[0001-{count - 1:04d}] NodeAddr=127.0.0.1 Port=9 CPUs=4 RealMemory=1000 State=CLOUD",
-            f"PartitionName=fleet Nodes=n0001,f[0001-{count - 1:04d}] State=UP",
+            f"NodeName={others(count)} NodeAddr=127.0.0.1 Port=9 CPUs=4 RealMemory=1000 State=DOWN",
+            f"PartitionName=fleet Nodes=n0001,{others(count)} State=UP",
         ],
     )
+
+
+def others(count: int) -> str:
+    """The nodes that nobody runs, as a hostlist."""
+    return f"f[0001-{count - 1:04d}]"
+
+
+def usable(lab: SlurmLab, count: int) -> None:
+    """Have slurmctld take the nodes that nobody runs for idle: a node that sleeps in a cloud is no part of the fleet.
+
+    It pings each of them right after that, in vain, and again 100 s later (22.05.8): between the two it is at rest.
+    """
+    lab.update(others(count), "state=idle")
+    pinged = lambda: sum("NOT_RESPONDING" in state for state in lab.states().values()) == count - 1  # noqa: E731
+    lab.wait(pinged, 90, "every node that nobody runs has been pinged")
 
 
 def one_storm(lab: SlurmLab, count: int, kills: int, *, known: bool, same: bool, seed: int) -> dict[str, Any]:
@@ -112,7 +128,7 @@ def one_storm(lab: SlurmLab, count: int, kills: int, *, known: bool, same: bool,
     ):  # what msgspec learns of a type it must not learn in 25 threads at once: it crashes
         msgspec.json.Decoder(kind)
     nodes = [*lab.nodes, *(f"f{number:04d}" for number in range(1, count))]
-    said, seen = Notes(lab.root / "said"), Notes(lab.root / "seen")
+    said, seen, calls = Notes(lab.root / "said"), Notes(lab.root / "seen"), Notes(lab.root / "calls")
     conf, limit, dice = str(lab.conf), out_limit(QUOTAS["cluster"], count), random.Random(seed)  # noqa: S311  no secret
     groups = [nodes[start : start + GROUP] for start in range(0, count, GROUP)]
     disks = [lab.root / f"disk-{number}" for number in range(len(groups))]
@@ -123,7 +139,7 @@ def one_storm(lab: SlurmLab, count: int, kills: int, *, known: bool, same: bool,
             (disk / "fleet").write_text(kept)
     killed_last_s, others, began_s = 0.0, os.getloadavg()[0], time.monotonic() + WARM_UP_S * count / 1000
     storm = Storm(conf=conf, began_s=began_s, same=same)
-    running = {number: begin(live, storm, disks[number], group, said) for number, group in enumerate(groups)}
+    running = {number: begin(live, storm, disks[number], group, said, calls) for number, group in enumerate(groups)}
     time.sleep(max(0.0, began_s - time.monotonic()))
     watch, spent_ms = begin(look, conf, nodes[0], seen), cpu_ms(lab.pid("slurmctld"))
     os.setpriority(os.PRIO_PROCESS, 0, AHEAD)  # else its kills come when the agents leave it time, seconds late
@@ -136,7 +152,7 @@ def one_storm(lab: SlurmLab, count: int, kills: int, *, known: bool, same: bool,
             if turn % NEW_DISK_EVERY == 0:
                 disks[number] = lab.root / f"disk-{number}-{turn}"
                 disks[number].mkdir()
-            running[number] = begin(live, storm, disks[number], groups[number], said)
+            running[number] = begin(live, storm, disks[number], groups[number], said, calls)
         until_decided(said, set(nodes), began_s + 60.0)
         ctld_s = (cpu_ms(lab.pid("slurmctld")) - spent_ms) / 1000
         time.sleep(1.0)
@@ -196,20 +212,20 @@ class Storm:
     same: bool
 
 
-def live(storm: Storm, disk: Path, group: list[str], said: Notes) -> None:
+def live(storm: Storm, disk: Path, group: list[str], said: Notes, calls: Notes) -> None:
     """Fail within the first second, each node at its own moment, and go on for ever."""
     random.seed()  # a fork has its parent's
-    threads = [threading.Thread(target=agent, args=(storm, disk, node, said)) for node in group]
+    threads = [threading.Thread(target=agent, args=(storm, disk, node, said, calls)) for node in group]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
 
-def agent(storm: Storm, disk: Path, node: str, said: Notes) -> None:
+def agent(storm: Storm, disk: Path, node: str, said: Notes, calls: Notes) -> None:
     """What a daemon does between its fault and its drain, as often as the daemon does it."""
     fault = OneFault()
-    engine, last = engine_of(storm, disk, node, fault), ""
+    engine, last = engine_of(storm, disk, node, fault, calls), ""
     if not (disk / node).exists():
         engine.turn(datetime.now(UTC))
     time.sleep(max(0.0, storm.began_s + random.random() - time.monotonic()))  # noqa: S311  as above
@@ -233,9 +249,9 @@ def kind_of(sentence: str) -> tuple[str, str]:
     return ("go" if sentence.startswith(("out until", "drained")) else "trouble"), sentence
 
 
-def engine_of(storm: Storm, disk: Path, node: str, fault: OneFault) -> Engine:
+def engine_of(storm: Storm, disk: Path, node: str, fault: OneFault, calls: Notes) -> Engine:
     """The engine as the daemon puts it together, with a fault that does not end."""
-    orchestrator = SlurmOrchestrator(node=node, conf=storm.conf, timeout_s=30.0)
+    orchestrator = SlurmOrchestrator(node=node, conf=storm.conf, timeout_s=30.0, run=Counted(node, calls))
     known, known_age_s = fleet_of((disk / "fleet").read_text() if (disk / "fleet").exists() else "", datetime.now(UTC))
     bounds = Bounds() if storm.same else Bounds(same_fault_nodes=100_000)
     return Engine(
@@ -260,6 +276,29 @@ def engine_of(storm: Storm, disk: Path, node: str, fault: OneFault) -> Engine:
             patience=Timeouts(),
         )
     )
+
+
+class Counted:
+    """Runs Slurm's clients and notes each: what it asks for, when it began and how long it took."""
+
+    def __init__(self, node: str, calls: Notes) -> None:
+        self._node, self._calls = node, calls
+
+    def __call__(
+        self, argv: list[str], *, timeout_s: float, env: Mapping[str, str], limit_bytes: int = LIMIT_BYTES
+    ) -> CommandResult:
+        began_s = time.monotonic()
+        result = run_command(argv, timeout_s=timeout_s, env=env, limit_bytes=limit_bytes)
+        self._calls.add({"node": self._node, "at_s": began_s, "took_s": time.monotonic() - began_s, "what": asked(argv)})
+        return result
+
+
+def asked(argv: list[str]) -> str:
+    """What a client is run for, in two words: ``show nodes``, ``create reservation``, ``sinfo Comment``."""
+    tool, words = Path(argv[0]).name, [word for word in argv[1:] if not word.startswith("-")]
+    if tool != "scontrol":
+        return f"{tool} {words[-1].partition(':')[0]}" if tool == "sinfo" else tool
+    return " ".join(word.partition("=")[0] for word in words[:3] if not word.startswith("nodename="))
 
 
 class OneFault:
