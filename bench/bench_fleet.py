@@ -34,8 +34,8 @@ import msgspec
 from bench.measure import cpu_ms, percentile, skipped, write_down
 from healthd.agent.wiring import fleet_of, kept_of
 from healthd.core.errors import BackendError
-from healthd.core.node import CommandResult
 from healthd.core.model import Clearance, Component, Diagnosis, Event, Mode, Remedy, Severity
+from healthd.core.node import CommandResult
 from healthd.remediation.decide.fleet import out_limit
 from healthd.remediation.decide.ledger import Bounds
 from healthd.remediation.decide.policy import Rules
@@ -289,7 +289,8 @@ class Counted:
     ) -> CommandResult:
         began_s = time.monotonic()
         result = run_command(argv, timeout_s=timeout_s, env=env, limit_bytes=limit_bytes)
-        self._calls.add({"node": self._node, "at_s": began_s, "took_s": time.monotonic() - began_s, "what": asked(argv)})
+        took_s = time.monotonic() - began_s
+        self._calls.add({"node": self._node, "at_s": began_s, "took_s": took_s, "what": asked(argv)})
         return result
 
 

@@ -174,6 +174,8 @@ class Clock:
 class WholeDaemon(Running):
     """A real ``healthd run`` on a simulated p5.48xlarge, in real time, in quarantine mode."""
 
+    as_program = True
+
     def __init__(self, plane: ControlPlane, node: str, folder: Path) -> None:
         self.machine, self._life = SimulatedMachine(folder), ExitStack()
         kubeconfig = write_kubeconfig(plane, node, folder / "account")
