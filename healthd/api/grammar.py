@@ -147,7 +147,7 @@ def _overseeing(verbs: Any) -> None:
     )  # fmt: skip
     fleet.add_argument(
         "--by",
-        choices=("cause", "code", "rack", "partition", "type"),
+        choices=FLEET_KEYS,
         default="cause",
         help="group by (default: cause)",
     )

@@ -14,8 +14,8 @@ from healthd.cli.output import Screen
 from healthd.cli.settings import loaded
 from healthd.config.schema.config import Config
 from healthd.core.errors import BackendError, UsageError
-from healthd.fleet.nodes import NOT_OURS, USABLE, FleetPicture
-from healthd.fleet.text import fleet_data, fleet_json, fleet_text, in_states, node_data, node_text, why_text
+from healthd.fleet.nodes import FleetPicture, in_states
+from healthd.fleet.text import SCHEMA, fleet_data, fleet_json, fleet_text, node_data, node_text, why_text
 
 
 def answer(options: Namespace) -> Reply:
@@ -44,7 +44,7 @@ def _reply(options: Namespace, config: Config) -> Reply:
     if options.node:
         return _of_node(options, fleet)
     nodes = tuple(in_states(fleet.nodes, options.state))
-    troubled = any(each.state not in USABLE and each.state not in NOT_OURS for each in nodes)
+    troubled = any(each.is_trouble for each in nodes)
     if options.json:
         out = fleet_json(fleet_data(fleet, nodes))
     else:
@@ -60,8 +60,8 @@ def _of_node(options: Namespace, fleet: FleetPicture) -> Reply:
         near = difflib.get_close_matches(options.node, [each.name for each in fleet.nodes], n=3)
         meant = f"; did you mean {', '.join(near)}?" if near else "; `healthd fleet` lists all"
         return Reply(code=64, err=f"healthd: the cluster has no node {options.node!r}{meant}\n")
-    troubled = node.state not in USABLE and node.state not in NOT_OURS
-    return Reply(code=int(troubled), out=fleet_json(node_data(node)) if options.json else node_text(fleet, node))
+    out = fleet_json({"schema": SCHEMA, **node_data(node)}) if options.json else node_text(fleet, node)
+    return Reply(code=int(node.is_trouble), out=out)
 
 
 def _read(config: Config, *, racks: bool) -> FleetPicture:

@@ -10,7 +10,11 @@ from typing import Literal
 from healthd.core.hostlist import folded
 from healthd.core.model import Mode, Step
 from healthd.fleet.nodes import FleetNode, FleetState
+from healthd.remediation.decide.summary import parse_summary
 
+_HAVE_NOTES = frozenset(
+    {FleetState.DRAINING, FleetState.REPAIRING, FleetState.HELD, FleetState.NEEDS_OPERATOR, FleetState.UNKNOWN}
+)
 By = Literal["cause", "code", "rack", "partition", "type"]
 _DOING: Mapping[str, str] = {
     Step.SLOT: "waiting for a budget slot",
@@ -75,8 +79,16 @@ def _group(state: FleetState, about: str, members: list[FleetNode]) -> CauseGrou
     device = devices.pop() if len(devices) == 1 else ""
     if device and cause == members[0].code:
         cause = f"{cause} {device}"
-    says = state is not FleetState.OK and _note(members)
+    says = _note(members) if state in _HAVE_NOTES else ""
     return CauseGroup(state=state, cause=cause, about=says or about, nodes=tuple(members))
+
+
+def _why_silent(node: FleetNode) -> str:
+    if not node.is_silent:
+        return "its machine does not answer"
+    if node.silent_s is not None:
+        return "no heartbeat"
+    return "its clock is ahead" if parse_summary(node.listed.summary) is not None else "no report yet"
 
 
 def _cause(node: FleetNode) -> str:
@@ -86,10 +98,10 @@ def _cause(node: FleetNode) -> str:
         case FleetState.DRAINED | FleetState.DOWN:
             hold = node.listed.hold
             if hold is None:
-                return "no reason given"
-            return f'by {"Slurm" if hold.automatic else hold.user}: "{hold.shown}"'
+                return "no reason given" if node.listed.out else "a maintenance reservation"
+            return f'by {"Slurm" if hold.automatic else hold.user or "slurm.conf"}: "{hold.shown}"'
         case FleetState.SILENT:
-            return "no report yet" if node.silent_s is None else "no heartbeat"
+            return _why_silent(node)
         case _:
             return node.code or "no finding named"
 
@@ -113,7 +125,7 @@ def _about(node: FleetNode) -> str:
 
 def _note(members: list[FleetNode]) -> str:
     """The nodes' own note, what they wait for or why, where all have the same."""
-    notes = {each.summary.note for each in members if each.summary is not None}
+    notes = {each.summary.note if each.summary is not None else "" for each in members}
     return notes.pop() if len(notes) == 1 else ""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -12,6 +12,7 @@ from healthd.remediation.decide.handoff import HandoffRecord, parse
 from healthd.remediation.decide.remediation import is_our_text
 from healthd.remediation.decide.summary import NodeState, NodeSummary, parse_summary
 from healthd.remediation.ports import ListedNode, Slot, is_drain
+from healthd.remediation.provisioners.slurm_node import OUR_TEXTS
 
 AHEAD = timedelta(minutes=5)
 """A summary from further ahead counts as not written: its node's clock is wrong, and it would never be silent."""
@@ -42,6 +43,7 @@ class FleetState(StrEnum):
 USABLE = frozenset({FleetState.OK, FleetState.WARNING})
 NOT_OURS = frozenset({FleetState.DRAINED, FleetState.ASLEEP})
 """Out, and nothing that healthd has to say something about."""
+_OUT_BY_US = frozenset({NodeState.REPAIRING, NodeState.HELD})
 _HELD_BY_US = frozenset({NodeState.DRAINING, NodeState.REPAIRING, NodeState.HELD, NodeState.NEEDS_OPERATOR})
 
 
@@ -86,9 +88,13 @@ class FleetNode:
 
     @property
     def is_ours(self) -> bool:
-        """Whether healthd keeps it out: by its text, or by a slot alone."""
+        """Whether healthd keeps it out: by its text, by a provisioner's text beside our slot, or by the slot alone."""
+        if not self.is_drained:
+            return self.slot is not None
         hold = self.listed.hold
-        return is_our_text(hold.text) if hold is not None and self.is_drained else self.slot is not None
+        if hold is None:
+            return False
+        return is_our_text(hold.text) or (self.slot is not None and hold.text in OUR_TEXTS)
 
     @property
     def is_drained(self) -> bool:
@@ -98,9 +104,11 @@ class FleetNode:
     @cached_property
     def state(self) -> FleetState:
         """Its state in the fleet."""
-        if self.listed.asleep:
+        if self.listed.asleep and not self.is_ours:
             return FleetState.ASLEEP
-        if self.is_drained and not self.is_ours:
+        if self._pages and (self.listed.hold is None or self.listed.hold.automatic or self.is_ours):
+            return FleetState.NEEDS_OPERATOR
+        if self.is_kept_off and not self.is_ours:
             return FleetState.DRAINED
         if self.summary is None or self.is_silent or (self.listed.dead and not self._is_expected_away):
             return FleetState.SILENT
@@ -109,6 +117,23 @@ class FleetNode:
         if self.is_ours:
             return FleetState.HELD
         return FleetState.DOWN if self.listed.out else FleetState(self.summary.state.value)
+
+    @property
+    def is_kept_off(self) -> bool:
+        """Whether the cluster keeps jobs off for another cause than that it is down: a drain, an operator's FAIL, a
+        reboot, or a maintenance reservation."""
+        flags = self.listed.flags
+        in_maintenance = "MAINT" in flags or {"MAINTENANCE", "RESERVED"} <= flags
+        return in_maintenance or (self.listed.out and (self.is_drained or "DOWN" not in flags))
+
+    @property
+    def is_trouble(self) -> bool:
+        """Whether it is neither usable nor out by another owner."""
+        return self.state not in USABLE and self.state not in NOT_OURS
+
+    @property
+    def _pages(self) -> bool:
+        return not self.is_silent and self.summary is not None and self.summary.state is NodeState.NEEDS_OPERATOR
 
     @property
     def _is_expected_away(self) -> bool:
@@ -143,15 +168,22 @@ class FleetNode:
         if hold is not None and is_our_text(hold.text) and self.is_drained and self.slot is None:
             return "healthd's drain without a slot"
         acts = self.summary is not None and not self.is_silent and self.summary.state in _HELD_BY_US
-        if self.slot is not None and not self.is_drained and not acts:
+        if self.slot is not None and not self.is_drained and not acts and self._is_old_slot:
             return "a slot of healthd's without a remediation"
+        if self.summary is not None and self.summary.state in _OUT_BY_US and self.slot is None and not self.listed.out:
+            return "its agent says that it is out, and the cluster gives it jobs"
         return ""
+
+    @property
+    def _is_old_slot(self) -> bool:
+        """A summary comes some seconds after its slot."""
+        return self.slot_since is None or self.now - self.slot_since > timedelta(minutes=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class FleetPicture:
-    """All nodes as they were read at ``at``. ``limit``: how many may be out; None where that is not known here.
-    ``taken``: the slots of the whole cluster that are taken."""
+    """All nodes as they were read at ``at``. ``limit``: how many may be out, for any cause, by the configuration of the
+    machine that reads; None where that is not known. ``taken``: the slots of the whole cluster that are taken."""
 
     cluster: str
     at: datetime
@@ -163,6 +195,11 @@ class FleetPicture:
     def machines(self) -> tuple[FleetNode, ...]:
         """The nodes that have a machine."""
         return tuple(each for each in self.nodes if each.state is not FleetState.ASLEEP)
+
+    @property
+    def out(self) -> int:
+        """How many machines are out of service now, for any cause, as the budget counts them."""
+        return sum(each.listed.out or each.slot is not None for each in self.machines)
 
 
 def fleet_nodes(
@@ -181,11 +218,18 @@ def fleet_nodes(
     for each in listed:
         held = of.get(each.name)
         since = times.get((held.scope, held.index)) if held is not None else None
-        found[each.name] = FleetNode(
+        node = FleetNode(
             listed=each,
             now=now,
             silent_after_s=silent_after_s,
             slot=held,
             slot_since=datetime.fromtimestamp(since, UTC) if since else None,
         )
+        if each.name not in found or each.out:  # a name that is listed twice is out if either record says so
+            found[each.name] = node
     return tuple(found[name] for name in sorted(found))
+
+
+def in_states(nodes: Iterable[FleetNode], states: Collection[str]) -> Iterator[FleetNode]:
+    """The nodes in one of these states; all of them for none."""
+    return (each for each in nodes if not states or each.state.value in states)

@@ -1,23 +1,25 @@
-"""Reads the fleet of a Slurm cluster: every node with its summary, and the budget slots. Two requests, three with
-racks; nothing is written."""
+"""Reads the fleet of a Slurm cluster: every node with its summary, and the budget slots. Three requests (nodes,
+reservations, the configuration), four with racks; nothing is written."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 
 from healthd.config.schema.config import Config
-from healthd.core.errors import BackendError, BackendUnknown
+from healthd.core.errors import BackendError, BackendRefused, BackendUnknown
 from healthd.core.hostlist import unfolded
 from healthd.fleet.nodes import FleetPicture, FleetState, fleet_nodes
-from healthd.remediation.decide.fleet import out_limit
+from healthd.remediation.decide.fleet import CLUSTER, out_limit
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator, parse_nodes
 from healthd.remediation.orchestrators.slurm.slots import parse_slots, slot_times
 
 SILENT_AFTER = 2.5
 """Of heartbeats: one may be lost, and the next one late."""
+_SETTING = re.compile(r"^(\w+)\s*=\s*(\S+)", re.MULTILINE)
 _SWITCH = re.compile(r"SwitchName=(\S+) Level=0 .*? Nodes=(\S+)")
 _BLOCK = re.compile(r"BlockName=(\S+) .*?Nodes=(\S+)")
 
@@ -32,32 +34,37 @@ def read_fleet(config: Config, host: str, clock: Callable[[], datetime], *, rack
     if not listed:
         raise BackendUnknown("scontrol show nodes lists no node; see `scontrol ping`, and PrivateData in slurm.conf")
     if racks:
-        of = dict(_racks(slurm))
+        of = _racks(slurm)
         listed = [replace(each, group=of.get(each.name, "")) for each in listed]
+    settings = _settings(slurm)
+    if "reservations" in settings.get("PrivateData", "") and os.geteuid() != 0:
+        raise BackendRefused("PrivateData in slurm.conf hides reservations, and so the budget slots: run it as root")
     slots = parse_slots(reservations)
     silent_after_s = config.orchestrator.slurm.heartbeat_s * SILENT_AFTER
     found = fleet_nodes(listed, slots, slot_times(reservations), now, silent_after_s=silent_after_s)
     machines = sum(each.state is not FleetState.ASLEEP for each in found)
     return FleetPicture(
-        cluster=_cluster(slurm),
+        cluster=settings.get("ClusterName", ""),
         at=now,
         nodes=found,
         limit=out_limit(config.budget.max_out, machines),
-        taken=len({each.node for each in slots}),
+        taken=len({each.index for each in slots if each.scope == CLUSTER}),
     )
 
 
-def _cluster(slurm: SlurmOrchestrator) -> str:
-    """The name of the cluster; "" where it cannot be read, which hides no node."""
+def _settings(slurm: SlurmOrchestrator) -> dict[str, str]:
+    """The settings of slurmctld; none where they cannot be read, which hides no node."""
     try:
-        found = re.search(r"^ClusterName\s*=\s*(\S+)", slurm.scontrol("show", "config"), re.MULTILINE)
+        return dict(_SETTING.findall(slurm.scontrol("show", "config")))
     except BackendError:
-        return ""
-    return found[1] if found else ""
+        return {}
 
 
-def _racks(slurm: SlurmOrchestrator) -> Iterator[tuple[str, str]]:
-    """Node to leaf switch (topology/tree) or block (topology/block, 23.11)."""
-    for line in slurm.scontrol("-o", "show", "topology").splitlines():
-        if found := _SWITCH.search(line) or _BLOCK.search(line):
-            yield from ((name, found[1]) for name in unfolded(found[2]))
+def _racks(slurm: SlurmOrchestrator) -> dict[str, str]:
+    """Node to leaf switch (topology/tree) or block (topology/block, 23.11); none where that cannot be read."""
+    try:
+        lines = slurm.scontrol("-o", "show", "topology").splitlines()
+    except BackendError:
+        return {}
+    found = filter(None, (_SWITCH.search(line) or _BLOCK.search(line) for line in lines))
+    return {name: each[1] for each in found for name in unfolded(each[2])}

@@ -10,7 +10,7 @@ from typing import Any
 
 from healthd.core.hostlist import folded
 from healthd.fleet.causes import By, CauseGroup, age, by_cause, by_key, lasting
-from healthd.fleet.nodes import NOT_OURS, USABLE, FleetNode, FleetPicture, FleetState
+from healthd.fleet.nodes import USABLE, FleetNode, FleetPicture, FleetState
 from healthd.observe.report import printable
 from healthd.remediation.decide.handoff import HandoffRecord
 
@@ -26,12 +26,13 @@ def fleet_text(fleet: FleetPicture, nodes: Sequence[FleetNode], by: By = "cause"
 def head(fleet: FleetPicture) -> str:
     """``cluster train-a · 500 nodes · budget 3 of 25 slots``."""
     limit = "" if fleet.limit is None else f" of {fleet.limit}"
+    slots = f"{fleet.taken} slot{'' if fleet.taken == 1 else 's'} taken"
     asleep = len(fleet.nodes) - len(fleet.machines)
     parts = [
         f"cluster {fleet.cluster}" if fleet.cluster else "cluster",
         f"{len(fleet.machines)} nodes" + (f" and {asleep} asleep" if asleep else ""),
         f"read at {fleet.at:%H:%M:%S} UTC",
-        f"budget {fleet.taken}{limit} slots",
+        f"budget {fleet.out}{limit} out, {slots}",
     ]
     return "  ·  ".join(parts)
 
@@ -39,7 +40,7 @@ def head(fleet: FleetPicture) -> str:
 def why_text(fleet: FleetPicture, nodes: Iterable[FleetNode]) -> str:
     """A line for each node that gets no new jobs, or that healthd does something about: who, why, since, step, what it
     waits for, the slot and its age; then what of healthd's is there without the rest of it."""
-    shown = [each for each in nodes if each.listed.out or each.slot is not None or _is_trouble(each)]
+    shown = [each for each in nodes if each.listed.out or each.slot is not None or each.is_trouble]
     rows: list[tuple[str, ...]] = [("NODE", "STATE", "BY", "WHY", "SINCE", "STEP", "WAITS FOR", "SLOT")]
     rows += [_why_row(each) for each in shown]
     odd = [f"! {each.name}: {each.oddity}; see `healthd fleet {each.name}`" for each in shown if each.oddity]
@@ -53,7 +54,7 @@ def fleet_data(fleet: FleetPicture, nodes: Sequence[FleetNode]) -> dict[str, Any
         "schema": SCHEMA,
         "cluster": fleet.cluster,
         "read_at": fleet.at.isoformat(),
-        "budget": {"taken": fleet.taken, "limit": fleet.limit},
+        "budget": {"out": fleet.out, "taken": fleet.taken, "limit": fleet.limit},
         "states": {state.value: counted[state] for state in FleetState if counted[state]},
         "groups": [_group_data(each) for each in by_cause(nodes)],
         "nodes": [node_data(each) for each in nodes],
@@ -148,6 +149,7 @@ def _group_data(group: CauseGroup) -> dict[str, Any]:
     return {
         "state": group.state.value,
         "cause": group.cause,
+        "code": group.nodes[0].code if group.cause.startswith(group.nodes[0].code) else "",
         "about": group.about,
         "count": len(group.nodes),
         "hosts": group.hosts,
@@ -202,10 +204,6 @@ def _owner(node: FleetNode) -> str:
     return "" if hold is None else "Slurm itself" if hold.automatic else hold.user
 
 
-def _is_trouble(node: FleetNode) -> bool:
-    return node.state not in USABLE and node.state not in NOT_OURS
-
-
 def _called(state: FleetState) -> str:
     return state.value.upper().replace("-", " ")
 
@@ -214,15 +212,9 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """The rows as columns; what stands in the last one is not padded."""
     if not rows:
         return []
-    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [min(max(len(row[at]) for row in rows), 60) for at in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _joined(lines: Iterable[str]) -> str:
-    return "\n".join(lines) + "\n"
-
-
-def in_states(nodes: Iterable[FleetNode], states: Sequence[str]) -> Iterator[FleetNode]:
-    """The nodes in one of these states; all of them for none."""
-    return (each for each in nodes if not states or each.state.value in states)
+    return "\n".join(printable(line) for line in lines) + "\n"

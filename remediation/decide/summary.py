@@ -79,8 +79,12 @@ class NodeSummary:
     note: str = ""
 
     def tells_the_same(self, before: NodeSummary | None) -> bool:
-        """Whether only the time and the note differ: not worth a write of its own."""
-        return before is not None and replace(self, at=None, note="") == replace(before, at=None, note="")
+        """Whether only the time, the note and the number of further faults differ: not worth a write of its own."""
+        return before is not None and self._news == before._news
+
+    @property
+    def _news(self) -> NodeSummary:
+        return replace(self, at=None, note="", more=0)
 
     @property
     def text(self) -> str:
@@ -119,7 +123,7 @@ def parse_summary(text: str) -> NodeSummary | None:
         at=_time(words.get("at", "")),
         code=words.get("code", ""),
         component=words.get("on", "").replace("_", " "),
-        more=int(words["more"]) if words.get("more", "").isdigit() and len(words["more"]) < 6 else 0,
+        more=int(more) if (more := words.get("more", "")).isascii() and more.isdigit() and len(more) < 6 else 0,
         mode=Mode(words["mode"]) if words.get("mode") in set(Mode) else None,
         since=_time(words.get("since", "")),
         instance_type=words.get("type", ""),

@@ -233,7 +233,9 @@ class SlurmOrchestrator:
 
         It is a JSON object: with ``extra_constraints`` slurmctld reads Extra as one (slurm.conf(5), 23.11).
         """
-        there = self._read("sinfo", "-h", "-a", "-N", "-n", self._node, "-O", "Extra:|").partition("|")[0]
+        there, known, _ = self._read("sinfo", "-h", "-a", "-N", "-n", self._node, "-O", "Extra:|").partition("|")
+        if not known:
+            raise BackendRefused(f"Extra of {self._node} not set: slurmctld does not know it, or it is in no partition")
         if there not in ("", "(null)", "N/A") and _EXTRA.fullmatch(there) is None:
             raise BackendRefused(
                 f"Extra of {self._node} not set: the node already has one that is not healthd's: {there!r}"
@@ -318,19 +320,28 @@ def parse_nodes(answer: str) -> Iterator[ListedNode]:
         if not match or not state or (out := _is_out(state[1])) is None:
             continue
         label, reason = _PARTITIONS.search(fields, state.end()), _A_SIGNED_REASON.match(free)
-        extra = _EXTRA.search(line, line.rfind(" Extra=") + 1) if " Extra=" in line else None
+        tail = free[reason.end() - 1 :] if reason else free or fields
+        extra = _EXTRA.search(tail, tail.rfind(" Extra=") + 1) if " Extra=" in tail else None
         yield ListedNode(
             name=match[1],
             state=state[1],
             flags=_words(state[1]),
             out=out,
             asleep=is_asleep(state[1]),
-            dead=_is_dead(state[1]),
-            hold=hold_of(reason[1], reason[2], int(reason[3])) if reason and out else None,
+            dead=_is_dead(state[1]) or "NOT_RESPONDING" in state[1] or "*" in state[1],
+            hold=_listed_hold(free, reason) if out else None,
             partitions=tuple(filter(None, (label[1] or "").split(","))) if label else (),
             record=_comment(free or fields),
             summary=extra[1] if extra else "",
         )
+
+
+def _listed_hold(free: str, signed: re.Match[str] | None) -> Hold | None:
+    """The hold of a node that is out. A reason without its signature, from slurm.conf or of several lines, has no
+    user."""
+    if signed is not None:
+        return hold_of(signed[1], signed[2], int(signed[3]))
+    return Hold(text=free.partition(" [")[0].strip(), user="", stamp=0) if free else None
 
 
 def parse_view(node: str, answer: str, *, jobs: tuple[str, ...] = (), controller: str = "") -> NodeView:

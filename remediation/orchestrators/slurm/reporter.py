@@ -17,7 +17,10 @@ from healthd.core.errors import BackendError
 from healthd.remediation.decide.summary import NodeSummary
 
 GAP_S = 10.0
-"""How long a summary is shown at least: a node that changes its mind each second does not write each second."""
+"""How long a summary is shown at least."""
+CHANGES = 6.0
+"""How many changes a heartbeat's time may have, a repair's steps among them. The work of a user who makes a check come
+and go is written no more often."""
 SPREAD_S = 3.0
 """Over how long the nodes that change at once spread their writes."""
 AGAIN_S, LONGEST_S = 30.0, 600.0
@@ -55,6 +58,7 @@ class SlurmReporter:
         self._not_before_s = monotonic_s() + chance() * SPREAD_S
         self._beats_at_s = float("-inf")
         self._failures = 0
+        self._changes, self._counted_s = CHANGES, monotonic_s()
         self._problem = ""
 
     def tick(self) -> str:
@@ -63,18 +67,26 @@ class SlurmReporter:
         now_s = self._monotonic_s()
         if now_s < self._not_before_s or (summary := self._known()) is None:
             return ""
-        if summary.tells_the_same(self._shown) and now_s < self._beats_at_s:
+        if now_s < self._beats_at_s and (summary.tells_the_same(self._shown) or not self._may_change(now_s)):
             return ""
         try:
             self._slurm.summarize(replace(summary, at=self._clock()))
         except BackendError as error:
             self._failures += 1
-            self._not_before_s = now_s + pause_s(self._failures, first_s=AGAIN_S, longest_s=LONGEST_S)
+            longest_s = min(LONGEST_S, self._heartbeat_s / 2)  # no node is silent for long after it
+            self._not_before_s = now_s + pause_s(self._failures, first_s=AGAIN_S, longest_s=longest_s)
             return self._news(f"the summary of this node is not written: {error}")
+        self._changes -= self._shown is not None and not summary.tells_the_same(self._shown)
         self._shown, self._failures = summary, 0
         self._not_before_s = now_s + GAP_S + self._chance() * SPREAD_S
         self._beats_at_s = now_s + self._heartbeat_s * (0.9 + 0.2 * self._chance())
         return self._news("")
+
+    def _may_change(self, now_s: float) -> bool:
+        """Whether a change may be written now: a bucket of ``CHANGES``, filled once in a heartbeat's time."""
+        gained = (now_s - self._counted_s) * CHANGES / self._heartbeat_s
+        self._changes, self._counted_s = min(CHANGES, self._changes + gained), now_s
+        return self._changes >= 1
 
     def _news(self, problem: str) -> str:
         """The line for the log: a problem once, and its end."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import get_args
 
 import pytest
 
+from healthd.api.grammar import FLEET_KEYS, FLEET_STATES
 from healthd.core.model import Mode
-from healthd.fleet.nodes import AHEAD, FleetNode, FleetPicture, FleetState, fleet_nodes
+from healthd.fleet.causes import By
+from healthd.fleet.nodes import AHEAD, FleetNode, FleetPicture, FleetState, fleet_nodes, in_states
 from healthd.remediation.decide.summary import NodeState, NodeSummary
 from healthd.remediation.ports import Hold, ListedNode, Slot
 
@@ -136,3 +140,75 @@ def test_the_slot_of_the_whole_cluster_is_the_one_that_is_shown() -> None:
     assert node(listed(), of_partition).slot_since is None
     twice = fleet_nodes([listed(), listed("n0"), listed()], (), {}, NOW, silent_after_s=1.0)
     assert [each.name for each in twice] == ["n0", "n1"]
+
+
+def test_a_page_is_not_hidden_by_the_clusters_own_drain() -> None:
+    """Slurm's "Kill task failed" on a node that healthd pages for; an operator's drain is another matter."""
+    automatic = Hold(text="Kill task failed", user="root", stamp=1, automatic=True)
+    paged = said(NodeState.NEEDS_OPERATOR, code="gpu.xid.79")
+    assert node(listed(summary=paged, flags=DRAIN, hold=automatic)).state is FleetState.NEEDS_OPERATOR
+    assert node(listed(summary=paged, flags=DRAIN, hold=ALICE)).state is FleetState.DRAINED
+
+
+def test_a_provisioners_text_beside_our_slot_is_ours() -> None:
+    """HyperPod wants a text of its own; without our slot it is somebody else's."""
+    replacing = Hold(text="Action:Replace", user="root", stamp=1)
+    shown = listed(summary=said(NodeState.REPAIRING, step="replace"), flags=DRAIN, hold=replacing)
+    assert node(shown, SLOT).state is FleetState.REPAIRING
+    assert node(shown).state is FleetState.DRAINED
+
+
+def test_a_node_that_we_hold_is_never_asleep() -> None:
+    """A replacement by power saving that does not come back: it is silent, with its slot, and no quiet name."""
+    asleep = listed(flags=frozenset({"IDLE", "POWERING_UP"}), asleep=True)
+    assert (node(asleep).state, node(asleep).is_trouble) == (FleetState.ASLEEP, False)
+    assert (node(asleep, SLOT).state, node(asleep, SLOT).is_trouble) == (FleetState.SILENT, True)
+
+
+def test_a_maintenance_reservation_of_others_is_no_service() -> None:
+    """Its node takes no jobs, whatever its agent says; so does one that somebody set to fail."""
+    for flags in ({"IDLE", "MAINT"}, {"IDLE", "MAINTENANCE", "RESERVED"}):
+        assert node(listed(summary=said(NodeState.OK), flags=frozenset(flags))).state is FleetState.DRAINED
+    failing = replace(listed(summary=said(NodeState.OK), flags=frozenset({"FAIL"}), hold=ALICE), out=True)
+    assert node(failing).state is FleetState.DRAINED
+
+
+def test_an_agent_that_is_contradicted_by_its_cluster_is_odd() -> None:
+    """It says that it is out, and gets jobs; a slot that was taken this moment is not odd yet."""
+    assert "gives it jobs" in node(listed(summary=said(NodeState.HELD))).oddity
+    now = {(SLOT.scope, SLOT.index): int(NOW.timestamp())}
+    (fresh,) = fleet_nodes([listed(summary=said(NodeState.OK))], [SLOT], now, NOW, silent_after_s=SILENT_AFTER_S)
+    assert fresh.oddity == ""
+
+
+def test_a_name_that_is_listed_twice_is_out_if_either_says_so() -> None:
+    """In whatever order."""
+    drained, idle = listed(summary=said(NodeState.OK), flags=DRAIN, hold=ALICE), listed(summary=said(NodeState.OK))
+    for both in ((drained, idle), (idle, drained)):
+        (found,) = fleet_nodes(both, (), {}, NOW, silent_after_s=SILENT_AFTER_S)
+        assert found.state is FleetState.DRAINED
+
+
+def test_the_budget_counts_every_cause() -> None:
+    """Drained by an operator, fenced by a slot alone; not what sleeps."""
+    nodes = fleet_nodes(
+        [
+            listed("n1", summary=said(NodeState.OK)),
+            listed("n2", flags=DRAIN, hold=ALICE),
+            listed("n3"),
+            listed("n4", flags=frozenset({"DOWN", "POWERED_DOWN"}), asleep=True),
+        ],
+        [SLOT],
+        {},
+        NOW,
+        silent_after_s=SILENT_AFTER_S,
+    )
+    assert FleetPicture(cluster="c", at=NOW, nodes=nodes, limit=2, taken=1).out == 2
+    assert [each.name for each in in_states(nodes, ["drained"])] == ["n2"]
+    assert len(list(in_states(nodes, []))) == 4
+
+
+def test_the_grammar_knows_each_state_and_each_key() -> None:
+    """The command line lists them without loading the fleet."""
+    assert tuple(FleetState) == FLEET_STATES
+    assert get_args(By) == FLEET_KEYS

@@ -10,8 +10,8 @@ import pytest
 
 from healthd.core.model import Mode, Remedy
 from healthd.fleet.causes import age, by_cause, lasting
-from healthd.fleet.nodes import FleetNode, FleetPicture, FleetState, fleet_nodes
-from healthd.fleet.text import fleet_data, fleet_json, fleet_text, head, in_states, node_data, node_text, why_text
+from healthd.fleet.nodes import FleetNode, FleetPicture, FleetState, fleet_nodes, in_states
+from healthd.fleet.text import fleet_data, fleet_json, fleet_text, head, node_data, node_text, why_text
 from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair, RequestAnswer
 from healthd.remediation.decide.summary import NodeState, NodeSummary
 from healthd.remediation.ports import Hold, ListedNode, Slot
@@ -124,7 +124,7 @@ def test_one_line_for_each_cause(fleet: FleetPicture) -> None:
 
 
 GOLDEN = """\
-cluster train-a  ·  17 nodes and 1 asleep  ·  read at 12:00:00 UTC  ·  budget 2 of 25 slots
+cluster train-a  ·  17 nodes and 1 asleep  ·  read at 12:00:00 UTC  ·  budget 4 of 25 out, 2 slots taken
 OK         4                                gpu-[001-003,007]
 WARNING    3  efa.counters.retrans          gpu-[010-012]      for 3 h
 DRAINING   1  gpu.remap.pending GPU 0       gpu-344            8812 of alice, for 2 h
@@ -147,7 +147,7 @@ def test_every_node_that_is_out_is_one_line(fleet: FleetPicture) -> None:
 
 
 WHY = """\
-cluster train-a  ·  17 nodes and 1 asleep  ·  read at 12:00:00 UTC  ·  budget 2 of 25 slots
+cluster train-a  ·  17 nodes and 1 asleep  ·  read at 12:00:00 UTC  ·  budget 4 of 25 out, 2 slots taken
 NODE     STATE      BY            WHY                        SINCE  STEP       WAITS FOR             SLOT
 gpu-213  REPAIRING  healthd       gpu.xid.79 GPU 3           4 min  reboot                           cluster 0 for 5 min
 gpu-344  DRAINING   healthd       gpu.remap.pending GPU 0    2 h    wait_idle  8812 of alice         cluster 4
@@ -173,7 +173,7 @@ def test_in_a_quiet_fleet_nothing_is_out(fleet: FleetPicture) -> None:
 def test_a_head_without_name_and_limit() -> None:
     """What could not be read is left out, not invented."""
     assert head(FleetPicture(cluster="", at=NOW, nodes=(), limit=None, taken=0)) == (
-        "cluster  ·  0 nodes  ·  read at 12:00:00 UTC  ·  budget 0 slots"
+        "cluster  ·  0 nodes  ·  read at 12:00:00 UTC  ·  budget 0 out, 0 slots taken"
     )
 
 
@@ -222,9 +222,20 @@ remedy    asks for reboot_node, attempt 2; the controller: waits the platform is
 def test_the_json_has_every_node_and_the_same_groups(fleet: FleetPicture) -> None:
     """Stable keys; what is not known is null."""
     data = json.loads(fleet_json(fleet_data(fleet, fleet.nodes)))
-    assert (data["schema"], data["budget"], data["states"]["ok"]) == ("healthd.fleet/v1", {"taken": 2, "limit": 25}, 4)
+    assert (data["schema"], data["budget"], data["states"]["ok"]) == (
+        "healthd.fleet/v1",
+        {"out": 4, "taken": 2, "limit": 25},
+        4,
+    )
     assert len(data["nodes"]) == len(fleet.nodes)
-    assert data["groups"][0] == {"state": "ok", "cause": "", "about": "", "count": 4, "hosts": "gpu-[001-003,007]"}
+    assert data["groups"][0] == {
+        "state": "ok",
+        "cause": "",
+        "code": "",
+        "about": "",
+        "count": 4,
+        "hosts": "gpu-[001-003,007]",
+    }
     of = {each["name"]: each for each in data["nodes"]}
     assert of["gpu-213"]["controller"] == {"answer": "waits", "message": "the platform is busy"}
     assert of["gpu-213"]["asks"] == "reboot_node"
@@ -241,6 +252,21 @@ def test_groups_are_of_one_state_and_cause(fleet: FleetPicture) -> None:
     assert [group.state for group in groups] == sorted((group.state for group in groups), key=list(FleetState).index)
 
 
+def test_one_note_of_ten_nodes_is_the_note_of_none() -> None:
+    """A group shows a note that all of its nodes have."""
+    blind = [a("n1", BLIND), a("n2", summary(NodeState.UNKNOWN, "gpu.count"))]
+    (group,) = by_cause(fleet_nodes(blind, (), {}, NOW, silent_after_s=1500))
+    assert group.about == ""
+
+
+def test_text_from_outside_cannot_move_the_cursor(fleet: FleetPicture) -> None:
+    """A node's root writes its summary: what is printed of it are printable characters."""
+    evil = f"healthd state=critical at={STAMP - 60} code=\x1b]0;x\x07 on=\x1b[2J"
+    node = fleet_nodes([a("n1", evil)], SLOTS, TIMES, NOW, silent_after_s=1500)
+    for text in (fleet_text(fleet, node), why_text(fleet, node), node_text(fleet, node[0])):
+        assert not set(text) & {"\x1b", "\x07"}
+
+
 def _one(listed: ListedNode) -> FleetNode:
     return fleet_nodes([listed], (), {}, NOW, silent_after_s=1500)[0]
 
@@ -254,12 +280,16 @@ PAGED = summary(NodeState.NEEDS_OPERATOR, "gpu.xid.79", note="every remedy was t
         (a("n", summary(NodeState.HELD)), "no finding named", "out by healthd"),
         (ListedNode(name="n", state="DRAIN", flags=DRAIN, out=True), "no reason given", "not healthd's"),
         (a("n", PAGED), "gpu.xid.79", "every remedy was tried"),
+        (a("n", summary(NodeState.OK, ago_s=-900)), "its clock is ahead", ""),
+        (a("n", summary(NodeState.OK, note="8812"), dead=True), "its machine does not answer", "cluster: DOWN"),
+        (a("n", summary(NodeState.OK), Hold(text="bad", user="", stamp=0)), 'by slurm.conf: "bad"', "not healthd's"),
+        (ListedNode(name="n", state="MAINT", flags=frozenset({"MAINT"})), "a maintenance reservation", "not healthd's"),
     ],
 )
 def test_what_is_not_known_is_said_so(listed: ListedNode, cause: str, about: str) -> None:
     """A hold without a reason, a state without a finding, and the page's own words."""
     (group,) = by_cause([_one(listed)])
-    assert (group.cause, group.about) == (cause, about)
+    assert (group.cause, group.about.partition("+")[0]) == (cause, about)
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_a_text_that_is_no_summary_is_none(text: str) -> None:
 
 def test_odd_words_hide_no_state() -> None:
     """A number that is none, a mode of a later version and words without a value are left out."""
-    read = parse_summary("healthd more=x at=never mode=later lonely state=ok more=7 since=123456789012")
+    read = parse_summary("healthd more=² at=never mode=later lonely state=ok more=7 since=123456789012")
     assert read == NodeSummary(state=NodeState.OK)
 
 
@@ -177,6 +177,6 @@ def test_an_unknown_names_the_check_that_could_not_tell() -> None:
 def test_only_the_time_and_the_note_are_not_news() -> None:
     """A note that counts minutes would be written each minute."""
     summary = NodeSummary(state=NodeState.OK, at=NOW, note="a")
-    assert summary.tells_the_same(replace(summary, at=None, note="b"))
+    assert summary.tells_the_same(replace(summary, at=None, note="b", more=3))
     assert not summary.tells_the_same(replace(summary, state=NodeState.WARNING))
     assert not summary.tells_the_same(None)

@@ -88,6 +88,9 @@ def test_states_of_the_cluster() -> None:
     assert (asleep.asleep, asleep.out) == (True, False)
     assert (dead.dead, dead.out, dead.hold is not None and dead.hold.automatic) == (True, True, True)
     assert not only(record(state="DOWN", reason="bad")).dead
+    assert only(record(state="IDLE+NOT_RESPONDING")).dead
+    unsigned = only(record(state="IDLE+DRAIN").rstrip("\n") + " Reason=fan swap [of slurm.conf\n")
+    assert unsigned.hold == Hold(text="fan swap", user="", stamp=0)
     assert only(record(state="IDLE", reason="an old one")).hold is None
     assert list(parse_nodes(record(state="FUTURE") + "No nodes in the system\n\n")) == []
 
@@ -107,13 +110,13 @@ class Clients:
     """Slurm's clients, which answer with one Extra and take any update."""
 
     def __init__(self, extra: str) -> None:
-        self.extra, self.calls = extra, list[list[str]]()
+        self.prints, self.calls = f"{extra}|\n", list[list[str]]()
 
     def __call__(
         self, argv: list[str], *, timeout_s: float, env: Mapping[str, str], limit_bytes: int = 0
     ) -> CommandResult:
         self.calls.append(argv)
-        out = f"{self.extra}|\n" if argv[0] == "sinfo" else ""
+        out = self.prints if argv[0] == "sinfo" else ""
         return CommandResult(argv=tuple(argv), code=0, stdout=out, stderr="", duration_s=0.0)
 
 
@@ -130,6 +133,14 @@ def test_an_extra_that_is_free_or_ours_takes_the_summary(extra: str) -> None:
     assert command == ["scontrol", "update", "nodename=n1"]
     assert setting == f'extra={{"healthd":"{SUMMARY.text}"}}'
     assert len(setting.partition("=")[2]) <= 200
+
+
+def test_a_node_that_sinfo_does_not_list_is_not_written() -> None:
+    """In no partition it prints nothing, which is no free Extra."""
+    clients = Clients("")
+    clients.prints = ""
+    with pytest.raises(BackendRefused, match="in no partition"):
+        SlurmOrchestrator(node="n1", run=clients).summarize(SUMMARY)
 
 
 @pytest.mark.parametrize("extra", ["rack 7", '{"zone":"b"}', '{"healthd":"x","zone":"b"}'])

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from healthd.core.errors import BackendError, BackendRefused, BackendUnknown
 from healthd.remediation.decide.summary import NodeState, NodeSummary
-from healthd.remediation.orchestrators.slurm.reporter import AGAIN_S, GAP_S, LONGEST_S, SlurmReporter
+from healthd.remediation.orchestrators.slurm.reporter import AGAIN_S, CHANGES, LONGEST_S, SlurmReporter
 
 START = datetime(2026, 11, 24, 12, tzinfo=UTC)
 HEARTBEAT_S = 600.0
@@ -72,7 +72,24 @@ def test_a_change_is_written_within_seconds_and_a_note_is_none() -> None:
     for _ in range(60):
         world.known = OK if world.known != OK else replace(OK, state=NodeState.CRITICAL)
         world.lives(reporter, 5)
-    assert len(world.written) - 2 <= 300 / GAP_S, "a node that changes its mind each time"
+    assert len(world.written) - 2 <= CHANGES + 3, "a user who makes a check come and go"
+
+
+def test_a_repair_shows_each_of_its_steps() -> None:
+    """A few changes within minutes are written as they come; of an hour full of changes, six in each heartbeat."""
+    world = World()
+    reporter = world.reporter()
+    world.lives(reporter, 60)
+    steps = ("drain", "wait_idle", "collect", "reboot", "verify")
+    for step in steps:
+        world.known = replace(OK, state=NodeState.REPAIRING, step=step)
+        world.lives(reporter, 30)
+    assert [summary.step for _, summary in world.written[1:]] == list(steps)
+    before = len(world.written)
+    for number in range(360):
+        world.known = replace(OK, code=f"c.{number}")
+        world.lives(reporter, 10)
+    assert len(world.written) - before <= CHANGES * 3600 / HEARTBEAT_S + 8
 
 
 def test_nothing_is_said_before_it_is_known() -> None:
@@ -91,7 +108,7 @@ def test_a_slurmctld_that_does_not_answer_is_asked_seldom_and_logged_once() -> N
     world = World(fails=BackendUnknown("Slurm did not answer"))
     reporter = world.reporter()
     world.lives(reporter, 7200)
-    assert world.asked <= 7200 / LONGEST_S + 6
+    assert world.asked <= 7200 / (HEARTBEAT_S / 2) + 6
     assert world.log == ["the summary of this node is not written: Slurm did not answer"]
     world.fails = BackendRefused("Extra of n1 not set: it is another's")
     world.lives(reporter, LONGEST_S + AGAIN_S)
