@@ -158,8 +158,10 @@ def _fork_for_each(path: str) -> tuple[bytes, list[int]]:
                     os._exit(0)  # whoever asked is gone
                 elif ready in connections:
                     pid, connection = connections.pop(ready)
+                    # Its close alone does not end that: a fork that has just begun may still have a copy of it.
+                    waiting.unregister(ready)
+                    os.close(ready)
                     _tell(connection, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-                    os.close(ready)  # and so it is waited for no more
                     connection.close()
                 else:
                     connection, _ = server.accept()
