@@ -14,7 +14,7 @@ import pytest
 from tests.live.slurm.slurm_lab import SlurmLab
 from tests.live.slurm.test_spine import PCI, Nodes, quarantine
 from tests.support.limits import limit_s
-from tests.support.running import OFF_THE_BUS, RECOVERED
+from tests.support.running import OFF_THE_BUS, RECOVERED, UNCONTAINED
 
 pytestmark = [pytest.mark.slurm, pytest.mark.process]
 
@@ -63,8 +63,8 @@ def test_every_node_in_its_state(lab: SlurmLab, nodes: Nodes, tmp_path: Path) ->
     nodes.add("n0003", quarantine())
     lab.wait(lambda: all(head.nodes()[name]["reported_at"] for name in ("n0001", "n0002", "n0003")), 60, "all report")
     lab.update("n0004", "state=drain", "reason=fan swap")
-    for node in (observed, drained):
-        node.kernel_says(OFF_THE_BUS.format(pci=PCI))
+    observed.kernel_says(OFF_THE_BUS.format(pci=PCI))
+    drained.kernel_says(UNCONTAINED.format(pci=PCI))
     lab.wait(lambda: head.nodes()["n0002"]["state"] == "held", 60, "n0002 is held")
     lab.wait(lambda: head.nodes()["n0001"]["state"] == "critical", 60, "n0001 is critical")
 
@@ -77,7 +77,7 @@ def test_every_node_in_its_state(lab: SlurmLab, nodes: Nodes, tmp_path: Path) ->
         "n0006": "silent",
     }
     assert (found["n0001"]["code"], found["n0001"]["mode"]) == ("gpu.xid.79", "observe")
-    assert (found["n0002"]["code"], found["n0002"]["slot"]["scope"]) == ("gpu.xid.79", "cluster")
+    assert (found["n0002"]["code"], found["n0002"]["slot"]["scope"]) == ("gpu.xid.95", "cluster")
     assert found["n0004"]["hold"] == {"by": "root", "reason": "fan swap", "automatic": False}
     assert {lab.state(name) for name in ("n0001", "n0005", "n0006")} == {"IDLE"}
 

@@ -115,9 +115,9 @@ class Fleet:
             self.nodes[name].kernel_says(RECOVERED.format(pci=PCI))
 
     def shows_findings(self) -> bool:
-        """The record stays with its history when a case ends; what it was about goes."""
+        """The record stays with its history when a remediation ends; the finding that it was about goes."""
         lines = self.lab.scontrol("-o", "show", "nodes").stdout.splitlines()
-        return any(" code=" in line.partition(" Comment=healthd")[2] for line in lines)
+        return any(" code=" in line.partition(" Comment=healthd")[2].partition(" Extra=")[0] for line in lines)
 
     def ends_clean(self, watch: Watch, *, but: frozenset[str] = frozenset()) -> None:
         """Nobody is out but by somebody else's hand, no slot is held, no finding is shown."""
