@@ -24,7 +24,7 @@ def fleet_text(fleet: FleetPicture, nodes: Sequence[FleetNode], by: By = "cause"
 
 
 def head(fleet: FleetPicture) -> str:
-    """``cluster train-a · 500 nodes · budget 3 of 25 slots``."""
+    """``cluster train-a · 500 nodes · read at 12:00:00 UTC · budget 3 of 25 out, 2 slots taken``."""
     limit = "" if fleet.limit is None else f" of {fleet.limit}"
     slots = f"{fleet.taken} slot{'' if fleet.taken == 1 else 's'} taken"
     asleep = len(fleet.nodes) - len(fleet.machines)
@@ -117,7 +117,7 @@ def _report_lines(node: FleetNode, now: datetime) -> Iterator[str]:
     yield f"report    {about}, {lasting(node.silent_s or 0.0)} ago, mode {summary.mode or 'not reported'}"
     for name, text in (("step", summary.step), ("note", summary.note), ("type", summary.instance_type)):
         if text:
-            yield f"{name:<10}{printable(text)}"
+            yield f"{name:<10}{text}"
 
 
 def _hold_lines(node: FleetNode, now: datetime) -> Iterator[str]:
@@ -126,7 +126,7 @@ def _hold_lines(node: FleetNode, now: datetime) -> Iterator[str]:
     hold, unknown = node.listed.hold, "an unknown time"
     if hold is not None:
         lasts = age(node.held_since, now) or unknown
-        yield f'hold      by {_owner(node)}, for {lasts}: "{printable(hold.shown)}"'
+        yield f'hold      by {_owner(node)}, for {lasts}: "{hold.shown}"'
     if node.slot is not None:
         yield f"slot      {node.slot.scope} {node.slot.index}, for {age(node.slot_since, now) or unknown}"
 
@@ -136,10 +136,10 @@ def _remedy_lines(record: HandoffRecord) -> Iterator[str]:
     if record.remedy is not None:
         answer = f"; the controller: {record.answer} {record.said}".rstrip() if record.answer else ""
         asks = "asks for" if record.asks else "does"
-        yield printable(f"remedy    {asks} {record.remedy}, attempt {record.attempt or 1}{answer}")
+        yield f"remedy    {asks} {record.remedy}, attempt {record.attempt or 1}{answer}"
     for past in record.history:
         outcome = past.outcome or "no outcome known"
-        yield printable(f"  {past.at:%Y-%m-%d %H:%M} {past.act} for {past.code or 'no code'}: {outcome}")
+        yield f"  {past.at:%Y-%m-%d %H:%M} {past.act} for {past.code or 'no code'}: {outcome}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
