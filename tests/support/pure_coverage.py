@@ -5,11 +5,14 @@ import of these modules runs, and what the tests below tests/unit run that do no
 other modules nor the processes that tests start, and not tests/property, whose thousands of examples would take twice
 as long. So it costs little, and a test of a whole daemon covers no branch. A branch that is left ends the run red, and
 stands in its report.
+
+What a pure function has cached for a test that is not counted, it computes again for one that is: which tests ran
+before in the same process decides nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from io import StringIO
@@ -61,13 +64,21 @@ class Counter:
 
     def __init__(self, files: list[Path], folder: str) -> None:
         self._coverage = measured(files, folder)
+        self._caches: list[Callable[[], None]] = []
+        self._filled_uncounted = False
         with self._counting():
             for file in files:
                 parts = file.relative_to(ROOT).with_suffix("").parts
-                import_module(".".join(parts if parts[0] == "healthd" else ("healthd", *parts)))
+                module = import_module(".".join(parts if parts[0] == "healthd" else ("healthd", *parts)))
+                cached = (value for value in vars(module).values() if hasattr(value, "cache_clear"))
+                self._caches += [value.cache_clear for value in cached]
 
     @contextmanager
     def _counting(self) -> Iterator[None]:
+        if self._filled_uncounted:
+            for clear in self._caches:
+                clear()
+            self._filled_uncounted = False
         self._coverage.start()
         try:
             yield
@@ -80,6 +91,7 @@ class Counter:
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
         """A test's module may ask a pure one for its cases."""
         if not _is_of(collector):
+            self._filled_uncounted |= isinstance(collector, pytest.Module)
             return (yield)
         with self._counting():
             return (yield)
@@ -88,6 +100,7 @@ class Counter:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """A test with its fixtures."""
         if not _is_of(item) or any(item.get_closest_marker(mark) for mark in MARKS):
+            self._filled_uncounted = True
             return (yield)
         with self._counting():
             return (yield)

@@ -66,10 +66,23 @@ def test_what_shares_the_run_out_names_files_that_exist() -> None:
 )
 def test_a_branch_that_is_left_ends_the_run_red(tmp_path: Path, workers: str, tests: str, code: int) -> None:
     """One process or several: green where its tests take every branch of a module, red where others do not."""
-    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.support.pure_coverage"]
-    argv += ["--pure", "healthd.core.backoff", "--numprocesses", workers, f"tests/unit/{tests}"]
-    environ = {**os.environ, "TMPDIR": str(tmp_path)}
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT, env=environ)
+    done = covered(tmp_path, "--pure", "healthd.core.backoff", "--numprocesses", workers, f"tests/unit/{tests}")
     assert done.returncode == code, done.stdout + done.stderr
     (total,) = [line for line in done.stdout.splitlines() if line.startswith("TOTAL")]
     assert total.endswith("100%") == (code == 0)
+
+
+@pytest.mark.process
+def test_what_other_tests_had_cached_is_counted_all_the_same(tmp_path: Path) -> None:
+    """A file outside of tests/unit asks for the rows of every kernel check while it is collected."""
+    others = ["tests/daemon/test_replay_as_live.py", "tests/checks/test_kernel_host.py"]
+    units = [f"tests/unit/checklib/test_{name}.py" for name in ("kernel_tables", "loglines")]
+    done = covered(tmp_path, "--pure", "healthd.checklib.loglines", *others, *units)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def covered(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A run of pytest that counts branches, ended."""
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.support.pure_coverage"]
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    return subprocess.run([*argv, *arguments], capture_output=True, text=True, check=False, cwd=ROOT, env=environ)
