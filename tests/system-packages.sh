@@ -38,7 +38,10 @@ for set in "$@"; do
         test -e /usr/share/keyrings/debian-archive-keyring.gpg || missing="$missing debian-archive-keyring"
         need ip iproute2
         ;;
-    prometheus) need promtool prometheus ;;
+    prometheus)
+        need promtool prometheus
+        need amtool prometheus-alertmanager
+        ;;
     packages)
         need rpmbuild rpm
         need rpmlint rpmlint

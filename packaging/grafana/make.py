@@ -5,7 +5,9 @@
 
 They need nothing but a Prometheus (or Amazon Managed Service for Prometheus) as data source, chosen by a variable, and
 Grafana's own panels: no plug-in. ``instance`` is the name of the node, as the configurations in packaging/prometheus
-and the chart's ServiceMonitor have it.
+and the chart's ServiceMonitor have it; ``cluster`` and ``partition`` may be absent.
+
+A panel of the fleet shows sums, or the ten nodes with the highest value: it stays readable at 5,000 nodes.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ class Panel:
     """One panel. ``queries``: legend and PromQL. ``per_row``: how many of its kind fit side by side.
 
     ``kind``: Grafana's name of the panel. A table and a stat show the present. ``hide``: columns of a table that say
-    nothing. ``note`` is shown at the panel's title.
+    nothing. ``note`` is shown at the panel's title. ``to_node``: each series, and each name of a node in a table, links
+    to the dashboard of its node.
     """
 
     title: str
@@ -44,27 +47,28 @@ class Panel:
     health: bool = False
     hide: tuple[str, ...] = ("Time", "__name__", "job")
     colours: Mapping[str, str] = field(default_factory=dict)
+    to_node: bool = False
 
 
 Rows = Mapping[str, Sequence[Panel]]
 
-_NODES = 'instance=~"$instance"'
+_CLUSTERS = 'cluster=~"$cluster"'
+_NODES = f'{_CLUSTERS}, partition=~"$partition", instance=~"$instance"'
 _CONTROLLER = "healthd_controller_"
 _METRIC = re.compile(r"\b(healthd_\w+|up)\b(?:\{([^}]*)\})?")
 
 
 def panel(title: str, *queries: tuple[str, str], **more: Any) -> Panel:
-    """One panel of these queries: legend and PromQL. To each metric the choice of nodes is added, and ``[R]`` is the
+    """One panel of these queries: legend and PromQL. To each metric the selection of nodes is added, and ``[R]`` is the
     interval of a rate."""
     return Panel(title=title, queries=tuple((legend, _chosen(query)) for legend, query in queries), **more)
 
 
 def _chosen(query: str) -> str:
     def chosen(found: re.Match[str]) -> str:
-        if found[1].startswith(_CONTROLLER):
-            return found[0]  # it is none of the nodes that are chosen from
-        labels = [found[2]] if found[2] else []
-        return f"{found[1]}{{{', '.join([*labels, _NODES])}}}"
+        # A controller is none of the nodes that the variable lists.
+        selected = _CLUSTERS if found[1].startswith(_CONTROLLER) else _NODES
+        return f"{found[1]}{{{', '.join([found[2], selected] if found[2] else [selected])}}}"
 
     return _METRIC.sub(chosen, query).replace("[R]", "[$__rate_interval]")
 
@@ -82,9 +86,23 @@ _PER_ACT = (  # nothing was done yet: 0 / 0, which no panel draws
     " / sum by (step) (healthd_controller_step_duration_seconds_count)"
 )
 _HEAT = (
-    "max by (instance) (rate(healthd_gpu_throttled_hardware_heat_seconds_total[R])"
+    "max by (cluster, instance) (rate(healthd_gpu_throttled_hardware_heat_seconds_total[R])"
     " + rate(healthd_gpu_throttled_software_heat_seconds_total[R]))"
 )
+_STATE = (  # one of the four verdicts of a node is 1, so this is its value in HEALTH
+    'sum by (cluster, instance) (healthd_verdict{verdict="warning"})'
+    ' + 2 * sum by (cluster, instance) (healthd_verdict{verdict="unknown"})'
+    ' + 3 * sum by (cluster, instance) (healthd_verdict{verdict="critical"})'
+)
+_EFA_LOST = "rate(healthd_efa_rx_drops_total[R]) + rate(healthd_efa_retrans_pkts_total[R])"
+_NODE_UID = "healthd-node"
+_TOP, _ROWS = 10, 100
+
+
+def top(query: str) -> str:
+    """The query's highest values."""
+    return f"topk({_TOP}, {query})"
+
 
 NODE: Rows = {
     "Now": (
@@ -248,10 +266,20 @@ FLEET: Rows = {
         ),
         panel("Nodes by decision", ("{{action}}", "sum by (action) (healthd_decision)"), kind="stat", per_row=2),
         panel(
+            "Each node",
+            ("{{instance}}", f"({_STATE}) >= $shown"),
+            kind="stat",
+            per_row=1,
+            health=True,
+            to_node=True,
+            note="By verdict: yellow warning, purple unknown, red critical. `Show` adds the nodes that are ok.",
+        ),
+        panel(
             "Nodes that are not ok",
-            ("", 'healthd_verdict{verdict!="ok"} == 1'),
+            ("", f'topk({_ROWS}, healthd_verdict{{verdict!="ok"}} == 1)'),
             kind="table",
             hide=("Time", "__name__", "job", "Value"),
+            to_node=True,
         ),
         panel(
             "Open faults, by code",
@@ -262,16 +290,46 @@ FLEET: Rows = {
         ),
         panel(
             "Open faults, by node",
-            ("", "healthd_fault_occurrences"),
+            ("", f"topk({_ROWS}, healthd_fault_occurrences)"),
             kind="table",
             note="Value: how often each was seen.",
+            to_node=True,
         ),
         panel(
-            "Verdict of each node",
-            ("{{instance}}", "max by (instance) (healthd_component_health)"),
+            "Verdict of nodes that were not ok",
+            ("{{instance}}", top(f"({_STATE}) > 0")),
             kind="state-timeline",
             per_row=1,
             health=True,
+            to_node=True,
+            note="At each moment the ten worst.",
+        ),
+    ),
+    "The ten highest": (
+        panel(
+            "Most open faults",
+            ("", top("count by (cluster, instance) (healthd_fault_occurrences)")),
+            kind="table",
+            hide=("Time",),
+            to_node=True,
+        ),
+        panel(
+            "Most repairs and drains in a week",
+            (
+                "",
+                top('sum by (cluster, instance) (increase(healthd_decisions_total{action=~"quarantine|repair"}[7d]))'),
+            ),
+            kind="table",
+            hide=("Time",),
+            to_node=True,
+            note="A node that is repaired again and again. A new machine begins at 0.",
+        ),
+        panel(
+            "Longest unknown check, in seconds",
+            ("", top("max by (cluster, instance, check) (healthd_last_success_seconds)")),
+            kind="table",
+            hide=("Time",),
+            to_node=True,
         ),
     ),
     "Budget and decisions": (
@@ -285,7 +343,7 @@ FLEET: Rows = {
         panel("Decisions", ("{{action}}", "sum by (action) (increase(healthd_decisions_total[R]))")),
         panel(
             "Refusals",
-            ("{{reason}}", "sum by (reason) (increase(healthd_refusals_total[R]))"),
+            ("{{reason}}", top("sum by (reason) (increase(healthd_refusals_total[R]))")),
             note="Why healthd did nothing, or less.",
         ),
         panel("Nodes under repair, by step", ("{{step}}", "sum by (step) (healthd_remediation_step)")),
@@ -331,62 +389,73 @@ FLEET: Rows = {
     ),
     "GPUs": (
         panel(
-            "XIDs and other kernel lines, by node",
-            ("{{instance}} {{code}}", 'sum by (instance, code) (healthd_findings_total{check=~"kernel[.].*"}) > 0'),
+            "XIDs and other kernel lines: top 10 nodes",
+            (
+                "{{instance}} {{code}}",
+                top('sum by (cluster, instance, code) (healthd_findings_total{check=~"kernel[.].*"}) > 0'),
+            ),
+            to_node=True,
         ),
         panel(
-            "ECC errors, uncorrected, by node",
-            ("{{instance}}", "sum by (instance) (healthd_gpu_ecc_uncorrected_aggregate_total)"),
+            "ECC errors, uncorrected: top 10 nodes",
+            ("{{instance}}", top("sum by (cluster, instance) (healthd_gpu_ecc_uncorrected_aggregate_total)")),
+            to_node=True,
         ),
         panel(
-            "ECC errors, corrected, by node",
-            ("{{instance}}", "sum by (instance) (rate(healthd_gpu_ecc_corrected_volatile_total[R]))"),
+            "ECC errors, corrected: top 10 nodes",
+            ("{{instance}}", top("sum by (cluster, instance) (rate(healthd_gpu_ecc_corrected_volatile_total[R]))")),
+            to_node=True,
             unit="cps",
         ),
         panel(
-            "Remapped rows, by node",
-            ("{{instance}} uncorrectable", "sum by (instance) (healthd_gpu_remapped_rows_uncorrectable_total)"),
-            ("{{instance}} correctable", "sum by (instance) (healthd_gpu_remapped_rows_correctable_total)"),
+            "Remapped rows: top 10 nodes",
+            (
+                "{{instance}} uncorrectable",
+                top("sum by (cluster, instance) (healthd_gpu_remapped_rows_uncorrectable_total)"),
+            ),
+            (
+                "{{instance}} correctable",
+                top("sum by (cluster, instance) (healthd_gpu_remapped_rows_correctable_total)"),
+            ),
         ),
         panel(
             "Throttled by heat, worst GPU of each node",
-            (
-                "{{instance}}",
-                _HEAT,
-            ),
+            ("{{instance}}", top(_HEAT)),
+            to_node=True,
             unit="percentunit",
             note="Thermal violations, as the share of time.",
         ),
         panel(
             "Hottest GPU of each node",
-            ("{{instance}}", "max by (instance) (healthd_gpu_temperature_celsius)"),
+            ("{{instance}}", top("max by (cluster, instance) (healthd_gpu_temperature_celsius)")),
+            to_node=True,
             unit="celsius",
         ),
     ),
     "EFA, Lustre, NCCL": (
         panel(
-            "EFA throughput, by node",
-            ("{{instance}} out", "sum by (instance) (rate(healthd_efa_tx_bytes_total[R]))"),
-            ("{{instance}} in", "sum by (instance) (rate(healthd_efa_rx_bytes_total[R]))"),
+            "EFA throughput: top 10 nodes",
+            ("{{instance}} out", top("sum by (cluster, instance) (rate(healthd_efa_tx_bytes_total[R]))")),
+            ("{{instance}} in", top("sum by (cluster, instance) (rate(healthd_efa_rx_bytes_total[R]))")),
             unit="Bps",
         ),
         panel(
-            "EFA packets dropped or retransmitted, by node",
-            (
-                "{{instance}}",
-                "sum by (instance) (rate(healthd_efa_rx_drops_total[R]) + rate(healthd_efa_retrans_pkts_total[R]))",
-            ),
+            "EFA packets dropped or retransmitted: top 10 nodes",
+            ("{{instance}}", top(f"sum by (cluster, instance) ({_EFA_LOST})")),
+            to_node=True,
             unit="cps",
         ),
         panel(
             "Slowest file system of each node: writing a small file",
-            ("{{instance}}", "max by (instance) (healthd_file_write_seconds)"),
+            ("{{instance}}", top("max by (cluster, instance) (healthd_file_write_seconds)")),
+            to_node=True,
             unit="s",
         ),
         panel(
-            "NCCL bus bandwidth, active tests",
-            ("{{instance}} NVLink", "healthd_nccl_nvlink_busbw_bytes_per_second"),
-            ("{{instance}} loopback over EFA", "healthd_nccl_loopback_busbw_bytes_per_second"),
+            "NCCL bus bandwidth, active tests: the lowest",
+            ("{{instance}} NVLink", f"bottomk({_TOP}, healthd_nccl_nvlink_busbw_bytes_per_second)"),
+            ("{{instance}} loopback over EFA", f"bottomk({_TOP}, healthd_nccl_loopback_busbw_bytes_per_second)"),
+            to_node=True,
             unit="Bps",
         ),
         panel(
@@ -394,14 +463,17 @@ FLEET: Rows = {
             ("{{check}} critical", "count by (check) (healthd_component_health == 3)"),
             ("{{check}} unknown", "count by (check) (healthd_component_health == 2)"),
         ),
-        panel("Daemons that do not answer", ("{{instance}}", '1 - up{job=~".*healthd.*"}')),
+        panel(
+            "Daemons that do not answer",
+            ("daemons", 'count(up{job=~".*healthd.*"} == 0) or vector(0)'),
+        ),
     ),
 }
 
 
 def dashboards() -> dict[Path, str]:
     """Both files, with the text that each must have."""
-    node = _dashboard("healthd-node", "healthd: one node", NODE, all_nodes=False)
+    node = _dashboard(_NODE_UID, "healthd: one node", NODE, all_nodes=False)
     fleet = _dashboard("healthd-fleet", "healthd: the fleet", FLEET, all_nodes=True)
     made = {FOLDER / "node.json": node, FOLDER / "fleet.json": fleet}
     return {path: json.dumps(each, indent=1) + "\n" for path, each in made.items()}
@@ -417,7 +489,8 @@ def _dashboard(uid: str, title: str, rows: Rows, *, all_nodes: bool) -> dict[str
         "refresh": "1m",
         "time": {"from": "now-6h", "to": "now"},
         "links": [{"type": "dashboards", "tags": ["healthd"], "title": "healthd", "keepTime": True}],
-        "templating": {"list": [_datasource(), _instance(all_nodes=all_nodes)]},
+        "templating": {"list": [_datasource(), *_variables(all_nodes=all_nodes)]},
+        "annotations": {"list": list(_annotations())},
         "panels": list(_panels(rows)),
     }
 
@@ -426,19 +499,60 @@ def _datasource() -> dict[str, Any]:
     return {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}
 
 
-def _instance(*, all_nodes: bool) -> dict[str, Any]:
-    every = {"includeAll": True, "multi": True, "allValue": ".+", "current": {"text": "All", "value": "$__all"}}
-    query = "label_values(healthd_verdict, instance)"
+def _variables(*, all_nodes: bool) -> Iterator[dict[str, Any]]:
+    """Selections at the top of a dashboard. A Prometheus without the labels cluster or partition has only All of them."""
+    yield _variable("cluster", "Cluster", "label_values(healthd_verdict, cluster)", every=".*")
+    partitions = f"label_values(healthd_verdict{{{_CLUSTERS}}}, partition)"
+    yield _variable("partition", "Partition", partitions, every=".*")
+    nodes = f'label_values(healthd_verdict{{{_CLUSTERS}, partition=~"$partition"}}, instance)'
+    yield _variable("instance", "Node", nodes, every=".+" if all_nodes else None)
+    if all_nodes:
+        yield {
+            "name": "shown",
+            "label": "Show",
+            "type": "custom",
+            "query": "not ok : 1,all nodes : 0",
+            "options": [
+                {"text": "not ok", "value": "1", "selected": True},
+                {"text": "all nodes", "value": "0", "selected": False},
+            ],
+            "current": {"text": "not ok", "value": "1"},
+        }
+
+
+def _variable(name: str, label: str, query: str, *, every: str | None) -> dict[str, Any]:
+    """A variable with the values of a label. ``every``: the expression behind All; None where one value is selected."""
+    some = {"includeAll": True, "multi": True, "allValue": every, "current": {"text": "All", "value": "$__all"}}
     return {
-        "name": "instance",
-        "label": "Node",
+        "name": name,
+        "label": label,
         "type": "query",
         "datasource": _SOURCE,
-        "query": {"query": query, "refId": "instance"},
+        "query": {"query": query, "refId": name},
         "refresh": 2,
         "sort": 7,
-        **(every if all_nodes else {}),
+        **(some if every else {}),
     }
+
+
+_TAKEN_OUT = 'healthd_remediation_step{step=~"drain|wait_idle"} == 1'
+_REPAIRED = 'healthd_remediation_step{step=~"reset|reboot|replace"} == 1'
+
+
+def _annotations() -> Iterator[dict[str, Any]]:
+    """Marks on the time axis: from when to when a node was drained and repaired."""
+    for name, query, colour in (("Drains", _TAKEN_OUT, "orange"), ("Repairs", _REPAIRED, "blue")):
+        yield {
+            "name": name,
+            "datasource": _SOURCE,
+            "enable": True,
+            "iconColor": colour,
+            "expr": _chosen(query),
+            "step": "60s",
+            "titleFormat": "{{instance}}",
+            "textFormat": "{{step}}",
+            "tagKeys": "instance,step",
+        }
 
 
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
@@ -476,8 +590,8 @@ def _panel(panel: Panel) -> dict[str, Any]:
         "description": panel.note,
         "datasource": _SOURCE,
         "targets": list(_targets(panel)),
-        "fieldConfig": {"defaults": _defaults(panel), "overrides": list(_coloured(panel.colours))},
-        "options": _options(panel.kind),
+        "fieldConfig": {"defaults": _defaults(panel), "overrides": [*_coloured(panel.colours), *_linked(panel)]},
+        "options": _options(panel),
     }
     if panel.kind == "table":
         hidden = dict.fromkeys(panel.hide, True)
@@ -493,10 +607,29 @@ def _targets(panel: Panel) -> Iterator[dict[str, Any]]:
 
 
 def _defaults(panel: Panel) -> dict[str, Any]:
-    if not panel.health:
-        return {"unit": panel.unit, "min": 0} if panel.kind == "timeseries" else {"unit": panel.unit}
-    words = {str(value): {"text": word, "color": colour, "index": value} for value, word, colour in HEALTH}
-    return {"unit": panel.unit, "mappings": [{"type": "value", "options": words}], "custom": {"fillOpacity": 80}}
+    made: dict[str, Any] = {"unit": panel.unit}
+    if panel.to_node and panel.kind != "table":
+        made["links"] = [_link("${__field.labels.instance}")]
+    if panel.health:
+        words = {str(value): {"text": word, "color": colour, "index": value} for value, word, colour in HEALTH}
+        made |= {"mappings": [{"type": "value", "options": words}], "custom": {"fillOpacity": 80}}
+        made["noValue"] = "all nodes are ok"
+    elif panel.kind == "timeseries":
+        made["min"] = 0
+    return made
+
+
+def _linked(panel: Panel) -> Iterator[dict[str, Any]]:
+    """In a table the name of the node is the link."""
+    if panel.to_node and panel.kind == "table":
+        links = {"id": "links", "value": [_link("${__value.raw}")]}
+        yield {"matcher": {"id": "byName", "options": "instance"}, "properties": [links]}
+
+
+def _link(node: str) -> dict[str, str]:
+    """To the dashboard of a node, at the same time."""
+    selected = f"var-instance={node}&${{datasource:queryparam}}&${{cluster:queryparam}}&${{__url_time_range}}"
+    return {"title": "Show the node", "url": f"/d/{_NODE_UID}?{selected}"}
 
 
 def _coloured(colours: Mapping[str, str]) -> Iterable[dict[str, Any]]:
@@ -505,11 +638,11 @@ def _coloured(colours: Mapping[str, str]) -> Iterable[dict[str, Any]]:
         yield {"matcher": {"id": "byName", "options": name}, "properties": [fixed]}
 
 
-def _options(kind: str) -> dict[str, Any]:
-    match kind:
+def _options(panel: Panel) -> dict[str, Any]:
+    match panel.kind:
         case "stat":
             return {
-                "textMode": "value_and_name",
+                "textMode": "name" if panel.health else "value_and_name",
                 "colorMode": "background",
                 "reduceOptions": {"calcs": ["lastNotNull"]},
             }

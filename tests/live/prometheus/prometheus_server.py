@@ -10,6 +10,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,11 @@ from tests.live.slurm.slurm_conf import free_ports
 from tests.support.limits import limit_s
 
 
-def tool(name: str) -> str:
+def tool(name: str, package: str = "prometheus") -> str:
     """Where the program is; without it the test is skipped, and says what to install."""
     found = shutil.which(name)
     if found is None:
-        pytest.skip(f"no {name}: install the package prometheus (tests/system-packages.sh)")
+        pytest.skip(f"no {name}: install the package {package} (tests/system-packages.sh)")
     return found
 
 
@@ -35,22 +36,26 @@ def promtool(*arguments: str | Path, text: str | None = None) -> subprocess.Comp
 
 
 class Prometheus:
-    """One server that scrapes ``targets``, instance name to port, each second, and judges ``rules`` as often."""
+    """One server that scrapes ``targets``, instance name to port, each second, and judges ``rules`` as often. ``data``:
+    what it knows from before."""
 
-    def __init__(self, folder: Path, targets: Mapping[str, int], rules: Path) -> None:
+    def __init__(
+        self, folder: Path, targets: Mapping[str, int], rules: Path | None, *, data: Path | None = None
+    ) -> None:
         self.port, self._log = free_ports(1)[0], folder / "log"
         folder.mkdir()
         jobs = [{"targets": [f"127.0.0.1:{port}"], "labels": {"instance": name}} for name, port in targets.items()]
         config = {
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-            "rule_files": [str(rules)],
+            "rule_files": [str(rules)] if rules else [],
             "scrape_configs": [{"job_name": "healthd", "static_configs": jobs}],
         }
         (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
         argv = [
             tool("prometheus"),
             f"--config.file={folder}/prometheus.yaml",
-            f"--storage.tsdb.path={folder}/data",
+            f"--storage.tsdb.path={data or folder / 'data'}",
+            "--storage.tsdb.retention.time=100y",  # also data from before
             f"--web.listen-address=127.0.0.1:{self.port}",
         ]
         with self._log.open("wb") as log:
@@ -61,9 +66,9 @@ class Prometheus:
         self._process.terminate()
         self._process.wait(timeout=20)
 
-    def query(self, promql: str) -> list[dict[str, Any]]:
-        """The series that the query returns now. Fails with what Prometheus says is wrong with it."""
-        answer = self._get("query", query=promql)
+    def query(self, promql: str, *, at: datetime | None = None) -> list[dict[str, Any]]:
+        """The series that the query returns, now or then. Fails with what Prometheus says is wrong with it."""
+        answer = self._get("query", query=promql, **({"time": at.isoformat()} if at else {}))
         assert answer["data"]["resultType"] in ("vector", "matrix")
         found: list[dict[str, Any]] = answer["data"]["result"]
         return found

@@ -10,11 +10,11 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from healthd.sim.machine import NOT_SIMULATED, SimulatedMachine
+from tests.live.prometheus.dashboards import DASHBOARDS, dashboard, panel_queries
 from tests.live.prometheus.prometheus_server import Prometheus, promtool
 from tests.live.slurm.controller_lab import RunningController
 from tests.live.slurm.slurm_conf import free_ports
@@ -23,7 +23,6 @@ from tests.support.running import ROOT, RunningNode
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
-DASHBOARDS = ("node", "fleet")
 FAULTY = 1
 SECTIONS = """
 [orchestrator]
@@ -169,38 +168,23 @@ def empty_queries(prometheus: Prometheus) -> list[str]:
 
 
 def queries() -> Iterator[str]:
-    """Every query in the JSON of the dashboards, as Grafana fills it in."""
+    """Every query of a panel, and the list of nodes, with the interval of these scrapes."""
     for name in DASHBOARDS:
-        found = list(_expressions(json.loads((ROOT / f"packaging/grafana/{name}.json").read_text())))
+        found = list(panel_queries(name, __rate_interval="10s"))
         assert len(found) > 20
-        for query in found:
-            filled = query.replace("$instance", ".+").replace("$__rate_interval", "10s")
-            assert "$" not in filled, query
-            yield filled
-    yield "healthd_verdict"  # label_values() of the variable
-
-
-def _expressions(data: Any) -> Iterator[str]:
-    match data:
-        case dict():
-            if "expr" in data:
-                yield data["expr"]
-            for value in data.values():
-                yield from _expressions(value)
-        case list():
-            for value in data:
-                yield from _expressions(value)
+        yield from (query.promql for query in found)
+    yield "healthd_verdict"  # label_values() of the variables
 
 
 def test_a_dashboard_needs_no_plugin_and_no_fixed_source() -> None:
     """Panels are Grafana's own, and each reads the source that is chosen: it works in Amazon Managed Grafana."""
     for name in DASHBOARDS:
-        dashboard = json.loads((ROOT / f"packaging/grafana/{name}.json").read_text())
-        panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+        made = dashboard(name)
+        panels = [panel for panel in made["panels"] if panel["type"] != "row"]
         assert {panel["type"] for panel in panels} <= {"timeseries", "stat", "table", "state-timeline"}
         assert {panel["datasource"]["uid"] for panel in panels} == {"${datasource}"}
         asked = {target["datasource"]["uid"] for panel in panels for target in panel["targets"]}
         assert asked == {"${datasource}"}
-        assert not re.search(r"__inputs|__requires", json.dumps(dashboard))
-        places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in dashboard["panels"]]
+        assert not re.search(r"__inputs|__requires", json.dumps(made))
+        places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in made["panels"]]
         assert len(places) == len(set(places))

@@ -34,7 +34,7 @@ LOADED_BY: Mapping[str, tuple[str, str]] = {
     "packaging/bin/healthd": ("tests/unit/house/test_house.py", "test_the_launcher_is_a_script"),
     "packaging/container/Dockerfile": ("tests/packaging/test_image.py", "Dockerfile"),
     "packaging/deb/*": ("tests/installing/test_deb.py", "packaging/deb/build.sh"),
-    "packaging/grafana/*.json": ("tests/live/prometheus/test_scraped.py", "packaging/grafana/"),
+    "packaging/grafana/*.json": ("tests/live/prometheus/dashboards.py", "packaging/grafana/"),
     "packaging/helm/healthd/.helmignore": CHART,
     "packaging/helm/healthd/files/rules.yaml": ("tests/packaging/test_chart.py", "packaging/prometheus/rules.yaml"),
     "packaging/helm/healthd/*": CHART,
@@ -63,6 +63,10 @@ LOADED_BY: Mapping[str, tuple[str, str]] = {
     "packaging/prometheus/adot-collector.yaml": (
         "tests/live/prometheus/test_prometheus_rules.py",
         "adot-collector.yaml",
+    ),
+    "packaging/prometheus/alertmanager.yaml": (
+        "tests/live/prometheus/test_alertmanager.py",
+        "packaging/prometheus/alertmanager.yaml",
     ),
     "packaging/prometheus/*.yaml": ("tests/live/prometheus/test_prometheus_rules.py", "packaging/prometheus"),
     "packaging/rpm/build.sh": ("tests/installing/test_rpm.py", "packaging/rpm/build.sh"),

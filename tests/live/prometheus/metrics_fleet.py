@@ -1,0 +1,137 @@
+"""A Prometheus over the metrics of a synthetic fleet: what five minutes of scrapes of hundreds of nodes leave behind.
+
+The series are those that packaging/grafana asks for; test_scraped proves with real daemons that these names and labels
+exist. Among the nodes are a known number of each verdict, and some whose figures stand out.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from healthd.core.model import Action, Mode, Refusal, Step, Verdict
+from tests.live.prometheus.prometheus_server import Prometheus, tool
+
+GPUS, EFA_DEVICES, SCRAPES = 8, 32, 5
+CODES = ("gpu.xid.79", "gpu.xid.48", "gpu.xid.63", "efa.link_down", "lustre.hung")
+END = datetime(2026, 11, 1, 12, tzinfo=UTC)
+Sample = tuple[str, Mapping[str, str], float, float]
+"""Name, labels, value at the first scrape, increase at each later one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fleet:
+    """How many nodes of two partitions have which verdict; the first ones are critical, then unknown, then warning."""
+
+    nodes: int
+    critical: int = 12
+    unknown: int = 3
+    warning: int = 21
+
+    def verdict(self, number: int) -> Verdict:
+        """The verdict of this node, from 0."""
+        if number < self.critical:
+            return Verdict.CRITICAL
+        if number < self.critical + self.unknown:
+            return Verdict.UNKNOWN
+        return Verdict.WARNING if number < self.critical + self.unknown + self.warning else Verdict.OK
+
+    def name(self, number: int) -> str:
+        """The name of this node, from 0."""
+        return f"gpu-{number:04d}"
+
+
+def stored(fleet: Fleet, folder: Path) -> Path:
+    """A data folder of Prometheus with the scrapes of the fleet up to END."""
+    folder.mkdir()
+    page = folder / "openmetrics"
+    with page.open("w", encoding="utf-8") as file:
+        for number in range(fleet.nodes):
+            labels = {"cluster": "train-a", "partition": ("p5", "p6")[number % 2], "instance": fleet.name(number)}
+            for sample in (*_of_node(fleet, number), *_of_parts(number)):
+                file.writelines(_lines(sample, {**labels, "job": "healthd"}))
+        for sample in _of_controller():
+            file.writelines(_lines(sample, {"cluster": "train-a", "instance": "head", "job": "healthd-controller"}))
+        file.write("# EOF\n")
+    argv = [tool("promtool"), "tsdb", "create-blocks-from", "openmetrics", "--quiet", str(page), str(folder / "data")]
+    subprocess.run(argv, check=True, capture_output=True)
+    page.unlink()
+    return folder / "data"
+
+
+def _lines(sample: Sample, labels: Mapping[str, str]) -> Iterator[str]:
+    name, more, first, step = sample
+    series = ",".join(f'{key}="{value}"' for key, value in {**more, **labels}.items())
+    for scrape in range(SCRAPES):
+        at = END - timedelta(minutes=SCRAPES - 1 - scrape)
+        yield f"{name}{{{series}}} {first + step * scrape} {at.timestamp():.0f}\n"
+
+
+def _of_node(fleet: Fleet, number: int) -> Iterator[Sample]:
+    """What the agent says of its node."""
+    verdict = fleet.verdict(number)
+    yield "up", {}, 1, 0
+    for each in Verdict:
+        yield "healthd_verdict", {"verdict": each}, each is verdict, 0
+    if verdict is Verdict.CRITICAL:
+        code = CODES[number % len(CODES)]
+        yield "healthd_fault_occurrences", {"code": code, "component": "gpu:GPU-3", "severity": "critical"}, 1, 0
+    action = Action.REPAIR if verdict is Verdict.CRITICAL else Action.HOLD
+    for possible in Action:
+        yield "healthd_decision", {"action": possible}, possible is action, 0
+        yield "healthd_decisions_total", {"action": possible}, 0, possible is action
+    for refusal in Refusal:
+        yield "healthd_refusals_total", {"reason": refusal}, number % 3, 0
+    for step in Step:
+        yield "healthd_remediation_step", {"step": step}, verdict is Verdict.CRITICAL and step is Step.DRAIN, 0
+        yield "healthd_step_duration_seconds_sum", {"step": step}, 40, 0
+        yield "healthd_step_duration_seconds_count", {"step": step}, 2, 0
+    for mode in Mode:
+        yield "healthd_mode", {"mode": mode}, mode is Mode.REPAIR, 0
+    for code in CODES:
+        yield "healthd_findings_total", {"check": "kernel.xid", "code": code}, number % 5, 0
+    yield "healthd_last_success_seconds", {"check": "gpu.ecc"}, 20 + number, 0
+    for kind, value in (("out", 3), ("limit", 25), ("", fleet.nodes)):
+        yield f"healthd_budget_{kind}_nodes".replace("__", "_"), {"scope": "cluster"}, value, 0
+
+
+def _of_parts(number: int) -> Iterator[Sample]:
+    """What its checks read of GPUs, EFA devices and file systems."""
+    for gpu in range(GPUS):
+        part = {"component": f"gpu:GPU-{number}-{gpu}"}
+        yield "healthd_component_health", {**part, "check": "gpu.ecc"}, (0, 2, 3)[number % 3], 0
+        yield "healthd_gpu_temperature_celsius", part, 40 + number % 50, 0
+        for name in ("ecc_uncorrected_aggregate", "remapped_rows_uncorrectable", "remapped_rows_correctable"):
+            yield f"healthd_gpu_{name}_total", part, number % 7, 0
+        yield "healthd_gpu_ecc_corrected_volatile_total", part, 0, number
+        for heat in ("hardware", "software"):
+            yield f"healthd_gpu_throttled_{heat}_heat_seconds_total", part, 0, number % 60
+    for device in range(EFA_DEVICES):
+        part = {"component": f"efa:rdmap{device}s0"}
+        for name in ("tx_bytes", "rx_bytes", "rx_drops", "retrans_pkts"):
+            yield f"healthd_efa_{name}_total", part, 0, 1000 + number
+    yield "healthd_file_write_seconds", {"component": "mount:/fsx"}, 0.01, 0
+    for name in ("nvlink", "loopback"):
+        yield f"healthd_nccl_{name}_busbw_bytes_per_second", {"component": "node"}, 4e11 - number, 0
+
+
+def _of_controller() -> Iterator[Sample]:
+    yield "healthd_controller_leads", {}, 1, 0
+    yield "healthd_controller_nodes", {"state": "repairing"}, 2, 0
+    yield "healthd_controller_operator_needed", {}, 0, 0
+    yield "healthd_controller_decisions_total", {"state": "done"}, 5, 1
+    yield "healthd_controller_refusals_total", {"reason": "budget"}, 1, 0
+    yield "healthd_controller_last_success_seconds", {}, 4, 0
+    yield "healthd_controller_requests_total", {"to": "ec2", "request": "RebootInstances", "result": "ok"}, 5, 1
+    for name in ("sync_seconds", "step_duration_seconds"):
+        step = {"step": "reboot"} if name.startswith("step") else {}
+        yield f"healthd_controller_{name}_sum", step, 40, 1
+        yield f"healthd_controller_{name}_count", step, 4, 1
+
+
+def serving(folder: Path, data: Path) -> Prometheus:
+    """A Prometheus that scrapes nothing and answers from these data."""
+    return Prometheus(folder, {}, None, data=data)
