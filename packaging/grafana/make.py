@@ -7,7 +7,8 @@ They need nothing but a Prometheus (or Amazon Managed Service for Prometheus) as
 Grafana's own panels: no plug-in. ``instance`` is the name of the node, as the configurations in packaging/prometheus
 and the chart's ServiceMonitor have it; ``cluster`` and ``partition`` may be absent.
 
-A panel of the fleet shows sums, or the ten nodes with the highest value: it stays readable at 5,000 nodes.
+A panel of the fleet shows sums, or the ten nodes with the highest value: it stays readable at 5,000 nodes. Its
+figures of GPUs and EFA devices are the recordings for each node in packaging/prometheus/rules.yaml.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ Rows = Mapping[str, Sequence[Panel]]
 _CLUSTERS = 'cluster=~"$cluster"'
 _NODES = f'{_CLUSTERS}, partition=~"$partition", instance=~"$instance"'
 _CONTROLLER = "healthd_controller_"
-_METRIC = re.compile(r"\b(healthd_\w+|up)\b(?:\{([^}]*)\})?")
+_METRIC = re.compile(r"\b(healthd_\w+|healthd:[\w:]+|up)\b(?:\{([^}]*)\})?")
 
 
 def panel(title: str, *queries: tuple[str, str], **more: Any) -> Panel:
@@ -85,16 +86,11 @@ _PER_ACT = (  # nothing was done yet: 0 / 0, which no panel draws
     "sum by (step) (healthd_controller_step_duration_seconds_sum)"
     " / sum by (step) (healthd_controller_step_duration_seconds_count)"
 )
-_HEAT = (
-    "max by (cluster, instance) (rate(healthd_gpu_throttled_hardware_heat_seconds_total[R])"
-    " + rate(healthd_gpu_throttled_software_heat_seconds_total[R]))"
-)
 _STATE = (  # one of the four verdicts of a node is 1, so this is its value in HEALTH
     'sum by (cluster, instance) (healthd_verdict{verdict="warning"})'
     ' + 2 * sum by (cluster, instance) (healthd_verdict{verdict="unknown"})'
     ' + 3 * sum by (cluster, instance) (healthd_verdict{verdict="critical"})'
 )
-_EFA_LOST = "rate(healthd_efa_rx_drops_total[R]) + rate(healthd_efa_retrans_pkts_total[R])"
 _NODE_UID = "healthd-node"
 _TOP, _ROWS = 10, 100
 
@@ -392,18 +388,18 @@ FLEET: Rows = {
             "XIDs and other kernel lines: top 10 nodes",
             (
                 "{{instance}} {{code}}",
-                top('sum by (cluster, instance, code) (healthd_findings_total{check=~"kernel[.].*"}) > 0'),
+                top("healthd:node:kernel_findings:sum"),
             ),
             to_node=True,
         ),
         panel(
             "ECC errors, uncorrected: top 10 nodes",
-            ("{{instance}}", top("sum by (cluster, instance) (healthd_gpu_ecc_uncorrected_aggregate_total)")),
+            ("{{instance}}", top("healthd:node:gpu_ecc_uncorrected:sum")),
             to_node=True,
         ),
         panel(
             "ECC errors, corrected: top 10 nodes",
-            ("{{instance}}", top("sum by (cluster, instance) (rate(healthd_gpu_ecc_corrected_volatile_total[R]))")),
+            ("{{instance}}", top("healthd:node:gpu_ecc_corrected:rate5m")),
             to_node=True,
             unit="cps",
         ),
@@ -411,23 +407,23 @@ FLEET: Rows = {
             "Remapped rows: top 10 nodes",
             (
                 "{{instance}} uncorrectable",
-                top("sum by (cluster, instance) (healthd_gpu_remapped_rows_uncorrectable_total)"),
+                top("healthd:node:gpu_remapped_rows_uncorrectable:sum"),
             ),
             (
                 "{{instance}} correctable",
-                top("sum by (cluster, instance) (healthd_gpu_remapped_rows_correctable_total)"),
+                top("healthd:node:gpu_remapped_rows_correctable:sum"),
             ),
         ),
         panel(
             "Throttled by heat, worst GPU of each node",
-            ("{{instance}}", top(_HEAT)),
+            ("{{instance}}", top("healthd:node:gpu_throttled_heat:max_rate5m")),
             to_node=True,
             unit="percentunit",
             note="Thermal violations, as the share of time.",
         ),
         panel(
             "Hottest GPU of each node",
-            ("{{instance}}", top("max by (cluster, instance) (healthd_gpu_temperature_celsius)")),
+            ("{{instance}}", top("healthd:node:gpu_temperature_celsius:max")),
             to_node=True,
             unit="celsius",
         ),
@@ -435,13 +431,13 @@ FLEET: Rows = {
     "EFA, Lustre, NCCL": (
         panel(
             "EFA throughput: top 10 nodes",
-            ("{{instance}} out", top("sum by (cluster, instance) (rate(healthd_efa_tx_bytes_total[R]))")),
-            ("{{instance}} in", top("sum by (cluster, instance) (rate(healthd_efa_rx_bytes_total[R]))")),
+            ("{{instance}} out", top("healthd:node:efa_tx_bytes:rate5m")),
+            ("{{instance}} in", top("healthd:node:efa_rx_bytes:rate5m")),
             unit="Bps",
         ),
         panel(
             "EFA packets dropped or retransmitted: top 10 nodes",
-            ("{{instance}}", top(f"sum by (cluster, instance) ({_EFA_LOST})")),
+            ("{{instance}}", top("healthd:node:efa_lost_packets:rate5m")),
             to_node=True,
             unit="cps",
         ),
@@ -460,8 +456,8 @@ FLEET: Rows = {
         ),
         panel(
             "Parts that a check calls critical or cannot tell of",
-            ("{{check}} critical", "count by (check) (healthd_component_health == 3)"),
-            ("{{check}} unknown", "count by (check) (healthd_component_health == 2)"),
+            ("{{check}} critical", "sum by (check) (healthd:node:components_critical:count)"),
+            ("{{check}} unknown", "sum by (check) (healthd:node:components_unknown:count)"),
         ),
         panel(
             "Daemons that do not answer",
@@ -500,7 +496,7 @@ def _datasource() -> dict[str, Any]:
 
 
 def _variables(*, all_nodes: bool) -> Iterator[dict[str, Any]]:
-    """Selections at the top of a dashboard. A Prometheus without the labels cluster or partition has only All of them."""
+    """Selections at the top. Where a Prometheus has no label cluster or partition, All is the only one."""
     yield _variable("cluster", "Cluster", "label_values(healthd_verdict, cluster)", every=".*")
     partitions = f"label_values(healthd_verdict{{{_CLUSTERS}}}, partition)"
     yield _variable("partition", "Partition", partitions, every=".*")

@@ -15,7 +15,7 @@ from pathlib import Path
 from healthd.core.model import Action, Mode, Refusal, Step, Verdict
 from tests.live.prometheus.prometheus_server import Prometheus, tool
 
-GPUS, EFA_DEVICES, SCRAPES = 8, 32, 5
+SCRAPES = 5
 CODES = ("gpu.xid.79", "gpu.xid.48", "gpu.xid.63", "efa.link_down", "lustre.hung")
 END = datetime(2026, 11, 1, 12, tzinfo=UTC)
 Sample = tuple[str, Mapping[str, str], float, float]
@@ -91,28 +91,28 @@ def _of_node(fleet: Fleet, number: int) -> Iterator[Sample]:
         yield "healthd_step_duration_seconds_count", {"step": step}, 2, 0
     for mode in Mode:
         yield "healthd_mode", {"mode": mode}, mode is Mode.REPAIR, 0
-    for code in CODES:
-        yield "healthd_findings_total", {"check": "kernel.xid", "code": code}, number % 5, 0
     yield "healthd_last_success_seconds", {"check": "gpu.ecc"}, 20 + number, 0
     for kind, value in (("out", 3), ("limit", 25), ("", fleet.nodes)):
         yield f"healthd_budget_{kind}_nodes".replace("__", "_"), {"scope": "cluster"}, value, 0
 
 
 def _of_parts(number: int) -> Iterator[Sample]:
-    """What its checks read of GPUs, EFA devices and file systems."""
-    for gpu in range(GPUS):
-        part = {"component": f"gpu:GPU-{number}-{gpu}"}
-        yield "healthd_component_health", {**part, "check": "gpu.ecc"}, (0, 2, 3)[number % 3], 0
-        yield "healthd_gpu_temperature_celsius", part, 40 + number % 50, 0
-        for name in ("ecc_uncorrected_aggregate", "remapped_rows_uncorrectable", "remapped_rows_correctable"):
-            yield f"healthd_gpu_{name}_total", part, number % 7, 0
-        yield "healthd_gpu_ecc_corrected_volatile_total", part, 0, number
-        for heat in ("hardware", "software"):
-            yield f"healthd_gpu_throttled_{heat}_heat_seconds_total", part, 0, number % 60
-    for device in range(EFA_DEVICES):
-        part = {"component": f"efa:rdmap{device}s0"}
-        for name in ("tx_bytes", "rx_bytes", "rx_drops", "retrans_pkts"):
-            yield f"healthd_efa_{name}_total", part, 0, 1000 + number
+    """What the recordings make of its GPUs, EFA devices and kernel log, and what its file systems and tests say."""
+    for code in CODES[: number % 5]:
+        yield "healthd:node:kernel_findings:sum", {"code": code}, 1, 0
+    for name, value in {
+        "gpu_ecc_uncorrected:sum": number % 7,
+        "gpu_ecc_corrected:rate5m": number / 100,
+        "gpu_remapped_rows_uncorrectable:sum": number % 3,
+        "gpu_remapped_rows_correctable:sum": number % 5,
+        "gpu_throttled_heat:max_rate5m": number % 60 / 60,
+        "gpu_temperature_celsius:max": 40 + number % 50,
+        "efa_tx_bytes:rate5m": 1e9 + number,
+        "efa_rx_bytes:rate5m": 1e9 + number,
+        "efa_lost_packets:rate5m": number,
+    }.items():
+        yield f"healthd:node:{name}", {}, value, 0
+    yield f"healthd:node:components_{('critical', 'unknown')[number % 2]}:count", {"check": "gpu.ecc"}, 1, 0
     yield "healthd_file_write_seconds", {"component": "mount:/fsx"}, 0.01, 0
     for name in ("nvlink", "loopback"):
         yield f"healthd_nccl_{name}_busbw_bytes_per_second", {"component": "node"}, 4e11 - number, 0

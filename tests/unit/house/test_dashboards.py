@@ -36,6 +36,16 @@ def test_every_metric_that_is_asked_for_exists(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SPEAKING)
+def test_every_recording_that_is_asked_for_is_made(name: str) -> None:
+    """Each healthd:… is one of rules.yaml, and each for the dashboards is used."""
+    made = set(re.findall(r"record: (\S+)", (ROOT / "packaging/prometheus/rules.yaml").read_text(encoding="utf-8")))
+    asked = set(re.findall(r"\bhealthd:[a-z_0-9:]+", (ROOT / name).read_text(encoding="utf-8")))
+    assert asked <= made
+    if name.endswith("fleet.json"):
+        assert {each for each in made if each.startswith("healthd:node:")} <= asked
+
+
+@pytest.mark.parametrize("name", SPEAKING)
 def test_every_label_value_that_is_asked_for_exists(name: str) -> None:
     """A verdict, an action, a step or a status in a query is one that healthd has; a misspelt one never fires."""
     words: dict[str, set[str]] = {
