@@ -54,8 +54,9 @@ class Panel:
 Rows = Mapping[str, Sequence[Panel]]
 
 _CLUSTERS = 'cluster=~"$cluster"'
-_NODES = f'{_CLUSTERS}, partition=~"$partition", instance=~"$instance"'
-_CONTROLLER = "healthd_controller_"
+_PARTITIONS = f'{_CLUSTERS}, partition=~"$partition"'
+_NODES = f'{_PARTITIONS}, instance=~"$instance"'
+_CONTROLLER, _PARTITION = "healthd_controller_", "healthd:partition:"
 _METRIC = re.compile(r"\b(healthd_\w+|healthd:[\w:]+|up)\b(?:\{([^}]*)\})?")
 
 
@@ -67,16 +68,18 @@ def panel(title: str, *queries: tuple[str, str], **more: Any) -> Panel:
 
 def _chosen(query: str) -> str:
     def chosen(found: re.Match[str]) -> str:
-        # A controller is none of the nodes that the variable lists.
+        # A controller is none of the nodes that the variable lists, and a recording of a partition has no nodes.
         selected = _CLUSTERS if found[1].startswith(_CONTROLLER) else _NODES
+        if found[1].startswith(_PARTITION):
+            selected = _PARTITIONS
         return f"{found[1]}{{{', '.join([found[2], selected] if found[2] else [selected])}}}"
 
     return _METRIC.sub(chosen, query).replace("[R]", "[$__rate_interval]")
 
 
 _PER_STEP = (
-    "sum by (step) (healthd_step_duration_seconds_sum)"
-    " / (sum by (step) (healthd_step_duration_seconds_count) > 0)"
+    "sum by (step) (healthd:partition:step_duration_seconds:sum)"
+    " / (sum by (step) (healthd:partition:step_duration_seconds:count) > 0)"
 )  # fmt: skip
 _PER_ROUND = (
     "sum(rate(healthd_controller_sync_seconds_sum[R]))"
@@ -311,10 +314,7 @@ FLEET: Rows = {
         ),
         panel(
             "Most repairs and drains in a week",
-            (
-                "",
-                top('sum by (cluster, instance) (increase(healthd_decisions_total{action=~"quarantine|repair"}[7d]))'),
-            ),
+            ("", top("healthd:node:repairs_and_drains:increase1w")),
             kind="table",
             hide=("Time",),
             to_node=True,
@@ -336,10 +336,10 @@ FLEET: Rows = {
             ("{{scope}} nodes", "max by (scope) (healthd_budget_nodes)"),
             note="As the cluster itself was read last by any node. None in mode observe.",
         ),
-        panel("Decisions", ("{{action}}", "sum by (action) (increase(healthd_decisions_total[R]))")),
+        panel("Decisions", ("{{action}}", "sum by (action) (healthd:partition:decisions:increase5m)")),
         panel(
             "Refusals",
-            ("{{reason}}", top("sum by (reason) (increase(healthd_refusals_total[R]))")),
+            ("{{reason}}", top("sum by (reason) (healthd:partition:refusals:increase5m)")),
             note="Why healthd did nothing, or less.",
         ),
         panel("Nodes under repair, by step", ("{{step}}", "sum by (step) (healthd_remediation_step)")),
@@ -500,7 +500,7 @@ def _variables(*, all_nodes: bool) -> Iterator[dict[str, Any]]:
     yield _variable("cluster", "Cluster", "label_values(healthd_verdict, cluster)", every=".*")
     partitions = f"label_values(healthd_verdict{{{_CLUSTERS}}}, partition)"
     yield _variable("partition", "Partition", partitions, every=".*")
-    nodes = f'label_values(healthd_verdict{{{_CLUSTERS}, partition=~"$partition"}}, instance)'
+    nodes = f"label_values(healthd_verdict{{{_PARTITIONS}}}, instance)"
     yield _variable("instance", "Node", nodes, every=".+" if all_nodes else None)
     if all_nodes:
         yield {

@@ -15,7 +15,7 @@ from pathlib import Path
 from healthd.core.model import Action, Mode, Refusal, Step, Verdict
 from tests.live.prometheus.prometheus_server import Prometheus, tool
 
-SCRAPES = 5
+SCRAPES, PARTITIONS = 5, ("p5", "p6")
 CODES = ("gpu.xid.79", "gpu.xid.48", "gpu.xid.63", "efa.link_down", "lustre.hung")
 END = datetime(2026, 11, 1, 12, tzinfo=UTC)
 Sample = tuple[str, Mapping[str, str], float, float]
@@ -50,9 +50,13 @@ def stored(fleet: Fleet, folder: Path) -> Path:
     page = folder / "openmetrics"
     with page.open("w", encoding="utf-8") as file:
         for number in range(fleet.nodes):
-            labels = {"cluster": "train-a", "partition": ("p5", "p6")[number % 2], "instance": fleet.name(number)}
+            labels = {"cluster": "train-a", "partition": PARTITIONS[number % 2], "instance": fleet.name(number)}
             for sample in (*_of_node(fleet, number), *_of_parts(number)):
                 file.writelines(_lines(sample, {**labels, "job": "healthd"}))
+        for partition in PARTITIONS:
+            labels = {"cluster": "train-a", "partition": partition}
+            for sample in _of_partition():
+                file.writelines(_lines(sample, labels))
         for sample in _of_controller():
             file.writelines(_lines(sample, {"cluster": "train-a", "instance": "head", "job": "healthd-controller"}))
         file.write("# EOF\n")
@@ -82,13 +86,8 @@ def _of_node(fleet: Fleet, number: int) -> Iterator[Sample]:
     action = Action.REPAIR if verdict is Verdict.CRITICAL else Action.HOLD
     for possible in Action:
         yield "healthd_decision", {"action": possible}, possible is action, 0
-        yield "healthd_decisions_total", {"action": possible}, 0, possible is action
-    for refusal in Refusal:
-        yield "healthd_refusals_total", {"reason": refusal}, number % 3, 0
     for step in Step:
         yield "healthd_remediation_step", {"step": step}, verdict is Verdict.CRITICAL and step is Step.DRAIN, 0
-        yield "healthd_step_duration_seconds_sum", {"step": step}, 40, 0
-        yield "healthd_step_duration_seconds_count", {"step": step}, 2, 0
     for mode in Mode:
         yield "healthd_mode", {"mode": mode}, mode is Mode.REPAIR, 0
     yield "healthd_last_success_seconds", {"check": "gpu.ecc"}, 20 + number, 0
@@ -101,6 +100,7 @@ def _of_parts(number: int) -> Iterator[Sample]:
     for code in CODES[: number % 5]:
         yield "healthd:node:kernel_findings:sum", {"code": code}, 1, 0
     for name, value in {
+        "repairs_and_drains:increase1w": number % 4,
         "gpu_ecc_uncorrected:sum": number % 7,
         "gpu_ecc_corrected:rate5m": number / 100,
         "gpu_remapped_rows_uncorrectable:sum": number % 3,
@@ -116,6 +116,17 @@ def _of_parts(number: int) -> Iterator[Sample]:
     yield "healthd_file_write_seconds", {"component": "mount:/fsx"}, 0.01, 0
     for name in ("nvlink", "loopback"):
         yield f"healthd_nccl_{name}_busbw_bytes_per_second", {"component": "node"}, 4e11 - number, 0
+
+
+def _of_partition() -> Iterator[Sample]:
+    """What the recordings make of all its nodes."""
+    for action in Action:
+        yield "healthd:partition:decisions:increase5m", {"action": action}, 2, 0
+    for refusal in Refusal:
+        yield "healthd:partition:refusals:increase5m", {"reason": refusal}, 3, 0
+    for step in Step:
+        yield "healthd:partition:step_duration_seconds:sum", {"step": step}, 400, 0
+        yield "healthd:partition:step_duration_seconds:count", {"step": step}, 20, 0
 
 
 def _of_controller() -> Iterator[Sample]:
