@@ -46,7 +46,7 @@ from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.ports import FleetSnapshot, Slot
 from healthd.sources.command import LIMIT_BYTES, run_command
-from tests.live.slurm.slurm_lab import SlurmLab, why_not
+from tests.live.slurm.slurm_lab import SlurmLab, skip_reason
 from tests.support.fake_repairs import FakeProvisioner, FakeResetter
 
 AIM_CTLD_S, AIM_DECIDED_S = 5.0, 20.0
@@ -83,7 +83,7 @@ def main() -> int:
     options.add_argument("--same", action="store_true", help="all have the same finding: many at once")
     options.add_argument("--seed", type=int, default=1)
     chosen = options.parse_args()
-    if reason := why_not():
+    if reason := skip_reason():
         return skipped(reason)
     with cluster(chosen.n) as lab:
         usable(lab, chosen.n)

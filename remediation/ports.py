@@ -269,7 +269,7 @@ class Provisioner(Protocol):
     def delegates(self) -> bool:
         """Whether this only asks: ``healthd controller`` acts, by the handoff record, and answers there."""
 
-    def why_not(self, remedy: Remedy) -> str:
+    def reason_against(self, remedy: Remedy) -> str:
         """Why this provider, as configured and on this platform, cannot carry out ``remedy``, or ""."""
 
     def dry_run(self, remedy: Remedy) -> str:

@@ -21,7 +21,7 @@ from healthd.drill.chain import TITLE, DrillOrder, DrillReport, Ended, banner
 from healthd.drill.injection import prepare
 from healthd.drill.rehearsal import Heard, Rehearsal, Stage
 from healthd.observe.checkup import Checkup
-from healthd.observe.idle import why_not_idle
+from healthd.observe.idle import not_idle_reason
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.ports import Orchestrator
@@ -105,7 +105,7 @@ class Drills:
                 f"a drill ({self.running or 'another'}) is running on this node; wait for its end",
             )
         try:
-            if why := self._closed or self._why_not(order):
+            if why := self._closed or self._reason_against(order):
                 return self._refused(order, drill_id, began, why)
             injection = prepare(order, self._checkup.machine, self._checkup.settings_of(order.kind.check))
             try:
@@ -124,11 +124,11 @@ class Drills:
         self._say("drill", drill=drill_id, said=text)
         self._checkup.monitor.record(Event(at=datetime.now(UTC), kind="drill", text=text, data={"drill": True, **data}))
 
-    def _why_not(self, order: DrillOrder) -> str:
+    def _reason_against(self, order: DrillOrder) -> str:
         """Why the node cannot be drilled now, or "". Unknown is not idle."""
         if order.forced:
             return ""
-        busy = why_not_idle(self._checkup.machine, self._orchestrator)
+        busy = not_idle_reason(self._checkup.machine, self._orchestrator)
         return f"{busy}; add --force to drill a node that may be busy" if busy else ""
 
     def _follow(self, drill: Rehearsal) -> DrillReport:

@@ -169,13 +169,13 @@ class RequestedNode:
             return Refused(kind=Refusal.OPTED_OUT, words=f"opted out: {why}")
         if not view.idle:
             return Refused(kind=Refusal.NOT_IDLE, words="the node is not idle")
-        if (why_not := in_maintenance(view)) is not None:
-            return why_not
+        if (reason_against := in_maintenance(view)) is not None:
+            return reason_against
         mode = self._rules().mode
         kind = Refusal.OBSERVE if mode is Mode.OBSERVE else Refusal.LOWERED
         return None if mode is Mode.REPAIR else Refused(kind=kind, words=f"the controller is in {mode} mode")
 
-    def why_not(self, remedy: Remedy) -> str:
+    def reason_against(self, remedy: Remedy) -> str:
         """Whether another remedy follows is the node's to say."""
         return "what follows is for the node itself to say"
 
@@ -228,9 +228,9 @@ class RequestedAct:
             patience=patience,
         )
 
-    def why_not(self) -> str:
+    def reason_against(self) -> str:
         """Why the platform cannot do it to this machine, or "". Raises BackendError where that is not known."""
-        if why := self._provisioner.why_not(self._want.remedy):
+        if why := self._provisioner.reason_against(self._want.remedy):
             return why
         machine = self._provisioner.machine()
         if word(instance_of(machine)) != self._node.found.mark.machine:
@@ -247,7 +247,7 @@ class RequestedAct:
         """Ask once more for what a controller before this one may have asked for, or what has had no answer: where that
         is safe, and everything is as it was. A node that has moved is no loss, its evidence is awaited as before."""
         case = self._node.case = turn.case
-        why = self.why_not() or self._provisioner.stands_down() or self._against(case, now)
+        why = self.reason_against() or self._provisioner.stands_down() or self._against(case, now)
         if not why:
             said = f"asks again for {self._want.remedy}: it is not known whether it was asked for"
             self._node.journal.write(case, said)
@@ -309,14 +309,14 @@ def _shown(text: str) -> HandoffRecord | None:
 class _NoReset:
     """GPUs are reset on the node."""
 
-    def why_not(self) -> str:
+    def reason_against(self) -> str:
         return "GPUs are reset on the node itself"
 
     def holders(self) -> tuple[str, ...]:
         return ()
 
     def reset(self, stop: tuple[str, ...]) -> str:
-        raise BackendRefused(self.why_not())
+        raise BackendRefused(self.reason_against())
 
     def start(self, services: tuple[str, ...]) -> str:
         return ""

@@ -266,7 +266,7 @@ class Controller:
             return self._waits(found, later)
         act = self._act(found, too_many=self._too_many(want, level))
         try:
-            cannot = act.why_not()
+            cannot = act.reason_against()
         except BackendError as error:
             return self._waits(found, Refused(kind=Refusal.UNREADABLE, words=str(error)), page=True)
         if cannot:

@@ -150,7 +150,7 @@ class CommandChecks:
         return None
 
     def _cannot_mend(self, remedy: Remedy) -> Refused | None:
-        if why := self._parts.why_not(remedy):
+        if why := self._parts.reason_against(remedy):
             return Refused(kind=Refusal.CANNOT, words=f"no {remedy} here: {why}")
         if other := self._provisioner.stands_down():
             return Refused(kind=Refusal.MANAGED, words=other)
@@ -215,7 +215,7 @@ class CommandChecks:
         return (f"waits for the end of maintenance window {window}; then {words}" if window else words), refusal
 
     def _reset_words(self) -> tuple[str, Refusal | None]:
-        if why := self._resetter.why_not():
+        if why := self._resetter.reason_against():
             return f"cannot: {why}", Refusal.CANNOT
         services = ", ".join(self._resetter.holders()) or "no service"
         return f"stops {services}, resets all GPUs, and starts again what it stopped", None

@@ -357,7 +357,7 @@ class Decider:
 
     def _tried(self, readings: Readings, remedies: Iterable[Remedy]) -> Readings:
         """With whether these remedies can be carried out."""
-        cannot = {remedy: self._parts.why_not(remedy) for remedy in remedies}
+        cannot = {remedy: self._parts.reason_against(remedy) for remedy in remedies}
         return replace(readings, cannot={**readings.cannot, **cannot})
 
     def _repairs(self) -> tuple[Repair, ...]:

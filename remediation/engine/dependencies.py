@@ -203,7 +203,7 @@ class Slots(Protocol):
 class Resetter(Protocol):
     """Resets all GPUs of this machine. Every call has its own deadline."""
 
-    def why_not(self) -> str:
+    def reason_against(self) -> str:
         """Why a reset cannot help or cannot be made now, or "": no tool, a holder in uninterruptible sleep."""
 
     def holders(self) -> tuple[str, ...]:
@@ -294,9 +294,9 @@ class Dependencies:
     monotonic_s: Callable[[], float] = time.monotonic
     beat: Beat = field(default_factory=Beat)
 
-    def why_not(self, remedy: Remedy) -> str:
+    def reason_against(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or ""."""
-        return self.resetter.why_not() if remedy is Remedy.RESET_GPU else self.provisioner.why_not(remedy)
+        return self.resetter.reason_against() if remedy is Remedy.RESET_GPU else self.provisioner.reason_against(remedy)
 
     def too_many(self, *, by_order: bool = False) -> str:
         """Why no machine of the fleet may be replaced now, or "". An operator's command passes the bound of a day.

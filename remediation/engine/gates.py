@@ -64,9 +64,9 @@ class Gates:
             return Refused(kind=Refusal.LOWERED, words=words)
         return self._undriven(case)
 
-    def why_not(self, remedy: Remedy) -> str:
+    def reason_against(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or ""."""
-        return self._parts.why_not(remedy)
+        return self._parts.reason_against(remedy)
 
     def too_many(self, *, by_order: bool) -> str:
         """Why no machine of the fleet may be replaced now, or "". Raises BackendUnknown."""

@@ -57,7 +57,7 @@ class Witness(Protocol):
 class Permission(Protocol):
     """The permission for an act: Gates on the node itself, the controller's own from elsewhere."""
 
-    def why_not(self, remedy: Remedy) -> str:
+    def reason_against(self, remedy: Remedy) -> str:
         """Why a remedy cannot be carried out here, or ""."""
 
     def too_many(self, *, by_order: bool) -> str:
@@ -99,7 +99,7 @@ class OwnIntents:
     def record_of(self, case: Remediation, now: datetime) -> tuple[str | None, str]:
         """See Intents."""
         before = self._orchestrator.marked()
-        following = [remedy for remedy in case.ladder[1:] if not self._parts.why_not(remedy)]
+        following = [remedy for remedy in case.ladder[1:] if not self._parts.reason_against(remedy)]
         delegated = self._provisioner.delegates
         return before, repair_mark(case, now, before=before, following=following, delegated=delegated)
 
@@ -138,7 +138,7 @@ class Repairs:
         if isinstance(begun, StepResult):
             return begun
         case, self._resetting = begun, ""
-        if why := self._resetter.why_not():
+        if why := self._resetter.reason_against():
             return self.again_or_fail(self._refused(case, now), now, f"no GPU reset: {why}")
         try:
             done = self._resetter.reset(case.stopped)
@@ -214,7 +214,7 @@ class Repairs:
             return ended(case, End.FAILED, f"another machine did not help, an operator is needed: {why}")
         if case.attempts < self._patience.max_attempts:
             return StepResult(case=again, said=f"attempt {case.attempts} failed, trying again: {why}")
-        following = [remedy for remedy in case.ladder[1:] if not self._gates.why_not(remedy)]
+        following = [remedy for remedy in case.ladder[1:] if not self._gates.reason_against(remedy)]
         if not following:
             return ended(case, End.FAILED, f"given up after {case.attempts} attempts, an operator is needed: {why}")
         drained = Step.DRAIN in case.steps

@@ -18,7 +18,7 @@ from tests.live.kubernetes.agent_rig import add_leases, administrator, install_r
 from tests.live.kubernetes.control_plane import ControlPlane
 from tests.live.kubernetes.find_binaries import Unavailable
 from tests.live.kubernetes.kubelet_socket import KubeletSocket
-from tests.live.slurm.slurm_lab import SlurmLab, why_not
+from tests.live.slurm.slurm_lab import SlurmLab, skip_reason
 
 NODE = "n0001"
 REASON = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"
@@ -27,7 +27,7 @@ REASON = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"
 @pytest.fixture(scope="module")
 def lab() -> Iterator[SlurmLab]:
     """A small cluster, started only if a test asks for it."""
-    if reason := why_not():
+    if reason := skip_reason():
         pytest.skip(reason)
     with SlurmLab(nodes=2) as lab:
         yield lab

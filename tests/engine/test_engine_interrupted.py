@@ -93,7 +93,7 @@ def test_without_a_next_remedy_it_pages(tmp_path: Path) -> None:
     """A repair that was ordered has one rung: the node stays out, and an operator is needed."""
     world = World(tmp_path, mode=Mode.REPAIR, can_reset=True)
     world.at(10, lambda: world.log_line(XID_95))
-    world.provisioner.why_not = lambda remedy: "no right to"  # type: ignore[method-assign]
+    world.provisioner.reason_against = lambda remedy: "no right to"  # type: ignore[method-assign]
     when(world, "before reset", kill)
     world.run(60)
     case = world.store.open_case()

@@ -123,8 +123,8 @@ class WiredProvisioner:
     def delegates(self) -> bool:
         return self.inner.delegates
 
-    def why_not(self, remedy: Remedy) -> str:
-        return self.inner.why_not(remedy)
+    def reason_against(self, remedy: Remedy) -> str:
+        return self.inner.reason_against(remedy)
 
     def dry_run(self, remedy: Remedy) -> str:
         return self.inner.dry_run(remedy)
@@ -159,8 +159,8 @@ class WiredResetter:
     wire: Wire
     intended: Callable[[Step], None]
 
-    def why_not(self) -> str:
-        return self.inner.why_not()
+    def reason_against(self) -> str:
+        return self.inner.reason_against()
 
     def holders(self) -> tuple[str, ...]:
         return self.inner.holders()

@@ -43,10 +43,10 @@ class KubePlatformRequests:
         """The other agent that sets the node's label or condition, or "". Raises BackendError."""
         return self._signal.owner(self._node.own())
 
-    def why_not(self, remedy: Remedy) -> str:
+    def reason_against(self, remedy: Remedy) -> str:
         """Why the platform never carries out this remedy on such a node; "" where it may, or the Node is unreadable."""
         try:
-            return self._signal.why_not(self._node.own(), remedy)
+            return self._signal.reason_against(self._node.own(), remedy)
         except BackendError:
             return ""
 

@@ -67,7 +67,7 @@ def test_a_machine_is_moved_by_a_stop_and_a_start(
     )
     node = world.on_the_node()
     before = node.machine()
-    assert not node.why_not(Remedy.REPLACE_NODE)
+    assert not node.reason_against(Remedy.REPLACE_NODE)
     world.run(8)
     starts = [each for each in endpoint.said("StartInstances") if each.get("DryRun") != "true"]
     assert (endpoint.count("StopInstances"), len(starts)) == (1, 1)

@@ -409,7 +409,7 @@ def test_of_karpenter_another_machine_is_asked_whatever_was_found(
         asking = KubePlatformRequests(agent, "eks")
         agent.claim("cluster", 0)
         agent.quarantine(f"healthd: {code} gpu:GPU-1 [k3v9]")
-        assert "replaces it on any request" in asking.why_not(Remedy.REBOOT_NODE)
+        assert "replaces it on any request" in asking.reason_against(Remedy.REBOOT_NODE)
         asking.ask(Remedy.REPLACE_NODE)
         assert _order_in(control_plane.admin.get("/api/v1/nodes/n1").must()) != ""
         assert asking.recall(carried_out=False)
