@@ -273,7 +273,7 @@ def engine_of(storm: Storm, disk: Path, node: str, fault: OneFault, calls: Notes
             rules=lambda: Rules(mode=Mode.QUARANTINE, max_out=QUOTAS["cluster"], bounds=bounds),
             collect=lambda _: "",
             look_again=lambda _: None,
-            patience=Timeouts(),
+            timeouts=Timeouts(),
         )
     )
 

@@ -126,7 +126,7 @@ def _engine(orchestrator: KubernetesOrchestrator, node: str, folder: Path, agent
             rules=lambda: Rules(mode=Mode.QUARANTINE),
             collect=lambda _: "",
             look_again=lambda _: None,
-            patience=Timeouts(),
+            timeouts=Timeouts(),
             clock=agent.clock,
             monotonic_s=agent.monotonic_s,
         )

@@ -47,7 +47,7 @@ def make_controller(
         provisioner=provisioner,
         kept=store,
         rules=lambda: controller_rules(config, opt_out, feature_is),
-        patience=controller_patience(config),
+        timeouts=controller_timeouts(config),
         silent_s=config.controller.silent_s,
         monotonic_s=time.monotonic,
         clock=lambda: datetime.now(UTC),
@@ -70,7 +70,7 @@ def controller_rules(config: Config, opt_out: str, feature_is: str = FEATURE) ->
     )
 
 
-def controller_patience(config: Config) -> Timeouts:
+def controller_timeouts(config: Config) -> Timeouts:
     """How long the controller waits for the result of a request to a platform."""
     remediation = config.remediation
     return Timeouts(

@@ -42,12 +42,12 @@ _EVENTS_WAIT_S = 60.0  # after an Event that could not be written
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WatchSettings:
-    """``patience_s``: how long silence, or a gap in the policies, lasts before it pages. ``gap_s``: see Silences.
+    """``timeout_s``: how long silence, or a gap in the policies, lasts before it pages. ``gap_s``: see Silences.
     ``all_nodes``, ``tolerated``, ``opt_out_label``, ``reports``: see Watched. ``policies``: whether the cluster must
     have them. ``takes_s``: how long an act may take."""
 
     namespace: str
-    patience_s: float
+    timeout_s: float
     gap_s: float
     all_nodes: bool
     policies: bool
@@ -127,7 +127,7 @@ class KubeWatch:
         except StoreError as error:
             problem = f"earlier pages cannot be read; each silent node pages again after its timeout: {error}"
         paging = silent_in(self._written)
-        return Silences(patience_s=settings.patience_s, gap_s=settings.gap_s, paging=paging), problem
+        return Silences(timeout_s=settings.timeout_s, gap_s=settings.gap_s, paging=paging), problem
 
     def _keep(self, silent: Mapping[str, Quiet]) -> str:
         """Keep the open pages for the next leader; why that failed, or ""."""
@@ -143,7 +143,7 @@ class KubeWatch:
     def _said(self, name: str, quiet: Quiet) -> str:
         if quiet.trouble is ClusterTrouble.NO_POLICIES and self._policies is not None:
             return self._policies.problem()
-        return silence_words(name, quiet, self._settings.patience_s)
+        return silence_words(name, quiet, self._settings.timeout_s)
 
 
 class PolicyWatch:

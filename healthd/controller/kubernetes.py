@@ -17,7 +17,7 @@ from typing import Any
 
 from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.config import Config
-from healthd.controller.dependencies import controller_patience, make_controller, metadata_of
+from healthd.controller.dependencies import controller_timeouts, make_controller, metadata_of
 from healthd.controller.kube_watch import KubeWatch, WatchSettings
 from healthd.controller.progress import Progress
 from healthd.controller.status import StatusNote
@@ -143,7 +143,7 @@ class KubernetesWork:
             clock=_now,
             records=LeaseNotes(self._api, namespace=section.namespace, leads=self._lead.check, key=RECORDS),
             gangs=GangLabels(labels=config.controller.gang_labels, devices=section.job_resources),
-            patience_s=config.controller.drain_patience_s,
+            timeout_s=config.controller.drain_timeout_s,
             opt_out_label=config.remediation.opt_out_label,
         )
         plugins = KubePlugins(
@@ -166,10 +166,10 @@ class KubernetesWork:
         )
 
     def _watch(self) -> KubeWatch:
-        config, acts = self._config, controller_patience(self._config)
+        config, acts = self._config, controller_timeouts(self._config)
         settings = WatchSettings(
             namespace=config.orchestrator.kubernetes.namespace,
-            patience_s=config.controller.silence_patience_s,
+            timeout_s=config.controller.silence_timeout_s,
             gap_s=max(_GAP_S, 2 * config.controller.interval_s),
             all_nodes=bool(config.controller.selector),
             policies=config.controller.policies,

@@ -116,7 +116,7 @@ class ControllerService:
         self._config, self._log, self._once, self._manager, self._signals = config, log, once, manager, signals
         self._folder, self._work = Path(config.controller.state_dir), work
         self._stop, self._failed = threading.Event(), False
-        self._progress = Progress(config.controller.round_patience_s)
+        self._progress = Progress(config.controller.sync_timeout_s)
         self._said: dict[str, str] = {}
         self._status, self._unshown = work.status(), ""
         self._http: HttpServer | None = None

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.config import Config
-from healthd.controller.dependencies import controller_patience, controller_rules, make_controller, metadata_of
+from healthd.controller.dependencies import controller_rules, controller_timeouts, make_controller, metadata_of
 from healthd.controller.progress import Progress
 from healthd.controller.status import StatusFile
 from healthd.notify.notifier import NEWS
@@ -91,7 +91,7 @@ class SlurmWork:
         absent = AbsentNodes(
             node=self._slurm,
             rules=lambda: controller_rules(config, config.remediation.opt_out_feature),
-            patience=controller_patience(config),
+            timeouts=controller_timeouts(config),
             monotonic_s=time.monotonic,
         )
         return SlurmSync(controller, absent)

@@ -170,12 +170,12 @@ class PastHost:
     def _bounds(self, case: Remediation | None) -> Iterator[datetime]:
         """The times at which a timeout changes a remediation."""
         if case is not None:
-            patience = self._world.patience
-            yield due(case, patience.limits)
-            for timeout_s in (patience.verify_timeout_s, patience.reboot_timeout_s, patience.replace_timeout_s):
+            timeouts = self._world.timeouts
+            yield due(case, timeouts.limits)
+            for timeout_s in (timeouts.verify_timeout_s, timeouts.reboot_timeout_s, timeouts.replace_timeout_s):
                 yield case.since + timedelta(seconds=timeout_s + 1)
             if case.good_since is not None:
-                yield case.good_since + timedelta(seconds=patience.settle_s)
+                yield case.good_since + timedelta(seconds=timeouts.settle_s)
 
     # -- events -------------------------------------------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ class PastHost:
                 rules=lambda: world.rules,
                 collect=lambda _: "no folder in a replay",
                 look_again=lambda _: None,
-                patience=world.patience,
+                timeouts=world.timeouts,
                 ledger=lambda: repairs_of(cases.cases()),
                 new_id=lambda: f"r{next(world.ids)}",
                 clock=world.clock.now,

@@ -50,7 +50,7 @@ class World:
 
     config: Config
     rules: Rules
-    patience: Timeouts
+    timeouts: Timeouts
     checks: Mapping[str, Check]
     kernel_checks: Mapping[str, Check]
     cluster: FakeCluster

@@ -216,7 +216,7 @@ class RequestedNode:
 class RequestedAct:
     """The act that was asked for, by the engine's own Repairs."""
 
-    def __init__(self, node: RequestedNode, *, patience: Timeouts) -> None:
+    def __init__(self, node: RequestedNode, *, timeouts: Timeouts) -> None:
         self._node, self._provisioner, self._want = node, node.provisioner, node.found.want
         self._repairs = Repairs(
             orchestrator=node,
@@ -225,7 +225,7 @@ class RequestedAct:
             judgement=node,
             gates=node,
             intents=node,
-            patience=patience,
+            timeouts=timeouts,
         )
 
     def reason_against(self) -> str:

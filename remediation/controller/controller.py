@@ -74,7 +74,7 @@ class Controller:
         provisioner: Callable[[str, str], Provisioner],
         kept: RequestStore,
         rules: Callable[[], Rules],
-        patience: Timeouts,
+        timeouts: Timeouts,
         silent_s: float,
         monotonic_s: Callable[[], float],
         clock: Callable[[], datetime],
@@ -86,7 +86,7 @@ class Controller:
         self._looks, self._boot_id = RecentStatus(look_s, monotonic_s), boot_id
         self._fleet, self._node, self._booted, self._provisioner = fleet, node, booted, provisioner
         self._rules, self._silent_s = rules, silent_s
-        self._patience, self._monotonic_s, self._clock = replace(patience, max_attempts=1), monotonic_s, clock
+        self._timeouts, self._monotonic_s, self._clock = replace(timeouts, max_attempts=1), monotonic_s, clock
         self._platform_texts = platform_texts
         self._acting: dict[str, tuple[str, Provisioner]] = {}
         self._silent: dict[str, float] = {}
@@ -148,7 +148,7 @@ class Controller:
         if mark is None:
             return None
         at = self._by_its_age(shown.node, mark, now)
-        want = wanted(shown.node, mark, at, reboot_timeout_s=self._patience.reboot_timeout_s)
+        want = wanted(shown.node, mark, at, reboot_timeout_s=self._timeouts.reboot_timeout_s)
         want = want or self._begun_before(shown.node, mark)
         has_place = shown.node in places
         if want is None or (want.unanswered and not (has_place and shown.node in level.out)):
@@ -451,7 +451,7 @@ class Controller:
             journal=self._journal,
             too_many=too_many,
         )
-        return RequestedAct(node, patience=self._patience)
+        return RequestedAct(node, timeouts=self._timeouts)
 
     def _opened(self, found: FoundRequest, view: NodeView | None, now: datetime) -> Remediation:
         """The controller's own case: one act, no other remedy behind it."""
@@ -484,8 +484,8 @@ class Controller:
         return known[1]
 
     def _timeout_s(self, remedy: Remedy) -> float:
-        patience = self._patience
-        return patience.reboot_timeout_s if remedy is Remedy.REBOOT_NODE else patience.replace_timeout_s
+        timeouts = self._timeouts
+        return timeouts.reboot_timeout_s if remedy is Remedy.REBOOT_NODE else timeouts.replace_timeout_s
 
     def _too_many(self, want: WantedAct, level: FleetSnapshot) -> str:
         """The bounds over the records of all nodes, and over what this controller did since they were read.

@@ -126,5 +126,5 @@ def _not_our_text(want: WantedAct, view: NodeView, platform_texts: Collection[st
     return f"it is held by {view.hold.user} with '{view.hold.text}'"
 
 
-def _is_late(asked: datetime, now: datetime, patience_s: float) -> bool:
-    return now - asked > timedelta(seconds=patience_s)
+def _is_late(asked: datetime, now: datetime, timeout_s: float) -> bool:
+    return now - asked > timedelta(seconds=timeout_s)

@@ -35,11 +35,12 @@ _ENDS: Mapping[End | None, Refusal] = {End.LOST: Refusal.FOREIGN_HOLD, End.ACKNO
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """How long a node may be out before that pages, in seconds. ``overdue_s``: for whatever cause; ``idle_patience_s``:
-    while jobs run on under a fatal fault; ``replace_timeout_s``: while another machine is awaited."""
+    """How long a node may be out before that pages, in seconds. ``overdue_s``: for whatever cause;
+    ``wait_idle_timeout_s``: while jobs run on under a fatal fault; ``replace_timeout_s``: while another machine is
+    awaited."""
 
     overdue_s: float = 14_400.0
-    idle_patience_s: float = 3_600.0
+    wait_idle_timeout_s: float = 3_600.0
     replace_timeout_s: float = 14_400.0
 
 
@@ -77,8 +78,8 @@ def wanted(
 
 def due(case: Remediation, limits: Limits) -> datetime:
     """From when on a remediation is overdue. A wait that is expected has its own bound: a replacement as long as it may
-    take, a command a day, a job under a fatal fault ``idle_patience_s``. One that settles counts from then on; a page
-    that stands is over ``WELL_FOR_S`` after that.
+    take, a command a day, a job under a fatal fault ``wait_idle_timeout_s``. One that settles counts from then on; a
+    page that stands is over ``WELL_FOR_S`` after that.
 
     What an operator ordered out counts from that order, whatever became of its drain since; each step towards it, and
     back, from its own beginning. A drain that was found counts from when it was made, and is verified first.
@@ -91,7 +92,7 @@ def due(case: Remediation, limits: Limits) -> datetime:
     began = max(out_since(case), case.good_since or out_since(case))
     overdue = max(began + timedelta(seconds=limits.overdue_s), case.opened + timedelta(seconds=STUCK_AFTER_S))
     if case.step is Step.WAIT_IDLE and case.remedy in FATAL:
-        return min(overdue, case.since + timedelta(seconds=limits.idle_patience_s))
+        return min(overdue, case.since + timedelta(seconds=limits.wait_idle_timeout_s))
     return overdue
 
 

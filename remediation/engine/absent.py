@@ -67,15 +67,15 @@ class AbsentNodes:
         *,
         node: Callable[[str], Orchestrator],
         rules: Callable[[], Rules],
-        patience: Timeouts,
+        timeouts: Timeouts,
         monotonic_s: Callable[[], float],
         settle_s: float = SETTLE_S,
         dead_s: float = DEAD_S,
     ) -> None:
         self._node, self._rules, self._monotonic_s = node, rules, monotonic_s
         self._settle_s, self._dead_s = settle_s, dead_s
-        self._takes = {Remedy.REBOOT_NODE: patience.reboot_timeout_s, Remedy.REPLACE_NODE: patience.replace_timeout_s}
-        self._overdue_s = patience.overdue_s
+        self._takes = {Remedy.REBOOT_NODE: timeouts.reboot_timeout_s, Remedy.REPLACE_NODE: timeouts.replace_timeout_s}
+        self._overdue_s = timeouts.overdue_s
         self._asleep: dict[str, float] = {}
         self._quiet: dict[str, float] = {}
         self._pages: dict[str, float] = {}

@@ -42,8 +42,8 @@ class Timeouts:
     claim, a drain or an undrain without an answer may be applied for so long. ``let_go_s``: for what was asked to end
     to let the GPUs go, before a reset. ``calm_s``: how often a case is looked at that has stood still for twice as
     long; 0 for as often as any other. ``overdue_s``: a node may be out, or a case stand still, for so long before it
-    pages; ``idle_patience_s``: the same of a job that does not end under a fault which only a reboot or a replacement
-    ends. ``undrain_holds_s``: how long an operator's undrain of our drain acknowledges a critical fault.
+    pages; ``wait_idle_timeout_s``: the same of a job that does not end under a fault which only a reboot or a
+    replacement ends. ``undrain_holds_s``: how long an operator's undrain of our drain acknowledges a critical fault.
     """
 
     settle_s: float = 30.0
@@ -55,7 +55,7 @@ class Timeouts:
     max_attempts: int = 2
     calm_s: float = 0.0
     overdue_s: float = 14_400.0
-    idle_patience_s: float = 3_600.0
+    wait_idle_timeout_s: float = 3_600.0
     undrain_holds_s: float = 86_400.0
 
     @property
@@ -63,7 +63,7 @@ class Timeouts:
         """How long a node may be out before that pages."""
         return Limits(
             overdue_s=self.overdue_s,
-            idle_patience_s=self.idle_patience_s,
+            wait_idle_timeout_s=self.wait_idle_timeout_s,
             replace_timeout_s=self.replace_timeout_s,
         )
 
@@ -284,7 +284,7 @@ class Dependencies:
     rules: Callable[[], Rules]
     collect: Callable[[Remediation], str]
     look_again: Callable[[datetime], None]
-    patience: Timeouts
+    timeouts: Timeouts
     platform_texts: Collection[str] = ()
     ledger: Callable[[], Sequence[Repair]] = tuple
     versions: Callable[[], Versions] = Versions

@@ -111,7 +111,7 @@ class Engine:
         finally:
             self._steps.hurry = False
             self._stand(now, problem)
-            self._stands = self._steps.stood(now) > timedelta(seconds=2 * self._parts.patience.calm_s)
+            self._stands = self._steps.stood(now) > timedelta(seconds=2 * self._parts.timeouts.calm_s)
             self._parts.beat.end()
             self._lock.release()
         return said
@@ -180,7 +180,7 @@ class Engine:
         remediation that stands still, whose node others may have touched, and nothing else can have happened to."""
         if due_s := self._slots.due_in_s():
             return min(at_most_s, due_s)
-        return max(at_most_s, self._parts.patience.calm_s) if self._stands else at_most_s
+        return max(at_most_s, self._parts.timeouts.calm_s) if self._stands else at_most_s
 
     def fenced(self, words: str) -> None:
         """The cluster shows a fence of ours, in these ``words``; "" for none. Unless a remediation is open it is the
@@ -418,7 +418,7 @@ class Engine:
         stands = self._turn.stands if self._turn is not None and self._has_case else None
         before, self.decision = (
             self.decision,
-            wanted(self._decided_last, stands, stuck, now, self._parts.patience.limits, was=self.decision),
+            wanted(self._decided_last, stands, stuck, now, self._parts.timeouts.limits, was=self.decision),
         )
         is_new = (self.decision.action, self.decision.refusal) != (before.action, before.refusal)
         if self.decision.action is Action.PAGE and is_new and self.decision is not self._decided_last:

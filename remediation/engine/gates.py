@@ -35,8 +35,8 @@ class Gates:
         self._parts = parts
         self._orchestrator, self._slots, self._judgement = parts.orchestrator, parts.slots, parts.judgement
         self._rules, self._platform_texts = parts.rules, parts.platform_texts
-        self._unanswered = timedelta(seconds=parts.patience.unanswered_s)
-        self._undrain_holds = timedelta(seconds=parts.patience.undrain_holds_s)
+        self._unanswered = timedelta(seconds=parts.timeouts.unanswered_s)
+        self._undrain_holds = timedelta(seconds=parts.timeouts.undrain_holds_s)
         self._awake = Awake(parts.orchestrator, parts.judgement)
         self.viewed: NodeView | None = None
 

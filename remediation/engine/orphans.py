@@ -36,7 +36,7 @@ class OrphanDrains:
         self.fence = ""
         """The fence of a slot of ours on the node, in words, or "": as the cluster showed it last."""
         self._found: Hold | None = None
-        self._due_s = parts.monotonic_s() + parts.patience.unanswered_s
+        self._due_s = parts.monotonic_s() + parts.timeouts.unanswered_s
         self._until_s = self._due_s
 
     def search(self) -> None:
@@ -51,7 +51,7 @@ class OrphanDrains:
         if decision.action is not Action.HOLD or (hold := self._looked()) is None:
             return decision
         since = datetime.fromtimestamp(hold.stamp, UTC)
-        late = now - since >= timedelta(seconds=self._parts.patience.overdue_s)
+        late = now - since >= timedelta(seconds=self._parts.timeouts.overdue_s)
         words = f'held since {since:%Y-%m-%d %H:%M} UTC by "{hold.text}", a drain of ours without a remediation'
         return Decision(
             action=Action.PAGE if late else Action.HOLD,
@@ -93,7 +93,7 @@ class OrphanSlots:
         """Have it searched from now on, for as long as what got no answer may be applied; ``anew``: that begins now."""
         if anew or self._until_s is None:
             self._due_s = self._parts.monotonic_s()
-            self._until_s = self._due_s + self._parts.patience.unanswered_s
+            self._until_s = self._due_s + self._parts.timeouts.unanswered_s
 
     def found(self, now: datetime) -> Remediation | None:
         """The case of what is left, on disk before it counts as found; None where there is nothing, or it is not time

@@ -121,10 +121,10 @@ class Repairs:
         judgement: Witness,
         gates: Permission,
         intents: Intents,
-        patience: Timeouts,
+        timeouts: Timeouts,
     ) -> None:
         self._orchestrator, self._provisioner, self._resetter = orchestrator, provisioner, resetter
-        self._judgement, self._gates, self._intents, self._patience = judgement, gates, intents, patience
+        self._judgement, self._gates, self._intents, self._timeouts = judgement, gates, intents, timeouts
         self._resetting = ""
         self._before: str | None = None  # the record before the act that is about to be begun
 
@@ -143,10 +143,10 @@ class Repairs:
         try:
             done = self._resetter.reset(case.stopped)
         except BackendBusy as error:
-            if now - case.since <= timedelta(seconds=self._patience.let_go_s):
+            if now - case.since <= timedelta(seconds=self._timeouts.let_go_s):
                 self._resetting = case.id
                 return StepResult(case=case, said=f"GPU reset waits: {error}", refusal=Refusal.NOT_IDLE)
-            why = f"no GPU reset: {error}, {self._patience.let_go_s:g} s later"
+            why = f"no GPU reset: {error}, {self._timeouts.let_go_s:g} s later"
             return self.again_or_fail(self._refused(case, now), now, why)
         except (BackendRefused, BackendUnknown) as error:
             return self.again_or_fail(case, now, f"the GPU reset did not succeed: {error}")
@@ -212,7 +212,7 @@ class Repairs:
             return StepResult(case=again, said=f"not tried again, {case.release_order}: {why}", go_on=True)
         if is_replaced(case):
             return ended(case, End.FAILED, f"another machine did not help, an operator is needed: {why}")
-        if case.attempts < self._patience.max_attempts:
+        if case.attempts < self._timeouts.max_attempts:
             return StepResult(case=again, said=f"attempt {case.attempts} failed, trying again: {why}")
         following = [remedy for remedy in case.ladder[1:] if not self._gates.reason_against(remedy)]
         if not following:
@@ -229,7 +229,7 @@ class Repairs:
         been ended in the middle of, or whose end could not be written down."""
         if case.id == self._resetting:
             return case
-        if case.attempts >= self._patience.max_attempts:
+        if case.attempts >= self._timeouts.max_attempts:
             return self.again_or_fail(case, now, "the GPU reset was interrupted, and its end is not known")
         return self._intents.intend(replace(case, attempts=case.attempts + 1), now, "interrupted GPU reset")
 
@@ -240,7 +240,7 @@ class Repairs:
         view = self._orchestrator.view(jobs=True)
         if (turn := self._gates.watched(case, view, now)) is not None:
             return turn
-        if case.attempts >= self._patience.max_attempts:
+        if case.attempts >= self._timeouts.max_attempts:
             return self.again_or_fail(case, now, "no attempt is left")
         if (why := self._gates.no_repair_now(case, view)) is not None:
             return waits(case, act, why)
@@ -383,7 +383,7 @@ class Repairs:
         progress = self._progress(case, now, "reboot") if self._provisioner.delegates else ""
         if isinstance(progress, StepResult):
             return progress
-        if now - case.since > timedelta(seconds=self._patience.reboot_timeout_s):
+        if now - case.since > timedelta(seconds=self._timeouts.reboot_timeout_s):
             return self._came_to_nothing(case, now, "the reboot that was asked for never showed as a new boot id")
         waits_for = "waiting for a new boot id"
         if not case.boot_id:
@@ -407,7 +407,7 @@ class Repairs:
         progress = unread or self._progress(case, now, "replacement")
         if isinstance(progress, StepResult):
             return progress
-        if now - case.since > timedelta(seconds=self._patience.replace_timeout_s):
+        if now - case.since > timedelta(seconds=self._timeouts.replace_timeout_s):
             return self._came_to_nothing(case, now, f"no other machine came: {progress or 'no progress was reported'}")
         said = f"replacement of {case.machine} {self._asked}; {progress or 'waiting for another instance'}"
         return StepResult(case=case, said=said)
@@ -472,8 +472,8 @@ class Repairs:
 
     def _held_up(self, case: Remediation, now: datetime, act: str, why: BackendBusy) -> StepResult:
         """Asked for, and held up by what an operator must see to. It is waited for as long as for the act itself."""
-        patience = self._patience
-        patience_s = patience.reboot_timeout_s if case.step is Step.REBOOT else patience.replace_timeout_s
-        if now - case.since > timedelta(seconds=patience_s):
+        timeouts = self._timeouts
+        timeout_s = timeouts.reboot_timeout_s if case.step is Step.REBOOT else timeouts.replace_timeout_s
+        if now - case.since > timedelta(seconds=timeout_s):
             return self._came_to_nothing(case, now, f"{act} was held up for too long: {why}")
         return StepResult(case=case, said=f"{act} {self._asked}; held up: {why}", page=True)

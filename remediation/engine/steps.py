@@ -59,12 +59,12 @@ class Steps:
             judgement=parts.judgement,
             gates=self._gates,
             intents=OwnIntents(parts, journal),
-            patience=parts.patience,
+            timeouts=parts.timeouts,
         )
         self._slot_gate = SlotGate(parts, cluster=cluster, gates=self._gates, decider=decider, journal=journal)
         self._collect, self._look_again, self._start = parts.collect, parts.look_again, parts.resetter.start
         self._rules = parts.rules
-        self._patience, self._clock, self._monotonic_s = parts.patience, parts.clock, parts.monotonic_s
+        self._timeouts, self._clock, self._monotonic_s = parts.timeouts, parts.clock, parts.monotonic_s
         self._clock_watch, self._unmoved = ClockWatch(parts.clock(), parts.monotonic_s()), timedelta()
         self._ends_by = parts.hindsight.ends_by
         self.hurry = False
@@ -132,8 +132,8 @@ class Steps:
             open=self._gates.open_now(),
             looked=not self._judgement.not_looked(case.since),
             waited=self.stood(now) if only_out(case) else now - since,
-            settle=timedelta(seconds=self._patience.settle_s),
-            verify_timeout=timedelta(seconds=self._patience.verify_timeout_s),
+            settle=timedelta(seconds=self._timeouts.settle_s),
+            verify_timeout=timedelta(seconds=self._timeouts.verify_timeout_s),
         )
 
     def show(self, case: Remediation) -> str:
@@ -302,7 +302,7 @@ class Steps:
             return StepResult(case=replace(case, good_since=None), said=said, page=True, refusal=Refusal.PERSON)
         good_since = case.good_since or now
         case = replace(case, good_since=good_since)
-        returns, plain_s = 0 if case.release_order else case.returns, self._patience.settle_s
+        returns, plain_s = 0 if case.release_order else case.returns, self._timeouts.settle_s
         long_s = settle_s(returns, plain_s, self._rules().bounds, is_repaired=bool(case.acts))
         if now - good_since < timedelta(seconds=long_s):
             after = f" for {long_s:g} s, after {returns} returns within a day" if long_s > plain_s else ""
@@ -327,7 +327,7 @@ class Steps:
         """
         since = max(case.since, self._began or now)
         repairs = bool(REPAIRS.intersection(case.steps)) and not case.release_order
-        late = repairs and now - since > timedelta(seconds=self._patience.verify_timeout_s)
+        late = repairs and now - since > timedelta(seconds=self._timeouts.verify_timeout_s)
         failed = not_helped(case, self._gates.open_now()) if repairs else ""
         if failed and not case.attempts:
             return StepResult(case=before_the_act(case, now), said=f"{case.ladder[0]} is needed after all: {failed}")

@@ -161,7 +161,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DrillNode]:
 
 @pytest.fixture(scope="module")
 def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DrillNode]:
-    """The same, with a minute's patience for what hangs: such a drill lasts until it is ended."""
+    """The same, with a timeout of a minute for what hangs: such a drill lasts until it is ended."""
     made = DrillNode(tmp_path_factory.mktemp("drill") / "node", hang_s=60)
     made.start()
     yield made

@@ -39,7 +39,7 @@ def agent_of(world: World, name: str, tmp_path: Path, mode: Mode) -> Agent:
     absent = AbsentNodes(
         node=lambda each: FakeOrchestrator(world.cluster, each),
         rules=lambda: world.rules,
-        patience=world.patience,
+        timeouts=world.timeouts,
         monotonic_s=world.clock,
     )
     agent.absent = AbsentWatch(absent, world.orchestrator, name)

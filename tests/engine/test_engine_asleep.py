@@ -26,7 +26,7 @@ def sleeps(world: World) -> None:
     absent = AbsentNodes(
         node=lambda name: FakeOrchestrator(world.cluster, name),
         rules=lambda: world.rules,
-        patience=world.patience,
+        timeouts=world.timeouts,
         monotonic_s=world.clock,
     )
     for _ in range(2):
@@ -69,7 +69,7 @@ def test_a_wake_in_the_middle_of_a_reboot_is_no_operators_order(tmp_path: Path) 
     world.at(10, lambda: world.levels.add(NO_EFA)).run(30)
     assert world.provisioner.requests == 1
     world.cluster.asleep.add(NODE)
-    world.clock.advance(world.patience.reboot_timeout_s)
+    world.clock.advance(world.timeouts.reboot_timeout_s)
     sleeps(world)
     assert world.hold_text == ""
     world.run(12)

@@ -17,7 +17,7 @@ from healthd.remediation.decide.rules import OWN_REMEDY, Ladder, Policy, Rule, l
 from healthd.remediation.ports import StateOwner
 from tests.support.engine_replay import WELL, Replay
 from tests.support.engine_rig import (
-    PATIENCE,
+    TIMEOUTS,
     WORN_OUT,
     XID_79,
     XID_95,
@@ -140,7 +140,7 @@ def test_how_often_the_mode_changes_does_not_make_more_attempts(tmp_path: Path) 
         world.run(3)
         lowered(world, Mode.REPAIR)
     world.run_to_end()
-    assert (world.provisioner.requests, world.ending().ends) == (PATIENCE.max_attempts, ("failed",))
+    assert (world.provisioner.requests, world.ending().ends) == (TIMEOUTS.max_attempts, ("failed",))
 
 
 def test_another_machine_that_did_not_help_is_not_followed_by_one_more(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from tests.support.engine_replay import ADMIN, WELL, Replay, when
 from tests.support.engine_rig import (
     NODE,
     OUT,
-    PATIENCE,
     STORIES,
+    TIMEOUTS,
     XID_79,
     XID_95,
     Ending,
@@ -102,7 +102,7 @@ def test_killed_between_the_intent_and_the_reboot_it_asks_once_more_after_the_ti
         said = world.step()
         began = world.clock() if said == "killed" else began
     assert began is not None
-    assert world.clock() - began > PATIENCE.reboot_timeout_s
+    assert world.clock() - began > TIMEOUTS.reboot_timeout_s
     assert world.run_to_end().ending() == WELL
     assert world.provisioner.requests == 1
 
@@ -133,7 +133,7 @@ def test_a_daemon_that_was_away_for_long_does_not_take_that_for_a_failed_repair(
     world = replay.play()
     while not world.said or not world.said[-1].startswith("out until it is healthy"):
         world.step()
-    world.clock.advance(PATIENCE.verify_timeout_s * 3)
+    world.clock.advance(TIMEOUTS.verify_timeout_s * 3)
     world.restart_daemon()
     assert world.run_to_end().ending() == WELL
     assert world.provisioner.requests == 1
@@ -455,7 +455,7 @@ def test_a_reboot_that_was_asked_for_is_waited_for_though_the_mode_was_lowered(t
     world.run(60)
     assert world.hold_text, "still out"
     world.run_to_end()
-    assert world.clock() > PATIENCE.reboot_timeout_s
+    assert world.clock() > TIMEOUTS.reboot_timeout_s
     assert world.ending() == WELL
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from healthd.core.model import Component, Mode
 from tests.support.engine_replay import WELL, when
-from tests.support.engine_rig import IN, NODE, PATIENCE, XID_79, XID_95, Trouble, World
+from tests.support.engine_rig import IN, NODE, TIMEOUTS, XID_79, XID_95, Trouble, World
 from tests.support.engine_wire import kill, no_answer
 
 LATE_S = (20.0, 240.0)
-LOST_ANSWERS = round((PATIENCE.unanswered_s + 120) / 5)
+LOST_ANSWERS = round((TIMEOUTS.unanswered_s + 120) / 5)
 
 
 def lost(world: World, act: str, late_s: float) -> list[str]:
@@ -66,7 +66,7 @@ def test_a_drain_that_never_comes_is_given_up_in_the_end(tmp_path: Path) -> None
     assert world.cluster.slots
     since = world.clock()
     world.run_to_end()
-    assert world.clock() - since > PATIENCE.unanswered_s - 60
+    assert world.clock() - since > TIMEOUTS.unanswered_s - 60
     assert world.ending() == replace(WELL, ends=("abandoned",), drains=0, releases=0)
     assert not world.cluster.slots
 

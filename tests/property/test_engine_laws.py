@@ -21,7 +21,7 @@ from healthd.core.model import ClearsBy, Mode, Remedy, Step
 from healthd.remediation.decide.remediation import End, Phase, Remediation
 from healthd.remediation.orchestrators.slurm.reasons import without_remarks
 from healthd.remediation.ports import Hold
-from tests.support.engine_rig import NODE, PATIENCE, STEP_S, XID_79, XID_95, Trouble, World, lowered
+from tests.support.engine_rig import NODE, STEP_S, TIMEOUTS, XID_79, XID_95, Trouble, World, lowered
 from tests.support.engine_wire import disk_is_full, kill, no_answer, refused
 
 LEVEL = Trouble(code="gpu.recovery", remedy=Remedy.REBOOT_NODE, clears_by=None)
@@ -95,7 +95,7 @@ class Life:
             assert not node.jobs, "no reboot under a job"
             # A remediation that turns to a worse fault starts its attempts again, once for each code.
             self.asked[case.id, case.code] += 1
-            assert self.asked[case.id, case.code] <= PATIENCE.max_attempts
+            assert self.asked[case.id, case.code] <= TIMEOUTS.max_attempts
 
     def comes_to_rest(self) -> None:
         """Once the world is quiet and nobody else holds it, our drain does not stay on a node that is well."""
@@ -110,7 +110,7 @@ class Life:
                 break
         case = world.store.open_case()
         if case is not None and case.end is End.FAILED:
-            assert case.attempts >= PATIENCE.max_attempts
+            assert case.attempts >= TIMEOUTS.max_attempts
         else:
             assert self._hold() is None, f"still out, {world.cluster.nodes[NODE]}: {world.transcript()[-3:]}"
 

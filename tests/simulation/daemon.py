@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import cache
 
 from healthd.agent.hindsight import ends_by
-from healthd.agent.wiring import Cluster, patience_of, rules_of
+from healthd.agent.wiring import Cluster, rules_of, timeouts_of
 from healthd.config.schema.config import Config
 from healthd.core.check import Check, NoSettings, judged, unknown
 from healthd.core.errors import BackendError, StoreError
@@ -297,7 +297,7 @@ class Daemon:
         absent = AbsentNodes(
             node=lambda other: WiredOrchestrator(Door(ground.slurm, other), fuse, lambda _: None, lambda: None),
             rules=lambda: self._rules(cluster),
-            patience=patience_of(ground.config, cluster),
+            timeouts=timeouts_of(ground.config, cluster),
             monotonic_s=ground.timeline,
         )
         self.absent = AbsentWatch(absent, orchestrator, self.name)
@@ -319,7 +319,7 @@ class Daemon:
             ledger=lambda: repairs_of(store.cases()),
             collect=lambda case: fuse.around("collect", lambda: f"bundles/{case.id}"),
             look_again=self._look_again,
-            patience=patience_of(ground.config, cluster),
+            timeouts=timeouts_of(ground.config, cluster),
             platform_texts=OUR_TEXTS | MANAGERS_TEXTS,
             new_id=ground.new_id,
             clock=wall.now,

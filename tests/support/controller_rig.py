@@ -26,7 +26,7 @@ from tests.support.engine_wire import Killed, Wire, WiredFleet, WiredKept, Wired
 from tests.support.fake_repairs import FakeProvisioner
 
 NODE, TEXT = "n1", "healthd: gpu.xid.79 gpu:0 [k3]"
-PATIENCE = Timeouts(reboot_timeout_s=600.0, replace_timeout_s=900.0)
+TIMEOUTS = Timeouts(reboot_timeout_s=600.0, replace_timeout_s=900.0)
 SILENT_S, TAKES_S, STEP_S = 60.0, 45.0, 10.0
 
 
@@ -80,7 +80,7 @@ class AskedWorld:
             provisioner=lambda node, instance: WiredProvisioner(self.acts_on(node, instance), self.wire, self._acts),
             kept=WiredKept(self.store, self.wire),
             rules=lambda: self.rules,
-            patience=PATIENCE,
+            timeouts=TIMEOUTS,
             silent_s=SILENT_S,
             monotonic_s=self.clock,
             clock=self.clock.now,

@@ -36,7 +36,7 @@ from tests.support.fake_repairs import FakeProvisioner, FakeResetter
 
 NODE = "n1"
 GPU = Component(kind="gpu", id="GPU-5e1f")
-PATIENCE = Timeouts(
+TIMEOUTS = Timeouts(
     settle_s=30.0, verify_timeout_s=300.0, reboot_timeout_s=600.0, replace_timeout_s=900.0, max_attempts=2
 )
 STEP_S = 5.0
@@ -125,7 +125,7 @@ class World:
         can_replace: bool = False,
         calm_s: float = 0.0,
     ) -> None:
-        self.patience = replace(PATIENCE, calm_s=calm_s)
+        self.timeouts = replace(TIMEOUTS, calm_s=calm_s)
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.clock, self.wire = folder, FakeClock(), Wire()
         self.beat = Beat(self.clock)
@@ -370,7 +370,7 @@ class World:
                 hindsight=self,
                 collect=lambda case: self.wire.around("collect", lambda: f"bundle-{case.id}"),
                 look_again=self._look_again,
-                patience=self.patience,
+                timeouts=self.timeouts,
                 new_id=self._new_id,
                 clock=self.clock.now,
                 monotonic_s=self.clock,

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 
 from healthd.agent.agent import kernel_needles
-from healthd.agent.wiring import Cluster, patience_of, rules_of
+from healthd.agent.wiring import Cluster, rules_of, timeouts_of
 from healthd.config.schema.config import Config
 from healthd.core.check import Check, NoSettings, judged
 from healthd.core.errors import BackendBusy
@@ -216,7 +216,7 @@ class Daemon:
                 rules=fleet.rules,
                 collect=lambda case: f"bundle-{case.id}",
                 look_again=self._look_again,
-                patience=replace(patience_of(fleet.config, fleet.like), let_go_s=3600.0),
+                timeouts=replace(timeouts_of(fleet.config, fleet.like), let_go_s=3600.0),
                 ledger=lambda: repairs_of(store.cases()),
                 clock=fleet.clock.now,
                 monotonic_s=fleet.clock,

@@ -396,12 +396,12 @@ def overdue(
     drain: Drain,
     *,
     done: Collection[str],
-    patience_s: float,
+    timeout_s: float,
     now: datetime,
 ) -> tuple[Plan, ...]:
-    """The plans of the pods that should have gone ``patience_s`` ago. ``done``: the uids of those whose eviction was
+    """The plans of the pods that should have gone ``timeout_s`` ago. ``done``: the uids of those whose eviction was
     just granted. A pod whose rule sets no deadline is never overdue."""
-    late = timedelta(seconds=patience_s)
+    late = timedelta(seconds=timeout_s)
     return tuple(
         plan
         for plan in plans

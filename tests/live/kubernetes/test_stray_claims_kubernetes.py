@@ -194,11 +194,11 @@ def test_a_fence_that_a_person_made_is_named_at_once_and_does_not_page(
 def test_a_node_that_is_out_and_that_the_selector_no_longer_covers_pages(
     control_plane: ControlPlane, fleet: Fleet, start: Start, agents: Agents
 ) -> None:
-    """After its patience, with Event and metric, until it is covered again or let in; a claim alone is enough. One that
+    """After its timeout, with Event and metric, until it is covered again or let in; a claim alone is enough. One that
     healthd has nothing to do with does not."""
     fleet.add(["n1", "n2", "n3"], labels={"pool": "p5", "healthd.io/opt-out": "true"})
     fleet.add(["cpu-1"], taints=[{"key": "example.com/other", "effect": "NoSchedule"}])
-    one = start("selector = 'pool=p5'\nsilence_patience_s = 5\n[budget]\nmax_out = 2\n")
+    one = start("selector = 'pool=p5'\nsilence_timeout_s = 5\n[budget]\nmax_out = 2\n")
     control_plane.wait(lambda: fleet.numbers()[:2] == ("2", "3"), 30, "the counts")
     drained(agents, "n1")
     note(control_plane, {f"{CLAIM}n2": json.dumps({"node": "n2", "index": 1})})

@@ -78,8 +78,8 @@ def no_substitute(lab: PlatformLab, platform: Platform) -> None:
 def reboot_ignored(lab: PlatformLab, platform: Platform) -> None:
     """The machine never goes down. At the time-out the next remedy is tried, once; where there is none it pages, and
     the node stays out."""
-    patience = {"remediation.reboot_timeout_s": 3, "remediation.max_attempts": 1}
-    with lab.machine(platform, settings=patience) as node:
+    settings = {"remediation.reboot_timeout_s": 3, "remediation.max_attempts": 1}
+    with lab.machine(platform, settings=settings) as node:
         node.player.reboots = "ignored"
         node.fault()
         if platform.replace:

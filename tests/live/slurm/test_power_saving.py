@@ -98,7 +98,7 @@ def test_what_sleeps_keeps_no_place_and_can_be_woken(asleep: SlurmLab) -> None:
     absent = AbsentNodes(
         node=lambda name: _of(lab, name),
         rules=lambda: Rules(mode=Mode.REPAIR),
-        patience=Timeouts(),
+        timeouts=Timeouts(),
         monotonic_s=time.monotonic,
         settle_s=1.0,
     )

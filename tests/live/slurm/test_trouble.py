@@ -30,7 +30,7 @@ def nodes(slurm: SlurmLab, tmp_path: Path) -> Iterator[Nodes]:
 
 
 def settings(more: str) -> str:
-    """A node that may be taken out, with little patience for Slurm's commands."""
+    """A node that may be taken out, with short timeouts for Slurm's commands."""
     return quarantine(more=more).replace("timeout_s = 5", "timeout_s = 1")
 
 

@@ -228,7 +228,7 @@ def considered() -> Considered:
 
 
 def test_a_cluster_that_hangs_keeps_nobody_waiting() -> None:
-    """The answer comes within its patience and says that there is no plan; one question is asked, not one per asker."""
+    """The answer comes within its timeout and says that there is no plan; one question is asked, not one per asker."""
     asked, go_on = [], threading.Event()
 
     def consider() -> tuple[Considered, ...]:

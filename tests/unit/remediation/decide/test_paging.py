@@ -97,7 +97,7 @@ IDLE, PARTS = Step.WAIT_IDLE, REBOOT.index(Step.WAIT_IDLE)
     [
         (CASE, LIMITS.overdue_s),
         (replace(CASE, hold=None, index=0), LIMITS.overdue_s),
-        (replace(CASE, index=PARTS, since=at(100)), 100 + LIMITS.idle_patience_s),
+        (replace(CASE, index=PARTS, since=at(100)), 100 + LIMITS.wait_idle_timeout_s),
         (replace(CASE, index=PARTS, since=at(14_000)), LIMITS.overdue_s),
         (replace(CASE, index=PARTS, remedy=Remedy.RESET_GPU), LIMITS.overdue_s),
         (

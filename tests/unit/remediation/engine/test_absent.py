@@ -25,7 +25,7 @@ from healthd.testing import FakeClock
 
 TEXT = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"
 ORDER = f"healthd: {QUARANTINE_CODE} node [k3v9]"
-PATIENCE = Timeouts(reboot_timeout_s=600.0, replace_timeout_s=900.0)
+TIMEOUTS = Timeouts(reboot_timeout_s=600.0, replace_timeout_s=900.0)
 
 
 class Commented(FakeOrchestrator):
@@ -52,7 +52,7 @@ class Rig:
         self.absent = self.daemon()
 
     def daemon(self) -> AbsentNodes:
-        return AbsentNodes(node=self.node, rules=lambda: self.rules, patience=PATIENCE, monotonic_s=self.clock)
+        return AbsentNodes(node=self.node, rules=lambda: self.rules, timeouts=TIMEOUTS, monotonic_s=self.clock)
 
     def node(self, name: str) -> FakeOrchestrator:
         return Commented(self.cluster, name, self.comment) if self.comment else FakeOrchestrator(self.cluster, name)
@@ -142,7 +142,7 @@ def test_an_act_that_never_came_to_an_end_is_no_reason_to_wait_for_ever() -> Non
     rig.held()
     rig.node("n1").mark(HandoffRecord(remedy=Remedy.REPLACE_NODE, asked=rig.clock.now()).text)
     rig.cluster.asleep.add("n1")
-    assert rig.after(PATIENCE.replace_timeout_s - 1) == rig.after(1) == ()
+    assert rig.after(TIMEOUTS.replace_timeout_s - 1) == rig.after(1) == ()
     assert [found.node for found in rig.after(SETTLE_S)] == ["n1"]
 
 
@@ -467,7 +467,7 @@ def test_a_node_that_is_being_repaired_says_nothing_for_as_long_as_that_takes() 
     rig.look()
     rig.clock.advance(SILENT_S)
     rig.node("n1").mark(HandoffRecord(remedy=Remedy.REPLACE_NODE, asked=asked).text)
-    assert rig.look() == rig.after(PATIENCE.replace_timeout_s - 1) == ()
+    assert rig.look() == rig.after(TIMEOUTS.replace_timeout_s - 1) == ()
     assert [each.node for each in rig.after(1)] == ["n1"]
 
 
