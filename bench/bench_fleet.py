@@ -2,9 +2,9 @@
 
 One real slurmd and 999 nodes that slurmctld knows and nobody runs. An agent is the daemon's own engine, over Slurm's
 own clients, in quarantine mode: it decides, claims, shows its finding, settles, looks again, drains. What is left out
-is the store (a file for the open case) and the checks (one fault, which does not end). Agents live in groups, a process
-each, and groups are killed with SIGKILL and come back, every fourth on a new disk. All of it shares this machine with
-slurmctld.
+is the store (a file for the open remediation) and the checks (one fault, which does not end). Agents live in groups, a
+process each, and groups are killed with SIGKILL and come back, every fourth on a new disk. All of it shares this
+machine with slurmctld.
 
 Aims: never more nodes out than the limit once every live agent has settled, at most 5 s of slurmctld's CPU, and the
 last decision within 20 s. A transient is what is out beyond the limit before that. With ``--same`` all have the same
@@ -269,7 +269,7 @@ def engine_of(storm: Storm, disk: Path, node: str, fault: OneFault, calls: Notes
                 known_age_s=known_age_s,
             ),
             judgement=fault,
-            cases=OneFile(disk / node),
+            remediations=OneFile(disk / node),
             rules=lambda: Rules(mode=Mode.QUARANTINE, max_out=QUOTAS["cluster"], bounds=bounds),
             collect=lambda _: "",
             look_again=lambda _: None,
@@ -363,22 +363,22 @@ class OneFile:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def open_case(self) -> Remediation | None:
-        """The case that was written last."""
+    def open_remediation(self) -> Remediation | None:
+        """The remediation that was written last."""
         if not self._path.exists():
             return None
-        case = msgspec.json.decode(self._path.read_bytes(), type=Remediation)
-        return case if case.is_open else None
+        remediation = msgspec.json.decode(self._path.read_bytes(), type=Remediation)
+        return remediation if remediation.is_open else None
 
-    def knows(self, case_id: str) -> bool:
+    def knows(self, remediation_id: str) -> bool:
         """Whether it is that one."""
-        case = self.open_case()
-        return case is not None and case.id == case_id
+        remediation = self.open_remediation()
+        return remediation is not None and remediation.id == remediation_id
 
-    def save_case(self, case: Remediation, event: Event) -> None:
+    def save_remediation(self, remediation: Remediation, event: Event) -> None:
         """Written beside, then renamed: whoever is killed leaves the old one or the new one."""
         beside = self._path.with_suffix(".new")
-        beside.write_bytes(msgspec.json.encode(case))
+        beside.write_bytes(msgspec.json.encode(remediation))
         beside.rename(self._path)
 
 

@@ -81,7 +81,7 @@ def functions_of(agent: Agent, machine: SimulatedMachine) -> set[tuple[str, str]
     finally:
         sys.setprofile(None)
         log.close()
-    if engine.case is None or engine.case.hold is None:
+    if engine.remediation is None or engine.remediation.hold is None:
         raise ValueError(f"the node was not drained: {engine.decision}")
     return {(path, name) for path, name in passed if path.startswith(("healthd/", "remediation/", "checks/"))}
 

@@ -2,8 +2,8 @@
 
 A simulated agent is all of the daemon that talks to the cluster, put together as the daemon does it: the reporter over
 its own connection, the engine with the keeper of places over another, each with the token of the agent's pod on that
-node. Left out are the store (a file for the open case) and the checks (one that is well). Its clock is its own and runs
-faster; the server's does not. What they asked is read from the server's audit log.
+node. Left out are the store (a file for the open remediation) and the checks (one that is well). Its clock is its own
+and runs faster; the server's does not. What they asked is read from the server's audit log.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _engine(orchestrator: KubernetesOrchestrator, node: str, folder: Path, agent
             resetter=FakeResetter(),
             slots=keeper,
             judgement=OneFault(),
-            cases=OneFile(folder / "case"),
+            remediations=OneFile(folder / "case"),
             rules=lambda: Rules(mode=Mode.QUARANTINE),
             collect=lambda _: "",
             look_again=lambda _: None,

@@ -24,8 +24,8 @@ def _code(slug: str, severity: Severity, remedy: Remedy, meaning: str) -> Findin
 
 def _action(number: int, slug: str) -> FindingCode:
     """The field has the same actions as XID 154 in the log: one table judges both."""
-    case = xid_cases()[154, f"to:{number}"]
-    return _code(slug, case.severity, case.remedy, case.meaning)
+    remediation = xid_cases()[154, f"to:{number}"]
+    return _code(slug, remediation.severity, remediation.remedy, remediation.meaning)
 
 
 _CRITICAL = Severity.CRITICAL

@@ -200,9 +200,9 @@ def make_engine(
     beat, cluster = beat or Beat(), cluster_of(config, orchestrator)
     run = beat.announcing(run)
 
-    def announced(case: Remediation) -> str:
+    def announced(remediation: Remediation) -> str:
         beat(config.evidence.timeout_s)  # its commands run side by side, in threads of their own
-        return collect(case)
+        return collect(remediation)
 
     return Engine(
         Dependencies(
@@ -211,7 +211,7 @@ def make_engine(
                 config,
                 machine,
                 orchestrator,
-                made_by_us=lambda reason: reason in OUR_TEXTS and store.open_case() is not None,
+                made_by_us=lambda reason: reason in OUR_TEXTS and store.open_remediation() is not None,
                 run=run,
             ),
             resetter=_resetter(
@@ -226,9 +226,9 @@ def make_engine(
             ),
             slots=_slots(machine, orchestrator, cluster, store),
             judgement=monitor,
-            cases=store,
+            remediations=store,
             rules=lambda: rules_of(config, policy, cluster),
-            ledger=lambda: repairs_of(store.cases()),
+            ledger=lambda: repairs_of(store.remediations()),
             versions=versions_of(machine),
             hindsight=JournalHindsight(checkup, machine.proc),
             collect=announced,

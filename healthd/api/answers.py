@@ -168,10 +168,15 @@ def _our_drain(agent: Agent, report: Report) -> tuple[str, str]:
         return "", ", but observe mode refuses no job"
     said = agent.engine.turn(datetime.now(UTC), wait_s=_TURN_WAIT_S, hurry=True)
     try:
-        case = agent.engine.holds_node()
+        remediation = agent.engine.holds_node()
         hold = agent.orchestrator.view().hold
-        if case is not None and case.hold is not None and hold is not None and hold.is_still(case.hold):
-            return case.text, ""
+        if (
+            remediation is not None
+            and remediation.hold is not None
+            and hold is not None
+            and hold.is_still(remediation.hold)
+        ):
+            return remediation.text, ""
     except (StoreError, BackendError) as error:
         said = str(error)
     return "", f", but healthd has not drained the node: {said}"

@@ -239,7 +239,7 @@ class MetricsPage(Bounded):
         for step in Step:
             steps.add_metric([step], stats.steps[step] if stats else 0, stats.steps_s[step] if stats else 0.0)
         yield from (decided, refused, steps)
-        yield from self._case()
+        yield from self._remediation()
         hooks = CounterMetricFamily(
             "healthd_hooks", "Slurm hooks answered; only a prolog refuses", labels=["kind", "verdict", "answer"]
         )
@@ -254,12 +254,12 @@ class MetricsPage(Bounded):
             unseen.add_metric([kind], count)
         yield from (hooks, unseen)
 
-    def _case(self) -> Iterator[Metric]:
+    def _remediation(self) -> Iterator[Metric]:
         failing = bool(self._agent.monitor.store_problem)
         at: Step | None = None
         try:
-            case = self._agent.store.open_case() if self._agent.store else None
-            at = case.step if case is not None else None
+            remediation = self._agent.store.open_remediation() if self._agent.store else None
+            at = remediation.step if remediation is not None else None
         except StoreError:
             failing = True
         yield one_of(

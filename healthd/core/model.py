@@ -122,7 +122,7 @@ class Refusal(StrEnum):
     ACKNOWLEDGED = "acknowledged"
     FOREIGN_HOLD = "foreign_hold"
     MANAGED = "managed"  # the platform acts on this machine already, or is busy
-    CASE_OPEN = "case_open"
+    REMEDIATION_OPEN = "remediation_open"
     CORRELATED = "correlated"
     HELD_BACK = "held_back"  # many nodes had the same fault within days: held once, for the fleet
     BUDGET = "budget"

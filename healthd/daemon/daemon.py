@@ -346,17 +346,19 @@ class Daemon:
             said = engine.turn(datetime.now(UTC))
             self._drills.came_round()
             if said != last:
-                last, log = said, self._log_of(engine.case or before)  # the end of a remediation is logged as its own
+                last, log = said, self._log_of(engine.remediation or before)  # its end is logged as its own
                 level = log.error if engine.decision.action is Action.PAGE else log.info
                 level("engine", message=said, mode=self.agent.mode, action=engine.decision.action)
-            before = engine.case
+            before = engine.remediation
             self._wake.wait(engine.next_in_s(poll_s))
 
-    def _log_of(self, case: Remediation | None) -> Any:
+    def _log_of(self, remediation: Remediation | None) -> Any:
         """The log of one remediation: which it is, what it is for, and the step that it is at."""
-        if case is None:
+        if remediation is None:
             return self._log
-        return self._log.bind(case=case.id, component=case.component, code=case.code, step=case.step)
+        return self._log.bind(
+            remediation_id=remediation.id, component=remediation.component, code=remediation.code, step=remediation.step
+        )
 
     # -- beginning and end --------------------------------------------------------------------------------------------
 
@@ -378,7 +380,7 @@ class Daemon:
             checkup=agent.checkup,
             engine=agent.engine,
             orchestrator=agent.orchestrator,
-            open_case=agent.store.open_case,
+            open_remediation=agent.store.open_remediation,
             inject=self._kernel_log.inject,
             wake=self._wake.set,
             say=self._log.info,

@@ -32,7 +32,8 @@ _CLOSE_S = 3.0
 
 
 class Drills:
-    """The drills of one node. ``inject``, ``wake``, ``open_case``: see ``rehearsal.Stage``. ``say``: to the log."""
+    """The drills of one node. ``inject``, ``wake``, ``open_remediation``: see ``rehearsal.Stage``. ``say``: to the
+    log."""
 
     def __init__(
         self,
@@ -40,13 +41,13 @@ class Drills:
         checkup: Checkup,
         engine: Engine,
         orchestrator: Orchestrator | None,
-        open_case: Callable[[], Remediation | None],
+        open_remediation: Callable[[], Remediation | None],
         inject: Callable[[str], None],
         wake: Callable[[], None],
         say: Callable[..., None],
     ) -> None:
         self._checkup, self._orchestrator, self._say = checkup, orchestrator, say
-        self._stage = Stage(checkup=checkup, engine=engine, open_case=open_case, inject=inject, wake=wake)
+        self._stage = Stage(checkup=checkup, engine=engine, open_remediation=open_remediation, inject=inject, wake=wake)
         self._one = threading.Lock()
         self._current: Rehearsal | None = None
         self._closed = ""

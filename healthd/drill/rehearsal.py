@@ -55,13 +55,13 @@ class Heard:
 class Stage:
     """The parts of the daemon that a drill reads. It changes none of them.
 
-    ``inject`` hands a text to the reader of the kernel log, ``wake`` makes the engine reconcile, ``open_case`` reads
-    the store.
+    ``inject`` hands a text to the reader of the kernel log, ``wake`` makes the engine reconcile, ``open_remediation``
+    reads the store.
     """
 
     checkup: Checkup
     engine: Engine
-    open_case: Callable[[], Remediation | None]
+    open_remediation: Callable[[], Remediation | None]
     inject: Callable[[str], None]
     wake: Callable[[], None]
 
@@ -315,11 +315,13 @@ class Rehearsal:
             if fault.code in self._codes and fault.first < self.began
         ]
         try:
-            case = self._stage.open_case()
+            remediation = self._stage.open_remediation()
         except HealthdError as error:
             return [*notes, f"cannot read whether a remediation is open: {error}"]
-        if case is not None:
-            notes.append(f"remediation {case.id} is open for {case.code}: until its end healthd starts no other")
+        if remediation is not None:
+            notes.append(
+                f"remediation {remediation.id} is open for {remediation.code}: until its end healthd starts no other"
+            )
         return notes
 
 

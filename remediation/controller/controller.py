@@ -137,8 +137,10 @@ class Controller:
 
     def gone(self, node: str, why: str) -> None:
         """The node is no more, and its place and mark with it: what was being done to it has come to its end."""
-        for case in [each for each in self._known.values() if each.end is None and each.id.startswith(f"{node}/")]:
-            self._journal.write(replace(case, end=End.DONE, note=why), why)
+        for remediation in [
+            each for each in self._known.values() if each.end is None and each.id.startswith(f"{node}/")
+        ]:
+            self._journal.write(replace(remediation, end=End.DONE, note=why), why)
 
     def _found(
         self, shown: NodeRecord, level: FleetSnapshot, places: Collection[str], now: datetime
@@ -161,23 +163,23 @@ class Controller:
     def _begun_before(self, node: str, mark: HandoffRecord) -> WantedAct | None:
         """A request that its node has withdrawn and that was begun, or may have been: the node has to know."""
         want = withdrawn(node, mark)
-        case = self._known.get(want.id) if want is not None else None
-        is_begun = case is not None and (self._may_be_sent(case.id) or case.end is End.DONE)
+        remediation = self._known.get(want.id) if want is not None else None
+        is_begun = remediation is not None and (self._may_be_sent(remediation.id) or remediation.end is End.DONE)
         return want if is_begun else None
 
-    def _may_be_sent(self, case_id: str) -> bool:
+    def _may_be_sent(self, remediation_id: str) -> bool:
         """Whether the platform may have been asked, and nothing shows what became of it."""
-        case = self._known.get(case_id)
-        return case is not None and case.end is None and case.phase is Phase.INTENDED
+        remediation = self._known.get(remediation_id)
+        return remediation is not None and remediation.end is None and remediation.phase is Phase.INTENDED
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def _moved(self, by: timedelta, now: datetime) -> None:
         """The wall clock was set: what is waited for is waited for as long as before."""
-        waiting = [shifted(case, by, now) for case in self._known.values() if case.end is None]
-        self._known.update({case.id: case for case in waiting})
-        for case in waiting:
-            self._journal.write(case, f"{was_set(by)}: what is waited for is waited for as long as before")
+        waiting = [shifted(remediation, by, now) for remediation in self._known.values() if remediation.end is None]
+        self._known.update({remediation.id: remediation for remediation in waiting})
+        for remediation in waiting:
+            self._journal.write(remediation, f"{was_set(by)}: what is waited for is waited for as long as before")
 
     def _by_its_age(self, node: str, mark: HandoffRecord, now: datetime) -> datetime:
         """The time to judge the age of a record by: the wall clock's when it was first seen, and from then on only what
@@ -191,33 +193,33 @@ class Controller:
     # -- one node -----------------------------------------------------------------------------------------------------
 
     def _go_on(self, found: FoundRequest, level: FleetSnapshot, now: datetime) -> NodeStatus:
-        case = self._known.get(found.want.id)
-        if case is None and found.mark.answer is RequestAnswer.TAKEN and not found.want.unanswered:
-            case = self._adopted(found, now)
-        if case is None or (case.phase is Phase.PLANNED and case.end is None):
+        remediation = self._known.get(found.want.id)
+        if remediation is None and found.mark.answer is RequestAnswer.TAKEN and not found.want.unanswered:
+            remediation = self._adopted(found, now)
+        if remediation is None or (remediation.phase is Phase.PLANNED and remediation.end is None):
             return self._begin_unless_busy(found, level, now)
-        if case.end is None:
-            return self._followed(found, case, now)
-        self._answer(found, case)
-        return _standing(found, case.note, STATES[case.end], page=case.end is not End.DONE)
+        if remediation.end is None:
+            return self._followed(found, remediation, now)
+        self._answer(found, remediation)
+        return _standing(found, remediation.note, STATES[remediation.end], page=remediation.end is not End.DONE)
 
-    def _followed(self, found: FoundRequest, case: Remediation, now: datetime) -> NodeStatus:
+    def _followed(self, found: FoundRequest, remediation: Remediation, now: datetime) -> NodeStatus:
         """It was asked for, or may have been: only its evidence counts now, which AWS is not asked for all the time."""
         if found.mark.is_withdrawn:
-            self._answer(found, case)
-        if (known := self._looks.lately(case.id)) is not None:
+            self._answer(found, remediation)
+        if (known := self._looks.lately(remediation.id)) is not None:
             return known
         act = self._act(found)
-        turn = act.go(case, now)
+        turn = act.go(remediation, now)
         if self._may_repeat(found, turn):
             turn = self._again(found, act, turn, now)
-        return self._looks.note(case.id, self._came_of(found, turn))
+        return self._looks.note(remediation.id, self._came_of(found, turn))
 
     def _may_repeat(self, found: FoundRequest, turn: StepResult) -> bool:
         """Whether nothing shows what became of it, its platform gave this controller no answer, and a second request is
         safe by now. A request that its node has withdrawn is not repeated."""
-        want, case = found.want, turn.case
-        if case.end is not None or case.step is not _STEP[want.remedy]:
+        want, remediation = found.want, turn.remediation
+        if remediation.end is not None or remediation.step is not _STEP[want.remedy]:
             return False
         if want.id in self._asked or found.mark.withdrawn is not None:
             return False
@@ -231,7 +233,7 @@ class Controller:
             view = self._node(found.want.node).view()
             if (why := self._refusal(found, view, now)) is not None:
                 return replace(turn, said=f"{turn.said}; not asked for again: {why.words}")
-            return act.again(replace(turn, case=replace(turn.case, hold=view.hold)), now)
+            return act.again(replace(turn, remediation=replace(turn.remediation, hold=view.hold)), now)
         except BackendError as error:
             return replace(turn, said=f"{turn.said}; not asked for again: {error}")
 
@@ -315,11 +317,12 @@ class Controller:
         return _standing(found, f"it did not come back from its reboot; {silent}", RepairState.SILENT)
 
     def _adopted(self, found: FoundRequest, now: datetime) -> Remediation:
-        """The case of a request that a controller took whose store is not this one: it may have been carried out. The
-        record has the boot that a reboot was to end; the present one may be the one after, and so may the machine."""
+        """The remediation of a request that a controller took whose store is not this one: it may have been carried
+        out. The record has the boot that a reboot was to end; the present one may be the one after, and so may the
+        machine."""
         machine, mark = self._provisioner_of(found).machine(), found.mark
         is_it = word(instance_of(machine)) == mark.machine and not launched_after(machine, mark.answered)
-        case = replace(
+        remediation = replace(
             self._opened(found, None, now),
             machine=machine if is_it else mark.machine,
             boot_id=mark.boot,
@@ -328,35 +331,35 @@ class Controller:
             attempts=1,
             acts=(found.want.remedy,),
         )
-        self._journal.write(case, "taken by a controller whose store is not here: it is not asked for again")
-        return case
+        self._journal.write(remediation, "taken by a controller whose store is not here: it is not asked for again")
+        return remediation
 
     def _came_of(self, found: FoundRequest, turn: StepResult) -> NodeStatus:
         """Write down the result of a step. An act that was not begun is taken out of the record first: the disk is
         believed."""
-        want, case = found.want, replace(turn.case, note=turn.said)
+        want, remediation = found.want, replace(turn.remediation, note=turn.said)
         if turn.asked:
             self._asked.add(want.id)
-        if case.end is None and case.step is not _STEP[want.remedy]:
-            case = replace(case, end=End.DONE)
-        elif case.end is None and case.phase is Phase.PLANNED:
+        if remediation.end is None and remediation.step is not _STEP[want.remedy]:
+            remediation = replace(remediation, end=End.DONE)
+        elif remediation.end is None and remediation.phase is Phase.PLANNED:
             why = Refused(kind=turn.refusal or Refusal.REFUSED, words=turn.said)
             try:
                 return self._waits(found, why, page=turn.page)
             finally:  # also where the node could not be told: what was not begun must not be waited for
                 if want.id in self._known:
-                    self._journal.write(case, turn.said)
-        elif want.unanswered and case.end in (End.LOST, End.ABANDONED):
+                    self._journal.write(remediation, turn.said)
+        elif want.unanswered and remediation.end in (End.LOST, End.ABANDONED):
             self._put_back(found)
             if want.id in self._known:
-                self._journal.write(replace(case, end=None), turn.said)
+                self._journal.write(replace(remediation, end=None), turn.said)
             return _standing(found, turn.said, RepairState.LEFT_ALONE)
-        if case != self._known.get(case.id):
-            self._journal.write(case, turn.said)
-        self._answer(found, case)
-        failed = case.end is End.FAILED
+        if remediation != self._known.get(remediation.id):
+            self._journal.write(remediation, turn.said)
+        self._answer(found, remediation)
+        failed = remediation.end is End.FAILED
         refusal = Refusal.EXHAUSTED if failed else turn.refusal
-        return _standing(found, turn.said, STATES[case.end], page=turn.page or failed, refusal=refusal)
+        return _standing(found, turn.said, STATES[remediation.end], page=turn.page or failed, refusal=refusal)
 
     # -- what the node is told ----------------------------------------------------------------------------------------
 
@@ -365,10 +368,10 @@ class Controller:
         if found.want.unanswered:
             said = f"it did not come back from its reboot, and is not replaced: {why.words}"
             return _standing(found, said, RepairState.SILENT, page=True, refusal=why.kind)
-        case = replace(self._opened(found, None, now), end=End.FAILED, note=f"refused: {why.words}")
-        self._journal.write(case, case.note)
-        self._answer(found, case)
-        return _standing(found, case.note, RepairState.REFUSED, page=True, refusal=why.kind)
+        remediation = replace(self._opened(found, None, now), end=End.FAILED, note=f"refused: {why.words}")
+        self._journal.write(remediation, remediation.note)
+        self._answer(found, remediation)
+        return _standing(found, remediation.note, RepairState.REFUSED, page=True, refusal=why.kind)
 
     def _waits(self, found: FoundRequest, why: Refused, *, page: bool = False) -> NodeStatus:
         if found.want.unanswered:
@@ -378,27 +381,30 @@ class Controller:
         self._tell(found, replace(found.mark, answer=RequestAnswer.WAITS, said=why.words), begun=None)
         return _standing(found, why.words, RepairState.WAITS, page=page, refusal=why.kind)
 
-    def _answer(self, found: FoundRequest, case: Remediation) -> None:
+    def _answer(self, found: FoundRequest, remediation: Remediation) -> None:
         """Have the record say what the disk says. One that says so already is left alone."""
         want, mark = found.want, found.mark
         told = replace(mark, asks=True, remedy=want.remedy, attempt=want.attempt)
-        match case.end:
+        match remediation.end:
             case None:
-                told = replace(told, answer=RequestAnswer.TAKEN, said=case.note.partition("; ")[2])
+                told = replace(told, answer=RequestAnswer.TAKEN, said=remediation.note.partition("; ")[2])
             case End.DONE:
-                became = word(case.machine) if want.remedy is Remedy.REPLACE_NODE else mark.became
-                told = replace(told, answer=RequestAnswer.TAKEN, became=became, said=case.note)
+                became = word(remediation.machine) if want.remedy is Remedy.REPLACE_NODE else mark.became
+                told = replace(told, answer=RequestAnswer.TAKEN, became=became, said=remediation.note)
             case _:
-                told = replace(told, answer=RequestAnswer.REFUSED, said=case.note)
-        self._tell(found, told, begun=case if case.acts else None)
+                told = replace(told, answer=RequestAnswer.REFUSED, said=remediation.note)
+        self._tell(found, told, begun=remediation if remediation.acts else None)
 
     def _tell(self, found: FoundRequest, told: HandoffRecord, *, begun: Remediation | None) -> None:
         """Rewrite the record, if the node has not moved on meanwhile and there is something new to say. Of an act that
         was not ``begun`` nothing is counted, and a request that is withdrawn stays so."""
         want, orchestrator = found.want, self._node(found.want.node)
         there = parse(orchestrator.marked())
-        mine = (want.case, found.mark.machine, want.remedy, want.attempt, want.asked)
-        if there is None or (there.case, there.machine, _asked_for(there), there.attempt, there.asked) != mine:
+        mine = (want.remediation_id, found.mark.machine, want.remedy, want.attempt, want.asked)
+        if (
+            there is None
+            or (there.remediation_id, there.machine, _asked_for(there), there.attempt, there.asked) != mine
+        ):
             return
         if there.is_withdrawn and told.answer is not RequestAnswer.TAKEN:
             return
@@ -432,8 +438,8 @@ class Controller:
         """The record of a reboot, where nothing came of going on from it: the node may come back and be believed."""
         orchestrator, mark = self._node(found.want.node), found.mark
         there = parse(orchestrator.marked())
-        ours = (mark.case, mark.machine, found.want.remedy, mark.asked)
-        if there is not None and (there.case, there.machine, there.remedy, there.asked) == ours:
+        ours = (mark.remediation_id, mark.machine, found.want.remedy, mark.asked)
+        if there is not None and (there.remediation_id, there.machine, there.remedy, there.asked) == ours:
             orchestrator.mark(found.text)
 
     # -- parts --------------------------------------------------------------------------------------------------------
@@ -454,7 +460,7 @@ class Controller:
         return RequestedAct(node, timeouts=self._timeouts)
 
     def _opened(self, found: FoundRequest, view: NodeView | None, now: datetime) -> Remediation:
-        """The controller's own case: one act, no other remedy behind it."""
+        """The controller's own remediation: one act, no other remedy behind it."""
         want = found.want
         steps = STEPS[want.remedy]
         return Remediation(
@@ -475,7 +481,7 @@ class Controller:
         )
 
     def _provisioner_of(self, found: FoundRequest) -> Provisioner:
-        """The same one for as long as a case lasts: it remembers what it asked for."""
+        """The same one for as long as a remediation lasts: it remembers what it asked for."""
         want = found.want
         known = self._acting.get(want.node)
         if known is None or known[0] != want.id:
@@ -504,8 +510,14 @@ class Controller:
 
     def _replaced(self, level: FleetSnapshot, window: timedelta, now: datetime) -> Counter[str]:
         known = self._known.values()
-        acts = [case for case in known if Remedy.REPLACE_NODE in case.acts and case.since > now - window]
-        return replacements(level.marks, window, now) | Counter(case.id.partition("/")[0] for case in acts)
+        acts = [
+            remediation
+            for remediation in known
+            if Remedy.REPLACE_NODE in remediation.acts and remediation.since > now - window
+        ]
+        return replacements(level.marks, window, now) | Counter(
+            remediation.id.partition("/")[0] for remediation in acts
+        )
 
 
 def _asked_for(mark: HandoffRecord) -> Remedy | None:

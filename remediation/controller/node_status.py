@@ -33,7 +33,7 @@ STATES: Mapping[End | None, RepairState] = {
     None: RepairState.REPAIR,
     End.DONE: RepairState.DONE,
 }
-"""Where a request stands whose case ended so."""
+"""Where a request stands whose remediation ended so."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,6 +104,7 @@ class RepairStats:
         self._counted = {node: counted for node, counted in self._counted.items() if node in nodes}
 
     def time(self, before: Remediation | None, after: Remediation, now: datetime) -> None:
-        """Time the one act of a case. One that was given up is over from here: the controller watches it no more."""
+        """Time the one act of a remediation. One that was given up is over from here: the controller watches it no
+        more."""
         if before is not None:
             self.tally.time(before, after if after.end is None else replace(after, end=End.DONE), now)

@@ -352,14 +352,16 @@ def _taken_out(answer: RuleAnswer, asked: Question, readings: Readings) -> Decis
     )
 
 
-def left_of(decision: Decision, case: Remediation) -> Decision:
+def left_of(decision: Decision, remediation: Remediation) -> Decision:
     """The same for a node that this remediation tried to repair already, by as much of the ladder as that leaves."""
-    left = left_after(case, decision.ladder)
+    left = left_after(remediation, decision.ladder)
     if decision.action is not Action.REPAIR or left == decision.ladder:
         return decision
     if left:
         return replace(decision, ladder=left, steps=STEPS[left[0]])
-    words = f"what case {case.id} has tried did not help, an operator is needed; not done: {decision.reason}"
+    words = (
+        f"what remediation {remediation.id} has tried did not help, an operator is needed; not done: {decision.reason}"
+    )
     return replace(decision, action=Action.PAGE, reason=words, steps=QUARANTINE, ladder=(), refusal=Refusal.EXHAUSTED)
 
 

@@ -25,7 +25,7 @@ from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepai
 from healthd.remediation.decide.ledger import Bounds, returns_of
 from healthd.remediation.decide.paging import ORDERED_FOR_S
 from healthd.remediation.decide.policy import Rules
-from healthd.remediation.decide.remediation import QUARANTINE_CODE, case_of, code_of, is_begun
+from healthd.remediation.decide.remediation import QUARANTINE_CODE, code_of, is_begun, remediation_id_of
 from healthd.remediation.decide.unwatched import HeldOut, held_out
 from healthd.remediation.engine.dependencies import Timeouts
 from healthd.remediation.engine.gates import released
@@ -39,7 +39,8 @@ DEAD_S = 14_400.0
 
 _SEEN_ON_S = 3_600.0
 """A reading that comes longer than this after the one before, in seconds, or than two of a large fleet's pauses, says
-nothing of the time between: an agent that has a case of its own does not look, and a node may have been in meanwhile.
+nothing of the time between: an agent that has a remediation of its own does not look, and a node may have been in
+meanwhile.
 """
 
 _ASLEEP = "Slurm powered it down while healthd held it"
@@ -238,10 +239,17 @@ def why_it_stays(text: str, mark: HandoffRecord | None, now: datetime, bounds: B
     a node that was given up stays out until an operator says otherwise. One that went out for the same code each time
     that it woke costs a job each time: as with any other return, it stays out past the bound of a day.
     """
-    for code in (code_of(text), mark.code if mark is not None else ""):  # a case that goes on keeps its first text
+    for code in (
+        code_of(text),
+        mark.code if mark is not None else "",
+    ):  # a remediation that goes on keeps its first text
         if bar := _bar(code, mark, now, bounds):
             return bar
-    recorded = mark is not None and bool(case_of(text)) and (mark.case == case_of(text) or mark.code == code_of(text))
+    recorded = (
+        mark is not None
+        and bool(remediation_id_of(text))
+        and (mark.remediation_id == remediation_id_of(text) or mark.code == code_of(text))
+    )
     return "" if has_slot or recorded else "neither a slot nor the node's record shows that healthd made it"
 
 
@@ -314,10 +322,14 @@ def _our_drain(
     is_down = "DOWN" in view.flags and (has_slot or bool(mark is not None and mark.code))
     if hold is None or not (is_drain(view.flags) or is_down):
         return None
-    if view.drained_by_itself and has_slot and mark is not None:  # the cluster wrote its own text over that of a case
-        is_ours = bool(mark.case or mark.code) and not _bar(mark.code, mark, now, bounds)
+    if (
+        view.drained_by_itself and has_slot and mark is not None
+    ):  # the cluster wrote its own text over that of a remediation
+        is_ours = bool(mark.remediation_id or mark.code) and not _bar(mark.code, mark, now, bounds)
     else:
-        is_ours = bool(case_of(hold.text)) and not why_it_stays(hold.text, mark, now, bounds, has_slot=has_slot)
+        is_ours = bool(remediation_id_of(hold.text)) and not why_it_stays(
+            hold.text, mark, now, bounds, has_slot=has_slot
+        )
     return hold if is_ours else None
 
 
@@ -326,7 +338,7 @@ def _note_kept(node: Orchestrator, view: NodeView) -> None:
     Without its slot nothing else shows it. Raises BackendError."""
     mark = parse(node.marked())
     if view.drained_by_itself and mark is not None and not mark.given_up and mark.code not in ("", QUARANTINE_CODE):
-        node.mark(replace(mark, given_up=mark.case or mark.code).text)
+        node.mark(replace(mark, given_up=mark.remediation_id or mark.code).text)
 
 
 def _note_sleep(node: Orchestrator, now: datetime, code: str) -> str:

@@ -181,21 +181,21 @@ class ClusterView:
             return f"what it shows the others is not known, or not taken back yet: {error}"
         return ""
 
-    def hide(self, case: Remediation) -> None:
+    def hide(self, remediation: Remediation) -> None:
         """Take the finding out of the record, and leave there what came of the remediation. Raises BackendUnknown;
         where another text is in its place, nothing of ours is there to be taken out."""
         with contextlib.suppress(BackendRefused):
             before = self._read_own()
-            self._leave(before, after(before, case))
+            self._leave(before, after(before, remediation))
         self._shown = None
 
-    def remember(self, case: Remediation) -> None:
+    def remember(self, remediation: Remediation) -> None:
         """Leave in the record, once, that this remediation was given up. Raises BackendUnknown, see ``hide``."""
-        if self._remembered != case.id:
+        if self._remembered != remediation.id:
             with contextlib.suppress(BackendRefused):
                 before = self._read_own()
-                self._leave(before, after(before, case))
-            self._remembered = case.id
+                self._leave(before, after(before, remediation))
+            self._remembered = remediation.id
 
     def watch(self, *, holds: bool) -> None:
         """Write into the record, every WATCH_S while healthd ``holds`` the node, that its daemon watches over it. Where
@@ -297,17 +297,17 @@ class Decider:
             return None
         return Refused(kind=decision.refusal or Refusal.NOT_NEEDED, words=decision.reason)
 
-    def by_order(self, case: Remediation | None, now: datetime) -> Decision:
+    def by_order(self, remediation: Remediation | None, now: datetime) -> Decision:
         """Decide as if the mode were repair, about a node that no remediation holds, or this one does."""
         rules = replace(self._parts.rules(), mode=Mode.REPAIR)
-        asked = self._question(now, rules, is_held=case is not None, by_order=True)
+        asked = self._question(now, rules, is_held=remediation is not None, by_order=True)
         return self._decided(asked, self._cluster.looked)[0]
 
-    def about_held(self, case: Remediation, seen: KnownFaults) -> Decision:
+    def about_held(self, remediation: Remediation, seen: KnownFaults) -> Decision:
         """Decide about the node that this remediation holds. Counted from when it was taken out: waiting for an
         operator repairs no lemon."""
-        decision, _ = self._decided(self._question(case.opened, is_held=True), self._cluster.others)
-        return decision if is_untried(case, decision, seen.open) else left_of(decision, case)
+        decision, _ = self._decided(self._question(remediation.opened, is_held=True), self._cluster.others)
+        return decision if is_untried(remediation, decision, seen.open) else left_of(decision, remediation)
 
     def considered(
         self, diagnoses: Sequence[Diagnosis], acknowledged: frozenset[Diagnosis], rules: Rules, unknown: str
@@ -362,7 +362,7 @@ class Decider:
 
     def _repairs(self) -> tuple[Repair, ...]:
         """The repairs of this node by the store and by the record. Raises StoreError, BackendError."""
-        return on_record(self._parts.ledger(), self._parts.cases.open_case(), self._cluster.record())
+        return on_record(self._parts.ledger(), self._parts.remediations.open_remediation(), self._cluster.record())
 
     def _repairs_known(self) -> tuple[Repair, ...]:
         """The same for a question: of a cluster that does not answer, by the store alone."""

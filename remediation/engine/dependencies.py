@@ -40,9 +40,9 @@ from healthd.remediation.ports import FleetSnapshot, Orchestrator, Provisioner, 
 class Timeouts:
     """How long the engine waits, in seconds. ``settle_s``: good for so long before a release. ``unanswered_s``: a
     claim, a drain or an undrain without an answer may be applied for so long. ``let_go_s``: for what was asked to end
-    to let the GPUs go, before a reset. ``calm_s``: how often a case is looked at that has stood still for twice as
-    long; 0 for as often as any other. ``overdue_s``: a node may be out, or a case stand still, for so long before it
-    pages; ``wait_idle_timeout_s``: the same of a job that does not end under a fault which only a reboot or a
+    to let the GPUs go, before a reset. ``calm_s``: how often a remediation is looked at that has stood still for twice
+    as long; 0 for as often as any other. ``overdue_s``: a node may be out, or a remediation stand still, for so long
+    before it pages; ``wait_idle_timeout_s``: the same of a job that does not end under a fault which only a reboot or a
     replacement ends. ``undrain_holds_s``: how long an operator's undrain of our drain acknowledges a critical fault.
     """
 
@@ -137,16 +137,16 @@ class NoHindsight:
 
 
 class RemediationStore(Protocol):
-    """Where cases are kept. Raises StoreError; then nothing is done."""
+    """Where remediations are kept. Raises StoreError; then nothing is done."""
 
-    def open_case(self) -> Remediation | None:
-        """The case that is not at its end."""
+    def open_remediation(self) -> Remediation | None:
+        """The remediation that is not at its end."""
 
-    def knows(self, case_id: str) -> bool:
-        """Whether a case of this id was ever kept."""
+    def knows(self, remediation_id: str) -> bool:
+        """Whether a remediation of this id was ever kept."""
 
-    def save_case(self, case: Remediation, event: Event) -> None:
-        """Write a case and why it moved."""
+    def save_remediation(self, remediation: Remediation, event: Event) -> None:
+        """Write a remediation and why it moved."""
 
 
 class Slots(Protocol):
@@ -266,11 +266,11 @@ class Dependencies:
     """The parts of one node's engine.
 
     ``rules`` is asked before every step and once more right before every act: an operator may have spoken meanwhile.
-    ``collect`` saves the evidence of a case and returns where. ``look_again`` has every check run that has not looked
-    since then, and waits for none. ``platform_texts``: reasons that a provisioner leaves on a node which we hold.
-    ``ledger``: the repairs that were made on this node, as the store knows them. ``versions``: what the
+    ``collect`` saves the evidence of a remediation and returns where. ``look_again`` has every check run that has not
+    looked since then, and waits for none. ``platform_texts``: reasons that a provisioner leaves on a node which we
+    hold. ``ledger``: the repairs that were made on this node, as the store knows them. ``versions``: what the
     node runs, for its record. ``hindsight``: what can be known of a
-    fault that only a drain tells of. ``new_id``: of a case that is opened. ``clock`` stamps the
+    fault that only a drain tells of. ``new_id``: of a remediation that is opened. ``clock`` stamps the
     audit trail: reconciling takes as long as the cluster does; ``monotonic_s`` tells where it was set. ``beat`` hears
     of each call of the engine and each step.
     """
@@ -280,7 +280,7 @@ class Dependencies:
     resetter: Resetter
     slots: Slots
     judgement: Judgement
-    cases: RemediationStore
+    remediations: RemediationStore
     rules: Callable[[], Rules]
     collect: Callable[[Remediation], str]
     look_again: Callable[[datetime], None]

@@ -54,7 +54,12 @@ class Engine:
     def __init__(self, parts: Dependencies) -> None:
         self._parts = parts
         self._orchestrator, self._provisioner, self._slots = parts.orchestrator, parts.provisioner, parts.slots
-        self._judgement, self._cases, self._rules, self._clock = parts.judgement, parts.cases, parts.rules, parts.clock
+        self._judgement, self._remediations, self._rules, self._clock = (
+            parts.judgement,
+            parts.remediations,
+            parts.rules,
+            parts.clock,
+        )
         self._cluster = ClusterView(
             orchestrator=parts.orchestrator,
             slots=parts.slots,
@@ -73,7 +78,7 @@ class Engine:
         self._decided_last = Decision(action=Action.HOLD, reason="nothing has been decided yet")
         self._turn: StepResult | None = None
         self._ended: Remediation | None = None
-        self._has_case = False
+        self._has_remediation = False
         self._failing_since_s: float | None = None
         self.decision = self._decided_last
         """The last decision; or while a remediation is open, or none of the calls succeeds, why an operator is
@@ -99,8 +104,8 @@ class Engine:
             if self._ending.is_set():
                 return _ENDING
             self._steps.hurry = hurry
-            case = self._resumed(now)
-            said = self._consider(now) if case is None else self._go_on(case, now)
+            remediation = self._resumed(now)
+            said = self._consider(now) if remediation is None else self._go_on(remediation, now)
             self._watch()
         except StoreError as error:
             said = problem = f"nothing was done: {error}"
@@ -123,18 +128,18 @@ class Engine:
         """
         if not self._lock.acquire(timeout=_ORDER_WAITS_S):
             words = f"the engine has been at work for {_ORDER_WAITS_S:g} s; see `healthd status`, and ask again"
-            return self._execution.refuse(order, Refused(kind=Refusal.CASE_OPEN, words=words))
+            return self._execution.refuse(order, Refused(kind=Refusal.REMEDIATION_OPEN, words=words))
         try:
             self._parts.beat.begin()
             if self._ending.is_set():
                 return self._execution.refuse(
-                    order, Refused(kind=Refusal.CASE_OPEN, words=f"{_ENDING}; ask again then")
+                    order, Refused(kind=Refusal.REMEDIATION_OPEN, words=f"{_ENDING}; ask again then")
                 )
-            case = self._resumed(now)
-            if case is None and self._orphan_slots.unknown:
+            remediation = self._resumed(now)
+            if remediation is None and self._orphan_slots.unknown:
                 words = f"the cluster did not answer, and {self._orphan_slots.unknown}"
                 return self._execution.refuse(order, Refused(kind=Refusal.UNREADABLE, words=words))
-            begun = self._execution.begin(order, case, now)
+            begun = self._execution.begin(order, remediation, now)
             if isinstance(begun, CommandOutcome):
                 return begun
             self.decision = self._decided_last = Decision(action=Action(order.verb), reason=order.title)
@@ -156,11 +161,11 @@ class Engine:
     def rehearse(self, order: Command, now: datetime) -> CommandOutcome:
         """The effect of a command, step by step. Nothing is done, noted or counted. Raises StoreError."""
         with self._asking:
-            case = self._cases.open_case()
-            if case is None and self._orphan_slots.unknown:
+            remediation = self._remediations.open_remediation()
+            if remediation is None and self._orphan_slots.unknown:
                 words = f"the cluster did not answer, and {self._orphan_slots.unknown}"
                 return CommandOutcome(done=False, said=words, refusal=Refusal.UNREADABLE)
-            return self._execution.rehearse(order, case, now)
+            return self._execution.rehearse(order, remediation, now)
 
     def opted_out(self) -> str:
         """Why healthd only observes here, or "": as the node says now, and the cluster said when it was last read."""
@@ -185,7 +190,7 @@ class Engine:
     def fenced(self, words: str) -> None:
         """The cluster shows a fence of ours, in these ``words``; "" for none. Unless a remediation is open it is the
         reason to hold, and its claim is searched. Called from another thread than ``turn``."""
-        is_left = bool(words) and self.case is None
+        is_left = bool(words) and self.remediation is None
         self._orphan_drains.fence = words if is_left else ""
         if is_left:
             self._orphan_slots.search(anew=True)
@@ -198,25 +203,25 @@ class Engine:
         if not self._slots.wants_to_learn() or not self._lock.acquire(blocking=False):
             return None
         try:
-            return None if self._cases.open_case() is not None else self._slots.learn()
+            return None if self._remediations.open_remediation() is not None else self._slots.learn()
         finally:
             self._lock.release()
 
     def holds_node(self) -> Remediation | None:
         """The open remediation whose drain was read back, or None. Raises StoreError."""
-        case = self._cases.open_case()
-        return case if case is not None and case.hold is not None else None
+        remediation = self._remediations.open_remediation()
+        return remediation if remediation is not None and remediation.hold is not None else None
 
     @property
-    def case(self) -> Remediation | None:
+    def remediation(self) -> Remediation | None:
         """The open remediation as the last call left it, or None. Read from memory: a store that fails does not hide
         it."""
-        return self._turn.case if self._turn is not None and self._turn.case.is_open else None
+        return self._turn.remediation if self._turn is not None and self._turn.remediation.is_open else None
 
     @property
     def ended(self) -> Remediation | None:
-        """The case that ended last since this process began, or None. A slot that was found alone is none: what had the
-        node out before is."""
+        """The remediation that ended last since this process began, or None. A slot that was found alone is none: what
+        had the node out before is."""
         return self._ended
 
     def budget(self) -> tuple[Scope, ...]:
@@ -240,12 +245,14 @@ class Engine:
         """The same at this level, if these were all that is wrong and none was acknowledged: for a drill."""
         return self._considered(diagnoses, frozenset(), replace(self._rules(), mode=mode))
 
-    def foretold(self, decision: Decision, diagnosis: Diagnosis, case_id: str) -> tuple[str, ...]:
+    def foretold(self, decision: Decision, diagnosis: Diagnosis, remediation_id: str) -> tuple[str, ...]:
         """The effect of each step of a decision now, in the words of a command's dry run. Raises BackendError."""
         now = self._clock()
-        case = replace(self._opened(decision, diagnosis, now), id=case_id, text=reason_text(diagnosis, case_id))
+        remediation = replace(
+            self._opened(decision, diagnosis, now), id=remediation_id, text=reason_text(diagnosis, remediation_id)
+        )
         with self._asking:
-            return tuple(words for words, _ in self._checks.rehearsed(case))
+            return tuple(words for words, _ in self._checks.rehearsed(remediation))
 
     def fleet(self) -> FleetSnapshot | None:
         """The fleet as it is read for such questions; None where it cannot be."""
@@ -260,24 +267,24 @@ class Engine:
 
     def _resumed(self, now: datetime) -> Remediation | None:
         """The open remediation, on disk or found with the cluster. Raises StoreError."""
-        case = self._steps.resume()
-        self._orphan_slots.search(anew=case is not None)
-        if case is not None:
+        remediation = self._steps.resume()
+        self._orphan_slots.search(anew=remediation is not None)
+        if remediation is not None:
             self._orphan_drains.search()
-        return case or self._orphan_slots.found(now)
+        return remediation or self._orphan_slots.found(now)
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
     def _consider(self, now: datetime) -> str:
-        self._has_case = False
-        if self.case is not None:  # an order ended it since the last turn
+        self._has_remediation = False
+        if self.remediation is not None:  # an order ended it since the last turn
             self._turn = None
         decision = self._decide(now)
         if not decision.steps or decision.diagnosis is None:
             return "; ".join(filter(None, (decision.reason, self._show_held(decision))))
-        case = self._opened(decision, decision.diagnosis, now)
-        self._journal.write(case, f"intends to take a slot and to drain: {decision.reason}")
-        return self._go_on(case, now)
+        remediation = self._opened(decision, decision.diagnosis, now)
+        self._journal.write(remediation, f"intends to take a slot and to drain: {decision.reason}")
+        return self._go_on(remediation, now)
 
     def _decide(self, now: datetime) -> Decision:
         unknown = self._orphan_slots.unknown
@@ -311,14 +318,14 @@ class Engine:
             self.tally.refuse(decision.refusal)
 
     def _opened(self, decision: Decision, diagnosis: Diagnosis, now: datetime) -> Remediation:
-        """A new case, its slot already intended: the decision has just read what an intent must be read from.
+        """A new remediation, its slot already intended: the decision has just read what an intent must be read from.
 
         Raises BackendError.
         """
-        case_id, bounds = self._parts.new_id(), self._rules().bounds
+        remediation_id, bounds = self._parts.new_id(), self._rules().bounds
         returns = returns_of(self._cluster.record().history, diagnosis.code, now)
         return Remediation(
-            id=case_id,
+            id=remediation_id,
             opened=now,
             since=now,
             mode=self._rules().mode,
@@ -326,7 +333,7 @@ class Engine:
             component=str(diagnosis.component),
             remedy=diagnosis.remedy,
             why="; ".join(diagnosis.reasons),
-            text=reason_text(diagnosis, case_id),
+            text=reason_text(diagnosis, remediation_id),
             steps=self._fitting(decision.steps),
             ladder=decision.ladder,
             fenced=True,
@@ -347,64 +354,71 @@ class Engine:
 
     # -- going on -----------------------------------------------------------------------------------------------------
 
-    def _go_on(self, case: Remediation, now: datetime) -> str:
-        self._has_case = True
-        if self._turn is None or self._turn.case.id != case.id:
-            self._turn = StepResult(case=case, said=case.note)
-        case = self._turned(case, now)
+    def _go_on(self, remediation: Remediation, now: datetime) -> str:
+        self._has_remediation = True
+        if self._turn is None or self._turn.remediation.id != remediation.id:
+            self._turn = StepResult(remediation=remediation, said=remediation.note)
+        remediation = self._turned(remediation, now)
         while True:
             self._parts.beat()
-            turn = self._steps.take(self._fitted(case), now)
-            self.tally.time(case, turn.case, self._clock())
-            case = turn.case
+            turn = self._steps.take(self._fitted(remediation), now)
+            self.tally.time(remediation, turn.remediation, self._clock())
+            remediation = turn.remediation
             self.tally.wait(turn)
             self._turn = turn
-            self._ended = ended_last(case, self._ended)
-            if not turn.go_on or case.end is not None or self._ending.is_set():
+            self._ended = ended_last(remediation, self._ended)
+            if not turn.go_on or remediation.end is not None or self._ending.is_set():
                 return turn.said
 
-    def _turned(self, case: Remediation, now: datetime) -> Remediation:
-        """The case, turned to what is open now: its mode may have been raised since, its own fault may be over while
-        another is open, or a more serious one may have arrived."""
-        seen, now_s = self._steps.seen(case, now), self._parts.monotonic_s()
+    def _turned(self, remediation: Remediation, now: datetime) -> Remediation:
+        """The remediation, turned to what is open now: its mode may have been raised since, its own fault may be over
+        while another is open, or a more serious one may have arrived."""
+        seen, now_s = self._steps.seen(remediation, now), self._parts.monotonic_s()
         asked = frozenset((answer.root.code, str(answer.diagnosis.component)) for answer in seen.open)
         is_asked = asked == self._asked and now_s - self._asked_s < _ANEW_EVERY_S
-        if not is_due(case, seen) or is_asked or self.opted_out():
-            return case
+        if not is_due(remediation, seen) or is_asked or self.opted_out():
+            return remediation
         self._asked, self._asked_s = asked, now_s
-        decision = self._decider.about_held(case, seen)
+        decision = self._decider.about_held(remediation, seen)
         is_said = bool(decision.steps) or decision.action is Action.PAGE
         if is_said and decision.reason != self._decided_last.reason:
             self._tell(decision)
-        if not turns(case, decision, seen) or decision.diagnosis is None:
-            many = many_returns(case.returns, case.code, self._rules().bounds)
-            return replace(case, asks=_asks(decision, many)) if is_said and only_out(case) else case
-        new = replace(self._opened(decision, decision.diagnosis, now), text=reason_text(decision.diagnosis, case.id))
-        goes_on = decided_about(decision, seen.open) is own(case, seen.open) and case.ladder[:1] == decision.ladder[:1]
-        turned = instead(case, replace(new, attempts=case.attempts if goes_on else 0))
+        if not turns(remediation, decision, seen) or decision.diagnosis is None:
+            many = many_returns(remediation.returns, remediation.code, self._rules().bounds)
+            return (
+                replace(remediation, asks=_asks(decision, many)) if is_said and only_out(remediation) else remediation
+            )
+        new = replace(
+            self._opened(decision, decision.diagnosis, now), text=reason_text(decision.diagnosis, remediation.id)
+        )
+        goes_on = (
+            decided_about(decision, seen.open) is own(remediation, seen.open)
+            and remediation.ladder[:1] == decision.ladder[:1]
+        )
+        turned = instead(remediation, replace(new, attempts=remediation.attempts if goes_on else 0))
         unseen = "" if turned.step is Step.SLOT else self._steps.show(turned)
-        self._journal.write(turned, "; ".join(filter(None, (why_turned(case, turned, decision.reason), unseen))))
+        self._journal.write(turned, "; ".join(filter(None, (why_turned(remediation, turned, decision.reason), unseen))))
         self._asked = frozenset()
         return turned
 
-    def _fitted(self, case: Remediation) -> Remediation:
-        """The case as far as it may still go: a mode or a rule that was lowered since lowers it too. In observe mode it
-        rests as it is."""
+    def _fitted(self, remediation: Remediation) -> Remediation:
+        """The remediation as far as it may still go: a mode or a rule that was lowered since lowers it too. In observe
+        mode it rests as it is."""
         rules = self._rules()
-        if rules.mode is Mode.OBSERVE or not may_be_lowered(case):
-            return case
-        if not (why := why_lowered(case, rules, self._judgement.diagnoses())):
-            return case
-        case = lowered(case)
-        self._journal.write(case, f"is not repaired any more: {why}")
+        if rules.mode is Mode.OBSERVE or not may_be_lowered(remediation):
+            return remediation
+        if not (why := why_lowered(remediation, rules, self._judgement.diagnoses())):
+            return remediation
+        remediation = lowered(remediation)
+        self._journal.write(remediation, f"is not repaired any more: {why}")
         self.tally.refuse(Refusal.LOWERED)
-        return case
+        return remediation
 
     def _watch(self) -> None:
         """Tell the other daemons, after a call that came through, that this one watches over the node."""
         decided = self._decided_last
         pages = decided.action is Action.PAGE or decided.refusal is Refusal.ORPHAN
-        held = self.case is not None if self._has_case else pages
+        held = self.remediation is not None if self._has_remediation else pages
         if self._rules().mode is not Mode.OBSERVE:
             self._cluster.watch(holds=held)
 
@@ -415,7 +429,7 @@ class Engine:
         self._failing_since_s = began_s if problem else None
         self.has_decided = self.has_decided or not problem
         stuck = problem if now_s - began_s >= STUCK_AFTER_S else ""
-        stands = self._turn.stands if self._turn is not None and self._has_case else None
+        stands = self._turn.stands if self._turn is not None and self._has_remediation else None
         before, self.decision = (
             self.decision,
             wanted(self._decided_last, stands, stuck, now, self._parts.timeouts.limits, was=self.decision),

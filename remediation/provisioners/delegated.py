@@ -128,8 +128,8 @@ class DelegatedProvisioner:
     def _withdrawn_s(self, mark: HandoffRecord) -> float:
         """For how many seconds this process has seen this request withdrawn."""
         now_s = self._monotonic_s()
-        if self._withdrawn is None or self._withdrawn[:2] != (mark.case, mark.asked):
-            self._withdrawn = (mark.case, mark.asked, now_s)
+        if self._withdrawn is None or self._withdrawn[:2] != (mark.remediation_id, mark.asked):
+            self._withdrawn = (mark.remediation_id, mark.asked, now_s)
         return now_s - self._withdrawn[2]
 
     def _untaken(self, age: timedelta) -> str:

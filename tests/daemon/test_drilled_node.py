@@ -221,7 +221,7 @@ def test_each_kind_runs_through_the_whole_chain_and_leaves_nothing(node: DrillNo
     assert status is not None
     assert (after.faults, after.sightings) == ({}, {})
     assert after.learned == before.learned
-    assert (status["verdict"], status["case"], status["diagnoses"], node.is_held()) == ("ok", None, [], False)
+    assert (status["verdict"], status["remediation"], status["diagnoses"], node.is_held()) == ("ok", None, [], False)
     assert not node.is_drilled()
     kinds = {event.kind for event in node.events()}
     assert "drill" in kinds
@@ -382,7 +382,7 @@ def test_a_real_fault_during_a_drill_is_acted_on(make: Make) -> None:
     assert any("is open for gpu.xid.79" in each for each in report["notes"])
     status = node.status()
     assert status is not None
-    assert (status["case"]["code"], "drill" in status["case"]["text"]) == ("gpu.xid.79", False)
+    assert (status["remediation"]["code"], "drill" in status["remediation"]["text"]) == ("gpu.xid.79", False)
     assert {each["code"] for each in status["diagnoses"]} & set(FOUND_AS.values()) == {"gpu.xid.79"}
 
 
@@ -462,7 +462,7 @@ def drills_of(agent: Agent, wake: Callable[[Drills], None], *, turns: bool = Tru
         checkup=agent.checkup,
         engine=agent.engine,
         orchestrator=agent.orchestrator,
-        open_case=agent.store.open_case,
+        open_remediation=agent.store.open_remediation,
         inject=inject,
         wake=woken,
         say=lambda *_, **__: None,
@@ -594,7 +594,7 @@ def test_a_drill_does_not_survive_a_kill(make: Make) -> None:
     status = node.status()
     assert status is not None
     assert not node.is_drilled()
-    assert (status["verdict"], status["diagnoses"], status["case"]) == ("ok", [], None)
+    assert (status["verdict"], status["diagnoses"], status["remediation"]) == ("ok", [], None)
     assert node.metric('healthd_drill_running{kind="nvml-hang"}') == "0.0"
     assert node.remembered().faults == {}
 

@@ -63,7 +63,7 @@ def test_a_fault_that_the_power_cycle_ended_leaves_the_node_in_service(tmp_path:
 
 
 def test_a_wake_in_the_middle_of_a_reboot_is_no_operators_order(tmp_path: Path) -> None:
-    """The boot moves the case before it looks at its drain: the drain's own stamp tells what came after it."""
+    """The boot moves the remediation before it looks at its drain: the drain's own stamp tells what came after it."""
     world = World(tmp_path, mode=Mode.REPAIR)
     world.never_boots = True
     world.at(10, lambda: world.levels.add(NO_EFA)).run(30)

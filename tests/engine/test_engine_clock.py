@@ -1,4 +1,4 @@
-"""Somebody sets the clock while a case is open: what is waited for is waited for as long as before."""
+"""Somebody sets the clock while a remediation is open: what is waited for is waited for as long as before."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def test_a_daemon_that_starts_by_a_clock_behind_its_case_waits_from_now(tmp_path
     world.clock.set_by(-24 * HOUR_S)
     world.restart_daemon()
     world.run(5)
-    case = world.store.open_case()
-    assert case is not None
-    assert timedelta() <= world.clock.now() - case.since < timedelta(seconds=60)
+    remediation = world.store.open_remediation()
+    assert remediation is not None
+    assert timedelta() <= world.clock.now() - remediation.since < timedelta(seconds=60)
     assert any("the clock was set back since: what is waited for begins now" in text for text in world.audit("step"))
     world.levels.clear()
     assert world.run_to_end().ending() == WELL
@@ -87,7 +87,7 @@ def test_the_jump_is_not_lost_where_it_cannot_be_written_down(tmp_path: Path) ->
 
 
 def test_nothing_open_nothing_moves(tmp_path: Path) -> None:
-    """Without a case there is nothing to write; the next one begins by the new clock."""
+    """Without a remediation there is nothing to write; the next one begins by the new clock."""
     world = World(tmp_path, mode=Mode.REPAIR)
     world.run(2)
     world.clock.set_by(-HOUR_S)

@@ -1,4 +1,5 @@
-"""What a mode or a rule that was changed makes of an open case, both ways; and a fault that another one hides."""
+"""What a mode or a rule that was changed makes of an open remediation, both ways; and a fault that another one
+hides."""
 
 from __future__ import annotations
 
@@ -175,16 +176,16 @@ def test_waiting_for_a_person_makes_no_lemon_well(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stop", [opted_out, partial(lowered, mode=Mode.OBSERVE)])
 def test_opted_out_or_observing_it_stays_as_it_is(tmp_path: Path, stop: Callable[[World], None]) -> None:
-    """Nothing is decided anew for a case that rests."""
+    """Nothing is decided anew for a remediation that rests."""
     world = World(tmp_path, mode=Mode.QUARANTINE)
     world.log_line(XID_79)
     world.run(10)
     lowered(world, Mode.REPAIR)
     stop(world)
     world.run(60)
-    case = world.store.open_case()
-    assert case is not None
-    assert (case.step, world.provisioner.requests) == (Step.VERIFY, 0)
+    remediation = world.store.open_remediation()
+    assert remediation is not None
+    assert (remediation.step, world.provisioner.requests) == (Step.VERIFY, 0)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -277,14 +278,14 @@ def test_a_repair_by_name_is_made_though_the_fault_is_over(tmp_path: Path) -> No
 
 
 def test_an_order_to_mend_is_refused_while_it_is_being_mended(tmp_path: Path) -> None:
-    """A case that has a repair of its own is not taken over, nor is one that is not out yet."""
+    """A remediation that has a repair of its own is not taken over, nor is one that is not out yet."""
     world = World(tmp_path, mode=Mode.REPAIR)
     world.start_job()
     world.log_line(XID_79)
     for steps in (1, 10):
         world.run(steps)
         for order in (REBOOT, MEND):
-            assert world.orders(order).refusal is Refusal.CASE_OPEN
+            assert world.orders(order).refusal is Refusal.REMEDIATION_OPEN
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -357,7 +358,7 @@ def test_what_a_reset_had_stopped_is_started_whatever_is_lowered(
     tmp_path: Path, lower: Callable[[World], None]
 ) -> None:
     """From any boundary on: a minute later every service runs, and no reset is made any more for a fault that is open;
-    allowed again, the case comes to its end."""
+    allowed again, the remediation comes to its end."""
     for number, world in Replay(reset_story, tmp_path).at_every_boundary(lambda _: kill(), half=True):
         allowed: Rules = world.rules
         while number >= len(world.wire.passed) and not world.kills:
@@ -381,9 +382,9 @@ def test_a_reset_that_waits_for_its_holders_gives_them_back(tmp_path: Path, mode
         world.step()
     lowered(world, mode)
     world.run(3)
-    case = world.store.open_case()
-    assert case is not None
-    assert (case.stopped, case.phase, world.resetter.stopped) == ((), Phase.PLANNED, [])
+    remediation = world.store.open_remediation()
+    assert remediation is not None
+    assert (remediation.stopped, remediation.phase, world.resetter.stopped) == ((), Phase.PLANNED, [])
     world.resetter.held_by = ""
     lowered(world, Mode.REPAIR)
     assert world.run_to_end().ending() == WELL

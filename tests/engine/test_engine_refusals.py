@@ -162,7 +162,7 @@ def test_a_person_who_puts_a_node_back_that_was_given_up_is_obeyed(tmp_path: Pat
 
 
 def test_a_node_that_was_given_up_and_that_the_controller_forgot_is_drained_and_not_rebooted(tmp_path: Path) -> None:
-    """The bound is on requests, not on rounds of the case."""
+    """The bound is on requests, not on rounds of the remediation."""
     world = given_up(tmp_path)
     world.cluster.nodes[NODE].flags.discard("DOWN")
     world.cluster.restart(losing=[NODE])
@@ -177,16 +177,16 @@ def test_a_drain_that_comes_late_leaves_why_a_person_is_needed(tmp_path: Path) -
     world = repair_story(tmp_path)
     when(world, "before reboot", refused)
     world.run_to_end()
-    case = world.store.cases()[0]
+    remediation = world.store.remediations()[0]
     world.cluster.update(NODE, "undrain")
-    world.cluster.update(NODE, "drain", case.text, user="healthd")
-    world.engine._journal.write(replace(case, drain_unanswered=world.clock.now()), "its drain got no answer")
+    world.cluster.update(NODE, "drain", remediation.text, user="healthd")
+    world.engine._journal.write(replace(remediation, drain_unanswered=world.clock.now()), "its drain got no answer")
     world.run(3)
-    late = world.store.cases()[0]
-    assert (late.end, late.note) == (End.FAILED, case.note)
-    assert late.hold == world.cluster.nodes[NODE].hold != case.hold
+    late = world.store.remediations()[0]
+    assert (late.end, late.note) == (End.FAILED, remediation.note)
+    assert late.hold == world.cluster.nodes[NODE].hold != remediation.hold
     assert any("was applied late: it is ours as well" in text for text in world.audit("step"))
-    assert world.engine.decision.reason == case.note
+    assert world.engine.decision.reason == remediation.note
 
 
 def test_a_fault_that_is_over_before_the_reboot_needs_none(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""Every boundary of two whole cases, again and again: with a kill there, an admin, a silence, a full disk, a change of
-mode, a restart of the controller.
+"""Every boundary of two whole remediations, again and again: with a kill there, an admin, a silence, a full disk, a
+change of mode, a restart of the controller.
 
 The window that Slurm leaves is asserted as a set of boundaries, from both sides: outside of it nothing of anybody's is
 lost, and inside of it something is, or this page would claim too little.
@@ -415,7 +415,8 @@ def test_a_disk_that_stays_full_stops_everything_until_it_can_be_written(replay:
 
 @pytest.mark.parametrize("stop", [opted_out, partial(lowered, mode=Mode.OBSERVE)])
 def test_opted_out_or_observing_nothing_more_is_done(replay: Replay, stop: Callable[[World], None]) -> None:
-    """From any boundary on no act follows, but for the one that has begun; taken back, the case goes on to its end."""
+    """From any boundary on no act follows, but for the one that has begun; taken back, the remediation goes on to its
+    end."""
     acts = [f"before {act}" for act in ("quarantine", "release", "reboot")]
     for number, world in replay.at_every_boundary(stop):
         allowed = world.rules

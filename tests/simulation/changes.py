@@ -17,7 +17,7 @@ from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.engine.dependencies import Dependencies, Judgement, RemediationStore
 from healthd.remediation.ports import FleetSnapshot, NodeRecord, NodeView, Orchestrator, Slot
-from tests.support.engine_wire import Wire, WiredCases, WiredOrchestrator, WiredProvisioner
+from tests.support.engine_wire import Wire, WiredOrchestrator, WiredProvisioner, WiredRemediations
 
 
 class Quiet(Wire):
@@ -144,10 +144,12 @@ class RepairsWithoutEnd(_Unbounded):
 # what counts
 
 
-class _CountsAll(WiredCases):
-    def save_case(self, case: Remediation, event: Event) -> None:
-        needless = case.has_ended and not case.attempts and bool(case.ladder)
-        super().save_case(replace(case, attempts=1, acts=case.ladder[:1]) if needless else case, event)
+class _CountsAll(WiredRemediations):
+    def save_remediation(self, remediation: Remediation, event: Event) -> None:
+        needless = remediation.has_ended and not remediation.attempts and bool(remediation.ladder)
+        super().save_remediation(
+            replace(remediation, attempts=1, acts=remediation.ladder[:1]) if needless else remediation, event
+        )
 
 
 class NeedlessActCounts(Change):
@@ -156,7 +158,7 @@ class NeedlessActCounts(Change):
     found_by = ("what_counts_was_begun",)
 
     def parts(self, parts: Dependencies, node: str) -> Dependencies:
-        return replace(parts, cases=_CountsAll(parts.cases, Quiet()))  # type: ignore[arg-type]
+        return replace(parts, remediations=_CountsAll(parts.remediations, Quiet()))  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -166,8 +168,8 @@ class NeedlessActCounts(Change):
 class _Judged:
     """A judgement that a change alters in a call or two."""
 
-    def __init__(self, inner: Judgement, cases: RemediationStore) -> None:
-        self._inner, self._cases = inner, cases
+    def __init__(self, inner: Judgement, remediations: RemediationStore) -> None:
+        self._inner, self._remediations = inner, remediations
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)
@@ -175,15 +177,15 @@ class _Judged:
 
 class _AnyFaultIsOurs(_Judged):
     def diagnoses(self) -> tuple[Diagnosis, ...]:
-        found, case = self._inner.diagnoses(), self._cases.open_case()
-        if case is None or not case.acts or any(each.code == case.code for each in found):
+        found, remediation = self._inner.diagnoses(), self._remediations.open_remediation()
+        if remediation is None or not remediation.acts or any(each.code == remediation.code for each in found):
             return found
-        return tuple(self._taken_for_ours(each, case) for each in found)
+        return tuple(self._taken_for_ours(each, remediation) for each in found)
 
-    def _taken_for_ours(self, other: Diagnosis, case: Remediation) -> Diagnosis:
-        kind, _, name = case.component.partition(":")
+    def _taken_for_ours(self, other: Diagnosis, remediation: Remediation) -> Diagnosis:
+        kind, _, name = remediation.component.partition(":")
         where = Component(kind=kind, id=name)
-        return replace(other, code=case.code, component=where, remedy=case.remedy, roots=())
+        return replace(other, code=remediation.code, component=where, remedy=remediation.remedy, roots=())
 
 
 class ForeignFaultDrives(Change):
@@ -192,7 +194,7 @@ class ForeignFaultDrives(Change):
     found_by = ("law_of_acts",)
 
     def parts(self, parts: Dependencies, node: str) -> Dependencies:
-        return replace(parts, judgement=_AnyFaultIsOurs(parts.judgement, parts.cases))  # type: ignore[arg-type]
+        return replace(parts, judgement=_AnyFaultIsOurs(parts.judgement, parts.remediations))  # type: ignore[arg-type]
 
 
 class _Forever(_Judged):
@@ -208,7 +210,7 @@ class ResumeHoldsForever(Change):
     found_by = ("a_resume_holds_a_day",)
 
     def parts(self, parts: Dependencies, node: str) -> Dependencies:
-        return replace(parts, judgement=_Forever(parts.judgement, parts.cases))  # type: ignore[arg-type]
+        return replace(parts, judgement=_Forever(parts.judgement, parts.remediations))  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -224,7 +226,7 @@ class _ByHand(Through):
 
 
 class KillFailedIsAnOrder(Change):
-    """Slurm's own drain over ours is read as an operator's: the case is lost."""
+    """Slurm's own drain over ours is read as an operator's: the remediation is lost."""
 
     found_by = ("over_is_over", "the_good_come_back", "nothing_out_in_silence", "every_slot_lives")
 
@@ -238,7 +240,7 @@ class _Keeps(Through):
 
 
 class SlotLeaks(Change):
-    """The slot of a case that ended is not given back."""
+    """The slot of a remediation that ended is not given back."""
 
     found_by = ("every_slot_lives", "the_good_come_back", "nothing_out_in_silence")
 
@@ -308,7 +310,7 @@ class OrderFromMemory(Change):
     def _first(self, node: str, mark: HandoffRecord) -> HandoffRecord:
         if not mark.asks:
             return mark
-        first = self._asked.setdefault((node, mark.case, str(mark.remedy), mark.attempt), mark)
+        first = self._asked.setdefault((node, mark.remediation_id, str(mark.remedy), mark.attempt), mark)
         return replace(mark, asked=first.asked)
 
 

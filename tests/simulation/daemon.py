@@ -2,7 +2,8 @@
 
 Put together as ``healthd.agent`` does it, over a store that outlives it and a cluster that is
 simulated. Where production polls every few seconds, this is turned when something happened, and else ever more rarely
-while nothing moves (five seconds, then up to five minutes, or fifteen without a case): a healthy node costs nothing.
+while nothing moves (five seconds, then up to five minutes, or fifteen without a remediation): a healthy node costs
+nothing.
 """
 
 from __future__ import annotations
@@ -38,12 +39,20 @@ from healthd.state.store import Store
 from tests.simulation.changes import Change
 from tests.simulation.slurm import Door, Slurm
 from tests.simulation.timeline import Timeline, WallClock
-from tests.support.engine_wire import Killed, Wire, WiredCases, WiredOrchestrator, WiredProvisioner, WiredResetter, kill
+from tests.support.engine_wire import (
+    Killed,
+    Wire,
+    WiredOrchestrator,
+    WiredProvisioner,
+    WiredRemediations,
+    WiredResetter,
+    kill,
+)
 
 POLL_S, STILL_POLL_S, IDLE_POLL_S, GROWS = 5.0, 300.0, 900.0, 1.7
 STAYS_UP_S = 420.0
-"""How long a node is turned on after its last fault or case, or after it asked a cluster that hangs: longer than an
-update without an answer may come late."""
+"""How long a node is turned on after its last fault or remediation, or after it asked a cluster that hangs: longer than
+an update without an answer may come late."""
 _LOOK_TAKES_S = 2.0
 
 
@@ -227,10 +236,10 @@ class Daemon:
         now = self._wall.now()
         self.monitor.flush(now)
         self.notifier.tick(now)
-        has_case = self.disk.store.open_case() is not None
-        most_s = STILL_POLL_S if has_case else IDLE_POLL_S
+        has_remediation = self.disk.store.open_remediation() is not None
+        most_s = STILL_POLL_S if has_remediation else IDLE_POLL_S
         self._poll_s = POLL_S if self.said != before else min(most_s, self._poll_s * GROWS)
-        if has_case or self._knows_something() or self._ground.slurm.hung:
+        if has_remediation or self._knows_something() or self._ground.slurm.hung:
             self._awake_s = self._ground.timeline.s + STAYS_UP_S
         if self._ground.timeline.s < self._awake_s:
             poll_s = self._poll_s
@@ -314,10 +323,10 @@ class Daemon:
                 settle_s=cluster.settle_s,
             ),
             judgement=self.monitor,
-            cases=WiredCases(store, fuse),
+            remediations=WiredRemediations(store, fuse),
             rules=lambda: self._rules(cluster),
-            ledger=lambda: repairs_of(store.cases()),
-            collect=lambda case: fuse.around("collect", lambda: f"bundles/{case.id}"),
+            ledger=lambda: repairs_of(store.remediations()),
+            collect=lambda remediation: fuse.around("collect", lambda: f"bundles/{remediation.id}"),
             look_again=self._look_again,
             timeouts=timeouts_of(ground.config, cluster),
             platform_texts=OUR_TEXTS | MANAGERS_TEXTS,

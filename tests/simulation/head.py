@@ -114,7 +114,7 @@ class Head:
         try:
             self._round(self.wall.now())
         except Killed:
-            self._dies(self.store.cases())
+            self._dies(self.store.remediations())
             self.stop(30.0)
             return
         self._poll_s = min(STILL_S, self._poll_s * GROWS)

@@ -48,7 +48,7 @@ class AskedWorld:
         self.kills = 0
         self.cluster.update(NODE, "drain", TEXT, user="healthd")
         self.cluster.claim("cluster", 0, NODE)
-        self.ask(HandoffRecord(case="k3", machine="i-1", remedy=remedy, asks=asks, attempt=1))
+        self.ask(HandoffRecord(remediation_id="k3", machine="i-1", remedy=remedy, asks=asks, attempt=1))
         self.start()
 
     def repeats(self, after_s: float) -> AskedWorld:
@@ -149,8 +149,8 @@ class AskedWorld:
         """What must hold at every act of every test."""
         assert step in (Step.REBOOT, Step.REPLACE), f"the controller's hand is on {step}"
         node = self.cluster.nodes[NODE]
-        case = self.store.cases()[-1]
-        assert case.phase is Phase.INTENDED, "no act without a written intent"
+        remediation = self.store.remediations()[-1]
+        assert remediation.phase is Phase.INTENDED, "no act without a written intent"
         assert self.mark.answer is RequestAnswer.TAKEN, "no act without a mark that says so"
         assert self.rules.mode is Mode.REPAIR
         assert not node.jobs, "an act under a job"

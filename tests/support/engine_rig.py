@@ -31,7 +31,14 @@ from healthd.sim.cluster import FakeCluster, FakeOrchestrator, FakeUpdate
 from healthd.state.monitor import Monitor
 from healthd.state.store import Store
 from healthd.testing import FakeClock
-from tests.support.engine_wire import Killed, Wire, WiredCases, WiredOrchestrator, WiredProvisioner, WiredResetter
+from tests.support.engine_wire import (
+    Killed,
+    Wire,
+    WiredOrchestrator,
+    WiredProvisioner,
+    WiredRemediations,
+    WiredResetter,
+)
 from tests.support.fake_repairs import FakeProvisioner, FakeResetter
 
 NODE = "n1"
@@ -192,12 +199,12 @@ class World:
         return self
 
     def run_to_end(self, *, steps: int = 600) -> World:
-        """Until nothing is left to happen, no case is open, and it stays so for a while."""
+        """Until nothing is left to happen, no remediation is open, and it stays so for a while."""
         quiet = 0
         for _ in range(steps):
             self.step()
-            case = self.store.open_case()
-            quiet = quiet + 1 if not self.script and (case is None or case.end is not None) else 0
+            remediation = self.store.open_remediation()
+            quiet = quiet + 1 if not self.script and (remediation is None or remediation.end is not None) else 0
             if quiet > 4:
                 return self
         raise AssertionError(f"no end after {steps} steps; last said: {self.said[-1]}")
@@ -327,7 +334,7 @@ class World:
         return Ending(
             in_service=view.in_service,
             holder=view.hold.user if view.hold else "",
-            ends=tuple(str(case.end) for case in self.store.cases()),
+            ends=tuple(str(remediation.end) for remediation in self.store.remediations()),
             drains=sum(update.word == "drain" for update in self.ours),
             releases=sum(update.word in ("undrain", "resume") for update in self.ours),
         )
@@ -363,12 +370,12 @@ class World:
                     settle_s=SETTLE_S,
                 ),
                 judgement=self.monitor,
-                cases=WiredCases(self.store, self.wire),
+                remediations=WiredRemediations(self.store, self.wire),
                 rules=lambda: self.rules,
-                ledger=lambda: repairs_of(self.store.cases()),
+                ledger=lambda: repairs_of(self.store.remediations()),
                 versions=lambda: self.versions,
                 hindsight=self,
-                collect=lambda case: self.wire.around("collect", lambda: f"bundle-{case.id}"),
+                collect=lambda remediation: self.wire.around("collect", lambda: f"bundle-{remediation.id}"),
                 look_again=self._look_again,
                 timeouts=self.timeouts,
                 new_id=self._new_id,
@@ -384,16 +391,16 @@ class World:
 
     def _intended(self, step: Step) -> None:
         """No act without a written intent: asserted at every act of every test."""
-        case = self.store.open_case()
-        assert case is not None
-        assert (case.step, case.phase) == (step, Phase.INTENDED)
+        remediation = self.store.open_remediation()
+        assert remediation is not None
+        assert (remediation.step, remediation.phase) == (step, Phase.INTENDED)
         self.acting(step)
 
     def _fencing(self) -> None:
-        """No slot is taken without a case that knows that it may hold one."""
-        case = self.store.open_case()
-        assert case is not None
-        assert case.fenced
+        """No slot is taken without a remediation that knows that it may hold one."""
+        remediation = self.store.open_remediation()
+        assert remediation is not None
+        assert remediation.fenced
 
     def _look(self) -> None:
         """Run what is due: the kernel log at every step, the interval check every minute or when it was asked for.

@@ -174,18 +174,18 @@ class WiredResetter:
 
 
 @dataclass
-class WiredCases:
+class WiredRemediations:
     inner: Store
     wire: Wire
 
-    def open_case(self) -> Remediation | None:
-        return self.inner.open_case()
+    def open_remediation(self) -> Remediation | None:
+        return self.inner.open_remediation()
 
-    def knows(self, case_id: str) -> bool:
-        return self.inner.knows(case_id)
+    def knows(self, remediation_id: str) -> bool:
+        return self.inner.knows(remediation_id)
 
-    def save_case(self, case: Remediation, event: Event) -> None:
-        self.wire.around("save", lambda: self.inner.save_case(case, event))
+    def save_remediation(self, remediation: Remediation, event: Event) -> None:
+        self.wire.around("save", lambda: self.inner.save_remediation(remediation, event))
 
 
 class Fleetwide(Protocol):
@@ -217,8 +217,8 @@ class WiredKept:
     def __init__(self, store: Store, wire: Wire) -> None:
         self._store, self._wire = store, wire
 
-    def cases(self) -> tuple[Remediation, ...]:
-        return self._store.cases()
+    def remediations(self) -> tuple[Remediation, ...]:
+        return self._store.remediations()
 
-    def save_case(self, case: Remediation, event: Event) -> None:
-        self._wire.around("save", lambda: self._store.save_case(case, event))
+    def save_remediation(self, remediation: Remediation, event: Event) -> None:
+        self._wire.around("save", lambda: self._store.save_remediation(remediation, event))

@@ -130,9 +130,9 @@ class Daemon:
     @property
     def is_settled(self) -> bool:
         """Whether nothing is under way, but for what waits for a person."""
-        case = self.store.open_case()
-        waits = case is not None and case.hold is not None and not REPAIRS.intersection(case.steps)
-        return not self._comes and (case is None or waits)
+        remediation = self.store.open_remediation()
+        waits = remediation is not None and remediation.hold is not None and not REPAIRS.intersection(remediation.steps)
+        return not self._comes and (remediation is None or waits)
 
     def step(self, lines: Sequence[Said]) -> None:
         """Five seconds have passed: what was asked for comes, the checks look, and the engine turns."""
@@ -212,12 +212,12 @@ class Daemon:
                     settle_s=fleet.like.settle_s,
                 ),
                 judgement=self.monitor,
-                cases=store,
+                remediations=store,
                 rules=fleet.rules,
-                collect=lambda case: f"bundle-{case.id}",
+                collect=lambda remediation: f"bundle-{remediation.id}",
                 look_again=self._look_again,
                 timeouts=replace(timeouts_of(fleet.config, fleet.like), let_go_s=3600.0),
-                ledger=lambda: repairs_of(store.cases()),
+                ledger=lambda: repairs_of(store.remediations()),
                 clock=fleet.clock.now,
                 monotonic_s=fleet.clock,
             )

@@ -30,7 +30,7 @@ class Ec2World(AskedWorld):
     def __init__(self, folder: Path, instance: str, act: Callable[[TargetNode], Provisioner]) -> None:
         self._act, self._instance = act, instance
         super().__init__(folder)
-        self.ask(HandoffRecord(case="k3", machine=instance, remedy=Remedy.REPLACE_NODE, asks=True, attempt=1))
+        self.ask(HandoffRecord(remediation_id="k3", machine=instance, remedy=Remedy.REPLACE_NODE, asks=True, attempt=1))
 
     def acts_on(self, node: str, instance: str) -> Provisioner:
         assert (node, instance) == (NODE, self._instance)

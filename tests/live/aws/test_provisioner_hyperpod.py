@@ -218,7 +218,8 @@ def test_slurms_way_writes_the_exact_reason_once(aws: Aws, endpoint: AwsEndpoint
 
 
 def test_another_ones_action_is_left_alone_and_our_own_is_not(aws: Aws, endpoint: AwsEndpoint, instance: str) -> None:
-    """``Action:Replace`` of HyperPod's agent stands us down; ours, or what whoever keeps cases calls ours, does not."""
+    """``Action:Replace`` of HyperPod's agent stands us down; ours, or what whoever keeps remediations calls ours, does
+    not."""
     agents = ScriptedScontrol(HOST, state="IDLE+FAIL", reason="Action:Replace")
     assert "its reason is Action:Replace" in here(aws, instance, agents, by_api=False).stands_down()
     ours = HyperPodProvisioner(

@@ -150,8 +150,8 @@ def test_a_claim_that_a_person_made_for_a_healthy_node_is_taken_away_in_a_minute
 def test_beside_a_real_agent_a_claim_made_by_hand_goes_and_its_own_claim_stays(
     control_plane: ControlPlane, fleet: Fleet, start: Start, tmp_path: Path
 ) -> None:
-    """The agent says that all is well, and is not asked: no request of its own, no case, no taint. Then it takes its
-    node out for a fault, and what it claimed stands for as long as that."""
+    """The agent says that all is well, and is not asked: no request of its own, no remediation, no taint. Then it takes
+    its node out for a fault, and what it claimed stands for as long as that."""
     fleet.add(["n1"])
     start("[budget]\nmax_out = 1\n")
     control_plane.wait(lambda: fleet.numbers()[0] == "1", 30, "the counts")

@@ -66,7 +66,7 @@ def asleep(slurm_lab_factory: Callable[..., SlurmLab]) -> Iterator[SlurmLab]:
         _of(lab, name).claim("cluster", index)
     _of(lab, "n0001").quarantine(TEXT)
     lab.update("n0003", "state=drain", f"reason={OPERATORS}")
-    _of(lab, "n0001").mark(HandoffRecord(case="abcd1234", code="gpu.xid.79").text)
+    _of(lab, "n0001").mark(HandoffRecord(remediation_id="abcd1234", code="gpu.xid.79").text)
     sleepers = {"n0001", "n0002", "n0003"}
     lab.wait(
         lambda: _of(lab, "n0004").level().asleep == sleepers and _is_down(lab), 60, "three nodes to be powered down"
@@ -112,7 +112,7 @@ def test_what_sleeps_keeps_no_place_and_can_be_woken(asleep: SlurmLab) -> None:
     mark = parse(_of(lab, "n0001").marked())
     assert mark is not None
     assert mark.slept is not None
-    assert (mark.case, mark.code) == ("abcd1234", "gpu.xid.79")
+    assert (mark.remediation_id, mark.code) == ("abcd1234", "gpu.xid.79")
     scopes = scopes_of(me.level(), {"cluster": 1})
     move = plan(node="n0004", scopes=scopes, slots=me.slots(), since_s=None, now_s=0.0)
     assert move == TakeSlot(scope="cluster", index=0)

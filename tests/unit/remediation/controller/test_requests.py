@@ -24,7 +24,9 @@ from healthd.remediation.ports import Hold, NodeView
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 REBOOT, REPLACE = Remedy.REBOOT_NODE, Remedy.REPLACE_NODE
-MARK = HandoffRecord(case="k3", machine="i-1", remedy=REPLACE, asks=True, attempt=1, asked=NOW - timedelta(seconds=5))
+MARK = HandoffRecord(
+    remediation_id="k3", machine="i-1", remedy=REPLACE, asks=True, attempt=1, asked=NOW - timedelta(seconds=5)
+)
 LATE = replace(MARK, remedy=REBOOT, asked=NOW - timedelta(seconds=601), following=(REPLACE,))
 
 
@@ -38,7 +40,7 @@ def view(text: str = "healthd: gpu.xid.79 gpu:0 [k3]", *flags: str) -> NodeView:
 
 
 def test_a_request_is_wanted_once_by_its_attempt_and_its_time() -> None:
-    """The id has everything that makes it another request: node, case, remedy, attempt, and when it was made."""
+    """The id has everything that makes it another request: node, remediation, remedy, attempt, and when it was made."""
     epoch = int(NOW.timestamp()) - 5
     marks = (MARK, replace(MARK, attempt=2), replace(MARK, asked=NOW))
     ids = [found.id for mark in marks if (found := want(mark)) is not None and not found.unanswered]
@@ -72,7 +74,7 @@ def test_what_is_taken_for_a_silent_node_keeps_its_id() -> None:
         {"asks": False},
         {"remedy": None, "asks": False},
         {"asked": None},
-        {"case": ""},
+        {"remediation_id": ""},
         {"answer": RequestAnswer.REFUSED, "answered": NOW},
         {"asks": False, "remedy": REBOOT},
     ],
@@ -115,7 +117,7 @@ def why(
 
 
 def test_a_request_that_all_stands_for_is_not_refused() -> None:
-    """Place, drain with this case's id, machine, and not long ago."""
+    """Place, drain with this remediation's id, machine, and not long ago."""
     assert why(want(MARK)) == ""
 
 
@@ -203,5 +205,5 @@ def test_what_is_withdrawn_is_not_wanted_and_is_the_same_request() -> None:
     left = withdrawing(MARK)
     assert want(left) is None
     assert withdrawn("n1", left) == want(MARK)
-    for other in (MARK, replace(left, asked=None), replace(left, case=""), replace(MARK, withdrawn=REPLACE)):
+    for other in (MARK, replace(left, asked=None), replace(left, remediation_id=""), replace(MARK, withdrawn=REPLACE)):
         assert withdrawn("n1", other) is None

@@ -15,7 +15,7 @@ from healthd.testing import FakeClock
 from tests.support.fake_repairs import FakeProvisioner
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-LEFT = HandoffRecord(case="k3", machine="i-1", remedy=Remedy.REPLACE_NODE, attempt=1, asked=NOW)
+LEFT = HandoffRecord(remediation_id="k3", machine="i-1", remedy=Remedy.REPLACE_NODE, attempt=1, asked=NOW)
 ASKED = replace(LEFT, asks=True)
 
 

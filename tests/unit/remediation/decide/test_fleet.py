@@ -270,7 +270,7 @@ def mark(node: str, *minutes_ago: float, replaced: float | None = None) -> NodeR
     return NodeRecord(
         node=node,
         text=HandoffRecord(
-            case="x", replaced=old, history=tuple(past(PastAct.REPLACE, each) for each in minutes_ago)
+            remediation_id="x", replaced=old, history=tuple(past(PastAct.REPLACE, each) for each in minutes_ago)
         ).text,
     )
 
@@ -328,7 +328,7 @@ def test_the_bound_of_a_day_is_a_share_and_at_least_four(setting: str | int, tot
 def test_the_bounds_outlive_a_node_that_is_gone(minutes: list[float], now_in: float) -> None:
     """Its successor has another name: what the record counts within the day stays, and no request does."""
     gone = HandoffRecord(
-        case="k3",
+        remediation_id="k3",
         machine="i-1",
         remedy=Remedy.REPLACE_NODE,
         asks=True,
@@ -344,7 +344,7 @@ def test_the_bounds_outlive_a_node_that_is_gone(minutes: list[float], now_in: fl
     )
     assert that_counts(kept, now) == kept
     left = parse(kept)
-    assert left is None or not (left.asks or left.case or left.code)
+    assert left is None or not (left.asks or left.remediation_id or left.code)
 
 
 @pytest.mark.parametrize("text", ["", "of somebody else", "healthd does=reboot_node", "healthd replaced=1"])

@@ -15,7 +15,7 @@ from healthd.remediation.decide.policy import Rules, SeenElsewhere, Situation, l
 from healthd.remediation.decide.remediation import Repair
 from healthd.remediation.decide.rules import OWN_REMEDY, QUARANTINE, REBOOT, REPLACE, RESET, STEPS, Policy, Rule
 from healthd.remediation.ports import FleetSnapshot, Hold, NodeView
-from tests.support.judgement import GPU, START, a_case, all_read, at, decided_by, diagnosis
+from tests.support.judgement import GPU, START, a_remediation, all_read, at, decided_by, diagnosis
 
 SICK = diagnosis(code="gpu.xid.79", remedy=Remedy.REBOOT_NODE)
 VIEW = NodeView(name="n1", in_service=True, flags=frozenset({"IDLE"}), hold=None)
@@ -123,12 +123,12 @@ def test_a_case_that_has_tried_a_remedy_takes_none_that_is_smaller(
     ladder: tuple[Remedy, ...], attempts: int, left: tuple[Remedy, ...]
 ) -> None:
     """Nor anything after another machine; a successor without a memory knows only that it is one."""
-    case = a_case(remedy=Remedy.NONE, ladder=ladder, attempts=attempts, steps=QUARANTINE)
-    decision = left_of(decided(diagnosis()), case)
+    remediation = a_remediation(remedy=Remedy.NONE, ladder=ladder, attempts=attempts, steps=QUARANTINE)
+    decision = left_of(decided(diagnosis()), remediation)
     assert decision.ladder == left
     assert (decision.action, decision.steps) == ((Action.REPAIR, STEPS[left[0]]) if left else (Action.PAGE, QUARANTINE))
     assert decision.refusal is (None if left else Refusal.EXHAUSTED)
-    assert left_of(decided(diagnosis(), rules=Rules(mode=Mode.QUARANTINE)), case).action is Action.QUARANTINE
+    assert left_of(decided(diagnosis(), rules=Rules(mode=Mode.QUARANTINE)), remediation).action is Action.QUARANTINE
 
 
 def test_a_well_node_is_held() -> None:

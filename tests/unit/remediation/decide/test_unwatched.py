@@ -22,7 +22,7 @@ OVERDUE_S = 14_400.0
 
 def level(*, asleep: str = "", down: str = "", watched: datetime | None = None, drained: bool = True) -> FleetSnapshot:
     held = (HeldNode(node="n1", text=TEXT, stamp=int(NOW.timestamp())),) if drained else ()
-    mark = HandoffRecord(case="k3v9", code="gpu.xid.79", watched=watched)
+    mark = HandoffRecord(remediation_id="k3v9", code="gpu.xid.79", watched=watched)
     return FleetSnapshot(
         out=frozenset({"n1"}),
         total=3,
@@ -52,7 +52,7 @@ def test_a_slot_without_a_drain_of_healthd_is_held_without_a_time() -> None:
     """It fences alone, or Slurm wrote its own text over the drain. A slot that was taken by hand names no node."""
     by_hand = Slot(scope="cluster", index=4, node="nodes n[1-9], flags MAINT, users bob: not made by healthd")
     (found,) = held_out(level(drained=False), [SLOT, by_hand])
-    assert (found.node, found.text, found.case) == ("n1", "slot cluster 3", "k3v9")
+    assert (found.node, found.text, found.remediation_id) == ("n1", "slot cluster 3", "k3v9")
     assert not found.is_silent(NOW + timedelta(days=9), OVERDUE_S)
     assert replace(found, code=QUARANTINE_CODE).bound_s(OVERDUE_S) == OVERDUE_S
     assert 'held by "slot cluster 3" for gpu.xid.79 [k3v9], and its own healthd has said nothing of it' in found.message

@@ -106,7 +106,7 @@ def test_a_slot_without_a_drain_is_released_and_the_record_keeps_its_history() -
     """As on ParallelCluster and PCS, where the slot alone fences."""
     rig = Rig()
     rig.cluster.claim("cluster", 4, "n1")
-    record = HandoffRecord(case="k3v9", machine="i-1", replaced=rig.clock.now() - timedelta(days=1))
+    record = HandoffRecord(remediation_id="k3v9", machine="i-1", replaced=rig.clock.now() - timedelta(days=1))
     rig.node("n1").mark(record.text)
     rig.cluster.asleep.add("n1")
     rig.look()
@@ -161,7 +161,7 @@ def test_a_drain_that_an_operator_made_or_ordered_stays(text: str) -> None:
     assert hold.text == text
 
 
-@pytest.mark.parametrize("record", [HandoffRecord(case="k3v9"), HandoffRecord(code="gpu.xid.79")])
+@pytest.mark.parametrize("record", [HandoffRecord(remediation_id="k3v9"), HandoffRecord(code="gpu.xid.79")])
 def test_a_drain_that_the_record_knows_is_released_without_a_slot(record: HandoffRecord) -> None:
     """A daemon that was killed between the two, or a controller that lost the reservation."""
     rig = Rig()
@@ -185,9 +185,9 @@ def test_an_act_of_a_time_that_has_not_come_is_no_reason_to_wait(ahead: timedelt
     assert [found.node for found in rig.after(SETTLE_S)] == ["n1"]
 
 
-@pytest.mark.parametrize("record", ["", HandoffRecord(case="other", code="gpu.xid.48").text])
+@pytest.mark.parametrize("record", ["", HandoffRecord(remediation_id="other", code="gpu.xid.48").text])
 def test_a_text_alone_undoes_no_drain_and_pages(record: str) -> None:
-    """Anybody can write it: without a slot and without a record of its case an operator has to decide."""
+    """Anybody can write it: without a slot and without a record of its remediation an operator has to decide."""
     rig = Rig()
     rig.cluster.update("n1", "drain", TEXT, user="bob")
     rig.node("n1").mark(record)
@@ -205,7 +205,7 @@ def test_a_node_that_was_given_up_stays_out_and_pages_while_it_sleeps() -> None:
     """Only its slot is released, and its daemon is not there to call an operator."""
     rig = Rig()
     rig.held()
-    rig.node("n1").mark(HandoffRecord(case="k3v9", code="gpu.xid.79", given_up="k3v9").text)
+    rig.node("n1").mark(HandoffRecord(remediation_id="k3v9", code="gpu.xid.79", given_up="k3v9").text)
     rig.cluster.asleep.add("n1")
     assert rig.look() == ()
     (found,) = rig.after(SETTLE_S)
@@ -242,7 +242,8 @@ def test_a_node_that_goes_out_again_each_time_it_wakes_stays_out_past_the_bound(
 
 
 def test_what_the_record_says_the_node_is_out_for_is_what_returns() -> None:
-    """A case that goes on for another finding keeps the text of its first one: the bound holds for what is wrong."""
+    """A remediation that goes on for another finding keeps the text of its first one: the bound holds for what is
+    wrong."""
     rig = Rig()
     rig.node("n1").mark(HandoffRecord(code="mount.missing").text)
     for _ in range(rig.rules.bounds.returns_per_day):
@@ -278,8 +279,8 @@ def test_what_an_operator_drained_over_a_node_that_was_given_up_is_theirs() -> N
 
 
 def test_what_was_seen_before_a_gap_is_forgotten_and_what_paged_stays() -> None:
-    """An agent with a case of its own does not look for hours. A page that stood before it is over when a look shows
-    that; what was on its way to one begins again."""
+    """An agent with a remediation of its own does not look for hours. A page that stood before it is over when a look
+    shows that; what was on its way to one begins again."""
     rig = Rig()
     rig.cluster.update("n1", "drain", TEXT, user="healthd")
     rig.node("n1").mark(HandoffRecord(code="gpu.xid.79").text)
@@ -364,7 +365,7 @@ def test_a_text_of_slurms_own_over_a_drain_that_stays_pages_until_somebody_undoe
     "record", [HandoffRecord(), HandoffRecord(code=QUARANTINE_CODE), HandoffRecord(code="x", given_up="k3v9")]
 )
 def test_slurms_own_drain_stays_where_the_one_under_it_would(record: HandoffRecord) -> None:
-    """Ordered, given up, or of no case."""
+    """Ordered, given up, or of no remediation."""
     rig = Rig()
     rig.held()
     rig.node("n1").mark(record.text)
@@ -416,7 +417,7 @@ def test_the_record_of_a_dead_node_tells_a_daemon_that_has_just_begun() -> None:
     rig = Rig()
     rig.held()
     rig.cluster.nodes["n1"].flags |= {"DOWN", "NOT_RESPONDING"}
-    mark = HandoffRecord(case="k3v9", watched=rig.clock.now())
+    mark = HandoffRecord(remediation_id="k3v9", watched=rig.clock.now())
     rig.node("n1").mark(mark.text)
     rig.clock.advance(DEAD_S - 1)
     rig.absent = rig.daemon()

@@ -7,14 +7,14 @@ from dataclasses import replace
 from healthd.core.model import Step
 from healthd.remediation.decide.remediation import End
 from healthd.remediation.engine.step_result import EngineStats
-from tests.support.judgement import a_case, at
+from tests.support.judgement import a_remediation, at
 
-CASE = a_case(steps=(Step.SLOT, Step.DRAIN, Step.VERIFY))
+REMEDIATION = a_remediation(steps=(Step.SLOT, Step.DRAIN, Step.VERIFY))
 
 
 def test_a_step_is_timed_from_its_begin_to_its_end_whatever_it_wrote_meanwhile() -> None:
-    """An intent sets ``since`` anew, and is no new step; the last step ends with the case, once."""
-    tally, slot = EngineStats(), CASE
+    """An intent sets ``since`` anew, and is no new step; the last step ends with the remediation, once."""
+    tally, slot = EngineStats(), REMEDIATION
     tally.time(slot, slot, at(1))
     drain = replace(slot, index=1, since=at(4))
     tally.time(slot, drain, at(4))
@@ -31,7 +31,7 @@ def test_a_step_is_timed_from_its_begin_to_its_end_whatever_it_wrote_meanwhile()
 
 def test_a_step_that_an_earlier_daemon_began_counts_from_what_it_wrote() -> None:
     """A reboot ends the daemon that asked for it; its time is known from the disk, and is never negative."""
-    tally, verify = EngineStats(), replace(CASE, index=2, since=at(10))
+    tally, verify = EngineStats(), replace(REMEDIATION, index=2, since=at(10))
     tally.time(verify, replace(verify, end=End.RELEASED), at(70))
     assert tally.steps_s[Step.VERIFY] == 60
     tally.time(replace(verify, id="c2"), replace(verify, id="c2", end=End.RELEASED), at(5))

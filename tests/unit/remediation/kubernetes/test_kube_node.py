@@ -170,7 +170,8 @@ def test_a_reason_that_is_not_one_line_is_refused(text: str) -> None:
 
 
 def test_our_whole_hold_is_a_drain() -> None:
-    """By the word that the engine looks for where a drain of ours has no case; a part of one, or a fence, is none."""
+    """By the word that the engine looks for where a drain of ours has no remediation; a part of one, or a fence, is
+    none."""
     out = taken_out(node(), cordon=True)
     assert "DRAINED" in view_of(read(out)).flags
     for part in ({**out, "spec": {**out["spec"], "unschedulable": False}}, {**out, "spec": {}}, node()):
@@ -226,7 +227,7 @@ def read():
         node.node_of({"metadata": {"name": "n1"}, "spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}})
         old_records.marks_in({"mark.healthd.io/n1": '{"node": "n1", "text": "healthd case=1"}'})
         node_health.healths_in(b'{"items": [{"metadata": {"name": "n1"}, "status": {"state": "ok"}}]}')
-        node_health.text_of({"case": "k3v9", "history": [{"act": "reboot", "at": "2026-11-21T00:00:00Z"}]})
+        node_health.text_of({"remediationID": "k3v9", "history": [{"act": "reboot", "at": "2026-11-21T00:00:00Z"}]})
 threads = [threading.Thread(target=read) for _ in range(8)]
 for each in threads: each.start()
 for each in threads: each.join()

@@ -178,7 +178,7 @@ def test_a_request_of_which_nothing_comes_is_a_persons_business() -> None:
     """After three quarters of an hour by the mark, with what to look at; before, it says what the node shows."""
     node = hyperpod_node()
     of(node, "hyperpod").replace()
-    mark = HandoffRecord(case="k3v9", machine=MACHINE, remedy=Remedy.REPLACE_NODE, attempt=1, asked=NOW).text
+    mark = HandoffRecord(remediation_id="k3v9", machine=MACHINE, remedy=Remedy.REPLACE_NODE, attempt=1, asked=NOW).text
     shown = f"the node shows {HYPERPOD_LABEL}={REPLACE}"
     assert of(node, "hyperpod", mark=mark).progress() == shown
     assert of(node, "hyperpod").progress() == shown
