@@ -23,7 +23,7 @@ from healthd.remediation.decide.remediation import (
     Remediation,
     begun,
     followed,
-    parts_of,
+    parse_reason,
 )
 from healthd.remediation.decide.rules import QUARANTINE, REPLACE, kept_out, without_drain
 from healthd.remediation.ports import NodeView, Slot
@@ -150,7 +150,7 @@ def _named(view: NodeView, shown: HandoffRecord) -> tuple[str, str, str] | None:
         return None
     if view.drained_by_itself and (shown.remediation_id or shown.code):
         return shown.code, str(NODE), shown.remediation_id or _NO_ID
-    return parts_of(view.hold.text)
+    return parse_reason(view.hold.text)
 
 
 def orphaned(view: NodeView, remediation_id: str, *, mode: Mode, boot_id: str, now: datetime) -> Remediation | None:
@@ -159,7 +159,7 @@ def orphaned(view: NodeView, remediation_id: str, *, mode: Mode, boot_id: str, n
     ``remediation_id``: of the remediation that the text names, or a new one where that is known to have ended. It
     verifies first, as any other, and undoes the drain only as it was found: text, user and stamp.
     """
-    named = parts_of(view.hold.text) if view.hold is not None else None
+    named = parse_reason(view.hold.text) if view.hold is not None else None
     if view.hold is None or named is None:
         return None
     remediation = _remediation(

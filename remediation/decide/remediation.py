@@ -186,7 +186,7 @@ def visible_text(code: str, component: str, remediation_id: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in words.replace("|", "/")).split())
 
 
-def parts_of(text: str) -> tuple[str, str, str] | None:
+def parse_reason(text: str) -> tuple[str, str, str] | None:
     """Code, component and remediation id that the visible text of a healthd names; None for any other text."""
     words = _TEXT.fullmatch(text)
     return (words[1], words[2], words[3]) if words else None
@@ -194,14 +194,14 @@ def parts_of(text: str) -> tuple[str, str, str] | None:
 
 def code_of(text: str) -> str:
     """The finding that a visible text of a healthd names, or ""."""
-    parts = parts_of(text)
-    return parts[0] if parts else ""
+    fields = parse_reason(text)
+    return fields[0] if fields else ""
 
 
 def remediation_id_of(text: str) -> str:
     """The id of the remediation that a visible text of a healthd names, or ""."""
-    parts = parts_of(text)
-    return parts[2] if parts else ""
+    fields = parse_reason(text)
+    return fields[2] if fields else ""
 
 
 def is_our_text(text: str) -> bool:

@@ -40,10 +40,14 @@ from healthd.remediation.ports import NodeView, StateOwner
 class CommandChecks:
     """The commands of one node."""
 
-    def __init__(self, parts: Dependencies, decider: Decider) -> None:
-        self._orchestrator, self._provisioner, self._resetter = parts.orchestrator, parts.provisioner, parts.resetter
-        self._slots, self._judgement, self._rules = parts.slots, parts.judgement, parts.rules
-        self._parts, self._decider = parts, decider
+    def __init__(self, dependencies: Dependencies, decider: Decider) -> None:
+        self._orchestrator, self._provisioner, self._resetter = (
+            dependencies.orchestrator,
+            dependencies.provisioner,
+            dependencies.resetter,
+        )
+        self._slots, self._judgement, self._rules = dependencies.slots, dependencies.judgement, dependencies.rules
+        self._dependencies, self._decider = dependencies, decider
 
     def wanted(
         self, order: Command, remediation: Remediation | None, now: datetime, remediation_id: str
@@ -155,17 +159,17 @@ class CommandChecks:
         return None
 
     def _cannot_mend(self, remedy: Remedy) -> Refused | None:
-        if why := self._parts.reason_against(remedy):
+        if why := self._dependencies.reason_against(remedy):
             return Refused(kind=Refusal.CANNOT, words=f"no {remedy} here: {why}")
         if other := self._provisioner.stands_down():
             return Refused(kind=Refusal.MANAGED, words=other)
-        if remedy is Remedy.REPLACE_NODE and (many := self._parts.too_many(by_order=True)):
+        if remedy is Remedy.REPLACE_NODE and (many := self._dependencies.too_many(by_order=True)):
             return Refused(kind=Refusal.RATE, words=many)
         return None
 
     def _foreign(self, remediation: Remediation, view: NodeView) -> Refused | None:
         """Whether another holds the node of the remediation: its next step finds that too, and ends it."""
-        ours, hold = {remediation.text, *self._parts.platform_texts}, view.hold
+        ours, hold = {remediation.text, *self._dependencies.platform_texts}, view.hold
         is_over_ours = view.drained_by_itself and remediation.hold is not None
         if view.standing or is_over_ours or (hold is not None and hold.text in ours):
             return None
@@ -178,7 +182,7 @@ class CommandChecks:
     ) -> Remediation | Refused | None:
         """The remediation that undoes a drain of ours for which none is open. Its own id, unless that has ended."""
         named = remediation_id_of(view.hold.text) if view.hold is not None else ""
-        new_id = remediation_id if self._parts.remediations.knows(named) else ""
+        new_id = remediation_id if self._dependencies.remediations.knows(named) else ""
         mode, boot_id = self._rules().mode, self._judgement.boot_id
         remediation = orphaned(view, new_id, mode=mode, boot_id=boot_id, now=now)
         return (
@@ -244,10 +248,16 @@ class CommandExecution:
     """The commands of one node."""
 
     def __init__(
-        self, parts: Dependencies, *, checks: CommandChecks, steps: Steps, journal: StepJournal, stats: EngineStats
+        self,
+        dependencies: Dependencies,
+        *,
+        checks: CommandChecks,
+        steps: Steps,
+        journal: StepJournal,
+        stats: EngineStats,
     ) -> None:
         self._checks, self._steps, self._journal, self._stats = checks, steps, journal, stats
-        self._judgement, self._new_id, self._clock = parts.judgement, parts.new_id, parts.clock
+        self._judgement, self._new_id, self._clock = dependencies.judgement, dependencies.new_id, dependencies.clock
 
     def begin(self, order: Command, remediation: Remediation | None, now: datetime) -> Remediation | CommandOutcome:
         """Write the command down as the remediation to go on with; else what came of it without one. ``remediation``:

@@ -271,8 +271,8 @@ def _own(name: str, fleet: FleetSnapshot) -> str:
 class Decider:
     """Decides about one node. Calls never overlap, but for ``considered``."""
 
-    def __init__(self, parts: Dependencies, cluster: ClusterView) -> None:
-        self._parts, self._judgement, self._cluster = parts, parts.judgement, cluster
+    def __init__(self, dependencies: Dependencies, cluster: ClusterView) -> None:
+        self._dependencies, self._judgement, self._cluster = dependencies, dependencies.judgement, cluster
 
     def by_memory(self, now: datetime) -> Decision:
         """Decide by what is remembered of the fleet. After a refusal by that the fleet is read, ever more rarely while
@@ -299,7 +299,7 @@ class Decider:
 
     def by_order(self, remediation: Remediation | None, now: datetime) -> Decision:
         """Decide as if the mode were repair, about a node that no remediation holds, or this one does."""
-        rules = replace(self._parts.rules(), mode=Mode.REPAIR)
+        rules = replace(self._dependencies.rules(), mode=Mode.REPAIR)
         asked = self._question(now, rules, is_held=remediation is not None, by_order=True)
         return self._decided(asked, self._cluster.looked)[0]
 
@@ -314,7 +314,7 @@ class Decider:
     ) -> tuple[Considered, ...]:
         """Decide about each of these by itself. ``unknown``: why nothing may be begun, or ""; else the
         cluster is read. A cluster that does not answer leaves the repairs that the store knows."""
-        now, readings = self._parts.clock(), Readings()
+        now, readings = self._dependencies.clock(), Readings()
         situation = unsearched(unknown) if unknown else None
         while isinstance(answer := decide_each(diagnoses, acknowledged, rules, now, readings), Needs):
             if answer.situation:
@@ -335,7 +335,7 @@ class Decider:
         self, now: datetime, rules: Rules | None = None, *, is_held: bool = False, by_order: bool = False
     ) -> Decision | Question:
         diagnoses = self._judgement.diagnoses()
-        seen, rules = self.acknowledged(diagnoses), rules or self._parts.rules()
+        seen, rules = self.acknowledged(diagnoses), rules or self._dependencies.rules()
         return question(diagnoses, seen, rules, now, is_held=is_held, by_order=by_order)
 
     def _decided(
@@ -357,19 +357,21 @@ class Decider:
 
     def _tried(self, readings: Readings, remedies: Iterable[Remedy]) -> Readings:
         """With whether these remedies can be carried out."""
-        cannot = {remedy: self._parts.reason_against(remedy) for remedy in remedies}
+        cannot = {remedy: self._dependencies.reason_against(remedy) for remedy in remedies}
         return replace(readings, cannot={**readings.cannot, **cannot})
 
     def _repairs(self) -> tuple[Repair, ...]:
         """The repairs of this node by the store and by the record. Raises StoreError, BackendError."""
-        return on_record(self._parts.ledger(), self._parts.remediations.open_remediation(), self._cluster.record())
+        return on_record(
+            self._dependencies.ledger(), self._dependencies.remediations.open_remediation(), self._cluster.record()
+        )
 
     def _repairs_known(self) -> tuple[Repair, ...]:
         """The same for a question: of a cluster that does not answer, by the store alone."""
         try:
             return self._repairs()
         except BackendError:
-            return tuple(self._parts.ledger())
+            return tuple(self._dependencies.ledger())
 
 
 def unsearched(unknown: str) -> Situation:

@@ -51,26 +51,30 @@ _ANEW_EVERY_S = 60.0  # whether a reset can be made is asked of the machine
 class Engine:
     """One node's engine. ``turn`` is called whenever something changed and every few seconds; calls never overlap."""
 
-    def __init__(self, parts: Dependencies) -> None:
-        self._parts = parts
-        self._orchestrator, self._provisioner, self._slots = parts.orchestrator, parts.provisioner, parts.slots
+    def __init__(self, dependencies: Dependencies) -> None:
+        self._dependencies = dependencies
+        self._orchestrator, self._provisioner, self._slots = (
+            dependencies.orchestrator,
+            dependencies.provisioner,
+            dependencies.slots,
+        )
         self._judgement, self._remediations, self._rules, self._clock = (
-            parts.judgement,
-            parts.remediations,
-            parts.rules,
-            parts.clock,
+            dependencies.judgement,
+            dependencies.remediations,
+            dependencies.rules,
+            dependencies.clock,
         )
         self._cluster = ClusterView(
-            orchestrator=parts.orchestrator,
-            slots=parts.slots,
-            versions=parts.versions,
-            clock=parts.clock,
-            monotonic_s=parts.monotonic_s,
+            orchestrator=dependencies.orchestrator,
+            slots=dependencies.slots,
+            versions=dependencies.versions,
+            clock=dependencies.clock,
+            monotonic_s=dependencies.monotonic_s,
         )
-        self._decider, self._journal = Decider(parts, self._cluster), StepJournal(parts)
-        self._steps = Steps(parts, cluster=self._cluster, decider=self._decider, journal=self._journal)
-        self._orphan_slots, self._orphan_drains = OrphanSlots(parts, self._journal), OrphanDrains(parts)
-        self._checks = CommandChecks(parts, self._decider)
+        self._decider, self._journal = Decider(dependencies, self._cluster), StepJournal(dependencies)
+        self._steps = Steps(dependencies, cluster=self._cluster, decider=self._decider, journal=self._journal)
+        self._orphan_slots, self._orphan_drains = OrphanSlots(dependencies, self._journal), OrphanDrains(dependencies)
+        self._checks = CommandChecks(dependencies, self._decider)
         self._lock, self._asking, self._ending = threading.Lock(), threading.Lock(), threading.Event()
         self._stands, self._last_noted = False, ""
         self._asked: frozenset[tuple[str, str]] = frozenset()
@@ -87,7 +91,7 @@ class Engine:
         """Whether a call has come through: until then nothing says that what a daemon before this one paged is over."""
         self.tally = EngineStats()
         self._execution = CommandExecution(
-            parts, checks=self._checks, steps=self._steps, journal=self._journal, stats=self.tally
+            dependencies, checks=self._checks, steps=self._steps, journal=self._journal, stats=self.tally
         )
 
     def turn(self, now: datetime, *, wait_s: float = -1, hurry: bool = False) -> str:
@@ -100,7 +104,7 @@ class Engine:
             return "another turn of the engine is still under way"
         problem = ""
         try:
-            self._parts.beat.begin()
+            self._dependencies.beat.begin()
             if self._ending.is_set():
                 return _ENDING
             self._steps.hurry = hurry
@@ -116,8 +120,8 @@ class Engine:
         finally:
             self._steps.hurry = False
             self._stand(now, problem)
-            self._stands = self._steps.stood(now) > timedelta(seconds=2 * self._parts.timeouts.calm_s)
-            self._parts.beat.end()
+            self._stands = self._steps.stood(now) > timedelta(seconds=2 * self._dependencies.timeouts.calm_s)
+            self._dependencies.beat.end()
             self._lock.release()
         return said
 
@@ -130,7 +134,7 @@ class Engine:
             words = f"the engine has been at work for {_ORDER_WAITS_S:g} s; see `healthd status`, and ask again"
             return self._execution.refuse(order, Refused(kind=Refusal.REMEDIATION_OPEN, words=words))
         try:
-            self._parts.beat.begin()
+            self._dependencies.beat.begin()
             if self._ending.is_set():
                 return self._execution.refuse(
                     order, Refused(kind=Refusal.REMEDIATION_OPEN, words=f"{_ENDING}; ask again then")
@@ -146,7 +150,7 @@ class Engine:
             self.tally.decided[self.decision.action] += 1
             return self._execution.first_step(begun, now)
         finally:
-            self._parts.beat.end()
+            self._dependencies.beat.end()
             self._lock.release()
 
     def end(self, within_s: float) -> bool:
@@ -185,7 +189,7 @@ class Engine:
         remediation that stands still, whose node others may have touched, and nothing else can have happened to."""
         if due_s := self._slots.due_in_s():
             return min(at_most_s, due_s)
-        return max(at_most_s, self._parts.timeouts.calm_s) if self._stands else at_most_s
+        return max(at_most_s, self._dependencies.timeouts.calm_s) if self._stands else at_most_s
 
     def fenced(self, words: str) -> None:
         """The cluster shows a fence of ours, in these ``words``; "" for none. Unless a remediation is open it is the
@@ -322,7 +326,7 @@ class Engine:
 
         Raises BackendError.
         """
-        remediation_id, bounds = self._parts.new_id(), self._rules().bounds
+        remediation_id, bounds = self._dependencies.new_id(), self._rules().bounds
         returns = returns_of(self._cluster.record().history, diagnosis.code, now)
         return Remediation(
             id=remediation_id,
@@ -360,7 +364,7 @@ class Engine:
             self._turn = StepResult(remediation=remediation, said=remediation.note)
         remediation = self._turned(remediation, now)
         while True:
-            self._parts.beat()
+            self._dependencies.beat()
             turn = self._steps.take(self._fitted(remediation), now)
             self.tally.time(remediation, turn.remediation, self._clock())
             remediation = turn.remediation
@@ -373,7 +377,7 @@ class Engine:
     def _turned(self, remediation: Remediation, now: datetime) -> Remediation:
         """The remediation, turned to what is open now: its mode may have been raised since, its own fault may be over
         while another is open, or a more serious one may have arrived."""
-        seen, now_s = self._steps.seen(remediation, now), self._parts.monotonic_s()
+        seen, now_s = self._steps.seen(remediation, now), self._dependencies.monotonic_s()
         asked = frozenset((answer.root.code, str(answer.diagnosis.component)) for answer in seen.open)
         is_asked = asked == self._asked and now_s - self._asked_s < _ANEW_EVERY_S
         if not is_due(remediation, seen) or is_asked or self.opted_out():
@@ -424,7 +428,7 @@ class Engine:
 
     def _stand(self, now: datetime, problem: str) -> None:
         """Recompute what an operator is wanted for. ``problem``: why this turn did not succeed, or ""."""
-        now_s = self._parts.monotonic_s()
+        now_s = self._dependencies.monotonic_s()
         began_s = self._failing_since_s if self._failing_since_s is not None else now_s
         self._failing_since_s = began_s if problem else None
         self.has_decided = self.has_decided or not problem
@@ -432,7 +436,7 @@ class Engine:
         stands = self._turn.stands if self._turn is not None and self._has_remediation else None
         before, self.decision = (
             self.decision,
-            wanted(self._decided_last, stands, stuck, now, self._parts.timeouts.limits, was=self.decision),
+            wanted(self._decided_last, stands, stuck, now, self._dependencies.timeouts.limits, was=self.decision),
         )
         is_new = (self.decision.action, self.decision.refusal) != (before.action, before.refusal)
         if self.decision.action is Action.PAGE and is_new and self.decision is not self._decided_last:

@@ -31,13 +31,17 @@ from healthd.remediation.ports import NodeView, Orchestrator
 class Gates:
     """The gates of one node's remediations."""
 
-    def __init__(self, parts: Dependencies) -> None:
-        self._parts = parts
-        self._orchestrator, self._slots, self._judgement = parts.orchestrator, parts.slots, parts.judgement
-        self._rules, self._platform_texts = parts.rules, parts.platform_texts
-        self._unanswered = timedelta(seconds=parts.timeouts.unanswered_s)
-        self._undrain_holds = timedelta(seconds=parts.timeouts.undrain_holds_s)
-        self._awake = Awake(parts.orchestrator, parts.judgement)
+    def __init__(self, dependencies: Dependencies) -> None:
+        self._dependencies = dependencies
+        self._orchestrator, self._slots, self._judgement = (
+            dependencies.orchestrator,
+            dependencies.slots,
+            dependencies.judgement,
+        )
+        self._rules, self._platform_texts = dependencies.rules, dependencies.platform_texts
+        self._unanswered = timedelta(seconds=dependencies.timeouts.unanswered_s)
+        self._undrain_holds = timedelta(seconds=dependencies.timeouts.undrain_holds_s)
+        self._awake = Awake(dependencies.orchestrator, dependencies.judgement)
         self.viewed: NodeView | None = None
 
     def at_rest(self, remediation: Remediation, view: NodeView | None = None) -> Refused | None:
@@ -66,11 +70,11 @@ class Gates:
 
     def reason_against(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or ""."""
-        return self._parts.reason_against(remedy)
+        return self._dependencies.reason_against(remedy)
 
     def too_many(self, *, by_order: bool) -> str:
         """Why no machine of the fleet may be replaced now, or "". Raises BackendUnknown."""
-        return self._parts.too_many(by_order=by_order)
+        return self._dependencies.too_many(by_order=by_order)
 
     def _undriven(self, remediation: Remediation) -> Refused | None:
         """The law of acts. A level that only the disk remembers drives nothing: an operator may have repaired the node

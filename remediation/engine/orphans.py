@@ -31,17 +31,17 @@ _FOR_S = 86_400.0
 class OrphanDrains:
     """The search of one node. Asked while no remediation is open."""
 
-    def __init__(self, parts: Dependencies) -> None:
-        self._parts = parts
+    def __init__(self, dependencies: Dependencies) -> None:
+        self._dependencies = dependencies
         self.fence = ""
         """The fence of a slot of ours on the node, in words, or "": as the cluster showed it last."""
         self._found: Hold | None = None
-        self._due_s = parts.monotonic_s() + parts.timeouts.unanswered_s
+        self._due_s = dependencies.monotonic_s() + dependencies.timeouts.unanswered_s
         self._until_s = self._due_s
 
     def search(self) -> None:
         """A remediation is open: search for what may come of it once it has ended."""
-        now_s = self._parts.monotonic_s()
+        now_s = self._dependencies.monotonic_s()
         self._found, self._due_s, self._until_s = None, now_s + _DRAIN_EVERY_S, now_s + _FOR_S
 
     def named(self, decision: Decision, now: datetime) -> Decision:
@@ -51,7 +51,7 @@ class OrphanDrains:
         if decision.action is not Action.HOLD or (hold := self._looked()) is None:
             return decision
         since = datetime.fromtimestamp(hold.stamp, UTC)
-        late = now - since >= timedelta(seconds=self._parts.timeouts.overdue_s)
+        late = now - since >= timedelta(seconds=self._dependencies.timeouts.overdue_s)
         words = f'held since {since:%Y-%m-%d %H:%M} UTC by "{hold.text}", a drain of ours without a remediation'
         return Decision(
             action=Action.PAGE if late else Action.HOLD,
@@ -61,12 +61,12 @@ class OrphanDrains:
         )
 
     def _looked(self) -> Hold | None:
-        now_s = self._parts.monotonic_s()
+        now_s = self._dependencies.monotonic_s()
         if self._due_s > now_s or (self._found is None and self._due_s > self._until_s):
             return self._found
         self._due_s = now_s + _DRAIN_EVERY_S
         try:
-            view = self._parts.orchestrator.view()
+            view = self._dependencies.orchestrator.view()
         except BackendError:  # as it was seen last, until an answer comes
             self._until_s = max(self._until_s, self._due_s)
             return self._found
@@ -82,8 +82,8 @@ _SLOT_EVERY_S = 60.0  # a list of the places costs slurmctld 0.2 ms
 class OrphanSlots:
     """The search of one node. ``unknown``: why nothing may be begun, as long as it was not answered once, or ""."""
 
-    def __init__(self, parts: Dependencies, journal: StepJournal) -> None:
-        self._parts, self._journal, self.unknown = parts, journal, ""
+    def __init__(self, dependencies: Dependencies, journal: StepJournal) -> None:
+        self._dependencies, self._journal, self.unknown = dependencies, journal, ""
         self._answered = False
         self._since: datetime | None = None  # when the finding that the mark shows was first seen
         self._due_s: float | None = None
@@ -92,8 +92,8 @@ class OrphanSlots:
     def search(self, *, anew: bool) -> None:
         """Have it searched from now on, for as long as what got no answer may be applied; ``anew``: that begins now."""
         if anew or self._until_s is None:
-            self._due_s = self._parts.monotonic_s()
-            self._until_s = self._due_s + self._parts.timeouts.unanswered_s
+            self._due_s = self._dependencies.monotonic_s()
+            self._until_s = self._due_s + self._dependencies.timeouts.unanswered_s
 
     def found(self, now: datetime) -> Remediation | None:
         """The remediation of what is left, on disk before it counts as found; None where there is nothing, or it is not
@@ -102,7 +102,7 @@ class OrphanSlots:
         Asked until it is answered, and again for as long as such a claim may come: every minute after a remediation;
         after a start, when nothing says that there was one, once when that time is over.
         """
-        now_s = self._parts.monotonic_s()
+        now_s = self._dependencies.monotonic_s()
         if self._due_s is None or self._until_s is None or now_s < self._due_s:
             return None
         soon_s = now_s + _SLOT_EVERY_S
@@ -122,7 +122,7 @@ class OrphanSlots:
     def _shown(self, remediation: Remediation) -> Remediation:
         """The remediation of a drain, with what cannot be shown of the fault that it names. A fault that is found in
         what was logged since is open again, and decided about like any other."""
-        hindsight = self._parts.hindsight
+        hindsight = self._dependencies.hindsight
         ends_by, booted_at = hindsight.ends_by(remediation.code), hindsight.booted_at()
         if has_booted(remediation, booted_at):  # which explains that the node is DOWN
             remediation = replace(remediation, drain_boot_id="")
@@ -140,36 +140,36 @@ class OrphanSlots:
             f"{remediation.code} on {remediation.component} is over only after a {ends_by}, and none is known of since"
             f" the drain of {drained:%Y-%m-%d %H:%M:%S} UTC; {read}, and nothing shows that it is over"
         )
-        return replace(remediation, unproven=unproven, boot_id=self._parts.judgement.boot_id)
+        return replace(remediation, unproven=unproven, boot_id=self._dependencies.judgement.boot_id)
 
     def _is_open(self, code: str) -> bool:
-        return any(root.code == code for each in self._parts.judgement.diagnoses() for root in roots_of(each))
+        return any(root.code == code for each in self._dependencies.judgement.diagnoses() for root in roots_of(each))
 
     def _left_behind(self, now: datetime) -> Remediation | None:
         """It is asked while no remediation is open: one that the store knows has ended. Its handoff record names
         nothing that is open, and is not written over."""
-        parts = self._parts
-        own = parts.slots.held()
+        dependencies = self._dependencies
+        own = dependencies.slots.held()
         if not own:
             return None
-        view = parts.orchestrator.view(jobs=True)
-        mark = next((mark.text for mark in parts.orchestrator.level().marks if mark.node == view.name), "")
+        view = dependencies.orchestrator.view(jobs=True)
+        mark = next((mark.text for mark in dependencies.orchestrator.level().marks if mark.node == view.name), "")
         shown = parse(mark)
         self._since = shown.since if shown is not None else None
-        is_over = shown is not None and parts.remediations.knows(shown.remediation_id)
+        is_over = shown is not None and dependencies.remediations.knows(shown.remediation_id)
         remediation = found_remediation(
             view,
             own,
             "" if is_over else mark,
-            platform_texts=parts.platform_texts,
-            mode=parts.rules().mode,
-            boot_id=parts.judgement.boot_id,
+            platform_texts=dependencies.platform_texts,
+            mode=dependencies.rules().mode,
+            boot_id=dependencies.judgement.boot_id,
             now=now,
         )
         if remediation is None:
             return None
-        if parts.remediations.knows(remediation.id):  # and what became of its fault
-            return replace(remediation, id=parts.new_id())
+        if dependencies.remediations.knows(remediation.id):  # and what became of its fault
+            return replace(remediation, id=dependencies.new_id())
         return self._shown(self._returning(remediation, shown or HandoffRecord(), now))
 
     def _returning(self, remediation: Remediation, shown: HandoffRecord, now: datetime) -> Remediation:
@@ -178,5 +178,5 @@ class OrphanSlots:
         if remediation.attempts or remediation.order:
             return remediation
         returns = returns_of(shown.history, remediation.code, now)
-        words = many_returns(returns, remediation.code, self._parts.rules().bounds)
+        words = many_returns(returns, remediation.code, self._dependencies.rules().bounds)
         return replace(remediation, returns=returns, asks=Refused(kind=Refusal.LEMON, words=words) if words else None)

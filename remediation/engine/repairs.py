@@ -88,9 +88,9 @@ class OwnIntents:
     """Those of a node's own daemon: what ``healthd controller`` and the daemon of the next machine need to go on from
     there."""
 
-    def __init__(self, parts: Dependencies, journal: StepJournal) -> None:
-        self._orchestrator, self._provisioner = parts.orchestrator, parts.provisioner
-        self._parts, self._journal = parts, journal
+    def __init__(self, dependencies: Dependencies, journal: StepJournal) -> None:
+        self._orchestrator, self._provisioner = dependencies.orchestrator, dependencies.provisioner
+        self._dependencies, self._journal = dependencies, journal
 
     def intend(self, remediation: Remediation, now: datetime, act: str) -> Remediation:
         """See Intents."""
@@ -99,7 +99,7 @@ class OwnIntents:
     def record_of(self, remediation: Remediation, now: datetime) -> tuple[str | None, str]:
         """See Intents."""
         before = self._orchestrator.marked()
-        following = [remedy for remedy in remediation.ladder[1:] if not self._parts.reason_against(remedy)]
+        following = [remedy for remedy in remediation.ladder[1:] if not self._dependencies.reason_against(remedy)]
         delegated = self._provisioner.delegates
         return before, repair_mark(remediation, now, before=before, following=following, delegated=delegated)
 

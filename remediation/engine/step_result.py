@@ -88,8 +88,8 @@ _TO_DO = {
 class StepJournal:
     """The remediations of one node. Each call may raise StoreError; then nothing was written."""
 
-    def __init__(self, parts: Dependencies) -> None:
-        self._remediations, self._clock = parts.remediations, parts.clock
+    def __init__(self, dependencies: Dependencies) -> None:
+        self._remediations, self._clock = dependencies.remediations, dependencies.clock
         self.last: Remediation | None = None
         """As it was written or read last."""
 

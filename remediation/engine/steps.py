@@ -49,24 +49,34 @@ _ACTS = {Step.RESET: "GPU reset", Step.REBOOT: "reboot", Step.REPLACE: "replacem
 class Steps:
     """All steps of one node's remediations."""
 
-    def __init__(self, parts: Dependencies, *, cluster: ClusterView, decider: Decider, journal: StepJournal) -> None:
-        self._orchestrator, self._judgement = parts.orchestrator, parts.judgement
-        self._cluster, self._journal, self._gates = cluster, journal, Gates(parts)
+    def __init__(
+        self, dependencies: Dependencies, *, cluster: ClusterView, decider: Decider, journal: StepJournal
+    ) -> None:
+        self._orchestrator, self._judgement = dependencies.orchestrator, dependencies.judgement
+        self._cluster, self._journal, self._gates = cluster, journal, Gates(dependencies)
         self._repairs = Repairs(
-            orchestrator=parts.orchestrator,
-            provisioner=parts.provisioner,
-            resetter=parts.resetter,
-            judgement=parts.judgement,
+            orchestrator=dependencies.orchestrator,
+            provisioner=dependencies.provisioner,
+            resetter=dependencies.resetter,
+            judgement=dependencies.judgement,
             gates=self._gates,
-            intents=OwnIntents(parts, journal),
-            timeouts=parts.timeouts,
+            intents=OwnIntents(dependencies, journal),
+            timeouts=dependencies.timeouts,
         )
-        self._slot_gate = SlotGate(parts, cluster=cluster, gates=self._gates, decider=decider, journal=journal)
-        self._collect, self._look_again, self._start = parts.collect, parts.look_again, parts.resetter.start
-        self._rules = parts.rules
-        self._timeouts, self._clock, self._monotonic_s = parts.timeouts, parts.clock, parts.monotonic_s
-        self._clock_watch, self._unmoved = ClockWatch(parts.clock(), parts.monotonic_s()), timedelta()
-        self._ends_by = parts.hindsight.ends_by
+        self._slot_gate = SlotGate(dependencies, cluster=cluster, gates=self._gates, decider=decider, journal=journal)
+        self._collect, self._look_again, self._start = (
+            dependencies.collect,
+            dependencies.look_again,
+            dependencies.resetter.start,
+        )
+        self._rules = dependencies.rules
+        self._timeouts, self._clock, self._monotonic_s = (
+            dependencies.timeouts,
+            dependencies.clock,
+            dependencies.monotonic_s,
+        )
+        self._clock_watch, self._unmoved = ClockWatch(dependencies.clock(), dependencies.monotonic_s()), timedelta()
+        self._ends_by = dependencies.hindsight.ends_by
         self.hurry = False
         self._began: datetime | None = None
         self._inherited = False
@@ -463,10 +473,10 @@ class SlotGate:
     """The slots of one node's remediations."""
 
     def __init__(
-        self, parts: Dependencies, *, cluster: ClusterView, gates: Gates, decider: Decider, journal: StepJournal
+        self, dependencies: Dependencies, *, cluster: ClusterView, gates: Gates, decider: Decider, journal: StepJournal
     ) -> None:
-        self._orchestrator, self._slots = parts.orchestrator, parts.slots
-        self._judgement, self._rules = parts.judgement, parts.rules
+        self._orchestrator, self._slots = dependencies.orchestrator, dependencies.slots
+        self._judgement, self._rules = dependencies.judgement, dependencies.rules
         self._cluster, self._gates, self._decider, self._journal = cluster, gates, decider, journal
         self._objected: Refused | None = None
         self._held_back = ""

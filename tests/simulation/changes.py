@@ -45,9 +45,9 @@ class Change:
         """The door of one daemon to the cluster."""
         return door
 
-    def parts(self, parts: Dependencies, node: str) -> Dependencies:
+    def dependencies(self, dependencies: Dependencies, node: str) -> Dependencies:
         """The parts of one daemon's engine."""
-        return parts
+        return dependencies
 
     def deliver(self, deliver: Deliver) -> Deliver:
         """How the messages of one daemon leave it."""
@@ -99,8 +99,8 @@ class _Unbounded(Change):
 
     bounds: Mapping[str, int]
 
-    def parts(self, parts: Dependencies, node: str) -> Dependencies:
-        return replace(parts, rules=lambda: self._without(parts.rules()))
+    def dependencies(self, dependencies: Dependencies, node: str) -> Dependencies:
+        return replace(dependencies, rules=lambda: self._without(dependencies.rules()))
 
     def _without(self, rules: Rules) -> Rules:
         return replace(rules, bounds=replace(rules.bounds, **self.bounds))  # type: ignore[arg-type]
@@ -157,8 +157,8 @@ class NeedlessActCounts(Change):
 
     found_by = ("what_counts_was_begun",)
 
-    def parts(self, parts: Dependencies, node: str) -> Dependencies:
-        return replace(parts, remediations=_CountsAll(parts.remediations, Quiet()))  # type: ignore[arg-type]
+    def dependencies(self, dependencies: Dependencies, node: str) -> Dependencies:
+        return replace(dependencies, remediations=_CountsAll(dependencies.remediations, Quiet()))  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -193,8 +193,8 @@ class ForeignFaultDrives(Change):
 
     found_by = ("law_of_acts",)
 
-    def parts(self, parts: Dependencies, node: str) -> Dependencies:
-        return replace(parts, judgement=_AnyFaultIsOurs(parts.judgement, parts.remediations))  # type: ignore[arg-type]
+    def dependencies(self, dependencies: Dependencies, node: str) -> Dependencies:
+        return replace(dependencies, judgement=_AnyFaultIsOurs(dependencies.judgement, dependencies.remediations))  # type: ignore[arg-type]
 
 
 class _Forever(_Judged):
@@ -209,8 +209,8 @@ class ResumeHoldsForever(Change):
 
     found_by = ("a_resume_holds_a_day",)
 
-    def parts(self, parts: Dependencies, node: str) -> Dependencies:
-        return replace(parts, judgement=_Forever(parts.judgement, parts.remediations))  # type: ignore[arg-type]
+    def dependencies(self, dependencies: Dependencies, node: str) -> Dependencies:
+        return replace(dependencies, judgement=_Forever(dependencies.judgement, dependencies.remediations))  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -324,8 +324,8 @@ class RequestStands(Change):
 
     found_by = ("law_of_requests",)
 
-    def parts(self, parts: Dependencies, node: str) -> Dependencies:
-        return replace(parts, provisioner=_NeverTakenBack(parts.provisioner, Quiet(), lambda _: None))
+    def dependencies(self, dependencies: Dependencies, node: str) -> Dependencies:
+        return replace(dependencies, provisioner=_NeverTakenBack(dependencies.provisioner, Quiet(), lambda _: None))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

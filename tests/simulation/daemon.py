@@ -190,8 +190,8 @@ class Daemon:
         self.monitor.begin_boot(boot, now)
         if disk.boot != boot:
             disk.boot, disk.read = boot, 0
-        parts = replace(self._parts(provisioner, resetter, fuse), hindsight=hindsight)
-        self.engine = Engine(ground.change.parts(parts, name))
+        dependencies = replace(self._dependencies(provisioner, resetter, fuse), hindsight=hindsight)
+        self.engine = Engine(ground.change.dependencies(dependencies, name))
         self.notifier = node_notifier(
             {"oncall": ground.change.deliver(deliver)},
             ground.config.notify,
@@ -298,7 +298,7 @@ class Daemon:
 
     # -- what it is put together from ---------------------------------------------------------------------------------
 
-    def _parts(self, provisioner: Provisioner, resetter: Resetter, fuse: Fuse) -> Dependencies:
+    def _dependencies(self, provisioner: Provisioner, resetter: Resetter, fuse: Fuse) -> Dependencies:
         ground, store, wall = self._ground, self.disk.store, self._wall
         cluster = ground.cluster()
         door = ground.change.orchestrator(Door(ground.slurm, self.name), self.name)

@@ -13,7 +13,7 @@ from healthd.remediation.decide.remediation import (
     code_of,
     ended_last,
     is_our_text,
-    parts_of,
+    parse_reason,
     reason_text,
     remediation_id_of,
     shifted,
@@ -91,14 +91,14 @@ def test_a_mount_point_cannot_break_the_line(place: str, shown: str) -> None:
 def test_the_text_names_its_case(place: str) -> None:
     """Whoever finds it with the cluster reads back what was written, whatever a mount is called."""
     text = reason_text(diagnosis(code="lustre.hung", component=Component(kind="mount", id=place)), "k3v9")
-    assert parts_of(text) == ("lustre.hung", f"mount:{place}", "k3v9")
+    assert parse_reason(text) == ("lustre.hung", f"mount:{place}", "k3v9")
     assert (code_of(text), remediation_id_of(text)) == ("lustre.hung", "k3v9")
 
 
 @pytest.mark.parametrize("text", ["", "NHC: a b [c]", "healthd: gpu.xid.79 gpu:0", "healthd: gpu.xid.79 [k3v9]"])
 def test_any_other_text_names_none(text: str) -> None:
     """Without a code, a component and a remediation id it is none of ours that can be gone on with."""
-    assert (parts_of(text), code_of(text), remediation_id_of(text)) == (None, "", "")
+    assert (parse_reason(text), code_of(text), remediation_id_of(text)) == (None, "", "")
 
 
 @pytest.mark.parametrize("text", ["", "healthd", "NHC: check_fs", "Healthd: x", " healthd: x", "prolog error"])

@@ -16,7 +16,7 @@ from healthd.notify.news import PAGED, of_absent
 from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, parse
 from healthd.remediation.decide.paging import ORDERED_FOR_S
 from healthd.remediation.decide.policy import Rules
-from healthd.remediation.decide.remediation import QUARANTINE_CODE, parts_of
+from healthd.remediation.decide.remediation import QUARANTINE_CODE, parse_reason
 from healthd.remediation.decide.unwatched import SILENT_S
 from healthd.remediation.engine.absent import DEAD_S, SETTLE_S, AbsentNode, AbsentNodes
 from healthd.remediation.engine.dependencies import Timeouts
@@ -149,7 +149,7 @@ def test_an_act_that_never_came_to_an_end_is_no_reason_to_wait_for_ever() -> Non
 @pytest.mark.parametrize("text", ["psu is being changed", ORDER])
 def test_a_drain_that_an_operator_made_or_ordered_stays(text: str) -> None:
     """Its slot counts a machine that is not there, and goes."""
-    assert parts_of(ORDER) is not None
+    assert parse_reason(ORDER) is not None
     rig = Rig()
     rig.held(text)
     rig.cluster.asleep.add("n1")
