@@ -132,7 +132,7 @@ def one_storm(lab: SlurmLab, count: int, kills: int, *, known: bool, same: bool,
     conf, limit, dice = str(lab.conf), out_limit(QUOTAS["cluster"], count), random.Random(seed)  # noqa: S311  no secret
     groups = [nodes[start : start + GROUP] for start in range(0, count, GROUP)]
     disks = [lab.root / f"disk-{number}" for number in range(len(groups))]
-    kept = kept_of(SlurmOrchestrator(node=nodes[0], conf=conf).level(), datetime.now(UTC))
+    kept = kept_of(SlurmOrchestrator(node=nodes[0], conf=conf).snapshot(), datetime.now(UTC))
     for disk in disks:
         disk.mkdir()
         if known:
@@ -391,8 +391,10 @@ def look(conf: str, node: str, seen: Notes) -> None:
     orchestrator = SlurmOrchestrator(node=node, conf=conf, timeout_s=30.0)
     while True:
         with contextlib.suppress(BackendError):  # looked at again a moment later
-            level, slots = orchestrator.level(), orchestrator.slots()
-            seen.add({"at_s": time.monotonic(), "out": len(out_or_fenced(level, slots)), "drained": len(level.out)})
+            snapshot, slots = orchestrator.snapshot(), orchestrator.slots()
+            seen.add(
+                {"at_s": time.monotonic(), "out": len(out_or_fenced(snapshot, slots)), "drained": len(snapshot.out)}
+            )
         time.sleep(0.25)
 
 
@@ -426,9 +428,9 @@ def figures_of(said: Notes, seen: Notes, limit: int, began_s: float) -> dict[str
     }
 
 
-def out_or_fenced(level: FleetSnapshot, slots: tuple[Slot, ...]) -> frozenset[str]:
+def out_or_fenced(snapshot: FleetSnapshot, slots: tuple[Slot, ...]) -> frozenset[str]:
     """Whoever takes no new jobs."""
-    return level.out | {slot.node for slot in slots}
+    return snapshot.out | {slot.node for slot in slots}
 
 
 if __name__ == "__main__":

@@ -210,7 +210,7 @@ class Orchestrator(Protocol):
         """Read this node's state; constant cost. ``jobs`` adds what is asked before an act: its jobs, a maintenance
         window, and the controller's start."""
 
-    def level(self) -> FleetSnapshot:
+    def snapshot(self) -> FleetSnapshot:
         """Read how many nodes are out, over the whole cluster."""
 
     def quarantine(self, text: str) -> None:

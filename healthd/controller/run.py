@@ -286,8 +286,8 @@ class ControllerService:
         for each in statuses:
             if self._said.get(each.node) == each.said:
                 continue
-            level = self._log.error if each.page else self._log.info
-            level(
+            snapshot = self._log.error if each.page else self._log.info
+            snapshot(
                 "controller", node=each.node, said=each.said, remedy=each.remedy, machine=each.machine, page=each.page
             )
             with contextlib.suppress(StoreError):  # the next sync reports that nothing can be written

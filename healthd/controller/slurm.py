@@ -109,15 +109,15 @@ class SlurmSync:
     @property
     def scopes(self) -> tuple[Scope, ...]:
         """All nodes. How many may be out is in the configuration of each node, and not known here."""
-        level = self._controller.level
-        return () if level is None else (Scope(name=CLUSTER, out=level.out, total=level.total, limit=0),)
+        snapshot = self._controller.snapshot
+        return () if snapshot is None else (Scope(name=CLUSTER, out=snapshot.out, total=snapshot.total, limit=0),)
 
     def __call__(self, now: datetime) -> Sequence[NodeStatus]:
         """The controller's own statuses, and the orphans of nodes that Slurm powered down. Raises BackendError,
         StoreError."""
         statuses = self._controller.round(now)
-        level = self._controller.level
-        found = () if level is None else self._absent.release(level, self._controller.slots, now)
+        snapshot = self._controller.snapshot
+        found = () if snapshot is None else self._absent.release(snapshot, self._controller.slots, now)
         return _joined(statuses, [NodeStatus(node=each.node, said=each.message, page=each.page) for each in found])
 
 

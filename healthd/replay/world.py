@@ -72,11 +72,13 @@ class PastOrchestrator(FakeOrchestrator):
         super().mark(text)
         self._marked_s[self._me] = self._seconds()
 
-    def level(self) -> FleetSnapshot:
+    def snapshot(self) -> FleetSnapshot:
         """The fleet snapshot, without the latest writes of other nodes."""
-        level, seen_s = super().level(), self._seconds() - TOGETHER_S
-        marks = [mark for mark in level.marks if mark.node == self._me or self._marked_s.get(mark.node, 0.0) <= seen_s]
-        return replace(level, marks=tuple(marks))
+        snapshot, seen_s = super().snapshot(), self._seconds() - TOGETHER_S
+        marks = [
+            mark for mark in snapshot.marks if mark.node == self._me or self._marked_s.get(mark.node, 0.0) <= seen_s
+        ]
+        return replace(snapshot, marks=tuple(marks))
 
 
 class PastMonitor(Monitor):

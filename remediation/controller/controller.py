@@ -98,7 +98,7 @@ class Controller:
         self.reckoning = reckoning or RepairStats()
         self._journal = RequestJournal(kept, clock=clock, stats=self.reckoning)
         self._known = self._journal.known
-        self.level: FleetSnapshot | None = None
+        self.snapshot: FleetSnapshot | None = None
         """The nodes as the last round read them."""
         self.slots: tuple[Slot, ...] = ()
         """The slots as the last round read them."""
@@ -111,12 +111,12 @@ class Controller:
         """
         if by := self._watch.look(now, self._monotonic_s()):
             self._moved(by, now)
-        level, slots = self._fleet.fleet(), self._fleet.slots()
-        self.level, self.slots = level, slots
+        snapshot, slots = self._fleet.fleet(), self._fleet.slots()
+        self.snapshot, self.slots = snapshot, slots
         places = frozenset(slot.node for slot in slots)
-        marked = {mark.node for mark in level.marks}
+        marked = {mark.node for mark in snapshot.marks}
         self._seen = {name: seen for name, seen in self._seen.items() if name in marked}
-        wants = [found for mark in level.marks if (found := self._found(mark, level, places, now)) is not None]
+        wants = [found for mark in snapshot.marks if (found := self._found(mark, snapshot, places, now)) is not None]
         names = {found.want.node for found in wants}
         self._silent = {name: since_s for name, since_s in self._silent.items() if name in names}
         self._asked &= {found.want.id for found in wants}
@@ -126,7 +126,7 @@ class Controller:
         standings = []
         for found in sorted(wants, key=lambda each: each.want.node):
             try:
-                standing = self._go_on(found, level, now)
+                standing = self._go_on(found, snapshot, now)
             except BackendError as error:
                 state, page = self.reckoning.before(found.want.node, found.want.id)
                 said = f"nothing was done: {error}"
@@ -143,7 +143,7 @@ class Controller:
             self._journal.write(replace(remediation, end=End.DONE, note=why), why)
 
     def _found(
-        self, shown: NodeRecord, level: FleetSnapshot, places: Collection[str], now: datetime
+        self, shown: NodeRecord, snapshot: FleetSnapshot, places: Collection[str], now: datetime
     ) -> FoundRequest | None:
         """The act that is wanted of a node; of one that asked for nothing, only while it is out and holds a slot."""
         mark = parse(shown.text)
@@ -153,7 +153,7 @@ class Controller:
         want = wanted(shown.node, mark, at, reboot_timeout_s=self._timeouts.reboot_timeout_s)
         want = want or self._begun_before(shown.node, mark)
         has_place = shown.node in places
-        if want is None or (want.unanswered and not (has_place and shown.node in level.out)):
+        if want is None or (want.unanswered and not (has_place and shown.node in snapshot.out)):
             return None
         known = self._known.get(want.id)
         if known is not None and known.end is End.DONE and mark.said == plain(known.note):
@@ -192,12 +192,12 @@ class Controller:
 
     # -- one node -----------------------------------------------------------------------------------------------------
 
-    def _go_on(self, found: FoundRequest, level: FleetSnapshot, now: datetime) -> NodeStatus:
+    def _go_on(self, found: FoundRequest, snapshot: FleetSnapshot, now: datetime) -> NodeStatus:
         remediation = self._known.get(found.want.id)
         if remediation is None and found.mark.answer is RequestAnswer.TAKEN and not found.want.unanswered:
             remediation = self._adopted(found, now)
         if remediation is None or (remediation.phase is Phase.PLANNED and remediation.end is None):
-            return self._begin_unless_busy(found, level, now)
+            return self._begin_unless_busy(found, snapshot, now)
         if remediation.end is None:
             return self._followed(found, remediation, now)
         self._answer(found, remediation)
@@ -237,15 +237,15 @@ class Controller:
         except BackendError as error:
             return replace(turn, said=f"{turn.said}; not asked for again: {error}")
 
-    def _begin_unless_busy(self, found: FoundRequest, level: FleetSnapshot, now: datetime) -> NodeStatus:
+    def _begin_unless_busy(self, found: FoundRequest, snapshot: FleetSnapshot, now: datetime) -> NodeStatus:
         """A platform that is at the machine, or has no time for us, is not asked again in every sync either."""
         known = self._looks.lately(found.want.id)
         if known is not None and known.refusal is Refusal.MANAGED:
             return known
-        standing = self._begin(found, level, now)
+        standing = self._begin(found, snapshot, now)
         return self._looks.note(found.want.id, standing) if standing.refusal is Refusal.MANAGED else standing
 
-    def _begin(self, found: FoundRequest, level: FleetSnapshot, now: datetime) -> NodeStatus:
+    def _begin(self, found: FoundRequest, snapshot: FleetSnapshot, now: datetime) -> NodeStatus:
         """Judge everything again, and act."""
         want = found.want
         view = self._node(want.node).view()
@@ -266,7 +266,7 @@ class Controller:
             return waiting
         if (later := self._not_now(want)) is not None:
             return self._waits(found, later)
-        act = self._act(found, too_many=self._too_many(want, level))
+        act = self._act(found, too_many=self._too_many(want, snapshot))
         try:
             cannot = act.reason_against()
         except BackendError as error:
@@ -493,7 +493,7 @@ class Controller:
         timeouts = self._timeouts
         return timeouts.reboot_timeout_s if remedy is Remedy.REBOOT_NODE else timeouts.replace_timeout_s
 
-    def _too_many(self, want: WantedAct, level: FleetSnapshot) -> str:
+    def _too_many(self, want: WantedAct, snapshot: FleetSnapshot) -> str:
         """The bounds over the records of all nodes, and over what this controller did since they were read.
 
         That of a day a node asks about itself, and an operator may command past it there: it holds here only what no
@@ -502,20 +502,20 @@ class Controller:
         now, rules = self._clock(), self._rules()
         return rate_held(
             want.node,
-            self._replaced(level, RATE_WINDOW, now),
-            self._replaced(level, DAY_WINDOW, now),
+            self._replaced(snapshot, RATE_WINDOW, now),
+            self._replaced(snapshot, DAY_WINDOW, now),
             per_hour=rules.replacements_per_hour,
-            per_day=day_limit(rules.replacements_per_day, level.total) if want.unanswered else None,
+            per_day=day_limit(rules.replacements_per_day, snapshot.total) if want.unanswered else None,
         )
 
-    def _replaced(self, level: FleetSnapshot, window: timedelta, now: datetime) -> Counter[str]:
+    def _replaced(self, snapshot: FleetSnapshot, window: timedelta, now: datetime) -> Counter[str]:
         known = self._known.values()
         acts = [
             remediation
             for remediation in known
             if Remedy.REPLACE_NODE in remediation.acts and remediation.since > now - window
         ]
-        return replacements(level.marks, window, now) | Counter(
+        return replacements(snapshot.marks, window, now) | Counter(
             remediation.id.partition("/")[0] for remediation in acts
         )
 

@@ -202,13 +202,13 @@ class FleetRecords:
     total: int
 
 
-def records_of(level: FleetSnapshot, now: datetime) -> FleetRecords:
+def records_of(snapshot: FleetSnapshot, now: datetime) -> FleetRecords:
     """The records in one reading of the fleet. A text that is none of healthd's says nothing, nor one of a time
     ahead."""
-    marks = {each.node: by_now(mark, now) for each in level.marks if (mark := parse(each.text)) is not None}
-    drains = ((each.node, code_of(each.text), datetime.fromtimestamp(each.stamp, UTC)) for each in level.held)
+    marks = {each.node: by_now(mark, now) for each in snapshot.marks if (mark := parse(each.text)) is not None}
+    drains = ((each.node, code_of(each.text), datetime.fromtimestamp(each.stamp, UTC)) for each in snapshot.held)
     held = {node: (code, at) for node, code, at in drains if code and not is_ahead(at, now)}
-    return FleetRecords(marks=marks, held=held, total=level.total)
+    return FleetRecords(marks=marks, held=held, total=snapshot.total)
 
 
 def held_back(remedy: Remedy, code: str, me: str, records: FleetRecords, *, now: datetime, bounds: Bounds) -> str:

@@ -92,7 +92,7 @@ class Situation:
     """
 
     view: NodeView | None
-    level: FleetSnapshot | None
+    snapshot: FleetSnapshot | None
     problem: str = ""
     full: WaitForSlot | None = None
     fleet_findings: tuple[SeenElsewhere, ...] = ()
@@ -274,7 +274,7 @@ def _in_place(asked: Question, readings: Readings) -> Decision | Needs:
     """Of a node that no remediation of ours holds."""
     if (situation := readings.situation) is None:
         return Needs(situation=True)
-    view, level, rules, worst = situation.view, situation.level, asked.rules, asked.live[0]
+    view, snapshot, rules, worst = situation.view, situation.snapshot, asked.rules, asked.live[0]
     if situation.full:
         refused = _hold if situation.full.passing else _page
         return refused(worst, Refusal.BUDGET, situation.full.reason)
@@ -289,12 +289,12 @@ def _in_place(asked: Question, readings: Readings) -> Decision | Needs:
     if all(shared):
         return _page(worst, Refusal.CORRELATED, shared[0])
     worst = next(answer for answer, words in zip(asked.live, shared, strict=True) if not words)
-    if level is None or level.total < 1:
+    if snapshot is None or snapshot.total < 1:
         words = f"the fleet's level could not be read, so nothing is taken out: {situation.problem}"
         return _page(worst, Refusal.UNREADABLE, words)
-    limit = out_limit(rules.max_out, level.total) if level.limit is None else level.limit
-    if len(level.out - {view.name}) >= limit:
-        words = at_limit("fleet", out=len(level.out), total=level.total, limit=limit)
+    limit = out_limit(rules.max_out, snapshot.total) if snapshot.limit is None else snapshot.limit
+    if len(snapshot.out - {view.name}) >= limit:
+        words = at_limit("fleet", out=len(snapshot.out), total=snapshot.total, limit=limit)
         return _page(worst, Refusal.BUDGET, words)
     decision = _taken_out(worst, asked, readings)
     goes_out = isinstance(decision, Needs) or view.in_service or decision.action is Action.REPAIR

@@ -68,13 +68,13 @@ class HeldOut:
         )
 
 
-def held_out(level: FleetSnapshot, slots: Iterable[Slot]) -> tuple[HeldOut, ...]:
+def held_out(snapshot: FleetSnapshot, slots: Iterable[Slot]) -> tuple[HeldOut, ...]:
     """The nodes with a machine that healthd holds, by their drain or by a slot. Those that are DOWN with a slot and do
     not answer page for that."""
     holders = {slot.node: slot for slot in slots if " " not in slot.node}  # a slot that was taken by hand names no node
-    held = {each.node: each for each in level.held}
-    marks = {mark.node: parse(mark.text) or HandoffRecord() for mark in level.marks}
-    names = (held.keys() | holders.keys()) - level.asleep - (level.down & holders.keys())
+    held = {each.node: each for each in snapshot.held}
+    marks = {mark.node: parse(mark.text) or HandoffRecord() for mark in snapshot.marks}
+    names = (held.keys() | holders.keys()) - snapshot.asleep - (snapshot.down & holders.keys())
     return tuple(_held_out(name, held.get(name), holders, marks.get(name) or HandoffRecord()) for name in sorted(names))
 
 

@@ -81,7 +81,7 @@ class ClusterView:
     def read_anew(self, decision: Decision, known: Situation | None) -> Situation | None:
         """The situation to decide by once more, where it is a refusal by what was ``known`` of the fleet; None where it
         stands. While it is one, the fleet is read ever more rarely."""
-        if decision.steps or known is None or known.level is None:
+        if decision.steps or known is None or known.snapshot is None:
             self._refused, self._pause_s = None, 0.0
             return None
         if self._is_young():
@@ -103,9 +103,9 @@ class ClusterView:
         where the slots alone say that no node could go out."""
         try:
             if full := self._slots.full():
-                return Situation(view=None, level=None, full=full)
+                return Situation(view=None, snapshot=None, full=full)
         except BackendError as error:
-            return Situation(view=None, level=None, problem=str(error))
+            return Situation(view=None, snapshot=None, problem=str(error))
         return self._situation(lambda: self._slots.recalled() or self._slots.learn())
 
     def just_read(self) -> Situation:
@@ -116,7 +116,7 @@ class ClusterView:
         """As ``looked``, for an operator who asks: read once in a few seconds, and remembered for nothing else."""
         now = self._clock()
         if self._asked is None or not _is_young(self._asked[0], now):
-            self._asked = (now, self._situation(self._orchestrator.level))
+            self._asked = (now, self._situation(self._orchestrator.snapshot))
         return self._asked[1]
 
     def own_lately(self) -> NodeView:
@@ -131,7 +131,7 @@ class ClusterView:
     def others(self) -> Situation:
         """This node as it is read now, and what other nodes showed of late. Raises BackendError."""
         view, fleet = self.around(max_age_s=OTHERS_AGE_S)
-        return Situation(view=view, level=fleet, fleet_findings=elsewhere(view.name, fleet, self._clock()))
+        return Situation(view=view, snapshot=fleet, fleet_findings=elsewhere(view.name, fleet, self._clock()))
 
     def around(self, *, max_age_s: float | None) -> tuple[NodeView, FleetSnapshot]:
         """This node as it is read now, and the fleet: as it is read now, or was so long ago. Raises BackendError."""
@@ -224,20 +224,20 @@ class ClusterView:
     def _is_young(self) -> bool:
         return self._slots.recalled(max_age_s=max(_JUST_READ_S, self._pause_s)) is not None
 
-    def _situation(self, level: Callable[[], FleetSnapshot]) -> Situation:
+    def _situation(self, snapshot: Callable[[], FleetSnapshot]) -> Situation:
         try:
             view = self.viewed = self._orchestrator.view()
             if view.fenced and self._slots.held():
                 view = replace(view, in_service=True)  # what keeps jobs off is our own place in the budget
         except BackendError as error:
-            return Situation(view=None, level=None, problem=str(error))
+            return Situation(view=None, snapshot=None, problem=str(error))
         if not view.in_service and (view.hold is None or not view.hold.automatic):
-            return Situation(view=view, level=None)
+            return Situation(view=view, snapshot=None)
         try:
-            fleet = level()
+            fleet = snapshot()
         except BackendError as error:
-            return Situation(view=view, level=None, problem=str(error))
-        return Situation(view=view, level=fleet, fleet_findings=elsewhere(view.name, fleet, self._clock()))
+            return Situation(view=view, snapshot=None, problem=str(error))
+        return Situation(view=view, snapshot=fleet, fleet_findings=elsewhere(view.name, fleet, self._clock()))
 
 
 def elsewhere(me: str, fleet: FleetSnapshot, now: datetime) -> tuple[SeenElsewhere, ...]:
@@ -376,4 +376,4 @@ class Decider:
 
 def unsearched(unknown: str) -> Situation:
     """Where a slot, a drain or a command of an earlier daemon's may stand unseen, nothing is begun."""
-    return Situation(view=None, level=None, problem=unknown)
+    return Situation(view=None, snapshot=None, problem=unknown)

@@ -303,11 +303,11 @@ class Dependencies:
 
         Raises BackendUnknown.
         """
-        level, rules, now = self.orchestrator.level(), self.rules(), self.clock()
+        snapshot, rules, now = self.orchestrator.snapshot(), self.rules(), self.clock()
         return rate_held(
             self.orchestrator.view().name,
-            replacements(level.marks, RATE_WINDOW, now),
-            replacements(level.marks, DAY_WINDOW, now),
+            replacements(snapshot.marks, RATE_WINDOW, now),
+            replacements(snapshot.marks, DAY_WINDOW, now),
             per_hour=rules.replacements_per_hour,
-            per_day=None if by_order else day_limit(rules.replacements_per_day, level.total),
+            per_day=None if by_order else day_limit(rules.replacements_per_day, snapshot.total),
         )

@@ -261,7 +261,7 @@ class Engine:
     def fleet(self) -> FleetSnapshot | None:
         """The fleet as it is read for such questions; None where it cannot be."""
         with self._asking:
-            return self._cluster.lately().level
+            return self._cluster.lately().snapshot
 
     def _considered(
         self, diagnoses: Sequence[Diagnosis], acknowledged: frozenset[Diagnosis], rules: Rules

@@ -153,7 +153,7 @@ class OrphanSlots:
         if not own:
             return None
         view = dependencies.orchestrator.view(jobs=True)
-        mark = next((mark.text for mark in dependencies.orchestrator.level().marks if mark.node == view.name), "")
+        mark = next((mark.text for mark in dependencies.orchestrator.snapshot().marks if mark.node == view.name), "")
         shown = parse(mark)
         self._since = shown.since if shown is not None else None
         is_over = shown is not None and dependencies.remediations.knows(shown.remediation_id)

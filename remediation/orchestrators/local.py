@@ -62,7 +62,7 @@ class LocalOrchestrator:
             jobs=self._jobs() if jobs else (),
         )
 
-    def level(self) -> FleetSnapshot:
+    def snapshot(self) -> FleetSnapshot:
         """A fleet of one."""
         text = self._text(self._path.with_name(MARK_FILE))
         return FleetSnapshot(

@@ -28,7 +28,7 @@ KERNEL_CHECKS = ("kernel.host", "kernel.lustre", "kernel.efa")
 WHENEVER = datetime(2026, 1, 1, tzinfo=UTC)
 WELL = Situation(
     view=NodeView(name="kmsg", in_service=True, flags=frozenset(), hold=None),
-    level=FleetSnapshot(out=frozenset(), total=1),
+    snapshot=FleetSnapshot(out=frozenset(), total=1),
 )
 
 

@@ -30,9 +30,9 @@ def sleeps(world: World) -> None:
         monotonic_s=world.clock,
     )
     for _ in range(2):
-        absent.release(other.level(), other.slots(), world.clock.now())
+        absent.release(other.snapshot(), other.slots(), world.clock.now())
         world.clock.advance(SETTLE_S)
-    absent.release(other.level(), other.slots(), world.clock.now())
+    absent.release(other.snapshot(), other.slots(), world.clock.now())
     world.cluster.asleep.clear()
     world.boot += 1
     world.restart_daemon()

@@ -240,7 +240,7 @@ def test_a_node_that_waits_asks_ever_more_rarely_and_never_for_the_nodes(tmp_pat
         world.step()
         if asked(world, before)["slots"]:
             looks.append(world.clock())
-    assert asked(world, begun)["level"] == 0
+    assert asked(world, begun)["snapshot"] == 0
     assert asked(world, begun)["view"] == 0, "nor for itself: whatever it is, it cannot go out"
     assert world.store.open_remediation() is None
     assert [after - before for before, after in pairwise(looks)][-3:] == pytest.approx([30.0] * 3, abs=5.0)
@@ -256,9 +256,9 @@ def test_a_refusal_is_looked_at_anew_ever_more_rarely(tmp_path: Path) -> None:
     assert world.said[-1].startswith("at the fleet limit: 1 of 8")
     begun = len(world.wire.passed)
     world.run(120)
-    assert 10 <= asked(world, begun)["level"] <= 14
-    assert asked(world, begun)["view"] <= 2 * asked(world, begun)["level"]
-    assert asked(world, begun)["slots"] <= asked(world, begun)["level"] + 1  # and once for what may have come late
+    assert 10 <= asked(world, begun)["snapshot"] <= 14
+    assert asked(world, begun)["view"] <= 2 * asked(world, begun)["snapshot"]
+    assert asked(world, begun)["slots"] <= asked(world, begun)["snapshot"] + 1  # and once for what may have come late
 
 
 def test_what_is_remembered_lets_ask_for_a_slot_but_drains_nobody(tmp_path: Path) -> None:

@@ -446,9 +446,9 @@ def test_a_mode_lowered_to_quarantine_reboots_nothing_any_more(tmp_path: Path) -
 def test_a_reboot_that_was_asked_for_is_waited_for_though_the_mode_was_lowered(tmp_path: Path) -> None:
     """A node that seems well is not released into a reboot that may still come."""
     world = World(tmp_path, mode=Mode.REPAIR)
-    level = replace(XID_79, code="gpu.recovery", clears_by=None)
+    snapshot = replace(XID_79, code="gpu.recovery", clears_by=None)
     world.never_boots = True
-    world.levels = {level}
+    world.levels = {snapshot}
     world.run(6)
     assert world.provisioner.requests == 1
     world.levels = set()

@@ -78,9 +78,9 @@ class Boundaries(FakeOrchestrator):
         super().__init__(cluster, node)
         self._boundary, self._saw = boundary, saw
 
-    def level(self) -> FleetSnapshot:
+    def snapshot(self) -> FleetSnapshot:
         self._boundary()
-        found = super().level()
+        found = super().snapshot()
         self._saw(self._cluster.stale_s)
         self._boundary()
         return found

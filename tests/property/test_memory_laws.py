@@ -22,7 +22,7 @@ LAW = settings(max_examples=200, deadline=None)
 RULES = Rules(mode=Mode.REPAIR)
 HERE = Situation(
     view=NodeView(name="n1", in_service=True, flags=frozenset(), hold=None),
-    level=FleetSnapshot(out=frozenset(), total=100),
+    snapshot=FleetSnapshot(out=frozenset(), total=100),
 )
 REMEDIES = (Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)
 

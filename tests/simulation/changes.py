@@ -53,9 +53,9 @@ class Change:
         """How the messages of one daemon leave it."""
         return deliver
 
-    def seen_by_head(self, level: FleetSnapshot) -> FleetSnapshot:
+    def seen_by_head(self, snapshot: FleetSnapshot) -> FleetSnapshot:
         """The fleet as the controller reads it."""
-        return level
+        return snapshot
 
     def at_head(self, door: Orchestrator, node: str) -> Orchestrator:
         """The controller's door to one node."""
@@ -78,10 +78,10 @@ class _WithoutHistory(Through):
     def mark(self, text: str) -> None:
         super().mark(_forgotten(text))
 
-    def level(self) -> FleetSnapshot:
-        level = super().level()
+    def snapshot(self) -> FleetSnapshot:
+        snapshot = super().snapshot()
         return replace(
-            level, marks=tuple(NodeRecord(node=each.node, text=_forgotten(each.text)) for each in level.marks)
+            snapshot, marks=tuple(NodeRecord(node=each.node, text=_forgotten(each.text)) for each in snapshot.marks)
         )
 
 
@@ -251,10 +251,10 @@ class SlotLeaks(Change):
 class _FirstReading(Through):
     first: FleetSnapshot | None = None
 
-    def level(self) -> FleetSnapshot:
-        level = super().level()
-        self.first = self.first or level
-        return replace(level, out=self.first.out)
+    def snapshot(self) -> FleetSnapshot:
+        snapshot = super().snapshot()
+        self.first = self.first or snapshot
+        return replace(snapshot, out=self.first.out)
 
 
 class BudgetFromMemory(Change):
@@ -295,8 +295,8 @@ class OrderFromMemory(Change):
     def __init__(self) -> None:
         self._asked: dict[tuple[str, str, str, int], HandoffRecord] = {}
 
-    def seen_by_head(self, level: FleetSnapshot) -> FleetSnapshot:
-        return replace(level, marks=tuple(self._first_shown(each) for each in level.marks))
+    def seen_by_head(self, snapshot: FleetSnapshot) -> FleetSnapshot:
+        return replace(snapshot, marks=tuple(self._first_shown(each) for each in snapshot.marks))
 
     def at_head(self, door: Orchestrator, node: str) -> Orchestrator:
         first = _FirstOrder(door)

@@ -74,8 +74,8 @@ class WiredOrchestrator:
     def view(self, *, jobs: bool = False) -> NodeView:
         return self.wire.around("view", lambda: self.inner.view(jobs=jobs))
 
-    def level(self) -> FleetSnapshot:
-        return self.wire.around("level", self.inner.level)
+    def snapshot(self) -> FleetSnapshot:
+        return self.wire.around("snapshot", self.inner.snapshot)
 
     def quarantine(self, text: str) -> None:
         self.intended(Step.DRAIN)
@@ -191,7 +191,7 @@ class WiredRemediations:
 class Fleetwide(Protocol):
     """What the controller reads of the whole fleet."""
 
-    def level(self) -> FleetSnapshot: ...
+    def snapshot(self) -> FleetSnapshot: ...
 
     def slots(self) -> tuple[Slot, ...]: ...
 
@@ -205,7 +205,7 @@ class WiredFleet:
         self._door, self._wire, self._seen = door, wire, seen
 
     def fleet(self) -> FleetSnapshot:
-        return self._seen(self._wire.around("fleet", self._door.level))
+        return self._seen(self._wire.around("fleet", self._door.snapshot))
 
     def slots(self) -> tuple[Slot, ...]:
         return self._wire.around("slots", self._door.slots)

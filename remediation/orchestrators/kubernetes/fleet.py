@@ -124,7 +124,7 @@ class KubeFleet:
         self._stray_claims = StrayClaims()
         self._outside: dict[str, KubeNode] = {}
         self._outside_s = monotonic_s()
-        self._level: FleetSnapshot | None = None
+        self._snapshot: FleetSnapshot | None = None
         self._scopes: dict[str, Scope] = {}
 
     # -- the sync -----------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class KubeFleet:
         budgets = {scope: self._counted(seen, scope, lease) for scope, lease in lists.items()}
         cluster = budgets[CLUSTER]
         left = {name: text for name, text in records.texts.items() if name not in self._gone}
-        self._level = counts.level_of(seen, cluster, left, tolerated=self._tolerated)
+        self._snapshot = counts.snapshot_of(seen, cluster, left, tolerated=self._tolerated)
         odd = counts.oddities(seen, tuple(budgets.values()), records.odd(now), astray)
         now_s = self._monotonic_s()
         self._odd, told = counts.lasting(odd, self._odd, now_s)
@@ -160,9 +160,9 @@ class KubeFleet:
 
     def fleet(self) -> FleetSnapshot:
         """Every node of the last count. Raises BackendUnknown before the first."""
-        if self._level is None:
+        if self._snapshot is None:
             raise BackendUnknown("the controller has not counted the nodes yet")
-        return self._level
+        return self._snapshot
 
     def slots(self) -> tuple[Slot, ...]:
         """Every claim in the cluster's Lease, now."""

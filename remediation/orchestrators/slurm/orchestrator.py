@@ -86,7 +86,7 @@ MARK = "healthd "
 _EXTRA_HEAD, _EXTRA_TAIL = '{"healthd":"', '"}'
 _EXTRA = re.compile(re.escape(_EXTRA_HEAD) + r'([^"]*)' + re.escape(_EXTRA_TAIL))
 
-_LEVEL_LIMIT_BYTES = 256 * 1024 * 1024  # scontrol -o show nodes writes 540 bytes per node
+_SNAPSHOT_LIMIT_BYTES = 256 * 1024 * 1024  # scontrol -o show nodes writes 540 bytes per node
 
 
 class RunSlurm(Protocol):
@@ -140,20 +140,20 @@ class SlurmOrchestrator:
         ids, work = parse_jobs(queue)
         return replace(view, maintenance=window, may_sleep=may_sleep(config, self._node), jobs=ids, work=work)
 
-    def level(self) -> FleetSnapshot:
+    def snapshot(self) -> FleetSnapshot:
         """Read all nodes of all partitions, hidden ones too, in one request. Raises BackendUnknown."""
-        answer = self._read("scontrol", "-a", "-o", "show", "nodes", limit_bytes=_LEVEL_LIMIT_BYTES)
-        return parse_level(self._node, answer)
+        answer = self._read("scontrol", "-a", "-o", "show", "nodes", limit_bytes=_SNAPSHOT_LIMIT_BYTES)
+        return parse_snapshot(self._node, answer)
 
     def fleet(self) -> FleetSnapshot:
         """The same from a machine that need not be a node, with no scopes of its own. Raises BackendUnknown."""
-        answer = self._read("scontrol", "-a", "-o", "show", "nodes", limit_bytes=_LEVEL_LIMIT_BYTES)
-        return parse_level("", answer)
+        answer = self._read("scontrol", "-a", "-o", "show", "nodes", limit_bytes=_SNAPSHOT_LIMIT_BYTES)
+        return parse_snapshot("", answer)
 
     def listing(self) -> tuple[str, str]:
         """The records of all nodes and of all reservations as scontrol prints them, for a reader of the fleet. Raises
         BackendUnknown."""
-        nodes = self._read("scontrol", "-a", "-o", "show", "nodes", limit_bytes=_LEVEL_LIMIT_BYTES)
+        nodes = self._read("scontrol", "-a", "-o", "show", "nodes", limit_bytes=_SNAPSHOT_LIMIT_BYTES)
         return nodes, self._reservations()
 
     def partitions(self) -> tuple[str, ...]:
@@ -377,7 +377,7 @@ def parse_view(node: str, answer: str, *, jobs: tuple[str, ...] = (), controller
     )
 
 
-def parse_level(node: str, answer: str) -> FleetSnapshot:
+def parse_snapshot(node: str, answer: str) -> FleetSnapshot:
     """The fleet snapshot from the output of ``scontrol -a -o show nodes``.
 
     FUTURE nodes do not exist yet and do not count. A node that sleeps is a name without a machine: it is neither out

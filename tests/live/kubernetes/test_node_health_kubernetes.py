@@ -90,12 +90,12 @@ def test_what_one_leaves_the_other_reads(control_plane: ControlPlane, controller
     controller.mark(answered.text)
     assert parse(agent.marked()) == answered
     agent.mark("healthd case=k3w1")
-    assert (controller.marked(), agent.level().marks) == (
+    assert (controller.marked(), agent.snapshot().marks) == (
         "healthd case=k3w1",
         (NodeRecord(node="n1", text="healthd case=k3w1"),),
     )
     agent.mark("")
-    assert (controller.marked(), agent.level().marks, control_plane.health("n1")) == ("", (), {})
+    assert (controller.marked(), agent.snapshot().marks, control_plane.health("n1")) == ("", (), {})
 
 
 def test_the_longest_record_that_healthd_makes_passes_the_schema(controllers: KubeApi, agents: Agents) -> None:
@@ -175,14 +175,14 @@ def test_a_node_that_waits_for_room_lists_no_records_again(
     add_health("n1", record={"remediationID": "k1"})
     for number, each in enumerate(others):
         each.claim("cluster", number)
-    assert [mark.node for mark in agent.level().marks] == ["n1"]
+    assert [mark.node for mark in agent.snapshot().marks] == ["n1"]
     add_health("n2", record={"remediationID": "k2"})
     agent.mark("healthd case=k3")
-    assert [mark.node for mark in agent.level().marks] == ["n1", "n3"]
+    assert [mark.node for mark in agent.snapshot().marks] == ["n1", "n3"]
     assert agent._api.sent["list nodehealths"] == 1
-    assert [mark.node for mark in others[0].level().marks] == ["n1", "n2", "n3"]
+    assert [mark.node for mark in others[0].snapshot().marks] == ["n1", "n2", "n3"]
     others[0].give_back(Slot(scope="cluster", index=0, node="n1"))
-    assert [mark.node for mark in agent.level().marks] == ["n1", "n2", "n3"]
+    assert [mark.node for mark in agent.snapshot().marks] == ["n1", "n2", "n3"]
 
 
 # -- from the Lease of before -----------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def test_an_agent_moves_its_own_mark_and_nobody_elses(
     assert parse(first.marked()) == REQUEST
     assert control_plane.notes(MARKS).keys() == {f"{MARK}n2"}
     assert text_of(control_plane.record("n1")) == REQUEST.text
-    assert {mark.node for mark in first.level().marks} == {"n1", "n2"}
+    assert {mark.node for mark in first.snapshot().marks} == {"n1", "n2"}
     second.mark("healthd case=k3v3")
     assert control_plane.notes(MARKS) == {}
     assert control_plane.records()["n2"] == "healthd case=k3v3"
@@ -390,7 +390,7 @@ def unserved(control_plane: ControlPlane, controllers: KubeApi) -> Iterator[Cont
 def test_a_missing_resource_is_unknown_and_says_what_to_do(unserved: ControlPlane, agents: Agents) -> None:
     """Nothing can be handed over, so nothing is taken out; and it is no empty record."""
     agent = agents("n1")
-    for ask in (agent.marked, agent.level, lambda: agent.mark("")):
+    for ask in (agent.marked, agent.snapshot, lambda: agent.mark("")):
         with pytest.raises(BackendUnknown, match="serves no such resource") as unknown:
             ask()
         assert NO_CRD in str(unknown.value)

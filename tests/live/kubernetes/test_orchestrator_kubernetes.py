@@ -61,12 +61,12 @@ def test_the_way_out_and_back_leaves_nothing(control_plane: ControlPlane, one: K
     view = one.view()
     assert (view.in_service, view.fenced, view.standing, view.hold) == (False, True, True, None)
     one.quarantine(REASON)
-    view, level = one.view(), one.level()
+    view, snapshot = one.view(), one.snapshot()
     assert view.hold is not None
     assert (view.hold.text, view.hold.user, view.standing) == (REASON, "healthd-agent", False)
-    assert level.out == {"n1"}
-    assert level.total == 4
-    assert level.held == (HeldNode(node="n1", text=REASON, stamp=view.hold.stamp),)
+    assert snapshot.out == {"n1"}
+    assert snapshot.total == 4
+    assert snapshot.held == (HeldNode(node="n1", text=REASON, stamp=view.hold.stamp),)
     taint = next(
         each for each in node_of(control_plane, "n1")["spec"]["taints"] if each["key"] == "healthd.io/unhealthy"
     )
@@ -295,7 +295,7 @@ def test_nodes_that_others_took_out_use_up_the_room(control_plane: ControlPlane,
     with pytest.raises(SlotTaken, match="the budget is full"):
         one.claim("cluster", 0)
     assert one.slots() == ()
-    assert one.level().out == {"n3"}
+    assert one.snapshot().out == {"n3"}
 
 
 def test_the_keeper_of_slots_drives_it(control_plane: ControlPlane, one: KubernetesOrchestrator) -> None:
@@ -334,14 +334,14 @@ def test_a_budget_that_cannot_be_read_is_unknown(
     """Missing, no number, too old, from tomorrow: no level is made up."""
     note(control_plane, notes)
     with pytest.raises(BackendUnknown, match=words):
-        one.level()
+        one.snapshot()
 
 
 def test_no_lease_is_unknown_and_says_who_makes_it(control_plane: ControlPlane, agents: Agents) -> None:
     """For the level as for the slots."""
     control_plane.add_node("n1")
     one = agents("n1")
-    for reading in (one.level, one.slots):
+    for reading in (one.snapshot, one.slots):
         with pytest.raises(BackendUnknown, match="the Helm chart"):
             reading()
 
@@ -365,7 +365,7 @@ def test_marks_are_of_the_node_and_for_all_to_see(control_plane: ControlPlane, a
     add_leases(control_plane)
     for one in (first, second):
         one.mark("healthd case=1")
-    assert first.level().marks == (
+    assert first.snapshot().marks == (
         NodeRecord(node="n1", text="healthd case=1"),
         NodeRecord(node="n2", text="healthd case=1"),
     )

@@ -95,7 +95,7 @@ def test_a_claim_in_a_scope_that_is_not_its_nodes_keeps_no_place(
     assert "its label does not name that scope" in one.log
     thief.patch(path + AS_AGENT, claim_of("n1"), kind="merge").must()
     own = agents("n2", scopes=["p5"], scope_label="pool")
-    control_plane.wait(lambda: own.level().scopes[0].scope == "p5" and not own.slots(), 10, "room in the scope")
+    control_plane.wait(lambda: own.snapshot().scopes[0].scope == "p5" and not own.slots(), 10, "room in the scope")
     own.claim("cluster", 0)
     own.claim("p5", 0)
     time.sleep(3.0)
@@ -110,7 +110,7 @@ def test_a_node_whose_label_is_changed_while_it_is_out_gives_the_scope_its_place
     one = start(SCOPED)
     control_plane.wait(lambda: control_plane.notes(P5).get("healthd.io/limit") == "1", 30, "the counts")
     agent = agents("n2", scopes=["p5"], scope_label="pool")
-    control_plane.wait(lambda: agent.level().scopes, 10, "its scope")
+    control_plane.wait(lambda: agent.snapshot().scopes, 10, "its scope")
     agent.claim("cluster", 0)
     agent.claim("p5", 0)
     agent.quarantine(REASON)

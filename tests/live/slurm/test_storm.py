@@ -87,11 +87,11 @@ class Watch:
     def _look(self) -> None:
         while not self._stop.wait(0.25):
             try:
-                level, slots = self._slurm.level(), self._slurm.slots()
+                snapshot, slots = self._slurm.snapshot(), self._slurm.slots()
             except BackendError:  # the next look will do
                 continue
             held = frozenset(slot.node for slot in slots)
-            self.sights.append(Sight(at_s=time.monotonic(), drained=level.out, held=held))
+            self.sights.append(Sight(at_s=time.monotonic(), drained=snapshot.out, held=held))
 
 
 class Fleet:

@@ -223,7 +223,7 @@ def test_all_or_none() -> None:
 
 def test_quotas_become_limits_per_scope() -> None:
     """A share is of the scope's own nodes, the floor is one, the cluster comes first, no quota means no scope."""
-    level = FleetSnapshot(
+    snapshot = FleetSnapshot(
         out=frozenset({"a", "b"}),
         total=100,
         scopes=(
@@ -232,13 +232,13 @@ def test_quotas_become_limits_per_scope() -> None:
             ScopeSnapshot(scope="gpu", out=frozenset(), total=30),
         ),
     )
-    found = scopes_of(level, {"gpu": "10%", "cluster": "5%", "all": "5%", "elsewhere": 3})
+    found = scopes_of(snapshot, {"gpu": "10%", "cluster": "5%", "all": "5%", "elsewhere": 3})
     assert [(one.name, sorted(one.out), one.total, one.limit) for one in found] == [
         ("cluster", ["a", "b"], 100, 5),
         ("all", ["a"], 10, 1),
         ("gpu", [], 30, 3),
     ]
-    assert [one.name for one in scopes_of(level, {"gpu": 2})] == ["gpu"]
+    assert [one.name for one in scopes_of(snapshot, {"gpu": 2})] == ["gpu"]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -272,7 +272,7 @@ def test_a_feature_holds_a_decision(mode: Mode) -> None:
     """Before anything else that the cluster shows: somebody else's hold included."""
     rules = Rules(mode=mode, opt_out_feature="mine")
     view = NodeView(name="n1", in_service=False, flags=frozenset({"DRAIN"}), hold=None, features=frozenset({"mine"}))
-    situation = Situation(view=view, level=FleetSnapshot(out=frozenset(), total=9))
+    situation = Situation(view=view, snapshot=FleetSnapshot(out=frozenset(), total=9))
     decision, _ = decided_by(question([SICK], (), rules, START), all_read(situation))
     assert (decision.refusal, decision.reason) == (Refusal.OPTED_OUT, "opted out: the node has the feature mine")
     assert rules.hands_off(None) == ""

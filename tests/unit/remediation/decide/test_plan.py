@@ -18,7 +18,7 @@ from tests.support.judgement import GPU, START, a_remediation, all_read, decided
 SICK = diagnosis(code="gpu.xid.79", remedy=Remedy.REBOOT_NODE)
 OTHER = diagnosis(code="gpu.remap.failure", component=GPU[1], remedy=Remedy.REPLACE_NODE)
 VIEW = NodeView(name="n1", in_service=True, flags=frozenset({"IDLE"}), hold=None)
-WELL = Situation(view=VIEW, level=FleetSnapshot(out=frozenset(), total=100))
+WELL = Situation(view=VIEW, snapshot=FleetSnapshot(out=frozenset(), total=100))
 REPAIR = Rules(mode=Mode.REPAIR)
 HEAD = {
     "node": "n1", "mode": "repair", "policy": "p", "orchestrator": "slurm", "opted_out": "", "opt_out_unread": "",
@@ -111,13 +111,13 @@ def test_why_a_repair_cannot_be_made_is_said() -> None:
         ({"rules": Rules(mode=Mode.REPAIR, opted_out="/etc/x exists")}, "opted out: /etc/x exists"),
         ({"seen": (SICK,)}, "acknowledged: "),
         (
-            {"situation": Situation(view=VIEW, level=FleetSnapshot(out=frozenset({"n2"}), total=10))},
+            {"situation": Situation(view=VIEW, snapshot=FleetSnapshot(out=frozenset({"n2"}), total=10))},
             "at the fleet limit: 1 of 10 nodes are out, 1 may be",
         ),
         (
             {
                 "situation": Situation(
-                    view=replace(VIEW, in_service=False, hold=Hold(text="burned", user="ops", stamp=1)), level=None
+                    view=replace(VIEW, in_service=False, hold=Hold(text="burned", user="ops", stamp=1)), snapshot=None
                 )
             },
             'already out of service, held by ops with "burned": left alone',

@@ -59,7 +59,7 @@ class Rig:
 
     def look(self) -> tuple[AbsentNode, ...]:
         me = self.node("n3")
-        return self.absent.release(me.level(), me.slots(), self.clock.now())
+        return self.absent.release(me.snapshot(), me.slots(), self.clock.now())
 
     def after(self, seconds: float) -> tuple[AbsentNode, ...]:
         """What it finds at the end of it. It looks twice an hour meanwhile."""
@@ -384,9 +384,9 @@ def test_a_cluster_that_does_not_answer_is_asked_again() -> None:
     rig.cluster.asleep.add("n1")
     rig.look()
     rig.clock.advance(SETTLE_S)
-    level, slots = rig.node("n3").level(), rig.node("n3").slots()
+    snapshot, slots = rig.node("n3").snapshot(), rig.node("n3").slots()
     rig.cluster.hung = True
-    (found,) = rig.absent.release(level, slots, rig.clock.now())
+    (found,) = rig.absent.release(snapshot, slots, rig.clock.now())
     assert "not released yet" in found.message
     rig.cluster.wake()
     assert [found.node for found in rig.look()] == ["n1"]
