@@ -60,13 +60,13 @@ class RequestJournal:
 class FoundRequest:
     """The readings of one sync: the act that is wanted, the handoff record that asks for it, and its text.
 
-    ``has_place``: a budget slot is held for the node.
+    ``has_slot``: a budget slot is held for the node.
     """
 
     want: WantedAct
     mark: HandoffRecord
     text: str
-    has_place: bool = False
+    has_slot: bool = False
 
 
 class Fleet(Protocol):

@@ -113,10 +113,10 @@ class Controller:
             self._moved(by, now)
         snapshot, slots = self._fleet.fleet(), self._fleet.slots()
         self.snapshot, self.slots = snapshot, slots
-        places = frozenset(slot.node for slot in slots)
+        holders = frozenset(slot.node for slot in slots)
         marked = {mark.node for mark in snapshot.marks}
         self._seen = {name: seen for name, seen in self._seen.items() if name in marked}
-        wants = [found for mark in snapshot.marks if (found := self._found(mark, snapshot, places, now)) is not None]
+        wants = [found for mark in snapshot.marks if (found := self._found(mark, snapshot, holders, now)) is not None]
         names = {found.want.node for found in wants}
         self._silent = {name: since_s for name, since_s in self._silent.items() if name in names}
         self._asked &= {found.want.id for found in wants}
@@ -143,7 +143,7 @@ class Controller:
             self._journal.write(replace(remediation, end=End.DONE, note=why), why)
 
     def _found(
-        self, shown: NodeRecord, snapshot: FleetSnapshot, places: Collection[str], now: datetime
+        self, shown: NodeRecord, snapshot: FleetSnapshot, holders: Collection[str], now: datetime
     ) -> FoundRequest | None:
         """The act that is wanted of a node; of one that asked for nothing, only while it is out and holds a slot."""
         mark = parse(shown.text)
@@ -152,13 +152,13 @@ class Controller:
         at = self._by_its_age(shown.node, mark, now)
         want = wanted(shown.node, mark, at, reboot_timeout_s=self._timeouts.reboot_timeout_s)
         want = want or self._begun_before(shown.node, mark)
-        has_place = shown.node in places
-        if want is None or (want.unanswered and not (has_place and shown.node in snapshot.out)):
+        has_slot = shown.node in holders
+        if want is None or (want.unanswered and not (has_slot and shown.node in snapshot.out)):
             return None
         known = self._known.get(want.id)
         if known is not None and known.end is End.DONE and mark.said == plain(known.note):
             return None  # it is done, and the node was told
-        return FoundRequest(want=want, mark=mark, text=shown.text, has_place=has_place)
+        return FoundRequest(want=want, mark=mark, text=shown.text, has_slot=has_slot)
 
     def _begun_before(self, node: str, mark: HandoffRecord) -> WantedAct | None:
         """A request that its node has withdrawn and that was begun, or may have been: the node has to know."""
@@ -298,7 +298,7 @@ class Controller:
             found.want,
             found.mark,
             view,
-            has_place=found.has_place,
+            has_slot=found.has_slot,
             platform_texts=self._platform_texts,
             now=self._by_its_age(found.want.node, found.mark, now),
             timeout_s=self._timeout_s(found.want.remedy),

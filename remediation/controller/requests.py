@@ -85,13 +85,13 @@ def refusal(
     mark: HandoffRecord,
     view: NodeView,
     *,
-    has_place: bool,
+    has_slot: bool,
     platform_texts: Collection[str],
     now: datetime,
     timeout_s: float,
 ) -> Refused | None:
     """Why it is not done, now or later, or None. ``timeout_s``: after which the node itself no longer waits for it."""
-    if not has_place:
+    if not has_slot:
         words = "no budget slot is held for this node, so it is not healthd's to repair"
         return Refused(kind=Refusal.NOT_PERMITTED, words=words)
     if why := _not_our_text(want, view, platform_texts):

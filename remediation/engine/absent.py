@@ -179,12 +179,12 @@ class AbsentNodes:
             node.release(resume="DOWN" in view.flags)
         for slot in own:
             node.give_back(slot)
-        places = [f"slot {slot.scope} {slot.index}" for slot in own]
+        slots = [f"slot {slot.scope} {slot.index}" for slot in own]
         if drain is None or not problem:
-            what = [*([f'its drain "{drain.text}"'] if drain else []), *places]
+            what = [*([f'its drain "{drain.text}"'] if drain else []), *slots]
             return AbsentNode(node=name, message=f"{_ASLEEP}; released {', '.join(what)}")
         stays = _stays(name, drain.text, f"its record cannot say that it slept: {problem}")
-        said = "".join(f"{each} was released; " for each in places)
+        said = "".join(f"{each} was released; " for each in slots)
         return AbsentNode(node=name, message=f"{_ASLEEP}; {said}{stays}", page=True)
 
 

@@ -589,8 +589,8 @@ class SlotGate:
                 remediation=remediation,
                 said=f"{_without_slot(remediation)}; its slot could not be given back yet: {error}",
             )
-        places = ", ".join(f"{slot.scope} {slot.index}" for slot in dropped)
-        said = f"{_without_slot(remediation)}; slot {places} given back" if dropped else _without_slot(remediation)
+        slots = ", ".join(f"{slot.scope} {slot.index}" for slot in dropped)
+        said = f"{_without_slot(remediation)}; slot {slots} given back" if dropped else _without_slot(remediation)
         return StepResult(remediation=replace(remediation, fenced=False), said=said)
 
     # -----------------------------------------------------------------------------------------------------------------

@@ -101,14 +101,14 @@ def test_a_reboot_that_nobody_made_is_no_reason_to_replace() -> None:
 
 
 def why(
-    found: WantedAct | None, mark: HandoffRecord = MARK, seen: NodeView | None = None, *, has_place: bool = True
+    found: WantedAct | None, mark: HandoffRecord = MARK, seen: NodeView | None = None, *, has_slot: bool = True
 ) -> str:
     assert found is not None
     refused = refusal(
         found,
         mark,
         seen or view(),
-        has_place=has_place,
+        has_slot=has_slot,
         platform_texts=frozenset({"Action:Reboot"}),
         now=NOW,
         timeout_s=600,
@@ -122,7 +122,7 @@ def test_a_request_that_all_stands_for_is_not_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mark", "seen", "has_place", "words"),
+    ("mark", "seen", "has_slot", "words"),
     [
         (MARK, view(), False, f"{Refusal.NOT_PERMITTED}: no budget slot is held"),
         (MARK, view(""), True, f"{Refusal.FOREIGN_HOLD}: it is not drained"),
@@ -134,10 +134,10 @@ def test_a_request_that_all_stands_for_is_not_refused() -> None:
     ],
 )
 def test_what_one_of_them_does_not_stand_for_is_refused(
-    mark: HandoffRecord, seen: NodeView, has_place: bool, words: str
+    mark: HandoffRecord, seen: NodeView, has_slot: bool, words: str
 ) -> None:
     """Anybody who may write a comment can forge a mark: it is never enough."""
-    assert words in why(want(mark), mark, seen, has_place=has_place)
+    assert words in why(want(mark), mark, seen, has_slot=has_slot)
 
 
 def test_a_silent_node_may_have_its_platforms_text() -> None:
