@@ -258,7 +258,9 @@ def not_supporting(gpu: GpuValues, question: str, says_so: Callable[[Any], bool]
     return replace(gpu, values=values, unsupported=gpu.unsupported | {question})
 
 
-def untold(gpus: Iterable[GpuValues], codes: Mapping[str, Iterable[FindingCode]]) -> Iterator[tuple[Component, str]]:
+def not_reported(
+    gpus: Iterable[GpuValues], codes: Mapping[str, Iterable[FindingCode]]
+) -> Iterator[tuple[Component, str]]:
     """The codes that each GPU cannot report; ``codes``: call to the codes that depend on it."""
     for gpu in gpus:
         for question in gpu.unsupported & codes.keys():
@@ -274,13 +276,13 @@ def judged_gpus(
     rests_on: Mapping[str, Iterable[FindingCode]],
     what: str,
 ) -> Result:
-    """The result of GPUs that were asked for ``questions`` and :data:`MIG`: see :func:`untold` for ``rests_on``,
+    """The result of GPUs that were asked for ``questions`` and :data:`MIG`: see :func:`not_reported` for ``rests_on``,
     :func:`withheld` for ``questions``; ``what``: the values that MIG hides, as text."""
     return judged(
         findings,
         readings,
         gaps=[*gaps_of(gpus), *withheld(gpus, questions)],
-        untold=untold(gpus, rests_on),
+        not_reported=not_reported(gpus, rests_on),
         left_out=_hidden_by_mig(gpus, questions, what),
     )
 

@@ -47,7 +47,7 @@ def _lines(name: str, told: list[DoctorResult] | SourceError) -> Iterable[Doctor
     if not isinstance(told, SourceError):
         return told
     fix = _HANGS if isinstance(told, SourceTimeout) else "`healthd check --no-daemon` may show the reason"
-    return [DoctorResult(about=name, told=LookResult.UNTOLD, why=str(told), fix=fix)]
+    return [DoctorResult(about=name, told=LookResult.NOT_REPORTED, why=str(told), fix=fix)]
 
 
 def _configuration(options: Namespace) -> tuple[Config, list[DoctorResult]]:
@@ -70,7 +70,8 @@ def _configuration(options: Namespace) -> tuple[Config, list[DoctorResult]]:
             )
         ]
     lines += [
-        DoctorResult(about="configuration", told=LookResult.UNTOLD, why=each, fix=_HANGS) for each in loaded.notices
+        DoctorResult(about="configuration", told=LookResult.NOT_REPORTED, why=each, fix=_HANGS)
+        for each in loaded.notices
     ]
     return loaded.config, lines
 

@@ -300,9 +300,9 @@ class Result:
 
     ``gaps`` are parts that could not be read while others could: each counts as unknown, none hides the rest.
     ``clearances`` are evidence, seen on the way, that earlier faults are over.
-    ``untold`` are codes, each at its component, that were not reported although the rest was read: a tool that is not
-    installed, a call that a GPU does not answer. None of them is over because no finding has it. The code "" is every
-    code, at the component, its parts (``nvlink:GPU-…/3``) and the node.
+    ``not_reported`` are codes, each at its component, that were not reported although the rest was read: a tool that is
+    not installed, a call that a GPU does not answer. None of them is over because no finding has it. The code "" is
+    every code, at the component, its parts (``nvlink:GPU-…/3``) and the node.
     """
 
     status: Status
@@ -311,7 +311,7 @@ class Result:
     readings: tuple[Reading, ...] = ()
     clearances: tuple[Clearance, ...] = ()
     gaps: tuple[str, ...] = ()
-    untold: tuple[tuple[Component, str], ...] = ()
+    not_reported: tuple[tuple[Component, str], ...] = ()
 
     @property
     def is_whole(self) -> bool:

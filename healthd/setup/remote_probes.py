@@ -61,7 +61,7 @@ def _slurm(environ: Mapping[str, str], config: Config, machine: Machine) -> Iter
         yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix="correct [node] name")
     except BackendUnknown as error:
         fix = "check slurmctld with `scontrol ping`, munged on both sides, and [orchestrator.slurm] bin_dir and conf"
-        yield DoctorResult(about=about, told=LookResult.UNTOLD, why=str(error), fix=fix)
+        yield DoctorResult(about=about, told=LookResult.NOT_REPORTED, why=str(error), fix=fix)
     except BackendRefused as error:
         fix = "set [node] name to the NodeName of slurm.conf"
         yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix=fix)
@@ -110,6 +110,6 @@ def tried(about: str, dry_run: Callable[[], str], reason_against: str) -> Doctor
         )
     except (BackendBusy, BackendUnknown, SourceError) as error:  # before refusals: *not now* says nothing about rights
         fix = "check the network to AWS (a VPC endpoint, a proxy) and the credentials of this machine"
-        return DoctorResult(about=about, told=LookResult.UNTOLD, why=str(error), fix=fix)
+        return DoctorResult(about=about, told=LookResult.NOT_REPORTED, why=str(error), fix=fix)
     except BackendRefused as error:
         return DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix="see docs/reference/aws-calls.md")

@@ -91,7 +91,7 @@ class Controller:
         self._acting: dict[str, tuple[str, Provisioner]] = {}
         self._silent: dict[str, float] = {}
         self._asked: set[str] = set()
-        self._unsure: dict[str, float] = {}
+        self._undecided: dict[str, float] = {}
         self._watch = ClockWatch(clock(), monotonic_s())
         self._seen: dict[str, tuple[datetime | None, datetime, float]] = {}
         self._written_s: dict[str, float] = {}
@@ -121,7 +121,7 @@ class Controller:
         self._silent = {name: since_s for name, since_s in self._silent.items() if name in names}
         self._asked &= {found.want.id for found in wants}
         sent = {found.want.id for found in wants if self._may_be_sent(found.want.id)}
-        self._unsure = {each: self._unsure.get(each, self._monotonic_s()) for each in sent}
+        self._undecided = {each: self._undecided.get(each, self._monotonic_s()) for each in sent}
         self.reckoning.keep(names)
         standings = []
         for found in sorted(wants, key=lambda each: each.want.node):
@@ -224,7 +224,7 @@ class Controller:
         if want.id in self._asked or found.mark.withdrawn is not None:
             return False
         after_s = self._provisioner_of(found).repeats_after_s(want.remedy)
-        since_s = self._unsure.get(want.id, self._monotonic_s())
+        since_s = self._undecided.get(want.id, self._monotonic_s())
         return after_s is not None and self._monotonic_s() - since_s >= after_s
 
     def _again(self, found: FoundRequest, act: RequestedAct, turn: StepResult, now: datetime) -> StepResult:

@@ -165,7 +165,7 @@ def test_a_look_ends_no_level_that_it_was_not_told_about(start: History, check: 
     """Whatever a clear look names as untold stays, and the rest of what its check had open ends."""
     faults = sorted(start.faults.values(), key=lambda fault: fault.key)
     left = data.draw(st.lists(st.sampled_from(faults), unique_by=lambda fault: fault.key)) if faults else []
-    looks = judged([], untold=[(fault.component, fault.code) for fault in left])
+    looks = judged([], not_reported=[(fault.component, fault.code) for fault in left])
     after, _ = observe(start, said(looks, check=check), (), at(0))
     stays = {fault.key for fault in left}
     assert set(after.faults) == {key for key, fault in start.faults.items() if fault.check != check or key in stays}
