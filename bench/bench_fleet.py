@@ -272,7 +272,7 @@ def engine_of(storm: Storm, disk: Path, node: str, fault: OneFault, calls: Notes
             remediations=OneFile(disk / node),
             rules=lambda: Rules(mode=Mode.QUARANTINE, max_out=QUOTAS["cluster"], bounds=bounds),
             collect=lambda _: "",
-            look_again=lambda _: None,
+            recheck=lambda _: None,
             timeouts=Timeouts(),
         )
     )
@@ -345,7 +345,7 @@ class OneFault:
         """It is open."""
         return "gpu.xid.79 is still open"
 
-    def not_looked(self, since: datetime | None) -> str:
+    def not_checked(self, since: datetime | None) -> str:
         """Every check has."""
         return ""
 

@@ -125,7 +125,7 @@ def _engine(orchestrator: KubernetesOrchestrator, node: str, folder: Path, agent
             remediations=OneFile(folder / "case"),
             rules=lambda: Rules(mode=Mode.QUARANTINE),
             collect=lambda _: "",
-            look_again=lambda _: None,
+            recheck=lambda _: None,
             timeouts=Timeouts(),
             clock=agent.clock,
             monotonic_s=agent.monotonic_s,

@@ -155,7 +155,7 @@ def simulated(config: Config) -> tuple[str, ...]:
     return tuple(notices)
 
 
-def looking_agent(config: Config, notices: tuple[str, ...] = (), names: Collection[str] = ()) -> Agent:
+def reading_agent(config: Config, notices: tuple[str, ...] = (), names: Collection[str] = ()) -> Agent:
     """An agent that observes: no store, no engine. The kernel log of this boot is read once, before anything else, or
     when a check asks how its reader is.
 

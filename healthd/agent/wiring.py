@@ -232,7 +232,7 @@ def make_engine(
             versions=versions_of(machine),
             hindsight=JournalHindsight(checkup, machine.proc),
             collect=announced,
-            look_again=checkup.start_older_than,
+            recheck=checkup.start_older_than,
             timeouts=timeouts_of(config, cluster),
             platform_texts=OUR_TEXTS | MANAGERS_TEXTS,
             beat=beat,

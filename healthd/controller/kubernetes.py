@@ -186,16 +186,16 @@ class KubernetesWork:
             self._config,
             store,
             fleet=fleet,
-            node=self._afar,
+            node=self._remote_node,
             booted=lambda _: None,
             opt_out=self._config.remediation.opt_out_label,
             feature_is=LABEL,
-            boot_id=lambda name: self._afar(name).boot_id(),
+            boot_id=lambda name: self._remote_node(name).boot_id(),
             provisioner=self._provisioner,
             reckoning=self.stats.repair_stats,
         )
 
-    def _afar(self, name: str) -> RemoteKubeNode:
+    def _remote_node(self, name: str) -> RemoteKubeNode:
         section = self._config.orchestrator.kubernetes
         return RemoteKubeNode(
             self._api,
@@ -207,7 +207,7 @@ class KubernetesWork:
         )
 
     def _provisioner(self, node: str, instance: str) -> Provisioner:
-        afar = self._afar(node)
+        afar = self._remote_node(node)
         return open_for_kubernetes(
             self._config,
             node,

@@ -152,14 +152,14 @@ class Rehearsal:
         node = replace(self.injection.machine, kernel_records=heard.records)
         for name, check in self._checkup.checks.items():
             if check.on == "kernel":
-                self._fold(self._checkup.look_elsewhere(name, node))
+                self._fold(self._checkup.run_elsewhere(name, node))
         if self._lacks(DrillStage.FINDING):
             self._break(DrillStage.FINDING, f"no check found {' or '.join(self._codes)} in that line")
 
     def _look(self, check: str, at: float) -> None:
         if self._lacks(DrillStage.READ):
             self._mark(DrillStage.READ, f"{check} runs, as it does every {self._checkup.interval_s(check):g} s", at)
-        outcome = self._checkup.look_elsewhere(check, self.injection.machine)
+        outcome = self._checkup.run_elsewhere(check, self.injection.machine)
         self._looked_at = time.monotonic()
         self._fold(outcome)
 

@@ -272,7 +272,7 @@ class PastHost:
                 remediations=remediations,
                 rules=lambda: world.rules,
                 collect=lambda _: "no folder in a replay",
-                look_again=lambda _: None,
+                recheck=lambda _: None,
                 timeouts=world.timeouts,
                 ledger=lambda: repairs_of(remediations.remediations()),
                 new_id=lambda: f"r{next(world.ids)}",

@@ -315,7 +315,7 @@ class Monitor:
         """Why the node must not get a job yet, or "": a diagnosis is open, a check has not run since then, or one that
         counts is unknown. None: however long ago the checks ran."""
         with self._lock:
-            return self.still_open() or self.not_looked(since)
+            return self.still_open() or self.not_checked(since)
 
     def still_open(self) -> str:
         """The first diagnosis that calls for something and is not acknowledged, or ""."""
@@ -325,7 +325,7 @@ class Monitor:
                     return f"{diagnosis.code} on {diagnosis.component} is still open"
         return ""
 
-    def not_looked(self, since: datetime | None) -> str:
+    def not_checked(self, since: datetime | None) -> str:
         """The first check that counts and is unknown, or has not run since then, or "". None: however long ago the
         checks ran."""
         with self._lock:

@@ -138,7 +138,7 @@ def learning_s(total: int) -> float:
     return min(LONGEST_LEARNING_S, max(LEARNING_S, total * total * _READING_S_PER_NODE / _LEARNING_SHARE))
 
 
-def glance(node: str, slots: Iterable[Slot], limits: Mapping[str, int]) -> WaitForSlot | None:
+def quick_check(node: str, slots: Iterable[Slot], limits: Mapping[str, int]) -> WaitForSlot | None:
     """A hold that the slots alone call for, or None where the level has to be read.
 
     It saves reading all nodes when many fail at once, and is only ever a reason to wait, so that ``limits`` may be

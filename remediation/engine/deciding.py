@@ -78,7 +78,7 @@ class ClusterView:
         """As ``recalled``; while a refusal by the fleet is young, as it was read for that."""
         return self._refused if self._refused is not None and self._is_young() else self.recalled()
 
-    def read_anew(self, decision: Decision, known: Situation | None) -> Situation | None:
+    def reread(self, decision: Decision, known: Situation | None) -> Situation | None:
         """The situation to decide by once more, where it is a refusal by what was ``known`` of the fleet; None where it
         stands. While it is one, the fleet is read ever more rarely."""
         if decision.steps or known is None or known.snapshot is None:
@@ -279,7 +279,7 @@ class Decider:
         it stays one: a thousand nodes that may not go out must not read a thousand nodes each, every few seconds.
         """
         decision, known = self._decided(self._question(now), self._cluster.remembered)
-        if (fresh := self._cluster.read_anew(decision, known)) is None:
+        if (fresh := self._cluster.reread(decision, known)) is None:
             return decision
         decision = self.given(fresh, now)
         self._cluster.remember_refusal(decision, fresh)

@@ -96,7 +96,7 @@ class Judgement(Protocol):
     def trouble(self, since: datetime | None) -> str:
         """Why the node cannot be trusted yet, or "". None: by the check runs so far."""
 
-    def not_looked(self, since: datetime | None) -> str:
+    def not_checked(self, since: datetime | None) -> str:
         """The check that cannot tell, or has not looked since then, or ""."""
 
     def not_seen_again(self, code: str, component: Component) -> str:
@@ -115,7 +115,7 @@ class Hindsight(Protocol):
     def booted_at(self) -> datetime | None:
         """When this boot began, by the machine's own clock; None where that is not known."""
 
-    def look_back(self, code: str, since: datetime) -> str:
+    def reread_log(self, code: str, since: datetime) -> str:
         """Judge again what was logged since then about this code: what is found is open. Returns what was read, or why
         it could not be, in words."""
 
@@ -131,7 +131,7 @@ class NoHindsight:
         """Not known."""
         return None
 
-    def look_back(self, code: str, since: datetime) -> str:
+    def reread_log(self, code: str, since: datetime) -> str:
         """Nothing was kept."""
         return "nothing was read"
 
@@ -266,7 +266,7 @@ class Dependencies:
     """The parts of one node's engine.
 
     ``rules`` is asked before every step and once more right before every act: an operator may have spoken meanwhile.
-    ``collect`` saves the evidence of a remediation and returns where. ``look_again`` has every check run that has not
+    ``collect`` saves the evidence of a remediation and returns where. ``recheck`` has every check run that has not
     looked since then, and waits for none. ``platform_texts``: reasons that a provisioner leaves on a node which we
     hold. ``ledger``: the repairs that were made on this node, as the store knows them. ``versions``: what the
     node runs, for its record. ``hindsight``: what can be known of a
@@ -283,7 +283,7 @@ class Dependencies:
     remediations: RemediationStore
     rules: Callable[[], Rules]
     collect: Callable[[Remediation], str]
-    look_again: Callable[[datetime], None]
+    recheck: Callable[[datetime], None]
     timeouts: Timeouts
     platform_texts: Collection[str] = ()
     ledger: Callable[[], Sequence[Repair]] = tuple

@@ -45,7 +45,7 @@ _ORDER_WAITS_S = 20.0  # for a turn that is under way
 _ENDING = "healthd is stopping: nothing more is begun; what is left is done once it is back"
 _SEEN_FOR_S = 10.0  # everybody may ask for the plan; the cluster is not read anew for each
 _TOUCH_NOTHING = frozenset({Refusal.OBSERVE, Refusal.OPTED_OUT})
-_ANEW_EVERY_S = 60.0  # whether a reset can be made is asked of the machine
+_REREAD_EVERY_S = 60.0  # whether a reset can be made is asked of the machine
 
 
 class Engine:
@@ -197,7 +197,7 @@ class Engine:
         is_left = bool(words) and self.remediation is None
         self._orphan_drains.fence = words if is_left else ""
         if is_left:
-            self._orphan_slots.search(anew=True)
+            self._orphan_slots.search(again=True)
 
     def learn(self) -> FleetSnapshot | None:
         """Read the fleet, where it is time for that and nothing is going on; None where it was not read.
@@ -272,7 +272,7 @@ class Engine:
     def _resumed(self, now: datetime) -> Remediation | None:
         """The open remediation, on disk or found with the cluster. Raises StoreError."""
         remediation = self._steps.resume()
-        self._orphan_slots.search(anew=remediation is not None)
+        self._orphan_slots.search(again=remediation is not None)
         if remediation is not None:
             self._orphan_drains.search()
         return remediation or self._orphan_slots.found(now)
@@ -379,7 +379,7 @@ class Engine:
         while another is open, or a more serious one may have arrived."""
         seen, now_s = self._steps.seen(remediation, now), self._dependencies.monotonic_s()
         asked = frozenset((answer.root.code, str(answer.diagnosis.component)) for answer in seen.open)
-        is_asked = asked == self._asked and now_s - self._asked_s < _ANEW_EVERY_S
+        is_asked = asked == self._asked and now_s - self._asked_s < _REREAD_EVERY_S
         if not is_due(remediation, seen) or is_asked or self.opted_out():
             return remediation
         self._asked, self._asked_s = asked, now_s

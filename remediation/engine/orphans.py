@@ -89,9 +89,10 @@ class OrphanSlots:
         self._due_s: float | None = None
         self._until_s: float | None = None
 
-    def search(self, *, anew: bool) -> None:
-        """Have it searched from now on, for as long as what got no answer may be applied; ``anew``: that begins now."""
-        if anew or self._until_s is None:
+    def search(self, *, again: bool) -> None:
+        """Have it searched from now on, for as long as what got no answer may be applied; ``again``: that begins
+        now."""
+        if again or self._until_s is None:
             self._due_s = self._dependencies.monotonic_s()
             self._until_s = self._due_s + self._dependencies.timeouts.unanswered_s
 
@@ -133,7 +134,7 @@ class OrphanSlots:
         ):
             return remediation
         drained = datetime.fromtimestamp(remediation.hold.stamp, UTC)
-        read = hindsight.look_back(remediation.code, min(self._since or drained, drained) - _BEFORE_A_DRAIN)
+        read = hindsight.reread_log(remediation.code, min(self._since or drained, drained) - _BEFORE_A_DRAIN)
         if self._is_open(remediation.code):
             return replace(remediation, why=f"{remediation.why}; {remediation.code} was found in what was logged")
         unproven = (

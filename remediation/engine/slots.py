@@ -22,9 +22,9 @@ from healthd.remediation.decide.fleet import (
     Settle,
     TakeSlot,
     WaitForSlot,
-    glance,
     learning_s,
     plan,
+    quick_check,
     scopes_of,
 )
 from healthd.remediation.ports import FleetSnapshot, Orchestrator, Slot
@@ -165,7 +165,7 @@ class SlotKeeper:
         if not (limits := self._limits()):
             return None
         listed = self._lately()
-        if hold := glance(self._node, listed.slots, limits):
+        if hold := quick_check(self._node, listed.slots, limits):
             return self._pause(hold)
         if listed.took_s <= SLOW_S or self._turns == TURNS or any(slot.node == self._node for slot in listed.slots):
             return None
@@ -216,7 +216,7 @@ class SlotKeeper:
         slots = self._lately().slots
         is_holder = any(slot.node == self._node for slot in slots)
         is_known = self.recalled() is not None
-        if not committed and (full := glance(self._node, slots, self._limits())):
+        if not committed and (full := quick_check(self._node, slots, self._limits())):
             return self._pause(full)
         if is_holder or asks_first or not is_known or not isinstance(self._plan(slots, committed), TakeSlot):
             slots = self._read(slots, is_holder=is_holder)
@@ -283,15 +283,15 @@ class SlotKeeper:
             self._orchestrator.give_back(slot)
 
     def _list(self) -> tuple[Slot, ...]:
-        return self._listed_anew().slots
+        return self._relisted().slots
 
     def _lately(self) -> _Listed:
         """The last list while it is young: enough to wait by, or to ask for a place."""
         if self._listed is not None and self._monotonic_s() - self._listed.at_s <= _YOUNG_S:
             return self._listed
-        return self._listed_anew()
+        return self._relisted()
 
-    def _listed_anew(self) -> _Listed:
+    def _relisted(self) -> _Listed:
         began_s = self._monotonic_s()
         slots = self._orchestrator.slots()
         at_s = self._monotonic_s()

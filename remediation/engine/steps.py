@@ -64,9 +64,9 @@ class Steps:
             timeouts=dependencies.timeouts,
         )
         self._slot_gate = SlotGate(dependencies, cluster=cluster, gates=self._gates, decider=decider, journal=journal)
-        self._collect, self._look_again, self._start = (
+        self._collect, self._recheck, self._start = (
             dependencies.collect,
-            dependencies.look_again,
+            dependencies.recheck,
             dependencies.resetter.start,
         )
         self._rules = dependencies.rules
@@ -149,7 +149,7 @@ class Steps:
         return KnownFaults(
             now=now,
             open=self._gates.open_now(),
-            looked=not self._judgement.not_looked(remediation.since),
+            looked=not self._judgement.not_checked(remediation.since),
             waited=self.stood(now) if only_out(remediation) else now - since,
             settle=timedelta(seconds=self._timeouts.settle_s),
             verify_timeout=timedelta(seconds=self._timeouts.verify_timeout_s),
@@ -323,7 +323,7 @@ class Steps:
         if (turn := self._gates.stopped(remediation, view, now)) is not None:
             return turn
         remediation = seen(remediation, view)
-        self._look_again(remediation.good_since or remediation.since)
+        self._recheck(remediation.good_since or remediation.since)
         if trouble := self._judgement.trouble(remediation.since):
             return self._not_well(replace(remediation, good_since=None), now, trouble)
         if self._is_unproven(remediation):

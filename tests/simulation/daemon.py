@@ -113,7 +113,7 @@ class BootAlone:
     def ends_by(self, code: str) -> ClearsBy | None:
         return _ends_by(code)
 
-    def look_back(self, code: str, since: datetime) -> str:
+    def reread_log(self, code: str, since: datetime) -> str:
         return "the journal could not be read: it is lost"
 
 
@@ -288,7 +288,7 @@ class Daemon:
             self._looks_at_s = float("inf")
             self._absorb(LEVEL, unknown(why) if (why := self._blind()) else judged(list(self._levels())))
 
-    def _look_again(self, since: datetime) -> None:
+    def _recheck(self, since: datetime) -> None:
         outcome = self.monitor.outcomes().get(LEVEL)
         if outcome is None or outcome.at < since:
             self.look_soon(_LOOK_TAKES_S)
@@ -327,7 +327,7 @@ class Daemon:
             rules=lambda: self._rules(cluster),
             ledger=lambda: repairs_of(store.remediations()),
             collect=lambda remediation: fuse.around("collect", lambda: f"bundles/{remediation.id}"),
-            look_again=self._look_again,
+            recheck=self._recheck,
             timeouts=timeouts_of(ground.config, cluster),
             platform_texts=OUR_TEXTS | MANAGERS_TEXTS,
             new_id=ground.new_id,

@@ -296,7 +296,7 @@ class World:
     def booted_at(self) -> datetime:
         return self.booted
 
-    def look_back(self, code: str, since: datetime) -> str:
+    def reread_log(self, code: str, since: datetime) -> str:
         """The journal, where the story has one."""
         if self.journal is None:
             return "the journal could not be read: journalctl is not installed"
@@ -376,7 +376,7 @@ class World:
                 versions=lambda: self.versions,
                 hindsight=self,
                 collect=lambda remediation: self.wire.around("collect", lambda: f"bundle-{remediation.id}"),
-                look_again=self._look_again,
+                recheck=self._recheck,
                 timeouts=self.timeouts,
                 new_id=self._new_id,
                 clock=self.clock.now,
@@ -417,7 +417,7 @@ class World:
             seen = judged([trouble.finding() for trouble in sorted(self.levels, key=str)])
             self._absorb(LEVEL, unknown(self.blind) if self.blind else seen)
 
-    def _look_again(self, since: datetime) -> None:
+    def _recheck(self, since: datetime) -> None:
         outcome = self.monitor.outcomes().get(LEVEL)
         if outcome is None or outcome.at < since:
             self._wanted.add(LEVEL)

@@ -215,7 +215,7 @@ class Daemon:
                 remediations=store,
                 rules=fleet.rules,
                 collect=lambda remediation: f"bundle-{remediation.id}",
-                look_again=self._look_again,
+                recheck=self._recheck,
                 timeouts=replace(timeouts_of(fleet.config, fleet.like), let_go_s=3600.0),
                 ledger=lambda: repairs_of(store.remediations()),
                 clock=fleet.clock.now,
@@ -254,7 +254,7 @@ class Daemon:
             for name in self.fleet.checks:
                 self.monitor.absorb(Outcome(check=name, result=judged([]), at=now, duration_s=0.01))
 
-    def _look_again(self, since: datetime) -> None:
+    def _recheck(self, since: datetime) -> None:
         outcome = self.monitor.outcomes().get(LEVEL.name)
         self._looks = self._looks or outcome is None or outcome.at < since
 

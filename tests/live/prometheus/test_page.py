@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from healthd.agent.agent import Agent, looking_agent
+from healthd.agent.agent import Agent, reading_agent
 from healthd.api.metric_families import MOST_SERIES
 from healthd.api.metrics import MetricsPage, metric_of
 from healthd.config.load import load
@@ -43,7 +43,7 @@ Samples = dict[tuple[str, ...], float]
 def agent(tmp_path: Path) -> Iterator[Agent]:
     settings = {name: check.settings for name, check in discover().items()}
     machine = SimulatedMachine(tmp_path / "machine")
-    made = looking_agent(load(machine.config, checks=settings, environ={}).config)
+    made = reading_agent(load(machine.config, checks=settings, environ={}).config)
     yield made
     made.close()
 

@@ -18,9 +18,9 @@ from healthd.remediation.decide.fleet import (
     TakeSlot,
     WaitForSlot,
     day_limit,
-    glance,
     learning_s,
     plan,
+    quick_check,
     rate_held,
     replacements,
     scopes_of,
@@ -248,14 +248,18 @@ def test_quotas_become_limits_per_scope() -> None:
 def test_full_slots_hold_without_a_reading_of_the_nodes() -> None:
     """As many slots as the last known limit: hold. Fewer, or one of our own: the nodes have to be read."""
     limits = {"cluster": 2, "gpu": 1}
-    assert glance(ME, slots("0:a"), limits) is None
-    assert glance(ME, slots("0:a", "1:me"), limits) is None
-    assert glance(ME, slots("0:a", "1:b"), {}) is None
-    assert glance(ME, slots("0:a", "5:b"), limits) == WaitForSlot(reason="at the fleet limit: all 2 slots are taken")
-    assert glance(ME, (), {"cluster": 0}) == WaitForSlot(
+    assert quick_check(ME, slots("0:a"), limits) is None
+    assert quick_check(ME, slots("0:a", "1:me"), limits) is None
+    assert quick_check(ME, slots("0:a", "1:b"), {}) is None
+    assert quick_check(ME, slots("0:a", "5:b"), limits) == WaitForSlot(
+        reason="at the fleet limit: all 2 slots are taken"
+    )
+    assert quick_check(ME, (), {"cluster": 0}) == WaitForSlot(
         reason="the fleet limit is 0: nothing is taken out until an operator allows it"
     )
-    assert glance(ME, slots("0:a", name="gpu"), limits) == WaitForSlot(reason="at the gpu limit: all 1 slots are taken")
+    assert quick_check(ME, slots("0:a", name="gpu"), limits) == WaitForSlot(
+        reason="at the gpu limit: all 1 slots are taken"
+    )
 
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
