@@ -14,7 +14,7 @@ from healthd.api.wire import Reply
 from healthd.config.values import did_you_mean
 from healthd.core.check import Learned
 from healthd.core.errors import HealthdError, UsageError
-from healthd.judge.history import Fault, acknowledged_words, faults_named
+from healthd.judge.history import Fault, acknowledged_text, faults_named
 from healthd.observe.report import printable
 from healthd.remediation.decide.commands import REMEDIES, Command, Verb
 
@@ -87,7 +87,7 @@ def _order(options: Namespace, who: str) -> Command:
 
 
 def _was(fault: Fault) -> str:
-    return f" (it was {acknowledged_words(fault)})" if fault.acknowledged else ""
+    return f" (it was {acknowledged_text(fault)})" if fault.acknowledged else ""
 
 
 def _faults(wanted: str, agent: Agent) -> Sequence[Fault]:

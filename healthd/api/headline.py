@@ -12,7 +12,7 @@ from typing import Any
 from healthd.core.model import Refusal, Step, Verdict
 from healthd.remediation.decide.rules import REPAIRS
 
-STEP_WORDS: Mapping[Step, str] = {
+STEP_TEXT: Mapping[Step, str] = {
     Step.SLOT: "take a budget slot",
     Step.DRAIN: "take the node out of service",
     Step.WAIT_IDLE: "wait until no job runs here",
@@ -75,7 +75,7 @@ def steps_of(remediation: Mapping[str, Any] | None) -> list[dict[str, str]]:
     at = names.index(remediation["step"])
     states = ["done" if place < at else "now" if place == at else "todo" for place in range(len(names))]
     return [
-        {"step": name, "words": STEP_WORDS[Step(name)], "state": state}
+        {"step": name, "words": STEP_TEXT[Step(name)], "state": state}
         for name, state in zip(names, states, strict=True)
     ]
 
@@ -152,9 +152,9 @@ def _next(
     if remediation["step"] == Step.STAY:
         return "Nothing until `healthd release`."
     if remediation["at_rest"]:
-        return f"Nothing until that changes. Paused at: {STEP_WORDS[Step(remediation['step'])]}."
-    now = STEP_WORDS[Step(remediation["step"])] + (f" ({remediation['note']})" if remediation["note"] else "")
-    then = [STEP_WORDS[Step(step)] for step in remediation["then"]]
+        return f"Nothing until that changes. Paused at: {STEP_TEXT[Step(remediation['step'])]}."
+    now = STEP_TEXT[Step(remediation["step"])] + (f" ({remediation['note']})" if remediation["note"] else "")
+    then = [STEP_TEXT[Step(step)] for step in remediation["then"]]
     return _sentence(f"now: {now}") + (" " + _sentence(f"then: {'; '.join(then)}") if then else "")
 
 

@@ -12,7 +12,7 @@ from healthd.agent.agent import Agent
 from healthd.api.wire import Reply
 from healthd.core.errors import BackendError, HealthdError
 from healthd.core.model import Action, Diagnosis, Mode, Refusal, Step
-from healthd.judge.history import acknowledged_words
+from healthd.judge.history import acknowledged_text
 from healthd.observe.report import diagnosis_data, printable
 from healthd.remediation.decide.drive import only_out
 from healthd.remediation.decide.policy import Considered, Rules
@@ -186,7 +186,7 @@ def _held_by_remediation(remediation: Remediation, diagnosis: Diagnosis, paused:
 def _acknowledged(agent: Agent, diagnosis: Diagnosis) -> str:
     faults = agent.monitor.history.faults.values()
     seen = [each for each in faults if each.component == diagnosis.component and each.acknowledged]
-    return "; ".join(f"{each.code} {acknowledged_words(each)}" for each in seen)
+    return "; ".join(f"{each.code} {acknowledged_text(each)}" for each in seen)
 
 
 def _time(at: datetime) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from healthd import __version__
 from healthd.agent.agent import Agent
 from healthd.api.devices import label_of, strips
-from healthd.api.headline import STEP_WORDS, headline, steps_of
+from healthd.api.headline import STEP_TEXT, headline, steps_of
 from healthd.api.plan import entry, paused_by, remediation_plan
 from healthd.api.plan_cache import PlanCache
 from healthd.checklib.tables import instance_profile
@@ -81,7 +81,7 @@ def status_data(agent: Agent, board: PlanCache, *, problem: str = "") -> dict[st
         "steps": steps_of(remediation_data),
         "devices": parts,
         "diagnoses": diagnoses,
-        "step_words": dict(STEP_WORDS),
+        "step_words": dict(STEP_TEXT),
         "plans": [
             entry(each, remediation, paused=remediation_data["at_rest"] if remediation_data else "")
             for each in considered
@@ -251,7 +251,7 @@ def _plan_lines(data: Mapping[str, Any]) -> Iterator[str]:
         yield f"fault     {plan['code']}  {plan['component']}  {plan['severity']}, calls for {plan['remedy']}"
         yield f"  {plan['action']:<9} {plan['words']}"
         if plan["steps"]:
-            yield f"  steps     {'; '.join(STEP_WORDS[Step(step)] for step in plan['steps'])}"
+            yield f"  steps     {'; '.join(STEP_TEXT[Step(step)] for step in plan['steps'])}"
     if data["no_plan"]:
         yield f"fault     {data['no_plan']}"
 

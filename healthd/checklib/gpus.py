@@ -97,13 +97,13 @@ def sort_out(answer: GpuAnswer) -> GpuValues:
 def _gaps(answer: GpuAnswer, gpu: Component, failures: Mapping[str, NvmlFailure]) -> Iterator[str | LeftTo]:
     if answer.refused is not None:
         words = (
-            f"{gpu}: {answer.refused.call} was refused with {_words(answer.refused.failure)}: gpu.recovery reports it"
+            f"{gpu}: {answer.refused.call} was refused with {_text(answer.refused.failure)}: gpu.recovery reports it"
         )
         yield LeftTo(component=gpu, words=words)
     elif answer.failure is not None:
-        yield f"{gpu}: NVML answered {_words(answer.failure)}"
+        yield f"{gpu}: NVML answered {_text(answer.failure)}"
     else:
-        yield from (f"{gpu}: {call} answered {_words(failure)}" for call, failure in failures.items())
+        yield from (f"{gpu}: {call} answered {_text(failure)}" for call, failure in failures.items())
 
 
 def _is_no_such(call: str, failure: NvmlFailure) -> bool:
@@ -115,7 +115,7 @@ def component_of(answer: GpuAnswer) -> Component:
     return gpu_component(uuid=answer.uuid, pci=answer.pci, index=answer.index)
 
 
-def _words(failure: NvmlFailure) -> str:
+def _text(failure: NvmlFailure) -> str:
     return f"{failure.name} ({failure.code})"
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from types import MappingProxyType
 
-from healthd.checklib.loglines import NAME_BYTES, after_lead, words_of
+from healthd.checklib.loglines import NAME_BYTES, after_lead, split_line
 from healthd.checklib.tables import filled, keyed_rows
 from healthd.core.model import REMEDY_RANK, ClearsBy, Remedy, Severity, pci_address
 
@@ -140,7 +140,7 @@ def parse_line(text: str) -> Said:
     if not text.startswith(_NVRM, at) or text[at + len(_NVRM) : at + len(_NVRM) + 1] not in _FIRST:
         return None
     said = _said(text, at + len(_NVRM))
-    return said if said is not None and words_of(text).at == at else None
+    return said if said is not None and split_line(text).at == at else None
 
 
 @lru_cache(maxsize=1024)
@@ -152,7 +152,7 @@ def parse_sxid(text: str) -> SxidLine | None:
     """
     at = after_lead(text)
     match = _SXID.match(text, at)
-    if match is None or words_of(text).at != at:
+    if match is None or split_line(text).at != at:
         return None
     switch, pci, sxid, rest = match.groups()
     said = _SXID_TEXT.match(rest)

@@ -29,7 +29,7 @@ from healthd.remediation.orchestrators.kubernetes.silent_nodes import (
     Silences,
     Watched,
     quiet_nodes,
-    silence_words,
+    silence_message,
     silent_in,
     silent_text,
 )
@@ -143,7 +143,7 @@ class KubeWatch:
     def _said(self, name: str, quiet: Quiet) -> str:
         if quiet.trouble is ClusterTrouble.NO_POLICIES and self._policies is not None:
             return self._policies.problem()
-        return silence_words(name, quiet, self._settings.timeout_s)
+        return silence_message(name, quiet, self._settings.timeout_s)
 
 
 class PolicyWatch:

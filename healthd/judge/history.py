@@ -482,7 +482,7 @@ def faults_named(history: History, wanted: str) -> tuple[Fault, ...]:
     )
 
 
-def acknowledged_words(fault: Fault) -> str:
+def acknowledged_text(fault: Fault) -> str:
     """``acknowledged until 2026-11-28 07:00 UTC``, or "" for a fault that is not acknowledged."""
     if not fault.acknowledged:
         return ""

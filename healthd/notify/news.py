@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from healthd.core.model import SEVERITY_RANK, Action, Decision, Diagnosis, Refusal, Severity, Step, Verdict
 from healthd.judge.clock import moved
-from healthd.judge.history import Fault, acknowledged_words
+from healthd.judge.history import Fault, acknowledged_text
 from healthd.remediation.decide.remediation import End, Remediation
 from healthd.remediation.decide.rules import roots_of
 
@@ -142,7 +142,7 @@ def topics(
     symptoms of others among them.
     """
     diagnoses, acknowledged, faults = tuple(diagnoses), tuple(acknowledged), tuple(faults)
-    words = {_key(fault.code, fault.component): acknowledged_words(fault) for fault in faults}
+    words = {_key(fault.code, fault.component): acknowledged_text(fault) for fault in faults}
     found = [
         topic
         for each in diagnoses

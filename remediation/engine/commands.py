@@ -215,7 +215,7 @@ class CommandChecks:
             case Step.COLLECT:
                 return "saves the evidence", None
             case Step.RESET:
-                return self._after_maintenance(*self._reset_words())
+                return self._after_maintenance(*self._reset_refusal())
             case Step.REBOOT:
                 return self._after_maintenance(*self._asked(Remedy.REBOOT_NODE))
             case Step.REPLACE:
@@ -231,7 +231,7 @@ class CommandChecks:
         window = self._orchestrator.view(jobs=True).maintenance
         return (f"waits for the end of maintenance window {window}; then {words}" if window else words), refusal
 
-    def _reset_words(self) -> tuple[str, Refusal | None]:
+    def _reset_refusal(self) -> tuple[str, Refusal | None]:
         if why := self._resetter.reason_against():
             return f"cannot: {why}", Refusal.CANNOT
         services = ", ".join(self._resetter.holders()) or "no service"

@@ -32,7 +32,7 @@ from healthd.judge.history import (
     FaultKey,
     History,
     acknowledge,
-    acknowledged_words,
+    acknowledged_text,
     begin_boot,
     canonical,
     clear,
@@ -360,7 +360,7 @@ def test_a_word_with_an_end_is_over_then_and_only_then(start: History, first: in
         ends = fault.acknowledged and fault.acknowledged_until is not None and fault.acknowledged_until <= now
         assert after.faults[key] == (unmarked(fault) if ends else fault)
         assert (fault in over) == ends
-        assert bool(acknowledged_words(fault)) == fault.acknowledged
+        assert bool(acknowledged_text(fault)) == fault.acknowledged
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ def beat_of(node: KubeNode) -> str:
     return max(beats, default="")
 
 
-def silence_words(node: str, quiet: Quiet, timeout_s: float) -> str:
+def silence_message(node: str, quiet: Quiet, timeout_s: float) -> str:
     """The message for the operator, with the next step."""
     if quiet.trouble is ClusterTrouble.NODE_DOWN:
         return (

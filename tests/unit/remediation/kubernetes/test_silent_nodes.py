@@ -16,7 +16,7 @@ from healthd.remediation.orchestrators.kubernetes.silent_nodes import (
     Watched,
     beat_of,
     quiet_nodes,
-    silence_words,
+    silence_message,
     silent_in,
     silent_text,
 )
@@ -133,8 +133,8 @@ def test_the_next_leader_goes_on_with_what_paged() -> None:
 
 def test_the_words_name_the_next_step() -> None:
     """Where to look, and since when; they stay the same while it lasts."""
-    assert "kubectl describe node n1" in silence_words("n1", DOWN, 600.0)
-    assert BEAT in silence_words("n1", SILENT, 600.0)
-    assert "no condition written yet" in silence_words("n1", replace(SILENT, beat=""), 600.0)
+    assert "kubectl describe node n1" in silence_message("n1", DOWN, 600.0)
+    assert BEAT in silence_message("n1", SILENT, 600.0)
+    assert "no condition written yet" in silence_message("n1", replace(SILENT, beat=""), 600.0)
     uncovered = Quiet(trouble=ClusterTrouble.UNCOVERED)
-    assert "kubectl healthd release n1 --by-hand" in silence_words("n1", uncovered, 600.0)
+    assert "kubectl healthd release n1 --by-hand" in silence_message("n1", uncovered, 600.0)
