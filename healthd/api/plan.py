@@ -78,7 +78,7 @@ def paused_by(remediation: Remediation, rules: Rules, opted_out: str = "") -> st
     is opted out."""
     if opted_out := opted_out or rules.opted_out:
         return f"opted out: {opted_out}"
-    return "observe mode" if rules.mode is Mode.OBSERVE and not remediation.by_order else ""
+    return "observe mode" if rules.mode is Mode.OBSERVE and not remediation.by_command else ""
 
 
 def entry(

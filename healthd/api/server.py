@@ -28,7 +28,7 @@ from healthd.api.answers import (
     status_answer,
 )
 from healthd.api.client_queue import ClientLane, ClientQueue, Who
-from healthd.api.commands import ack_answer, order_answer, relearn_answer
+from healthd.api.commands import ack_answer, command_answer, relearn_answer
 from healthd.api.drill import drill_answer
 from healthd.api.grammar import TextRequested, parse
 from healthd.api.group import SocketGroup
@@ -293,7 +293,7 @@ class Server:
             case "quarantine" | "release" | "repair":
                 if options.verb == "repair" or not options.dry_run:  # the dry run of a repair asks the cloud
                     self._only_who_may_act(options.verb, peer)
-                answer = self._do(lambda: order_answer(self._agent, options, who=f"uid {peer.uid}"))
+                answer = self._do(lambda: command_answer(self._agent, options, who=f"uid {peer.uid}"))
                 words = (answer.err or answer.out).strip()
                 self._log.info("order", verb=options.verb, uid=peer.uid, code=answer.code, said=words)
                 return answer

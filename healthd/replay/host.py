@@ -219,7 +219,7 @@ class PastHost:
         self._ended(before, now, "an operator is assumed to have repaired it")
         remediation = self._remediations.open_remediation()
         if self._engine is not None and remediation is not None and remediation.hold is not None:
-            self._engine.obey(_OPERATOR, now)
+            self._engine.execute(_OPERATOR, now)
 
     def _ended(self, before: Mapping[FaultKey, Fault], now: datetime, why: str) -> None:
         """Record which of these faults have ended."""

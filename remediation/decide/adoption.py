@@ -95,12 +95,12 @@ def found_remediation(
     given = shown if shown.remediation_id and shown.machine and shown.is_of_replacement else None
     if named is None and given is not None and (view.hold is None or view.hold.text in platform_texts):
         follows = _follows(given.remediation_id, given.machine, without_drain(REPLACE), mode, now)
-        return _by_order(replace(follows, code=shown.code), shown.code)
+        return _by_command(replace(follows, code=shown.code), shown.code)
     if named is None and view.hold is None and shown.code == QUARANTINE_CODE:
         remediation = _remediation(
             _NO_ID, mode, now, why="the slot of a command was left", steps=without_drain(QUARANTINE)
         )
-        return _by_order(remediation, shown.code)
+        return _by_command(remediation, shown.code)
     if (
         named is None
         and shown.remediation_id
@@ -115,7 +115,7 @@ def found_remediation(
             why=f"a repair of {shown.machine}, under this name, was left unfinished",
             steps=without_drain(QUARANTINE),
         )
-        return _by_order(replace(remediation, index=remediation.steps.index(Step.VERIFY)), shown.code)
+        return _by_command(replace(remediation, index=remediation.steps.index(Step.VERIFY)), shown.code)
     if named is None:
         return _remediation(_NO_ID, mode, now, why="only a slot was left", steps=QUARANTINE, end=End.ABANDONED)
     code, component, remediation_id = named
@@ -140,7 +140,7 @@ def found_remediation(
         remediation, code=code, component=component, hold=view.hold, text=text, controller=view.controller
     )
     is_automatic = view.hold is not None and view.hold.automatic
-    return _by_order(replace(remediation, adopted=is_automatic and not shown.remediation_id), code)
+    return _by_command(replace(remediation, adopted=is_automatic and not shown.remediation_id), code)
 
 
 def _named(view: NodeView, shown: HandoffRecord) -> tuple[str, str, str] | None:
@@ -194,7 +194,7 @@ def must_be_shown(remediation: Remediation, ends_by: ClearsBy | None, booted_at:
     return ends_by is ClearsBy.REPLACE or not has_booted(remediation, booted_at)
 
 
-def _by_order(remediation: Remediation, code: str) -> Remediation:
+def _by_command(remediation: Remediation, code: str) -> Remediation:
     """An operator's command is still one: no mode is too low for it, and a quarantine stays one."""
     if code not in ORDERED:
         return remediation

@@ -68,7 +68,7 @@ def not_helped(remediation: Remediation, open_: Sequence[RuleAnswer]) -> str:
 def may_turn(remediation: Remediation) -> bool:
     """Whether another fault may take the remediation over: no operator began it, and nothing is under way."""
     is_begun = remediation.phase is Phase.INTENDED and remediation.step in REPAIRS
-    return not (remediation.by_order or remediation.end or is_begun or remediation.step in (Step.STAY, Step.RELEASE))
+    return not (remediation.by_command or remediation.end or is_begun or remediation.step in (Step.STAY, Step.RELEASE))
 
 
 def is_due(remediation: Remediation, seen: KnownFaults) -> bool:
@@ -188,7 +188,7 @@ def _is_late(remediation: Remediation, seen: KnownFaults) -> bool:
 def only_out(remediation: Remediation) -> bool:
     """Whether the policy keeps its node out until what is open there is over, and nothing is done to repair it."""
     return remediation.step is Step.VERIFY and not (
-        remediation.end or remediation.by_order or REPAIRS.intersection(remediation.steps)
+        remediation.end or remediation.by_command or REPAIRS.intersection(remediation.steps)
     )
 
 
@@ -266,7 +266,7 @@ def heading_back(remediation: Remediation, now: datetime) -> Remediation:
 def may_be_lowered(remediation: Remediation) -> bool:
     """Whether it has a repair before it that was not begun. A reset that was first starts what it had stopped."""
     is_begun = remediation.step in REPAIRS and remediation.phase is Phase.INTENDED
-    return not (remediation.by_order or is_begun or remediation.end) and bool(REPAIRS.intersection(remediation.steps))
+    return not (remediation.by_command or is_begun or remediation.end) and bool(REPAIRS.intersection(remediation.steps))
 
 
 def why_lowered(remediation: Remediation, rules: Rules, diagnoses: Sequence[Diagnosis]) -> str:

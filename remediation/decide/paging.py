@@ -120,7 +120,7 @@ def _of_remediation(decided: Decision, stands: Stands, problem: str, now: dateti
     remediation = stands.remediation
     if remediation.end is End.FAILED or stands.page:
         return Decision(action=Action.PAGE, reason=remediation.note, refusal=stands.refusal)
-    if remediation.asks is not None and not (remediation.by_order or remediation.has_ended):
+    if remediation.asks is not None and not (remediation.by_command or remediation.has_ended):
         asked = Decision(action=Action.PAGE, reason=remediation.asks.words, refusal=remediation.asks.kind)
         return decided if decided.reason == asked.reason else asked
     if remediation.is_open and now >= due(remediation, limits):

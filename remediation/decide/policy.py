@@ -104,14 +104,14 @@ class Question:
 
     ``live``: what the policy answers to what is open, most far-reaching first; neither what an operator acknowledged
     nor what is in shadow. ``is_held``: a remediation of ours holds the node, so that it is out and has its slot
-    already. ``by_order``: an operator asks, and what other nodes show does not hold back a node that is held.
+    already. ``by_command``: an operator asks, and what other nodes show does not hold back a node that is held.
     """
 
     live: tuple[RuleAnswer, ...]
     rules: Rules
     now: datetime
     is_held: bool = False
-    by_order: bool = False
+    by_command: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,13 +142,13 @@ def question(
     now: datetime,
     *,
     is_held: bool = False,
-    by_order: bool = False,
+    by_command: bool = False,
 ) -> Decision | Question:
     """The question to decide about these diagnoses, or the decision, where it depends on no reading."""
     calling = rules.policy.answers(diagnoses)
     if not calling:
         return _nothing_calls(diagnoses)
-    return _question(calling, acknowledged, rules, now, is_held=is_held, by_order=by_order)
+    return _question(calling, acknowledged, rules, now, is_held=is_held, by_command=by_command)
 
 
 def decide(asked: Question, readings: Readings) -> Decision | Needs:
@@ -231,7 +231,7 @@ def _question(
     now: datetime,
     *,
     is_held: bool = False,
-    by_order: bool = False,
+    by_command: bool = False,
 ) -> Decision | Question:
     """About what calls for taking the node out."""
     unseen = [answer for answer in calling if answer.diagnosis not in acknowledged]
@@ -246,7 +246,7 @@ def _question(
     if not live:
         words = f"rule {unseen[0].rule.name} is in shadow: would take the node out for {_what(unseen[0])}"
         return _hold(unseen[0], Refusal.SHADOW, words)
-    return Question(live=live, rules=rules, now=now, is_held=is_held, by_order=by_order)
+    return Question(live=live, rules=rules, now=now, is_held=is_held, by_command=by_command)
 
 
 def _kept(asked: Question, readings: Readings) -> Decision | Needs:
@@ -262,7 +262,7 @@ def _kept(asked: Question, readings: Readings) -> Decision | Needs:
 def _own_fault(answer: RuleAnswer, asked: Question, readings: Readings) -> Decision | Needs:
     """How far it goes on a node that is out already, where no repair is begun for what many nodes show."""
     decision = _taken_out(answer, asked, readings)
-    if isinstance(decision, Needs) or decision.action is not Action.REPAIR or asked.by_order:
+    if isinstance(decision, Needs) or decision.action is not Action.REPAIR or asked.by_command:
         return decision
     if readings.situation is None:
         return Needs(situation=True)

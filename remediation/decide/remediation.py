@@ -131,7 +131,7 @@ class Remediation:
     adopted: bool = False
 
     @property
-    def by_order(self) -> bool:
+    def by_command(self) -> bool:
         """Whether what is left of it is an operator's command, for which no mode is too low."""
         return bool(self.order or self.release_order)
 
@@ -307,6 +307,6 @@ def _ended(mark: HandoffRecord, remediation: Remediation) -> tuple[PastRepair, .
     is_repaired = mark.remediation_id == remediation.id and is_begun(mark)
     told = with_outcome(history, Helped.HELPED, back) if is_repaired else history
     is_known = any(each.code == code and back in (each.at, each.back) for each in told)
-    if is_known or remediation.settling or remediation.by_order or remediation.code in ORDERED:
+    if is_known or remediation.settling or remediation.by_command or remediation.code in ORDERED:
         return told
     return remembering(told, PastRepair(act=PastAct.RETURN, at=back, code=code))

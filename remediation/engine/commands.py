@@ -21,11 +21,11 @@ from healthd.remediation.decide.commands import (
     Command,
     CommandOutcome,
     Verb,
-    let_in,
-    may_be_mended,
-    mended_meanwhile,
+    may_be_repaired,
     quarantined,
+    release_by_command,
     repaired,
+    repaired_meanwhile,
 )
 from healthd.remediation.decide.drive import heading_back, instead
 from healthd.remediation.decide.policy import holder
@@ -50,7 +50,7 @@ class CommandChecks:
         self._dependencies, self._decider = dependencies, decider
 
     def wanted(
-        self, order: Command, remediation: Remediation | None, now: datetime, remediation_id: str
+        self, command: Command, remediation: Remediation | None, now: datetime, remediation_id: str
     ) -> Remediation | Refused | str:
         """The remediation that carries the order out, why it is refused, or in words that it is so already.
 
@@ -61,13 +61,13 @@ class CommandChecks:
             drained = remediation is not None and remediation.hold is not None and Step.DRAIN in remediation.steps
             instead = ", or undo our drain by hand: that works all the same" if drained else ""
             return Refused(kind=Refusal.OPTED_OUT, words=f"opted out: {why}; take that back first{instead}")
-        match order.verb:
+        match command.verb:
             case Verb.QUARANTINE:
-                return self._quarantine(order, remediation, view, now, remediation_id)
+                return self._quarantine(command, remediation, view, now, remediation_id)
             case Verb.REPAIR:
-                return self._repair(order, remediation, view, now, remediation_id)
+                return self._repair(command, remediation, view, now, remediation_id)
             case Verb.RELEASE:
-                return self._release(order, remediation, view, now, remediation_id)
+                return self._release(command, remediation, view, now, remediation_id)
 
     def rehearsed(self, remediation: Remediation) -> Iterator[tuple[str, Refusal | None]]:
         """Each step that is left: its effect in words, and what is known to be against it. Raises BackendError."""
@@ -78,7 +78,7 @@ class CommandChecks:
     # -- the three ----------------------------------------------------------------------------------------------------
 
     def _quarantine(
-        self, order: Command, remediation: Remediation | None, view: NodeView, now: datetime, remediation_id: str
+        self, command: Command, remediation: Remediation | None, view: NodeView, now: datetime, remediation_id: str
     ) -> Remediation | Refused | str:
         if (
             remediation is not None
@@ -89,51 +89,53 @@ class CommandChecks:
         return (
             self._open_already(remediation)
             or self._cannot_go_out(view)
-            or quarantined(order, remediation_id, now, drains=self._drains)
+            or quarantined(command, remediation_id, now, drains=self._drains)
         )
 
     def _repair(
-        self, order: Command, remediation: Remediation | None, view: NodeView, now: datetime, remediation_id: str
+        self, command: Command, remediation: Remediation | None, view: NodeView, now: datetime, remediation_id: str
     ) -> Remediation | Refused:
-        is_out = remediation is not None and may_be_mended(remediation, order)
+        is_out = remediation is not None and may_be_repaired(remediation, command)
         if not is_out and (no := self._open_already(remediation) or self._cannot_go_out(view)) is not None:
             return no
         if remediation is not None and (foreign := self._foreign(remediation, view)) is not None:
             return foreign
-        rungs = self._rungs(order, remediation, now)
+        rungs = self._rungs(command, remediation, now)
         if isinstance(rungs, Refused):
             return rungs
         ladder, about = rungs
-        if (no := self._cannot_mend(ladder[0])) is not None:
+        if (no := self._cannot_repair(ladder[0])) is not None:
             return no
         if remediation is not None and remediation.code == QUARANTINE_CODE:
-            return mended_meanwhile(remediation, order, ladder[0], now)
-        new = repaired(order, remediation_id, now, ladder=ladder, about=about, drains=self._drains)
+            return repaired_meanwhile(remediation, command, ladder[0], now)
+        new = repaired(command, remediation_id, now, ladder=ladder, about=about, drains=self._drains)
         return new if remediation is None else instead(remediation, new)
 
     def _rungs(
-        self, order: Command, remediation: Remediation | None, now: datetime
+        self, command: Command, remediation: Remediation | None, now: datetime
     ) -> tuple[tuple[Remedy, ...], Diagnosis | None] | Refused:
         """The remedies to try in turn, and the diagnosis: the one remedy that was named, or the policy's."""
-        if order.remedy is not None:
-            return (order.remedy,), None
-        decision = self._decider.by_order(remediation, now)
+        if command.remedy is not None:
+            return (command.remedy,), None
+        decision = self._decider.by_command(remediation, now)
         if decision.action is Action.REPAIR:
             return decision.ladder, decision.diagnosis
         words = f"{decision.reason}; to have one remedy all the same, name it with --step"
         return Refused(kind=decision.refusal or Refusal.NOT_NEEDED, words=words)
 
     def _release(
-        self, order: Command, remediation: Remediation | None, view: NodeView, now: datetime, remediation_id: str
+        self, command: Command, remediation: Remediation | None, view: NodeView, now: datetime, remediation_id: str
     ) -> Remediation | Refused | str:
         if remediation is None:
-            return self._orphan(order, view, now, remediation_id) or self._nothing_of_ours(view)
+            return self._orphan(command, view, now, remediation_id) or self._nothing_of_ours(view)
         if remediation.has_ended:
             return f"remediation {remediation.id} has ended already: {remediation.note}"
         if (foreign := self._foreign(remediation, view)) is not None:
             return foreign
         never_out = remediation.code == QUARANTINE_CODE and remediation.step in (Step.SLOT, Step.DRAIN)
-        return let_in(remediation, order, "" if order.forced or never_out else self._judgement.trouble(None))
+        return release_by_command(
+            remediation, command, "" if command.forced or never_out else self._judgement.trouble(None)
+        )
 
     # -- what is against it -------------------------------------------------------------------------------------------
 
@@ -158,12 +160,12 @@ class CommandChecks:
             return Refused(kind=Refusal.BUDGET, words=words)
         return None
 
-    def _cannot_mend(self, remedy: Remedy) -> Refused | None:
+    def _cannot_repair(self, remedy: Remedy) -> Refused | None:
         if why := self._dependencies.reason_against(remedy):
             return Refused(kind=Refusal.CANNOT, words=f"no {remedy} here: {why}")
         if other := self._provisioner.stands_down():
             return Refused(kind=Refusal.MANAGED, words=other)
-        if remedy is Remedy.REPLACE_NODE and (many := self._dependencies.too_many(by_order=True)):
+        if remedy is Remedy.REPLACE_NODE and (many := self._dependencies.too_many(by_command=True)):
             return Refused(kind=Refusal.RATE, words=many)
         return None
 
@@ -178,7 +180,7 @@ class CommandChecks:
         )
 
     def _orphan(
-        self, order: Command, view: NodeView, now: datetime, remediation_id: str
+        self, command: Command, view: NodeView, now: datetime, remediation_id: str
     ) -> Remediation | Refused | None:
         """The remediation that undoes a drain of ours for which none is open. Its own id, unless that has ended."""
         named = remediation_id_of(view.hold.text) if view.hold is not None else ""
@@ -188,7 +190,7 @@ class CommandChecks:
         return (
             None
             if remediation is None
-            else let_in(remediation, order, "" if order.forced else self._judgement.trouble(None))
+            else release_by_command(remediation, command, "" if command.forced else self._judgement.trouble(None))
         )
 
     def _nothing_of_ours(self, view: NodeView) -> Refused | str:
@@ -259,21 +261,21 @@ class CommandExecution:
         self._checks, self._steps, self._journal, self._stats = checks, steps, journal, stats
         self._judgement, self._new_id, self._clock = dependencies.judgement, dependencies.new_id, dependencies.clock
 
-    def begin(self, order: Command, remediation: Remediation | None, now: datetime) -> Remediation | CommandOutcome:
+    def begin(self, command: Command, remediation: Remediation | None, now: datetime) -> Remediation | CommandOutcome:
         """Write the command down as the remediation to go on with; else what came of it without one. ``remediation``:
         the open one. Raises StoreError: then nothing was done.
         """
         try:
-            wanted = self._checks.wanted(order, remediation, now, self._new_id())
+            wanted = self._checks.wanted(command, remediation, now, self._new_id())
         except BackendError as error:
             words = f"the cluster did not answer, so nothing was done: {error}"
-            return self.refuse(order, Refused(kind=Refusal.UNREADABLE, words=words))
+            return self.refuse(command, Refused(kind=Refusal.UNREADABLE, words=words))
         if isinstance(wanted, Refused):
-            return self.refuse(order, wanted)
+            return self.refuse(command, wanted)
         if isinstance(wanted, str):
-            self._judgement.record(Event(at=self._clock(), kind="order", text=f"{order.title}: {wanted}"))
+            self._judgement.record(Event(at=self._clock(), kind="order", text=f"{command.title}: {wanted}"))
             return CommandOutcome(done=True, said=wanted)
-        self._journal.write(wanted, order.title)
+        self._journal.write(wanted, command.title)
         return wanted
 
     def first_step(self, wanted: Remediation, now: datetime) -> CommandOutcome:
@@ -287,18 +289,18 @@ class CommandExecution:
         is_lost = turn.remediation.end is End.LOST
         return CommandOutcome(done=not is_lost, said=f"remediation {wanted.id}: {turn.said}", refusal=turn.refusal)
 
-    def refuse(self, order: Command, refused: Refused) -> CommandOutcome:
+    def refuse(self, command: Command, refused: Refused) -> CommandOutcome:
         """Not done: counted, and in the trail with who asked and why not."""
         self._stats.refuse(refused.kind)
-        text = f"refused: {order.verb} by command, {order.words}: {refused.words}"
-        data = {"verb": order.verb, "refusal": refused.kind}
+        text = f"refused: {command.verb} by command, {command.words}: {refused.words}"
+        data = {"verb": command.verb, "refusal": refused.kind}
         self._judgement.record(Event(at=self._clock(), kind="order", text=text, data=data))
         return CommandOutcome(done=False, said=refused.words, refusal=refused.kind)
 
-    def rehearse(self, order: Command, remediation: Remediation | None, now: datetime) -> CommandOutcome:
+    def rehearse(self, command: Command, remediation: Remediation | None, now: datetime) -> CommandOutcome:
         """The beginning and each step of it, in words. Nothing is done, noted or counted."""
         try:
-            wanted = self._checks.wanted(order, remediation, now, "…")
+            wanted = self._checks.wanted(command, remediation, now, "…")
             if isinstance(wanted, Refused):
                 return CommandOutcome(done=False, said=wanted.words, refusal=wanted.kind)
             if isinstance(wanted, str):
@@ -308,7 +310,7 @@ class CommandExecution:
             words = f"the cluster did not answer: {error}"
             return CommandOutcome(done=False, said=words, refusal=Refusal.UNREADABLE)
         against = next((refusal for _, refusal in steps if refusal is not None), None)
-        said = f"{wanted.code} on {wanted.component}, {order.words}"
+        said = f"{wanted.code} on {wanted.component}, {command.words}"
         return CommandOutcome(
             done=against is None, said=said, lines=tuple(words for words, _ in steps), refusal=against
         )

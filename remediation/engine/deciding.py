@@ -297,10 +297,10 @@ class Decider:
             return None
         return Refused(kind=decision.refusal or Refusal.NOT_NEEDED, words=decision.reason)
 
-    def by_order(self, remediation: Remediation | None, now: datetime) -> Decision:
+    def by_command(self, remediation: Remediation | None, now: datetime) -> Decision:
         """Decide as if the mode were repair, about a node that no remediation holds, or this one does."""
         rules = replace(self._dependencies.rules(), mode=Mode.REPAIR)
-        asked = self._question(now, rules, is_held=remediation is not None, by_order=True)
+        asked = self._question(now, rules, is_held=remediation is not None, by_command=True)
         return self._decided(asked, self._cluster.looked)[0]
 
     def about_held(self, remediation: Remediation, seen: KnownFaults) -> Decision:
@@ -332,11 +332,11 @@ class Decider:
     # -----------------------------------------------------------------------------------------------------------------
 
     def _question(
-        self, now: datetime, rules: Rules | None = None, *, is_held: bool = False, by_order: bool = False
+        self, now: datetime, rules: Rules | None = None, *, is_held: bool = False, by_command: bool = False
     ) -> Decision | Question:
         diagnoses = self._judgement.diagnoses()
         seen, rules = self.acknowledged(diagnoses), rules or self._dependencies.rules()
-        return question(diagnoses, seen, rules, now, is_held=is_held, by_order=by_order)
+        return question(diagnoses, seen, rules, now, is_held=is_held, by_command=by_command)
 
     def _decided(
         self, asked: Decision | Question, read: Callable[[], Situation], known: Situation | None = None

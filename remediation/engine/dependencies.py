@@ -298,7 +298,7 @@ class Dependencies:
         """Why this remedy cannot be carried out here, or ""."""
         return self.resetter.reason_against() if remedy is Remedy.RESET_GPU else self.provisioner.reason_against(remedy)
 
-    def too_many(self, *, by_order: bool = False) -> str:
+    def too_many(self, *, by_command: bool = False) -> str:
         """Why no machine of the fleet may be replaced now, or "". An operator's command passes the bound of a day.
 
         Raises BackendUnknown.
@@ -309,5 +309,5 @@ class Dependencies:
             replacements(snapshot.marks, RATE_WINDOW, now),
             replacements(snapshot.marks, DAY_WINDOW, now),
             per_hour=rules.replacements_per_hour,
-            per_day=None if by_order else day_limit(rules.replacements_per_day, snapshot.total),
+            per_day=None if by_command else day_limit(rules.replacements_per_day, snapshot.total),
         )

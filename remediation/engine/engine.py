@@ -125,28 +125,28 @@ class Engine:
             self._lock.release()
         return said
 
-    def obey(self, order: Command, now: datetime) -> CommandOutcome:
+    def execute(self, command: Command, now: datetime) -> CommandOutcome:
         """Begin to execute a command, or refuse it. The calls of ``turn`` that follow do what is left.
 
         Raises StoreError: then nothing was done.
         """
         if not self._lock.acquire(timeout=_ORDER_WAITS_S):
             words = f"the engine has been at work for {_ORDER_WAITS_S:g} s; see `healthd status`, and ask again"
-            return self._execution.refuse(order, Refused(kind=Refusal.REMEDIATION_OPEN, words=words))
+            return self._execution.refuse(command, Refused(kind=Refusal.REMEDIATION_OPEN, words=words))
         try:
             self._dependencies.beat.begin()
             if self._ending.is_set():
                 return self._execution.refuse(
-                    order, Refused(kind=Refusal.REMEDIATION_OPEN, words=f"{_ENDING}; ask again then")
+                    command, Refused(kind=Refusal.REMEDIATION_OPEN, words=f"{_ENDING}; ask again then")
                 )
             remediation = self._resumed(now)
             if remediation is None and self._orphan_slots.unknown:
                 words = f"the cluster did not answer, and {self._orphan_slots.unknown}"
-                return self._execution.refuse(order, Refused(kind=Refusal.UNREADABLE, words=words))
-            begun = self._execution.begin(order, remediation, now)
+                return self._execution.refuse(command, Refused(kind=Refusal.UNREADABLE, words=words))
+            begun = self._execution.begin(command, remediation, now)
             if isinstance(begun, CommandOutcome):
                 return begun
-            self.decision = self._decided_last = Decision(action=Action(order.verb), reason=order.title)
+            self.decision = self._decided_last = Decision(action=Action(command.verb), reason=command.title)
             self.tally.decided[self.decision.action] += 1
             return self._execution.first_step(begun, now)
         finally:
@@ -162,14 +162,14 @@ class Engine:
         self._lock.release()
         return True
 
-    def rehearse(self, order: Command, now: datetime) -> CommandOutcome:
+    def rehearse(self, command: Command, now: datetime) -> CommandOutcome:
         """The effect of a command, step by step. Nothing is done, noted or counted. Raises StoreError."""
         with self._asking:
             remediation = self._remediations.open_remediation()
             if remediation is None and self._orphan_slots.unknown:
                 words = f"the cluster did not answer, and {self._orphan_slots.unknown}"
                 return CommandOutcome(done=False, said=words, refusal=Refusal.UNREADABLE)
-            return self._execution.rehearse(order, remediation, now)
+            return self._execution.rehearse(command, remediation, now)
 
     def opted_out(self) -> str:
         """Why healthd only observes here, or "": as the node says now, and the cluster said when it was last read."""

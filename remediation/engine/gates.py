@@ -52,7 +52,7 @@ class Gates:
         rules, self.viewed = self._rules(), view or self.viewed
         if why := rules.hands_off(view):
             return Refused(kind=Refusal.OPTED_OUT, words=f"opted out: {why}")
-        if rules.mode is Mode.OBSERVE and not remediation.by_order:
+        if rules.mode is Mode.OBSERVE and not remediation.by_command:
             return Refused(kind=Refusal.OBSERVE, words="in observe mode")
         return None
 
@@ -72,9 +72,9 @@ class Gates:
         """Why this remedy cannot be carried out here, or ""."""
         return self._dependencies.reason_against(remedy)
 
-    def too_many(self, *, by_order: bool) -> str:
+    def too_many(self, *, by_command: bool) -> str:
         """Why no machine of the fleet may be replaced now, or "". Raises BackendUnknown."""
-        return self._dependencies.too_many(by_order=by_order)
+        return self._dependencies.too_many(by_command=by_command)
 
     def _undriven(self, remediation: Remediation) -> Refused | None:
         """The law of acts. A level that only the disk remembers drives nothing: an operator may have repaired the node

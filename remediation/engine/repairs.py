@@ -60,7 +60,7 @@ class Permission(Protocol):
     def reason_against(self, remedy: Remedy) -> str:
         """Why a remedy cannot be carried out here, or ""."""
 
-    def too_many(self, *, by_order: bool) -> str:
+    def too_many(self, *, by_command: bool) -> str:
         """Why no machine of the fleet may be replaced now, or "", by an operator's command or not."""
 
     def watched(self, remediation: Remediation, view: NodeView, now: datetime) -> StepResult | None:
@@ -187,7 +187,7 @@ class Repairs:
         if (
             remediation.attempts == 0
             and not self._has_its_mark(remediation)
-            and (why := self._gates.too_many(by_order=bool(remediation.order)))
+            and (why := self._gates.too_many(by_command=bool(remediation.order)))
         ):
             return waits(remediation, "replacement", Refused(kind=Refusal.RATE, words=why), page=True)
         begun = self._kept_from(remediation, now, "replacement") or self._begun(remediation, now, "replacement")

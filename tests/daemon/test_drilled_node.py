@@ -25,7 +25,7 @@ from healthd.config.load import load
 from healthd.core.check import discover
 from healthd.core.model import Verdict
 from healthd.core.node import KernelRecord
-from healthd.drill.chain import KINDS, DrillOrder, DrillStage, Ended
+from healthd.drill.chain import KINDS, DrillRequest, DrillStage, Ended
 from healthd.drill.drills import Drills
 from healthd.judge.history import History
 from healthd.remediation.orchestrators.local import HOLD_FILE
@@ -481,7 +481,7 @@ def test_at_the_very_moment_of_the_fault_the_prolog_passes(agent: Agent) -> None
         said = agent.engine.turn(datetime.now(UTC))
         seen.append((hook.answer.code, agent.checkup.report(look=False).verdict, said))
 
-    report = drills_of(agent, meanwhile).run(DrillOrder(kind=KINDS["xid"], who="uid 0", number=79), lambda _: None)
+    report = drills_of(agent, meanwhile).run(DrillRequest(kind=KINDS["xid"], who="uid 0", number=79), lambda _: None)
     assert (report.ended, [level.action for level in report.levels]) == (
         Ended.COMPLETE,
         ["hold", "quarantine", "repair"],
@@ -495,7 +495,7 @@ def test_at_the_very_moment_of_the_fault_the_prolog_passes(agent: Agent) -> None
 def test_an_engine_that_does_not_come_round_is_the_link_that_is_missing(agent: Agent) -> None:
     """A fault that nobody decides about is not handled, however well it was found."""
     drills = drills_of(agent, lambda _: None, turns=False)
-    report = drills.run(DrillOrder(kind=KINDS["xid"], who="uid 0", number=79, timeout_s=0.5), lambda _: None)
+    report = drills.run(DrillRequest(kind=KINDS["xid"], who="uid 0", number=79, timeout_s=0.5), lambda _: None)
     assert (report.ended, report.missing) == (Ended.INCOMPLETE, DrillStage.DECISION)
     assert report.why == "the engine has not reconciled since; see `healthd status`"
 
@@ -513,7 +513,7 @@ def test_a_look_under_way_is_joined(agent: Agent) -> None:
 
     thread = threading.Thread(target=is_due)
     thread.start()
-    report = drills.run(DrillOrder(kind=KINDS["nvml-hang"], who="uid 0", timeout_s=5.5), lambda _: None)
+    report = drills.run(DrillRequest(kind=KINDS["nvml-hang"], who="uid 0", timeout_s=5.5), lambda _: None)
     thread.join()
     assert (report.ended, report.missing) == (Ended.INCOMPLETE, DrillStage.FINDING)
     assert [words for _, words in report.looks] == [report.why.removeprefix("its last run: ")]
@@ -527,7 +527,7 @@ def test_a_daemon_that_stops_ends_a_drill_and_begins_no_other(agent: Agent) -> N
         drills._tell(_end("the daemon is stopping"))
 
     drills = drills_of(agent, stops, turns=False)
-    order = DrillOrder(kind=KINDS["xid"], who="uid 0", number=79)
+    order = DrillRequest(kind=KINDS["xid"], who="uid 0", number=79)
     report = drills.run(order, lambda _: None)
     assert (report.ended, report.missing, report.why) == (
         Ended.INTERRUPTED,

@@ -220,7 +220,7 @@ class World:
         what came of it is not known, and the answer to the second asking tells."""
         while True:
             try:
-                self.obeyed = self.engine.obey(order, self.clock.now())
+                self.obeyed = self.engine.execute(order, self.clock.now())
             except Killed:
                 self.restart_daemon()
                 continue

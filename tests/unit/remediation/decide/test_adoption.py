@@ -115,7 +115,7 @@ def test_an_order_stays_an_order() -> None:
     """No mode is too low for it."""
     remediation = found(shown(replace(OURS, text=f"healthd: {REPAIR_CODE} node [c7]")), None)
     assert remediation is not None
-    assert (remediation.by_order, remediation.component) == (True, "node")
+    assert (remediation.by_command, remediation.component) == (True, "node")
 
 
 def test_an_operator_undoes_a_drain_of_ours_that_no_case_is_open_for() -> None:

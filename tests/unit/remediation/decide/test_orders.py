@@ -14,11 +14,11 @@ from healthd.remediation.decide.commands import (
     REMEDIES,
     Command,
     Verb,
-    let_in,
-    may_be_mended,
-    mended_meanwhile,
+    may_be_repaired,
     quarantined,
+    release_by_command,
     repaired,
+    repaired_meanwhile,
     stays,
 )
 from healthd.remediation.decide.drive import heading_back, instead, only_out
@@ -44,7 +44,7 @@ def test_a_quarantine_says_who_and_why_and_stays() -> None:
     assert OUT.title == "quarantine by command: psu looks odd (uid 0)"
     assert remediation.steps == (Step.SLOT, Step.DRAIN, Step.STAY, Step.VERIFY, Step.RELEASE)
     assert quarantined(OUT, "c1", START, drains=False).steps == without_drain(remediation.steps)
-    assert (remediation.by_order, remediation.mode, remediation.fenced) == (True, Mode.QUARANTINE, True)
+    assert (remediation.by_command, remediation.mode, remediation.fenced) == (True, Mode.QUARANTINE, True)
 
 
 def test_a_repair_is_of_a_fault_or_of_none() -> None:
@@ -61,7 +61,7 @@ def test_a_repair_is_of_a_fault_or_of_none() -> None:
 def test_what_is_out_by_order_is_mended_where_it_stands(remedy: Remedy, drains: bool) -> None:
     """From waiting until idle on, and back to staying out; without a drain where there was none."""
     remediation = replace(quarantined(OUT, "c1", START, drains=drains), index=2 if drains else 1)
-    mended = mended_meanwhile(remediation, MEND, remedy, LATER)
+    mended = repaired_meanwhile(remediation, MEND, remedy, LATER)
     steps = kept_out(STEPS[remedy])
     assert mended.steps == (steps if drains else without_drain(steps))
     assert (mended.step, mended.since, mended.ladder) == (Step.WAIT_IDLE, LATER, (remedy,))
@@ -148,17 +148,17 @@ def test_an_order_to_mend_takes_over_what_nothing_is_done_to(remedy: Remedy | No
     kept = a_remediation(steps=QUARANTINE, index=QUARANTINE.index(Step.VERIFY))
     under_repair = a_remediation(index=STEPS[Remedy.REBOOT_NODE].index(Step.REBOOT), phase=Phase.INTENDED, attempts=2)
     given_up = replace(under_repair, end=End.FAILED)
-    by_order = quarantined(OUT, "c1", START, drains=True)
-    staying = replace(by_order, index=by_order.steps.index(Step.STAY))
-    assert may_be_mended(kept, mend)
-    assert may_be_mended(given_up, mend)
-    assert not may_be_mended(under_repair, mend)
-    assert not may_be_mended(by_order, mend)
-    for out in (staying, replace(by_order, steps=kept_out(STEPS[Remedy.REBOOT_NODE]), index=4, end=End.FAILED)):
-        assert may_be_mended(out, mend) == (remedy is not None)
+    by_command = quarantined(OUT, "c1", START, drains=True)
+    staying = replace(by_command, index=by_command.steps.index(Step.STAY))
+    assert may_be_repaired(kept, mend)
+    assert may_be_repaired(given_up, mend)
+    assert not may_be_repaired(under_repair, mend)
+    assert not may_be_repaired(by_command, mend)
+    for out in (staying, replace(by_command, steps=kept_out(STEPS[Remedy.REBOOT_NODE]), index=4, end=End.FAILED)):
+        assert may_be_repaired(out, mend) == (remedy is not None)
     new = repaired(mend, "c2", LATER, ladder=(Remedy.REPLACE_NODE,), about=None, drains=True)
     assert (instead(given_up, new).end, instead(given_up, new).attempts) == (None, 0)
-    assert mended_meanwhile(replace(staying, end=End.FAILED), mend, Remedy.REPLACE_NODE, LATER).end is None
+    assert repaired_meanwhile(replace(staying, end=End.FAILED), mend, Remedy.REPLACE_NODE, LATER).end is None
 
 
 def test_only_a_quarantine_at_its_place_stays() -> None:
@@ -174,11 +174,11 @@ def test_only_a_quarantine_at_its_place_stays() -> None:
 def test_trouble_refuses_a_release_unless_it_is_forced() -> None:
     """What is wrong is in the sentence, and what would do it all the same."""
     remediation = quarantined(OUT, "c1", START, drains=True)
-    refused = let_in(remediation, IN, "gpu.xid.79 on gpu:0 is still open")
+    refused = release_by_command(remediation, IN, "gpu.xid.79 on gpu:0 is still open")
     assert isinstance(refused, Refused)
     assert refused.kind is Refusal.NOT_WELL
     assert "gpu.xid.79 on gpu:0 is still open; it is released all the same" in refused.words
-    forced = let_in(remediation, replace(IN, forced=True), "gpu.xid.79 on gpu:0 is still open")
+    forced = release_by_command(remediation, replace(IN, forced=True), "gpu.xid.79 on gpu:0 is still open")
     assert isinstance(forced, Remediation)
     assert (forced.forced, forced.release_order) == (True, "it is new (uid 7)")
 
@@ -190,7 +190,7 @@ def test_a_case_that_was_given_up_is_taken_up_again(end: End | None, after: End 
     remediation = replace(
         remediation, index=remediation.steps.index(Step.REBOOT), phase=Phase.INTENDED, end=end, forced=True
     )
-    let = let_in(remediation, IN, "")
+    let = release_by_command(remediation, IN, "")
     assert isinstance(let, Remediation)
     assert (let.end, let.forced) == (after, True)
     assert let.phase is (Phase.PLANNED if end is End.FAILED else Phase.INTENDED)

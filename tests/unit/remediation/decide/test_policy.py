@@ -33,10 +33,10 @@ def decided(
     ledger: Sequence[Repair] = (),
     day: float = 0.0,
     is_held: bool = False,
-    by_order: bool = False,
+    by_command: bool = False,
 ) -> Decision:
     now, why = START + timedelta(days=day), dict.fromkeys(cannot, "nobody can")
-    asked = question(diagnoses, seen, rules, now, is_held=is_held, by_order=by_order)
+    asked = question(diagnoses, seen, rules, now, is_held=is_held, by_command=by_command)
     return decided_by(asked, all_read(situation, ledger, why))[0]
 
 
@@ -73,7 +73,7 @@ def test_a_node_that_is_out_is_repaired_for_what_is_its_own() -> None:
     assert (alone.refusal, alone.reason) == (Refusal.CORRELATED, all_shared.reason)
     kept = decided(SICK, situation=one, is_held=True, rules=Rules(mode=Mode.QUARANTINE))
     assert kept.action is Action.QUARANTINE
-    assert decided(SICK, situation=one, is_held=True, by_order=True).action is Action.REPAIR
+    assert decided(SICK, situation=one, is_held=True, by_command=True).action is Action.REPAIR
 
 
 def test_a_fault_becomes_a_repair() -> None:
