@@ -227,11 +227,11 @@ def agent(storm: Storm, disk: Path, node: str, said: Notes, calls: Notes) -> Non
     fault = OneFault()
     engine, last = engine_of(storm, disk, node, fault, calls), ""
     if not (disk / node).exists():
-        engine.turn(datetime.now(UTC))
+        engine.reconcile(datetime.now(UTC))
     time.sleep(max(0.0, storm.began_s + random.random() - time.monotonic()))  # noqa: S311  as above
     fault.begins()
     while True:
-        what, reason = kind_of(engine.turn(datetime.now(UTC)))
+        what, reason = kind_of(engine.reconcile(datetime.now(UTC)))
         if what != last:
             said.add({"node": node, "at_s": time.monotonic(), "what": what, "reason": reason})
             last = what

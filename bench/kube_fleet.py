@@ -89,7 +89,7 @@ class Agent:
     def step(self, now_s: float) -> None:
         """Go to this second of its clock: one turn of the engine, one look of the reporter."""
         self._now_s = now_s
-        self._engine.turn(self.clock())
+        self._engine.reconcile(self.clock())
         self._reporter.tick()
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 CHECK_DEADLINE_S = 20.0
 _PROLOG_DEADLINE_S = 5.0
-_TURN_WAIT_S = 4.0
+_RECONCILE_WAIT_S = 4.0
 
 Tick = Callable[[str], None]
 
@@ -166,7 +166,7 @@ def _our_drain(agent: Agent, report: Report) -> tuple[str, str]:
         return "", ""
     if agent.mode is Mode.OBSERVE or agent.engine is None or agent.orchestrator is None:
         return "", ", but observe mode refuses no job"
-    said = agent.engine.turn(datetime.now(UTC), wait_s=_TURN_WAIT_S, hurry=True)
+    said = agent.engine.reconcile(datetime.now(UTC), wait_s=_RECONCILE_WAIT_S, hurry=True)
     try:
         remediation = agent.engine.holds_node()
         hold = agent.orchestrator.view().hold

@@ -21,7 +21,7 @@ from healthd.remediation.engine.absent import is_acted_on
 from healthd.remediation.orchestrators.kubernetes.admission_policies import POLICIES, policy_problems
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, KubeApi, Missing, ResourceKind
 from healthd.remediation.orchestrators.kubernetes.event_writer import KubeEventWriter
-from healthd.remediation.orchestrators.kubernetes.fleet import Round
+from healthd.remediation.orchestrators.kubernetes.fleet import SyncView
 from healthd.remediation.orchestrators.kubernetes.lease_notes import LeaseNotes
 from healthd.remediation.orchestrators.kubernetes.node import KubeNode
 from healthd.remediation.orchestrators.kubernetes.silent_nodes import (
@@ -77,8 +77,8 @@ class KubeWatch:
         self._policies = PolicyWatch(api, settings.namespace, monotonic_s) if settings.policies else None
         self._events = KubeTroubleEvents(api, leads=leads, clock=clock, monotonic_s=monotonic_s)
 
-    def round(
-        self, counted: Round, marks: Sequence[NodeRecord], statuses: Sequence[NodeStatus], now: datetime
+    def sync(
+        self, counted: SyncView, marks: Sequence[NodeRecord], statuses: Sequence[NodeStatus], now: datetime
     ) -> tuple[NodeStatus, ...]:
         """The statuses that page now. ``marks``: the handoff records. ``statuses``: the statuses of this sync so
         far."""
@@ -92,7 +92,7 @@ class KubeWatch:
         return (*statuses_of(found), *(NodeStatus(node="", said=each) for each in problems if each))
 
     def _quiet(
-        self, counted: Round, marks: Sequence[NodeRecord], statuses: Sequence[NodeStatus], now: datetime
+        self, counted: SyncView, marks: Sequence[NodeRecord], statuses: Sequence[NodeStatus], now: datetime
     ) -> dict[str, Quiet]:
         """The silent nodes by name; incomplete policies under ""."""
         settings = self._settings

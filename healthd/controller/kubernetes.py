@@ -33,7 +33,7 @@ from healthd.remediation.orchestrators.kubernetes.device_plugin import KubePlugi
 from healthd.remediation.orchestrators.kubernetes.drain import KubeDrain
 from healthd.remediation.orchestrators.kubernetes.drain_record import RECORDS
 from healthd.remediation.orchestrators.kubernetes.eviction import EvictionRule, EvictMode, GangMode
-from healthd.remediation.orchestrators.kubernetes.fleet import KubeFleet, Round
+from healthd.remediation.orchestrators.kubernetes.fleet import KubeFleet, SyncView
 from healthd.remediation.orchestrators.kubernetes.gangs import GangLabels
 from healthd.remediation.orchestrators.kubernetes.leader_election import RENEW_S, Lead, Renewal
 from healthd.remediation.orchestrators.kubernetes.lease_notes import STATUS, STATUS_LEASE, LeaseNotes
@@ -280,16 +280,16 @@ class KubernetesSync:
         if self._mode is not Mode.OBSERVE:
             statuses += self._drained(counted)
         if self._mode is not Mode.OBSERVE and self._plugins is not None:
-            told = self._plugins.round(counted.seen.nodes)
+            told = self._plugins.sync(counted.seen.nodes)
             statuses += [NodeStatus(node=name, said=said) for name, said in told.items()]
         if self._controller is not None:
             for name, why in counted.gone.items():
                 self._controller.gone(name, why)
-            statuses += self._controller.round(now)
-        statuses += self._watch.round(counted, self._fleet.fleet().marks, statuses, now)
+            statuses += self._controller.sync(now)
+        statuses += self._watch.sync(counted, self._fleet.fleet().marks, statuses, now)
         return merged(statuses)
 
-    def _drained(self, counted: Round) -> list[NodeStatus]:
+    def _drained(self, counted: SyncView) -> list[NodeStatus]:
         drained = {node.name for node in counted.seen.nodes.values() if hold_of(node) is not None}
         claimed = {claim.node for claim in counted.budget.claims.values()}
         stuck = (ClusterTrouble.DRAIN_STUCK,)
@@ -297,7 +297,7 @@ class KubernetesSync:
             NodeStatus(node=name, said=state.said, page=True, refusal=Refusal.OVERDUE, troubles=stuck)
             if state.stuck
             else NodeStatus(node=name, said=state.said)
-            for name, state in self._drain.round(drained, claimed).items()
+            for name, state in self._drain.sync(drained, claimed).items()
         ]
 
 

@@ -47,7 +47,7 @@ _YIELD_S = 10.0  # a controller whose sync is stuck gives up the lead within tha
 _JOIN_S = 15.0  # a message under way, by its own deadlines
 _STOP_S = 60.0  # a call to AWS and its reading back; the chart gives the pod longer
 _STORE = "controller.db"
-FRESH_ROUNDS, FRESH_S = 3.0, 60.0
+FRESH_SYNCS, FRESH_S = 3.0, 60.0
 """A status older than this, in syncs and at least in seconds, comes from a controller that no longer runs."""
 
 

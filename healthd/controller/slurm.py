@@ -115,7 +115,7 @@ class SlurmSync:
     def __call__(self, now: datetime) -> Sequence[NodeStatus]:
         """The controller's own statuses, and the orphans of nodes that Slurm powered down. Raises BackendError,
         StoreError."""
-        statuses = self._controller.round(now)
+        statuses = self._controller.sync(now)
         snapshot = self._controller.snapshot
         found = () if snapshot is None else self._absent.release(snapshot, self._controller.slots, now)
         return _joined(statuses, [NodeStatus(node=each.node, said=each.message, page=each.page) for each in found])

@@ -116,7 +116,7 @@ class PastHost:
         engine = self._engine = self._engine or self._new_engine()
         held = engine.tally.refused[Refusal.CORRELATED]
         before = self.monitor.history.faults
-        said = engine.turn(now)
+        said = engine.reconcile(now)
         self._ended(before, now, "the repair is assumed to have worked")
         remediation = self._remediations.open_remediation()
         if engine.tally.refused[Refusal.CORRELATED] > held:

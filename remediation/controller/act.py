@@ -254,10 +254,10 @@ class RequestedAct:
         act = self._repairs.reboot if self._want.remedy is Remedy.REBOOT_NODE else self._repairs.replace
         return act(remediation, now)
 
-    def again(self, turn: StepResult, now: datetime) -> StepResult:
+    def again(self, result: StepResult, now: datetime) -> StepResult:
         """Ask once more for what a controller before this one may have asked for, or what has had no answer: where that
         is safe, and everything is as it was. A node that has moved is no loss, its evidence is awaited as before."""
-        remediation = self._node.remediation = turn.remediation
+        remediation = self._node.remediation = result.remediation
         why = self.reason_against() or self._provisioner.stands_down() or self._against(remediation, now)
         if not why:
             said = f"asks again for {self._want.remedy}: it is not known whether it was asked for"
@@ -265,8 +265,8 @@ class RequestedAct:
             self._node.mark_as_taken(remediation)
             why = self._against(remediation, now)
         if why:
-            return replace(turn, said=f"{turn.said}; not asked for again: {why}")
-        return self._ask_again(turn, now)
+            return replace(result, said=f"{result.said}; not asked for again: {why}")
+        return self._ask_again(result, now)
 
     def _against(self, remediation: Remediation, now: datetime) -> str:
         """The objection of a reading of everything to asking once more, or ""."""
@@ -282,17 +282,17 @@ class RequestedAct:
         is_known = remediation.boot_id and self._node.known_boot() == remediation.boot_id
         return "" if is_known else "which boot it has is not known"
 
-    def _ask_again(self, turn: StepResult, now: datetime) -> StepResult:
+    def _ask_again(self, result: StepResult, now: datetime) -> StepResult:
         act = "reboot" if self._want.remedy is Remedy.REBOOT_NODE else "replacement"
         try:
             self._provisioner.reboot() if act == "reboot" else self._provisioner.replace()
         except BackendBusy as error:  # it is at it, for the first request or for somebody else's
-            return replace(turn, said=f"{turn.said}; asked for again: {error}")
+            return replace(result, said=f"{result.said}; asked for again: {error}")
         except BackendUnknown as error:  # a reboot that is queued now must not be queued once more
-            return replace(turn, said=f"{turn.said}; asked for again: {error}", asked=act == "reboot")
+            return replace(result, said=f"{result.said}; asked for again: {error}", asked=act == "reboot")
         except BackendRefused as error:
-            return self._repairs.again_or_fail(turn.remediation, now, f"the {act} was refused: {error}")
-        return replace(turn, said=f"{act} asked for again; its evidence is awaited", asked=True)
+            return self._repairs.again_or_fail(result.remediation, now, f"the {act} was refused: {error}")
+        return replace(result, said=f"{act} asked for again; its evidence is awaited", asked=True)
 
 
 def _is_still(view: NodeView, before: Hold | None) -> bool:

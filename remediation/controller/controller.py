@@ -103,7 +103,7 @@ class Controller:
         self.slots: tuple[Slot, ...] = ()
         """The slots as the last round read them."""
 
-    def round(self, now: datetime) -> tuple[NodeStatus, ...]:
+    def sync(self, now: datetime) -> tuple[NodeStatus, ...]:
         """Look at every node that wants something, and go on with each as far as it goes now.
 
         The status of a node that could not be read or written names that, and holds up no other. Raises BackendError
@@ -210,15 +210,15 @@ class Controller:
         if (known := self._looks.lately(remediation.id)) is not None:
             return known
         act = self._act(found)
-        turn = act.go(remediation, now)
-        if self._may_repeat(found, turn):
-            turn = self._again(found, act, turn, now)
-        return self._looks.note(remediation.id, self._came_of(found, turn))
+        result = act.go(remediation, now)
+        if self._may_repeat(found, result):
+            result = self._again(found, act, result, now)
+        return self._looks.note(remediation.id, self._came_of(found, result))
 
-    def _may_repeat(self, found: FoundRequest, turn: StepResult) -> bool:
+    def _may_repeat(self, found: FoundRequest, result: StepResult) -> bool:
         """Whether nothing shows what became of it, its platform gave this controller no answer, and a second request is
         safe by now. A request that its node has withdrawn is not repeated."""
-        want, remediation = found.want, turn.remediation
+        want, remediation = found.want, result.remediation
         if remediation.end is not None or remediation.step is not _STEP[want.remedy]:
             return False
         if want.id in self._asked or found.mark.withdrawn is not None:
@@ -227,15 +227,15 @@ class Controller:
         since_s = self._undecided.get(want.id, self._monotonic_s())
         return after_s is not None and self._monotonic_s() - since_s >= after_s
 
-    def _again(self, found: FoundRequest, act: RequestedAct, turn: StepResult, now: datetime) -> StepResult:
+    def _again(self, found: FoundRequest, act: RequestedAct, result: StepResult, now: datetime) -> StepResult:
         """A controller before this one died in it, or its platform did not answer. Judged as before the first time."""
         try:
             view = self._node(found.want.node).view()
             if (why := self._refusal(found, view, now)) is not None:
-                return replace(turn, said=f"{turn.said}; not asked for again: {why.words}")
-            return act.again(replace(turn, remediation=replace(turn.remediation, hold=view.hold)), now)
+                return replace(result, said=f"{result.said}; not asked for again: {why.words}")
+            return act.again(replace(result, remediation=replace(result.remediation, hold=view.hold)), now)
         except BackendError as error:
-            return replace(turn, said=f"{turn.said}; not asked for again: {error}")
+            return replace(result, said=f"{result.said}; not asked for again: {error}")
 
     def _begin_unless_busy(self, found: FoundRequest, snapshot: FleetSnapshot, now: datetime) -> NodeStatus:
         """A platform that is at the machine, or has no time for us, is not asked again in every sync either."""
@@ -334,32 +334,32 @@ class Controller:
         self._journal.write(remediation, "taken by a controller whose store is not here: it is not asked for again")
         return remediation
 
-    def _came_of(self, found: FoundRequest, turn: StepResult) -> NodeStatus:
+    def _came_of(self, found: FoundRequest, result: StepResult) -> NodeStatus:
         """Write down the result of a step. An act that was not begun is taken out of the record first: the disk is
         believed."""
-        want, remediation = found.want, replace(turn.remediation, note=turn.said)
-        if turn.asked:
+        want, remediation = found.want, replace(result.remediation, note=result.said)
+        if result.asked:
             self._asked.add(want.id)
         if remediation.end is None and remediation.step is not _STEP[want.remedy]:
             remediation = replace(remediation, end=End.DONE)
         elif remediation.end is None and remediation.phase is Phase.PLANNED:
-            why = Refused(kind=turn.refusal or Refusal.REFUSED, words=turn.said)
+            why = Refused(kind=result.refusal or Refusal.REFUSED, words=result.said)
             try:
-                return self._waits(found, why, page=turn.page)
+                return self._waits(found, why, page=result.page)
             finally:  # also where the node could not be told: what was not begun must not be waited for
                 if want.id in self._known:
-                    self._journal.write(remediation, turn.said)
+                    self._journal.write(remediation, result.said)
         elif want.unanswered and remediation.end in (End.LOST, End.ABANDONED):
             self._put_back(found)
             if want.id in self._known:
-                self._journal.write(replace(remediation, end=None), turn.said)
-            return _standing(found, turn.said, RepairState.LEFT_ALONE)
+                self._journal.write(replace(remediation, end=None), result.said)
+            return _standing(found, result.said, RepairState.LEFT_ALONE)
         if remediation != self._known.get(remediation.id):
-            self._journal.write(remediation, turn.said)
+            self._journal.write(remediation, result.said)
         self._answer(found, remediation)
         failed = remediation.end is End.FAILED
-        refusal = Refusal.EXHAUSTED if failed else turn.refusal
-        return _standing(found, turn.said, STATES[remediation.end], page=turn.page or failed, refusal=refusal)
+        refusal = Refusal.EXHAUSTED if failed else result.refusal
+        return _standing(found, result.said, STATES[remediation.end], page=result.page or failed, refusal=refusal)
 
     # -- what the node is told ----------------------------------------------------------------------------------------
 

@@ -281,13 +281,13 @@ class CommandExecution:
     def first_step(self, wanted: Remediation, now: datetime) -> CommandOutcome:
         """Take the first step of what was written down. Raises StoreError."""
         try:
-            turn = self._steps.take(wanted, now)
+            result = self._steps.take(wanted, now)
         except BackendError as error:
             said = f"remediation {wanted.id} is open; the cluster did not answer yet, and it goes on: {error}"
             return CommandOutcome(done=True, said=said, refusal=Refusal.UNREADABLE)
-        self._stats.wait(turn)
-        is_lost = turn.remediation.end is End.LOST
-        return CommandOutcome(done=not is_lost, said=f"remediation {wanted.id}: {turn.said}", refusal=turn.refusal)
+        self._stats.wait(result)
+        is_lost = result.remediation.end is End.LOST
+        return CommandOutcome(done=not is_lost, said=f"remediation {wanted.id}: {result.said}", refusal=result.refusal)
 
     def refuse(self, command: Command, refused: Refused) -> CommandOutcome:
         """Not done: counted, and in the trail with who asked and why not."""

@@ -49,7 +49,7 @@ _REREAD_EVERY_S = 60.0  # whether a reset can be made is asked of the machine
 
 
 class Engine:
-    """One node's engine. ``turn`` is called whenever something changed and every few seconds; calls never overlap."""
+    """One node's engine. ``result`` is called whenever something changed and every few seconds; calls never overlap."""
 
     def __init__(self, dependencies: Dependencies) -> None:
         self._dependencies = dependencies
@@ -80,7 +80,7 @@ class Engine:
         self._asked: frozenset[tuple[str, str]] = frozenset()
         self._asked_s = float("-inf")
         self._decided_last = Decision(action=Action.HOLD, reason="nothing has been decided yet")
-        self._turn: StepResult | None = None
+        self._result: StepResult | None = None
         self._ended: Remediation | None = None
         self._has_remediation = False
         self._failing_since_s: float | None = None
@@ -94,7 +94,7 @@ class Engine:
             dependencies, checks=self._checks, steps=self._steps, journal=self._journal, stats=self.tally
         )
 
-    def turn(self, now: datetime, *, wait_s: float = -1, hurry: bool = False) -> str:
+    def reconcile(self, now: datetime, *, wait_s: float = -1, hurry: bool = False) -> str:
         """Decide or go on, as far as it goes now. Returns what was done and why; never raises a HealthdError.
 
         ``wait_s``: how long to wait for a call that is under way elsewhere; -1 for as long as it takes. ``hurry``: a
@@ -126,7 +126,7 @@ class Engine:
         return said
 
     def execute(self, command: Command, now: datetime) -> CommandOutcome:
-        """Begin to execute a command, or refuse it. The calls of ``turn`` that follow do what is left.
+        """Begin to execute a command, or refuse it. The calls of ``result`` that follow do what is left.
 
         Raises StoreError: then nothing was done.
         """
@@ -193,7 +193,7 @@ class Engine:
 
     def fenced(self, words: str) -> None:
         """The cluster shows a fence of ours, in these ``words``; "" for none. Unless a remediation is open it is the
-        reason to hold, and its claim is searched. Called from another thread than ``turn``."""
+        reason to hold, and its claim is searched. Called from another thread than ``result``."""
         is_left = bool(words) and self.remediation is None
         self._orphan_drains.fence = words if is_left else ""
         if is_left:
@@ -220,7 +220,7 @@ class Engine:
     def remediation(self) -> Remediation | None:
         """The open remediation as the last call left it, or None. Read from memory: a store that fails does not hide
         it."""
-        return self._turn.remediation if self._turn is not None and self._turn.remediation.is_open else None
+        return self._result.remediation if self._result is not None and self._result.remediation.is_open else None
 
     @property
     def ended(self) -> Remediation | None:
@@ -282,7 +282,7 @@ class Engine:
     def _consider(self, now: datetime) -> str:
         self._has_remediation = False
         if self.remediation is not None:  # an order ended it since the last turn
-            self._turn = None
+            self._result = None
         decision = self._decide(now)
         if not decision.steps or decision.diagnosis is None:
             return "; ".join(filter(None, (decision.reason, self._show_held(decision))))
@@ -360,19 +360,19 @@ class Engine:
 
     def _go_on(self, remediation: Remediation, now: datetime) -> str:
         self._has_remediation = True
-        if self._turn is None or self._turn.remediation.id != remediation.id:
-            self._turn = StepResult(remediation=remediation, said=remediation.note)
+        if self._result is None or self._result.remediation.id != remediation.id:
+            self._result = StepResult(remediation=remediation, said=remediation.note)
         remediation = self._turned(remediation, now)
         while True:
             self._dependencies.beat()
-            turn = self._steps.take(self._fitted(remediation), now)
-            self.tally.time(remediation, turn.remediation, self._clock())
-            remediation = turn.remediation
-            self.tally.wait(turn)
-            self._turn = turn
+            result = self._steps.take(self._fitted(remediation), now)
+            self.tally.time(remediation, result.remediation, self._clock())
+            remediation = result.remediation
+            self.tally.wait(result)
+            self._result = result
             self._ended = ended_last(remediation, self._ended)
-            if not turn.go_on or remediation.end is not None or self._ending.is_set():
-                return turn.said
+            if not result.go_on or remediation.end is not None or self._ending.is_set():
+                return result.said
 
     def _turned(self, remediation: Remediation, now: datetime) -> Remediation:
         """The remediation, turned to what is open now: its mode may have been raised since, its own fault may be over
@@ -433,7 +433,7 @@ class Engine:
         self._failing_since_s = began_s if problem else None
         self.has_decided = self.has_decided or not problem
         stuck = problem if now_s - began_s >= STUCK_AFTER_S else ""
-        stands = self._turn.stands if self._turn is not None and self._has_remediation else None
+        stands = self._result.stands if self._result is not None and self._has_remediation else None
         before, self.decision = (
             self.decision,
             wanted(self._decided_last, stands, stuck, now, self._dependencies.timeouts.limits, was=self.decision),

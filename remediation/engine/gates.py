@@ -103,10 +103,10 @@ class Gates:
 
     def watched(self, remediation: Remediation, view: NodeView, now: datetime) -> StepResult | None:
         """As ``not_ours_any_more``; a node that is ours is kept awake."""
-        turn = self.not_ours_any_more(remediation, view, now)
-        if turn is None:
+        result = self.not_ours_any_more(remediation, view, now)
+        if result is None:
             self._awake.keep(view, now)
-        return turn
+        return result
 
     def let_sleep(self) -> None:
         """The remediation has ended: the cluster may power the node down again. Raises BackendUnknown."""
@@ -125,8 +125,8 @@ class Gates:
         self.viewed = view = view or self._orchestrator.view(jobs=True)
         if self._as_we_left_it(remediation, view):
             return paused(seen(remediation, view), why)
-        turn = self.not_ours_any_more(remediation, view, now)
-        return turn if turn is not None and turn.remediation.end is End.ACKNOWLEDGED else paused(remediation, why)
+        result = self.not_ours_any_more(remediation, view, now)
+        return result if result is not None and result.remediation.end is End.ACKNOWLEDGED else paused(remediation, why)
 
     def down_unexplained(self, remediation: Remediation, view: NodeView) -> str:
         """Why a node that is DOWN must not be resumed, or ""."""
@@ -146,8 +146,8 @@ class Gates:
             remediation = replace(remediation, hold=view.hold, controller=view.controller)
             said = "a drain of ours that got no answer was applied late: it is ours as well"
             return StepResult(remediation=remediation, said=said, go_on=True)
-        if (turn := self._remarked(remediation, view, now)) is not None:
-            return turn
+        if (result := self._remarked(remediation, view, now)) is not None:
+            return result
         if view.hold is not None or not view.standing:
             return lost(remediation, view)
         if view.controller and view.controller != remediation.controller:
@@ -272,8 +272,8 @@ def _is_still(remediation: Remediation, view: NodeView) -> bool:
 
 def lost(remediation: Remediation, view: NodeView) -> StepResult:
     """Another holds the node: it is theirs."""
-    turn = ended(remediation, End.LOST, f"the node is held by {holder(view)}: not touched")
-    return replace(turn, refusal=Refusal.FOREIGN_HOLD)
+    result = ended(remediation, End.LOST, f"the node is held by {holder(view)}: not touched")
+    return replace(result, refusal=Refusal.FOREIGN_HOLD)
 
 
 class Awake:

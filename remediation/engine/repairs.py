@@ -205,13 +205,13 @@ class Repairs:
         said = f"replacement of {begun.machine} {self._asked}; waiting for another instance"
         return StepResult(remediation=self._handed_over(begun), said=said, asked=True)
 
-    def let_rest(self, turn: StepResult) -> StepResult:
+    def let_rest(self, result: StepResult) -> StepResult:
         """A remediation that is paused, its reset not under way any more: what that had stopped is started again,
         whatever forbids the reset."""
         return (
-            replace(turn, remediation=replace(turn.remediation, phase=Phase.PLANNED))
-            if turn.remediation.stopped
-            else turn
+            replace(result, remediation=replace(result.remediation, phase=Phase.PLANNED))
+            if result.remediation.stopped
+            else result
         )
 
     def again_or_fail(self, remediation: Remediation, now: datetime, why: str) -> StepResult:
@@ -254,8 +254,8 @@ class Repairs:
     def _kept_from(self, remediation: Remediation, now: datetime, act: str) -> StepResult | None:
         """Why an act is not begun, by a reading of everything; None where nothing is against it."""
         view = self._orchestrator.view(jobs=True)
-        if (turn := self._gates.watched(remediation, view, now)) is not None:
-            return turn
+        if (result := self._gates.watched(remediation, view, now)) is not None:
+            return result
         if remediation.attempts >= self._timeouts.max_attempts:
             return self.again_or_fail(remediation, now, "no attempt is left")
         if (why := self._gates.no_repair_now(remediation, view)) is not None:
@@ -272,15 +272,15 @@ class Repairs:
             replace(self._prepared(remediation), attempts=remediation.attempts + 1, acts=acts), now, act
         )
         try:
-            turn = self._unmarked(begun, now, act) or self._still_allowed(begun, remediation, now, act)
+            result = self._unmarked(begun, now, act) or self._still_allowed(begun, remediation, now, act)
         except (
             BackendError
         ) as error:  # nothing was done, which nobody would know of a remediation that stays as intended
             words = f"the last reading before it got no answer: {error}"
-            turn = waits(self._not_begun(begun), act, Refused(kind=Refusal.UNREADABLE, words=words))
-        if turn is not None:
+            result = waits(self._not_begun(begun), act, Refused(kind=Refusal.UNREADABLE, words=words))
+        if result is not None:
             self._unmark(begun, now)
-        return turn or begun
+        return result or begun
 
     def _prepared(self, remediation: Remediation) -> Remediation:
         """The remediation with what only a reading before its act can tell: whom to stop, which boot or machine is to
@@ -300,8 +300,8 @@ class Repairs:
         remediation is as it was ``planned``: nothing was done."""
         planned = replace(planned, phase=Phase.PLANNED)
         view = self._orchestrator.view(jobs=True)
-        if (turn := self._gates.watched(planned, view, now)) is not None:
-            return turn
+        if (result := self._gates.watched(planned, view, now)) is not None:
+            return result
         why = self._gates.no_repair_now(planned, view)
         return None if why is None else waits(planned, act, why)
 
@@ -401,8 +401,8 @@ class Repairs:
             remediation = self._taken_over(self._without_untaken(remediation), came=True)
             self._provisioner.take_back(carried_out=True)
             return StepResult(remediation=at_next(remediation, now), said=said, go_on=True)
-        if (turn := self._taken_back(remediation, now, "reboot")) is not None:
-            return turn
+        if (result := self._taken_back(remediation, now, "reboot")) is not None:
+            return result
         # asked of the controller it may be refused; asked of the platform, only the boot tells
         progress = self._progress(remediation, now, "reboot") if self._provisioner.delegates else ""
         if isinstance(progress, StepResult):
@@ -428,8 +428,8 @@ class Repairs:
             said = f"replaced: {remediation.machine} became {machine}"
             remediation = self._taken_over(remediation, came=True)
             return StepResult(remediation=at_next(replace(remediation, machine=machine), now), said=said, go_on=True)
-        if (turn := self._taken_back(remediation, now, "replacement")) is not None:
-            return turn
+        if (result := self._taken_back(remediation, now, "replacement")) is not None:
+            return result
         progress = unread or self._progress(remediation, now, "replacement")
         if isinstance(progress, StepResult):
             return progress

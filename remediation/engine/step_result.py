@@ -140,11 +140,11 @@ class EngineStats:
         if kind is not None:
             self.refused[kind] += 1
 
-    def wait(self, turn: StepResult) -> None:
+    def wait(self, result: StepResult) -> None:
         """Count what a remediation waits for, when it begins to."""
-        waiting = (turn.remediation.id, turn.remediation.step, turn.refusal)
+        waiting = (result.remediation.id, result.remediation.step, result.refusal)
         if waiting != self._waiting:
-            self.refuse(turn.refusal)
+            self.refuse(result.refusal)
         self._waiting = waiting
 
     def time(self, before: Remediation, after: Remediation, now: datetime) -> None:

@@ -94,27 +94,29 @@ class Steps:
         if remediation.forced and not remediation.has_ended:
             self._judgement.acknowledge(now, f"released by force, {remediation.release_order}")
         if remediation.has_ended:
-            turn = self._slot_gate.given_back(remediation)
+            result = self._slot_gate.given_back(remediation)
         elif remediation.end is End.FAILED:
-            turn = self._watch(remediation, now)
+            result = self._watch(remediation, now)
         elif (why := self._gates.at_rest(remediation)) is not None:
-            turn = self._repairs.let_rest(self._gates.resting(remediation, why, now))
+            result = self._repairs.let_rest(self._gates.resting(remediation, why, now))
         elif remediation.settling and remediation.step not in (Step.DRAIN, Step.RELEASE):
-            turn = self._slot_gate.settled(remediation, now)
+            result = self._slot_gate.settled(remediation, now)
         else:
-            turn = self._kept_from_repair(remediation, now) or self._taken(remediation, now)
+            result = self._kept_from_repair(remediation, now) or self._taken(remediation, now)
         self._inherited = False
-        stays_given_up = remediation.end is turn.remediation.end is End.FAILED  # its note is why an operator is needed
-        turn = replace(
-            turn, remediation=replace(turn.remediation, note=remediation.note if stays_given_up else turn.said)
+        stays_given_up = (
+            remediation.end is result.remediation.end is End.FAILED
+        )  # its note is why an operator is needed
+        result = replace(
+            result, remediation=replace(result.remediation, note=remediation.note if stays_given_up else result.said)
         )
-        if turn.remediation != self._journal.last:
-            self._journal.write(turn.remediation, turn.said)
+        if result.remediation != self._journal.last:
+            self._journal.write(result.remediation, result.said)
             self._moved = now
-        turn = self._repaid(turn)
-        if turn.remediation.is_open and turn.remediation.has_ended and not remediation.has_ended:
-            return self.take(turn.remediation, now)  # the slot is given back last, when the end is on disk
-        return turn
+        result = self._repaid(result)
+        if result.remediation.is_open and result.remediation.has_ended and not remediation.has_ended:
+            return self.take(result.remediation, now)  # the slot is given back last, when the end is on disk
+        return result
 
     def stood(self, now: datetime) -> timedelta:
         """For how long the open remediation has not moved; no time without one."""
@@ -138,10 +140,10 @@ class Steps:
                 said=f"no {_ACTS[remediation.step]} is needed: {over}",
                 go_on=True,
             )
-        turn = self._slot_gate.no_repair(remediation, now)
-        if turn is None or remediation.hold is None:
-            return turn
-        return self._gates.watched(remediation, self._orchestrator.view(jobs=True), now) or turn
+        result = self._slot_gate.no_repair(remediation, now)
+        if result is None or remediation.hold is None:
+            return result
+        return self._gates.watched(remediation, self._orchestrator.view(jobs=True), now) or result
 
     def seen(self, remediation: Remediation, now: datetime) -> KnownFaults:
         """The open faults as they are known now, for the question which of them drives the remediation."""
@@ -180,23 +182,23 @@ class Steps:
         self._unmoved = timedelta()
         return self._journal.last
 
-    def _repaid(self, turn: StepResult) -> StepResult:
+    def _repaid(self, result: StepResult) -> StepResult:
         """With everything started that a GPU reset stopped, once that is over, whatever it came to. Its end is on disk
         then: a kill in here, or a start that takes its time, is no reason for another reset."""
-        remediation = turn.remediation
+        remediation = result.remediation
         is_under_way = (
             remediation.step is Step.RESET and remediation.phase is Phase.INTENDED and remediation.end is None
         )
         if not remediation.stopped or is_under_way:
-            return turn
+            return result
         wrong = self._start(remediation.stopped)
-        said = f"{turn.said}; not started again: {wrong}" if wrong else turn.said
+        said = f"{result.said}; not started again: {wrong}" if wrong else result.said
         remediation = replace(remediation, stopped=(), note=said)
         self._journal.write(
             remediation,
-            f"not started again: {wrong}" if wrong else f"started again: {', '.join(turn.remediation.stopped)}",
+            f"not started again: {wrong}" if wrong else f"started again: {', '.join(result.remediation.stopped)}",
         )
-        return replace(turn, remediation=remediation, said=said)
+        return replace(result, remediation=remediation, said=said)
 
     # -- the steps ----------------------------------------------------------------------------------------------------
 
@@ -235,8 +237,8 @@ class Steps:
             return self._slot_gate.let_be(remediation, now, f"drain abandoned: {over}")
         if (why := self._gates.at_rest(remediation, view)) is not None:
             return waits(remediation, "drain", why)
-        if (turn := self._slot_gate.no_drain(remediation, now)) is not None:
-            return turn
+        if (result := self._slot_gate.no_drain(remediation, now)) is not None:
+            return result
         if is_adopted:
             return self._adopted_or_lost(remediation, view, now)
         remediation = self._intend_drain(remediation, now)
@@ -289,8 +291,8 @@ class Steps:
 
     def _wait_idle(self, remediation: Remediation, now: datetime) -> StepResult:
         view = self._orchestrator.view(jobs=True)
-        if (turn := self._gates.stopped(remediation, view, now)) is not None:
-            return turn
+        if (result := self._gates.stopped(remediation, view, now)) is not None:
+            return result
         remediation = seen(remediation, view)
         if not view.idle:
             said = f"drained; waiting for {', '.join(view.work or view.jobs) or 'completing work'} to end"
@@ -311,8 +313,8 @@ class Steps:
     def _stay(self, remediation: Remediation, now: datetime) -> StepResult:
         """Out by an operator's command, until the next. Nothing here releases the node by itself."""
         view = self._orchestrator.view(jobs=True)
-        if (turn := self._gates.stopped(remediation, view, now)) is not None:
-            return turn
+        if (result := self._gates.stopped(remediation, view, now)) is not None:
+            return result
         said = f"out by command, until `healthd release`: {remediation.order}"
         return StepResult(remediation=seen(remediation, view), said=said)
 
@@ -320,8 +322,8 @@ class Steps:
         """Trust is earned back: nothing open, every check has run since, so for the settle time, and has run since
         then."""
         view = self._orchestrator.view(jobs=True)
-        if (turn := self._gates.stopped(remediation, view, now)) is not None:
-            return turn
+        if (result := self._gates.stopped(remediation, view, now)) is not None:
+            return result
         remediation = seen(remediation, view)
         self._recheck(remediation.good_since or remediation.since)
         if trouble := self._judgement.trouble(remediation.since):
@@ -382,8 +384,8 @@ class Steps:
             return self._undrained(remediation, view, now)
         if self._inherited and Step.DRAIN in remediation.steps:  # as of a drain: it may have been sent
             remediation = replace(remediation, unanswered=now)
-        if (turn := self._gates.stopped(remediation, view, now)) is not None:
-            return turn
+        if (result := self._gates.stopped(remediation, view, now)) is not None:
+            return result
         if Step.DRAIN not in remediation.steps:
             return self._released_by_slot(remediation, view)
         if not (remediation.settling or remediation.forced) and (
@@ -401,8 +403,8 @@ class Steps:
         if remediation.phase is Phase.PLANNED:
             remediation = self._journal.intend(remediation, now, "release")
             view = self._orchestrator.view()
-            if (turn := self._gates.not_ours_any_more(remediation, view, now)) is not None:
-                return turn
+            if (result := self._gates.not_ours_any_more(remediation, view, now)) is not None:
+                return result
         if down := self._gates.down_unexplained(remediation, view):
             return waits(remediation, "release", Refused(kind=Refusal.DOWN, words=down))
         if (why := self._gates.at_rest(remediation, view)) is not None:
@@ -447,8 +449,8 @@ class Steps:
     def _watch(self, remediation: Remediation, now: datetime) -> StepResult:
         """Given up: the node stays out by our drain, and what an operator does with that is respected as ever."""
         view = self._orchestrator.view(jobs=True)
-        if (turn := self._gates.watched(remediation, view, now)) is not None:
-            return turn
+        if (result := self._gates.watched(remediation, view, now)) is not None:
+            return result
         self._slot_gate.given_up(remediation)
         return StepResult(remediation=seen(remediation, view), said=remediation.note)
 

@@ -201,7 +201,7 @@ def test_a_long_reset_is_announced_by_the_engine_that_the_daemon_makes(
         longest_s, until = 0.0, time.monotonic() + 30
         while resets(log) != ["begun", "done"] and time.monotonic() < until:
             began = time.monotonic()
-            agent.engine.turn(datetime.now(UTC))
+            agent.engine.reconcile(datetime.now(UTC))
             longest_s = max(longest_s, time.monotonic() - began)
     finally:
         over.set()

@@ -478,7 +478,7 @@ def test_at_the_very_moment_of_the_fault_the_prolog_passes(agent: Agent) -> None
     def meanwhile(_: Drills) -> None:
         hook = hook_answer(agent, Namespace(kind="prolog"), {"SLURM_JOB_ID": "17"})
         assert agent.engine is not None
-        said = agent.engine.turn(datetime.now(UTC))
+        said = agent.engine.reconcile(datetime.now(UTC))
         seen.append((hook.answer.code, agent.checkup.report(look=False).verdict, said))
 
     report = drills_of(agent, meanwhile).run(DrillRequest(kind=KINDS["xid"], who="uid 0", number=79), lambda _: None)

@@ -280,7 +280,7 @@ def test_a_repaired_node_that_a_person_wants_in_service_is_not_held_up(tmp_path:
 
 
 def hurried(world: World) -> str:
-    return world.engine.turn(world.clock.now(), hurry=True)
+    return world.engine.reconcile(world.clock.now(), hurry=True)
 
 
 def test_a_job_that_is_about_to_start_meets_the_drain_at_once(tmp_path: Path) -> None:

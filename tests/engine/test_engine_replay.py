@@ -80,7 +80,7 @@ def test_ended_in_order_at_any_boundary_nothing_is_done_twice_or_begun(replay: R
             world.step()
         passed, now = len(world.wire.passed), world.clock.now()
         assert world.engine.end(0.0), "nothing is under way any more"
-        assert "healthd is stopping" in world.engine.turn(now)
+        assert "healthd is stopping" in world.engine.reconcile(now)
         obeyed = world.engine.execute(OUT, now)
         assert obeyed.refusal is not None, (number, boundary)
         assert len(world.wire.passed) == passed, (number, boundary)

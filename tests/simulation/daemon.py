@@ -218,7 +218,7 @@ class Daemon:
     def _turn_at(self, s: float) -> None:
         if self.alive and s == self._due_s:
             self._due_s = float("inf")
-            self._died_of(self.turn)
+            self._died_of(self.reconcile)
 
     def _died_of(self, work: Callable[[], None]) -> None:
         try:
@@ -227,12 +227,12 @@ class Daemon:
             self.alive = False
             self._died()
 
-    def turn(self) -> None:
+    def reconcile(self) -> None:
         """One turn of the engine and one of the notifier, and when the next is of use."""
         now = self._wall.now()
         self._look_at_clock(now)
         before, self.turns = self.said, self.turns + 1
-        self.said = self.engine.turn(now)
+        self.said = self.engine.reconcile(now)
         now = self._wall.now()
         self.monitor.flush(now)
         self.notifier.tick(now)

@@ -114,7 +114,7 @@ class AskedWorld:
                 self.boots_at_s, self.booted = 0.0, self.clock.now()
                 self.cluster.nodes[NODE].flags -= {"DOWN", "NOT_RESPONDING"}
             try:
-                self.standings = self.controller.round(self.clock.now())
+                self.standings = self.controller.sync(self.clock.now())
                 self.said += [each.said for each in self.standings]
             except Killed:
                 self.restart()

@@ -185,7 +185,7 @@ class World:
         self._look()
         self.clock.advance(STEP_S - 1.0)
         try:
-            said = self.engine.turn(self.clock.now())
+            said = self.engine.reconcile(self.clock.now())
         except Killed:
             said = "killed"
             self.restart_daemon()

@@ -141,7 +141,7 @@ class Daemon:
         if lines:
             self._read(lines, now)
         self._look(now)
-        said = self.engine.turn(now)
+        said = self.engine.reconcile(now)
         self.still = self.still + 1 if said == self._said and not lines else 0
         self._said = said
         self._note()

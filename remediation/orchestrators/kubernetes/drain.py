@@ -84,7 +84,7 @@ class KubeDrain:
         self._records, self._events = DrainRecords(records), KubeDrainEvents(api, leads=leads, clock=clock)
         self._opt_out_label = opt_out_label
 
-    def round(self, drained: Collection[str], claimed: Collection[str]) -> Mapping[str, DrainState]:
+    def sync(self, drained: Collection[str], claimed: Collection[str]) -> Mapping[str, DrainState]:
         """Continue the drain of every node that is ``drained`` by a healthd and ``claimed``; how far each is.
 
         ``claimed``: the nodes that hold a claim on the cluster's budget in this sync's reading.

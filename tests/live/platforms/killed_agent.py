@@ -292,7 +292,7 @@ def live(order: Order, open_orchestrator: Callable[[Config, Line], Orchestrator]
             now = time_here.passes()
             monitor.absorb(found(machine, now))
             before, passed = said, line.number
-            said = engine.turn(now)
+            said = engine.reconcile(now)
             moved = said != before or line.number != passed
             told.write(f"{machine.name} {said}\n")
             time.sleep(0.02)  # the settle time of a slot is a real one
