@@ -98,7 +98,7 @@ def gpu_nvlink(node: Node, _settings: object) -> Result:
     dead = of_the_node((finding for gpu in gpus for finding in _dead(gpu, links, source)), len(gpus))
     findings = [*dead, *(finding for gpu in awake for finding in _down(gpu, links, source)), *_apart(gpus)]
     recoveries, not_counted = nvlink_recoveries.recovered(gpus, links)
-    stand_out = nvlink_recoveries.standing_out(recoveries)
+    stand_out = nvlink_recoveries.outliers(recoveries)
     findings += [STANDS_OUT.at(part, message, **details) for part, message, details in stand_out]
     readings = [reading for gpu in gpus for reading in nvlink.counted(gpu, links, epoch)]
     not_told = [each for gpu in gpus for each in nvlink.not_reported(gpu, counters, links, _FED_BY)]

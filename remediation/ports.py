@@ -88,7 +88,7 @@ class NodeView:
         return bool(self.flags & {"POWERING_UP", "POWER_UP"})
 
     @property
-    def standing(self) -> bool:
+    def undrained(self) -> bool:
         """Neither drained nor down nor failing: a reservation at most keeps new jobs off."""
         return self.in_service or self.fenced
 

@@ -100,7 +100,7 @@ class MetricsPage(Bounded):
             "healthd_check_unknown_runs", "Runs of a check that were unknown or partial", labels=["check"]
         )
         monitor, now = self._agent.monitor, datetime.now(UTC)
-        outcomes, runs = monitor.outcomes(), monitor.counts.runs.copy()
+        outcomes, runs = monitor.outcomes(), monitor.stats.runs.copy()
         for name, check in self._agent.checkup.checks.items():
             outcome, counted = outcomes.get(name), runs.get(name)
             for value in Status:
@@ -156,7 +156,7 @@ class MetricsPage(Bounded):
             "healthd_findings", "Faults, each counted once when it opened", labels=["check", "code"]
         )
         opened = {(name, code.code): 0 for name, check in checks.items() for code in check.codes}
-        for labels, count in {**opened, **monitor.counts.opened}.items():
+        for labels, count in {**opened, **monitor.stats.opened}.items():
             found.add_metric(labels, count)
         faults = GaugeMetricFamily(
             "healthd_fault_occurrences", "Occurrences of each open fault", labels=["code", "component", "severity"]
@@ -214,7 +214,7 @@ class MetricsPage(Bounded):
         yield from (stalled, stalls, paused, stuck, restarts)
 
     def _acts(self) -> Iterator[Metric]:
-        stats = self._agent.engine.tally if self._agent.engine else None
+        stats = self._agent.engine.stats if self._agent.engine else None
         decided = CounterMetricFamily(
             "healthd_decisions", "Decisions, each counted once when it is new", labels=["action"]
         )

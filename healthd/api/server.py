@@ -347,7 +347,7 @@ class Server:
         words = f"refused {verb}: uid {peer.uid} may not act here"
         self._log_limited(words, peer)
         if self._agent.engine is not None:
-            self._agent.engine.tally.refuse(Refusal.NOT_PERMITTED)
+            self._agent.engine.stats.refuse(Refusal.NOT_PERMITTED)
         if (verb, peer.uid) not in self._noted and len(self._noted) < _NOTED:
             self._noted.add((verb, peer.uid))
             self._agent.monitor.record(Event(at=datetime.now(UTC), kind="order", text=words))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from healthd.api.wire import Reply
-from healthd.cli.output import standing
+from healthd.cli.output import progress_line
 from healthd.cli.settings import loaded
 from healthd.core.errors import UsageError
 from healthd.core.model import Mode
@@ -35,7 +35,7 @@ def answer(options: Namespace) -> Reply:
         nodes=options.nodes,
     )
     done = replay([Path(name) for name in options.files], config, trial, _counted())
-    standing("")
+    progress_line("")
     out = json.dumps(as_data(done), indent=2, default=str) + "\n" if options.json else as_text(done)
     return Reply(code=0, out=out)
 
@@ -83,7 +83,7 @@ def _counted() -> Callable[[int], None]:
         total += lines
         if time.monotonic() >= again_s:
             again_s = time.monotonic() + 1.0
-            standing(f"healthd: {total:,} lines read")
+            progress_line(f"healthd: {total:,} lines read")
 
     return read
 

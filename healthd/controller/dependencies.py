@@ -36,7 +36,7 @@ def make_controller(
     provisioner: Callable[[str, str], Provisioner],
     platform_texts: Collection[str] = (),
     boot_id: Callable[[str], str] | None = None,
-    reckoning: RepairStats | None = None,
+    stats: RepairStats | None = None,
 ) -> Controller:
     """The controller of a configuration. ``opt_out``: the feature by which the cluster opts a node out; ``feature_is``
     is the cluster's word for it. The other arguments are those of Controller."""
@@ -54,7 +54,7 @@ def make_controller(
         look_s=_LOOKS * config.controller.interval_s,
         platform_texts=platform_texts,
         boot_id=boot_id,
-        reckoning=reckoning,
+        stats=stats,
     )
 
 

@@ -192,7 +192,7 @@ class KubernetesWork:
             feature_is=LABEL,
             boot_id=lambda name: self._remote_node(name).boot_id(),
             provisioner=self._provisioner,
-            reckoning=self.stats.repair_stats,
+            stats=self.stats.repair_stats,
         )
 
     def _remote_node(self, name: str) -> RemoteKubeNode:

@@ -86,7 +86,7 @@ class SlurmWork:
                 config, name, instance, self._metadata, scontrol, calls=calls
             ),
             platform_texts=OUR_TEXTS,
-            reckoning=self.stats.repair_stats,
+            stats=self.stats.repair_stats,
         )
         absent = AbsentNodes(
             node=self._slurm,

@@ -314,7 +314,7 @@ def tell(
     after: dict[str, TopicMemory] = {}
     news: list[Piece] = []
     for topic in (each for each in wrong if not each.last):
-        seen = _standing(memory.get(topic.key), topic, now)
+        seen = _remembered(memory.get(topic.key), topic, now)
         after[topic.key], what = _heard(seen, topic, now)
         if what is not None:
             news.append(Piece(key=topic.key, words=topic.words, since=seen.since, news=what))
@@ -332,7 +332,7 @@ def tell(
     return after, tuple(news)
 
 
-def _standing(seen: TopicMemory | None, topic: Topic, now: datetime) -> TopicMemory:
+def _remembered(seen: TopicMemory | None, topic: Topic, now: datetime) -> TopicMemory:
     """The memory of a topic that is open now."""
     if seen is None:
         return TopicMemory(words=topic.words, since=now)

@@ -114,12 +114,12 @@ class PastHost:
         if self._person_comes is not None and now >= self._person_comes:
             self._see_to_it(now)
         engine = self._engine = self._engine or self._new_engine()
-        held = engine.tally.refused[Refusal.CORRELATED]
+        held = engine.stats.refused[Refusal.CORRELATED]
         before = self.monitor.history.faults
         said = engine.reconcile(now)
         self._ended(before, now, "the repair is assumed to have worked")
         remediation = self._remediations.open_remediation()
-        if engine.tally.refused[Refusal.CORRELATED] > held:
+        if engine.stats.refused[Refusal.CORRELATED] > held:
             self._account.holds(remediation.code if remediation else self._code_of(engine))
         self._follow(engine, now)
         self._tell(engine, now)

@@ -62,7 +62,7 @@ class Controller:
     acts on it, by its name and the instance id that was asked for. ``silent_s``: see ``[controller]``. ``monotonic_s``
     counts how long a node has been silent, ``clock`` stamps the trail. ``look_s``: how often, at most, the platform is
     asked how far it is. ``platform_texts``: reasons that a provisioner leaves. ``boot_id``: a node's boot as the
-    cluster names it; left out, ``booted`` tells it. ``reckoning``: where it is counted.
+    cluster names it; left out, ``booted`` tells it. ``stats``: where it is counted.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Controller:
         look_s: float = 30.0,
         platform_texts: Collection[str] = (),
         boot_id: Callable[[str], str] | None = None,
-        reckoning: RepairStats | None = None,
+        stats: RepairStats | None = None,
     ) -> None:
         self._looks, self._boot_id = RecentStatus(look_s, monotonic_s), boot_id
         self._fleet, self._node, self._booted, self._provisioner = fleet, node, booted, provisioner
@@ -95,8 +95,8 @@ class Controller:
         self._watch = ClockWatch(clock(), monotonic_s())
         self._seen: dict[str, tuple[datetime | None, datetime, float]] = {}
         self._written_s: dict[str, float] = {}
-        self.reckoning = reckoning or RepairStats()
-        self._journal = RequestJournal(kept, clock=clock, stats=self.reckoning)
+        self.stats = stats or RepairStats()
+        self._journal = RequestJournal(kept, clock=clock, stats=self.stats)
         self._known = self._journal.known
         self.snapshot: FleetSnapshot | None = None
         """The nodes as the last round read them."""
@@ -122,18 +122,18 @@ class Controller:
         self._asked &= {found.want.id for found in wants}
         sent = {found.want.id for found in wants if self._may_be_sent(found.want.id)}
         self._undecided = {each: self._undecided.get(each, self._monotonic_s()) for each in sent}
-        self.reckoning.keep(names)
-        standings = []
+        self.stats.keep(names)
+        statuses = []
         for found in sorted(wants, key=lambda each: each.want.node):
             try:
-                standing = self._go_on(found, snapshot, now)
+                status = self._go_on(found, snapshot, now)
             except BackendError as error:
-                state, page = self.reckoning.before(found.want.node, found.want.id)
+                state, page = self.stats.before(found.want.node, found.want.id)
                 said = f"nothing was done: {error}"
-                standing = _standing(found, said, state, page=page, refusal=Refusal.UNREADABLE)
-            self.reckoning.count(found.want.id, standing)
-            standings.append(standing)
-        return tuple(standings)
+                status = _status_of(found, said, state, page=page, refusal=Refusal.UNREADABLE)
+            self.stats.count(found.want.id, status)
+            statuses.append(status)
+        return tuple(statuses)
 
     def gone(self, node: str, why: str) -> None:
         """The node is no more, and its place and mark with it: what was being done to it has come to its end."""
@@ -201,7 +201,7 @@ class Controller:
         if remediation.end is None:
             return self._followed(found, remediation, now)
         self._answer(found, remediation)
-        return _standing(found, remediation.note, STATES[remediation.end], page=remediation.end is not End.DONE)
+        return _status_of(found, remediation.note, STATES[remediation.end], page=remediation.end is not End.DONE)
 
     def _followed(self, found: FoundRequest, remediation: Remediation, now: datetime) -> NodeStatus:
         """It was asked for, or may have been: only its evidence counts now, which AWS is not asked for all the time."""
@@ -242,8 +242,8 @@ class Controller:
         known = self._looks.lately(found.want.id)
         if known is not None and known.refusal is Refusal.MANAGED:
             return known
-        standing = self._begin(found, snapshot, now)
-        return self._looks.note(found.want.id, standing) if standing.refusal is Refusal.MANAGED else standing
+        status = self._begin(found, snapshot, now)
+        return self._looks.note(found.want.id, status) if status.refusal is Refusal.MANAGED else status
 
     def _begin(self, found: FoundRequest, snapshot: FleetSnapshot, now: datetime) -> NodeStatus:
         """Judge everything again, and act."""
@@ -252,14 +252,14 @@ class Controller:
         if hands_off := self._rules().hands_off(view):
             self._silent.pop(want.node, None)
             said = f"opted out: {hands_off}; nothing is touched, nor its handoff record"
-            return _standing(found, said, RepairState.LEFT_ALONE, refusal=Refusal.OPTED_OUT)
+            return _status_of(found, said, RepairState.LEFT_ALONE, refusal=Refusal.OPTED_OUT)
         if view.powered_down:
             return self._powered_down(found)
         why = self._refusal(found, view, now)
         if want.unanswered and (why or not is_silent(view)):
             self._silent.pop(want.node, None)
             said = f"its reboot should be over: left to its own daemon, {why.words if why else 'it answers'}"
-            return _standing(found, said, RepairState.LEFT_ALONE, refusal=why.kind if why else None)
+            return _status_of(found, said, RepairState.LEFT_ALONE, refusal=why.kind if why else None)
         if why:
             return self._refused(found, why, now)
         if want.unanswered and (waiting := self._silence(found)) is not None:
@@ -290,7 +290,7 @@ class Controller:
         self._silent.pop(found.want.node, None)
         why = Refused(kind=Refusal.MANAGED, words="power saving has taken its machine away")
         if found.want.unanswered:
-            return _standing(found, why.words, RepairState.LEFT_ALONE, refusal=why.kind)
+            return _status_of(found, why.words, RepairState.LEFT_ALONE, refusal=why.kind)
         return self._waits(found, why)
 
     def _refusal(self, found: FoundRequest, view: NodeView, now: datetime) -> Refused | None:
@@ -309,12 +309,12 @@ class Controller:
         node = found.want.node
         if why := needs_person(found.mark, self._booted(node)):
             said = f"{why}: an operator has to look"
-            return _standing(found, said, RepairState.SILENT, page=True, refusal=Refusal.PERSON)
+            return _status_of(found, said, RepairState.SILENT, page=True, refusal=Refusal.PERSON)
         since_s = self._silent.setdefault(node, self._monotonic_s())
         if self._monotonic_s() - since_s >= self._silent_s:
             return None
         silent = f"its machine is replaced if it stays silent for {self._silent_s:g} s"
-        return _standing(found, f"it did not come back from its reboot; {silent}", RepairState.SILENT)
+        return _status_of(found, f"it did not come back from its reboot; {silent}", RepairState.SILENT)
 
     def _adopted(self, found: FoundRequest, now: datetime) -> Remediation:
         """The remediation of a request that a controller took whose store is not this one: it may have been carried
@@ -353,13 +353,13 @@ class Controller:
             self._put_back(found)
             if want.id in self._known:
                 self._journal.write(replace(remediation, end=None), result.said)
-            return _standing(found, result.said, RepairState.LEFT_ALONE)
+            return _status_of(found, result.said, RepairState.LEFT_ALONE)
         if remediation != self._known.get(remediation.id):
             self._journal.write(remediation, result.said)
         self._answer(found, remediation)
         failed = remediation.end is End.FAILED
         refusal = Refusal.EXHAUSTED if failed else result.refusal
-        return _standing(found, result.said, STATES[remediation.end], page=result.page or failed, refusal=refusal)
+        return _status_of(found, result.said, STATES[remediation.end], page=result.page or failed, refusal=refusal)
 
     # -- what the node is told ----------------------------------------------------------------------------------------
 
@@ -367,19 +367,19 @@ class Controller:
         """For good: the node goes on from there, or an operator does."""
         if found.want.unanswered:
             said = f"it did not come back from its reboot, and is not replaced: {why.words}"
-            return _standing(found, said, RepairState.SILENT, page=True, refusal=why.kind)
+            return _status_of(found, said, RepairState.SILENT, page=True, refusal=why.kind)
         remediation = replace(self._opened(found, None, now), end=End.FAILED, note=f"refused: {why.words}")
         self._journal.write(remediation, remediation.note)
         self._answer(found, remediation)
-        return _standing(found, remediation.note, RepairState.REFUSED, page=True, refusal=why.kind)
+        return _status_of(found, remediation.note, RepairState.REFUSED, page=True, refusal=why.kind)
 
     def _waits(self, found: FoundRequest, why: Refused, *, page: bool = False) -> NodeStatus:
         if found.want.unanswered:
             self._put_back(found)
             said = f"it did not come back from its reboot, and is not replaced yet: {why.words}"
-            return _standing(found, said, RepairState.SILENT, page=True, refusal=why.kind)
+            return _status_of(found, said, RepairState.SILENT, page=True, refusal=why.kind)
         self._tell(found, replace(found.mark, answer=RequestAnswer.WAITS, said=why.words), begun=None)
-        return _standing(found, why.words, RepairState.WAITS, page=page, refusal=why.kind)
+        return _status_of(found, why.words, RepairState.WAITS, page=page, refusal=why.kind)
 
     def _answer(self, found: FoundRequest, remediation: Remediation) -> None:
         """Have the record say what the disk says. One that says so already is left alone."""
@@ -524,7 +524,7 @@ def _asked_for(mark: HandoffRecord) -> Remedy | None:
     return mark.withdrawn if mark.is_withdrawn else mark.remedy
 
 
-def _standing(
+def _status_of(
     found: FoundRequest, said: str, state: RepairState, *, page: bool = False, refusal: Refusal | None = None
 ) -> NodeStatus:
     want = found.want

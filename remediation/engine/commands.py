@@ -173,7 +173,7 @@ class CommandChecks:
         """Whether another holds the node of the remediation: its next step finds that too, and ends it."""
         ours, hold = {remediation.text, *self._dependencies.platform_texts}, view.hold
         is_over_ours = view.drained_by_itself and remediation.hold is not None
-        if view.standing or is_over_ours or (hold is not None and hold.text in ours):
+        if view.undrained or is_over_ours or (hold is not None and hold.text in ours):
             return None
         return Refused(
             kind=Refusal.FOREIGN_HOLD, words=f"held by {holder(view)}, not by remediation {remediation.id}: left alone"

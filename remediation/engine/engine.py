@@ -89,9 +89,9 @@ class Engine:
         needed."""
         self.has_decided = False
         """Whether a call has come through: until then nothing says that what a daemon before this one paged is over."""
-        self.tally = EngineStats()
+        self.stats = EngineStats()
         self._execution = CommandExecution(
-            dependencies, checks=self._checks, steps=self._steps, journal=self._journal, stats=self.tally
+            dependencies, checks=self._checks, steps=self._steps, journal=self._journal, stats=self.stats
         )
 
     def reconcile(self, now: datetime, *, wait_s: float = -1, hurry: bool = False) -> str:
@@ -116,7 +116,7 @@ class Engine:
         except BackendError as error:
             said = problem = f"the cluster did not answer, so nothing more was done: {error}"
             if self._note(said, Event(at=self._clock(), kind="step", text=said)):
-                self.tally.refuse(Refusal.UNREADABLE)
+                self.stats.refuse(Refusal.UNREADABLE)
         finally:
             self._steps.hurry = False
             self._stand(now, problem)
@@ -147,7 +147,7 @@ class Engine:
             if isinstance(begun, CommandOutcome):
                 return begun
             self.decision = self._decided_last = Decision(action=Action(command.verb), reason=command.title)
-            self.tally.decided[self.decision.action] += 1
+            self.stats.decided[self.decision.action] += 1
             return self._execution.first_step(begun, now)
         finally:
             self._dependencies.beat.end()
@@ -318,8 +318,8 @@ class Engine:
         about = {"code": diagnosis.code, "component": str(diagnosis.component)} if diagnosis is not None else {}
         data = {"action": decision.action, **about}
         if self._note(decision.reason, Event(at=self._clock(), kind="decision", text=decision.reason, data=data)):
-            self.tally.decided[decision.action] += 1
-            self.tally.refuse(decision.refusal)
+            self.stats.decided[decision.action] += 1
+            self.stats.refuse(decision.refusal)
 
     def _opened(self, decision: Decision, diagnosis: Diagnosis, now: datetime) -> Remediation:
         """A new remediation, its slot already intended: the decision has just read what an intent must be read from.
@@ -366,9 +366,9 @@ class Engine:
         while True:
             self._dependencies.beat()
             result = self._steps.take(self._fitted(remediation), now)
-            self.tally.time(remediation, result.remediation, self._clock())
+            self.stats.time(remediation, result.remediation, self._clock())
             remediation = result.remediation
-            self.tally.wait(result)
+            self.stats.wait(result)
             self._result = result
             self._ended = ended_last(remediation, self._ended)
             if not result.go_on or remediation.end is not None or self._ending.is_set():
@@ -415,7 +415,7 @@ class Engine:
             return remediation
         remediation = lowered(remediation)
         self._journal.write(remediation, f"is not repaired any more: {why}")
-        self.tally.refuse(Refusal.LOWERED)
+        self.stats.refuse(Refusal.LOWERED)
         return remediation
 
     def _watch(self) -> None:
@@ -440,7 +440,7 @@ class Engine:
         )
         is_new = (self.decision.action, self.decision.refusal) != (before.action, before.refusal)
         if self.decision.action is Action.PAGE and is_new and self.decision is not self._decided_last:
-            self.tally.decided[Action.PAGE] += 1
+            self.stats.decided[Action.PAGE] += 1
 
 
 def _asks(decision: Decision, many: str) -> Refused | None:

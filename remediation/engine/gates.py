@@ -148,7 +148,7 @@ class Gates:
             return StepResult(remediation=remediation, said=said, go_on=True)
         if (result := self._remarked(remediation, view, now)) is not None:
             return result
-        if view.hold is not None or not view.standing:
+        if view.hold is not None or not view.undrained:
             return lost(remediation, view)
         if view.controller and view.controller != remediation.controller:
             said = "the controller restarted, or the Node was registered again, which lost our drain: it is made again"
@@ -192,7 +192,7 @@ class Gates:
             or self._comes_until(remediation.drain_unanswered, now) is None
         ):
             return False
-        return (view.hold.text, view.hold.user) == (remediation.hold.text, remediation.hold.user) and not view.standing
+        return (view.hold.text, view.hold.user) == (remediation.hold.text, remediation.hold.user) and not view.undrained
 
     def _remarked(self, remediation: Remediation, view: NodeView, now: datetime) -> StepResult | None:
         """The cluster's controller put a reason of its own in the place of ours, as Slurm does for a process that it
@@ -218,7 +218,7 @@ class Gates:
 
     def _as_we_left_it(self, remediation: Remediation, view: NodeView) -> bool:
         if Step.DRAIN in remediation.steps:
-            return _is_still(remediation, view) and not view.standing
+            return _is_still(remediation, view) and not view.undrained
         if view.hold is not None and not (view.hold.automatic or view.hold.text in self._platform_texts):
             return False
         return bool(self._slots.held())  # the view shows any maintenance, an administrator's too

@@ -229,7 +229,7 @@ class Steps:
         """Take the node out, unless it is out already: by us (adopt it) or by others (leave it)."""
         view = self._orchestrator.view(jobs=True)
         is_adopted = self._gates.adopts(remediation, view)
-        if not (view.standing or is_adopted):
+        if not (view.undrained or is_adopted):
             return self._adopted_or_lost(remediation, view, now)
         if self._inherited:  # whoever was killed may have sent it and had no answer
             remediation = replace(remediation, drain_unanswered=now)
@@ -243,7 +243,7 @@ class Steps:
             return self._adopted_or_lost(remediation, view, now)
         remediation = self._intend_drain(remediation, now)
         view = self._orchestrator.view()
-        if not view.standing:
+        if not view.undrained:
             return self._adopted_or_lost(remediation, view, now)
         if (why := self._gates.at_rest(remediation, view)) is not None:
             return waits(remediation, "drain", why)
@@ -261,7 +261,7 @@ class Steps:
                 remediation=replace(remediation, drain_unanswered=now), said=said, refusal=Refusal.UNREADABLE
             )
         view = self._orchestrator.view(jobs=True)
-        if view.standing:
+        if view.undrained:
             return StepResult(
                 remediation=replace(remediation, drain_unanswered=now),
                 said="drain: not to be seen yet, will be read back",
@@ -380,7 +380,7 @@ class Steps:
 
     def _release(self, remediation: Remediation, now: datetime) -> StepResult:
         view = self._orchestrator.view()
-        if remediation.phase is Phase.INTENDED and (view.standing or view.hold is None):
+        if remediation.phase is Phase.INTENDED and (view.undrained or view.hold is None):
             return self._undrained(remediation, view, now)
         if self._inherited and Step.DRAIN in remediation.steps:  # as of a drain: it may have been sent
             remediation = replace(remediation, unanswered=now)
@@ -418,7 +418,7 @@ class Steps:
             said = f"release: no answer, will be read back: {error}"
             return StepResult(remediation=replace(remediation, unanswered=now), said=said, refusal=Refusal.UNREADABLE)
         view = self._orchestrator.view()
-        if view.standing:
+        if view.undrained:
             return self._undrained(remediation, view, now)
         return StepResult(remediation=remediation, said="release: not to be seen yet, will be read back")
 
@@ -441,7 +441,7 @@ class Steps:
 
     def _released_by_slot(self, remediation: Remediation, view: NodeView) -> StepResult:
         """Where the platform has the node's state there is nothing of ours to undo but the budget slot."""
-        if not view.standing:
+        if not view.undrained:
             said = f"release waits: the platform has not put the node back yet: {'/'.join(sorted(view.flags))}"
             return StepResult(remediation=remediation, said=said, refusal=Refusal.MANAGED)
         return ended(remediation, End.RELEASED, "verified, and put back by its platform")
@@ -462,7 +462,7 @@ class Steps:
 
 
 def _released(view: NodeView) -> str:
-    if view.standing:
+    if view.undrained:
         return "released: back in service"
     return f"released: our drain is gone, what is left is not ours: {'/'.join(sorted(view.flags))}"
 
@@ -494,7 +494,7 @@ class SlotGate:
             return self._answered(remediation, self._slots.take(), now, hurry=hurry)  # as it was: nobody is asked
         if not is_new or remediation.order:  # else the decision has just read what an intent must be read from
             view = self._orchestrator.view()
-            if not view.standing and not self._gates.adopts(remediation, view):
+            if not view.undrained and not self._gates.adopts(remediation, view):
                 return _out_already(remediation, view, now)
             if over:
                 return self.let_be(remediation, now, f"not taken out: {over}")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from healthd.checklib.nvlink import TABLE
-from healthd.checklib.nvlink_recoveries import standing_out
+from healthd.checklib.nvlink_recoveries import outliers
 from healthd.checklib.tables import instance_types
 from healthd.checks.gpu_nvlink import gpu_nvlink
 from healthd.core.check import NoSettings
@@ -84,7 +84,7 @@ def test_links_alike_never_stand_out(counts: list[int]) -> None:
     """A link stands out only with 100 recoveries and 20 times the median; never more than half of all do."""
     by_link = {Component(kind="nvlink", id=f"GPU-0/{number}"): count for number, count in enumerate(counts)}
     usual = sorted(counts)[len(counts) // 2]
-    told = [numbers["recoveries"] for _, _, numbers in standing_out(by_link)]
+    told = [numbers["recoveries"] for _, _, numbers in outliers(by_link)]
     assert told == [count for count in counts if count >= 100 and count >= 20 * usual]
     assert len(told) <= len(counts) / 2
 

@@ -489,7 +489,7 @@ def test_at_the_very_moment_of_the_fault_the_prolog_passes(agent: Agent) -> None
     assert seen == [(0, Verdict.OK, "nothing calls for taking the node out")]
     assert agent.monitor.history.faults == {}
     assert agent.engine is not None
-    assert (agent.engine.tally.decided.total(), agent.engine.tally.refused.total()) == (0, 0)
+    assert (agent.engine.stats.decided.total(), agent.engine.stats.refused.total()) == (0, 0)
 
 
 def test_an_engine_that_does_not_come_round_is_the_link_that_is_missing(agent: Agent) -> None:

@@ -51,7 +51,7 @@ def test_it_is_said_what_a_repair_waits_for(tmp_path: Path) -> None:
     world.at(30, lambda: window_opens(world)).run(40)
     said = "reboot waits: maintenance window maintenance is on the node: no reset, reboot or replacement inside it"
     assert world.said[-1] == said
-    assert world.engine.tally.refused[Refusal.MAINTENANCE] == 1
+    assert world.engine.stats.refused[Refusal.MAINTENANCE] == 1
     remediation = world.store.open_remediation()
     assert remediation is not None
     assert remediation.note == said

@@ -72,7 +72,7 @@ def test_what_was_only_kept_out_is_repaired_once_the_mode_allows_it(tmp_path: Pa
     world.run(15)
     assert world.said[-1] == "drained; waiting for 12 to end"
     assert (world.hold_text, world.cluster.slots) == (TEXT_79, slots)
-    assert world.engine.tally.decided == {Action.QUARANTINE: 1, Action.REPAIR: 1}
+    assert world.engine.stats.decided == {Action.QUARANTINE: 1, Action.REPAIR: 1}
     assert world.run_to_end().ending() == WELL
     assert world.provisioner.requests == 1
     said = "[c1] goes on to repair it: repair for gpu.xid.79 on gpu:GPU-5e1f (reboot_node)"
@@ -313,7 +313,7 @@ def test_a_rule_that_was_lowered_reaches_the_open_case(tmp_path: Path, changed: 
     if changed.mode is Mode.OBSERVE or changed.ladder == ():
         assert world.ending() == WELL
         return
-    assert (world.hold_text, world.engine.tally.refused[Refusal.LOWERED]) == (TEXT_79, 1)
+    assert (world.hold_text, world.engine.stats.refused[Refusal.LOWERED]) == (TEXT_79, 1)
     reloaded(world)
     assert world.run_to_end().ending() == WELL
     assert world.provisioner.requests == 1
@@ -338,7 +338,7 @@ def test_a_smaller_rung_of_the_same_rule_is_no_lowering(tmp_path: Path) -> None:
     world.at(3, world.start_job).at(10, lambda: world.log_line(XID_79))
     world.at(60, lambda: ruled(world, rule("gpu.*", ladder=(Remedy.REBOOT_NODE,)))).at(90, world.end_jobs)
     assert world.run_to_end().ending() == WELL
-    assert (world.provisioner.requests, world.engine.tally.refused[Refusal.LOWERED]) == (1, 0)
+    assert (world.provisioner.requests, world.engine.stats.refused[Refusal.LOWERED]) == (1, 0)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

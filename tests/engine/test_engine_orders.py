@@ -236,7 +236,7 @@ def test_a_refused_order_is_said_counted_and_leaves_nothing(
     assert (answer.done, answer.refusal) == (False, refusal)
     assert words in answer.said
     assert (rehearsed.done, rehearsed.refusal) == (False, refusal)
-    assert world.engine.tally.refused == {refusal: 1}
+    assert world.engine.stats.refused == {refusal: 1}
     assert world.audit("order") == [f"refused: {order.verb} by command, {order.words}: {answer.said}"]
     assert (world.ours, world.cluster.slots, world.store.remediations()) == ([], slots, ())
 
@@ -609,10 +609,10 @@ def test_every_wait_of_a_case_is_counted_once(tmp_path: Path) -> None:
     world.start_job()
     world.log_line(XID_79)
     world.run(20)
-    assert world.engine.tally.refused == {Refusal.NOT_IDLE: 1}
+    assert world.engine.stats.refused == {Refusal.NOT_IDLE: 1}
     opted_out(world)
     world.run(20)
-    assert world.engine.tally.refused == {Refusal.NOT_IDLE: 1, Refusal.OPTED_OUT: 1}
+    assert world.engine.stats.refused == {Refusal.NOT_IDLE: 1, Refusal.OPTED_OUT: 1}
 
 
 def test_the_order_is_the_decision_that_status_shows(tmp_path: Path) -> None:
@@ -621,6 +621,6 @@ def test_the_order_is_the_decision_that_status_shows(tmp_path: Path) -> None:
     world.run(1)
     world.orders(OUT)
     assert world.engine.decision.reason == "quarantine by command: psu looks odd (uid 0)"
-    assert world.engine.tally.decided == {Action.QUARANTINE: 1}
+    assert world.engine.stats.decided == {Action.QUARANTINE: 1}
     assert any("quarantine by command: psu looks odd (uid 0)" in text for text in world.audit("step"))
     assert datetime.now(UTC) > world.store.remediations()[0].opened

@@ -12,9 +12,9 @@ def test_a_plan_leaves_no_trace(tmp_path: Path) -> None:
     """No update of the cluster, no line in the audit trail, no decision counted; and then it comes as was planned."""
     world = World(tmp_path, mode=Mode.REPAIR)
     world.log_line(XID_79)
-    before = world.store.events(), dict(world.engine.tally.decided), world.engine.decision
+    before = world.store.events(), dict(world.engine.stats.decided), world.engine.decision
     (planned,) = world.engine.considered()
-    assert (world.store.events(), dict(world.engine.tally.decided), world.engine.decision) == before
+    assert (world.store.events(), dict(world.engine.stats.decided), world.engine.decision) == before
     assert (world.ours, world.store.open_remediation()) == ([], None)
     assert planned.decision.action is Action.REPAIR
     assert planned.cannot == ((Remedy.REPLACE_NODE, "the fake provisioner has no replace_node"),)

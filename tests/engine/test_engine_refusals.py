@@ -25,7 +25,7 @@ def test_at_the_limit_it_is_refused_and_recorded_once(tmp_path: Path) -> None:
     world.run(40)
     said = "at the fleet limit: 1 of 8 nodes are out, 1 may be"
     assert (world.said[-1], refusals(world)) == (said, [said])
-    assert (world.engine.decision.action, world.engine.tally.decided) == (Action.PAGE, {Action.PAGE: 1})
+    assert (world.engine.decision.action, world.engine.stats.decided) == (Action.PAGE, {Action.PAGE: 1})
     assert not world.ours
     world.cluster.update("n2", "resume")
     world.run(14)  # it looks at the fleet ever more rarely, once a minute at last, and settles

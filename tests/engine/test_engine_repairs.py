@@ -447,7 +447,7 @@ def test_whoever_asks_meanwhile_is_told_so(tmp_path: Path) -> None:
     assert planned.decision.refusal is Refusal.UNREADABLE
     assert world.engine.holds_node() is None
     assert len(world.audit("decision")) == 1
-    assert world.engine.tally.refused[Refusal.UNREADABLE] == 2  # the decision, and the order
+    assert world.engine.stats.refused[Refusal.UNREADABLE] == 2  # the decision, and the order
     world.wire.at.clear()
     world.run(4)
     (planned,) = world.engine.considered()

@@ -78,7 +78,7 @@ class Head:
             clock=self.wall.now,
             look_s=3 * section.interval_s,
             platform_texts=OUR_TEXTS,
-            reckoning=self.course.repair_stats,
+            stats=self.course.repair_stats,
         )
         absent = AbsentNodes(node=self._node, rules=ground.head_rules, timeouts=timeouts, monotonic_s=ground.timeline)
         self.rounds = SlurmSync(controller, absent)

@@ -660,7 +660,7 @@ def test_after_the_clock_was_set_nothing_is_younger_or_older_than_it_is(store: S
     monitor.absorb(looked(finding(clears_by=ClearsBy.GPU_RESET), seconds=7200))
     monitor.clock_was_set(timedelta(hours=-1), at(3630), "the clock was set back by 3600 s")
     assert monitor.outcomes()["gpu.look"].at == at(3600)
-    assert monitor.counts.runs["gpu.look"].told == at(3600)
+    assert monitor.stats.runs["gpu.look"].told == at(3600)
     assert trail(store)[-1] == "the clock was set back by 3600 s"
     (kept,) = Monitor({"gpu.look": a_check("gpu.look")}, store).history.faults.values()
     assert (kept.first, kept.last) == (at(3600), at(3600))
