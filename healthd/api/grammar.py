@@ -32,6 +32,7 @@ FLEET_STATES = (
     "down",
     "drained",
     "asleep",
+    "no-agent",
 )
 REPAIR_STEPS = ("reset", "reboot", "replace")
 MAX_LINES = 100_000

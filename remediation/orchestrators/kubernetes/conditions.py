@@ -37,6 +37,8 @@ than twelve times an hour. (NPD's five minutes; at 10 s, 10,000 nodes cost each 
 RETRY_S, LONGEST_RETRY_S = 10.0, 300.0
 
 _REASON = re.compile(r"[A-Z][A-Za-z0-9]{0,127}")
+_FAULT = re.compile(r"(\S+) on (.+): (?:[a-z_]+|…)")
+_UNDECIDED = "checks that could not decide: "
 _MESSAGE_CHARACTERS = 1024
 _BY_KIND = {
     **dict.fromkeys(("gpu", "nvlink", "nvswitch", "driver"), GPU),
@@ -67,6 +69,7 @@ class WrittenCondition:
     moved: datetime
 
 
+WITH_WARNINGS = "HealthyWithWarnings"
 NOT_LOOKED = ConditionState(status="Unknown", reason="NotLookedYet", message="healthd has not run every check yet")
 
 
@@ -113,11 +116,20 @@ def _state(found: Sequence[Diagnosis], unsure: Sequence[str], has_looked: bool) 
         return NOT_LOOKED
     if unsure:
         return ConditionState(
-            status="Unknown", reason="CouldNotTell", message=_told(f"checks that could not decide: {', '.join(unsure)}")
+            status="Unknown", reason="CouldNotTell", message=_told(f"{_UNDECIDED}{', '.join(unsure)}")
         )
     if found:
-        return ConditionState(status="True", reason="HealthyWithWarnings", message=_message(found))
+        return ConditionState(status="True", reason=WITH_WARNINGS, message=_message(found))
     return ConditionState(status="True", reason="Healthy", message="no fault is open")
+
+
+def faults_in(message: str) -> tuple[tuple[str, str], ...]:
+    """The faults that a condition's message names, as code and component; of a condition that could not decide the
+    checks, without a component. None for another message."""
+    if message.startswith(_UNDECIDED):
+        return tuple((name, "") for name in message.removeprefix(_UNDECIDED).split(", "))
+    found = (_FAULT.fullmatch(each) for each in message.split("; "))
+    return tuple((each[1], each[2]) for each in found if each is not None)
 
 
 def _worst(found: Sequence[Diagnosis]) -> Diagnosis:
