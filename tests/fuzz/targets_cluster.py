@@ -11,6 +11,7 @@ import msgspec
 
 from healthd.agent.wiring import fleet_of
 from healthd.core.errors import BackendUnknown
+from healthd.core.hostlist import unfolded
 from healthd.remediation.controller import requests as asked
 from healthd.remediation.decide import handoff as marks
 from healthd.remediation.decide.summary import parse_summary
@@ -93,7 +94,7 @@ def _slurm_slots(data: bytes) -> None:
         slurm_slots.parse_slots,
         slurm_slots.slot_times,
         lambda _: slurm_slots.parse_maintenance(said, "n1"),
-        lambda _: slurm_slots.in_hostlist("n1", said[:500]),
+        lambda _: "n1" in unfolded(said[:500]),
         lambda _: our_slot(lambda *_: said, "n1"),
     )
 
