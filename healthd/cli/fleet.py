@@ -15,7 +15,7 @@ from healthd.api.wire import Reply
 from healthd.cli.output import Screen
 from healthd.cli.settings import loaded
 from healthd.config.schema.config import Config
-from healthd.core.errors import BackendError, UsageError
+from healthd.core.errors import BackendError, ExtraMissing, UsageError
 from healthd.fleet.nodes import FleetPicture, in_states
 from healthd.fleet.text import SCHEMA, fleet_data, fleet_json, fleet_text, node_data, node_text, why_text
 
@@ -79,7 +79,10 @@ def _read(config: Config, *, racks: bool) -> FleetPicture:
         missing = "healthd fleet reads a Slurm or Kubernetes cluster, and none is found here"
         settings = "[orchestrator.slurm] conf or [orchestrator.kubernetes] kubeconfig"
         raise UsageError(f"{missing}; set [orchestrator] kind, and {settings}")
-    from healthd.fleet.kubernetes import read_fleet as read_kubernetes
+    try:
+        from healthd.fleet.kubernetes import read_fleet as read_kubernetes
+    except ImportError as error:
+        raise ExtraMissing("healthd fleet of a Kubernetes cluster", "kubernetes", error) from error
 
     return read_kubernetes(config, os.environ, _now, kubeconfig=kubeconfig)
 

@@ -108,8 +108,10 @@ def as_brief(report: Report) -> str:
     """The verdict in one line that is the same on equal nodes, for ``clush -b``: the codes of the faults, with how many
     devices have each, and the checks that are unknown; no host, device, boot or time."""
     known = {code for diagnosis in report.diagnoses for code in (diagnosis.code, *diagnosis.codes)}
-    faults = (fault for view in report.checks for fault in view.faults if fault.code not in known)
-    devices = Counter((each.severity, each.code) for each in (*report.diagnoses, *faults))
+    devices = Counter((diagnosis.severity, diagnosis.code) for diagnosis in report.diagnoses)
+    devices.update(
+        (each.severity, each.code) for view in report.checks for each in view.faults if each.code not in known
+    )
     ranked = sorted(devices, key=lambda key: (-SEVERITY_RANK[key[0]], key[1]))
     parts = [_counted(*key, devices[key]) for key in ranked if key[0] is not Severity.INFO]
     unknown = sorted(view.outcome.check for view in report.checks if view.outcome.counts_as_unknown)

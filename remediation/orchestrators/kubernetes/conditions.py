@@ -37,6 +37,7 @@ than twelve times an hour. (NPD's five minutes; at 10 s, 10,000 nodes cost each 
 RETRY_S, LONGEST_RETRY_S = 10.0, 300.0
 
 _REASON = re.compile(r"[A-Z][A-Za-z0-9]{0,127}")
+_LAST_STAMP = 99_999_999_999  # as ``node.Stamp``
 _FAULT = re.compile(r"(\S+) on (.+): (?:[a-z_]+|…)")
 _UNDECIDED = "checks that could not decide: "
 _MESSAGE_CHARACTERS = 1024
@@ -266,3 +267,9 @@ def time_of(text: str | None) -> datetime | None:
     except ValueError:
         return None
     return at if at.tzinfo is not None else None
+
+
+def stamp_of(at: datetime | None) -> int:
+    """A time in epoch seconds; 0 for none, or for one that is no time of a node: any client may have written it."""
+    stamp = int(at.timestamp()) if at is not None else 0
+    return stamp if 0 < stamp <= _LAST_STAMP else 0

@@ -24,7 +24,7 @@ from healthd.remediation.orchestrators.kubernetes.budget import (
     budget_of,
     check_counted,
 )
-from healthd.remediation.orchestrators.kubernetes.conditions import time_of
+from healthd.remediation.orchestrators.kubernetes.conditions import stamp_of, time_of
 from healthd.remediation.orchestrators.kubernetes.count import budget_before
 from healthd.remediation.ports import Slot
 
@@ -37,8 +37,8 @@ _NO_LEASE = (
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadLeases:
     """``limit``: of the cluster's budget; None where it is not known. ``slots``: the claims of every scope; ``times``:
-    when each was made, in epoch seconds, by scope and index. ``only_slots``: see ``FleetPicture``. ``messages``: the
-    controller's, by node; the cluster's own are among the ``remarks``."""
+    when each was made, in epoch seconds, by scope and index; 0: not known. ``only_slots``: see ``FleetPicture``.
+    ``messages``: the controller's, by node; the cluster's own are among the ``remarks``."""
 
     limit: int | None
     slots: tuple[Slot, ...]
@@ -65,8 +65,7 @@ def read_leases(leases: Iterable[Mapping[str, Any]], now: datetime, *, counts_ag
         scope = name.removeprefix(LEASE).removeprefix("-") or CLUSTER
         budget = budget_before(scope, lease)
         slots += budget.slots
-        made = {claim.index: time_of(claim.at) for claim in budget.claims.values()}
-        times |= {(scope, index): int(at.timestamp()) for index, at in made.items() if at is not None}
+        times |= {(scope, claim.index): stamp_of(time_of(claim.at)) for claim in budget.claims.values()}
     messages, of_cluster = _messages(named.get(STATUS_LEASE))
     return ReadLeases(
         limit=limit,

@@ -16,7 +16,7 @@ from datetime import datetime
 
 from healthd.remediation.decide.remediation import PREFIX
 from healthd.remediation.decide.summary import NodeState, NodeSummary
-from healthd.remediation.orchestrators.kubernetes.conditions import TYPES, WITH_WARNINGS, faults_in, time_of
+from healthd.remediation.orchestrators.kubernetes.conditions import TYPES, WITH_WARNINGS, faults_in, stamp_of, time_of
 from healthd.remediation.orchestrators.kubernetes.labels import SHOWN, labels_on
 from healthd.remediation.orchestrators.kubernetes.node import (
     CLAIMED,
@@ -165,8 +165,7 @@ def _kept_off_by(node: KubeNode, flags: Collection[str], *, is_fenced: bool) -> 
 
 
 def _unready_hold(ready: Condition) -> Hold:
-    moved = time_of(ready.lastTransitionTime)
-    stamp = int(moved.timestamp()) if moved is not None else 0
+    stamp = stamp_of(time_of(ready.lastTransitionTime))
     return Hold(text=ready.reason or "no condition Ready", user="", stamp=stamp, automatic=True)
 
 
@@ -190,8 +189,7 @@ def _foreign_taints(node: KubeNode, flags: Collection[str]) -> list[Taint]:
 
 def _added(taint: Taint | None) -> int:
     """When a taint was set, in epoch seconds; 0 where that is not known."""
-    at = time_of(taint.timeAdded) if taint is not None else None
-    return int(at.timestamp()) if at is not None else 0
+    return stamp_of(time_of(taint.timeAdded)) if taint is not None else 0
 
 
 def _ready(node: KubeNode) -> Condition:

@@ -246,7 +246,15 @@ def test_the_budget_and_every_claim_are_read() -> None:
     )
     assert (found.limit, found.only_slots, found.remarks) == (3, False, ())
     assert found.slots == (SLOT, Slot(scope="p5", index=1, node="n1"))
-    assert found.times == {("cluster", 0): STAMP}
+    assert found.times == {("cluster", 0): STAMP, ("p5", 1): 0}
+
+
+@pytest.mark.parametrize("at", ["", "soon", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_forged_time_of_a_claim_hides_no_node(at: str) -> None:
+    """Every agent may write its own claim; the slot stays, without its age."""
+    found = read(lease(LEASE, {**COUNTED, **claim("n1", 0, at)}))
+    (node,) = fleet_nodes([listed(kube_node({}))], found.slots, found.times, NOW, silent_after_s=SILENT_AFTER_S)
+    assert (node.slot, node.slot_since) == (SLOT, None)
 
 
 def test_a_budget_that_stops_healthd_is_said() -> None:
