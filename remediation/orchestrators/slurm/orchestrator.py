@@ -59,6 +59,7 @@ _ROOT = "root"
 _NODE_NAME_FIELD, _STATE = re.compile(r"NodeName=(\S+) "), re.compile(r" State=(\S+)")
 _A_REASON = re.compile(r"(.*?) \[[^\[\]@\s]+@\d{1,11}\](?: |$)")
 _A_SIGNED_REASON = re.compile(r"(.*?) \[([^\[\]@\s]+)@(\d{1,11})\](?: |$)")
+_A_FURTHER_LINE = re.compile(r"\n(?!NodeName=)")
 _OUR_REASON = re.compile(r"(healthd: .*?) \[[^\[\]@\s]+@(\d{1,11})\](?: |$)")  # with SLURM_TIME_FORMAT=%s
 # A killed slurmctld can leave MAINTENANCE on a node for good, without RESERVED and a reservation; jobs run there.
 _IN_MAINTENANCE = frozenset({"MAINTENANCE", "RESERVED"})
@@ -313,8 +314,9 @@ def _in_words(job: str, user: str = "", nodes: str = "", *_: str) -> str:
 
 
 def parse_nodes(answer: str) -> Iterator[ListedNode]:
-    """Each node in the output of ``scontrol -a -o show nodes``, as it stands there. FUTURE nodes do not exist yet."""
-    for name, state, out, label, fields, free in _node_records(answer):
+    """Each node in the output of ``scontrol -a -o show nodes``, as it stands there. FUTURE nodes do not exist yet. A
+    reason of several lines becomes one line, so that it hides nothing that follows it."""
+    for name, state, out, label, fields, free in _node_records(_A_FURTHER_LINE.sub(" ", answer)):
         reason = _A_SIGNED_REASON.match(free)
         tail = free[reason.end() - 1 :] if reason else free or fields
         extra = _EXTRA.search(tail, tail.rfind(" Extra=") + 1) if " Extra=" in tail else None
@@ -350,8 +352,7 @@ def _node_records(answer: str) -> Iterator[tuple[str, str, bool, str, str, str]]
 
 
 def _listed_hold(free: str, signed: re.Match[str] | None) -> Hold | None:
-    """The hold of a node that is out. A reason without its signature, from slurm.conf or of several lines, has no
-    user."""
+    """The hold of a node that is out. A reason without its signature, from slurm.conf, has no user."""
     if signed is not None:
         return hold_of(signed[1], signed[2], int(signed[3]))
     return Hold(text=free.partition(" [")[0].strip(), user="", stamp=0) if free else None
