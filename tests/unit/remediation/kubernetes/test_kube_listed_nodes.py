@@ -172,7 +172,7 @@ def test_a_node_is_listed_with_its_places_and_its_record() -> None:
         "pool": "a",
         "healthd.io/opt-out": "true",
     }
-    health = NodeHealth(name="n1", uid="u", version="1", status=None, record={"case": "k3v9"})
+    health = NodeHealth(name="n1", uid="u", version="1", status=None, record={"remediationID": "k3v9"})
     node = kube_node(labels=labels, cordoned=True)
     found = listed(node, health)
     assert (found.partitions, found.group, found.instance_type) == (("train",), "u.0", "p5.48xlarge")
