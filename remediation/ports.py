@@ -162,7 +162,8 @@ class ListedNode:
     ``state``: the cluster's own words for it, ``flags`` the same apart, upper case. ``out``: it gets no new jobs.
     ``asleep``: a name that has no machine now. ``dead``: its machine does not answer. ``hold``: what it is out by; None
     where it is in service. ``record``: its handoff record, ``summary``: the summary that its agent wrote; "" for none.
-    ``group``: the rack or leaf switch that the cluster knows it in.
+    ``group``: the rack or leaf switch that the cluster knows it in. ``orchestrator``: the name of the cluster's
+    software. ``agentless``: healthd has never run there, and the cluster does not say that it should.
     """
 
     name: str
@@ -176,6 +177,9 @@ class ListedNode:
     record: str = ""
     summary: str = ""
     group: str = ""
+    instance_type: str = ""
+    orchestrator: str = "Slurm"
+    agentless: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

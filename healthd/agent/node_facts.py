@@ -60,8 +60,12 @@ def runs_kubernetes(config: Config, environ: Mapping[str, str], *, account: str 
     no Slurm, with a token of the folder ``account``."""
     if config.orchestrator.kind != "auto":
         return config.orchestrator.kind == "kubernetes"
-    is_in_pod = bool(environ.get("KUBERNETES_SERVICE_HOST")) and Path(account, "token").exists()
-    return is_in_pod and not runs_slurm(config, environ)
+    return is_in_pod(environ, account=account) and not runs_slurm(config, environ)
+
+
+def is_in_pod(environ: Mapping[str, str], *, account: str = _ACCOUNT) -> bool:
+    """Whether this process runs in a pod that has a token of a ServiceAccount."""
+    return bool(environ.get("KUBERNETES_SERVICE_HOST")) and Path(account, "token").exists()
 
 
 def runs_slurm(config: Config, environ: Mapping[str, str]) -> bool:

@@ -17,7 +17,7 @@ from healthd.config.values import did_you_mean
 from healthd.core.check import unknown
 from healthd.core.errors import BackendError, StoreError, UsageError
 from healthd.core.model import Clearance, ClearsBy, Event, Mode, Outcome, Verdict
-from healthd.observe.report import EXIT_CODE, Report, as_json, as_text
+from healthd.observe.report import EXIT_CODE, Report, as_brief, as_json, as_text
 from healthd.state.monitor import has_live_job
 
 if TYPE_CHECKING:
@@ -46,13 +46,16 @@ def check_answer(
 
     ``tick`` gets the progress of active tests. ``note`` records the verdict that a script got; None: the audit trail.
     """
+    if options.brief and options.json:
+        raise UsageError("healthd check: --brief and --json exclude each other; give one of them")
     names = _known(options.names, agent, active=is_active(options))
     ran = _active_outcomes(agent, names, environ, tick) if is_active(options) else {}
     report = agent.checkup.report(names, deadline_s=CHECK_DEADLINE_S, active=ran)
     if options.context != "manual":  # a script decides by this answer: the audit trail shows it
         text = f"{options.context} asked for the verdict: {report.verdict}"
         (note or agent.monitor.record)(Event(at=report.generated_at, kind="check", text=text))
-    return Reply(code=EXIT_CODE[report.verdict], out=as_json(report) if options.json else as_text(report))
+    as_asked = as_json if options.json else as_brief if options.brief else as_text
+    return Reply(code=EXIT_CODE[report.verdict], out=as_asked(report))
 
 
 def is_active(options: Namespace) -> bool:

@@ -32,6 +32,7 @@ FLEET_STATES = (
     "down",
     "drained",
     "asleep",
+    "no-agent",
 )
 REPAIR_STEPS = ("reset", "reboot", "replace")
 MAX_LINES = 100_000
@@ -101,6 +102,7 @@ def _looking(verbs: Any) -> None:
         "--context", choices=CONTEXTS, default="manual", help="the caller; all but manual are audited; boot is --active"
     )
     check.add_argument("--active", action="store_true", help="also run active tests, on an idle node: NCCL, GDRCopy")
+    check.add_argument("--brief", action="store_true", help="one line without host and device, for `clush -b`")
     check.add_argument("--no-daemon", action="store_true", help="run the checks now, without the daemon")
     _common(check, json=True, socket=True)
 

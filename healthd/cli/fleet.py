@@ -6,14 +6,16 @@ import os
 import socket
 import time
 from argparse import Namespace
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 
-from healthd.agent.node_facts import runs_slurm
+from healthd.agent.node_facts import is_in_pod, runs_slurm
 from healthd.api.wire import Reply
 from healthd.cli.output import Screen
 from healthd.cli.settings import loaded
 from healthd.config.schema.config import Config
-from healthd.core.errors import BackendError, UsageError
+from healthd.core.errors import BackendError, ExtraMissing, UsageError
 from healthd.fleet.nodes import FleetPicture, in_states
 from healthd.fleet.text import SCHEMA, fleet_data, fleet_json, fleet_text, node_data, node_text, why_text
 
@@ -65,14 +67,43 @@ def _of_node(options: Namespace, fleet: FleetPicture) -> Reply:
 
 
 def _read(config: Config, *, racks: bool) -> FleetPicture:
-    """The fleet of the cluster that this machine belongs to. Raises BackendError, UsageError."""
-    if not runs_slurm(config, os.environ):
-        raise UsageError("healthd fleet reads a Slurm cluster, and none is found here; set [orchestrator] kind = "
-                         '"slurm" and [orchestrator.slurm] conf; on Kubernetes use `kubectl healthd`')  # fmt: skip
-    from healthd.fleet.slurm import read_fleet
+    """The fleet of the cluster that this machine belongs to, or that its kubeconfig names. Raises BackendError,
+    ConfigError, UsageError."""
+    if runs_slurm(config, os.environ):
+        from healthd.fleet.slurm import read_fleet
 
-    host = socket.gethostname().partition(".")[0]
-    return read_fleet(config, host, lambda: datetime.now(UTC), racks=racks)
+        host = socket.gethostname().partition(".")[0]
+        return read_fleet(config, host, _now, racks=racks)
+    kubeconfig = _kubeconfig(config, os.environ)
+    if kubeconfig is None:
+        missing = "healthd fleet reads a Slurm or Kubernetes cluster, and none is found here"
+        settings = "[orchestrator.slurm] conf or [orchestrator.kubernetes] kubeconfig"
+        raise UsageError(f"{missing}; set [orchestrator] kind, and {settings}")
+    try:
+        from healthd.fleet.kubernetes import read_fleet as read_kubernetes
+    except ImportError as error:
+        raise ExtraMissing("healthd fleet of a Kubernetes cluster", "kubernetes", error) from error
+
+    return read_kubernetes(config, os.environ, _now, kubeconfig=kubeconfig)
+
+
+def _kubeconfig(config: Config, environ: Mapping[str, str]) -> str | None:
+    """The kubeconfig of the cluster: the configured one, "" for a pod's own credentials, or the operator's, as kubectl
+    finds it; None where this is no matter of Kubernetes. Raises UsageError."""
+    if config.orchestrator.kind not in ("auto", "kubernetes"):
+        return None
+    if config.orchestrator.kubernetes.kubeconfig or is_in_pod(environ):
+        return config.orchestrator.kubernetes.kubeconfig
+    named = environ.get("KUBECONFIG", "")
+    if os.pathsep in named:
+        found = f"KUBECONFIG={named!r} names several files"
+        raise UsageError(f"healthd fleet: {found}, expected one; merge them with `kubectl config view --flatten`")
+    path = Path(named) if named else Path(environ.get("HOME", "/"), ".kube", "config")
+    return str(path) if named or path.exists() else None
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 def _watched(options: Namespace, config: Config) -> Reply:

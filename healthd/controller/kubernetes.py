@@ -29,6 +29,7 @@ from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.decide.fleet import CLUSTER, Scope
 from healthd.remediation.decide.rules import LABEL
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, connect
+from healthd.remediation.orchestrators.kubernetes.budget import STATUS, STATUS_LEASE
 from healthd.remediation.orchestrators.kubernetes.device_plugin import KubePlugins
 from healthd.remediation.orchestrators.kubernetes.drain import KubeDrain
 from healthd.remediation.orchestrators.kubernetes.drain_record import RECORDS
@@ -36,7 +37,7 @@ from healthd.remediation.orchestrators.kubernetes.eviction import EvictionRule, 
 from healthd.remediation.orchestrators.kubernetes.fleet import KubeFleet, SyncView
 from healthd.remediation.orchestrators.kubernetes.gangs import GangLabels
 from healthd.remediation.orchestrators.kubernetes.leader_election import RENEW_S, Lead, Renewal
-from healthd.remediation.orchestrators.kubernetes.lease_notes import STATUS, STATUS_LEASE, LeaseNotes
+from healthd.remediation.orchestrators.kubernetes.lease_notes import LeaseNotes
 from healthd.remediation.orchestrators.kubernetes.node import hold_of
 from healthd.remediation.orchestrators.kubernetes.platform_signals import HYPERPOD_LABEL
 from healthd.remediation.orchestrators.kubernetes.remote_node import KubeClaims, RemoteKubeNode

@@ -69,7 +69,7 @@ _KEYS: Mapping[str, Callable[[FleetNode], tuple[str, ...]]] = {
     "code": lambda node: (node.code,) if node.code else (),
     "rack": lambda node: (node.listed.group,) if node.listed.group else (),
     "partition": lambda node: node.listed.partitions,
-    "type": lambda node: (node.summary.instance_type,) if node.summary and node.summary.instance_type else (),
+    "type": lambda node: (node.instance_type,) if node.instance_type else (),
 }
 
 
@@ -93,13 +93,14 @@ def _why_silent(node: FleetNode) -> str:
 
 def _cause(node: FleetNode) -> str:
     match node.state:
-        case FleetState.OK | FleetState.ASLEEP:
+        case FleetState.OK | FleetState.ASLEEP | FleetState.NO_AGENT:
             return ""
         case FleetState.DRAINED | FleetState.DOWN:
             hold = node.listed.hold
             if hold is None:
                 return "no reason given" if node.listed.out else "a maintenance reservation"
-            return f'by {"Slurm" if hold.automatic else hold.user or "slurm.conf"}: "{hold.shown}"'
+            owner = node.listed.orchestrator if hold.automatic else hold.user
+            return f'by {owner}: "{hold.shown}"' if owner else f'"{hold.shown}"'
         case FleetState.SILENT:
             return _why_silent(node)
         case _:

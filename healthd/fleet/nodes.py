@@ -23,7 +23,8 @@ class FleetState(StrEnum):
 
     The first four and UNKNOWN: in service, by what it says itself. DRAINING, REPAIRING, HELD, NEEDS_OPERATOR: see
     ``NodeState``. SILENT: its agent has said nothing for too long, or never, or its machine does not answer. DOWN: the
-    cluster calls it down. DRAINED: out by a hold that is not healthd's. ASLEEP: a name without a machine.
+    cluster calls it down. DRAINED: out by a hold that is not healthd's. ASLEEP: a name without a machine. NO_AGENT: in
+    service in a cluster that has nodes without healthd, and healthd has never run there.
     """
 
     OK = "ok"
@@ -38,11 +39,12 @@ class FleetState(StrEnum):
     DOWN = "down"
     DRAINED = "drained"
     ASLEEP = "asleep"
+    NO_AGENT = "no-agent"
 
 
 USABLE = frozenset({FleetState.OK, FleetState.WARNING})
-NOT_OURS = frozenset({FleetState.DRAINED, FleetState.ASLEEP})
-"""Out, and nothing that healthd has to say something about."""
+NOT_OURS = frozenset({FleetState.DRAINED, FleetState.ASLEEP, FleetState.NO_AGENT})
+"""Nothing that healthd has to say something about."""
 _OUT_BY_US = frozenset({NodeState.REPAIRING, NodeState.HELD})
 _HELD_BY_US = frozenset({NodeState.DRAINING, NodeState.REPAIRING, NodeState.HELD, NodeState.NEEDS_OPERATOR})
 
@@ -110,6 +112,8 @@ class FleetNode:
             return FleetState.NEEDS_OPERATOR
         if self.is_kept_off and not self.is_ours:
             return FleetState.DRAINED
+        if self.listed.agentless and not self.is_ours:
+            return self._without_agent
         if self.summary is None or self.is_silent or (self.listed.dead and not self._is_expected_away):
             return FleetState.SILENT
         if self.summary.state in _HELD_BY_US:
@@ -117,6 +121,12 @@ class FleetNode:
         if self.is_ours:
             return FleetState.HELD
         return FleetState.DOWN if self.listed.out else FleetState(self.summary.state.value)
+
+    @property
+    def _without_agent(self) -> FleetState:
+        if self.listed.dead:
+            return FleetState.SILENT
+        return FleetState.DOWN if self.listed.out else FleetState.NO_AGENT
 
     @property
     def is_kept_off(self) -> bool:
@@ -145,6 +155,11 @@ class FleetNode:
         """The finding that it is, or wants to be, out for, else its worst one."""
         said = self.summary.code if self.summary is not None else ""
         return said or self.record.code
+
+    @property
+    def instance_type(self) -> str:
+        """Its instance type, by the cluster or its agent; "" where neither says it."""
+        return self.listed.instance_type or (self.summary.instance_type if self.summary is not None else "")
 
     @property
     def since(self) -> datetime | None:
@@ -183,13 +198,17 @@ class FleetNode:
 @dataclass(frozen=True, kw_only=True)
 class FleetPicture:
     """All nodes as they were read at ``at``. ``limit``: how many may be out, for any cause, by the configuration of the
-    machine that reads; None where that is not known. ``taken``: the slots of the whole cluster that are taken."""
+    machine that reads or by the cluster itself; None where that is not known. ``taken``: the slots of the whole cluster
+    that are taken. ``only_slots``: the limit holds slots alone, as where no controller counts the nodes that are out.
+    ``remarks``: what of the cluster is not as healthd needs it, a sentence each."""
 
     cluster: str
     at: datetime
     nodes: tuple[FleetNode, ...]
     limit: int | None
     taken: int
+    only_slots: bool = False
+    remarks: tuple[str, ...] = ()
 
     @property
     def machines(self) -> tuple[FleetNode, ...]:
@@ -199,6 +218,8 @@ class FleetPicture:
     @property
     def out(self) -> int:
         """How many machines are out of service now, for any cause, as the budget counts them."""
+        if self.only_slots:
+            return self.taken
         return sum(each.listed.out or each.slot is not None for each in self.machines)
 
 

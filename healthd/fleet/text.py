@@ -20,7 +20,7 @@ SCHEMA = "healthd.fleet/v1"
 def fleet_text(fleet: FleetPicture, nodes: Sequence[FleetNode], by: By = "cause") -> str:
     """The head, then a line for each cause, or for each key of ``by``. ``nodes``: those of the fleet to show."""
     rows = _cause_rows(by_cause(nodes)) if by == "cause" else _key_rows(by_key(nodes, by))
-    return _joined([head(fleet), *(_aligned(rows) or ["no such node"])])
+    return _joined([head(fleet), *_remarks(fleet), *(_aligned(rows) or ["no such node"])])
 
 
 def head(fleet: FleetPicture) -> str:
@@ -37,6 +37,10 @@ def head(fleet: FleetPicture) -> str:
     return "  ·  ".join(parts)
 
 
+def _remarks(fleet: FleetPicture) -> list[str]:
+    return [f"! {each}" for each in fleet.remarks]
+
+
 def why_text(fleet: FleetPicture, nodes: Iterable[FleetNode]) -> str:
     """A line for each node that gets no new jobs, or that healthd does something about: who, why, since, step, what it
     waits for, the slot and its age; then what of healthd's is there without the rest of it."""
@@ -44,7 +48,7 @@ def why_text(fleet: FleetPicture, nodes: Iterable[FleetNode]) -> str:
     rows: list[tuple[str, ...]] = [("NODE", "STATE", "BY", "WHY", "SINCE", "STEP", "WAITS FOR", "SLOT")]
     rows += [_why_row(each) for each in shown]
     odd = [f"! {each.name}: {each.oddity}; see `healthd fleet {each.name}`" for each in shown if each.oddity]
-    return _joined([head(fleet), *(_aligned(rows) if shown else ["every node is in service"]), *odd])
+    return _joined([head(fleet), *_remarks(fleet), *(_aligned(rows) if shown else ["every node is in service"]), *odd])
 
 
 def fleet_data(fleet: FleetPicture, nodes: Sequence[FleetNode]) -> dict[str, Any]:
@@ -55,6 +59,7 @@ def fleet_data(fleet: FleetPicture, nodes: Sequence[FleetNode]) -> dict[str, Any
         "cluster": fleet.cluster,
         "read_at": fleet.at.isoformat(),
         "budget": {"out": fleet.out, "taken": fleet.taken, "limit": fleet.limit},
+        "remarks": list(fleet.remarks),
         "states": {state.value: counted[state] for state in FleetState if counted[state]},
         "groups": [_group_data(each) for each in by_cause(nodes)],
         "nodes": [node_data(each) for each in nodes],
@@ -80,7 +85,7 @@ def node_data(node: FleetNode) -> dict[str, Any]:
         "mode": summary.mode if summary else None,
         "step": summary.step if summary else "",
         "waits_for": summary.note if summary else "",
-        "instance_type": summary.instance_type if summary else "",
+        "instance_type": node.instance_type,
         "reported_at": summary.at.isoformat() if summary and summary.at else None,
         "hold": None if hold is None else {"by": hold.user, "reason": hold.shown, "automatic": hold.automatic},
         "slot": None if node.slot is None else {"scope": node.slot.scope, "index": node.slot.index,
@@ -115,7 +120,7 @@ def _report_lines(node: FleetNode, now: datetime) -> Iterator[str]:
     since = f"for {age(summary.since, now)}" if summary.since is not None else ""
     about = " ".join(filter(None, (summary.state.value, summary.code, summary.component, more, since)))
     yield f"report    {about}, {lasting(node.silent_s or 0.0)} ago, mode {summary.mode or 'not reported'}"
-    for name, text in (("step", summary.step), ("note", summary.note), ("type", summary.instance_type)):
+    for name, text in (("step", summary.step), ("note", summary.note), ("type", node.instance_type)):
         if text:
             yield f"{name:<10}{text}"
 
@@ -201,7 +206,7 @@ def _owner(node: FleetNode) -> str:
     hold = node.listed.hold
     if node.is_ours:
         return "healthd"
-    return "" if hold is None else "Slurm itself" if hold.automatic else hold.user
+    return "" if hold is None else f"{node.listed.orchestrator} itself" if hold.automatic else hold.user
 
 
 def _called(state: FleetState) -> str:

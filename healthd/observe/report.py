@@ -6,6 +6,7 @@ The JSON is the published schema ``healthd.verdict/v1``; fields are added to it,
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -101,6 +102,25 @@ def as_text(report: Report) -> str:
     quiet = [each.outcome for each in report.checks if each.outcome.result.is_whole and not loud[each.outcome.check]]
     lines.append(_healthy(quiet))
     return "\n".join(printable(line) for line in lines) + "\n"
+
+
+def as_brief(report: Report) -> str:
+    """The verdict in one line that is the same on equal nodes, for ``clush -b``: the codes of the faults, with how many
+    devices have each, and the checks that are unknown; no host, device, boot or time."""
+    known = {code for diagnosis in report.diagnoses for code in (diagnosis.code, *diagnosis.codes)}
+    devices = Counter((diagnosis.severity, diagnosis.code) for diagnosis in report.diagnoses)
+    devices.update(
+        (each.severity, each.code) for view in report.checks for each in view.faults if each.code not in known
+    )
+    ranked = sorted(devices, key=lambda key: (-SEVERITY_RANK[key[0]], key[1]))
+    parts = [_counted(*key, devices[key]) for key in ranked if key[0] is not Severity.INFO]
+    unknown = sorted(view.outcome.check for view in report.checks if view.outcome.counts_as_unknown)
+    parts += [f"unknown {name}" for name in unknown]
+    return printable("  ".join([report.verdict.upper(), "; ".join(parts)]).rstrip()) + "\n"
+
+
+def _counted(severity: Severity, code: str, devices: int) -> str:
+    return f"{severity} {code}" + (f" x{devices}" if devices > 1 else "")
 
 
 def printable(line: str) -> str:

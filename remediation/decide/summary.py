@@ -88,7 +88,11 @@ class NodeSummary:
 
     @property
     def text(self) -> str:
-        """One line of at most ``MOST_BYTES``, without ``|`` and quotes. The note is cut to what is left."""
+        """One line of at most ``MOST_BYTES``, for a field that has no room for more."""
+        return self.line(MOST_BYTES)
+
+    def line(self, most: int) -> str:
+        """One line of at most ``most`` bytes, without ``|`` and quotes. The note is cut to what is left."""
         words = {  # what must not be cut comes first
             "state": self.state,
             "at": _epoch(self.at),
@@ -96,14 +100,14 @@ class NodeSummary:
             "mode": self.mode or "",
             "step": self.step,
             "code": _word(self.code, 48),
-            "on": _word(self.component.replace(" ", "_"), 40),
+            "on": _word(self.component.replace(" ", "_"), 48),
             "more": str(self.more or ""),
             "type": _word(self.instance_type, 24),
         }
         text = " ".join([PREFIX, *(f"{key}={value}" for key, value in words.items() if value)])
-        left = MOST_BYTES - len(text) - len(" note=")
+        left = most - len(text) - len(" note=")
         note = plain(self.note).replace("\\", "/")[: max(left, 0)].strip()
-        return f"{text} note={note}" if note else text[:MOST_BYTES]
+        return f"{text} note={note}" if note else text[:most]
 
 
 def parse_summary(text: str) -> NodeSummary | None:

@@ -223,6 +223,13 @@ def test_the_verdict_is_the_same_with_and_without_a_daemon(
     assert essence(daemons) == essence(locals_)
     schema = json.loads(DOCUMENT.read_text())
     assert [*violations(daemons, schema, schema), *violations(locals_, schema, schema)] == []
+    brief = node.healthd("check", "--brief", "--socket", str(node.socket))
+    alone = node.healthd("check", "--brief", "--no-daemon", "--config", str(node.config))
+    assert (brief.returncode, alone.returncode) == (expected[1], expected[1])
+    assert brief.stdout == alone.stdout
+    assert (brief.stdout.count("\n"), brief.stdout.split()[0]) == (1, expected[0].upper())
+    both = node.healthd("check", "--brief", "--json", "--socket", str(node.socket))
+    assert (both.returncode, "exclude each other" in both.stderr) == (64, True)
 
 
 def test_without_a_daemon_status_is_unknown_and_check_looks(node: RunningNode) -> None:

@@ -11,13 +11,21 @@ import msgspec
 
 from healthd.agent.wiring import fleet_of
 from healthd.core.errors import BackendUnknown
+from healthd.core.hostlist import unfolded
 from healthd.remediation.controller import requests as asked
 from healthd.remediation.decide import handoff as marks
 from healthd.remediation.decide.summary import parse_summary
 from healthd.remediation.orchestrators.kubernetes import budget as kube_budget
 from healthd.remediation.orchestrators.kubernetes import conditions as kube_conditions
 from healthd.remediation.orchestrators.kubernetes import count as kube_count
-from healthd.remediation.orchestrators.kubernetes import device_plugin, leader_election, node_health, platform_signals
+from healthd.remediation.orchestrators.kubernetes import (
+    device_plugin,
+    leader_election,
+    listed_leases,
+    listed_nodes,
+    node_health,
+    platform_signals,
+)
 from healthd.remediation.orchestrators.kubernetes import events as kube_events
 from healthd.remediation.orchestrators.kubernetes import eviction as kube_eviction
 from healthd.remediation.orchestrators.kubernetes import gangs as kube_gangs
@@ -93,7 +101,7 @@ def _slurm_slots(data: bytes) -> None:
         slurm_slots.parse_slots,
         slurm_slots.slot_times,
         lambda _: slurm_slots.parse_maintenance(said, "n1"),
-        lambda _: slurm_slots.in_hostlist("n1", said[:500]),
+        lambda _: "n1" in unfolded(said[:500]),
         lambda _: our_slot(lambda *_: said, "n1"),
     )
 
@@ -235,6 +243,7 @@ def _kube_node(data: bytes) -> None:
         kube_node.unfence_patch,
         kube_node.fence_patch,
         kube_conditions.shown_on,
+        lambda node: listed_nodes.listed_node(node, None, claimed=False),
         device_plugin.asked_of,
         platform_signals.eks_owner,
         platform_signals.hyperpod_owner,
@@ -249,6 +258,7 @@ def _kube_lease(data: bytes) -> None:
     kube_old_marks.marks_in(notes)
     kube_old_marks.odd_marks(notes)
     kube_count.named_in(notes)
+    listed_leases.read_leases([lease], NOW, counts_age_s=600.0)
     budget = kube_budget.budget_of("c", lease)
     kube_budget.check_counted(budget, NOW, max_age_s=600.0)
 

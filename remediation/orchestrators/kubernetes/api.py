@@ -133,7 +133,7 @@ class KubeApi:
 
     ``timeout_s``: the deadline of a call with its wait for the rate limit, unless an empty Pace takes longer to fill;
     opening a connection again may take the same time once more. ``sleep``: waits these seconds. ``sent`` counts
-    requests by verb and kind, ``calls`` their results.
+    requests by verb and kind, ``calls`` their results. ``cluster``: its name in the kubeconfig; "" in a pod.
     """
 
     def __init__(
@@ -144,7 +144,9 @@ class KubeApi:
         pace: Pace,
         sleep: Callable[[float], None] = time.sleep,
         calls: RequestStats | None = None,
+        cluster: str = "",
     ) -> None:
+        self.cluster = cluster
         self._client, self._timeout_s, self._pace, self._sleep = client, timeout_s, pace, sleep
         self._calls, self.sent = calls or RequestStats(), dict[str, int]()
 
@@ -354,7 +356,9 @@ def connect(
         raise ConfigError((problem,)) from error
     if config is None:
         raise ConfigError((f"{kubeconfig}: no current-context; name one there",))
-    return KubeApi(_client(config, timeout_s, manager, dry_run=dry_run), timeout_s=timeout_s, pace=pace, calls=calls)
+    client = _client(config, timeout_s, manager, dry_run=dry_run)
+    cluster = config.context.cluster if kubeconfig else ""
+    return KubeApi(client, timeout_s=timeout_s, pace=pace, calls=calls, cluster=cluster)
 
 
 def _in_cluster(environ: Mapping[str, str], account: str) -> SingleConfig:

@@ -34,6 +34,8 @@ from healthd.remediation.orchestrators.kubernetes.node import Stamp, rfc3339
 from healthd.remediation.ports import Slot
 
 LEASE = "healthd-budget"
+STATUS_LEASE, STATUS = "healthd-status", "healthd.io/status"
+"""Beside the budget: the Lease and its annotation with the last status of the controller that leads."""
 LIMIT, NODES, OUT, COUNTED = "healthd.io/limit", "healthd.io/nodes", "healthd.io/out", "healthd.io/counted"
 FIXED_LIMIT, FIXED_NODES = "healthd.io/fixed-limit", "healthd.io/fixed-nodes"
 CLAIM = "claim.healthd.io/"

@@ -37,6 +37,9 @@ than twelve times an hour. (NPD's five minutes; at 10 s, 10,000 nodes cost each 
 RETRY_S, LONGEST_RETRY_S = 10.0, 300.0
 
 _REASON = re.compile(r"[A-Z][A-Za-z0-9]{0,127}")
+_LAST_STAMP = 99_999_999_999  # as ``node.Stamp``
+_FAULT = re.compile(r"(\S+) on (.+): (?:[a-z_]+|…)")
+_UNDECIDED = "checks that could not decide: "
 _MESSAGE_CHARACTERS = 1024
 _BY_KIND = {
     **dict.fromkeys(("gpu", "nvlink", "nvswitch", "driver"), GPU),
@@ -67,6 +70,7 @@ class WrittenCondition:
     moved: datetime
 
 
+WITH_WARNINGS = "HealthyWithWarnings"
 NOT_LOOKED = ConditionState(status="Unknown", reason="NotLookedYet", message="healthd has not run every check yet")
 
 
@@ -113,13 +117,20 @@ def _state(found: Sequence[Diagnosis], undecided: Sequence[str], has_looked: boo
         return NOT_LOOKED
     if undecided:
         return ConditionState(
-            status="Unknown",
-            reason="CouldNotTell",
-            message=_told(f"checks that could not decide: {', '.join(undecided)}"),
+            status="Unknown", reason="CouldNotTell", message=_told(f"{_UNDECIDED}{', '.join(undecided)}")
         )
     if found:
-        return ConditionState(status="True", reason="HealthyWithWarnings", message=_message(found))
+        return ConditionState(status="True", reason=WITH_WARNINGS, message=_message(found))
     return ConditionState(status="True", reason="Healthy", message="no fault is open")
+
+
+def faults_in(message: str) -> tuple[tuple[str, str], ...]:
+    """The faults that a condition's message names, as code and component; of a condition that could not decide the
+    checks, without a component. None for another message."""
+    if message.startswith(_UNDECIDED):
+        return tuple((name, "") for name in message.removeprefix(_UNDECIDED).split(", "))
+    found = (_FAULT.fullmatch(each) for each in message.split("; "))
+    return tuple((each[1], each[2]) for each in found if each is not None)
 
 
 def _worst(found: Sequence[Diagnosis]) -> Diagnosis:
@@ -256,3 +267,9 @@ def time_of(text: str | None) -> datetime | None:
     except ValueError:
         return None
     return at if at.tzinfo is not None else None
+
+
+def stamp_of(at: datetime | None) -> int:
+    """A time in epoch seconds; 0 for none, or for one that is no time of a node: any client may have written it."""
+    stamp = int(at.timestamp()) if at is not None else 0
+    return stamp if 0 < stamp <= _LAST_STAMP else 0

@@ -14,7 +14,6 @@ from healthd.remediation.orchestrators.kubernetes.budget import annotations_of
 from healthd.remediation.orchestrators.kubernetes.leader_election import LEASE
 
 TOLD = "healthd.io/told"
-STATUS_LEASE, STATUS = "healthd-status", "healthd.io/status"
 _MOST_BYTES = 200_000  # the API server takes 262,144 for all annotations of an object
 
 

@@ -59,6 +59,7 @@ _ROOT = "root"
 _NODE_NAME_FIELD, _STATE = re.compile(r"NodeName=(\S+) "), re.compile(r" State=(\S+)")
 _A_REASON = re.compile(r"(.*?) \[[^\[\]@\s]+@\d{1,11}\](?: |$)")
 _A_SIGNED_REASON = re.compile(r"(.*?) \[([^\[\]@\s]+)@(\d{1,11})\](?: |$)")
+_A_FURTHER_LINE = re.compile(r"\n(?!NodeName=)")
 _OUR_REASON = re.compile(r"(healthd: .*?) \[[^\[\]@\s]+@(\d{1,11})\](?: |$)")  # with SLURM_TIME_FORMAT=%s
 # A killed slurmctld can leave MAINTENANCE on a node for good, without RESERVED and a reservation; jobs run there.
 _IN_MAINTENANCE = frozenset({"MAINTENANCE", "RESERVED"})
@@ -313,32 +314,45 @@ def _job_text(job: str, user: str = "", nodes: str = "", *_: str) -> str:
 
 
 def parse_nodes(answer: str) -> Iterator[ListedNode]:
-    """Each node in the output of ``scontrol -a -o show nodes``, as it stands there. FUTURE nodes do not exist yet."""
-    for line in answer.split("\n"):
-        fields, _, free = line.partition(" Reason=")
-        match, state = _NODE_NAME_FIELD.match(fields), _STATE.search(fields)
-        if not match or not state or (out := _is_out(state[1])) is None:
-            continue
-        label, reason = _PARTITIONS.search(fields, state.end()), _A_SIGNED_REASON.match(free)
+    """Each node in the output of ``scontrol -a -o show nodes``, as it stands there. FUTURE nodes do not exist yet. A
+    reason of several lines becomes one line, so that it hides nothing that follows it."""
+    for name, state, out, label, fields, free in _node_records(_A_FURTHER_LINE.sub(" ", answer)):
+        reason = _A_SIGNED_REASON.match(free)
         tail = free[reason.end() - 1 :] if reason else free or fields
         extra = _EXTRA.search(tail, tail.rfind(" Extra=") + 1) if " Extra=" in tail else None
         yield ListedNode(
-            name=match[1],
-            state=state[1],
-            flags=_flags_of(state[1]),
+            name=name,
+            state=state,
+            flags=_flags_of(state),
             out=out,
-            asleep=is_asleep(state[1]),
-            dead=_is_dead(state[1]) or "NOT_RESPONDING" in state[1] or "*" in state[1],
+            asleep=is_asleep(state),
+            dead=_is_dead(state) or "NOT_RESPONDING" in state or "*" in state,
             hold=_listed_hold(free, reason) if out else None,
-            partitions=tuple(filter(None, (label[1] or "").split(","))) if label else (),
+            partitions=tuple(filter(None, label.split(","))),
             record=_comment(free or fields),
             summary=extra[1] if extra else "",
         )
 
 
+def _node_records(answer: str) -> Iterator[tuple[str, str, bool, str, str, str]]:
+    """Of each node that exists: its name, state, whether it is out, its partitions, the fields before its reason, and
+    the text from its reason on. Many nodes have the same state, which is judged once."""
+    known: dict[str, bool | None] = {}
+    for line in answer.split("\n"):
+        fields, _, free = line.partition(" Reason=")
+        match, state = _NODE_NAME_FIELD.match(fields), _STATE.search(fields)
+        if not match or not state:
+            continue
+        if state[1] not in known:
+            known[state[1]] = _is_out(state[1])
+        if (out := known[state[1]]) is None:
+            continue
+        label = _PARTITIONS.search(fields, state.end())
+        yield match[1], state[1], out, (label[1] or "") if label else "", fields, free
+
+
 def _listed_hold(free: str, signed: re.Match[str] | None) -> Hold | None:
-    """The hold of a node that is out. A reason without its signature, from slurm.conf or of several lines, has no
-    user."""
+    """The hold of a node that is out. A reason without its signature, from slurm.conf, has no user."""
     if signed is not None:
         return hold_of(signed[1], signed[2], int(signed[3]))
     return Hold(text=free.partition(" [")[0].strip(), user="", stamp=0) if free else None
@@ -387,33 +401,23 @@ def parse_snapshot(node: str, answer: str) -> FleetSnapshot:
     """
     is_out: dict[str, bool] = {}
     partitions: dict[str, str] = {}
-    known: dict[str, bool | None] = {}
     asleep: set[str] = set()
     down: set[str] = set()
     drained: set[str] = set()
     marks, held = [], []
-    for line in answer.split("\n"):
-        fields, _, free = line.partition(" Reason=")
-        match, state = _NODE_NAME_FIELD.match(fields), _STATE.search(fields)
-        if not match or not state:
-            continue
-        if state[1] not in known:
-            known[state[1]] = _is_out(state[1])
-        if (out := known[state[1]]) is None:
-            continue
-        name, label = match[1], _PARTITIONS.search(fields, state.end())
-        if name != node and is_asleep(state[1]):
+    for name, state, out, label, fields, free in _node_records(answer):
+        if name != node and is_asleep(state):
             asleep.add(name)
         else:
             is_out[name] = is_out.get(name, False) or out
-            down |= {name} if out and _is_dead(state[1]) else set()
-            partitions[name] = (label[1] or "") if label else ""
+            down |= {name} if out and _is_dead(state) else set()
+            partitions[name] = label
         if comment := _comment(free or fields):
             marks.append(NodeRecord(node=name, text=comment))
-        is_drained = bool(out) and is_drain(_flags_of(state[1]))  # 24.11 keeps the reason of a node that is back
+        is_drained = bool(out) and is_drain(_flags_of(state))  # 24.11 keeps the reason of a node that is back
         text = _A_REASON.match(free) if is_drained and name in asleep else None
         drained |= {name} if text is not None and is_automatic(text[1]) else set()
-        is_left = is_drained or (name in asleep and "DOWN" in _flags_of(state[1]))  # its drain may be lost
+        is_left = is_drained or (name in asleep and "DOWN" in _flags_of(state))  # its drain may be lost
         if is_left and (ours := _OUR_REASON.match(free)):
             held.append(HeldNode(node=name, text=without_remarks(ours[1])[0], stamp=int(ours[2])))
     if node not in is_out and (node or not asleep | is_out.keys()):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from healthd.remediation.orchestrators.slurm.slots import in_hostlist
+from healthd.core.hostlist import unfolded
 
 # scontrol(1), sinfo(1) "NODE STATE CODES": ~ powered down, # powering up or configured, % powering down, ! to be
 # powered down. scontrol and sinfo -O StateComplete print words (22.05.8, 26.05.5), the short forms of sinfo marks.
@@ -34,4 +34,4 @@ def may_sleep(config: str, node: str) -> bool:
     program = re.search(r"^SuspendProgram\s*=\s*(\S+)", config, re.MULTILINE)
     excepted = re.search(r"^SuspendExcNodes\s*=\s*(\S+)", config, re.MULTILINE)
     is_on = program is not None and program[1] not in ("(null)", "N/A")
-    return is_on and not (excepted and in_hostlist(node, excepted[1]))
+    return is_on and not (excepted and node in unfolded(excepted[1]))

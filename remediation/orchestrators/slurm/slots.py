@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 
 from healthd.core.errors import BackendRefused, BackendUnknown
+from healthd.core.hostlist import unfolded
 from healthd.remediation.ports import Slot
 
 DUPLICATE = "Duplicate reservation name"
@@ -95,32 +96,9 @@ def parse_maintenance(answer: str, node: str) -> str:
         if read is None or read["state"] != "ACTIVE" or "MAINT" not in read["flags"].split(","):
             continue
         slot = _slot(record)
-        if (slot is None or slot.node != node) and in_hostlist(node, read["nodes"]):
+        if (slot is None or slot.node != node) and node in unfolded(read["nodes"]):
             windows.append(read["name"])
     return ", ".join(windows)
-
-
-def in_hostlist(node: str, hosts: str) -> bool:
-    """Whether a list of nodes as Slurm prints it (``a,n[0001-0003,0007]``) names ``node``."""
-    return any(_is_in(node, each) for each in re.split(r",(?![^\[]*\])", hosts))
-
-
-def _is_in(node: str, hosts: str) -> bool:
-    parts = re.split(r"\[([^\]]*)\]", hosts)  # literal, ranges, literal, …
-    pattern = "".join(r"(\d+)" if index % 2 else re.escape(part) for index, part in enumerate(parts))
-    match = re.fullmatch(pattern, node)
-    return match is not None and all(map(_in_ranges, match.groups(), parts[1::2]))
-
-
-def _in_ranges(digits: str, ranges: str) -> bool:
-    """Whether ``0001-0003,0007`` has these digits. Zeros in front are part of a name."""
-    return any(_in_range(digits, each) for each in ranges.split(","))
-
-
-def _in_range(digits: str, each: str) -> bool:
-    low, _, high = each.partition("-")
-    is_between = bool(re.fullmatch(r"\d+(-\d+)?", each)) and int(low) <= int(digits) <= int(high or low)
-    return is_between and digits == f"{int(digits):0{len(low)}d}"
 
 
 def _records(answer: str) -> list[str]:

@@ -19,10 +19,9 @@ from healthd.remediation.decide.handoff import HandoffRecord
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.summary import NodeState
 from healthd.remediation.orchestrators.kubernetes import node_health
-from healthd.remediation.orchestrators.kubernetes.budget import LEASE, counts
+from healthd.remediation.orchestrators.kubernetes.budget import LEASE, STATUS, STATUS_LEASE, counts
 from healthd.remediation.orchestrators.kubernetes.conditions import TYPES, ConditionState, WrittenCondition, patch_of
 from healthd.remediation.orchestrators.kubernetes.labels import Labels, with_labels
-from healthd.remediation.orchestrators.kubernetes.lease_notes import STATUS, STATUS_LEASE
 from healthd.remediation.orchestrators.kubernetes.node import KEEPS
 from healthd.remediation.orchestrators.kubernetes.node_health import HealthStatus
 from healthd.remediation.orchestrators.kubernetes.node_health_api import NodeHealths

@@ -12,7 +12,7 @@ import pytest
 
 from healthd.notify.notifier import still_told
 from healthd.remediation.orchestrators.kubernetes.api import ResourceKind
-from healthd.remediation.orchestrators.kubernetes.lease_notes import STATUS, STATUS_LEASE
+from healthd.remediation.orchestrators.kubernetes.budget import STATUS, STATUS_LEASE
 from healthd.remediation.orchestrators.kubernetes.node import nodes_in
 from tests.live.kubernetes.agent_rig import Agents, note
 from tests.live.kubernetes.control_plane import ControlPlane

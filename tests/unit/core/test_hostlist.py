@@ -50,3 +50,9 @@ def test_what_is_folded_unfolds_to_the_same_names(names: set[str]) -> None:
 def test_a_list_unfolds_and_an_odd_one_stays_what_it_is(text: str, names: list[str]) -> None:
     """Several brackets multiply; what is no range is no million of names."""
     assert list(unfolded(text)) == names
+
+
+def test_a_name_of_a_thousand_brackets_is_text() -> None:
+    """It costs no recursion, and hides no other name of the list."""
+    odd = "n" + "[1-2]" * 1000
+    assert list(unfolded(f"{odd},a[1-2]")) == [odd, "a1", "a2"]

@@ -282,7 +282,7 @@ PAGED = summary(NodeState.NEEDS_OPERATOR, "gpu.xid.79", note="every remedy was t
         (a("n", PAGED), "gpu.xid.79", "every remedy was tried"),
         (a("n", summary(NodeState.OK, ago_s=-900)), "its clock is ahead", ""),
         (a("n", summary(NodeState.OK, note="8812"), dead=True), "its machine does not answer", "cluster: DOWN"),
-        (a("n", summary(NodeState.OK), Hold(text="bad", user="", stamp=0)), 'by slurm.conf: "bad"', "not healthd's"),
+        (a("n", summary(NodeState.OK), Hold(text="bad", user="", stamp=0)), '"bad"', "not healthd's"),
         (ListedNode(name="n", state="MAINT", flags=frozenset({"MAINT"})), "a maintenance reservation", "not healthd's"),
     ],
 )
@@ -300,3 +300,19 @@ def test_a_length_of_time_has_one_unit(seconds: float, text: str) -> None:
     assert lasting(seconds) == text
     assert age(NOW - timedelta(seconds=seconds), NOW) == text
     assert age(None, NOW) == ""
+
+
+def test_remarks_stand_under_the_head() -> None:
+    """What stops healthd in the cluster goes before the nodes, in both tables and in the data."""
+    said = "there is no Lease healthd-budget"
+    fleet = FleetPicture(cluster="", at=NOW, nodes=(_one(a("n1")),), limit=None, taken=0, remarks=(said,))
+    for text in (fleet_text(fleet, fleet.nodes), why_text(fleet, fleet.nodes)):
+        assert text.splitlines()[1] == f"! {said}"
+    assert fleet_data(fleet, fleet.nodes)["remarks"] == [said]
+
+
+def test_a_budget_of_slots_alone_counts_slots() -> None:
+    """Where no controller counts, only claims are held to the limit."""
+    out = _one(a("n1", summary(NodeState.OK), Hold(text="cordoned", user="", stamp=0)))
+    fleet = FleetPicture(cluster="", at=NOW, nodes=(out,), limit=2, taken=0, only_slots=True)
+    assert "budget 0 of 2 out, 0 slots taken" in head(fleet)

@@ -14,7 +14,7 @@ import pytest
 
 from healthd.core.check import judged, not_applicable, ok, unknown
 from healthd.core.model import ClearsBy, Component, Outcome, Remedy, Result, Severity, Status, Verdict
-from healthd.observe.report import EXIT_CODE, SCHEMA, CheckView, Report, as_data, as_json, as_text
+from healthd.observe.report import EXIT_CODE, SCHEMA, CheckView, Report, as_brief, as_data, as_json, as_text
 from tests.support.judgement import GPU, at, diagnosis, fault, finding
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "verdict.schema.json"
@@ -255,6 +255,18 @@ def test_one_reason_is_one_line() -> None:
     views = tuple(view(name, unknown("nvml probe: paused for 300 s")) for name in ("gpu.ecc", "gpu.count"))
     text = as_text(a_report(checks=views, diagnoses=(), verdict=Verdict.UNKNOWN))
     assert "  unknown   gpu.ecc, gpu.count: nvml probe: paused for 300 s" in text.splitlines()
+
+
+def test_the_brief_line_is_the_same_on_equal_nodes() -> None:
+    """Codes with the number of devices, and the unknown checks that count: no host, device, boot, time or source."""
+    line = "CRITICAL  critical gpu.xid.79; warning gpu.hot; unknown gpu.count; unknown gpu.temperature\n"
+    report = a_report()
+    assert as_brief(report) == line
+    assert as_brief(replace(report, node="other", boot_id="b", source="local", generated_at=at(99))) == line
+    twice = replace(report.diagnoses[0], component=Component(kind="gpu", id="GPU-7"))
+    two = replace(report, diagnoses=(*report.diagnoses, twice))
+    assert as_brief(two).startswith("CRITICAL  critical gpu.xid.79 x2; ")
+    assert as_brief(a_report(checks=(), diagnoses=(), verdict=Verdict.OK)) == "OK\n"
 
 
 def test_every_check_is_in_the_text() -> None:

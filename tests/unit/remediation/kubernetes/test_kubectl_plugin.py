@@ -24,7 +24,7 @@ from healthd.remediation.decide.summary import NodeState
 from healthd.remediation.orchestrators.kubernetes import budget as kube_budget
 from healthd.remediation.orchestrators.kubernetes import conditions as kube_conditions
 from healthd.remediation.orchestrators.kubernetes import labels as kube_labels
-from healthd.remediation.orchestrators.kubernetes import lease_notes
+from healthd.remediation.orchestrators.kubernetes import listed_nodes
 from healthd.remediation.orchestrators.kubernetes import node as kube_node
 from healthd.remediation.orchestrators.kubernetes.api import ResourceKind
 from healthd.remediation.orchestrators.kubernetes.node import (
@@ -58,8 +58,9 @@ def test_its_marks_are_the_products() -> None:
     group, _, _, plural, _ = ResourceKind.NODE_HEALTH.value
     assert f"{plural}.{group}" == plugin.HEALTH
     assert set(plugin.PAST) < {each.name for each in fields(PastRepair)}
-    assert (plugin.STATUS_LEASE, plugin.STATUS) == (lease_notes.STATUS_LEASE, lease_notes.STATUS)
+    assert (plugin.STATUS_LEASE, plugin.STATUS) == (kube_budget.STATUS_LEASE, kube_budget.STATUS)
     assert kube_conditions.TYPES == plugin.CONDITIONS
+    assert plugin.SILENT_S == listed_nodes.SILENT_AFTER_S
     assert plugin.SILENT_S > 2 * 1.1 * kube_conditions.HEARTBEAT_S
     assert Config().remediation.opt_out_label == plugin.OPT_OUT
     assert Config().orchestrator.kubernetes.namespace == "healthd"
@@ -102,11 +103,11 @@ _KEPT = st.dictionaries(st.sampled_from((*KEEPS, "example.com/note")), st.sample
 def test_what_pages_of_the_cluster_is_shown_and_ends_with_one() -> None:
     """Missing policies, or many nodes that fell silent, page for no single node; a remark pages for nothing."""
     policies = {"node": "", "said": "policy healthd-budget is missing", "page": True}
-    told = {lease_notes.STATUS: json.dumps({"nodes": [policies, {"node": "n1", "said": "waits", "page": False}]})}
+    told = {kube_budget.STATUS: json.dumps({"nodes": [policies, {"node": "n1", "said": "waits", "page": False}]})}
     leases = {plugin.STATUS_LEASE: told}
     assert "cluster: policy healthd-budget is missing" in plugin.head_of(leases, NOW)
     assert plugin.pages(leases)
-    assert not plugin.pages({plugin.STATUS_LEASE: {lease_notes.STATUS: json.dumps({"nodes": [{"page": False}]})}})
+    assert not plugin.pages({plugin.STATUS_LEASE: {kube_budget.STATUS: json.dumps({"nodes": [{"page": False}]})}})
 
 
 @pytest.mark.parametrize(

@@ -150,3 +150,12 @@ def test_an_extra_of_another_is_not_overwritten(extra: str) -> None:
     with pytest.raises(BackendRefused, match="already has one that is not healthd's"):
         SlurmOrchestrator(node="n1", run=clients).summarize(SUMMARY)
     assert [call[0] for call in clients.calls] == ["sinfo"]
+
+
+def test_a_reason_of_several_lines_hides_nothing() -> None:
+    """It is one line for a reader, with its user; the summary behind it counts, and so does the next node."""
+    extra = f'{{"healthd":"{SUMMARY.text}"}}'
+    first = record(state="IDLE+DRAIN", reason="fan swap\nask alice\n\nticket 7", extra=extra)
+    one, two = parse_nodes(first + record(name="n2"))
+    assert one.hold == Hold(text="fan swap ask alice  ticket 7", user="root", stamp=1795226977)
+    assert (one.summary, two.name) == (SUMMARY.text, "n2")
