@@ -219,6 +219,22 @@ def _ordering(verbs: Any) -> None:
     _daemons(repair)
 
 
+def _approving(verbs: Any) -> None:
+    """The operator's answers to a remediation."""
+    approve = verbs.add_parser("approve", help='approve an act that waits in mode "approve"; it names the act')
+    approve.add_argument("target", metavar="REMEDIATION|NODE", help="the id that `healthd status` shows, or this node")
+    approve.add_argument("--step", choices=REPAIR_STEPS, help="the act that waits, as `healthd plan` shows it")
+    _reason(approve)
+    _dry_run(approve, "what each step would do")
+    _daemons(approve)
+
+    undo = verbs.add_parser("undo", help="take a remediation back before its act: request, drain and slot")
+    undo.add_argument("target", metavar="REMEDIATION|NODE", help="the id that `healthd status` shows, or this node")
+    _reason(undo, required=True)
+    _dry_run(undo, "what each step would do")
+    _daemons(undo)
+
+
 def _explaining(verbs: Any) -> None:
     """Facts that need no node."""
     explain = verbs.add_parser("explain", help="explain a finding code or an XID, and its remedy")
@@ -323,6 +339,7 @@ _GROUPS: Mapping[Callable[[Any], None], tuple[str, ...]] = {
     _overseeing: ("fleet",),
     _telling: ("plan", "history"),
     _ordering: ("relearn", "ack", "quarantine", "release", "repair"),
+    _approving: ("approve", "undo"),
     _explaining: ("explain", "checks"),
     _setting_up: ("config", "init", "doctor"),
     _deciding: ("policy", "replay"),

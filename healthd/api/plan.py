@@ -14,6 +14,7 @@ from healthd.core.errors import BackendError, HealthdError
 from healthd.core.model import Action, Diagnosis, Mode, Refusal, Step
 from healthd.judge.history import acknowledged_words
 from healthd.observe.report import diagnosis_data, printable
+from healthd.remediation.decide.approval import awaited, waiting_words
 from healthd.remediation.decide.drive import only_out
 from healthd.remediation.decide.policy import Considered, Rules
 from healthd.remediation.decide.remediation import End, Remediation
@@ -69,7 +70,21 @@ def case_plan(case: Remediation, rules: Rules, opted_out: str = "") -> dict[str,
         "note": case.note,
         "order": case.order,
         "release_order": case.release_order,
+        "approval": _approval(case, rules),
         "words": _case_words(case, rules, opted_out),
+    }
+
+
+def _approval(case: Remediation, rules: Rules) -> dict[str, Any] | None:
+    """The approval that the next act waits for: the act, since when, and what becomes of it without an answer."""
+    if (approval := awaited(case)) is None:
+        return None
+    return {
+        "remedy": approval.remedy,
+        "code": approval.code,
+        "component": approval.component,
+        "asked": approval.asked.isoformat(),
+        "words": waiting_words(case, rules),
     }
 
 
@@ -146,6 +161,8 @@ def _case_words(case: Remediation, rules: Rules, opted_out: str) -> str:
         words = f"{words}, by command: {case.order}"
     if case.step is Step.STAY:
         return f"{words}; until `healthd release`"
+    if awaited(case) is not None:
+        words = f"{words}; {waiting_words(case, rules)}"
     then: Sequence[str] = case.steps[case.index + 1 :]
     return f"{words}; then {', '.join(then) if then else 'nothing more'}{_if_it_does_not_help(case)}"
 

@@ -173,7 +173,7 @@ class RequestedNode:
             return why_not
         mode = self._rules().mode
         kind = Refusal.OBSERVE if mode is Mode.OBSERVE else Refusal.LOWERED
-        return None if mode is Mode.REPAIR else Refused(kind=kind, words=f"the controller is in {mode} mode")
+        return None if mode.repairs else Refused(kind=kind, words=f"the controller is in {mode} mode")
 
     def why_not(self, remedy: Remedy) -> str:
         """Whether another remedy follows is the node's to say."""

@@ -140,7 +140,7 @@ def _is_own(case: Remediation, answer: RuleAnswer) -> bool:
 
 
 def _calls_for(answer: RuleAnswer, remedy: Remedy) -> bool:
-    return answer.rule.mode is Mode.REPAIR and remedy in answer.ladder
+    return answer.rule.mode.repairs and remedy in answer.ladder
 
 
 def _remedy(case: Remediation) -> Remedy:
@@ -219,6 +219,7 @@ def instead(case: Remediation, new: Remediation) -> Remediation:
         acts=case.acts if new.attempts else (),
         asks=new.asks,
         returns=new.returns,
+        approval=case.approval if new.attempts or not case.acts else None,
     )
 
 
@@ -251,7 +252,7 @@ def why_lowered(case: Remediation, rules: Rules, diagnoses: Sequence[Diagnosis])
     """
     if case.order:
         return ""
-    if rules.mode is not Mode.REPAIR:
+    if not rules.mode.repairs:
         return "the mode was lowered"
     here = [each for each in diagnoses if case.component in each.component.all_names()]
     answers = [each for each in rules.policy.answers(diagnoses) if each.diagnosis in here]
@@ -275,7 +276,7 @@ def lowered(case: Remediation) -> Remediation:
 def _objection(case: Remediation, answer: RuleAnswer) -> str:
     """The objection of the rule that now answers to the next remedy, or ""."""
     who = f"rule {answer.rule.name}" if answer.rule.name else "the finding itself"
-    if answer.rule.mode is not Mode.REPAIR:
+    if not answer.rule.mode.repairs:
         return f"{who} goes no further than {answer.rule.mode}"
     if case.ladder and case.ladder[0] not in answer.ladder:
         return f"{who} does not say {case.ladder[0]} any more"

@@ -42,7 +42,8 @@ class Rules:
     fleet, the second also as a share of it. ``opted_out``: why healthd only observes
     here, as far as the node itself says so; ``opt_out_feature``: the feature by which the cluster says it, "" for none;
     ``feature_is``: what such a thing is called there. ``adopt_automatic``: whether a node that the cluster's controller
-    drained by itself may be repaired from there.
+    drained by itself may be repaired from there. ``approvals``: after which time without an answer a remedy goes ahead
+    in mode ``approve``; no time: it needs no approval; None, and a remedy that is missing: it waits for ever.
     """
 
     mode: Mode
@@ -53,6 +54,7 @@ class Rules:
     opt_out_feature: str = ""
     feature_is: str = FEATURE
     adopt_automatic: bool = False
+    approvals: Mapping[Remedy, timedelta | None] = field(default_factory=dict)
     policy: Policy = BY_REMEDY
     bounds: Bounds = field(default_factory=Bounds)
 
@@ -66,7 +68,7 @@ class Rules:
         """Whether the node is drained by the cluster's controller itself, and may be repaired all the same. A node that
         is DOWN is not: what made it so is not known to be over when it is repaired."""
         is_down = "DOWN" in view.flags
-        return view.drained_by_itself and not is_down and self.adopt_automatic and self.mode is Mode.REPAIR
+        return view.drained_by_itself and not is_down and self.adopt_automatic and self.mode.repairs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -342,9 +344,10 @@ def _taken_out(answer: RuleAnswer, asked: Question, readings: Readings) -> Decis
         words = f"a node that comes back too often is a lemon: {many}; now {_what(answer)}"
         return _kept_out(answer, Refusal.LEMON, words)
     what = _what(answer, able[0], after=tuple(each.remedy for each in tried))
+    asks = answer.mode(asked.rules.mode) is Mode.APPROVE and asked.rules.approvals.get(able[0]) != timedelta()
     return Decision(
         action=Action.REPAIR,
-        reason=f"repair for {what}",
+        reason=f"repair for {what}{', after approval' if asks else ''}",
         diagnosis=about,
         steps=STEPS[able[0]],
         ladder=able,

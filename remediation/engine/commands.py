@@ -17,6 +17,7 @@ from datetime import datetime
 from healthd.core.errors import BackendError
 from healthd.core.model import Action, Diagnosis, Event, Refusal, Refused, Remedy, Step
 from healthd.remediation.decide.adoption import orphaned
+from healthd.remediation.decide.approval import approve, needs_approval, undo_objection
 from healthd.remediation.decide.commands import (
     Command,
     CommandOutcome,
@@ -28,8 +29,9 @@ from healthd.remediation.decide.commands import (
     repaired,
 )
 from healthd.remediation.decide.drive import heading_back, instead
+from healthd.remediation.decide.handoff import parse
 from healthd.remediation.decide.policy import holder
-from healthd.remediation.decide.remediation import QUARANTINE_CODE, End, Remediation, case_of
+from healthd.remediation.decide.remediation import QUARANTINE_CODE, End, Remediation, case_of, is_begun
 from healthd.remediation.engine.deciding import Decider
 from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.step_result import EngineStats, StepJournal
@@ -64,6 +66,10 @@ class CommandChecks:
                 return self._repair(order, case, view, now, case_id)
             case Verb.RELEASE:
                 return self._release(order, case, view, now, case_id)
+            case Verb.APPROVE:
+                return self._approve(order, case, view, now)
+            case Verb.UNDO:
+                return self._undo(order, case, view, now, case_id)
 
     def rehearsed(self, case: Remediation) -> Iterator[tuple[str, Refusal | None]]:
         """Each step that is left: its effect in words, and what is known to be against it. Raises BackendError."""
@@ -126,6 +132,38 @@ class CommandChecks:
             return foreign
         never_out = case.code == QUARANTINE_CODE and case.step in (Step.SLOT, Step.DRAIN)
         return let_in(case, order, "" if order.forced or never_out else self._judgement.trouble(None))
+
+    def _approve(
+        self, order: Command, case: Remediation | None, view: NodeView, now: datetime
+    ) -> Remediation | Refused | str:
+        if case is None or order.target not in (case.id, view.name):
+            return self._not_that_one(order, case)
+        if (foreign := self._foreign(case, view)) is not None:
+            return foreign
+        diagnoses = self._judgement.diagnoses()
+        return approve(case, order.remedy, order.words, rules=self._rules(), diagnoses=diagnoses, now=now)
+
+    def _undo(
+        self, order: Command, case: Remediation | None, view: NodeView, now: datetime, case_id: str
+    ) -> Remediation | Refused | str:
+        """A release without a verification, for as long as nothing was done that would have to be verified."""
+        if case is None or order.target not in (case.id, view.name):
+            return self._not_that_one(order, case)
+        if words := undo_objection(case, request_untaken=self._request_is_untaken(case)):
+            return Refused(kind=Refusal.CANNOT, words=words)
+        return self._release(order, case, view, now, case_id)
+
+    def _request_is_untaken(self, case: Remediation) -> bool:
+        """Whether what the remediation asks for stands with the cluster, and no controller has begun it."""
+        if not self._provisioner.delegates:
+            return False
+        record = parse(self._orchestrator.marked())
+        return record is not None and record.case == case.id and not is_begun(record)
+
+    def _not_that_one(self, order: Command, case: Remediation | None) -> Refused:
+        open_ = "none is open here" if case is None else f"open here is {case.id}, for {case.code} on {case.component}"
+        words = f"no remediation {order.target!r}: {open_}; see `healthd status`"
+        return Refused(kind=Refusal.NOT_NEEDED, words=words)
 
     # -- what is against it -------------------------------------------------------------------------------------------
 
@@ -198,17 +236,24 @@ class CommandChecks:
             case Step.COLLECT:
                 return "saves the evidence", None
             case Step.RESET:
-                return self._after_maintenance(*self._reset_words())
+                return self._after_approval(case, Remedy.RESET_GPU, *self._reset_words())
             case Step.REBOOT:
-                return self._after_maintenance(*self._asked(Remedy.REBOOT_NODE))
+                return self._after_approval(case, Remedy.REBOOT_NODE, *self._asked(Remedy.REBOOT_NODE))
             case Step.REPLACE:
-                return self._after_maintenance(*self._asked(Remedy.REPLACE_NODE))
+                return self._after_approval(case, Remedy.REPLACE_NODE, *self._asked(Remedy.REPLACE_NODE))
             case Step.STAY:
                 return "keeps it out until `healthd release`", None
             case Step.VERIFY:
                 return "has every check run again, and waits until the node has stayed good", None
             case Step.RELEASE:
                 return "undoes what it did, if that stands as it was made, and gives the slot back", None
+
+    def _after_approval(
+        self, case: Remediation, remedy: Remedy, words: str, refusal: Refusal | None
+    ) -> tuple[str, Refusal | None]:
+        is_given = case.approval is not None and case.approval.given is not None and case.approval.is_of(case, remedy)
+        asks = not is_given and needs_approval(case, remedy, self._rules(), self._judgement.diagnoses())
+        return self._after_maintenance(f"waits for an operator's approval; then {words}" if asks else words, refusal)
 
     def _after_maintenance(self, words: str, refusal: Refusal | None) -> tuple[str, Refusal | None]:
         window = self._orchestrator.view(jobs=True).maintenance

@@ -137,7 +137,7 @@ class Engine:
             begun = self._execution.begin(order, case, now)
             if isinstance(begun, CommandOutcome):
                 return begun
-            self.decision = self._decided_last = Decision(action=Action(order.verb), reason=order.title)
+            self.decision = self._decided_last = Decision(action=order.action, reason=order.title)
             self.tally.decided[self.decision.action] += 1
             return self._execution.first_step(begun, now)
         finally:

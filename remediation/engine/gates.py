@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 
 from healthd.core.errors import BackendError, BackendRefused
 from healthd.core.model import Event, Mode, Refusal, Refused, Remedy, Step
+from healthd.remediation.decide.approval import ApprovalGate, ask, objection
 from healthd.remediation.decide.drive import own, undriven, why_lowered
 from healthd.remediation.decide.handoff import HandoffRecord, by_now, parse, said_of
 from healthd.remediation.decide.paging import out_since
@@ -62,7 +63,11 @@ class Gates:
         words = why_lowered(case, self._rules(), self._judgement.diagnoses())
         if words:
             return Refused(kind=Refusal.LOWERED, words=words)
-        return self._undriven(case)
+        return objection(case, self._rules(), self._judgement.diagnoses()) or self._undriven(case)
+
+    def approval(self, case: Remediation, now: datetime) -> ApprovalGate:
+        """Whether an operator has approved the act that the remediation stands at, where that is needed."""
+        return ask(case, self._rules(), self._judgement.diagnoses(), now)
 
     def why_not(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or ""."""

@@ -119,10 +119,21 @@ class Steps:
             return None
         if over := self._gates.is_over(case):
             return StepResult(case=at_next(case, now), said=f"no {_ACTS[case.step]} is needed: {over}", go_on=True)
-        turn = self._slot_gate.no_repair(case, now)
+        turn = self._slot_gate.no_repair(case, now) or self._unapproved(case, now)
         if turn is None or case.hold is None:
             return turn
         return self._gates.watched(case, self._orchestrator.view(jobs=True), now) or turn
+
+    def _unapproved(self, case: Remediation, now: datetime) -> StepResult | None:
+        """The wait for an operator's approval, where the mode asks for one; what was asked is on disk first."""
+        asked = self._gates.approval(case, now)
+        if asked.remediation == case and asked.waits is None:
+            return None
+        if asked.news:
+            self._journal.write(asked.remediation, asked.news)
+        if asked.waits is None:
+            return StepResult(case=asked.remediation, said=asked.news, go_on=True)
+        return waits(asked.remediation, _ACTS[case.step], asked.waits, page=True)
 
     def seen(self, case: Remediation, now: datetime) -> KnownFaults:
         """The open faults as they are known now, for the question which of them drives the remediation."""

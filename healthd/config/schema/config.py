@@ -33,6 +33,10 @@ Percent = Annotated[
 ]
 Beat = Annotated[float, Meta(ge=60, le=86_400, description="seconds, from 60 to 86400")]
 Few = Annotated[int, Meta(ge=1, le=100, description="a whole number from 1 to 100")]
+WithoutAnswer = Annotated[
+    str,
+    Meta(pattern=r"^(ask|go|go after [1-9][0-9]{0,3}[mhdw])\Z", description='"ask", "go", or a time: "go after 10m"'),
+]
 Days = Annotated[float, Meta(gt=0, le=365, description="days, more than 0 and at most 365")]
 Labels = Annotated[tuple[Label, ...], Meta(min_length=1, description='a list of labels such as "pool=train"')]
 Patterns = Annotated[tuple[Glob, ...], Meta(min_length=1, description="a list of names or globs such as p5.*")]
@@ -172,12 +176,34 @@ class OrchestratorSection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ApproveSection:
+    """The end of each wait for an approval in the mode ``approve``, if you do not answer.
+
+    ``ask``: the act waits for ``healthd approve``, for as long as it takes. ``go after 10m``: it goes ahead by itself
+    after that time (``m``, ``h``, ``d`` or ``w``). ``go``: it needs no approval.
+    """
+
+    reset_gpu: WithoutAnswer = "ask"
+    """The reset of the node's GPUs. Ask by default, as for all three: only you decide which act may go ahead unseen."""
+
+    reboot_node: WithoutAnswer = "ask"
+    """The reboot of the node."""
+
+    replace_node: WithoutAnswer = "ask"
+    """The replacement of the machine. It gives a machine away, and a new one may take long."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RemediationSection:
     """The mode, and the timeouts of remediations."""
 
     mode: Mode = Mode.OBSERVE
-    """``observe`` reports what healthd would do; ``quarantine`` takes a faulty node out and puts it back; ``repair``
-    also repairs it. Observe by default: installing healthd changes nothing until you set another mode."""
+    """``observe`` reports what healthd would do; ``quarantine`` takes a faulty node out and puts it back; ``approve``
+    also prepares its repair, and waits for ``healthd approve`` before a reset, reboot or replacement; ``repair``
+    repairs it. Observe by default: installing healthd changes nothing until you set another mode."""
+
+    approve: ApproveSection = field(default_factory=ApproveSection)
+    """The end of each wait for an approval in the mode ``approve``, if you do not answer."""
 
     settle_s: Seconds = 30.0
     """How long a node must stay healthy, in seconds, before its release. Thirty: two runs of the quickest checks. A
