@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from healthd.agent.freezes import freezes_on
 from healthd.agent.hindsight import JournalHindsight
 from healthd.agent.node_facts import runs_kubernetes, runs_slurm
 from healthd.checks.gpu_recovery import OWED
@@ -227,7 +228,7 @@ def make_engine(
             slots=_slots(machine, orchestrator, cluster, store),
             judgement=monitor,
             cases=store,
-            rules=lambda: rules_of(config, policy, cluster),
+            rules=lambda: rules_of(config, policy, cluster, clock()),
             ledger=lambda: repairs_of(store.cases()),
             versions=versions_of(machine),
             hindsight=JournalHindsight(checkup, machine.proc),
@@ -356,8 +357,9 @@ def patience_of(config: Config, cluster: Cluster) -> Timeouts:
     )
 
 
-def rules_of(config: Config, policy: Policy, cluster: Cluster) -> Rules:
-    """The operator's rules for this node, as configured; each call checks for the opt-out file."""
+def rules_of(config: Config, policy: Policy, cluster: Cluster, now: datetime | None = None) -> Rules:
+    """The operator's rules for this node, as configured; each call checks for the opt-out file. ``now``: of the freezes
+    that are on; None for the machine's clock."""
     remediation, (feature, called) = config.remediation, cluster.opt_out
     opt_out = remediation.opt_out_file
     by_file = f"{opt_out} exists" if opt_out and os.path.exists(opt_out) else ""
@@ -371,6 +373,7 @@ def rules_of(config: Config, policy: Policy, cluster: Cluster) -> Rules:
         feature_is=called,
         adopt_automatic=config.orchestrator.slurm.adopt_automatic_drains,
         approvals=approvals_of(remediation.approve),
+        freezes=freezes_on(remediation.freeze, now or datetime.now(UTC)) if remediation.freeze else (),
         policy=policy,
         bounds=bounds_of(config.policy),
     )

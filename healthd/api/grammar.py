@@ -158,6 +158,18 @@ def _overseeing(verbs: Any) -> None:
     _common(fleet, json=True)
 
 
+def _freezing(verbs: Any) -> None:
+    """The freeze of a whole cluster."""
+    freeze = verbs.add_parser(
+        "freeze", help="begin no reset, reboot or replacement in the cluster for a time; without options: show it"
+    )
+    freeze.add_argument("--for", dest="length", type=_length, metavar="TIME", help="begin it: 30m, 12h, 7d, 2w")
+    freeze.add_argument("--end", action="store_true", help="end it now")
+    _reason(freeze)
+    _dry_run(freeze, "what would change")
+    _common(freeze)
+
+
 def _telling(verbs: Any) -> None:
     """The daemon's answers to every user."""
     plan = verbs.add_parser(
@@ -337,6 +349,7 @@ _GROUPS: Mapping[Callable[[Any], None], tuple[str, ...]] = {
     _looking: ("check", "run", "status"),
     _controlling: ("controller", "uninstall"),
     _overseeing: ("fleet",),
+    _freezing: ("freeze",),
     _telling: ("plan", "history"),
     _ordering: ("relearn", "ack", "quarantine", "release", "repair"),
     _approving: ("approve", "undo"),

@@ -142,6 +142,7 @@ class Refusal(StrEnum):
     NOT_PERMITTED = "not_permitted"  # the caller may not run this command
     NOT_IDLE = "not_idle"
     APPROVAL = "approval"  # the act waits for `healthd approve`
+    FROZEN = "frozen"  # a freeze of the fleet or of the configuration is on
     MAINTENANCE = "maintenance"  # an administrator's window is on the node: nothing irreversible inside it
     NOT_WELL = "not_well"
     LATE = "late"  # the command is so old that no caller waits for it

@@ -183,13 +183,15 @@ class FleetNode:
 @dataclass(frozen=True, kw_only=True)
 class FleetPicture:
     """All nodes as they were read at ``at``. ``limit``: how many may be out, for any cause, by the configuration of the
-    machine that reads; None where that is not known. ``taken``: the slots of the whole cluster that are taken."""
+    machine that reads; None where that is not known. ``taken``: the slots of the whole cluster that are taken.
+    ``freeze``: the freeze of the fleet, in words, or ""."""
 
     cluster: str
     at: datetime
     nodes: tuple[FleetNode, ...]
     limit: int | None
     taken: int
+    freeze: str = ""
 
     @property
     def machines(self) -> tuple[FleetNode, ...]:

@@ -14,6 +14,7 @@ from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown
 from healthd.core.model import Clearance, Event, Mode, Refusal, Refused, Remedy
 from healthd.remediation.controller.node_status import RepairStats
 from healthd.remediation.controller.requests import WantedAct, is_away, is_silent
+from healthd.remediation.decide.freeze import frozen
 from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, instance_of, parse, word
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import End, Phase, Remediation, with_act
@@ -170,6 +171,8 @@ class RequestedNode:
         if not view.idle:
             return Refused(kind=Refusal.NOT_IDLE, words="the node is not idle")
         if (why_not := in_maintenance(view)) is not None:
+            return why_not
+        if (why_not := frozen(self._rules().freezes, case.step)) is not None:
             return why_not
         mode = self._rules().mode
         kind = Refusal.OBSERVE if mode is Mode.OBSERVE else Refusal.LOWERED

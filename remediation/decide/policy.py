@@ -12,8 +12,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from healthd.core.model import Action, Decision, Diagnosis, Mode, Refusal, Remedy
+from healthd.core.model import Action, Decision, Diagnosis, Mode, Refusal, Remedy, Step
 from healthd.remediation.decide.fleet import WaitForSlot, at_limit, listed, out_limit
+from healthd.remediation.decide.freeze import Freeze, frozen
 from healthd.remediation.decide.ledger import Bounds, left_after, recent, rungs_left, same_fault
 from healthd.remediation.decide.remediation import Remediation, Repair
 from healthd.remediation.decide.rules import (
@@ -44,6 +45,7 @@ class Rules:
     ``feature_is``: what such a thing is called there. ``adopt_automatic``: whether a node that the cluster's controller
     drained by itself may be repaired from there. ``approvals``: after which time without an answer a remedy goes ahead
     in mode ``approve``; no time: it needs no approval; None, and a remedy that is missing: it waits for ever.
+    ``freezes``: those of the configuration that are on now.
     """
 
     mode: Mode
@@ -55,6 +57,7 @@ class Rules:
     feature_is: str = FEATURE
     adopt_automatic: bool = False
     approvals: Mapping[Remedy, timedelta | None] = field(default_factory=dict)
+    freezes: tuple[Freeze, ...] = ()
     policy: Policy = BY_REMEDY
     bounds: Bounds = field(default_factory=Bounds)
 
@@ -248,6 +251,8 @@ def _question(
     if not live:
         words = f"rule {unseen[0].rule.name} is in shadow: would take the node out for {_what(unseen[0])}"
         return _hold(unseen[0], Refusal.SHADOW, words)
+    if not (is_held or by_order) and (why := frozen(rules.freezes, Step.DRAIN)) is not None:
+        return _hold(live[0], Refusal.FROZEN, f"{why.words}: would take the node out for {_what(live[0])}")
     return Question(live=live, rules=rules, now=now, is_held=is_held, by_order=by_order)
 
 

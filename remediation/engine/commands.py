@@ -256,8 +256,11 @@ class CommandChecks:
         return self._after_maintenance(f"waits for an operator's approval; then {words}" if asks else words, refusal)
 
     def _after_maintenance(self, words: str, refusal: Refusal | None) -> tuple[str, Refusal | None]:
-        window = self._orchestrator.view(jobs=True).maintenance
-        return (f"waits for the end of maintenance window {window}; then {words}" if window else words), refusal
+        view = self._orchestrator.view(jobs=True)
+        words = (
+            f"waits for the end of maintenance window {view.maintenance}; then {words}" if view.maintenance else words
+        )
+        return (f"waits for the end of a {view.freeze}; then {words}" if view.freeze else words), refusal
 
     def _reset_words(self) -> tuple[str, Refusal | None]:
         if why := self._resetter.why_not():

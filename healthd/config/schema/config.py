@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -36,6 +37,13 @@ Few = Annotated[int, Meta(ge=1, le=100, description="a whole number from 1 to 10
 WithoutAnswer = Annotated[
     str,
     Meta(pattern=r"^(ask|go|go after [1-9][0-9]{0,3}[mhdw])\Z", description='"ask", "go", or a time: "go after 10m"'),
+]
+MaybeTime = Annotated[
+    str,
+    Meta(
+        pattern=r"^([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2})?(Z|[+-][0-9]{2}:[0-9]{2}))?\Z",
+        description="a time with its offset, such as 2026-12-20T18:00:00Z",
+    ),
 ]
 Days = Annotated[float, Meta(gt=0, le=365, description="days, more than 0 and at most 365")]
 Labels = Annotated[tuple[Label, ...], Meta(min_length=1, description='a list of labels such as "pool=train"')]
@@ -194,6 +202,58 @@ class ApproveSection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FreezeWindow:
+    """One window in which healthd begins less: from ``start`` to ``end``, or for ``hours`` from each time of ``cron``.
+
+    ``[[match.remediation.freeze]]`` below a ``[[match]]`` holds on some nodes or partitions only.
+    """
+
+    reason: Annotated[str, Meta(pattern=r"\S", max_length=200, description="a text that is not empty")]
+    """The reason, for the operator who asks why nothing happens."""
+
+    start: MaybeTime = ""
+    """The begin, with its offset, such as ``2026-12-20T18:00:00Z``. Empty: by ``cron``."""
+
+    end: MaybeTime = ""
+    """The end, like ``start``."""
+
+    cron: str = ""
+    """The begin of each window as five fields of cron, such as ``0 18 * * fri``; days of the week by name. Empty: by
+    ``start``."""
+
+    hours: Annotated[float, Meta(ge=0, le=744, description="hours, at most 744")] = 0.0
+    """How long each window of ``cron`` lasts, in hours."""
+
+    timezone: str = "UTC"
+    """The time zone of ``cron``, such as ``Europe/Berlin``."""
+
+    allow: tuple[Literal["drain", "reset_gpu", "reboot_node", "replace_node"], ...] = ("drain",)
+    """The steps that healthd may still begin. ``drain``, the default: a faulty node is taken out, and not repaired
+    before the end. It always puts nodes back."""
+
+    def __post_init__(self) -> None:
+        """Refuse a window without a begin or an end, and a cron expression that is none."""
+        if self.cron:
+            if self.start or self.end or not self.hours:
+                raise ValueError("freeze: cron goes with hours, and without start and end")
+            self._check_cron()
+        elif not (self.start and self.end and datetime.fromisoformat(self.start) < datetime.fromisoformat(self.end)):
+            raise ValueError("freeze: give start and a later end, or cron and hours")
+
+    def _check_cron(self) -> None:
+        """APScheduler counts days of the week from Monday, cron from Sunday: so only by name."""
+        from apscheduler.triggers.cron import CronTrigger  # no configuration without a cron needs it
+
+        fields = self.cron.split()
+        if len(fields) == 5 and any(character.isdigit() for character in fields[4].partition("#")[0]):
+            raise ValueError(f"freeze: cron {self.cron!r}: expected days of the week by name, such as fri or mon-wed")
+        try:
+            CronTrigger.from_crontab(self.cron, timezone=self.timezone)
+        except (ValueError, LookupError) as error:
+            raise ValueError(f"freeze: cron {self.cron!r} in {self.timezone!r}: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
 class RemediationSection:
     """The mode, and the timeouts of remediations."""
 
@@ -204,6 +264,10 @@ class RemediationSection:
 
     approve: ApproveSection = field(default_factory=ApproveSection)
     """The end of each wait for an approval in the mode ``approve``, if you do not answer."""
+
+    freeze: tuple[FreezeWindow, ...] = ()
+    """Windows in which healthd begins less, each ``[[remediation.freeze]]`` with ``reason`` and its times. ``healthd
+    freeze`` freezes the whole cluster at once. None by default."""
 
     settle_s: Seconds = 30.0
     """How long a node must stay healthy, in seconds, before its release. Thirty: two runs of the quickest checks. A
