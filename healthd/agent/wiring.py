@@ -409,6 +409,7 @@ def bounds_of(section: PolicySection) -> Bounds:
         storm_share=section.storm_share,
         storm_hours=section.storm_hours,
         repairs_in_vain=section.repairs_in_vain,
+        repairs_judged=section.repairs_judged,
         replacements_in_vain=section.replacements_in_vain,
     )
 

@@ -451,6 +451,11 @@ class PolicySection:
     """The number of consecutive repairs of one finding, on any nodes, that did not end it. From then on healthd makes
     no further one, and pages. Five: by then the remedy is wrong."""
 
+    repairs_judged: Annotated[int, Meta(ge=0, le=100, description="a whole number from 0 to 100")] = 20
+    """The number of the fleet's last repairs within ``relapse_days``, of whatever fault, of which at least half must
+    have worked. Otherwise healthd falls back to quarantine by itself: it takes faulty nodes out, repairs none, and
+    pages. Your own `healthd repair` goes on, and counts. 0: never. Twenty: of fewer, half is chance."""
+
     replacements_in_vain: Few = 2
     """The number of nodes that had the finding again on their new machine. From then on healthd replaces no machine for
     it. Two: the second new machine with the same finding shows that the machine was not the cause."""

@@ -103,7 +103,7 @@ def freeze_in(notes: Mapping[str, str], now: datetime) -> Freeze | None:
     if not (text := notes.get(FREEZE, "")):
         return None
     try:
-        note = msgspec.json.decode(text, type=FreezeNote)
+        note = _READS_FREEZE.decode(text)
     except msgspec.MsgspecError:
         return Freeze(reason=f"annotation {FREEZE} is not readable: {text[:80]!r}")
     until = note.until if note.until.tzinfo else note.until.replace(tzinfo=UTC)
@@ -246,6 +246,7 @@ def drained(budget: Budget, node: str, text: str, stamp: int) -> dict[str, str |
 
 # Made here, by one thread, see ``node``.
 _READS_CLAIM = msgspec.json.Decoder(Claim)
+_READS_FREEZE = msgspec.json.Decoder(FreezeNote)
 
 
 def _claim(node: str, text: str) -> Claim:
