@@ -34,6 +34,15 @@ class Verb(StrEnum):
     UNDO = "undo"
 
 
+_ACTIONS: Mapping[Verb, Action] = {
+    Verb.QUARANTINE: Action.QUARANTINE,
+    Verb.REPAIR: Action.REPAIR,
+    Verb.APPROVE: Action.REPAIR,
+    Verb.RELEASE: Action.RELEASE,
+    Verb.UNDO: Action.RELEASE,
+}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Command:
     """A command of an operator about this node.
@@ -53,13 +62,7 @@ class Command:
     @property
     def action(self) -> Action:
         """The action that it begins, allows or ends."""
-        match self.verb:
-            case Verb.QUARANTINE:
-                return Action.QUARANTINE
-            case Verb.REPAIR | Verb.APPROVE:
-                return Action.REPAIR
-            case Verb.RELEASE | Verb.UNDO:
-                return Action.RELEASE
+        return _ACTIONS[self.verb]
 
     @property
     def words(self) -> str:
