@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -300,3 +301,13 @@ def test_a_length_of_time_has_one_unit(seconds: float, text: str) -> None:
     assert lasting(seconds) == text
     assert age(NOW - timedelta(seconds=seconds), NOW) == text
     assert age(None, NOW) == ""
+
+
+def test_a_freeze_stands_on_top(fleet: FleetPicture) -> None:
+    """In the head of both texts, and in the JSON; without one nothing is said."""
+    words = "freeze until 2026-01-01 04:00 UTC: driver rollout (alice)"
+    frozen = replace(fleet, freeze=words)
+    for text in (fleet_text(frozen, frozen.nodes, "cause"), why_text(frozen, frozen.nodes)):
+        assert text.splitlines()[0].endswith(f"  ·  {words}")
+    assert fleet_data(frozen, frozen.nodes)["freeze"] == words
+    assert "freeze" not in fleet_text(fleet, fleet.nodes, "cause")
