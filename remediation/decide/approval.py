@@ -37,7 +37,7 @@ def next_act(remediation: Remediation) -> Remedy | None:
 
 def needs_approval(remediation: Remediation, remedy: Remedy, rules: Rules, diagnoses: Sequence[Diagnosis]) -> bool:
     """Whether this remedy waits for an operator, by the mode, the rule of the fault and the remedy's own setting."""
-    if remediation.by_order or rules.approvals.get(remedy) == timedelta():
+    if remediation.by_command or rules.approvals.get(remedy) == timedelta():
         return False
     answers = [
         each for each in rules.policy.answers(diagnoses) if _is_about(remediation, each.root.code, each.diagnosis)

@@ -50,25 +50,25 @@ def approved_story(folder: Path) -> World:
     return world.at(APPROVED_AT_S, approves)
 
 
-def case_of(world: World) -> Remediation:
-    case = world.store.open_case()
-    assert case is not None
-    return case
+def remediation_id_of(world: World) -> Remediation:
+    remediation = world.store.open_remediation()
+    assert remediation is not None
+    return remediation
 
 
 @pytest.mark.parametrize("name", REMEDIES)
 def test_everything_is_prepared_and_the_act_waits(name: str, tmp_path: Path) -> None:
     """Drained, idle, evidence saved; then it pages once, says since when, and by which command it goes on."""
     world = asking(name, tmp_path).run(60)
-    case, decision = case_of(world), world.engine.decision
+    remediation, decision = remediation_id_of(world), world.engine.decision
     assert acts(world) == 0
-    assert case.step is {"reset": Step.RESET, "repair": Step.REBOOT, "replace": Step.REPLACE}[name]
+    assert remediation.step is {"reset": Step.RESET, "repair": Step.REBOOT, "replace": Step.REPLACE}[name]
     assert (decision.action, decision.refusal) == (Action.PAGE, Refusal.APPROVAL)
     word = {"reset": "reset", "repair": "reboot", "replace": "replace"}[name]
-    assert f"`healthd approve {case.id} --step {word}`" in decision.reason
+    assert f"`healthd approve {remediation.id} --step {word}`" in decision.reason
     assert "without an answer the node stays out as it is" in decision.reason
-    assert world.engine.tally.refused[Refusal.APPROVAL] == 1, "counted and told once"
-    assert world.engine.tally.decided[Action.PAGE] == 1
+    assert world.engine.stats.refused[Refusal.APPROVAL] == 1, "counted and told once"
+    assert world.engine.stats.decided[Action.PAGE] == 1
 
 
 @pytest.mark.parametrize("name", REMEDIES)
@@ -102,8 +102,10 @@ def test_without_an_answer_it_goes_ahead_after_the_time_that_is_set(tmp_path: Pa
         asked = None
         while not acts(world):
             world.step()
-            case = world.store.open_case()
-            asked = asked or (case.approval.asked if case is not None and case.approval is not None else None)
+            remediation = world.store.open_remediation()
+            asked = asked or (
+                remediation.approval.asked if remediation is not None and remediation.approval is not None else None
+            )
         assert asked is not None
         waited = world.clock.now() - asked
         assert after <= waited <= after + timedelta(seconds=30), (number, replay.passed[number], waited)
@@ -126,7 +128,7 @@ def test_an_escalation_asks_again(tmp_path: Path) -> None:
     assert world.orders(APPROVE).done
     world.run(400)
     assert world.resetter.requests == 2, "two attempts at what was approved"
-    assert case_of(world).step is Step.REBOOT
+    assert remediation_id_of(world).step is Step.REBOOT
     world.restart_daemon()
     world.run(20)
     assert world.provisioner.requests == 0
@@ -172,15 +174,15 @@ def test_in_repair_mode_there_is_nothing_to_approve(tmp_path: Path) -> None:
 def test_an_act_can_be_approved_before_its_node_is_idle(tmp_path: Path) -> None:
     """While the job runs on: then nothing waits for the operator at night. Twice is said, and changes nothing."""
     world = asking("reset", tmp_path).run(6)
-    assert case_of(world).step is Step.WAIT_IDLE
+    assert remediation_id_of(world).step is Step.WAIT_IDLE
     assert world.orders(APPROVE).done
-    approval = case_of(world).approval
+    approval = remediation_id_of(world).approval
     again = world.orders(replace(APPROVE, who="uid 7"))
     assert again.done
     assert again.said == "approved already: seen (uid 0)"
-    assert case_of(world).approval == approval
+    assert remediation_id_of(world).approval == approval
     assert world.run_to_end().ending() == WELL
-    assert Refusal.APPROVAL not in world.engine.tally.refused
+    assert Refusal.APPROVAL not in world.engine.stats.refused
 
 
 def test_a_mode_that_is_lowered_to_approve_asks_before_the_act(tmp_path: Path) -> None:
@@ -248,13 +250,13 @@ def test_what_was_begun_is_not_undone(spoil: Callable[[World], None], words: str
     outcome = world.orders(UNDO)
     assert (outcome.done, outcome.refusal) == (False, Refusal.CANNOT)
     assert words in outcome.said
-    assert not case_of(world).release_order
+    assert not remediation_id_of(world).release_order
 
 
 def test_what_was_done_is_not_undone(tmp_path: Path) -> None:
     """A node that was reset has to prove itself: `healthd release` is the verb."""
     world = STORIES["reset"](tmp_path)
-    while case_of(world).step is not Step.VERIFY if world.store.open_case() else True:
+    while remediation_id_of(world).step is not Step.VERIFY if world.store.open_remediation() else True:
         world.step()
     outcome = world.orders(UNDO)
     assert (outcome.done, outcome.refusal) == (False, Refusal.CANNOT)
@@ -265,14 +267,14 @@ def test_what_was_done_is_not_undone(tmp_path: Path) -> None:
 def test_a_dry_run_shows_the_act_and_does_nothing(tmp_path: Path) -> None:
     """Of an approval what follows; of a repair in this mode, that nothing waits: the command is the approval."""
     world = asking("reset", tmp_path).run(60)
-    before = case_of(world)
+    before = remediation_id_of(world)
     shown = world.engine.rehearse(APPROVE, world.clock.now())
     assert shown.done
     assert any(line.startswith("reset") and "approval" not in line for line in shown.lines)
     undone = world.engine.rehearse(UNDO, world.clock.now())
     assert undone.done
     assert [line.split()[0] for line in undone.lines] == ["release"]
-    assert case_of(world) == before
+    assert remediation_id_of(world) == before
 
 
 def test_a_command_to_repair_is_its_own_approval(tmp_path: Path) -> None:
@@ -289,6 +291,6 @@ def test_another_fault_asks_again(tmp_path: Path) -> None:
     assert world.orders(APPROVE).done
     world.log_line(XID_79)
     world.run(60)
-    assert case_of(world).step is Step.REBOOT
+    assert remediation_id_of(world).step is Step.REBOOT
     assert world.engine.decision.refusal is Refusal.APPROVAL
     assert acts(world) == 0

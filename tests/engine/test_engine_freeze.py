@@ -54,7 +54,7 @@ def test_the_wait_is_said_and_counted_once(tmp_path: Path) -> None:
     world.run(60)
     words = "reboot waits: freeze: driver rollout (alice); no reset, reboot or replacement before its end"
     assert world.said[-1] == words
-    assert world.engine.tally.refused[Refusal.FROZEN] == 1
+    assert world.engine.stats.refused[Refusal.FROZEN] == 1
     assert world.engine.decision.refusal is not Refusal.FROZEN
 
 
@@ -79,7 +79,7 @@ def test_it_forbids_what_it_does_not_allow_and_no_more(tmp_path: Path) -> None:
         world.rules = replace(world.rules, freezes=(allows,))
         world.run(100)
         assert bool(acts_in(world)) is not waits
-        assert (world.store.open_case() is not None) is waits
+        assert (world.store.open_remediation() is not None) is waits
         world.close()
 
 

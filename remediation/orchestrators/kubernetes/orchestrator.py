@@ -133,7 +133,7 @@ class KubernetesOrchestrator:
         freeze = leases.freeze_in(leases.annotations_of(lease)[1], self._clock())
         return () if freeze is None else (freeze,)
 
-    def level(self) -> FleetSnapshot:
+    def snapshot(self) -> FleetSnapshot:
         """Read the nodes that are out from the Leases, and this node from its own Node, which is newer.
 
         The handoff records come from one LIST of the server's cache, as new as what this node has written. Where the

@@ -36,8 +36,8 @@ def node(control_plane: ControlPlane, tmp_path: Path) -> Iterator[AgentNode]:
 
 
 def plan(node: AgentNode) -> dict[str, object] | None:
-    case = json.loads(node.daemon.healthd("plan", "--json", "--socket", str(node.daemon.socket)).stdout)["case"]
-    return case if case and case["approval"] else None
+    remediation = json.loads(node.daemon.healthd("plan", "--json", "--socket", str(node.daemon.socket)).stdout)["case"]
+    return remediation if remediation and remediation["approval"] else None
 
 
 def waits(node: AgentNode) -> str:

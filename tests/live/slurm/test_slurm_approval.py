@@ -61,7 +61,7 @@ class AskingNode:
     def waits(self) -> str:
         """The id of the remediation, once its reboot waits for an approval."""
         self.daemon.wait(lambda: self._approval() is not None, limit_s(30.0), "an approval is asked for")
-        return str(json.loads(self.verb("plan", "--json").stdout)["case"]["id"])
+        return str(json.loads(self.verb("plan", "--json").stdout)["remediation"]["id"])
 
     def asked_at(self) -> str:
         approval = self._approval()
@@ -69,8 +69,8 @@ class AskingNode:
         return str(approval["asked"])
 
     def _approval(self) -> dict[str, str] | None:
-        case = json.loads(self.verb("plan", "--json").stdout)["case"]
-        approval = case and case["approval"]
+        remediation = json.loads(self.verb("plan", "--json").stdout)["remediation"]
+        approval = remediation and remediation["approval"]
         return approval or None
 
     def slots(self) -> list[str]:

@@ -50,8 +50,8 @@ def test_cron_is_in_its_time_zone() -> None:
 def test_what_is_still_allowed() -> None:
     """By the names of the remedies; the drain by default."""
     times: dict[str, Any] = {"reason": "x", "start": "2026-12-18T00:00Z", "end": "2026-12-19T00:00Z"}
-    cases: tuple[tuple[Any, set[Step]], ...] = (((), set()), (("drain", "reset_gpu"), {Step.DRAIN, Step.RESET}))
-    for allow, steps in cases:
+    remediations: tuple[tuple[Any, set[Step]], ...] = (((), set()), (("drain", "reset_gpu"), {Step.DRAIN, Step.RESET}))
+    for allow, steps in remediations:
         (freeze,) = freezes_on((FreezeWindow(**times, allow=allow),), FRIDAY)
         assert freeze.allow == steps
     assert freezes_on((FreezeWindow(**times),), FRIDAY)[0].allow == {Step.DRAIN}

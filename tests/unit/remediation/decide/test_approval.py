@@ -24,7 +24,7 @@ from healthd.remediation.decide.commands import Command, Verb
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import ACTS, Approval, End, Phase, Remediation, shifted
 from healthd.remediation.decide.rules import OWN_REMEDY, REBOOT, REPLACE, RESET, STEPS, Policy, Rule
-from tests.support.judgement import GPU, a_case, at
+from tests.support.judgement import GPU, a_remediation, at
 
 STEP_OF = {remedy: step for step, remedy in ACTS.items()}
 ASKS = Rules(mode=Mode.APPROVE)
@@ -42,7 +42,7 @@ FAULT = Diagnosis(
 def at_the_act(remedy: Remedy = Remedy.RESET_GPU, **changes: Any) -> Remediation:
     """A remediation that stands at its act."""
     steps = STEPS[remedy]
-    made = a_case(steps=steps, index=steps.index(STEP_OF[remedy]), ladder=(remedy,))
+    made = a_remediation(steps=steps, index=steps.index(STEP_OF[remedy]), ladder=(remedy,))
     made = replace(made, code=FAULT.code, component=str(FAULT.component))
     return replace(made, **changes)
 

@@ -53,7 +53,7 @@ def test_a_decision_is_held_where_the_drain_is_forbidden() -> None:
     assert not isinstance(held, Question)
     assert held.refusal is Refusal.FROZEN
     assert isinstance(question((FAULT,), (), rules, at(10), is_held=True), Question)
-    assert isinstance(question((FAULT,), (), rules, at(10), by_order=True), Question)
+    assert isinstance(question((FAULT,), (), rules, at(10), by_command=True), Question)
     assert isinstance(question((FAULT,), (), replace(rules, freezes=(FREEZE,)), at(10)), Question)
 
 
