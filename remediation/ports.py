@@ -54,8 +54,8 @@ class NodeView:
     ``controller``: changes with what may lose a drain: when the cluster's controller restarts (Slurm's BOOT_TIME), or
     the Node is registered again (its UID); "" where it was not asked.
     ``maintenance``: the name of a maintenance window that another has on the node now; "" where there is none, or
-    jobs were not asked for. ``may_sleep``: the cluster powers idle nodes down and does not except this one; False where
-    jobs were not asked for.
+    jobs were not asked for. ``freeze``: the freeze of the whole fleet that is on, in words; "" likewise.
+    ``may_sleep``: the cluster powers idle nodes down and does not except this one; False where jobs were not asked for.
     ``features``: the cluster's own labels of the node, read together with its state.
     """
 
@@ -69,6 +69,7 @@ class NodeView:
     work: tuple[str, ...] = ()
     controller: str = ""
     maintenance: str = ""
+    freeze: str = ""
     may_sleep: bool = False
     features: frozenset[str] = frozenset()
     raw: str = ""

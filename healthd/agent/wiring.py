@@ -11,20 +11,21 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from healthd.agent.freezes import freezes_on
 from healthd.agent.hindsight import JournalHindsight
 from healthd.agent.node_facts import runs_kubernetes, runs_slurm
 from healthd.checks.gpu_recovery import OWED
-from healthd.config.schema.config import Config, PolicySection
+from healthd.config.schema.config import ApproveSection, Config, PolicySection
 from healthd.core.check import judged
 from healthd.core.errors import ExtraMissing, SourceError
-from healthd.core.model import NODE, Outcome
+from healthd.core.model import NODE, Outcome, Remedy
 from healthd.core.node import CommandResult
 from healthd.judge.findings import OwnResets
 from healthd.observe.checkup import Checkup
@@ -33,7 +34,7 @@ from healthd.remediation.decide.handoff import Versions
 from healthd.remediation.decide.ledger import Bounds, repairs_of
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Remediation
-from healthd.remediation.decide.rules import FEATURE, LABEL, Policy, by_label
+from healthd.remediation.decide.rules import FEATURE, LABEL, STEPS, Policy, by_label
 from healthd.remediation.engine.absent import AbsentNodes, AbsentWatch
 from healthd.remediation.engine.dependencies import Beat, Dependencies, Timeouts
 from healthd.remediation.engine.engine import Engine
@@ -227,7 +228,7 @@ def make_engine(
             slots=_slots(machine, orchestrator, cluster, store),
             judgement=monitor,
             remediations=store,
-            rules=lambda: rules_of(config, policy, cluster),
+            rules=lambda: rules_of(config, policy, cluster, clock()),
             ledger=lambda: repairs_of(store.remediations()),
             versions=versions_of(machine),
             hindsight=JournalHindsight(checkup, machine.proc),
@@ -356,8 +357,9 @@ def timeouts_of(config: Config, cluster: Cluster) -> Timeouts:
     )
 
 
-def rules_of(config: Config, policy: Policy, cluster: Cluster) -> Rules:
-    """The operator's rules for this node, as configured; each call checks for the opt-out file."""
+def rules_of(config: Config, policy: Policy, cluster: Cluster, now: datetime | None = None) -> Rules:
+    """The operator's rules for this node, as configured; each call checks for the opt-out file. ``now``: of the freezes
+    that are on; None for the machine's clock."""
     remediation, (feature, called) = config.remediation, cluster.opt_out
     opt_out = remediation.opt_out_file
     by_file = f"{opt_out} exists" if opt_out and os.path.exists(opt_out) else ""
@@ -370,9 +372,26 @@ def rules_of(config: Config, policy: Policy, cluster: Cluster) -> Rules:
         opt_out_feature=feature,
         feature_is=called,
         adopt_automatic=config.orchestrator.slurm.adopt_automatic_drains,
+        approvals=approvals_of(remediation.approve),
+        freezes=freezes_on(remediation.freeze, now or datetime.now(UTC)) if remediation.freeze else (),
         policy=policy,
         bounds=bounds_of(config.policy),
     )
+
+
+_MINUTES = {"m": 1, "h": 60, "d": 1440, "w": 10_080}
+
+
+def approvals_of(section: ApproveSection) -> dict[Remedy, timedelta | None]:
+    """After which time without an answer each remedy goes ahead: see Rules."""
+    return {remedy: _without_answer(getattr(section, remedy)) for remedy in STEPS}
+
+
+def _without_answer(setting: str) -> timedelta | None:
+    if setting == "ask":
+        return None
+    after = setting.removeprefix("go").removeprefix(" after ")
+    return timedelta(minutes=int(after[:-1]) * _MINUTES[after[-1]]) if after else timedelta()
 
 
 def bounds_of(section: PolicySection) -> Bounds:
@@ -390,6 +409,7 @@ def bounds_of(section: PolicySection) -> Bounds:
         storm_share=section.storm_share,
         storm_hours=section.storm_hours,
         repairs_in_vain=section.repairs_in_vain,
+        repairs_judged=section.repairs_judged,
         replacements_in_vain=section.replacements_in_vain,
     )
 

@@ -79,11 +79,19 @@ def command_answer(agent: Agent, options: Namespace, *, who: str) -> Reply:
 
 def _command(options: Namespace, who: str) -> Command:
     step, forced = getattr(options, "step", None), getattr(options, "force", False)
+    target, undoes = getattr(options, "target", ""), options.verb == Verb.UNDO
     if forced and not options.reason:
         words = "--force acknowledges all open faults; add --reason TEXT"
         raise UsageError(f"healthd release: {words}")
     remedy = REMEDIES[step] if step else None
-    return Command(verb=Verb(options.verb), who=who, why=options.reason or "", remedy=remedy, forced=forced)
+    return Command(
+        verb=Verb(options.verb),
+        who=who,
+        why=options.reason or "",
+        remedy=remedy,
+        forced=forced or undoes,
+        target=target,
+    )
 
 
 def _was(fault: Fault) -> str:

@@ -160,6 +160,18 @@ def _overseeing(verbs: Any) -> None:
     _common(fleet, json=True)
 
 
+def _freezing(verbs: Any) -> None:
+    """The freeze of a whole cluster."""
+    freeze = verbs.add_parser(
+        "freeze", help="begin no reset, reboot or replacement in the cluster for a time; without options: show it"
+    )
+    freeze.add_argument("--for", dest="length", type=_length, metavar="TIME", help="begin it: 30m, 12h, 7d, 2w")
+    freeze.add_argument("--end", action="store_true", help="end it now")
+    _reason(freeze)
+    _dry_run(freeze, "what would change")
+    _common(freeze)
+
+
 def _telling(verbs: Any) -> None:
     """The daemon's answers to every user."""
     plan = verbs.add_parser(
@@ -219,6 +231,22 @@ def _ordering(verbs: Any) -> None:
     how.add_argument("--yes", action="store_true", help="do not ask")
     _dry_run(how, "what each step would do, with AWS's own dry run")
     _daemons(repair)
+
+
+def _approving(verbs: Any) -> None:
+    """The operator's answers to a remediation."""
+    approve = verbs.add_parser("approve", help='approve an act that waits in mode "approve"; it names the act')
+    approve.add_argument("target", metavar="REMEDIATION|NODE", help="the id that `healthd status` shows, or this node")
+    approve.add_argument("--step", choices=REPAIR_STEPS, help="the act that waits, as `healthd plan` shows it")
+    _reason(approve)
+    _dry_run(approve, "what each step would do")
+    _daemons(approve)
+
+    undo = verbs.add_parser("undo", help="take a remediation back before its act: request, drain and slot")
+    undo.add_argument("target", metavar="REMEDIATION|NODE", help="the id that `healthd status` shows, or this node")
+    _reason(undo, required=True)
+    _dry_run(undo, "what each step would do")
+    _daemons(undo)
 
 
 def _explaining(verbs: Any) -> None:
@@ -323,8 +351,10 @@ _GROUPS: Mapping[Callable[[Any], None], tuple[str, ...]] = {
     _looking: ("check", "run", "status"),
     _controlling: ("controller", "uninstall"),
     _overseeing: ("fleet",),
+    _freezing: ("freeze",),
     _telling: ("plan", "history"),
     _ordering: ("relearn", "ack", "quarantine", "release", "repair"),
+    _approving: ("approve", "undo"),
     _explaining: ("explain", "checks"),
     _setting_up: ("config", "init", "doctor"),
     _deciding: ("policy", "replay"),

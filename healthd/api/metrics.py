@@ -23,6 +23,8 @@ from healthd.core.errors import StoreError
 from healthd.core.model import NODE, Action, Mode, Outcome, ReadingKind, Refusal, Severity, Status, Step, Verdict
 from healthd.drill.chain import KINDS, Ended
 from healthd.judge.history import Fault, History, canonical
+from healthd.remediation.decide.approval import awaited
+from healthd.remediation.decide.remediation import Approval
 
 
 class MetricsPage(Bounded):
@@ -257,9 +259,10 @@ class MetricsPage(Bounded):
     def _remediation(self) -> Iterator[Metric]:
         failing = bool(self._agent.monitor.store_problem)
         at: Step | None = None
+        approval: Approval | None = None
         try:
             remediation = self._agent.store.open_remediation() if self._agent.store else None
-            at = remediation.step if remediation is not None else None
+            at, approval = remediation.step if remediation is not None else None, awaited(remediation)
         except StoreError:
             failing = True
         yield one_of(
@@ -269,6 +272,14 @@ class MetricsPage(Bounded):
             Step,
             at,
         )
+        waits = GaugeMetricFamily(
+            "healthd_approval_wait_seconds",
+            'How long an act has waited for `healthd approve` (mode "approve"); absent while none waits',
+            labels=["remedy"],
+        )
+        if approval is not None:
+            waits.add_metric([approval.remedy], max(0.0, (datetime.now(UTC) - approval.asked).total_seconds()))
+        yield waits
         yield store_failing(failing)
 
     def _drilled(self) -> Iterator[Metric]:

@@ -14,6 +14,7 @@ from healthd.core.errors import BackendError, HealthdError
 from healthd.core.model import Action, Diagnosis, Mode, Refusal, Step
 from healthd.judge.history import acknowledged_text
 from healthd.observe.report import diagnosis_data, printable
+from healthd.remediation.decide.approval import awaited, waiting_words
 from healthd.remediation.decide.drive import only_out
 from healthd.remediation.decide.policy import Considered, Rules
 from healthd.remediation.decide.remediation import End, Remediation
@@ -69,7 +70,21 @@ def remediation_plan(remediation: Remediation, rules: Rules, opted_out: str = ""
         "note": remediation.note,
         "order": remediation.order,
         "release_order": remediation.release_order,
+        "approval": _approval(remediation, rules),
         "words": _remediation_message(remediation, rules, opted_out),
+    }
+
+
+def _approval(remediation: Remediation, rules: Rules) -> dict[str, Any] | None:
+    """The approval that the next act waits for: the act, since when, and what becomes of it without an answer."""
+    if (approval := awaited(remediation)) is None:
+        return None
+    return {
+        "remedy": approval.remedy,
+        "code": approval.code,
+        "component": approval.component,
+        "asked": approval.asked.isoformat(),
+        "words": waiting_words(remediation, rules),
     }
 
 
@@ -149,6 +164,8 @@ def _remediation_message(remediation: Remediation, rules: Rules, opted_out: str)
         words = f"{words}, by command: {remediation.order}"
     if remediation.step is Step.STAY:
         return f"{words}; until `healthd release`"
+    if awaited(remediation) is not None:
+        words = f"{words}; {waiting_words(remediation, rules)}"
     then: Sequence[str] = remediation.steps[remediation.index + 1 :]
     return f"{words}; then {', '.join(then) if then else 'nothing more'}{_if_it_does_not_help(remediation)}"
 

@@ -290,7 +290,7 @@ class Server:
                 if not options.dry_run:
                     self._only_who_may_act("ack", peer)
                 return self._do(lambda: ack_answer(self._agent, options, who=f"uid {peer.uid}"))
-            case "quarantine" | "release" | "repair":
+            case "quarantine" | "release" | "repair" | "approve" | "undo":
                 if options.verb == "repair" or not options.dry_run:  # the dry run of a repair asks the cloud
                     self._only_who_may_act(options.verb, peer)
                 answer = self._do(lambda: command_answer(self._agent, options, who=f"uid {peer.uid}"))

@@ -27,12 +27,14 @@ class DaemonVerb:
 
 VERBS: Mapping[str, DaemonVerb] = {
     "ack": DaemonVerb(),
+    "approve": DaemonVerb(),
     "drill": DaemonVerb(),
     "plan": DaemonVerb(instead=", or ask the policy alone with `healthd policy test CODE`"),
     "quarantine": DaemonVerb(),
     "release": DaemonVerb(),
     "relearn": DaemonVerb(question="Take what this node has now as its new baseline?"),
     "repair": DaemonVerb(question="Repair this node?"),
+    "undo": DaemonVerb(),
 }
 """By their names in the grammar, which has their options and help."""
 

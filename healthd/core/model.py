@@ -79,11 +79,18 @@ class ReadingKind(StrEnum):
 
 
 class Mode(StrEnum):
-    """How far healthd may go: only read; take a node out and put it back; repair it too."""
+    """How far healthd may go: only read; take a node out and put it back; repair it too, after an operator's approval
+    or without."""
 
     OBSERVE = "observe"
     QUARANTINE = "quarantine"
+    APPROVE = "approve"
     REPAIR = "repair"
+
+    @property
+    def repairs(self) -> bool:
+        """Whether nodes are repaired, with an approval or without."""
+        return self in (Mode.APPROVE, Mode.REPAIR)
 
 
 class Action(StrEnum):
@@ -134,6 +141,8 @@ class Refusal(StrEnum):
     NOT_NEEDED = "not_needed"  # a command to repair a node that is not broken
     NOT_PERMITTED = "not_permitted"  # the caller may not run this command
     NOT_IDLE = "not_idle"
+    APPROVAL = "approval"  # the act waits for `healthd approve`
+    FROZEN = "frozen"  # a freeze of the fleet or of the configuration is on
     MAINTENANCE = "maintenance"  # an administrator's window is on the node: nothing irreversible inside it
     NOT_WELL = "not_well"
     LATE = "late"  # the command is so old that no caller waits for it

@@ -14,8 +14,9 @@ from healthd.core.errors import BackendError, BackendRefused, BackendUnknown
 from healthd.core.hostlist import unfolded
 from healthd.fleet.nodes import FleetPicture, FleetState, fleet_nodes
 from healthd.remediation.decide.fleet import CLUSTER, out_limit
+from healthd.remediation.decide.freeze import in_words
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator, parse_nodes
-from healthd.remediation.orchestrators.slurm.slots import parse_slots, slot_times
+from healthd.remediation.orchestrators.slurm.slots import parse_freezes, parse_slots, slot_times
 
 SILENT_AFTER = 2.5
 """Of heartbeats: one may be lost, and the next one late."""
@@ -48,6 +49,7 @@ def read_fleet(config: Config, host: str, clock: Callable[[], datetime], *, rack
         at=now,
         nodes=found,
         limit=out_limit(config.budget.max_out, machines),
+        freeze=in_words(parse_freezes(reservations).values()),
         taken=len({each.index for each in slots if each.scope == CLUSTER}),
     )
 

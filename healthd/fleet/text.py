@@ -33,6 +33,7 @@ def head(fleet: FleetPicture) -> str:
         f"{len(fleet.machines)} nodes" + (f" and {asleep} asleep" if asleep else ""),
         f"read at {fleet.at:%H:%M:%S} UTC",
         f"budget {fleet.out}{limit} out, {slots}",
+        *([fleet.freeze] if fleet.freeze else []),
     ]
     return "  ·  ".join(parts)
 
@@ -60,6 +61,7 @@ def fleet_data(fleet: FleetPicture, nodes: Sequence[FleetNode]) -> dict[str, Any
         "read_at": fleet.at.isoformat(),
         "budget": {"out": fleet.out, "taken": fleet.taken, "limit": fleet.limit},
         "remarks": list(fleet.remarks),
+        "freeze": fleet.freeze,
         "states": {state.value: counted[state] for state in FleetState if counted[state]},
         "groups": [_group_data(each) for each in by_cause(nodes)],
         "nodes": [node_data(each) for each in nodes],

@@ -25,7 +25,7 @@ from healthd.checklib.tables import instance_profile
 from healthd.config.schema.config import Config
 from healthd.core.check import discover
 from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
-from healthd.core.model import Mode, Result, Status
+from healthd.core.model import Result, Status
 from healthd.observe.runner import run_check
 from healthd.setup.doctor import DoctorResult, LookResult
 from healthd.setup.durable_folder import not_lasting
@@ -124,7 +124,7 @@ def _kernel_log(config: Config, machine: Machine) -> Iterator[DoctorResult]:
 def _state(config: Config, machine: Machine) -> Iterator[DoctorResult]:
     path = config.daemon.state_dir
     line = _folder("state", path, "[daemon] state_dir")
-    is_repaired = config.remediation.mode is Mode.REPAIR
+    is_repaired = config.remediation.mode.repairs
     why = not_lasting(path, machine.mounts(), machine.sys) if is_repaired and line.told is LookResult.OK else ""
     if not why:
         yield line

@@ -71,7 +71,8 @@ class FakeCluster:
     A second drain silently takes over text, user and stamp; the same text again changes nothing; undrain and resume
     wipe them. ``clock`` gives seconds since the epoch; stamps keep whole seconds. ``updates`` lists the applied
     updates. ``partitions``: name to its nodes. ``slots``: scope and index to the holder; a slot fences its holder.
-    ``maintenance``: the nodes that an administrator's own reservation fences. ``asleep``: powered-down nodes, whose
+    ``maintenance``: the nodes that an administrator's own reservation fences. ``freeze``: the freeze of the fleet, in
+    words, or "". ``asleep``: powered-down nodes, whose
     names keep their settings without a machine; ``powering``: those on their way there or back, each with its flag.
     ``power_saving``: "" for none, else the version of Slurm that has it; from 23.02 on it never powers down those in
     ``awake``. ``appends``: whether it appends to an existing reason, as Slurm does from 24.11 on. ``stale_s``: the age
@@ -89,6 +90,7 @@ class FakeCluster:
         self.partitions = dict(partitions or {})
         self.slots: dict[tuple[str, int], str] = {}
         self.maintenance: set[str] = set()
+        self.freeze = ""
         self.asleep: set[str] = set()
         self.powering: dict[str, str] = {}
         self.power_saving = ""
@@ -250,6 +252,7 @@ class FakeOrchestrator:
             allocated_cpus=len(node.jobs),
             jobs=(*node.jobs, *node.suspended) if jobs else (),
             maintenance="maintenance" if jobs and self._node in self._cluster.maintenance else "",
+            freeze=self._cluster.freeze if jobs else "",
             may_sleep=jobs and bool(self._cluster.power_saving) and self._node not in self._cluster.awake,
             controller=f"start {self._cluster.starts}" if jobs else "",
             features=frozenset(node.features),

@@ -14,6 +14,7 @@ from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown
 from healthd.core.model import Clearance, Event, Mode, Refusal, Refused, Remedy
 from healthd.remediation.controller.node_status import RepairStats
 from healthd.remediation.controller.requests import WantedAct, is_away, is_silent
+from healthd.remediation.decide.freeze import frozen
 from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, instance_of, parse, word
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import End, Phase, Remediation, with_act
@@ -182,9 +183,11 @@ class RequestedNode:
             return Refused(kind=Refusal.NOT_IDLE, words="the node is not idle")
         if (reason_against := in_maintenance(view)) is not None:
             return reason_against
+        if (reason_against := frozen(self._rules().freezes, remediation.step)) is not None:
+            return reason_against
         mode = self._rules().mode
         kind = Refusal.OBSERVE if mode is Mode.OBSERVE else Refusal.LOWERED
-        return None if mode is Mode.REPAIR else Refused(kind=kind, words=f"the controller is in {mode} mode")
+        return None if mode.repairs else Refused(kind=kind, words=f"the controller is in {mode} mode")
 
     def reason_against(self, remedy: Remedy) -> str:
         """Whether another remedy follows is the node's to say."""

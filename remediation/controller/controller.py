@@ -277,7 +277,7 @@ class Controller:
 
     def _not_now(self, want: WantedAct) -> Refused | None:
         mode = self._rules().mode
-        if mode is not Mode.REPAIR:
+        if not mode.repairs:
             kind = Refusal.OBSERVE if mode is Mode.OBSERVE else Refusal.LOWERED
             return Refused(kind=kind, words=f"the controller is in {mode} mode")
         if is_moot(want, self._booted(want.node)):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
-from healthd.core.model import NODE, Diagnosis, Mode, Refusal, Refused, Remedy, Step
+from healthd.core.model import NODE, Action, Diagnosis, Mode, Refusal, Refused, Remedy, Step
 from healthd.remediation.decide.drive import only_out
 from healthd.remediation.decide.remediation import QUARANTINE_CODE, REPAIR_CODE, End, Phase, Remediation, visible_text
 from healthd.remediation.decide.rules import QUARANTINE, STEPS, kept_out, without_drain
@@ -30,6 +30,17 @@ class Verb(StrEnum):
     QUARANTINE = "quarantine"
     RELEASE = "release"
     REPAIR = "repair"
+    APPROVE = "approve"
+    UNDO = "undo"
+
+
+_ACTIONS: Mapping[Verb, Action] = {
+    Verb.QUARANTINE: Action.QUARANTINE,
+    Verb.REPAIR: Action.REPAIR,
+    Verb.APPROVE: Action.REPAIR,
+    Verb.RELEASE: Action.RELEASE,
+    Verb.UNDO: Action.RELEASE,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +48,8 @@ class Command:
     """A command of an operator about this node.
 
     ``who``: as the kernel names the caller. ``why``: in their own words. ``remedy``: of a repair, None for what the
-    policy says. ``forced``: of a release, whatever is still open.
+    policy says, and of an approval the act that was shown. ``forced``: of a release, whatever is still open.
+    ``target``: the remediation that is meant, by its id, or the node by its name; "" where the verb names none.
     """
 
     verb: Verb
@@ -45,6 +57,12 @@ class Command:
     why: str = ""
     remedy: Remedy | None = None
     forced: bool = False
+    target: str = ""
+
+    @property
+    def action(self) -> Action:
+        """The action that it begins, allows or ends."""
+        return _ACTIONS[self.verb]
 
     @property
     def words(self) -> str:

@@ -144,7 +144,7 @@ def _is_own(remediation: Remediation, answer: RuleAnswer) -> bool:
 
 
 def _calls_for(answer: RuleAnswer, remedy: Remedy) -> bool:
-    return answer.rule.mode is Mode.REPAIR and remedy in answer.ladder
+    return answer.rule.mode.repairs and remedy in answer.ladder
 
 
 def _remedy(remediation: Remediation) -> Remedy:
@@ -238,6 +238,7 @@ def instead(remediation: Remediation, new: Remediation) -> Remediation:
         acts=remediation.acts if new.attempts else (),
         asks=new.asks,
         returns=new.returns,
+        approval=remediation.approval if new.attempts or not remediation.acts else None,
     )
 
 
@@ -275,7 +276,7 @@ def why_lowered(remediation: Remediation, rules: Rules, diagnoses: Sequence[Diag
     """
     if remediation.order:
         return ""
-    if rules.mode is not Mode.REPAIR:
+    if not rules.mode.repairs:
         return "the mode was lowered"
     here = [each for each in diagnoses if remediation.component in each.component.all_names()]
     answers = [each for each in rules.policy.answers(diagnoses) if each.diagnosis in here]
@@ -304,7 +305,7 @@ def lowered(remediation: Remediation) -> Remediation:
 def _objection(remediation: Remediation, answer: RuleAnswer) -> str:
     """The objection of the rule that now answers to the next remedy, or ""."""
     who = f"rule {answer.rule.name}" if answer.rule.name else "the finding itself"
-    if answer.rule.mode is not Mode.REPAIR:
+    if not answer.rule.mode.repairs:
         return f"{who} goes no further than {answer.rule.mode}"
     if remediation.ladder and remediation.ladder[0] not in answer.ladder:
         return f"{who} does not say {remediation.ladder[0]} any more"

@@ -54,6 +54,7 @@ class Bounds:
     storm_hours: float = 24.0
     repairs_in_vain: int = 5
     replacements_in_vain: int = 2
+    repairs_judged: int = 20
 
 
 def same_fault(repairs: Iterable[Repair], code: str, names: Collection[str], since: datetime) -> tuple[Repair, ...]:
@@ -215,7 +216,7 @@ def held_back(remedy: Remedy, code: str, me: str, records: FleetRecords, *, now:
     """Why this repair of this code is not made on node ``me``, or "". The words are the same on every node."""
     if remedy is Remedy.REPLACE_NODE and (why := _replaced_in_vain(code, records, now, bounds)):
         return why
-    if why := _repaired_in_vain(code, records, now, bounds):
+    if why := _repaired_in_vain(code, records, now, bounds) or _few_worked(records, now, bounds):
         return why
     return _slow_storm(code, me, records, now, bounds) if remedy in _LARGE else ""
 
@@ -291,6 +292,19 @@ def _repaired_in_vain(code: str, records: FleetRecords, now: datetime, bounds: B
         return ""
     words = f"the last {len(last)} repairs of {code}, on whichever node, did not end it"
     return f"{words}, so none is made any more: an operator has to look"
+
+
+def _few_worked(records: FleetRecords, now: datetime, bounds: Bounds) -> str:
+    """Of all codes: fewer than half of the last repairs of the fleet worked, so that its nodes are only taken out."""
+    since = now - timedelta(days=bounds.relapse_days)
+    codes = {(node, each.code) for node, mark in records.marks.items() for each in mark.history}
+    ends = (end for node, code in codes for end in _ends(records.marks[node], code))
+    last = sorted(end for end in ends if end[0] > since)[-bounds.repairs_judged :]
+    worked = sum(helped for _, helped in last)
+    if not bounds.repairs_judged or len(last) < bounds.repairs_judged or 2 * worked >= len(last):
+        return ""
+    words = f"only {worked} of the last {len(last)} repairs of the fleet worked"
+    return f"{words}, so nodes are only taken out and none is repaired: an operator has to look"
 
 
 def _replaced_in_vain(code: str, records: FleetRecords, now: datetime, bounds: Bounds) -> str:

@@ -12,8 +12,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from healthd.core.model import Action, Decision, Diagnosis, Mode, Refusal, Remedy
+from healthd.core.model import Action, Decision, Diagnosis, Mode, Refusal, Remedy, Step
 from healthd.remediation.decide.fleet import WaitForSlot, at_limit, listed, out_limit
+from healthd.remediation.decide.freeze import Freeze, frozen
 from healthd.remediation.decide.ledger import Bounds, left_after, recent, rungs_left, same_fault
 from healthd.remediation.decide.remediation import Remediation, Repair
 from healthd.remediation.decide.rules import (
@@ -42,7 +43,9 @@ class Rules:
     fleet, the second also as a share of it. ``opted_out``: why healthd only observes
     here, as far as the node itself says so; ``opt_out_feature``: the feature by which the cluster says it, "" for none;
     ``feature_is``: what such a thing is called there. ``adopt_automatic``: whether a node that the cluster's controller
-    drained by itself may be repaired from there.
+    drained by itself may be repaired from there. ``approvals``: after which time without an answer a remedy goes ahead
+    in mode ``approve``; no time: it needs no approval; None, and a remedy that is missing: it waits for ever.
+    ``freezes``: those of the configuration that are on now.
     """
 
     mode: Mode
@@ -53,6 +56,8 @@ class Rules:
     opt_out_feature: str = ""
     feature_is: str = FEATURE
     adopt_automatic: bool = False
+    approvals: Mapping[Remedy, timedelta | None] = field(default_factory=dict)
+    freezes: tuple[Freeze, ...] = ()
     policy: Policy = BY_REMEDY
     bounds: Bounds = field(default_factory=Bounds)
 
@@ -66,7 +71,7 @@ class Rules:
         """Whether the node is drained by the cluster's controller itself, and may be repaired all the same. A node that
         is DOWN is not: what made it so is not known to be over when it is repaired."""
         is_down = "DOWN" in view.flags
-        return view.drained_by_itself and not is_down and self.adopt_automatic and self.mode is Mode.REPAIR
+        return view.drained_by_itself and not is_down and self.adopt_automatic and self.mode.repairs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -246,6 +251,8 @@ def _question(
     if not live:
         words = f"rule {unseen[0].rule.name} is in shadow: would take the node out for {_what(unseen[0])}"
         return _hold(unseen[0], Refusal.SHADOW, words)
+    if not (is_held or by_command) and (why := frozen(rules.freezes, Step.DRAIN)) is not None:
+        return _hold(live[0], Refusal.FROZEN, f"{why.words}: would take the node out for {_what(live[0])}")
     return Question(live=live, rules=rules, now=now, is_held=is_held, by_command=by_command)
 
 
@@ -342,9 +349,10 @@ def _taken_out(answer: RuleAnswer, asked: Question, readings: Readings) -> Decis
         words = f"a node that comes back too often is a lemon: {many}; now {_what(answer)}"
         return _kept_out(answer, Refusal.LEMON, words)
     what = _what(answer, able[0], after=tuple(each.remedy for each in tried))
+    asks = answer.mode(asked.rules.mode) is Mode.APPROVE and asked.rules.approvals.get(able[0]) != timedelta()
     return Decision(
         action=Action.REPAIR,
-        reason=f"repair for {what}",
+        reason=f"repair for {what}{', after approval' if asks else ''}",
         diagnosis=about,
         steps=STEPS[able[0]],
         ladder=able,

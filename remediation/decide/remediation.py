@@ -74,6 +74,23 @@ class Repair:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Approval:
+    """An approval that was asked for: of which act, for which fault, since when; and by whom it was given, None: not
+    yet."""
+
+    remedy: Remedy
+    code: str
+    component: str
+    asked: datetime
+    given: datetime | None = None
+    by: str = ""
+
+    def is_of(self, remediation: Remediation, remedy: Remedy) -> bool:
+        """Whether it is of this act of a remediation."""
+        return (self.remedy, self.code, self.component) == (remedy, remediation.code, remediation.component)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Remediation:
     """The state of one remediation.
 
@@ -90,7 +107,8 @@ class Remediation:
     and in brackets by whom, the command was given; "" where the policy opened it. ``release_order``: the same of a
     command to release the node; ``forced``: whatever is open on it. ``asks``: why it was opened to wait for an
     operator, whom it pages for as long as it is open; None where it repairs, or waits for the fault to end.
-    ``adopted``: the cluster's controller made the drain by itself before ours; only a repair undoes it.
+    ``adopted``: the cluster's controller made the drain by itself before ours; only a repair undoes it. ``approval``:
+    the last that was asked for, or given.
     """
 
     id: str
@@ -129,6 +147,7 @@ class Remediation:
     forced: bool = False
     asks: Refused | None = None
     adopted: bool = False
+    approval: Approval | None = None
 
     @property
     def by_command(self) -> bool:
@@ -167,6 +186,8 @@ def shifted(remediation: Remediation, by: timedelta, now: datetime) -> Remediati
         good_since=remediation.good_since and moved(remediation.good_since, by, now),
         unanswered=remediation.unanswered and moved(remediation.unanswered, by, now),
         drain_unanswered=remediation.drain_unanswered and moved(remediation.drain_unanswered, by, now),
+        approval=remediation.approval
+        and replace(remediation.approval, asked=moved(remediation.approval.asked, by, now)),
     )
 
 

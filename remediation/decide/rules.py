@@ -17,7 +17,7 @@ from healthd.core.model import NODE, REMEDY_RANK, Component, Diagnosis, Mode, Re
 
 Ladder = tuple[Remedy, ...]
 
-MODE_RANK = {Mode.OBSERVE: 0, Mode.QUARANTINE: 1, Mode.REPAIR: 2}
+MODE_RANK = {Mode.OBSERVE: 0, Mode.QUARANTINE: 1, Mode.APPROVE: 2, Mode.REPAIR: 3}
 
 # What a remedy begins: a repair that did not help is followed by the next larger one.
 _OWN: dict[Remedy, Ladder] = {

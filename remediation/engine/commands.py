@@ -17,6 +17,7 @@ from datetime import datetime
 from healthd.core.errors import BackendError
 from healthd.core.model import Action, Diagnosis, Event, Refusal, Refused, Remedy, Step
 from healthd.remediation.decide.adoption import orphaned
+from healthd.remediation.decide.approval import approve, needs_approval, undo_objection
 from healthd.remediation.decide.commands import (
     Command,
     CommandOutcome,
@@ -28,8 +29,9 @@ from healthd.remediation.decide.commands import (
     repaired_meanwhile,
 )
 from healthd.remediation.decide.drive import heading_back, instead
+from healthd.remediation.decide.handoff import parse
 from healthd.remediation.decide.policy import holder
-from healthd.remediation.decide.remediation import QUARANTINE_CODE, End, Remediation, remediation_id_of
+from healthd.remediation.decide.remediation import QUARANTINE_CODE, End, Remediation, is_begun, remediation_id_of
 from healthd.remediation.engine.deciding import Decider
 from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.step_result import EngineStats, StepJournal
@@ -68,6 +70,10 @@ class CommandChecks:
                 return self._repair(command, remediation, view, now, remediation_id)
             case Verb.RELEASE:
                 return self._release(command, remediation, view, now, remediation_id)
+            case Verb.APPROVE:
+                return self._approve(command, remediation, view, now)
+            case Verb.UNDO:
+                return self._undo(command, remediation, view, now, remediation_id)
 
     def rehearsed(self, remediation: Remediation) -> Iterator[tuple[str, Refusal | None]]:
         """Each step that is left: its effect in words, and what is known to be against it. Raises BackendError."""
@@ -136,6 +142,42 @@ class CommandChecks:
         return release_by_command(
             remediation, command, "" if command.forced or never_out else self._judgement.trouble(None)
         )
+
+    def _approve(
+        self, command: Command, remediation: Remediation | None, view: NodeView, now: datetime
+    ) -> Remediation | Refused | str:
+        if remediation is None or command.target not in (remediation.id, view.name):
+            return self._not_that_one(command, remediation)
+        if (foreign := self._foreign(remediation, view)) is not None:
+            return foreign
+        diagnoses = self._judgement.diagnoses()
+        return approve(remediation, command.remedy, command.words, rules=self._rules(), diagnoses=diagnoses, now=now)
+
+    def _undo(
+        self, command: Command, remediation: Remediation | None, view: NodeView, now: datetime, remediation_id: str
+    ) -> Remediation | Refused | str:
+        """A release without a verification, for as long as nothing was done that would have to be verified."""
+        if remediation is None or command.target not in (remediation.id, view.name):
+            return self._not_that_one(command, remediation)
+        if words := undo_objection(remediation, request_untaken=self._request_is_untaken(remediation)):
+            return Refused(kind=Refusal.CANNOT, words=words)
+        return self._release(command, remediation, view, now, remediation_id)
+
+    def _request_is_untaken(self, remediation: Remediation) -> bool:
+        """Whether what the remediation asks for stands with the cluster, and no controller has begun it."""
+        if not self._provisioner.delegates:
+            return False
+        record = parse(self._orchestrator.marked())
+        return record is not None and record.remediation_id == remediation.id and not is_begun(record)
+
+    def _not_that_one(self, command: Command, remediation: Remediation | None) -> Refused:
+        open_ = (
+            "none is open here"
+            if remediation is None
+            else f"open here is {remediation.id}, for {remediation.code} on {remediation.component}"
+        )
+        words = f"no remediation {command.target!r}: {open_}; see `healthd status`"
+        return Refused(kind=Refusal.NOT_NEEDED, words=words)
 
     # -- what is against it -------------------------------------------------------------------------------------------
 
@@ -217,11 +259,11 @@ class CommandChecks:
             case Step.COLLECT:
                 return "saves the evidence", None
             case Step.RESET:
-                return self._after_maintenance(*self._reset_refusal())
+                return self._after_approval(remediation, Remedy.RESET_GPU, *self._reset_refusal())
             case Step.REBOOT:
-                return self._after_maintenance(*self._asked(Remedy.REBOOT_NODE))
+                return self._after_approval(remediation, Remedy.REBOOT_NODE, *self._asked(Remedy.REBOOT_NODE))
             case Step.REPLACE:
-                return self._after_maintenance(*self._asked(Remedy.REPLACE_NODE))
+                return self._after_approval(remediation, Remedy.REPLACE_NODE, *self._asked(Remedy.REPLACE_NODE))
             case Step.STAY:
                 return "keeps it out until `healthd release`", None
             case Step.VERIFY:
@@ -229,9 +271,23 @@ class CommandChecks:
             case Step.RELEASE:
                 return "undoes what it did, if that stands as it was made, and gives the slot back", None
 
+    def _after_approval(
+        self, remediation: Remediation, remedy: Remedy, words: str, refusal: Refusal | None
+    ) -> tuple[str, Refusal | None]:
+        is_given = (
+            remediation.approval is not None
+            and remediation.approval.given is not None
+            and remediation.approval.is_of(remediation, remedy)
+        )
+        asks = not is_given and needs_approval(remediation, remedy, self._rules(), self._judgement.diagnoses())
+        return self._after_maintenance(f"waits for an operator's approval; then {words}" if asks else words, refusal)
+
     def _after_maintenance(self, words: str, refusal: Refusal | None) -> tuple[str, Refusal | None]:
-        window = self._orchestrator.view(jobs=True).maintenance
-        return (f"waits for the end of maintenance window {window}; then {words}" if window else words), refusal
+        view = self._orchestrator.view(jobs=True)
+        words = (
+            f"waits for the end of maintenance window {view.maintenance}; then {words}" if view.maintenance else words
+        )
+        return (f"waits for the end of a {view.freeze}; then {words}" if view.freeze else words), refusal
 
     def _reset_refusal(self) -> tuple[str, Refusal | None]:
         if why := self._resetter.reason_against():

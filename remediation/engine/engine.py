@@ -146,7 +146,7 @@ class Engine:
             begun = self._execution.begin(command, remediation, now)
             if isinstance(begun, CommandOutcome):
                 return begun
-            self.decision = self._decided_last = Decision(action=Action(command.verb), reason=command.title)
+            self.decision = self._decided_last = Decision(action=command.action, reason=command.title)
             self.stats.decided[self.decision.action] += 1
             return self._execution.first_step(begun, now)
         finally:

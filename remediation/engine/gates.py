@@ -17,7 +17,9 @@ from datetime import UTC, datetime, timedelta
 
 from healthd.core.errors import BackendError, BackendRefused
 from healthd.core.model import Event, Mode, Refusal, Refused, Remedy, Step
+from healthd.remediation.decide.approval import ApprovalGate, ask, objection
 from healthd.remediation.decide.drive import own, undriven, why_lowered
+from healthd.remediation.decide.freeze import frozen
 from healthd.remediation.decide.handoff import HandoffRecord, by_now, parse, said_of
 from healthd.remediation.decide.paging import out_since
 from healthd.remediation.decide.policy import holder
@@ -63,10 +65,16 @@ class Gates:
             return Refused(kind=Refusal.NOT_IDLE, words="the node is no longer idle")
         if (why := self.at_rest(remediation, view) or in_maintenance(view)) is not None:
             return why
+        if (why := frozen(self._rules().freezes, remediation.step)) is not None:
+            return why
         words = why_lowered(remediation, self._rules(), self._judgement.diagnoses())
         if words:
             return Refused(kind=Refusal.LOWERED, words=words)
-        return self._undriven(remediation)
+        return objection(remediation, self._rules(), self._judgement.diagnoses()) or self._undriven(remediation)
+
+    def approval(self, remediation: Remediation, now: datetime) -> ApprovalGate:
+        """Whether an operator has approved the act that the remediation stands at, where that is needed."""
+        return ask(remediation, self._rules(), self._judgement.diagnoses(), now)
 
     def reason_against(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or ""."""
@@ -238,7 +246,9 @@ class Gates:
 
 
 def in_maintenance(view: NodeView) -> Refused | None:
-    """The objection of another's maintenance window to a repair. A release is no repair."""
+    """The objection of another's maintenance window, or of a freeze of the fleet, to a repair. A release is none."""
+    if view.freeze:
+        return Refused(kind=Refusal.FROZEN, words=f"{view.freeze}; no reset, reboot or replacement before its end")
     if not view.maintenance:
         return None
     words = f"maintenance window {view.maintenance} is on the node: no reset, reboot or replacement inside it"

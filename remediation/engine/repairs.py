@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import takewhile
 from typing import Protocol
 
 from healthd.core.errors import BackendBusy, BackendError, BackendRefused, BackendUnknown
 from healthd.core.model import NODE, Clearance, ClearsBy, Event, Refusal, Refused, Remedy, Step
 from healthd.remediation.decide.adoption import repair_mark
+from healthd.remediation.decide.approval import needs_approval
 from healthd.remediation.decide.drive import is_replaced
 from healthd.remediation.decide.handoff import UNASKED_S, HandoffRecord, instance_of, parse, word
 from healthd.remediation.decide.remediation import ACTS, End, Phase, Remediation, has_entry, is_begun
@@ -99,7 +101,10 @@ class OwnIntents:
     def record_of(self, remediation: Remediation, now: datetime) -> tuple[str | None, str]:
         """See Intents."""
         before = self._orchestrator.marked()
-        following = [remedy for remedy in remediation.ladder[1:] if not self._dependencies.reason_against(remedy)]
+        rules, diagnoses = self._dependencies.rules(), self._dependencies.judgement.diagnoses()
+        able = [remedy for remedy in remediation.ladder[1:] if not self._dependencies.reason_against(remedy)]
+        # the controller goes on by what is written here, so only up to what an operator has to approve
+        following = list(takewhile(lambda remedy: not needs_approval(remediation, remedy, rules, diagnoses), able))
         delegated = self._provisioner.delegates
         return before, repair_mark(remediation, now, before=before, following=following, delegated=delegated)
 

@@ -140,10 +140,21 @@ class Steps:
                 said=f"no {_ACTS[remediation.step]} is needed: {over}",
                 go_on=True,
             )
-        result = self._slot_gate.no_repair(remediation, now)
+        result = self._slot_gate.no_repair(remediation, now) or self._unapproved(remediation, now)
         if result is None or remediation.hold is None:
             return result
         return self._gates.watched(remediation, self._orchestrator.view(jobs=True), now) or result
+
+    def _unapproved(self, remediation: Remediation, now: datetime) -> StepResult | None:
+        """The wait for an operator's approval, where the mode asks for one; what was asked is on disk first."""
+        asked = self._gates.approval(remediation, now)
+        if asked.remediation == remediation and asked.waits is None:
+            return None
+        if asked.news:
+            self._journal.write(asked.remediation, asked.news)
+        if asked.waits is None:
+            return StepResult(remediation=asked.remediation, said=asked.news, go_on=True)
+        return waits(asked.remediation, _ACTS[remediation.step], asked.waits, page=True)
 
     def seen(self, remediation: Remediation, now: datetime) -> KnownFaults:
         """The open faults as they are known now, for the question which of them drives the remediation."""

@@ -121,6 +121,7 @@ class StormGoesOn(_Unbounded):
         "same_fault_nodes": 999,
         "storm_nodes": 999,
         "repairs_in_vain": 999,
+        "repairs_judged": 0,
         "replacements_in_vain": 999,
     }
 
@@ -134,6 +135,7 @@ class RepairsWithoutEnd(_Unbounded):
         "repairs_per_fault": 999,
         "lemon_repairs": 999,
         "repairs_in_vain": 999,
+        "repairs_judged": 0,
         "replacements_in_vain": 999,
         "returns_per_day": 999,
         "storm_nodes": 999,

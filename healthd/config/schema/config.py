@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -33,6 +34,17 @@ Percent = Annotated[
 ]
 Beat = Annotated[float, Meta(ge=60, le=86_400, description="seconds, from 60 to 86400")]
 Few = Annotated[int, Meta(ge=1, le=100, description="a whole number from 1 to 100")]
+WithoutAnswer = Annotated[
+    str,
+    Meta(pattern=r"^(ask|go|go after [1-9][0-9]{0,3}[mhdw])\Z", description='"ask", "go", or a time: "go after 10m"'),
+]
+MaybeTime = Annotated[
+    str,
+    Meta(
+        pattern=r"^([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2})?(Z|[+-][0-9]{2}:[0-9]{2}))?\Z",
+        description="a time with its offset, such as 2026-12-20T18:00:00Z",
+    ),
+]
 Days = Annotated[float, Meta(gt=0, le=365, description="days, more than 0 and at most 365")]
 Labels = Annotated[tuple[Label, ...], Meta(min_length=1, description='a list of labels such as "pool=train"')]
 Patterns = Annotated[tuple[Glob, ...], Meta(min_length=1, description="a list of names or globs such as p5.*")]
@@ -172,12 +184,90 @@ class OrchestratorSection:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ApproveSection:
+    """The end of each wait for an approval in the mode ``approve``, if you do not answer.
+
+    ``ask``: the act waits for ``healthd approve``, for as long as it takes. ``go after 10m``: it goes ahead by itself
+    after that time (``m``, ``h``, ``d`` or ``w``). ``go``: it needs no approval.
+    """
+
+    reset_gpu: WithoutAnswer = "ask"
+    """The reset of the node's GPUs. Ask by default, as for all three: only you decide which act may go ahead unseen."""
+
+    reboot_node: WithoutAnswer = "ask"
+    """The reboot of the node."""
+
+    replace_node: WithoutAnswer = "ask"
+    """The replacement of the machine. It gives a machine away, and a new one may take long."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FreezeWindow:
+    """One window in which healthd begins less: from ``start`` to ``end``, or for ``hours`` from each time of ``cron``.
+
+    ``[[match.remediation.freeze]]`` below a ``[[match]]`` holds on some nodes or partitions only.
+    """
+
+    reason: Annotated[str, Meta(pattern=r"\S", max_length=200, description="a text that is not empty")]
+    """The reason, for the operator who asks why nothing happens."""
+
+    start: MaybeTime = ""
+    """The begin, with its offset, such as ``2026-12-20T18:00:00Z``. Empty: by ``cron``."""
+
+    end: MaybeTime = ""
+    """The end, like ``start``."""
+
+    cron: str = ""
+    """The begin of each window as five fields of cron, such as ``0 18 * * fri``; days of the week by name. Empty: by
+    ``start``."""
+
+    hours: Annotated[float, Meta(ge=0, le=744, description="hours, at most 744")] = 0.0
+    """How long each window of ``cron`` lasts, in hours."""
+
+    timezone: str = "UTC"
+    """The time zone of ``cron``, such as ``Europe/Berlin``."""
+
+    allow: tuple[Literal["drain", "reset_gpu", "reboot_node", "replace_node"], ...] = ("drain",)
+    """The steps that healthd may still begin. ``drain``, the default: a faulty node is taken out, and not repaired
+    before the end. It always puts nodes back."""
+
+    def __post_init__(self) -> None:
+        """Refuse a window without a begin or an end, and a cron expression that is none."""
+        if self.cron:
+            if self.start or self.end or not self.hours:
+                raise ValueError("freeze: cron goes with hours, and without start and end")
+            self._check_cron()
+        elif not (self.start and self.end and datetime.fromisoformat(self.start) < datetime.fromisoformat(self.end)):
+            raise ValueError("freeze: give start and a later end, or cron and hours")
+
+    def _check_cron(self) -> None:
+        """APScheduler counts days of the week from Monday, cron from Sunday: so only by name."""
+        from apscheduler.triggers.cron import CronTrigger  # no configuration without a cron needs it
+
+        fields = self.cron.split()
+        if len(fields) == 5 and any(character.isdigit() for character in fields[4].partition("#")[0]):
+            raise ValueError(f"freeze: cron {self.cron!r}: expected days of the week by name, such as fri or mon-wed")
+        try:
+            CronTrigger.from_crontab(self.cron, timezone=self.timezone)
+        except (ValueError, LookupError) as error:
+            raise ValueError(f"freeze: cron {self.cron!r} in {self.timezone!r}: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
 class RemediationSection:
     """The mode, and the timeouts of remediations."""
 
     mode: Mode = Mode.OBSERVE
-    """``observe`` reports what healthd would do; ``quarantine`` takes a faulty node out and puts it back; ``repair``
-    also repairs it. Observe by default: installing healthd changes nothing until you set another mode."""
+    """``observe`` reports what healthd would do; ``quarantine`` takes a faulty node out and puts it back; ``approve``
+    also prepares its repair, and waits for ``healthd approve`` before a reset, reboot or replacement; ``repair``
+    repairs it. Observe by default: installing healthd changes nothing until you set another mode."""
+
+    approve: ApproveSection = field(default_factory=ApproveSection)
+    """The end of each wait for an approval in the mode ``approve``, if you do not answer."""
+
+    freeze: tuple[FreezeWindow, ...] = ()
+    """Windows in which healthd begins less, each ``[[remediation.freeze]]`` with ``reason`` and its times. ``healthd
+    freeze`` freezes the whole cluster at once. None by default."""
 
     settle_s: Seconds = 30.0
     """How long a node must stay healthy, in seconds, before its release. Thirty: two runs of the quickest checks. A
@@ -360,6 +450,11 @@ class PolicySection:
     repairs_in_vain: Few = 5
     """The number of consecutive repairs of one finding, on any nodes, that did not end it. From then on healthd makes
     no further one, and pages. Five: by then the remedy is wrong."""
+
+    repairs_judged: Annotated[int, Meta(ge=0, le=100, description="a whole number from 0 to 100")] = 20
+    """The number of the fleet's last repairs within ``relapse_days``, of whatever fault, of which at least half must
+    have worked. Otherwise healthd falls back to quarantine by itself: it takes faulty nodes out, repairs none, and
+    pages. Your own `healthd repair` goes on, and counts. 0: never. Twenty: of fewer, half is chance."""
 
     replacements_in_vain: Few = 2
     """The number of nodes that had the finding again on their new machine. From then on healthd replaces no machine for

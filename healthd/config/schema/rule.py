@@ -58,7 +58,8 @@ class PolicyRule:
     the finding's own remedy, and larger ones if it does not help."""
     mode: Mode = Mode.REPAIR
     """The limit of this rule: ``observe`` puts it in shadow (it reports what it would do, and does nothing),
-    ``quarantine`` takes the node out without repairing it. ``repair``: as far as ``remediation.mode`` allows."""
+    ``quarantine`` takes the node out without repairing it, ``approve`` asks before each repair. ``repair``: as far as
+    ``remediation.mode`` allows."""
 
     def __post_init__(self) -> None:
         """Refuse a ladder that goes down: a smaller remedy does not help after a larger one."""

@@ -9,6 +9,7 @@ One Lease for each scope, ``healthd-budget`` for the cluster's and ``healthd-bud
     healthd.io/counted        when the controller counted, RFC 3339
     healthd.io/fixed-limit    limit and number of nodes as Helm's values have them, in the place of the four above;
     healthd.io/fixed-nodes    empty where the controller counts
+    healthd.io/freeze         a freeze of the fleet: {"until", "reason", "by"}; only an administrator may write it
 
 An agent writes the key of its own node and no other. ``healthd controller`` writes limit and counts, Helm the fixed
 numbers. No key has two writers, because server-side apply refuses to change what another manager wrote.
@@ -30,6 +31,7 @@ import msgspec
 
 from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
 from healthd.remediation.decide.fleet import CLUSTER
+from healthd.remediation.decide.freeze import Freeze
 from healthd.remediation.orchestrators.kubernetes.node import Stamp, rfc3339
 from healthd.remediation.ports import Slot
 
@@ -39,6 +41,7 @@ STATUS_LEASE, STATUS = "healthd-status", "healthd.io/status"
 LIMIT, NODES, OUT, COUNTED = "healthd.io/limit", "healthd.io/nodes", "healthd.io/out", "healthd.io/counted"
 FIXED_LIMIT, FIXED_NODES = "healthd.io/fixed-limit", "healthd.io/fixed-nodes"
 CLAIM = "claim.healthd.io/"
+FREEZE = "healthd.io/freeze"
 
 _NAME_CHARACTERS = 63  # of the name part of an annotation's key
 _SCOPE = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
@@ -87,6 +90,34 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
         takes no further slot where it is out itself."""
         holders = {claim.node for claim in self.claims.values()} | {node}
         return self.limit - len(self.claims) - len(self.out - holders)
+
+
+class FreezeNote(msgspec.Struct, frozen=True, kw_only=True):
+    """A freeze as it stands in the cluster's Lease."""
+
+    until: datetime
+    reason: str
+    by: str = ""
+
+
+def freeze_in(notes: Mapping[str, str], now: datetime) -> Freeze | None:
+    """The freeze that is on. A text that cannot be read is one without an end: what its writer wanted is not known."""
+    if not (text := notes.get(FREEZE, "")):
+        return None
+    try:
+        note = _READS_FREEZE.decode(text)
+    except msgspec.MsgspecError:
+        return Freeze(reason=f"annotation {FREEZE} is not readable: {text[:80]!r}")
+    until = note.until if note.until.tzinfo else note.until.replace(tzinfo=UTC)
+    return Freeze(reason=note.reason, until=until, by=note.by) if now < until else None
+
+
+def freeze_patch(freeze: Freeze | None) -> dict[str, Any]:
+    """The change of the cluster's Lease that begins a freeze, or ends it."""
+    text = None
+    if freeze is not None and freeze.until is not None:
+        text = msgspec.json.encode(FreezeNote(until=freeze.until, reason=freeze.reason, by=freeze.by)).decode()
+    return {"metadata": {"annotations": {FREEZE: text}}}
 
 
 def lease_name(scope: str) -> str:
@@ -217,6 +248,7 @@ def drained(budget: Budget, node: str, text: str, stamp: int) -> dict[str, str |
 
 # Made here, by one thread, see ``node``.
 _READS_CLAIM = msgspec.json.Decoder(Claim)
+_READS_FREEZE = msgspec.json.Decoder(FreezeNote)
 
 
 def _claim(node: str, text: str) -> Claim:

@@ -161,6 +161,7 @@ _BY_REFUSAL: Mapping[Refusal, str] = {
     Refusal.UNREADABLE: "an answer of the cluster or the platform",
     Refusal.REFUSED: "an answer of the cluster or the platform",
     Refusal.MANAGED: "the platform's own repair",
+    Refusal.FROZEN: "the end of a freeze",
     Refusal.MAINTENANCE: "the end of a maintenance window",
     Refusal.CORRELATED: "the end of the same fault on other nodes",
     Refusal.HELD_BACK: "the end of the same fault on other nodes",

@@ -21,12 +21,14 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 from healthd.core.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown
 from healthd.remediation.decide.fleet import CLUSTER
+from healthd.remediation.decide.freeze import Freeze, in_words
 from healthd.remediation.orchestrators.kubernetes import budget as leases
 from healthd.remediation.orchestrators.kubernetes import node as nodes
 from healthd.remediation.orchestrators.kubernetes.api import (
@@ -117,9 +119,19 @@ class KubernetesOrchestrator:
 
     def view(self, *, jobs: bool = False) -> NodeView:
         """Read this node; ``jobs`` adds the pods that hold GPUs. Raises BackendRefused for a Node that is not there."""
+        freeze = in_words(self._freezes()) if jobs else ""
         node = self._node(fresh=True)
         held = pods_with(self._resources, path=self._pod_resources, timeout_s=self._timeout_s) if jobs else ()
-        return nodes.view_of(node, tolerated=self._tolerated, jobs=held)
+        return replace(nodes.view_of(node, tolerated=self._tolerated, jobs=held), freeze=freeze)
+
+    def _freezes(self) -> tuple[Freeze, ...]:
+        """The freeze of the fleet; none where there is no Lease, without which no node is taken out either."""
+        try:
+            lease = self._api.get(ResourceKind.LEASE, leases.LEASE, namespace=self._namespace)
+        except Missing:
+            return ()
+        freeze = leases.freeze_in(leases.annotations_of(lease)[1], self._clock())
+        return () if freeze is None else (freeze,)
 
     def snapshot(self) -> FleetSnapshot:
         """Read the nodes that are out from the Leases, and this node from its own Node, which is newer.

@@ -19,6 +19,7 @@ from typing import Protocol
 from healthd.config.schema.config import Config
 from healthd.core.errors import BackendRefused, BackendUnknown, ConfigError, SlotTaken, SourceError, SourceMissing
 from healthd.core.node import CommandResult
+from healthd.remediation.decide.freeze import Freeze, in_words
 from healthd.remediation.decide.summary import NodeSummary
 from healthd.remediation.orchestrators.slurm.power import is_asleep, may_sleep
 from healthd.remediation.orchestrators.slurm.reasons import hold_of, is_automatic, without_remarks
@@ -26,6 +27,9 @@ from healthd.remediation.orchestrators.slurm.slots import (
     DUPLICATE,
     GONE,
     creation,
+    freeze_creation,
+    freeze_name,
+    parse_freezes,
     parse_maintenance,
     parse_slots,
     slot_name,
@@ -134,12 +138,14 @@ class SlurmOrchestrator:
         if not jobs:
             return self._as_signed(parse_view(self._node, self._state()))
         queue = self._read("squeue", "-h", "-a", "-w", self._node, "-o", JOB_FIELDS)
-        window = parse_maintenance(self._reservations(), self._node)
+        reservations = self._reservations()
+        window, freeze = parse_maintenance(reservations, self._node), in_words(parse_freezes(reservations).values())
         state = self._state()
         config = self._read("scontrol", "show", "config")
         view = self._as_signed(parse_view(self._node, state, controller=parse_boot_time(config)), config)
         ids, work = parse_jobs(queue)
-        return replace(view, maintenance=window, may_sleep=may_sleep(config, self._node), jobs=ids, work=work)
+        sleeps = may_sleep(config, self._node)
+        return replace(view, maintenance=window, freeze=freeze, may_sleep=sleeps, jobs=ids, work=work)
 
     def snapshot(self) -> FleetSnapshot:
         """Read all nodes of all partitions, hidden ones too, in one request. Raises BackendUnknown."""
@@ -156,6 +162,19 @@ class SlurmOrchestrator:
         BackendUnknown."""
         nodes = self._read("scontrol", "-a", "-o", "show", "nodes", limit_bytes=_SNAPSHOT_LIMIT_BYTES)
         return nodes, self._reservations()
+
+    def freezes(self) -> tuple[Freeze, ...]:
+        """The freezes of the fleet that are on. Raises BackendUnknown."""
+        return tuple(parse_freezes(self._reservations()).values())
+
+    def freeze(self, reason: str, by: str, minutes: int) -> None:
+        """Freeze the fleet from now on. Raises BackendRefused, BackendUnknown."""
+        self.scontrol(*freeze_creation(freeze_name(reason, by), minutes))
+
+    def unfreeze(self) -> None:
+        """End every freeze of the fleet. Raises BackendRefused, BackendUnknown."""
+        for name in parse_freezes(self._reservations()):
+            self.scontrol("delete", f"reservationname={name}")
 
     def partitions(self) -> tuple[str, ...]:
         """The partitions of this node. Raises BackendUnknown if the answer could not be read, or names no node."""

@@ -1,4 +1,4 @@
-"""Reservations: a slot is one of ours, a maintenance window is one of an administrator's. Text only.
+"""Reservations: a slot or a freeze is one of ours, a maintenance window is one of an administrator's. Text only.
 
 Names of reservations are unique, so that slurmctld's own answer to a creation is the test-and-set. The reservation also
 keeps new jobs off while running jobs continue, without touching the node's state, its reason, or any drain.
@@ -15,6 +15,7 @@ import re
 
 from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.core.hostlist import unfolded
+from healthd.remediation.decide.freeze import Freeze, from_epoch
 from healthd.remediation.ports import Slot
 
 DUPLICATE = "Duplicate reservation name"
@@ -99,6 +100,49 @@ def parse_maintenance(answer: str, node: str) -> str:
         if (slot is None or slot.node != node) and node in unfolded(read["nodes"]):
             windows.append(read["name"])
     return ", ".join(windows)
+
+
+FREEZE = "healthd-freeze:"
+"""The beginning of the name of a freeze. It has no nodes, so that it keeps no job off; its name has the reason and the
+user, because Comment= came with 23.02; slurmctld ends it by itself."""
+_PLAIN = re.compile(r"[^A-Za-z0-9_.-]+")
+_END = re.compile(r" EndTime=(\d{1,11}) ")
+_FREEZE_CHARACTERS = 80
+
+
+def freeze_name(reason: str, by: str) -> str:
+    """The name of a freeze: ``healthd-freeze:driver_rollout:alice``."""
+    return f"{FREEZE}{_PLAIN.sub('_', reason)[:_FREEZE_CHARACTERS]}:{_PLAIN.sub('_', by)[:32]}"
+
+
+def freeze_creation(name: str, minutes: int) -> tuple[str, ...]:
+    """The arguments of scontrol that create a freeze from now on. A reservation must reserve something: one unit of a
+    burst buffer, which nothing else of Slurm heeds where there is none."""
+    times = ("starttime=now", f"duration={minutes}")
+    return (
+        "create",
+        "reservation",
+        f"reservationname={name}",
+        *times,
+        f"users={_USER}",
+        "flags=ANY_NODES",
+        "burstbuffer=1",
+    )
+
+
+def parse_freezes(answer: str) -> dict[str, Freeze]:
+    """The freezes that are on, by the names of their reservations. From the list of the slots. Any
+    reservation of such a name is one, whatever it reserves."""
+    found = {}
+    for record in _records(answer):
+        name = record.removeprefix(_HEAD).partition(" StartTime=")[0]
+        if not name.startswith(FREEZE) or " State=INACTIVE" in record:
+            continue
+        reason, _, by = name.removeprefix(FREEZE).partition(":")
+        end = _END.search(record)
+        until = from_epoch(int(end[1])) if end is not None else None
+        found[name] = Freeze(reason=reason.replace("_", " "), until=until, by=by)
+    return found
 
 
 def _records(answer: str) -> list[str]:

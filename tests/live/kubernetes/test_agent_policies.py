@@ -93,7 +93,7 @@ def labelled(key: str, value: str | None, *, is_out: bool = True) -> dict[str, A
 
 def annotated(**changes: str | None) -> dict[str, Any]:
     """A merge patch of annotations; ``claim_n1`` stands for ``claim.healthd.io/n1``, ``limit`` for the limit."""
-    keys = {"limit": "healthd.io/limit"}
+    keys = {"limit": "healthd.io/limit", "freeze": "healthd.io/freeze"}
     return {"metadata": {"annotations": {keys.get(k, k.replace("_", ".healthd.io/")): v for k, v in changes.items()}}}
 
 
@@ -475,6 +475,14 @@ ATTEMPTS = (
         name="raise the limit",
         path=BUDGET + AS_AGENT,
         body=annotated(limit="1000"),
+        kind="merge",
+        status=BY_POLICY,
+        says="only change the claim of its own node",
+    ),
+    Attempt(
+        name="freeze the fleet",
+        path=BUDGET + AS_AGENT,
+        body=annotated(freeze='{"until":"2099-01-01T00:00:00Z","reason":"x","by":"n1"}'),
         kind="merge",
         status=BY_POLICY,
         says="only change the claim of its own node",

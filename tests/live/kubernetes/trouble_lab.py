@@ -51,6 +51,7 @@ same_fault_nodes = 100_000
 storm_nodes = 100
 storm_share = "100%"
 repairs_in_vain = 100
+repairs_judged = 0
 replacements_in_vain = 100
 """
 

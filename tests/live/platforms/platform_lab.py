@@ -66,6 +66,7 @@ SETTINGS: Mapping[str, object] = {
     "policy.storm_nodes": 100,
     "policy.storm_share": "100%",
     "policy.repairs_in_vain": 100,
+    "policy.repairs_judged": 0,
     "policy.replacements_in_vain": 100,
     "budget.max_out": 1000,
     "budget.settle_s": 0.3,

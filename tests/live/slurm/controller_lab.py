@@ -64,6 +64,7 @@ same_fault_nodes = 1000
 storm_nodes = 100
 storm_share = "100%"
 repairs_in_vain = 100
+repairs_judged = 0
 replacements_in_vain = 100
 """
 

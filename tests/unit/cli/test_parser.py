@@ -32,7 +32,7 @@ VERBS = (
     "doctor",
     "uninstall",
 )
-REASONED = ("relearn", "ack gpu.ecc --for 7d", "quarantine", "release", "repair")
+REASONED = ("relearn", "ack gpu.ecc --for 7d", "quarantine", "release", "repair", "approve c1", "undo c1")
 
 
 def test_each_verb_is_in_one_group_of_the_grammar() -> None:
@@ -181,7 +181,13 @@ def test_what_keeps_the_hot_path_at_home_is_in_the_grammar(option: str) -> None:
 
 def test_a_verb_that_only_the_daemon_answers_has_its_row() -> None:
     """And no other has one: the module of its own name answers that."""
-    rest = {"ack": ["x", "--for", "1h", "--reason", "r"], "relearn": ["--reason", "r"], "quarantine": ["--reason", "r"]}
+    rest = {
+        "ack": ["x", "--for", "1h", "--reason", "r"],
+        "approve": ["c1", "--step", "reset"],
+        "relearn": ["--reason", "r"],
+        "quarantine": ["--reason", "r"],
+        "undo": ["c1", "--reason", "r"],
+    }
     rows = {verb: parse([verb, *rest.get(verb, [])]).module for verb in DAEMON_VERBS}
     assert set(rows.values()) == {"daemon_verbs"}
     modules = {path.stem for path in (ROOT / "healthd" / "cli").glob("*.py")}

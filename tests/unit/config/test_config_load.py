@@ -227,7 +227,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     path = write(tmp_path, text)
     leave = "correct the value, or leave it out for the default"
     out = 'a whole number of at least 1 or a percentage such as "5%"'
-    modes = '"observe", "quarantine", "repair"'
+    modes = '"observe", "quarantine", "approve", "repair"'
     assert refused(path, HEALTHD_BUDGET_MAX_OUT="500%") == (
         f'{path}:2: remediation.mode = "reapir": expected one of {modes}; did you mean "repair"?',
         f"{path}:3: remediation.max_atempts: no such key; did you mean remediation.max_attempts?",

@@ -197,7 +197,7 @@ def test_nobody_to_ask_applies_none_and_says_so(tmp_path: Path) -> None:
         ('[[match]]\nlabel = ["train"]\n', '2: match[0].label = ["train"]: expected a list of labels'),
         (
             '[[match]]\nhost = ["a"]\n\n[[match]]\nhost = ["b"]\n[match.remediation]\nmode = "reapir"\n',
-            '7: match[1].remediation.mode = "reapir": expected one of "observe", "quarantine", "repair"; did you mean',
+            '7: match[1].remediation.mode = "reapir": expected one of "observe", "quarantine", "approve", "repair"; ',
         ),
         (
             '[[match]]\nhost = ["a"]\n[match.checks."gpu.ecc"]\nmax_corectable = 3\n',

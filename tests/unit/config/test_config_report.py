@@ -50,7 +50,8 @@ def test_a_mark_stands_under_the_wrong_line(tmp_path: Path) -> None:
         "   8 | workers = 0\n"
         "     | ^^^^^^^^^^^ 2\n"
         "   9 |\n"
-        '  1: line 3: remediation.mode: expected one of "observe", "quarantine", "repair"; did you mean "repair"?\n'
+        '  1: line 3: remediation.mode: expected one of "observe", "quarantine", "approve", "repair"; '
+        'did you mean "repair"?\n'
         "  2: line 8: daemon.workers: expected a whole number from 1 to 64; "
         "correct the value, or leave it out for the default\n"
     )

@@ -92,7 +92,7 @@ def test_every_key_is_described(validator: Any) -> None:
         for key, value in part["properties"].items():
             assert "$ref" in value or value["description"], f"{name}.{key}"
     mode = validator.schema["definitions"]["remediation"]["properties"]["mode"]
-    assert (mode["default"], mode["enum"]) == ("observe", ["observe", "quarantine", "repair"])
+    assert (mode["default"], mode["enum"]) == ("observe", ["approve", "observe", "quarantine", "repair"])
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -316,3 +317,13 @@ def test_a_budget_of_slots_alone_counts_slots() -> None:
     out = _one(a("n1", summary(NodeState.OK), Hold(text="cordoned", user="", stamp=0)))
     fleet = FleetPicture(cluster="", at=NOW, nodes=(out,), limit=2, taken=0, only_slots=True)
     assert "budget 0 of 2 out, 0 slots taken" in head(fleet)
+
+
+def test_a_freeze_stands_on_top(fleet: FleetPicture) -> None:
+    """In the head of both texts, and in the JSON; without one nothing is said."""
+    words = "freeze until 2026-01-01 04:00 UTC: driver rollout (alice)"
+    frozen = replace(fleet, freeze=words)
+    for text in (fleet_text(frozen, frozen.nodes, "cause"), why_text(frozen, frozen.nodes)):
+        assert text.splitlines()[0].endswith(f"  ·  {words}")
+    assert fleet_data(frozen, frozen.nodes)["freeze"] == words
+    assert "freeze" not in fleet_text(fleet, fleet.nodes, "cause")

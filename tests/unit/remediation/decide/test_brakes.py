@@ -39,8 +39,8 @@ def records(marks: dict[str, HandoffRecord], *, total: int = 100, held: dict[str
     return FleetRecords(marks=marks, held=drains, total=total)
 
 
-def against(remedy: Remedy, fleet: FleetRecords, *, code: str = CODE, me: str = "n0") -> str:
-    return held_back(remedy, code, me, fleet, now=NOW, bounds=BOUNDS)
+def against(remedy: Remedy, fleet: FleetRecords, *, code: str = CODE, me: str = "n0", bounds: Bounds = BOUNDS) -> str:
+    return held_back(remedy, code, me, fleet, now=NOW, bounds=bounds)
 
 
 def test_what_is_none_of_healthds_is_no_record() -> None:
@@ -226,6 +226,35 @@ def test_from_the_second_machine_in_vain_none_is_given_away(marks: tuple[Handoff
     assert against(REBOOT, fleet) == ""
 
 
+def mixed(helped: int, failed: int, *, hours_ago: float = 1, unknown: int = 0) -> FleetRecords:
+    """A fleet whose nodes were each repaired once, all of faults of their own."""
+    ends = [H] * helped + [F] * failed + [U] * unknown
+    marks = {
+        f"n{number}": HandoffRecord(history=(past(PastAct.REBOOT, hours_ago + number / 60, end, f"code.{number}"),))
+        for number, end in enumerate(ends)
+    }
+    return records(marks)
+
+
+@pytest.mark.parametrize(
+    ("fleet", "is_held"),
+    [
+        (mixed(9, 11), True),
+        (mixed(10, 10), False),
+        (mixed(9, 10), False),
+        (mixed(9, 10, unknown=9), False),
+        (mixed(20, 40), False),  # the newest 20 worked
+        (mixed(9, 11, hours_ago=200), False),
+    ],
+)
+def test_where_few_repairs_worked_the_fleet_falls_back_to_quarantine(fleet: FleetRecords, is_held: bool) -> None:
+    """Fewer than half of the last 20, within a week, of whatever codes; what is under way is none yet."""
+    for remedy in (RESET, REBOOT, REPLACE):
+        said = against(remedy, fleet)
+        assert said.startswith("only 9 of the last 20 repairs of the fleet worked") if is_held else not said
+        assert against(remedy, fleet, bounds=replace(BOUNDS, repairs_judged=0)) == ""
+
+
 outcomes = st.sampled_from(list(Helped))
 entries = st.builds(past, st.sampled_from(list(PastAct)), st.floats(0, 200), outcomes, st.sampled_from([CODE, "other"]))
 fleets = st.dictionaries(
@@ -239,12 +268,13 @@ fleets = st.dictionaries(
 def test_what_another_code_did_holds_nothing(
     fleet: dict[str, HandoffRecord], remedy: Remedy, entry: PastRepair
 ) -> None:
-    """A brake is about one code; and a larger remedy is never free where a smaller one is held."""
+    """A brake is about one code, but for the last 20 repairs of the fleet; and a larger remedy is never free where a
+    smaller one is held."""
     others = {
         node: HandoffRecord(history=tuple(each for each in mark.history if each.code != CODE))
         for node, mark in fleet.items()
     }
-    assert against(remedy, records(others)) == ""
+    assert against(remedy, records(others), bounds=replace(BOUNDS, repairs_judged=0)) == ""
     if against(RESET, records(fleet)):
         assert against(REBOOT, records(fleet))
     if against(REBOOT, records(fleet)):

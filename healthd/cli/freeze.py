@@ -1,0 +1,106 @@
+"""``healthd freeze``: for a time no node of the cluster is reset, rebooted or replaced. It needs no daemon.
+
+The freeze stands in one place in the cluster, which every node reads before each act, and ends by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import socket
+from argparse import Namespace
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Protocol
+
+from healthd.agent.node_facts import runs_kubernetes, runs_slurm
+from healthd.api.wire import Reply
+from healthd.cli.settings import loaded
+from healthd.config.schema.config import Config
+from healthd.core.errors import BackendError, UsageError
+from healthd.observe.report import printable
+from healthd.remediation.decide.freeze import Freeze
+
+
+class FreezePlace(Protocol):
+    """The place of the fleet's freeze in the cluster. Each call raises BackendError."""
+
+    def freezes(self) -> tuple[Freeze, ...]:
+        """The freezes that are on."""
+
+    def freeze(self, reason: str, by: str, minutes: int) -> None:
+        """Freeze the fleet from now on."""
+
+    def unfreeze(self) -> None:
+        """End every freeze."""
+
+
+def answer(options: Namespace) -> Reply:
+    """Exit 0: it is so, or was shown; 1: refused; 2: the cluster did not answer, and the freeze may be on or not."""
+    if options.end and options.length:
+        raise UsageError("healthd freeze: --for begins a freeze and --end ends it; give one of them")
+    if options.length and not options.reason:
+        raise UsageError("healthd freeze: the operators who wait need to know why; add --reason TEXT")
+    config = loaded(options).config
+    try:
+        with _place(config) as place:
+            return _done(options, place)
+    except BackendError as error:
+        return Reply(code=2, err=f"healthd freeze: {error}; read it back with `healthd freeze`\n")
+
+
+def _done(options: Namespace, place: FreezePlace) -> Reply:
+    before = place.freezes()
+    if options.end:
+        if before and not options.dry_run:
+            place.unfreeze()
+        word = "would be ended" if options.dry_run else "ended"
+        return Reply(code=0, out=_lines(before, word))
+    if not options.length:
+        return Reply(code=0, out=_lines(before, "on"))
+    if before:
+        words = f"there is one already: {before[0].words}; end it first with `healthd freeze --end`"
+        return Reply(code=1, err=f"healthd freeze: refused: {printable(words)}\n")
+    return _begun(options, place)
+
+
+def _begun(options: Namespace, place: FreezePlace) -> Reply:
+    minutes = int(options.length / timedelta(minutes=1))
+    if options.dry_run:
+        effect = "no reset, reboot or replacement would be begun on any node; nodes are still taken out and put back"
+        return Reply(code=0, out=f"for {minutes} minutes {effect}\n")
+    place.freeze(options.reason, _user(), minutes)
+    return Reply(code=0, out=_lines(place.freezes(), "on"))
+
+
+def _lines(freezes: tuple[Freeze, ...], word: str) -> str:
+    return "".join(f"{word}: {printable(each.words)}\n" for each in freezes) or "no freeze is on\n"
+
+
+def _user() -> str:
+    """The user as the kernel names it."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"
+
+
+@contextlib.contextmanager
+def _place(config: Config) -> Iterator[FreezePlace]:
+    """The place in the cluster that this machine belongs to. Raises UsageError, ConfigError."""
+    if runs_kubernetes(config, os.environ):
+        from healthd.remediation.orchestrators.kubernetes.freezes import KubeFreezes  # heavy: lightkube
+        from healthd.remediation.orchestrators.kubernetes.from_config import open_api
+
+        with contextlib.closing(open_api(config, os.environ)) as api:
+            yield KubeFreezes(api, namespace=config.orchestrator.kubernetes.namespace)
+    elif runs_slurm(config, os.environ):
+        from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
+
+        yield SlurmOrchestrator.of(config, socket.gethostname().partition(".")[0])
+    else:
+        raise UsageError(
+            "healthd freeze: no cluster is found here; set [orchestrator] kind, or freeze this node alone by its file "
+            f"{config.remediation.opt_out_file or '[remediation] opt_out_file'}"
+        )
