@@ -200,7 +200,7 @@ class FleetPicture:
     """All nodes as they were read at ``at``. ``limit``: how many may be out, for any cause, by the configuration of the
     machine that reads or by the cluster itself; None where that is not known. ``taken``: the slots of the whole cluster
     that are taken. ``only_slots``: the limit holds slots alone, as where no controller counts the nodes that are out.
-    ``remarks``: what of the cluster is not as healthd needs it, a sentence each. ``freeze``: that of the fleet, or ""."""
+    ``remarks``: what of the cluster is not as healthd needs it, a sentence each. ``freeze``: that of the fleet."""
 
     cluster: str
     at: datetime
