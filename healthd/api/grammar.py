@@ -139,7 +139,7 @@ def _overseeing(verbs: Any) -> None:
     )
     fleet.add_argument(
         "node", nargs="?", default="", metavar="NODE",
-        help="all that the cluster knows of this node; `incidents`: one cause on many nodes, with its beginning and end",
+        help="all that the cluster knows of this node; `incidents`: each cause that many nodes share",
     )  # fmt: skip
     fleet.add_argument(
         "--why", action="store_true", help="a line for each node that is out: by whom, why, since when, at which step"

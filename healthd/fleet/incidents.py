@@ -133,7 +133,7 @@ class Incident:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IncidentMemory:
-    """What is remembered between two readings. ``watched``: since when there is one; a slow story needs all of its days.
+    """What is remembered between two readings. ``watched``: since when there is one; a slow story needs all its days.
     A reader that remembers nothing begins with an empty one, and finds the incidents of what nodes have now."""
 
     watched: datetime | None = None
@@ -144,6 +144,22 @@ class IncidentMemory:
     def open(self) -> tuple[Incident, ...]:
         """The incidents that have not ended."""
         return tuple(each for each in self.incidents if each.is_open)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FleetReading:
+    """One reading of the fleet with what it is judged by. ``watched``: since when the fleet is remembered."""
+
+    nodes: Sequence[FleetNode]
+    now: datetime
+    rules: IncidentRules
+    domains: Mapping[str, str]
+    watched: datetime
+
+    @property
+    def window(self) -> timedelta:
+        """The minutes within which findings are of one time."""
+        return timedelta(minutes=self.rules.minutes)
 
 
 def observed(
@@ -163,21 +179,21 @@ def observed(
     for each in sightings:
         by_root.setdefault(each.root, []).append(each)
     watched = memory.watched or now
+    reading = FleetReading(nodes=nodes, now=now, rules=rules, domains=domains, watched=watched)
     names = {each.name for each in nodes}
     known = {each.root: each for each in memory.open}
     ended = [each for each in memory.incidents if each.ended is not None and now - each.ended < KEPT]
     found: list[Incident] = []
     for root in sorted(by_root.keys() | known.keys()):
         group = by_root.get(root, [])
-        incident = known.get(root) or _opened(root, group, now, rules, watched, domains, nodes)
+        incident = known.get(root) or _opened(root, group, reading)
         if incident is None:
             continue
         again = next((each for each in ended if each.id == incident.id), None)
         if again is not None:  # it came back on the day on which it began
             ended.remove(again)
             incident = replace(again, ended=None, quiet=None)
-        is_story = incident.slow and _is_growing(group, now, watched)
-        found.append(_updated(incident, group, now, rules, names & unknown, domains, nodes, sightings, is_story))
+        found.append(_updated(incident, group, reading, names & unknown, sightings))
     listed = sorted((*ended, *found), key=lambda each: (each.began, each.id))
     return IncidentMemory(watched=watched, sightings=sightings, incidents=tuple(listed))
 
@@ -278,21 +294,13 @@ def _merged(
     return tuple(ordered[-_MOST_SIGHTINGS:])
 
 
-def _opened(
-    root: str,
-    group: Sequence[Sighting],
-    now: datetime,
-    rules: IncidentRules,
-    watched: datetime,
-    domains: Mapping[str, str],
-    nodes: Sequence[FleetNode],
-) -> Incident | None:
+def _opened(root: str, group: Sequence[Sighting], reading: FleetReading) -> Incident | None:
     """The incident that this group is now, or None where it is each node's own."""
-    active = [each for each in group if each.gone is None and each.seen == now]
-    began = _burst(active, rules) or _of_domain(root, active, domains, nodes)
+    active = [each for each in group if each.gone is None and each.seen == reading.now]
+    began = _burst(active, reading.rules) or _of_domain(root, active, reading.domains, reading.nodes)
     if began is not None:
         return Incident(id=_id(root, began), root=root, began=began)
-    if _is_growing(group, now, watched):
+    if _is_growing(group, reading.now, reading.watched):
         began = min(each.at for each in group)
         return Incident(id=_id(root, began), root=root, began=began, slow=True)
     return None
@@ -343,20 +351,18 @@ def _id(root: str, began: datetime) -> str:
 def _updated(
     incident: Incident,
     group: Sequence[Sighting],
-    now: datetime,
-    rules: IncidentRules,
+    reading: FleetReading,
     unknown: Collection[str],
-    domains: Mapping[str, str],
-    nodes: Sequence[FleetNode],
     sightings: Iterable[Sighting],
-    is_story: bool,
 ) -> Incident:
     """The incident with what its nodes say now, and its end where it is over."""
+    now = reading.now
     now_in = [each for each in group if each.gone is None and each.seen == now]
     silent = [each.node for each in group if each.gone is None and each.seen != now and each.node in unknown]
-    since = incident.began if incident.slow else incident.began - timedelta(minutes=rules.minutes)
+    since = incident.began if incident.slow else incident.began - reading.window
     joined = {each.node for each in group if each.at >= since or each.gone is None}
     members = sorted(joined | set(incident.nodes))
+    is_story = incident.slow and _is_growing(group, now, reading.watched)
     few = len(now_in) + len(silent) < 2 and not is_story
     quiet = (incident.quiet or now) if few else None
     is_over = quiet is not None and now - quiet >= ENDS_AFTER
@@ -370,13 +376,13 @@ def _updated(
         active=tuple(sorted(each.node for each in now_in)),
         unknown=tuple(sorted(silent)),
         first=first.node if first is not None else incident.first,
-        trend=_trend(group, now, TREND_WINDOW / 2 if incident.slow else timedelta(minutes=rules.minutes)),
+        trend=_trend(group, now, TREND_WINDOW / 2 if incident.slow else reading.window),
         grave=incident.grave or any(each.grave for each in now_in),
         quiet=quiet,
         ended=now if is_over else None,
     )
-    cause = shared_cause(after, nodes, domains) if len(now_in) > 1 else incident.cause
-    return replace(after, cause=cause, fences=_fences(after, now_in, rules, domains, nodes, sightings))
+    cause = shared_cause(after, reading.nodes, reading.domains) if len(now_in) > 1 else incident.cause
+    return replace(after, cause=cause, fences=_fences(after, now_in, reading, sightings))
 
 
 def _trend(group: Iterable[Sighting], now: datetime, window: timedelta) -> Trend:
@@ -389,30 +395,26 @@ def _trend(group: Iterable[Sighting], now: datetime, window: timedelta) -> Trend
 
 
 def _fences(
-    incident: Incident,
-    now_in: Iterable[Sighting],
-    rules: IncidentRules,
-    domains: Mapping[str, str],
-    nodes: Iterable[FleetNode],
-    sightings: Iterable[Sighting],
+    incident: Incident, now_in: Iterable[Sighting], reading: FleetReading, sightings: Iterable[Sighting]
 ) -> str:
     """The NVLink domain to take out: its own hardware is at fault in most of its nodes, and in no node outside at that
     time; else ""."""
     domain = incident.root.removeprefix(f"{CauseKind.NVLINK_DOMAIN} ")
     if domain == incident.root or incident.ended is not None:
         return ""
-    window = timedelta(minutes=rules.minutes)
     outside = any(
-        is_fabric(each.code) and domains.get(each.node) != domain and abs(each.at - incident.began) <= window
+        is_fabric(each.code)
+        and reading.domains.get(each.node) != domain
+        and abs(each.at - incident.began) <= reading.window
         for each in sightings
     )
     faulty = {each.node for each in now_in if each.grave}
-    return domain if not outside and _is_most(domain, faulty, domains, nodes) else ""
+    return domain if not outside and _is_most(domain, faulty, reading.domains, reading.nodes) else ""
 
 
 def shared_cause(incident: Incident, nodes: Sequence[FleetNode], domains: Mapping[str, str]) -> SharedCause:
-    """What its nodes share and other nodes do not. A file system or an NVLink domain is in the root itself; of the rest,
-    the thing that most members have, and that tells them best from the others."""
+    """What its nodes share and other nodes do not. A file system or an NVLink domain is in the root itself; of the
+    rest, the thing that most members have, and that tells them best from the others."""
     _, is_mount, path = incident.root.partition(" mount:")
     if is_mount:
         return SharedCause(kind=CauseKind.FILE_SYSTEM, value=path)

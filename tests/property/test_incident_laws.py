@@ -68,7 +68,7 @@ def test_a_domain_is_fenced_only_for_its_own_hardware_in_most_of_it(nodes: tuple
 
 @given(fleets(), st.integers(0, 3), st.sets(st.sampled_from(("nvl-1", "nvl-2", "nvl-9"))))
 def test_never_more_domains_out_than_the_budget(nodes: tuple[FleetNode, ...], most: int, fenced: set[str]) -> None:
-    """Whatever is broken: those that are out and those to be fenced are no more than the budget, or nothing is added."""
+    """Those that are out and those to be fenced are no more than the budget, or nothing is added."""
     found = fences_now(observed(IncidentMemory(), nodes, NOW, RULES).incidents, fenced, most)
     assert not found or len(fenced | set(found)) <= most
     assert not fenced & set(found)

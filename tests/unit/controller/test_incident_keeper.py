@@ -18,6 +18,7 @@ from healthd.fleet.nodes import FleetNode, FleetPicture
 from healthd.notify.delivery import Message
 from healthd.notify.news import PAGED
 from healthd.notify.notifier import Notifier
+from healthd.remediation.decide.summary import NodeState
 from tests.support.fleet_readings import NOW, names, rack, reading
 
 MINUTE = timedelta(minutes=1)
@@ -41,7 +42,7 @@ class Head:
             folder=self.folder,
             rules=IncidentRules(),
             stats=self.stats,
-            monotonic_s=lambda: (self.now - NOW).total_seconds(),
+            monotonic_s=self._elapsed_s,
         )
         self.notifier = Notifier(
             {"chat": self.messages.append},
@@ -52,6 +53,9 @@ class Head:
             kept=self.kept,
             head=lambda about: f"{about['incidents']} open",
         )
+
+    def _elapsed_s(self) -> float:
+        return (self.now - NOW).total_seconds()
 
     def _read(self) -> FleetPicture:
         return FleetPicture(cluster="a", at=self.now, nodes=tuple(self.fleet(self.now)), limit=None, taken=0)
@@ -75,15 +79,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 def file_server(now: datetime) -> list[FleetNode]:
-    """500 nodes lose one file system within a minute, for half an hour."""
+    """200 nodes lose one file system within a minute, for half an hour."""
     lost = MINUTE <= now - NOW < 31 * MINUTE
     nodes = []
-    for number, name in enumerate(names(500)):
+    for number, name in enumerate(names(200)):
         since = NOW + MINUTE + timedelta(seconds=number / 10)
         has_it = lost and since <= now
         code = ("lustre.missing", "lustre.hung")[number % 2] if has_it else ""
         nodes.append(reading(name, code, "mount:/fsx" if has_it else "", since=since if has_it else NOW, now=now))
-    return [*nodes, *(reading(name, now=now) for name in names(20, 501))]
+    return [*nodes, *(reading(name, now=now) for name in names(20, 201))]
 
 
 def dead_rack(now: datetime) -> list[FleetNode]:
@@ -105,8 +109,6 @@ def rollout(now: datetime) -> list[FleetNode]:
 
 def single_root(now: datetime) -> list[FleetNode]:
     """One dead NVLink, beside which 17 nodes of its rack warn."""
-    from healthd.remediation.decide.summary import NodeState
-
     root = rack("rack-7", 1, "gpu.nvlink.dead", 1, now=now)
     return [*root, *rack("rack-7", 2, "gpu.xid.149", 17, state=NodeState.WARNING, now=now)]
 
@@ -114,7 +116,7 @@ def single_root(now: datetime) -> list[FleetNode]:
 @pytest.mark.parametrize(
     ("fleet", "nodes", "root"),
     [
-        (file_server, 500, "shared cause file system /fsx"),
+        (file_server, 200, "shared cause file system /fsx"),
         (dead_rack, 18, "most of NVLink domain rack-7 is broken, and no node outside"),
         (rollout, 16, "shared cause driver 590.10"),
     ],

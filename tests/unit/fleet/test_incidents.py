@@ -249,12 +249,12 @@ def test_what_an_operator_reads() -> None:
     incident = only(memory)
     ended = replace(incident, id="1123-aaaaaa", began=NOW - timedelta(days=1), ended=NOW - timedelta(hours=20))
     several = replace(incident, codes=("lustre.missing", "lustre.hung"))
+    assert sentence(several).startswith("lustre.missing and 1 more codes on 4 nodes (gpu-[001-004]), first gpu-001: ")
     text = incidents_text([ended, several], NOW + 5 * MINUTE, "remembered by the controller")
     assert text.splitlines() == [
         "1 open, 1 ended within 7 days  ·  remembered by the controller",
         f"{incident.id}  OPEN for 5 min, growing",
-        "  lustre.missing and 1 more codes on 4 nodes (gpu-[001-004]), first gpu-001: "
-        f"shared cause file system /fsx [{incident.id}]",
+        f"  {sentence(several)}",
         "1123-aaaaaa  ENDED 20 h ago, lasted 4 h",
         "  lustre.missing on 4 nodes (gpu-[001-004]), first gpu-001: shared cause file system /fsx [1123-aaaaaa]",
     ]
