@@ -361,7 +361,7 @@ def _length(text: str) -> timedelta:
     return length
 
 
-def _words(text: str) -> str:
+def _text(text: str) -> str:
     """A reason, on one line. Raises ArgumentTypeError for an empty one."""
     words = " ".join("".join(each if each.isprintable() else " " for each in text).split())
     if not words:
@@ -394,7 +394,7 @@ def _socket(parser: argparse.ArgumentParser) -> None:
 def _reason(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
     """The operator's reason, for the audit trail: one line, and never empty."""
     parser.add_argument(
-        "--reason", type=_words, required=required, metavar="TEXT", help="the reason, for the audit trail"
+        "--reason", type=_text, required=required, metavar="TEXT", help="the reason, for the audit trail"
     )
 
 

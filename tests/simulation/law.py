@@ -284,7 +284,7 @@ class Law:
             self._timeline.after(10 * MINUTE, lambda: self._order(name, order))
             return
         try:
-            obeyed = daemon.engine.obey(order, node.wall.now())
+            obeyed = daemon.engine.execute(order, node.wall.now())
         except Killed:
             self._watch.ordered[name] = self._timeline.s  # it may be on disk
             node.kill_daemon()
