@@ -296,6 +296,7 @@ def _kubernetes_reporter(agent: Agent, environ: Mapping[str, str]) -> Reporter |
 
 
 def _slurm_reporter(agent: Agent) -> Reporter:
+    from healthd.agent.wiring import driver_of
     from healthd.remediation.decide.summary import NodeSummary, summary_of
     from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
     from healthd.remediation.orchestrators.slurm.reporter import SlurmReporter
@@ -316,6 +317,7 @@ def _slurm_reporter(agent: Agent) -> Reporter:
             decision=engine.decision if engine is not None else None,
             names=agent.monitor.history.names,
             instance_type=agent.machine.instance_type or "",
+            driver=driver_of(agent.machine),
         )
 
     slurm = SlurmOrchestrator.of(agent.config, agent.machine.name)

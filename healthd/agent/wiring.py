@@ -423,10 +423,15 @@ def versions_of(machine: Machine) -> Callable[[], Versions]:
         return _told(lambda: machine.imds.read("ami-id"))
 
     return lambda: Versions(
-        driver=_told(lambda: machine.sys.read("module/nvidia/version")),
+        driver=driver_of(machine),
         kernel=_told(lambda: machine.proc.read("sys/kernel/osrelease")),
         image=image(),
     )
+
+
+def driver_of(machine: Machine) -> str:
+    """The version of the NVIDIA driver that is loaded, or ""."""
+    return _told(lambda: machine.sys.read("module/nvidia/version"))
 
 
 def _told(read: Callable[[], str | None]) -> str:

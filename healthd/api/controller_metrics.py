@@ -31,6 +31,7 @@ class ControllerPage(Bounded):
         yield from self._process()
         yield from self._syncs()
         yield from self._nodes()
+        yield from self._incidents()
         yield from self._acts()
         yield from self._requests()
         yield from budget(self._stats.scopes, limits=self._stats.limits)
@@ -93,6 +94,21 @@ class ControllerPage(Bounded):
             "Nodes that need an operator; the cluster itself counts as one",
             value=sum(each.page for each in statuses),
         )
+
+    def _incidents(self) -> Iterator[Metric]:
+        """Open incidents, and the nodes in them, by severity."""
+        incidents = tuple(self._stats.incidents)
+        count = GaugeMetricFamily(
+            "healthd_controller_incidents", "Open incidents: one cause on many nodes", labels=["severity"]
+        )
+        nodes = GaugeMetricFamily(
+            "healthd_controller_incident_nodes", "Nodes that have the findings of an open incident", labels=["severity"]
+        )
+        for severity in ("warning", "critical"):
+            of_it = [each for each in incidents if each.critical is (severity == "critical")]
+            count.add_metric([severity], len(of_it))
+            nodes.add_metric([severity], sum(each.nodes for each in of_it))
+        yield from (count, nodes)
 
     def _acts(self) -> Iterator[Metric]:
         repair_stats = self._stats.repair_stats

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from healthd.core.model import Mode
 from healthd.notify.notifier import Notifier
@@ -18,6 +19,21 @@ from healthd.remediation.request_stats import RequestStats
 
 SYNC_RESULTS = ("ok", "cluster", "store")
 """The results of a sync: success, the cluster did not answer, the state could not be written."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IncidentStatus:
+    """An open incident, for messages and metrics. ``title``: its name, for the message of its end. ``cause``: the
+    likely one. ``nodes``: how many nodes have it now; ``ever``: how many had it. ``critical``: more than a warning."""
+
+    id: str
+    message: str
+    title: str
+    cause: str
+    nodes: int
+    ever: int
+    critical: bool
+    began: datetime
 
 
 @dataclass(kw_only=True)
@@ -43,6 +59,7 @@ class ControllerStats:
     syncs_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SYNC_RESULTS, 0.0))
     statuses: Sequence[NodeStatus] = ()
     repair_stats: RepairStats = field(default_factory=RepairStats)
+    incidents: Sequence[IncidentStatus] = ()
     scopes: Sequence[Scope] = ()
     limits: bool = False
     problem: str = ""
@@ -64,7 +81,7 @@ class ControllerStats:
 
     def left_lead(self) -> None:
         """Note that another controller may lead now: that one reports the status of the nodes."""
-        self.statuses, self.scopes, self.problem = (), (), ""
+        self.statuses, self.scopes, self.incidents, self.problem = (), (), (), ""
 
     def behind_s(self) -> float:
         """Seconds since a sync succeeded, or since the lead was taken where none has; 0 while another leads."""

@@ -139,7 +139,10 @@ def _overseeing(verbs: Any) -> None:
     fleet = verbs.add_parser(
         "fleet", help="show every node of the cluster, grouped by cause (from a head node; needs no daemon)"
     )
-    fleet.add_argument("node", nargs="?", default="", metavar="NODE", help="all that the cluster knows of this node")
+    fleet.add_argument(
+        "node", nargs="?", default="", metavar="NODE",
+        help="all that the cluster knows of this node; `incidents`: each cause that many nodes share",
+    )  # fmt: skip
     fleet.add_argument(
         "--why", action="store_true", help="a line for each node that is out: by whom, why, since when, at which step"
     )

@@ -19,6 +19,9 @@ from healthd.core.errors import BackendError, ExtraMissing, UsageError
 from healthd.fleet.nodes import FleetPicture, in_states
 from healthd.fleet.text import SCHEMA, fleet_data, fleet_json, fleet_text, node_data, node_text, why_text
 
+INCIDENTS = "incidents"
+"""In the place of a node's name: a node of this name is shown by --json without a name."""
+
 
 def answer(options: Namespace) -> Reply:
     """Exit 0: every node is usable, or out by another's order; 1: one is not; 2: the cluster could not be read. With
@@ -28,7 +31,7 @@ def answer(options: Namespace) -> Reply:
             "healthd fleet: --watch does not work with --json; run `healthd fleet --json` as often as you like"
         )
     if options.node and (options.watch or options.why or options.state or options.by != "cause"):
-        raise UsageError("healthd fleet NODE: of the other options only --json works with one node")
+        raise UsageError(f"healthd fleet {options.node}: of the other options only --json works with one node")
     config = loaded(options).config
     if not options.watch:
         return _reply(options, config)
@@ -40,9 +43,11 @@ def answer(options: Namespace) -> Reply:
 
 def _reply(options: Namespace, config: Config) -> Reply:
     try:
-        fleet = _read(config, racks=options.by == "rack" or options.json)
+        fleet = _read(config, racks=options.by == "rack" or options.json or options.node == INCIDENTS)
     except BackendError as error:
         return Reply(code=2, err=f"healthd: the fleet could not be read: {error}\n")
+    if options.node == INCIDENTS:
+        return _incidents(options, config, fleet)
     if options.node:
         return _of_node(options, fleet)
     nodes = tuple(in_states(fleet.nodes, options.state))
@@ -52,6 +57,27 @@ def _reply(options: Namespace, config: Config) -> Reply:
     else:
         out = why_text(fleet, nodes) if options.why else fleet_text(fleet, nodes, options.by)
     return Reply(code=int(troubled), out=out)
+
+
+def _incidents(options: Namespace, config: Config, fleet: FleetPicture) -> Reply:
+    """The incidents that the controller remembers, as they are now; without one, those of what nodes have now. Exit 1
+    while one is open."""
+    from healthd.fleet.incident_memory import kept_memory, rules_of
+    from healthd.fleet.incident_text import incidents_data, incidents_text
+    from healthd.fleet.incidents import IncidentMemory, observed
+
+    kept = kept_memory(config.controller.state_dir)
+    found = observed(kept or IncidentMemory(), fleet.nodes, fleet.at, rules_of(config.policy)).incidents
+    if options.json:
+        out = fleet_json(incidents_data(found, fleet.at, remembered=kept is not None))
+    else:
+        by = (
+            "remembered by the controller"
+            if kept is not None
+            else "of this reading alone: no memory of a controller is readable here"
+        )
+        out = incidents_text(found, fleet.at, by)
+    return Reply(code=int(any(each.is_open for each in found)), out=out)
 
 
 def _of_node(options: Namespace, fleet: FleetPicture) -> Reply:

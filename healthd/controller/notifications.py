@@ -1,11 +1,11 @@
-"""The messages of a controller that leads: nodes that need an operator, and syncs that fail."""
+"""The messages of a controller that leads: incidents, nodes that need an operator, and syncs that fail."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from healthd.api.controller_stats import ControllerStats
+from healthd.api.controller_stats import ControllerStats, IncidentStatus
 from healthd.config.schema.notify import NotifySection
 from healthd.notify.news import AGAIN_S, LASTS_S, PAGED, Topic
 from healthd.notify.notifier import Notifier, channels_of, still_told
@@ -35,8 +35,9 @@ def controller_notifier(
 
 
 def wrong_with_controller(stats: ControllerStats) -> Sequence[Topic]:
-    """The topics of a controller: a node that needs an operator, a node that does not come back, and failing syncs."""
-    found = []
+    """The topics of a controller: incidents, a node that needs an operator, a node that does not come back, and failing
+    syncs."""
+    found = [_incident(each) for each in stats.incidents]
     for each in stats.statuses:
         if each.page:
             words = f"{each.node or 'the cluster'}: an operator is needed: {each.said}"
@@ -51,6 +52,15 @@ def wrong_with_controller(stats: ControllerStats) -> Sequence[Topic]:
     return found
 
 
+def _incident(incident: IncidentStatus) -> Topic:
+    """The one topic of all its nodes. Another likely cause, and each time that twice as many nodes have had it, is
+    news."""
+    page = PAGED if incident.critical else ""
+    words = f"incident {incident.id}: {incident.message}"
+    cause = f"{incident.ever.bit_length()} {incident.cause}"
+    return Topic(key=f"{page}incident {incident.id}", words=words, cause=cause, again_s=AGAIN_S, title=incident.title)
+
+
 def about_controller(stats: ControllerStats, name: str) -> Mapping[str, Any]:
     """The sender: the fields with which each message of the controller begins."""
     return {
@@ -59,6 +69,7 @@ def about_controller(stats: ControllerStats, name: str) -> Mapping[str, Any]:
         "provisioner": stats.provisioner,
         "mode": stats.mode,
         "person_needed": sum(each.page for each in stats.statuses),
+        "incidents": len(stats.incidents),
         "notices": [],
     }
 

@@ -10,15 +10,18 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.config import Config
 from healthd.controller.dependencies import controller_rules, controller_timeouts, make_controller, metadata_of
+from healthd.controller.incidents import IncidentKeeper
 from healthd.controller.progress import Progress
 from healthd.controller.status import StatusFile
+from healthd.fleet.incident_memory import rules_of
+from healthd.fleet.slurm import read_fleet
 from healthd.notify.notifier import NEWS
 from healthd.remediation.controller.controller import Controller
 from healthd.remediation.controller.node_status import NodeStatus
@@ -41,7 +44,8 @@ class SlurmWork:
         self._found = found_by_controller(config.provisioner, self._metadata)
         kind, mode = config.provisioner.kind, config.remediation.mode
         self.stats = ControllerStats(orchestrator="slurm", provisioner=kind, mode=mode)
-        self._fleet = self._slurm(socket.gethostname().partition(".")[0])
+        self._host = socket.gethostname().partition(".")[0]
+        self._fleet = self._slurm(self._host)
 
     @property
     def about(self) -> str:
@@ -94,7 +98,13 @@ class SlurmWork:
             timeouts=controller_timeouts(config),
             monotonic_s=time.monotonic,
         )
-        return SlurmSync(controller, absent)
+        keeper = IncidentKeeper(
+            lambda: read_fleet(config, self._host, lambda: datetime.now(UTC), racks=True),
+            folder=self._folder,
+            rules=rules_of(config.policy),
+            stats=self.stats,
+        )
+        return SlurmSync(controller, absent, keeper)
 
     def _slurm(self, node: str) -> SlurmOrchestrator:
         return SlurmOrchestrator.of(self._config, node, run=self.stats.calls.of_commands("slurm", run_command))
@@ -103,8 +113,8 @@ class SlurmWork:
 class SlurmSync:
     """One sync, as often as it is called."""
 
-    def __init__(self, controller: Controller, absent: AbsentNodes) -> None:
-        self._controller, self._absent = controller, absent
+    def __init__(self, controller: Controller, absent: AbsentNodes, incidents: Callable[[], str] = str) -> None:
+        self._controller, self._absent, self._incidents = controller, absent, incidents
 
     @property
     def scopes(self) -> tuple[Scope, ...]:
@@ -113,12 +123,14 @@ class SlurmSync:
         return () if snapshot is None else (Scope(name=CLUSTER, out=snapshot.out, total=snapshot.total, limit=0),)
 
     def __call__(self, now: datetime) -> Sequence[NodeStatus]:
-        """The controller's own statuses, and the orphans of nodes that Slurm powered down. Raises BackendError,
-        StoreError."""
+        """The controller's own statuses, and the orphans of nodes that Slurm powered down; then the incidents. Raises
+        BackendError, StoreError."""
         statuses = self._controller.sync(now)
         snapshot = self._controller.snapshot
         found = () if snapshot is None else self._absent.release(snapshot, self._controller.slots, now)
-        return _joined(statuses, [NodeStatus(node=each.node, said=each.message, page=each.page) for each in found])
+        joined = _joined(statuses, [NodeStatus(node=each.node, said=each.message, page=each.page) for each in found])
+        problem = self._incidents()
+        return (*joined, NodeStatus(node="", said=problem)) if problem else joined
 
 
 def _joined(statuses: Sequence[NodeStatus], found: Sequence[NodeStatus]) -> tuple[NodeStatus, ...]:

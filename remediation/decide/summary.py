@@ -1,7 +1,7 @@
 """The summary that a node leaves with the cluster: its state, the cause, and the step. Pure.
 
     healthd state=draining at=EPOCH since=EPOCH mode=repair step=wait_idle code=gpu.xid.79 on=GPU_3 more=2
-        type=p5.48xlarge note=waits for 8812 of alice
+        type=p5.48xlarge driver=580.95.05 note=waits for 8812 of alice
 
 It is for the reader of a fleet and is evidence of nothing: no decision reads it. A node writes it when its state
 changes, and as a heartbeat, so that silence shows. Every word of it has no blank; ``note`` is the last and takes the
@@ -64,7 +64,7 @@ class NodeSummary:
 
     ``code`` and ``component``: the worst fault, or the check that is unknown; ``more``: how many other faults are open.
     ``since``: when that began, or the step. ``at``: when the node wrote it. ``note``: the thing that it waits for, or
-    the reason.
+    the reason. ``driver``: the NVIDIA driver's version; left out where there is no room for it.
     """
 
     state: NodeState
@@ -76,6 +76,7 @@ class NodeSummary:
     since: datetime | None = None
     instance_type: str = ""
     step: str = ""
+    driver: str = ""
     note: str = ""
 
     def tells_the_same(self, before: NodeSummary | None) -> bool:
@@ -105,6 +106,8 @@ class NodeSummary:
             "type": _word(self.instance_type, 24),
         }
         text = " ".join([PREFIX, *(f"{key}={value}" for key, value in words.items() if value)])
+        driver = f" driver={word(self.driver)}" if self.driver else ""
+        text += driver if len(text + driver) <= most else ""
         left = most - len(text) - len(" note=")
         note = plain(self.note).replace("\\", "/")[: max(left, 0)].strip()
         return f"{text} note={note}" if note else text[:most]
@@ -132,6 +135,7 @@ def parse_summary(text: str) -> NodeSummary | None:
         since=_time(words.get("since", "")),
         instance_type=words.get("type", ""),
         step=words.get("step", ""),
+        driver=words.get("driver", ""),
         note=note,
     )
 
@@ -146,6 +150,7 @@ def summary_of(
     decision: Decision | None = None,
     names: Mapping[str, Component] | None = None,
     instance_type: str = "",
+    driver: str = "",
 ) -> NodeSummary:
     """The summary of what is known now, without its time.
 
@@ -154,7 +159,8 @@ def summary_of(
     """
     worst = max(diagnoses, key=lambda each: SEVERITY_RANK[each.severity], default=None)
     state = acting_state(remediation, decision) or NodeState(verdict.value)
-    summary = NodeSummary(state=state, mode=mode, instance_type=instance_type, more=max(len(diagnoses) - 1, 0))
+    more = max(len(diagnoses) - 1, 0)
+    summary = NodeSummary(state=state, mode=mode, instance_type=instance_type, driver=driver, more=more)
     if decision is not None and decision.action is Action.PAGE:
         summary = replace(summary, note=decision.reason)
     if remediation is not None:

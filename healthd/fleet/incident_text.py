@@ -1,0 +1,84 @@
+"""Incidents for a terminal, for a message and as JSON (``healthd.incidents/v1``). Pure: incidents in, text out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from healthd.fleet.causes import age, lasting
+from healthd.fleet.incidents import CauseKind, Incident
+from healthd.observe.report import printable
+
+SCHEMA = "healthd.incidents/v1"
+
+
+def incidents_text(incidents: Sequence[Incident], now: datetime, remembered: str) -> str:
+    """A block for each incident, the open ones first. ``remembered``: by whom, or that nothing is remembered."""
+    ordered = sorted(incidents, key=lambda each: (each.ended is not None, each.began, each.id))
+    still_open = sum(each.is_open for each in ordered)
+    head = f"{still_open} open, {len(ordered) - still_open} ended within 7 days  ·  {remembered}"
+    return "".join(f"{printable(line)}\n" for line in [head, *(line for each in ordered for line in _block(each, now))])
+
+
+def incident_data(incident: Incident) -> dict[str, Any]:
+    """One incident as data. Times are ISO 8601; what is not known is null or ""."""
+    return {
+        "id": incident.id,
+        "open": incident.is_open,
+        "root": incident.root,
+        "codes": list(incident.codes),
+        "cause": {"kind": incident.cause.kind.value, "value": incident.cause.value},
+        "began": incident.began.isoformat(),
+        "ended": incident.ended.isoformat() if incident.ended else None,
+        "first": incident.first,
+        "nodes": list(incident.nodes),
+        "active": list(incident.active),
+        "unknown": list(incident.unknown),
+        "hosts": incident.hosts,
+        "trend": incident.trend.value,
+        "slow": incident.slow,
+        "critical": incident.grave,
+        "domain_broken": incident.broken_domain,
+    }
+
+
+def incidents_data(incidents: Iterable[Incident], now: datetime, *, remembered: bool) -> dict[str, Any]:
+    """All of them. ``remembered``: by a controller; else only what nodes have now is known."""
+    return {
+        "schema": SCHEMA,
+        "read_at": now.isoformat(),
+        "remembered": remembered,
+        "incidents": [incident_data(each) for each in incidents],
+    }
+
+
+def sentence(incident: Incident) -> str:
+    """``lustre.missing on 500 nodes (gpu-[001-500]), first gpu-017: file system /fsx [1124-3f2a9c]``."""
+    code = incident.codes[0] if incident.codes else incident.root
+    more = f" and {len(incident.codes) - 1} more codes" if len(incident.codes) > 1 else ""
+    count = len(incident.active) if incident.is_open else len(incident.nodes)
+    about = [_cause_text(incident)]
+    if incident.slow:
+        about.append("more and more nodes over days")
+    if incident.unknown:
+        about.append(f"{len(incident.unknown)} of its nodes do not report")
+    where = f"{count} node{'' if count == 1 else 's'} ({incident.hosts})"
+    return f"{code}{more} on {where}, first {incident.first}: {'; '.join(about)} [{incident.id}]"
+
+
+def _cause_text(incident: Incident) -> str:
+    if incident.broken_domain:
+        return f"most of NVLink domain {incident.broken_domain} is broken, and no node outside"
+    if incident.cause.kind is CauseKind.NOT_KNOWN:
+        return "no shared cause is known"
+    return f"shared cause {incident.cause.text}"
+
+
+def _block(incident: Incident, now: datetime) -> list[str]:
+    if incident.ended is not None:
+        lasts = lasting((incident.ended - incident.began).total_seconds())
+        state = f"ENDED {age(incident.ended, now)} ago, lasted {lasts}"
+    else:
+        state = f"OPEN for {age(incident.began, now)}, {incident.trend}"
+    return [f"{incident.id}  {state}", f"  {sentence(incident)}"]

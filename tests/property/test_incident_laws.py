@@ -1,0 +1,77 @@
+"""The laws of incidents over any fleet: what is never an incident, never a fence, and never too many."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from healthd.fleet.incidents import IncidentMemory, IncidentRules, is_fabric, observed
+from healthd.fleet.nodes import FleetNode, fleet_nodes
+from healthd.remediation.decide.summary import NodeState, NodeSummary
+from healthd.remediation.ports import ListedNode
+
+NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
+RULES = IncidentRules()
+CODES = ("", "gpu.imex.not_up", "gpu.nvlink.dead", "gpu.xid.79", "gpu.xid.149", "lustre.missing", "gpu.count")
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> tuple[FleetNode, ...]:
+    """Up to 24 nodes in three racks, of which two are NVLink domains."""
+    found = []
+    for number in range(draw(st.integers(1, 24))):
+        rack = draw(st.sampled_from(("nvl-1", "nvl-2", "leaf")))
+        code = draw(st.sampled_from(CODES))
+        state = draw(st.sampled_from(NodeState))
+        since = NOW - timedelta(minutes=draw(st.integers(0, 30)))
+        kind = "p5.48xlarge" if rack == "leaf" else "p6e-gb200.36xlarge"
+        on = "mount:/fsx" if code.startswith("lustre") else ""
+        summary = NodeSummary(state=state, at=NOW, since=since, code=code, component=on, instance_type=kind).text
+        silent = draw(st.booleans()) and draw(st.booleans())
+        found.append(ListedNode(name=f"n{number}", state="IDLE", group=rack, summary="" if silent else summary))
+    return fleet_nodes(found, (), {}, NOW, silent_after_s=1500)
+
+
+def knows_a_fault(node: FleetNode) -> bool:
+    summary = node.summary
+    return summary is not None and summary.state not in (NodeState.OK, NodeState.UNKNOWN) and bool(summary.code)
+
+
+@given(fleets())
+def test_only_nodes_that_say_that_they_are_faulty_count(nodes: tuple[FleetNode, ...]) -> None:
+    """A node that is silent, unknown or healthy is in no incident that was just opened."""
+    faulty = {each.name for each in nodes if knows_a_fault(each)}
+    for incident in observed(IncidentMemory(), nodes, NOW, RULES).incidents:
+        assert set(incident.nodes) <= faulty
+        assert len(incident.active) >= 2
+
+
+@given(fleets())
+def test_a_domain_is_fenced_only_for_its_own_hardware_in_most_of_it(nodes: tuple[FleetNode, ...]) -> None:
+    """More than half of its nodes have a grave fault of the fabric, and no node outside has one of that time."""
+    for incident in observed(IncidentMemory(), nodes, NOW, RULES).incidents:
+        if not incident.broken_domain:
+            continue
+        members = [each for each in nodes if each.listed.group == incident.broken_domain]
+        fabric = [each for each in nodes if knows_a_fault(each) and each.summary and is_fabric(each.summary.code)]
+        grave = [each for each in fabric if each.summary and each.summary.state is not NodeState.WARNING]
+        inside = [each for each in grave if each.listed.group == incident.broken_domain]
+        assert len(inside) * 2 > len(members)
+        assert incident.broken_domain.startswith("nvl")
+        window = timedelta(minutes=RULES.minutes)
+        for each in grave:
+            if each.listed.group != incident.broken_domain and each.summary and each.summary.since:
+                assert abs(each.summary.since - incident.began) > window
+
+
+@given(fleets(), st.randoms())
+def test_two_readers_of_one_fleet_find_the_same(nodes: tuple[FleetNode, ...], random: object) -> None:
+    """In any order of nodes, and a second reading of the same changes no id and opens nothing."""
+    once = observed(IncidentMemory(), nodes, NOW, RULES)
+    shuffled = list(nodes)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert observed(IncidentMemory(), shuffled, NOW, RULES) == once
+    again = observed(once, nodes, NOW, RULES)
+    assert [each.id for each in again.incidents] == [each.id for each in once.incidents]
