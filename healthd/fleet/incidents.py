@@ -405,8 +405,8 @@ def _broken_domain(
 
 
 def shared_cause(incident: Incident, nodes: Sequence[FleetNode], domains: Mapping[str, str]) -> SharedCause:
-    """The thing that its nodes share and other nodes do not. A file system or an NVLink domain is in the root itself; of the
-    rest, the thing that most members have, and that tells them best from the others."""
+    """The thing that its nodes share and other nodes do not. A file system or an NVLink domain is in the root itself;
+    of the rest, the thing that most members have, and that tells them best from the others."""
     _, is_mount, path = incident.root.partition(" mount:")
     if is_mount:
         return SharedCause(kind=CauseKind.FILE_SYSTEM, value=path)
