@@ -13,17 +13,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.config import Config
 from healthd.controller.dependencies import controller_patience, make_controller, metadata_of
+from healthd.controller.kube_ledger import KubeLedger
 from healthd.controller.kube_watch import KubeWatch, WatchSettings
 from healthd.controller.progress import Progress
 from healthd.controller.status import StatusNote
 from healthd.core.errors import ConfigError
 from healthd.core.model import ClusterTrouble, Mode, Refusal, Remedy
 from healthd.core.node import CommandResult
+from healthd.ledger.feed import FleetSource
+from healthd.ledger.inventories import completed_readings
 from healthd.remediation.controller.controller import Controller
 from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.decide.fleet import CLUSTER, Scope
@@ -163,6 +167,14 @@ class KubernetesWork:
             mode=config.remediation.mode,
             watch=self._watch(),
             plugins=plugins if section.device_plugin else None,
+        )
+
+    def fleet_source(self) -> FleetSource:
+        """Nodes and NodeHealth objects, from the server's cache, and the nodes' inventories."""
+        section = self._config.orchestrator.kubernetes
+        fleet = KubeLedger(self._api, selector=self._config.controller.selector, tolerated=section.tolerated_taints)
+        return FleetSource(
+            listed=fleet.readings, completed=partial(completed_readings, self._config.ledger.inventory_url)
         )
 
     def _watch(self) -> KubeWatch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import datetime
 
 from healthd.fleet.nodes import FleetNode, FleetState
@@ -39,15 +38,6 @@ def reading_of(node: FleetNode) -> NodeReading:
             driver=record.driver,
         ),
     )
-
-
-def with_inventory(reading: NodeReading, machine: MachineIdentity, faults: tuple[SeenFault, ...]) -> NodeReading:
-    """A reading completed by what the node says of itself: its machine, and every open fault by its component. A fault
-    that the cluster shows alone stays, because the node may have had it repaired by now."""
-    said = {each.code for each in faults}
-    shown = tuple(each for each in reading.faults if each.code not in said)
-    whole = machine.completed_by(reading.machine)
-    return replace(reading, machine=whole, faults=(*faults, *shown), is_whole=True)
 
 
 def _state(node: FleetNode) -> SpanState:

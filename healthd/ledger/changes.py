@@ -1,4 +1,4 @@
-"""What a reading of one node adds to the ledger: faults that began or ended, repairs, returns, another state. Pure.
+"""The news in a reading of one node: faults that began or ended, repairs, returns, another state. Pure.
 
 A reading that says what the one before said adds nothing. Everything else is written under natural keys, so that a
 controller that died before, in or after the write does the same again.
@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from healthd.ledger.entries import (
+    UNKNOWN_MACHINE,
     EntryKind,
     GpuSighting,
     LedgerEntry,
@@ -47,7 +48,7 @@ class NodeReading:
     faults: tuple[SeenFault, ...] = ()
     is_whole: bool = True
     history: tuple[PastRepair, ...] = ()
-    machine: MachineIdentity = MachineIdentity()
+    machine: MachineIdentity = UNKNOWN_MACHINE
 
     def tells_the_same(self, before: NodeReading | None) -> bool:
         """Whether nothing is new in it but times of open faults, which move with the steps of a repair."""
@@ -56,9 +57,9 @@ class NodeReading:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeMemory:
-    """What the ledger holds open of one node: its machine, its span, and the faults that are not over."""
+    """The open rows of one node: its machine, its span, and the faults that are not over."""
 
-    machine: MachineIdentity = MachineIdentity()
+    machine: MachineIdentity = UNKNOWN_MACHINE
     span: NodeSpan | None = None
     faults: tuple[LedgerEntry, ...] = ()
 
@@ -93,6 +94,15 @@ def node_changes(
     return NodeChanges(after=after, entries=(*changed, *past), spans=spans, gpus=sightings)
 
 
+def with_inventory(reading: NodeReading, machine: MachineIdentity, faults: tuple[SeenFault, ...]) -> NodeReading:
+    """A reading completed by what the node says of itself: its machine, and every open fault by its component. A fault
+    that the cluster shows alone stays, because the node may have had it repaired by now."""
+    said = {each.code for each in faults}
+    shown = tuple(each for each in reading.faults if each.code not in said)
+    whole = machine.completed_by(reading.machine)
+    return replace(reading, machine=whole, faults=(*faults, *shown), is_whole=True)
+
+
 def gone_changes(before: NodeMemory, ended: datetime) -> NodeChanges:
     """The changes where a node is no longer listed: its span and its faults end."""
     spans = () if before.span is None else (replace(before.span, until=ended),)
@@ -104,7 +114,7 @@ def gone_changes(before: NodeMemory, ended: datetime) -> NodeChanges:
 
 
 def _without_times(reading: NodeReading) -> NodeReading:
-    faults = tuple(sorted((replace(each, since=None) for each in reading.faults), key=lambda each: str(each)))
+    faults = tuple(sorted((replace(each, since=None) for each in reading.faults), key=str))
     return replace(reading, faults=faults)
 
 
@@ -161,7 +171,9 @@ def _same(entry: LedgerEntry, seen: Iterable[SeenFault]) -> SeenFault | None:
     component otherwise (an index, or nothing)."""
     alike = [each for each in seen if each.code == entry.code]
     exact = next((each for each in alike if each.component == entry.component), None)
-    return exact or next((each for each in alike if not (_is_exact(each.component) and _is_exact(entry.component))), None)
+    return exact or next(
+        (each for each in alike if not (_is_exact(each.component) and _is_exact(entry.component))), None
+    )
 
 
 def _is_exact(component: str) -> bool:

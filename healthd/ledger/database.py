@@ -67,15 +67,16 @@ _READS_MACHINE = msgspec.json.Decoder(MachineIdentity)
 
 class Ledger:
     """One open ledger. Each public method is one transaction. Raises StoreError where the disk refuses, and writes
-    nothing then."""
+    nothing then. ``reads_only``: for a reader beside the controller, which sets no file aside."""
 
-    def __init__(self, path: Path, *, now: datetime) -> None:
+    def __init__(self, path: Path, *, now: datetime, reads_only: bool = False) -> None:
         self.path, self.set_aside = path, ""
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._db = self._opened(now)
-        except (OSError, sqlite3.Error) as error:
-            raise StoreError(f"{path}: cannot open the ledger: {error}; check [ledger] path and its disk") from error
+            self._db = _connect(path) if reads_only else self._opened(now)
+        except (OSError, sqlite3.Error, _LedgerUnusable) as error:
+            advice = "run it as root" if isinstance(error, PermissionError) else "check [controller] state_dir"
+            raise StoreError(f"{path}: cannot open the ledger: {error}; {advice}") from error
 
     def close(self) -> None:
         """Close it; committed transactions stay."""
@@ -88,7 +89,7 @@ class Ledger:
         return _time(until)
 
     def memories(self) -> dict[str, NodeMemory]:
-        """What is open, by node."""
+        """The open rows, by node."""
         with self._transaction(writes=False) as db:
             machines = dict(db.execute("SELECT node, body FROM machine"))
             spans = {each.node: each for each in _spans(db, "WHERE until IS NULL")}
@@ -116,7 +117,8 @@ class Ledger:
                 db.executemany(_PUT_GPU, [_gpu_row(gpu) for gpu in each.gpus])
                 body = msgspec.json.encode(each.after.machine).decode()
                 db.execute(
-                    "INSERT INTO machine (node, body) VALUES (?, ?) ON CONFLICT (node) DO UPDATE SET body = excluded.body",
+                    "INSERT INTO machine (node, body) VALUES (?, ?)"
+                    " ON CONFLICT (node) DO UPDATE SET body = excluded.body",
                     (node, body),
                 )
             db.executemany("DELETE FROM machine WHERE node = ?", [(node,) for node in gone])
@@ -141,7 +143,9 @@ class Ledger:
         """Delete what was over before that time. Open faults and spans stay."""
         at = before.timestamp()
         with self._transaction() as db:
-            db.execute("DELETE FROM entry WHERE at < ? AND (until < ? OR (until IS NULL AND kind != 'fault'))", (at, at))
+            db.execute(
+                "DELETE FROM entry WHERE at < ? AND (until < ? OR (until IS NULL AND kind != 'fault'))", (at, at)
+            )
             db.execute("DELETE FROM span WHERE until < ?", (at,))
             db.execute("DELETE FROM watched WHERE until < ?", (at,))
             db.execute("DELETE FROM gpu WHERE last < ?", (at,))

@@ -1,4 +1,4 @@
-"""What the ledger of a fleet holds: entries, spans of node states, watch intervals, and GPUs where they were seen. Pure.
+"""The rows of a fleet's ledger: entries, spans of node states, watch intervals, and sightings of GPUs. Pure.
 
 Each has a natural key, so that the same fact written twice is one row. Times are aware UTC.
 """
@@ -23,8 +23,8 @@ class SpanState(StrEnum):
     """The state of a node over a span of time.
 
     SERVING: in service, and its agent reports no critical fault: only this is exposure. FAULTY: in service with one.
-    UNKNOWN: in service, and a check cannot tell. OUT: gets no new jobs. SILENT: its agent does not report, so that nothing is known. ASLEEP: a
-    name without a machine.
+    UNKNOWN: in service, and a check cannot tell. OUT: gets no new jobs. SILENT: its agent does not report, so that
+    nothing is known. ASLEEP: a name without a machine.
     """
 
     SERVING = "serving"
@@ -36,7 +36,7 @@ class SpanState(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GpuIdentity:
+class LedgerGpu:
     """One GPU of a node. ``serial``: the serial number of its board; "" where the driver does not tell it."""
 
     uuid: str
@@ -56,7 +56,7 @@ class MachineIdentity:
     rack: str = ""
     image: str = ""
     driver: str = ""
-    gpus: tuple[GpuIdentity, ...] = ()
+    gpus: tuple[LedgerGpu, ...] = ()
 
     def completed_by(self, earlier: MachineIdentity) -> MachineIdentity:
         """This identity, with what an earlier one of the same machine knew beside it. Another instance is another
@@ -71,11 +71,14 @@ class MachineIdentity:
             gpus=self.gpus or (earlier.gpus if is_same else ()),
         )
 
-    def gpu_of(self, component: str) -> GpuIdentity | None:
+    def gpu_of(self, component: str) -> LedgerGpu | None:
         """The GPU that a component names: ``gpu:GPU-…``, or a part of it such as ``nvlink:GPU-…/3``, or ``GPU 3``."""
         name = component.partition(":")[2].partition("/")[0]
         index = component.removeprefix("GPU ") if component.startswith("GPU ") else None
         return next((each for each in self.gpus if each.uuid == name or (index and each.index == index)), None)
+
+
+UNKNOWN_MACHINE = MachineIdentity()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,8 +1,8 @@
 """Failure rates: the exact confidence interval of a Poisson count, and how unlikely a count is. Pure, standard library.
 
 A count of ``n`` events in an exposure ``t`` has the interval of Garwood (1936): its ends are the means under which at
-least, and at most, ``n`` events have the probability alpha / 2. They equal quantiles of chi-square with an even number of
-degrees of freedom, which have this sum for a distribution function; here it is inverted by bisection.
+least, and at most, ``n`` events have the probability alpha / 2. They equal quantiles of chi-square with an even number
+of degrees of freedom, which have this sum for a distribution function; here it is inverted by bisection.
 """
 
 from __future__ import annotations

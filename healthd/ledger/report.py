@@ -12,7 +12,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from healthd.ledger.entries import EntryKind, GpuSighting, LedgerContents, LedgerEntry, NodeSpan, SpanState, WatchInterval
+from healthd.ledger.entries import (
+    EntryKind,
+    GpuSighting,
+    LedgerContents,
+    LedgerEntry,
+    NodeSpan,
+    SpanState,
+    WatchInterval,
+)
 from healthd.ledger.failure_rate import FailureRate, at_least
 
 NOT_KNOWN = "(not known)"
@@ -94,7 +102,7 @@ class FleetReport:
 
 def fleet_report(contents: LedgerContents, since: datetime, until: datetime) -> FleetReport:
     """The report of this time."""
-    watched = Watched(contents.watched, since, until)
+    watched = WatchedTime(contents.watched, since, until)
     spans = [each for each in contents.spans if _end(each, until) > since and each.start < until]
     serving = [each for each in spans if each.state is SpanState.SERVING]
     inside = [each for each in contents.entries if since <= each.at <= until]
@@ -120,7 +128,7 @@ def fleet_report(contents: LedgerContents, since: datetime, until: datetime) -> 
     )
 
 
-class Watched:
+class WatchedTime:
     """The time that the ledger watched, inside the time of a report."""
 
     def __init__(self, intervals: Iterable[WatchInterval], since: datetime, until: datetime) -> None:
@@ -159,16 +167,12 @@ def _end(span: NodeSpan, until: datetime) -> datetime:
     return until if span.until is None else min(span.until, until)
 
 
-def _seen(faults: Iterable[LedgerEntry], serving: Iterable[NodeSpan], watched: Watched) -> list[LedgerEntry]:
+def _seen(faults: Iterable[LedgerEntry], serving: Iterable[NodeSpan], watched: WatchedTime) -> list[LedgerEntry]:
     """The faults that began in exposure: their node served, and the ledger watched."""
     of: defaultdict[str, list[NodeSpan]] = defaultdict(list)
     for span in serving:
         of[span.node].append(span)
-    return [
-        each
-        for each in faults
-        if watched.has(each.at) and any(_holds(span, each.at) for span in of[each.node])
-    ]
+    return [each for each in faults if watched.has(each.at) and any(_holds(span, each.at) for span in of[each.node])]
 
 
 def _holds(span: NodeSpan, at: datetime) -> bool:
@@ -179,7 +183,7 @@ def _holds(span: NodeSpan, at: datetime) -> bool:
 def _rates(
     seen: Sequence[LedgerEntry],
     serving: Sequence[NodeSpan],
-    watched: Watched,
+    watched: WatchedTime,
     key: Callable[[LedgerEntry | NodeSpan], str],
 ) -> tuple[FailureRate, ...]:
     hours: defaultdict[str, float] = defaultdict(float)
@@ -196,7 +200,7 @@ def _by_code(seen: Iterable[LedgerEntry], exposure_h: float) -> tuple[FailureRat
     return tuple(FailureRate(key=code, failures=counted[code], exposure_h=exposure_h) for code in order)
 
 
-def _lost(spans: Iterable[NodeSpan], watched: Watched) -> tuple[LostHours, ...]:
+def _lost(spans: Iterable[NodeSpan], watched: WatchedTime) -> tuple[LostHours, ...]:
     hours: defaultdict[str, float] = defaultdict(float)
     nodes: defaultdict[str, set[str]] = defaultdict(set)
     for span in spans:
@@ -220,7 +224,7 @@ def _repairs(entries: Iterable[LedgerEntry]) -> tuple[RepairRecord, ...]:
     )
 
 
-def _replaced(entry: LedgerEntry, spans: Iterable[NodeSpan], watched: Watched) -> ReplacedMachine:
+def _replaced(entry: LedgerEntry, spans: Iterable[NodeSpan], watched: WatchedTime) -> ReplacedMachine:
     around = [each for each in spans if each.node == entry.node and each.state in _LOST and _holds(each, entry.at)]
     return ReplacedMachine(
         node=entry.node,
@@ -233,7 +237,7 @@ def _replaced(entry: LedgerEntry, spans: Iterable[NodeSpan], watched: Watched) -
 
 
 def _nodes(
-    seen: Sequence[LedgerEntry], serving: Iterable[NodeSpan], watched: Watched, total: FailureRate
+    seen: Sequence[LedgerEntry], serving: Iterable[NodeSpan], watched: WatchedTime, total: FailureRate
 ) -> tuple[Offender, ...]:
     """Nodes that fail more often than the fleet's rate over their own exposure would have it."""
     hours: defaultdict[str, float] = defaultdict(float)

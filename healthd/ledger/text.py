@@ -1,4 +1,4 @@
-"""The ledger for people and programs: history, report and support case, as text, markdown and data. Pure."""
+"""The ledger for operators and programs: history, report and support case, as text, markdown and data. Pure."""
 
 from __future__ import annotations
 
@@ -138,18 +138,21 @@ def _sections(report: FleetReport, table: Any, title: Any) -> Iterator[str]:
     for name, rates in (("all", (report.total,)), ("type", report.by_type), ("rack", report.by_rack)):
         yield from _part(title(f"MTBF by {name}"), table, _rate_rows(rates))
     yield from _part(title("MTBF by code"), table, _rate_rows(report.by_code))
-    lost = [("CAUSE", "NODE-HOURS", "NODES"), *((each.cause, _h(each.hours), str(each.nodes)) for each in report.lost)]
+    lost: list[tuple[str, ...]] = [
+        ("CAUSE", "NODE-HOURS", "NODES"),
+        *((each.cause, _h(each.hours), str(each.nodes)) for each in report.lost),
+    ]
     yield from _part(title("Node-hours lost"), table, lost)
-    repairs = [("REPAIR", "CODE", "BEGUN", "HELPED", "FAILED")]
+    repairs: list[tuple[str, ...]] = [("REPAIR", "CODE", "BEGUN", "HELPED", "FAILED")]
     repairs += [(each.act, each.code, *map(str, (each.tried, each.helped, each.failed))) for each in report.repairs]
     yield from _part(title("Repairs"), table, repairs)
-    replaced = [("NODE", "AT", "CODE", "INSTANCE", "OUTCOME", "NODE-HOURS")]
+    replaced: list[tuple[str, ...]] = [("NODE", "AT", "CODE", "INSTANCE", "OUTCOME", "NODE-HOURS")]
     replaced += [
         (each.node, _minute(each.at), each.code, each.instance, each.outcome or "not known", _h(each.lost_h))
         for each in report.replaced
     ]
     yield from _part(title("Replacements"), table, replaced)
-    offenders = [("KIND", "NAME", "FAULTS", "EXPECTED", "", "CODES", "NODES")]
+    offenders: list[tuple[str, ...]] = [("KIND", "NAME", "FAULTS", "EXPECTED", "", "CODES", "NODES")]
     offenders += [
         (
             each.kind,
@@ -165,7 +168,7 @@ def _sections(report: FleetReport, table: Any, title: Any) -> Iterator[str]:
     yield from _part(title("Repeat offenders"), table, offenders)
 
 
-def _part(title: str, table: Any, rows: list[tuple[str, ...]]) -> Iterator[str]:
+def _part(title: str, table: Any, rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     yield from ("", title, "", *(table(rows) if len(rows) > 1 else ["none"]))
 
 
@@ -205,7 +208,7 @@ def case_text(node: str, contents: LedgerContents, since: datetime) -> str:
         f"Image: {_or_not(latest.image)}   Driver: {_or_not(latest.driver)}",
         "",
         "GPUs of this machine (UUID, board serial number):",
-        *([f"  {each.gpu}  {each.serial or 'serial not known'}" for each in places] or ["  not known: see [ledger] inventory_url"]),
+        *_gpu_lines(places),
         "",
         "Faults (times in UTC):",
         *(_indented(_fault_rows(faults))),
@@ -214,6 +217,11 @@ def case_text(node: str, contents: LedgerContents, since: datetime) -> str:
         *(_indented([_history_row(each) for each in entries if each.kind is not EntryKind.FAULT])),
     ]  # fmt: skip
     return _joined(lines)
+
+
+def _gpu_lines(places: Sequence[GpuSighting]) -> list[str]:
+    lines = [f"  {each.gpu}  {each.serial or 'serial not known'}" for each in places]
+    return lines or ["  not known: see [ledger] inventory_url"]
 
 
 def _fault_rows(faults: Iterable[LedgerEntry]) -> list[tuple[str, ...]]:

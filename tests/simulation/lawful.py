@@ -1,8 +1,8 @@
 """A fleet that fails by a known law, as a ledger sees it: summaries, handoff records and inventories of its nodes.
 
-GPUs fail by themselves at a constant rate while their node serves, lemons far more often. A fault is rebooted, and where
-that does not help, the machine is replaced by the one that has waited longest in the provider's pool: so machines, and
-their GPUs, come back under other names. Everything is said in the texts of production (``NodeSummary``,
+GPUs fail by themselves at a constant rate while their node serves, lemons far more often. A fault is rebooted, and
+where that does not help, the machine is replaced by the one that has waited longest in the provider's pool: so
+machines, and their GPUs, come back under other names. Everything is said in the texts of production (``NodeSummary``,
 ``HandoffRecord``) and read by its readers. The seed decides all.
 """
 
@@ -17,9 +17,9 @@ from random import Random
 
 from healthd.core.model import Mode, Step
 from healthd.fleet.nodes import fleet_nodes
-from healthd.fleet.readings import reading_of, with_inventory
-from healthd.ledger.changes import NodeReading, SeenFault
-from healthd.ledger.entries import GpuIdentity, MachineIdentity
+from healthd.fleet.readings import reading_of
+from healthd.ledger.changes import NodeReading, SeenFault, with_inventory
+from healthd.ledger.entries import LedgerGpu, MachineIdentity
 from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair, remembering, with_outcome
 from healthd.remediation.decide.remediation import PREFIX
 from healthd.remediation.decide.summary import NodeState, NodeSummary
@@ -60,7 +60,7 @@ class TrueFault:
 class _Machine:
     instance: str
     instance_type: str
-    gpus: tuple[GpuIdentity, ...]
+    gpus: tuple[LedgerGpu, ...]
     rates: tuple[float, ...]  # faults an hour, of each GPU
 
 
@@ -264,13 +264,11 @@ class LawfulFleet:
     def _machine(self, kind: str) -> _Machine:
         self._made += 1
         gpus = tuple(
-            GpuIdentity(uuid=f"GPU-{self._made:04}-{index}", serial=f"16{self._made:06}{index:02}", index=str(index))
+            LedgerGpu(uuid=f"GPU-{self._made:04}-{index}", serial=f"16{self._made:06}{index:02}", index=str(index))
             for index in range(GPUS)
         )
         rate = 1.0 / self.law.mtbf_h[kind] / GPUS
-        return _Machine(
-            instance=f"i-{self._made:017x}", instance_type=kind, gpus=gpus, rates=(rate,) * GPUS
-        )
+        return _Machine(instance=f"i-{self._made:017x}", instance_type=kind, gpus=gpus, rates=(rate,) * GPUS)
 
     def _choose_lemons(self) -> set[str]:
         chosen = self._random.sample(list(self.nodes.values()), self.law.lemons)

@@ -152,7 +152,9 @@ def test_the_lemons_are_found_and_no_other(with_lemons: Lived, alike: Lived) -> 
 
 def test_replacements_have_their_cost(with_lemons: Lived) -> None:
     """Three and a half hours out by the law, within the interval of the readings."""
-    costs = [each.lost_h for each in with_lemons.report.replaced if each.lost_h is not None and each.outcome == "helped"]
+    costs = [
+        each.lost_h for each in with_lemons.report.replaced if each.lost_h is not None and each.outcome == "helped"
+    ]
     assert len(costs) > 200
     usual = sorted(costs)[len(costs) // 2]
     assert usual == pytest.approx(3.5, abs=0.4)

@@ -31,11 +31,11 @@ class LedgerSection:
     """Whether the controller that leads keeps a ledger."""
 
     interval_s: LedgerInterval = 60.0
-    """How often, in seconds, it reads the fleet: one list of the nodes. After three intervals without a reading the time
-    between is a gap, and counts as exposure of no node."""
+    """How often, in seconds, it reads the fleet: one list of the nodes. After three intervals without a reading the
+    time between is a gap, and counts as exposure of no node."""
 
     retention_days: RetentionDays = 730.0
-    """How long, in days, entries are kept. Two years: a GPU that comes back under another name is recognised as long."""
+    """How long, in days, entries are kept. Two years: so long a GPU that comes back under another name is known."""
 
     inventory_url: InventoryUrl = ""
     """Where a node tells its instance, its GPUs' UUIDs and serial numbers, and every open fault: the ``/inventory`` of
