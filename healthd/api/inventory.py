@@ -1,8 +1,8 @@
 """The inventory of a node: its machine, its GPUs by UUID and board serial number, its open faults. For the fleet's
 ledger.
 
-Serial numbers are read through the NVML worker once in a boot. A driver that does not answer leaves them "": the UUIDs
-are known without it. The JSON is ``healthd.inventory/v1``; fields are added to it, never renamed or removed.
+UUIDs and serial numbers are read through the NVML worker, and kept for the boot. The JSON is
+``healthd.inventory/v1``; fields are added to it, never renamed or removed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from healthd.agent.agent import Agent
 from healthd.agent.wiring import versions_of
 from healthd.core.errors import SourceError
+from healthd.core.node import GpuAnswer
 
 INVENTORY_SCHEMA = "healthd.inventory/v1"
 _SERIAL = "nvmlDeviceGetSerial"
@@ -23,7 +24,7 @@ class NodeInventory:
 
     def __init__(self, agent: Agent) -> None:
         self._agent, self._versions = agent, versions_of(agent.machine)
-        self._serials: dict[str, dict[str, str]] = {}
+        self._known: dict[str, dict[str, dict[str, str]]] = {}
 
     def text(self) -> str:
         """One JSON object. It runs no check."""
@@ -54,26 +55,19 @@ class NodeInventory:
         )  # fmt: skip
 
     def _gpus(self, boot_id: str) -> list[dict[str, Any]]:
-        """The GPUs of this boot: as NVML lists them now, else as it listed them before."""
-        known = self._serials.setdefault(boot_id, {})
-        self._serials = {boot_id: known}
-        names: dict[str, dict[str, Any]] = {}
-        for part in {str(each): each for each in self._agent.monitor.history.names.values()}.values():
-            if part.kind == "gpu" and part.id.startswith("GPU-"):
-                index = next((alias for alias in part.aliases if alias.isdigit()), "")
-                names[part.id] = {"uuid": part.id, "index": index, "serial": known.get(part.id, "")}
-        if names and all(each["serial"] for each in names.values()):
-            return list(names.values())
+        """Every GPU that NVML listed in this boot. One that fell off the bus, and a driver that does not answer now,
+        take none away: the fault that is reported is about it."""
+        known = self._known.setdefault(boot_id, {})
+        self._known = {boot_id: known}
         for answer in self._answers():
-            serial = answer.values.get(_SERIAL)
             if answer.uuid:
-                if isinstance(serial, str):
-                    known[answer.uuid] = serial
-                row = {"uuid": answer.uuid, "index": str(answer.index), "serial": known.get(answer.uuid, "")}
-                names[answer.uuid] = row
-        return list(names.values())
+                serial = answer.values.get(_SERIAL)
+                before = known.get(answer.uuid, {}).get("serial", "")
+                told = serial if isinstance(serial, str) else before
+                known[answer.uuid] = {"uuid": answer.uuid, "index": str(answer.index), "serial": told}
+        return list(known.values())
 
-    def _answers(self) -> tuple[Any, ...]:
+    def _answers(self) -> tuple[GpuAnswer, ...]:
         try:
             return self._agent.machine.nvml.ask(_SERIAL)
         except SourceError:

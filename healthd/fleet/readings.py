@@ -9,7 +9,7 @@ from healthd.fleet.nodes import FleetNode, FleetState
 from healthd.ledger.changes import NodeReading, SeenFault
 from healthd.ledger.entries import MachineIdentity, SpanState
 from healthd.remediation.decide.handoff import by_now
-from healthd.remediation.decide.summary import NodeState
+from healthd.remediation.decide.summary import NodeState, NodeSummary
 
 _HARMLESS = frozenset({NodeState.OK, NodeState.WARNING})
 _NO_FAULT = frozenset({NodeState.OK, NodeState.UNKNOWN})
@@ -76,16 +76,14 @@ def _faults(node: FleetNode) -> Iterable[SeenFault]:
     yield SeenFault(
         code=summary.code,
         component=summary.component,
-        since=_since(node),
+        since=_since(node, summary),
         critical=summary.state not in _HARMLESS,
     )
 
 
-def _since(node: FleetNode) -> datetime | None:
+def _since(node: FleetNode, summary: NodeSummary) -> datetime | None:
     """Since when it is there. The summary of a node that is being repaired has the time of the step instead."""
-    summary, record = node.summary, by_now(node.record, node.now)
-    if summary is None:
-        return None
+    record = by_now(node.record, node.now)
     if record.code == summary.code and record.since is not None:
         return record.since
     return None if summary.step else summary.since

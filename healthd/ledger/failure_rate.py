@@ -11,7 +11,6 @@ import math
 from dataclasses import dataclass
 
 CONFIDENCE = 0.95
-_STEPS = 200  # of the bisection, which halves the error each time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,10 +56,7 @@ def at_least(count: int, mean: float) -> float:
 def _mean_where(count: int, probability: float) -> float:
     """The mean under which ``count`` or fewer events have this probability."""
     low, high = 0.0, count + 20.0 + 10.0 * math.sqrt(count + 1.0)
-    for _ in range(_STEPS):
-        middle = (low + high) / 2.0
-        if middle in (low, high):
-            break
+    while low < (middle := (low + high) / 2.0) < high:  # until two neighbouring numbers are left
         low, high = (middle, high) if _at_most(count, middle) > probability else (low, middle)
     return (low + high) / 2.0
 
