@@ -139,8 +139,8 @@ class ControllerPage(Bounded):
         )
         report = self._stats.ledger
         hours = GaugeMetricFamily(
-            "healthd_controller_ledger_node_hours",
-            "Node-hours of the last 30 days that the ledger watched, by state; serving is the exposure",
+            "healthd_controller_ledger_node_seconds",
+            "Node-seconds of the last 30 days that the ledger watched, by state; serving is the exposure",
             labels=["state"],
         )
         faults = GaugeMetricFamily(
@@ -160,7 +160,7 @@ class ControllerPage(Bounded):
         )
         if report is not None:
             for state, value in report.hours.items():
-                hours.add_metric([state], value)
+                hours.add_metric([state], value * 3600.0)
             for rate in report.by_code:
                 faults.add_metric([rate.key], rate.failures)
             acts: Counter[tuple[str, str]] = Counter()
