@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 
 from bench.measure import percentile, skipped, write_down
-from tests.live.slurm.slurm_lab import SlurmLab, why_not
+from tests.live.slurm.slurm_lab import SlurmLab, skip_reason
 from tests.support.running import RECOVERED, UNCONTAINED, RunningNode
 
 AIM_P50_MS, AIM_P99_MS = 100.0, 500.0
@@ -43,7 +43,7 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("-n", type=int, default=200, help="faults")
     faults = options.parse_args().n
-    if reason := why_not():
+    if reason := skip_reason():
         return skipped(reason)
     with tempfile.TemporaryDirectory(prefix="healthd-bench-") as folder, contextlib.ExitStack() as stack:
         lab = stack.enter_context(SlurmLab(conf={"LogTimeFormat": "iso8601_ms"}))

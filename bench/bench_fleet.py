@@ -2,9 +2,9 @@
 
 One real slurmd and 999 nodes that slurmctld knows and nobody runs. An agent is the daemon's own engine, over Slurm's
 own clients, in quarantine mode: it decides, claims, shows its finding, settles, looks again, drains. What is left out
-is the store (a file for the open case) and the checks (one fault, which does not end). Agents live in groups, a process
-each, and groups are killed with SIGKILL and come back, every fourth on a new disk. All of it shares this machine with
-slurmctld.
+is the store (a file for the open remediation) and the checks (one fault, which does not end). Agents live in groups, a
+process each, and groups are killed with SIGKILL and come back, every fourth on a new disk. All of it shares this
+machine with slurmctld.
 
 Aims: never more nodes out than the limit once every live agent has settled, at most 5 s of slurmctld's CPU, and the
 last decision within 20 s. A transient is what is out beyond the limit before that. With ``--same`` all have the same
@@ -46,7 +46,7 @@ from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.ports import FleetSnapshot, Slot
 from healthd.sources.command import LIMIT_BYTES, run_command
-from tests.live.slurm.slurm_lab import SlurmLab, why_not
+from tests.live.slurm.slurm_lab import SlurmLab, skip_reason
 from tests.support.fake_repairs import FakeProvisioner, FakeResetter
 
 AIM_CTLD_S, AIM_DECIDED_S = 5.0, 20.0
@@ -83,7 +83,7 @@ def main() -> int:
     options.add_argument("--same", action="store_true", help="all have the same finding: many at once")
     options.add_argument("--seed", type=int, default=1)
     chosen = options.parse_args()
-    if reason := why_not():
+    if reason := skip_reason():
         return skipped(reason)
     with cluster(chosen.n) as lab:
         usable(lab, chosen.n)
@@ -132,7 +132,7 @@ def one_storm(lab: SlurmLab, count: int, kills: int, *, known: bool, same: bool,
     conf, limit, dice = str(lab.conf), out_limit(QUOTAS["cluster"], count), random.Random(seed)  # noqa: S311  no secret
     groups = [nodes[start : start + GROUP] for start in range(0, count, GROUP)]
     disks = [lab.root / f"disk-{number}" for number in range(len(groups))]
-    kept = kept_of(SlurmOrchestrator(node=nodes[0], conf=conf).level(), datetime.now(UTC))
+    kept = kept_of(SlurmOrchestrator(node=nodes[0], conf=conf).snapshot(), datetime.now(UTC))
     for disk in disks:
         disk.mkdir()
         if known:
@@ -227,11 +227,11 @@ def agent(storm: Storm, disk: Path, node: str, said: Notes, calls: Notes) -> Non
     fault = OneFault()
     engine, last = engine_of(storm, disk, node, fault, calls), ""
     if not (disk / node).exists():
-        engine.turn(datetime.now(UTC))
+        engine.reconcile(datetime.now(UTC))
     time.sleep(max(0.0, storm.began_s + random.random() - time.monotonic()))  # noqa: S311  as above
     fault.begins()
     while True:
-        what, reason = kind_of(engine.turn(datetime.now(UTC)))
+        what, reason = kind_of(engine.reconcile(datetime.now(UTC)))
         if what != last:
             said.add({"node": node, "at_s": time.monotonic(), "what": what, "reason": reason})
             last = what
@@ -269,11 +269,11 @@ def engine_of(storm: Storm, disk: Path, node: str, fault: OneFault, calls: Notes
                 known_age_s=known_age_s,
             ),
             judgement=fault,
-            cases=OneFile(disk / node),
+            remediations=OneFile(disk / node),
             rules=lambda: Rules(mode=Mode.QUARANTINE, max_out=QUOTAS["cluster"], bounds=bounds),
             collect=lambda _: "",
-            look_again=lambda _: None,
-            patience=Timeouts(),
+            recheck=lambda _: None,
+            timeouts=Timeouts(),
         )
     )
 
@@ -345,7 +345,7 @@ class OneFault:
         """It is open."""
         return "gpu.xid.79 is still open"
 
-    def not_looked(self, since: datetime | None) -> str:
+    def not_checked(self, since: datetime | None) -> str:
         """Every check has."""
         return ""
 
@@ -363,22 +363,22 @@ class OneFile:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def open_case(self) -> Remediation | None:
-        """The case that was written last."""
+    def open_remediation(self) -> Remediation | None:
+        """The remediation that was written last."""
         if not self._path.exists():
             return None
-        case = msgspec.json.decode(self._path.read_bytes(), type=Remediation)
-        return case if case.is_open else None
+        remediation = msgspec.json.decode(self._path.read_bytes(), type=Remediation)
+        return remediation if remediation.is_open else None
 
-    def knows(self, case_id: str) -> bool:
+    def knows(self, remediation_id: str) -> bool:
         """Whether it is that one."""
-        case = self.open_case()
-        return case is not None and case.id == case_id
+        remediation = self.open_remediation()
+        return remediation is not None and remediation.id == remediation_id
 
-    def save_case(self, case: Remediation, event: Event) -> None:
+    def save_remediation(self, remediation: Remediation, event: Event) -> None:
         """Written beside, then renamed: whoever is killed leaves the old one or the new one."""
         beside = self._path.with_suffix(".new")
-        beside.write_bytes(msgspec.json.encode(case))
+        beside.write_bytes(msgspec.json.encode(remediation))
         beside.rename(self._path)
 
 
@@ -391,8 +391,10 @@ def look(conf: str, node: str, seen: Notes) -> None:
     orchestrator = SlurmOrchestrator(node=node, conf=conf, timeout_s=30.0)
     while True:
         with contextlib.suppress(BackendError):  # looked at again a moment later
-            level, slots = orchestrator.level(), orchestrator.slots()
-            seen.add({"at_s": time.monotonic(), "out": len(out_or_fenced(level, slots)), "drained": len(level.out)})
+            snapshot, slots = orchestrator.snapshot(), orchestrator.slots()
+            seen.add(
+                {"at_s": time.monotonic(), "out": len(out_or_fenced(snapshot, slots)), "drained": len(snapshot.out)}
+            )
         time.sleep(0.25)
 
 
@@ -426,9 +428,9 @@ def figures_of(said: Notes, seen: Notes, limit: int, began_s: float) -> dict[str
     }
 
 
-def out_or_fenced(level: FleetSnapshot, slots: tuple[Slot, ...]) -> frozenset[str]:
+def out_or_fenced(snapshot: FleetSnapshot, slots: tuple[Slot, ...]) -> frozenset[str]:
     """Whoever takes no new jobs."""
-    return level.out | {slot.node for slot in slots}
+    return snapshot.out | {slot.node for slot in slots}
 
 
 if __name__ == "__main__":

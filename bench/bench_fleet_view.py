@@ -27,7 +27,7 @@ from healthd.config.schema.config import SlurmSection
 from healthd.core.model import Mode
 from healthd.remediation.decide.summary import NodeState, NodeSummary
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
-from tests.live.slurm.slurm_lab import SlurmLab, why_not
+from tests.live.slurm.slurm_lab import SlurmLab, skip_reason
 
 AIM_COMMAND_S, AIM_SHARE_PERCENT, AIM_REQUESTS = 2.0, 1.0, 12.0
 REQUESTS_A_HEARTBEAT = 2  # sinfo, then scontrol update
@@ -48,7 +48,7 @@ def main() -> int:
     options.add_argument("-n", type=int, default=9, help="runs of each command")
     options.add_argument("--nodes", type=int, default=10_000)
     chosen = options.parse_args()
-    if reason := why_not():
+    if reason := skip_reason():
         return skipped(reason)
     with cluster(chosen.nodes) as lab:
         figures = measured(lab, chosen.nodes, chosen.n)

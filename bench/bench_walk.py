@@ -64,7 +64,7 @@ def functions_of(agent: Agent, machine: SimulatedMachine) -> set[tuple[str, str]
     if engine is None:
         raise ValueError("an agent without an engine drains nothing")
     log.read_batch(0.0)
-    engine.turn(datetime.now(UTC))
+    engine.reconcile(datetime.now(UTC))
 
     def note(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
@@ -77,11 +77,11 @@ def functions_of(agent: Agent, machine: SimulatedMachine) -> set[tuple[str, str]
     try:
         batch = log.read_batch(0.0)
         agent.checkup.judge_kernel(batch.records, None)
-        engine.turn(datetime.now(UTC))
+        engine.reconcile(datetime.now(UTC))
     finally:
         sys.setprofile(None)
         log.close()
-    if engine.case is None or engine.case.hold is None:
+    if engine.remediation is None or engine.remediation.hold is None:
         raise ValueError(f"the node was not drained: {engine.decision}")
     return {(path, name) for path, name in passed if path.startswith(("healthd/", "remediation/", "checks/"))}
 

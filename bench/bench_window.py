@@ -15,7 +15,7 @@ from functools import partial
 
 from bench.measure import percentile, skipped, write_down
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
-from tests.live.slurm.slurm_lab import SlurmLab, why_not
+from tests.live.slurm.slurm_lab import SlurmLab, skip_reason
 
 
 def main() -> int:
@@ -23,7 +23,7 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("-n", type=int, default=200, help="rounds")
     rounds = options.parse_args().n
-    if reason := why_not():
+    if reason := skip_reason():
         return skipped(reason)
     drains, undrains = [], []
     with SlurmLab() as lab:

@@ -2,8 +2,8 @@
 
 A simulated agent is all of the daemon that talks to the cluster, put together as the daemon does it: the reporter over
 its own connection, the engine with the keeper of places over another, each with the token of the agent's pod on that
-node. Left out are the store (a file for the open case) and the checks (one that is well). Its clock is its own and runs
-faster; the server's does not. What they asked is read from the server's audit log.
+node. Left out are the store (a file for the open remediation) and the checks (one that is well). Its clock is its own
+and runs faster; the server's does not. What they asked is read from the server's audit log.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Agent:
     def step(self, now_s: float) -> None:
         """Go to this second of its clock: one turn of the engine, one look of the reporter."""
         self._now_s = now_s
-        self._engine.turn(self.clock())
+        self._engine.reconcile(self.clock())
         self._reporter.tick()
 
     def close(self) -> None:
@@ -122,11 +122,11 @@ def _engine(orchestrator: KubernetesOrchestrator, node: str, folder: Path, agent
             resetter=FakeResetter(),
             slots=keeper,
             judgement=OneFault(),
-            cases=OneFile(folder / "case"),
+            remediations=OneFile(folder / "case"),
             rules=lambda: Rules(mode=Mode.QUARANTINE),
             collect=lambda _: "",
-            look_again=lambda _: None,
-            patience=Timeouts(),
+            recheck=lambda _: None,
+            timeouts=Timeouts(),
             clock=agent.clock,
             monotonic_s=agent.monotonic_s,
         )

@@ -49,7 +49,7 @@ def gpu_c2c(node: Node, _settings: object) -> Result:
         Reading(component=gpu.gpu, name="gpu_c2c_link_count", value=links[gpu.gpu]) for gpu in asked if links[gpu.gpu]
     ]
     findings = [finding for gpu in gpus for finding in _down(gpu, links.get(gpu.gpu, 0))]
-    return judged(findings, readings, gaps=[*gaps_of(asked), *gaps_of(gpus)], untold=_not_reported(gpus, links))
+    return judged(findings, readings, gaps=[*gaps_of(asked), *gaps_of(gpus)], not_reported=_not_reported(gpus, links))
 
 
 def _links(gpu: GpuValues) -> int:

@@ -90,9 +90,9 @@ def gpu_count(node: Node, settings: GpuCountSettings) -> Result:
     if there == len(gpus.pci) >= (gpus.expected or 0):  # else it is found already, or sysfs shows less than there is
         readings += _to_learn(node, settings, there)
     parts = [NODE, *(gpu_component(pci=address) for address in gpus.pci)] if gpus.trouble else []
-    untold = [(part, code.code) for part in parts for code in (DRIVER_LOST, EXCLUDED, NO_DEVICE_FILE)]
+    not_reported = [(part, code.code) for part in parts for code in (DRIVER_LOST, EXCLUDED, NO_DEVICE_FILE)]
     gaps = [*gpus.gaps, hidden] if hidden else gpus.gaps
-    return judged(findings, readings, gaps=gaps, untold=untold, left_out=gpus.trouble)
+    return judged(findings, readings, gaps=gaps, not_reported=not_reported, left_out=gpus.trouble)
 
 
 def _to_learn(node: Node, settings: GpuCountSettings, there: int) -> Iterator[Reading]:

@@ -98,14 +98,14 @@ def gpu_nvlink(node: Node, _settings: object) -> Result:
     dead = of_the_node((finding for gpu in gpus for finding in _dead(gpu, links, source)), len(gpus))
     findings = [*dead, *(finding for gpu in awake for finding in _down(gpu, links, source)), *_apart(gpus)]
     recoveries, not_counted = nvlink_recoveries.recovered(gpus, links)
-    stand_out = nvlink_recoveries.standing_out(recoveries)
+    stand_out = nvlink_recoveries.outliers(recoveries)
     findings += [STANDS_OUT.at(part, message, **details) for part, message, details in stand_out]
     readings = [reading for gpu in gpus for reading in nvlink.counted(gpu, links, epoch)]
-    not_told = [each for gpu in gpus for each in nvlink.untold(gpu, counters, links, _FED_BY)]
+    not_told = [each for gpu in gpus for each in nvlink.not_reported(gpu, counters, links, _FED_BY)]
     silent = {part for part, _ in not_told} & {gpu.gpu for gpu in gpus}
     not_told += [(part, STANDS_OUT.code) for part in not_counted]
     left_out = f"{len(silent)} of {len(gpus)} GPUs do not report all of their NVLink error counters" if silent else ""
-    return judged(findings, readings, gaps=gaps_of(gpus), untold=not_told, left_out=left_out)
+    return judged(findings, readings, gaps=gaps_of(gpus), not_reported=not_told, left_out=left_out)
 
 
 def _down(gpu: GpuValues, links: Sequence[int], source: str) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from healthd.checklib.gpus import MIG, GpuValues, ask_gpus, untold, withheld
+from healthd.checklib.gpus import MIG, GpuValues, ask_gpus, not_reported, withheld
 from healthd.checklib.nvml_codes import NvmlReturn
 from healthd.checklib.xids import xid_cases, xid_table
 from healthd.core.check import FindingCode, check, judged
@@ -24,8 +24,8 @@ def _code(slug: str, severity: Severity, remedy: Remedy, meaning: str) -> Findin
 
 def _action(number: int, slug: str) -> FindingCode:
     """The field has the same actions as XID 154 in the log: one table judges both."""
-    case = xid_cases()[154, f"to:{number}"]
-    return _code(slug, case.severity, case.remedy, case.meaning)
+    remediation = xid_cases()[154, f"to:{number}"]
+    return _code(slug, remediation.severity, remediation.remedy, remediation.meaning)
 
 
 _CRITICAL = Severity.CRITICAL
@@ -75,8 +75,8 @@ def gpu_recovery(node: Node, _settings: object) -> Result:
     gaps += withheld([gpu for gpu in gpus if not findings[gpu.gpu]], (_ACTION,))
     left_out = "this driver does not report the recovery action (565 and newer do)"
     reported = any(_ACTION in gpu.values for gpu in gpus)
-    not_told = untold(gpus, {_ACTION: (*ACTIONS.values(), OTHER)})
-    return judged(found, gaps=gaps, untold=not_told, left_out="" if reported or gaps else left_out)
+    not_told = not_reported(gpus, {_ACTION: (*ACTIONS.values(), OTHER)})
+    return judged(found, gaps=gaps, not_reported=not_told, left_out="" if reported or gaps else left_out)
 
 
 def _findings(gpu: GpuValues) -> Iterator[Finding]:

@@ -74,7 +74,7 @@ def host_processes(node: Node, settings: HostProcessesSettings) -> Result:
     asleep = [each for each in found if each.state == _UNINTERRUPTIBLE]
     stacks = {each: _stack(node, each) for each in asleep}
     findings = [*_stuck(stacks, settings), *_zombies(found, settings), *_near(readings, settings)]
-    return judged(findings, readings, untold=[(_where(each), STUCK.code) for each in asleep if not stacks[each]])
+    return judged(findings, readings, not_reported=[(_where(each), STUCK.code) for each in asleep if not stacks[each]])
 
 
 def _stack(node: Node, asleep: Process) -> str:

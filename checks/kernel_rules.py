@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from healthd.checklib.loglines import RowBurst, RowFold, after_lead, label, words_of
+from healthd.checklib.loglines import RowBurst, RowFold, after_lead, label, split_line
 from healthd.checklib.patterns import safe_pattern
 from healthd.core.check import FindingCode, check, judged, not_applicable
 from healthd.core.model import (
@@ -139,7 +139,7 @@ class KernelRulesSettings:
 
 
 def _wants(text: str, settings: KernelRulesSettings) -> bool:
-    at = words_of(text).at if settings.rules else 0
+    at = split_line(text).at if settings.rules else 0
     return any(
         safe_pattern(pattern).match(text, at) is not None
         for rule in settings.rules
@@ -162,7 +162,7 @@ def kernel_rules(node: Node, settings: KernelRulesSettings) -> Result:
         return not_applicable("no rules are configured")
     fold = RowFold[SiteRule](most=_PARTS)  # a pattern may name any number of components
     for record in node.kernel_records:
-        at = words_of(record.text).at if record.source == "kernel" else after_lead(record.text)
+        at = split_line(record.text).at if record.source == "kernel" else after_lead(record.text)
         for rule in settings.rules:
             if rule.source == record.source and rule.unit in ("", record.unit):
                 _compare(fold, record, at, rule)

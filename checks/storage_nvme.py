@@ -92,8 +92,8 @@ def storage_nvme(node: Node, settings: StorageNvmeSettings) -> Result:
             without = f"SMART logs are not read: {error}; install nvme-cli"
         except SourceError as error:
             gaps.append(f"SMART log of {name}: {error}; set smart = false if the disk has none")
-    untold = [(_disk(name), SMART.code) for name in local] if without else []
-    return judged(findings, readings, gaps=gaps, untold=untold, left_out=without)
+    not_reported = [(_disk(name), SMART.code) for name in local] if without else []
+    return judged(findings, readings, gaps=gaps, not_reported=not_reported, left_out=without)
 
 
 def _disks(node: Node) -> Iterator[tuple[str, str]]:

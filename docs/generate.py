@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from healthd import __version__  # noqa: E402 - runs from a checkout in which nothing is installed
-from healthd.agent.agent import looking_agent  # noqa: E402
+from healthd.agent.agent import reading_agent  # noqa: E402
 from healthd.api.grammar import _grammar  # noqa: E402
 from healthd.api.metrics import metric_of  # noqa: E402
 from healthd.api.wire import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE  # noqa: E402
@@ -586,7 +586,7 @@ def readings() -> list[tuple[str, str, str]]:
         machine = SimulatedMachine(Path(folder) / "node")
         machine.kernel_says("NVRM: GPU at PCI:0000:53:00: GPU-51a1a7ed-0000-4000-8000-000000000000")
         settings = {name: check.settings for name, check in discover().items()}
-        agent = looking_agent(load(machine.config, checks=settings, environ={}).config)
+        agent = reading_agent(load(machine.config, checks=settings, environ={}).config)
         try:
             agent.checkup.report()
             outcomes = agent.monitor.outcomes()

@@ -88,7 +88,7 @@ class NodeView:
         return bool(self.flags & {"POWERING_UP", "POWER_UP"})
 
     @property
-    def standing(self) -> bool:
+    def undrained(self) -> bool:
         """Neither drained nor down nor failing: a reservation at most keeps new jobs off."""
         return self.in_service or self.fenced
 
@@ -210,7 +210,7 @@ class Orchestrator(Protocol):
         """Read this node's state; constant cost. ``jobs`` adds what is asked before an act: its jobs, a maintenance
         window, and the controller's start."""
 
-    def level(self) -> FleetSnapshot:
+    def snapshot(self) -> FleetSnapshot:
         """Read how many nodes are out, over the whole cluster."""
 
     def quarantine(self, text: str) -> None:
@@ -269,7 +269,7 @@ class Provisioner(Protocol):
     def delegates(self) -> bool:
         """Whether this only asks: ``healthd controller`` acts, by the handoff record, and answers there."""
 
-    def why_not(self, remedy: Remedy) -> str:
+    def reason_against(self, remedy: Remedy) -> str:
         """Why this provider, as configured and on this platform, cannot carry out ``remedy``, or ""."""
 
     def dry_run(self, remedy: Remedy) -> str:

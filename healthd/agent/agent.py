@@ -155,7 +155,7 @@ def simulated(config: Config) -> tuple[str, ...]:
     return tuple(notices)
 
 
-def looking_agent(config: Config, notices: tuple[str, ...] = (), names: Collection[str] = ()) -> Agent:
+def reading_agent(config: Config, notices: tuple[str, ...] = (), names: Collection[str] = ()) -> Agent:
     """An agent that observes: no store, no engine. The kernel log of this boot is read once, before anything else, or
     when a check asks how its reader is.
 
@@ -229,7 +229,7 @@ def acting_agent(
         store=store,
         orchestrator=orchestrator,
         policy=policy,
-        collect=lambda case: collect_evidence(agent, case),
+        collect=lambda remediation: collect_evidence(agent, remediation),
         after_reset=agent.plugin_restart.wanted if agent.plugin_restart is not None else lambda: None,
         beat=beat,
     )
@@ -281,7 +281,7 @@ def _kubernetes_reporter(agent: Agent, environ: Mapping[str, str]) -> Reporter |
             outcomes=agent.monitor.outcomes(),
             expected=_expected(agent),
             decision=engine.decision if engine is not None else None,
-            case=engine.case if engine is not None else None,
+            remediation=engine.remediation if engine is not None else None,
             has_decided=engine is None or engine.has_decided,
         )
 
@@ -312,7 +312,7 @@ def _slurm_reporter(agent: Agent) -> Reporter:
             agent.monitor.diagnoses(),
             mode=agent.mode,
             unknown=(blind.check, blind.result.reason) if blind is not None else ("", ""),
-            remediation=engine.case if engine is not None else None,
+            remediation=engine.remediation if engine is not None else None,
             decision=engine.decision if engine is not None else None,
             names=agent.monitor.history.names,
             instance_type=agent.machine.instance_type or "",
@@ -407,13 +407,13 @@ def kernel_needles(checks: Mapping[str, Check], settings: Mapping[str, CheckConf
     return tuple(sorted(needle.encode() for needle in needles))
 
 
-def collect_evidence(agent: Agent, case: Remediation) -> str:
+def collect_evidence(agent: Agent, remediation: Remediation) -> str:
     """Save what is known about the node before a repair changes it. Returns where, and what could not be had."""
     from healthd.observe.evidence import save_bundle
 
     config = agent.config
     return save_bundle(
-        Path(config.daemon.state_dir) / "bundles" / case.id,
+        Path(config.daemon.state_dir) / "bundles" / remediation.id,
         {
             "verdict.json": lambda: json.dumps(as_data(agent.checkup.report(deadline_s=0.0)), indent=2, default=str),
             "events.txt": lambda: _trail_text(agent),

@@ -75,7 +75,7 @@ class JournalHindsight:
         except SourceError:
             return None
 
-    def look_back(self, code: str, since: datetime) -> str:
+    def reread_log(self, code: str, since: datetime) -> str:
         """Judge what the kernel said since then, as far as it tells of this code. Returns what came of it, in words."""
         try:
             past = self._read(since)

@@ -160,7 +160,7 @@ def open_absent(config: Config, name: str, orchestrator: Orchestrator, policy: P
     absent = AbsentNodes(
         node=lambda name: SlurmOrchestrator.of(config, name),
         rules=lambda: rules_of(config, policy, cluster),
-        patience=patience_of(config, cluster),
+        timeouts=timeouts_of(config, cluster),
         monotonic_s=time.monotonic,
     )
     return AbsentWatch(absent, orchestrator, name)
@@ -200,9 +200,9 @@ def make_engine(
     beat, cluster = beat or Beat(), cluster_of(config, orchestrator)
     run = beat.announcing(run)
 
-    def announced(case: Remediation) -> str:
+    def announced(remediation: Remediation) -> str:
         beat(config.evidence.timeout_s)  # its commands run side by side, in threads of their own
-        return collect(case)
+        return collect(remediation)
 
     return Engine(
         Dependencies(
@@ -211,7 +211,7 @@ def make_engine(
                 config,
                 machine,
                 orchestrator,
-                made_by_us=lambda reason: reason in OUR_TEXTS and store.open_case() is not None,
+                made_by_us=lambda reason: reason in OUR_TEXTS and store.open_remediation() is not None,
                 run=run,
             ),
             resetter=_resetter(
@@ -226,14 +226,14 @@ def make_engine(
             ),
             slots=_slots(machine, orchestrator, cluster, store),
             judgement=monitor,
-            cases=store,
+            remediations=store,
             rules=lambda: rules_of(config, policy, cluster),
-            ledger=lambda: repairs_of(store.cases()),
+            ledger=lambda: repairs_of(store.remediations()),
             versions=versions_of(machine),
             hindsight=JournalHindsight(checkup, machine.proc),
             collect=announced,
-            look_again=checkup.start_older_than,
-            patience=patience_of(config, cluster),
+            recheck=checkup.start_older_than,
+            timeouts=timeouts_of(config, cluster),
             platform_texts=OUR_TEXTS | MANAGERS_TEXTS,
             beat=beat,
             clock=clock,
@@ -339,7 +339,7 @@ def owe(monitor: Monitor, why: str, now: datetime) -> None:
     monitor.absorb(Outcome(check="gpu.recovery", result=result, at=now, duration_s=0.0), past=True)
 
 
-def patience_of(config: Config, cluster: Cluster) -> Timeouts:
+def timeouts_of(config: Config, cluster: Cluster) -> Timeouts:
     """How long this node's engine waits for what, as configured."""
     remediation = config.remediation
     return Timeouts(
@@ -351,7 +351,7 @@ def patience_of(config: Config, cluster: Cluster) -> Timeouts:
         max_attempts=remediation.max_attempts,
         calm_s=cluster.calm_s,
         overdue_s=remediation.overdue_s,
-        idle_patience_s=remediation.idle_patience_s,
+        wait_idle_timeout_s=remediation.wait_idle_timeout_s,
         undrain_holds_s=remediation.undrain_holds_s,
     )
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 CHECK_DEADLINE_S = 20.0
 _PROLOG_DEADLINE_S = 5.0
-_TURN_WAIT_S = 4.0
+_RECONCILE_WAIT_S = 4.0
 
 Tick = Callable[[str], None]
 
@@ -64,10 +64,10 @@ def _active_outcomes(
     agent: Agent, names: Sequence[str], environ: Mapping[str, str], tick: Tick
 ) -> Mapping[str, Outcome]:
     """Run the active checks among these, or all. On a node that is not idle none starts, and each is unknown."""
-    from healthd.observe.idle import why_not_idle  # loads the PCI bus; nearly every check is without active tests
+    from healthd.observe.idle import not_idle_reason  # loads the PCI bus; nearly every check is without active tests
 
     wanted = [name for name in names or agent.checkup.checks if agent.checkup.checks[name].on == "active"]
-    busy = why_not_idle(agent.machine, agent.orchestrator, own_job=environ.get("SLURM_JOB_ID", ""))
+    busy = not_idle_reason(agent.machine, agent.orchestrator, own_job=environ.get("SLURM_JOB_ID", ""))
     if not busy:
         return agent.checkup.run_active(wanted, tick)
     now = datetime.now(UTC)
@@ -123,7 +123,7 @@ def hook_answer(agent: Agent, options: Namespace, environ: Mapping[str, str]) ->
     if options.kind == "epilog":
         _job_has_ended(agent, environ.get("SLURM_JOB_ID") or "unknown")
     report = agent.checkup.report(deadline_s=_PROLOG_DEADLINE_S)
-    drain, why_not = _our_drain(agent, report) if options.kind == "prolog" else ("", "")
+    drain, reason_against = _our_drain(agent, report) if options.kind == "prolog" else ("", "")
     job = environ.get("SLURM_JOB_ID") or "?"
     reply = HookReply(answer=Reply(code=0), kind=options.kind, verdict=report.verdict, job=job)
     if report.verdict in (Verdict.OK, Verdict.WARNING):
@@ -133,7 +133,7 @@ def hook_answer(agent: Agent, options: Namespace, environ: Mapping[str, str]) ->
     if drain:
         words = f"healthd: node {agent.machine.name} is not fit for job {job}: {drain}"
         return replace(reply, answer=Reply(code=1, out=f"print {words}\n", err=f"{words}\n"), drain=drain)
-    passed = f"prolog let job {job} pass: verdict {report.verdict}{why_not}"
+    passed = f"prolog let job {job} pass: verdict {report.verdict}{reason_against}"
     return replace(reply, answer=Reply(code=0, err=f"healthd: {passed}\n"), passed=passed)
 
 
@@ -166,12 +166,17 @@ def _our_drain(agent: Agent, report: Report) -> tuple[str, str]:
         return "", ""
     if agent.mode is Mode.OBSERVE or agent.engine is None or agent.orchestrator is None:
         return "", ", but observe mode refuses no job"
-    said = agent.engine.turn(datetime.now(UTC), wait_s=_TURN_WAIT_S, hurry=True)
+    said = agent.engine.reconcile(datetime.now(UTC), wait_s=_RECONCILE_WAIT_S, hurry=True)
     try:
-        case = agent.engine.holds_node()
+        remediation = agent.engine.holds_node()
         hold = agent.orchestrator.view().hold
-        if case is not None and case.hold is not None and hold is not None and hold.is_still(case.hold):
-            return case.text, ""
+        if (
+            remediation is not None
+            and remediation.hold is not None
+            and hold is not None
+            and hold.is_still(remediation.hold)
+        ):
+            return remediation.text, ""
     except (StoreError, BackendError) as error:
         said = str(error)
     return "", f", but healthd has not drained the node: {said}"

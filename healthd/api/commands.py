@@ -14,7 +14,7 @@ from healthd.api.wire import Reply
 from healthd.config.values import did_you_mean
 from healthd.core.check import Learned
 from healthd.core.errors import HealthdError, UsageError
-from healthd.judge.history import Fault, acknowledged_words, faults_named
+from healthd.judge.history import Fault, acknowledged_text, faults_named
 from healthd.observe.report import printable
 from healthd.remediation.decide.commands import REMEDIES, Command, Verb
 
@@ -53,31 +53,31 @@ def ack_answer(agent: Agent, options: Namespace, *, who: str) -> Reply:
     return Reply(code=0, out="\n".join(lines) + "\n", err=err if unwritten else "")
 
 
-def order_answer(agent: Agent, options: Namespace, *, who: str) -> Reply:
+def command_answer(agent: Agent, options: Namespace, *, who: str) -> Reply:
     """Execute a command in the engine, or show its steps. Exit 0: done; 1: refused, and why.
 
     A repair without --yes is a dry run. Raises HealthdError for an agent that only observes.
     """
     if agent.engine is None:
         raise HealthdError("this agent only observes and executes no command; start the daemon: `healthd run`")
-    order = _order(options, who)
-    name, now = f"healthd {order.verb}", datetime.now(UTC)
+    command = _command(options, who)
+    name, now = f"healthd {command.verb}", datetime.now(UTC)
     if options.dry_run or not getattr(options, "yes", True):
-        done = agent.engine.rehearse(order, now)
-        lines = [f"would {order.verb}: {done.said}", *(f"  {line}" for line in done.lines)]
+        done = agent.engine.rehearse(command, now)
+        lines = [f"would {command.verb}: {done.said}", *(f"  {line}" for line in done.lines)]
         if not done.lines:
             lines = [done.said]
         against = "" if done.done else f"{name}: would be refused: {done.refusal}\n"
         out = "".join(f"{printable(line)}\n" for line in lines)
         return Reply(code=0, out=out) if done.done else Reply(code=EXIT_REFUSED, out=out, err=against)
-    done = agent.engine.obey(order, now)
+    done = agent.engine.execute(command, now)
     agent.changed()
     if not done.done:
         return Reply(code=EXIT_REFUSED, err=f"{name}: refused: {printable(done.said)}\n")
     return Reply(code=0, out=f"{printable(done.said)}\n")
 
 
-def _order(options: Namespace, who: str) -> Command:
+def _command(options: Namespace, who: str) -> Command:
     step, forced = getattr(options, "step", None), getattr(options, "force", False)
     if forced and not options.reason:
         words = "--force acknowledges all open faults; add --reason TEXT"
@@ -87,7 +87,7 @@ def _order(options: Namespace, who: str) -> Command:
 
 
 def _was(fault: Fault) -> str:
-    return f" (it was {acknowledged_words(fault)})" if fault.acknowledged else ""
+    return f" (it was {acknowledged_text(fault)})" if fault.acknowledged else ""
 
 
 def _faults(wanted: str, agent: Agent) -> Sequence[Fault]:

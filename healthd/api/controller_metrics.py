@@ -110,14 +110,14 @@ class ControllerPage(Bounded):
             labels=["reason"],
         )
         for reason in Refusal:
-            refused.add_metric([reason], repair_stats.tally.refused[reason])
+            refused.add_metric([reason], repair_stats.stats.refused[reason])
         steps = SummaryMetricFamily(
             "healthd_controller_step_duration_seconds",
             "Reboots and replacements that ended, in success or failure, and their total duration, waiting included",
             labels=["step"],
         )
         for step in _STEPS:
-            steps.add_metric([step], repair_stats.tally.steps[step], repair_stats.tally.steps_s[step])
+            steps.add_metric([step], repair_stats.stats.steps[step], repair_stats.stats.steps_s[step])
         yield from (decided, refused, steps)
 
     def _requests(self) -> Iterator[Metric]:

@@ -11,7 +11,17 @@ from typing import Any
 from healthd.agent.agent import Agent
 from healthd.api.wire import Reply
 from healthd.core.errors import HealthdError, UsageError
-from healthd.drill.chain import EXIT_CODE, KINDS, TITLE, DrillOrder, DrillReport, Ended, Level, check_options, number_of
+from healthd.drill.chain import (
+    EXIT_CODE,
+    KINDS,
+    TITLE,
+    DrillReport,
+    DrillRequest,
+    Ended,
+    Level,
+    check_options,
+    number_of,
+)
 from healthd.observe.report import printable
 
 SCHEMA = "healthd.drill/v1"
@@ -25,10 +35,10 @@ def drill_answer(agent: Agent, options: Namespace, tick: Callable[[str], None], 
     """
     if agent.drills is None:
         raise HealthdError("this agent only observes and plays no drill; start the daemon: `healthd run`")
-    order, notifier = _order(options, who), agent.notifier if options.notify else None
+    request, notifier = _request(options, who), agent.notifier if options.notify else None
     if options.notify and notifier is None:
         raise UsageError("healthd drill: --notify has no receiver; configure one in [notify]")
-    report = agent.drills.run(order, tick)
+    report = agent.drills.run(request, tick)
     told: Mapping[str, str] = {}
     if notifier is not None and report.ended is not Ended.REFUSED:
         tick(f"{TITLE}: sending a message")
@@ -73,12 +83,12 @@ def as_text(report: DrillReport) -> str:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def _order(options: Namespace, who: str) -> DrillOrder:
+def _request(options: Namespace, who: str) -> DrillRequest:
     if options.kind is None:
         raise UsageError("healthd drill: name the fault to play; `healthd drill --list` lists them")
     kind, gpu, mount = KINDS[options.kind], options.gpu or "", options.mount or ""
     check_options(kind, gpu=gpu, mount=mount)
-    return DrillOrder(
+    return DrillRequest(
         kind=kind,
         who=who,
         number=number_of(kind, options.number),

@@ -167,11 +167,13 @@ def _overseeing(verbs: Any) -> None:
     )
     _common(fleet, json=True)
 
-    case = verbs.add_parser("case", help="write the text of a support case about a node, from the fleet's ledger")
-    case.add_argument("node", metavar="NODE")
-    case.add_argument("--since", type=_length, metavar="TIME", help="so far back (default: 30d)")
-    _common(case)
-    case.set_defaults(module="fleet_memory")
+    remediation = verbs.add_parser(
+        "case", help="write the text of a support case about a node, from the fleet's ledger"
+    )
+    remediation.add_argument("node", metavar="NODE")
+    remediation.add_argument("--since", type=_length, metavar="TIME", help="so far back (default: 30d)")
+    _common(remediation)
+    remediation.set_defaults(module="fleet_memory")
 
 
 def _telling(verbs: Any) -> None:
@@ -374,7 +376,7 @@ def _length(text: str) -> timedelta:
     return length
 
 
-def _words(text: str) -> str:
+def _text(text: str) -> str:
     """A reason, on one line. Raises ArgumentTypeError for an empty one."""
     words = " ".join("".join(each if each.isprintable() else " " for each in text).split())
     if not words:
@@ -407,7 +409,7 @@ def _socket(parser: argparse.ArgumentParser) -> None:
 def _reason(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
     """The operator's reason, for the audit trail: one line, and never empty."""
     parser.add_argument(
-        "--reason", type=_words, required=required, metavar="TEXT", help="the reason, for the audit trail"
+        "--reason", type=_text, required=required, metavar="TEXT", help="the reason, for the audit trail"
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from healthd.core.model import Refusal, Step, Verdict
 from healthd.remediation.decide.rules import REPAIRS
 
-STEP_WORDS: Mapping[Step, str] = {
+STEP_TEXT: Mapping[Step, str] = {
     Step.SLOT: "take a budget slot",
     Step.DRAIN: "take the node out of service",
     Step.WAIT_IDLE: "wait until no job runs here",
@@ -38,7 +38,7 @@ _QUIET = "Nothing: no fault is open; the checks go on."
 def headline(
     verdict: Verdict,
     *,
-    case: Mapping[str, Any] | None,
+    remediation: Mapping[str, Any] | None,
     diagnoses: Sequence[Mapping[str, Any]],
     checks: Sequence[Mapping[str, Any]],
     decision: str,
@@ -47,56 +47,56 @@ def headline(
 ) -> dict[str, Any]:
     """``state``: healthy, warning, critical, unknown, repairing or out. ``usable``: yes, no or unknown.
 
-    ``case``: the open remediation, as the status has it.
+    ``remediation``: the open remediation, as the status has it.
     ``diagnoses``: with ``where``, the component's name for an operator.
     ``trouble``: the problems of healthd itself; they come first in the next step.
     """
     state, usable, words = _BY_VERDICT[verdict]
-    if case is not None:
-        state, words = _of_case(case)
+    if remediation is not None:
+        state, words = _of_remediation(remediation)
         usable = "no"
     elif refusal is Refusal.ORPHAN:
         state, usable, words = "out", "no", "No, this node is out by a drain that healthd left without a remediation."
-    following = _next(verdict, case, decision, refusal, is_wrong=bool(diagnoses))
+    following = _next(verdict, remediation, decision, refusal, is_wrong=bool(diagnoses))
     return {
         "state": state,
         "usable": usable,
         "words": words,
-        "why": _why(verdict, case, diagnoses, checks),
+        "why": _why(verdict, remediation, diagnoses, checks),
         "next": _named(f"{' '.join(map(_sentence, trouble))} {following}".strip(), diagnoses),
     }
 
 
-def steps_of(case: Mapping[str, Any] | None) -> list[dict[str, str]]:
+def steps_of(remediation: Mapping[str, Any] | None) -> list[dict[str, str]]:
     """The steps of a remediation in their order, each done, now or todo."""
-    if case is None:
+    if remediation is None:
         return []
-    names = list(case["steps"])
-    at = names.index(case["step"])
+    names = list(remediation["steps"])
+    at = names.index(remediation["step"])
     states = ["done" if place < at else "now" if place == at else "todo" for place in range(len(names))]
     return [
-        {"step": name, "words": STEP_WORDS[Step(name)], "state": state}
+        {"step": name, "words": STEP_TEXT[Step(name)], "state": state}
         for name, state in zip(names, states, strict=True)
     ]
 
 
-def _of_case(case: Mapping[str, Any]) -> tuple[str, str]:
-    if case["end"] == "failed":
+def _of_remediation(remediation: Mapping[str, Any]) -> tuple[str, str]:
+    if remediation["end"] == "failed":
         return "out", "No, this node is out: healthd gave up its repair, and an operator is needed."
-    if case["step"] == Step.STAY:
+    if remediation["step"] == Step.STAY:
         return "out", "No, this node is out until an operator releases it."
-    if case["at_rest"]:
-        return "out", f"No, this node is out, and healthd is paused: {case['at_rest']}."
-    repairs = any(step in REPAIRS for step in case["steps"])
+    if remediation["at_rest"]:
+        return "out", f"No, this node is out, and healthd is paused: {remediation['at_rest']}."
+    repairs = any(step in REPAIRS for step in remediation["steps"])
     state = "repairing" if repairs else "out"
-    if not case["is_out"]:
+    if not remediation["is_out"]:
         return state, "No, healthd is taking this node out."
     return state, f"No, this node is out {'while healthd repairs it' if repairs else 'until its fault is over'}."
 
 
 def _why(
     verdict: Verdict,
-    case: Mapping[str, Any] | None,
+    remediation: Mapping[str, Any] | None,
     diagnoses: Sequence[Mapping[str, Any]],
     checks: Sequence[Mapping[str, Any]],
 ) -> list[dict[str, str]]:
@@ -104,9 +104,14 @@ def _why(
     reasons = [_reason(each["code"], each["where"], "; ".join(each["reasons"])) for each in diagnoses]
     if verdict is Verdict.UNKNOWN:
         reasons += _blind(checks)
-    if case is not None and not any(each["code"] == case["code"] for each in reasons):
+    if remediation is not None and not any(each["code"] == remediation["code"] for each in reasons):
         reasons.insert(
-            0, _reason(case["code"], case["where"], f"{case['order'] or case['why']} (the cause of the drain)")
+            0,
+            _reason(
+                remediation["code"],
+                remediation["where"],
+                f"{remediation['order'] or remediation['why']} (the cause of the drain)",
+            ),
         )
     return reasons
 
@@ -128,9 +133,9 @@ def _reason(code: str, where: str, words: str) -> dict[str, str]:
 
 
 def _next(
-    verdict: Verdict, case: Mapping[str, Any] | None, decision: str, refusal: Refusal | None, *, is_wrong: bool
+    verdict: Verdict, remediation: Mapping[str, Any] | None, decision: str, refusal: Refusal | None, *, is_wrong: bool
 ) -> str:
-    if case is None:
+    if remediation is None:
         if refusal is Refusal.OBSERVE:
             return f"healthd does nothing by itself. {_sentence(decision)} To take it out: `healthd quarantine`."
         if refusal is Refusal.OPTED_OUT:
@@ -140,14 +145,16 @@ def _next(
         if verdict is Verdict.UNKNOWN:
             return f"{_sentence(decision)} {_UNDECIDED}" if refusal or is_wrong else f"Nothing. {_UNDECIDED}"
         return _sentence(decision)
-    if case["end"] == "failed":
-        return f"{_sentence(case['note'] or 'healthd tries no further step')} Fix the node, then `healthd release`."
-    if case["step"] == Step.STAY:
+    if remediation["end"] == "failed":
+        return (
+            f"{_sentence(remediation['note'] or 'healthd tries no further step')} Fix the node, then `healthd release`."
+        )
+    if remediation["step"] == Step.STAY:
         return "Nothing until `healthd release`."
-    if case["at_rest"]:
-        return f"Nothing until that changes. Paused at: {STEP_WORDS[Step(case['step'])]}."
-    now = STEP_WORDS[Step(case["step"])] + (f" ({case['note']})" if case["note"] else "")
-    then = [STEP_WORDS[Step(step)] for step in case["then"]]
+    if remediation["at_rest"]:
+        return f"Nothing until that changes. Paused at: {STEP_TEXT[Step(remediation['step'])]}."
+    now = STEP_TEXT[Step(remediation["step"])] + (f" ({remediation['note']})" if remediation["note"] else "")
+    then = [STEP_TEXT[Step(step)] for step in remediation["then"]]
     return _sentence(f"now: {now}") + (" " + _sentence(f"then: {'; '.join(then)}") if then else "")
 
 

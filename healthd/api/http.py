@@ -49,7 +49,7 @@ _REQUEST_BYTES = 65536
 _ANSWER_S = 10.0
 """For an answer to be taken, in seconds."""
 _AGAIN_S = 0.2
-_SELDOM_S = 60.0
+_LOG_EVERY_S = 60.0
 _NOT_LOCAL = """the status page is for this machine only; open a tunnel with `ssh -L 9809:127.0.0.1:9809 NODE` or
 `kubectl port-forward` and request http://127.0.0.1:9809/; /metrics, /healthz and /verdict are open to all clients
 """
@@ -74,12 +74,12 @@ class HttpResponse:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Route:
-    """One path. ``local``: for this machine only. ``afar``: the answer for other machines, where it differs.
+    """One path. ``local``: for this machine only. ``remote``: the answer for other machines, where it differs.
     ``probe``: answered under any host name."""
 
     answer: Callable[[], HttpResponse]
     local: bool = False
-    afar: Callable[[], HttpResponse] | None = None
+    remote: Callable[[], HttpResponse] | None = None
     probe: bool = False
 
 
@@ -125,7 +125,7 @@ def agent_routes(agent: Agent, *, metrics: Callable[[], tuple[str, str]], proble
         "/status": Route(answer=status, local=True),
         **common_routes(metrics=metrics, problem=problem),
         "/inventory": Route(answer=machine),
-        "/verdict": Route(answer=partial(verdict, evidence=True), afar=partial(verdict, evidence=False)),
+        "/verdict": Route(answer=partial(verdict, evidence=True), remote=partial(verdict, evidence=False)),
     }
 
 
@@ -200,7 +200,7 @@ class _Listener(ThreadingHTTPServer):
         self, family: socket.AddressFamily, address: tuple[str, int], handler: type, *, log: Any = None
     ) -> None:
         self.address_family = family
-        self._log, self._troubles = log, RateLimit(_SELDOM_S)
+        self._log, self._troubles = log, RateLimit(_LOG_EVERY_S)
         self._lock = threading.Lock()
         self._open: dict[socket.socket, bool] = {}  # whether the request has arrived; the oldest first
         super().__init__(address, handler)
@@ -388,7 +388,7 @@ class _Handler(BaseHTTPRequestHandler):
             return HttpResponse(code=403, text=_NOT_LOCAL if self.local else _NOT_HERE)
         if not (route.probe or is_ours(host, self.names)):
             return HttpResponse(code=403, text=_NOT_OURS)
-        return self._answered(route.answer if local or route.afar is None else route.afar)
+        return self._answered(route.answer if local or route.remote is None else route.remote)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that the base class gives it
         """Requests go to the log at debug level."""

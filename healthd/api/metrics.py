@@ -100,7 +100,7 @@ class MetricsPage(Bounded):
             "healthd_check_unknown_runs", "Runs of a check that were unknown or partial", labels=["check"]
         )
         monitor, now = self._agent.monitor, datetime.now(UTC)
-        outcomes, runs = monitor.outcomes(), monitor.counts.runs.copy()
+        outcomes, runs = monitor.outcomes(), monitor.stats.runs.copy()
         for name, check in self._agent.checkup.checks.items():
             outcome, counted = outcomes.get(name), runs.get(name)
             for value in Status:
@@ -156,7 +156,7 @@ class MetricsPage(Bounded):
             "healthd_findings", "Faults, each counted once when it opened", labels=["check", "code"]
         )
         opened = {(name, code.code): 0 for name, check in checks.items() for code in check.codes}
-        for labels, count in {**opened, **monitor.counts.opened}.items():
+        for labels, count in {**opened, **monitor.stats.opened}.items():
             found.add_metric(labels, count)
         faults = GaugeMetricFamily(
             "healthd_fault_occurrences", "Occurrences of each open fault", labels=["code", "component", "severity"]
@@ -214,7 +214,7 @@ class MetricsPage(Bounded):
         yield from (stalled, stalls, paused, stuck, restarts)
 
     def _acts(self) -> Iterator[Metric]:
-        stats = self._agent.engine.tally if self._agent.engine else None
+        stats = self._agent.engine.stats if self._agent.engine else None
         decided = CounterMetricFamily(
             "healthd_decisions", "Decisions, each counted once when it is new", labels=["action"]
         )
@@ -239,7 +239,7 @@ class MetricsPage(Bounded):
         for step in Step:
             steps.add_metric([step], stats.steps[step] if stats else 0, stats.steps_s[step] if stats else 0.0)
         yield from (decided, refused, steps)
-        yield from self._case()
+        yield from self._remediation()
         hooks = CounterMetricFamily(
             "healthd_hooks", "Slurm hooks answered; only a prolog refuses", labels=["kind", "verdict", "answer"]
         )
@@ -254,12 +254,12 @@ class MetricsPage(Bounded):
             unseen.add_metric([kind], count)
         yield from (hooks, unseen)
 
-    def _case(self) -> Iterator[Metric]:
+    def _remediation(self) -> Iterator[Metric]:
         failing = bool(self._agent.monitor.store_problem)
         at: Step | None = None
         try:
-            case = self._agent.store.open_case() if self._agent.store else None
-            at = case.step if case is not None else None
+            remediation = self._agent.store.open_remediation() if self._agent.store else None
+            at = remediation.step if remediation is not None else None
         except StoreError:
             failing = True
         yield one_of(

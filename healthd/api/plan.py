@@ -12,7 +12,7 @@ from healthd.agent.agent import Agent
 from healthd.api.wire import Reply
 from healthd.core.errors import BackendError, HealthdError
 from healthd.core.model import Action, Diagnosis, Mode, Refusal, Step
-from healthd.judge.history import acknowledged_words
+from healthd.judge.history import acknowledged_text
 from healthd.observe.report import diagnosis_data, printable
 from healthd.remediation.decide.drive import only_out
 from healthd.remediation.decide.policy import Considered, Rules
@@ -27,10 +27,10 @@ def plan_answer(agent: Agent, options: Namespace) -> Reply:
     """The plan of an agent that may act. Exit 0: it answered. Raises HealthdError for an agent that only observes."""
     if agent.engine is None or agent.store is None:
         raise HealthdError("this agent only observes and has no plan; start the daemon: `healthd run`")
-    case, rules = agent.store.open_case(), agent.engine.rules
+    remediation, rules = agent.store.open_remediation(), agent.engine.rules
     considered = agent.engine.considered()
     opted_out, unread = _opted_out_now(agent.engine)
-    paused = paused_by(case, rules, opted_out) if case is not None else ""
+    paused = paused_by(remediation, rules, opted_out) if remediation is not None else ""
     data = {
         "schema": SCHEMA,
         "node": agent.machine.name,
@@ -39,9 +39,9 @@ def plan_answer(agent: Agent, options: Namespace) -> Reply:
         "orchestrator": agent.orchestrator.kind if agent.orchestrator else None,
         "opted_out": opted_out,
         "opt_out_unread": unread,
-        "case": None if case is None else case_plan(case, rules, opted_out),
+        "remediation": None if remediation is None else remediation_plan(remediation, rules, opted_out),
         "operator": _operator(agent.engine),
-        "plans": [entry(each, case, _acknowledged(agent, each.diagnosis), paused=paused) for each in considered],
+        "plans": [entry(each, remediation, _acknowledged(agent, each.diagnosis), paused=paused) for each in considered],
     }
     return Reply(code=0, out=json.dumps(data, indent=2, default=str) + "\n" if options.json else as_text(data))
 
@@ -53,41 +53,43 @@ def _operator(engine: Engine) -> str:
     return decision.reason if is_wanted and decision.diagnosis is None else ""
 
 
-def case_plan(case: Remediation, rules: Rules, opted_out: str = "") -> dict[str, Any]:
+def remediation_plan(remediation: Remediation, rules: Rules, opted_out: str = "") -> dict[str, Any]:
     """The step of an open remediation, and the steps that follow."""
     return {
-        "id": case.id,
-        "code": case.code,
-        "component": case.component,
-        "step": case.step,
-        "phase": case.phase,
-        "since": case.since.isoformat(),
-        "attempts": case.attempts,
-        "then": list(case.steps[case.index + 1 :]),
-        "ladder": list(case.ladder),
-        "end": case.end,
-        "note": case.note,
-        "order": case.order,
-        "release_order": case.release_order,
-        "words": _case_words(case, rules, opted_out),
+        "id": remediation.id,
+        "code": remediation.code,
+        "component": remediation.component,
+        "step": remediation.step,
+        "phase": remediation.phase,
+        "since": remediation.since.isoformat(),
+        "attempts": remediation.attempts,
+        "then": list(remediation.steps[remediation.index + 1 :]),
+        "ladder": list(remediation.ladder),
+        "end": remediation.end,
+        "note": remediation.note,
+        "order": remediation.order,
+        "release_order": remediation.release_order,
+        "words": _remediation_message(remediation, rules, opted_out),
     }
 
 
-def paused_by(case: Remediation, rules: Rules, opted_out: str = "") -> str:
+def paused_by(remediation: Remediation, rules: Rules, opted_out: str = "") -> str:
     """Why an open remediation is paused, or "". An operator's command is executed in any mode, but not on a node that
     is opted out."""
     if opted_out := opted_out or rules.opted_out:
         return f"opted out: {opted_out}"
-    return "observe mode" if rules.mode is Mode.OBSERVE and not case.by_order else ""
+    return "observe mode" if rules.mode is Mode.OBSERVE and not remediation.by_command else ""
 
 
-def entry(each: Considered, case: Remediation | None, acknowledged: str = "", *, paused: str = "") -> dict[str, Any]:
+def entry(
+    each: Considered, remediation: Remediation | None, acknowledged: str = "", *, paused: str = ""
+) -> dict[str, Any]:
     """One diagnosis and the decision about it. During a remediation nothing new is decided.
 
     ``paused``: why the remediation is paused.
     """
     decision, rule = each.decision, each.rule
-    held = "" if case is None else _held_by_case(case, each.diagnosis, paused)
+    held = "" if remediation is None else _held_by_remediation(remediation, each.diagnosis, paused)
     return {
         **diagnosis_data(each.diagnosis),
         "action": "hold" if held else decision.action,
@@ -105,7 +107,7 @@ def as_text(data: dict[str, Any]) -> str:
     """The plan as text."""
     lines = [
         f"{data['node']}  mode {data['mode']}  policy {data['policy']}  orchestrator {data['orchestrator']}",
-        f"remediation  {data['case']['words'] if data['case'] else 'none'}",
+        f"remediation  {data['remediation']['words'] if data['remediation'] else 'none'}",
     ]
     if data["opted_out"]:
         lines.append(f"opted out: {data['opted_out']}; healthd only observes here")
@@ -135,19 +137,20 @@ def _entry_lines(plan: dict[str, Any]) -> Iterator[str]:
         yield f"  seen        {plan['acknowledged']}"
 
 
-def _case_words(case: Remediation, rules: Rules, opted_out: str) -> str:
+def _remediation_message(remediation: Remediation, rules: Rules, opted_out: str) -> str:
     """``[c1] gpu.xid.79 on gpu:… at wait_idle since …; then collect, reboot, verify, release``."""
-    words = f"[{case.id}] {case.code} on {case.component} at {case.step} since {_time(case.since)}"
-    if case.end is End.FAILED:
-        return f"{words}; given up, an operator is needed: {case.note}"
-    if why := paused_by(case, rules, opted_out):
+    about = f"{remediation.code} on {remediation.component}"
+    words = f"[{remediation.id}] {about} at {remediation.step} since {_time(remediation.since)}"
+    if remediation.end is End.FAILED:
+        return f"{words}; given up, an operator is needed: {remediation.note}"
+    if why := paused_by(remediation, rules, opted_out):
         return f"{words}; paused: {why}"
-    if case.order:
-        words = f"{words}, by command: {case.order}"
-    if case.step is Step.STAY:
+    if remediation.order:
+        words = f"{words}, by command: {remediation.order}"
+    if remediation.step is Step.STAY:
         return f"{words}; until `healthd release`"
-    then: Sequence[str] = case.steps[case.index + 1 :]
-    return f"{words}; then {', '.join(then) if then else 'nothing more'}{_if_it_does_not_help(case)}"
+    then: Sequence[str] = remediation.steps[remediation.index + 1 :]
+    return f"{words}; then {', '.join(then) if then else 'nothing more'}{_if_it_does_not_help(remediation)}"
 
 
 def _opted_out_now(engine: Engine) -> tuple[str, str]:
@@ -158,29 +161,32 @@ def _opted_out_now(engine: Engine) -> tuple[str, str]:
         return engine.opted_out(), str(error)
 
 
-def _if_it_does_not_help(case: Remediation) -> str:
-    larger = [remedy for remedy in case.ladder[1:] if remedy in STEPS]
+def _if_it_does_not_help(remediation: Remediation) -> str:
+    larger = [remedy for remedy in remediation.ladder[1:] if remedy in STEPS]
     return f"; if that does not help {', then '.join(larger)}" if larger else ""
 
 
-def _held_by_case(case: Remediation, diagnosis: Diagnosis, paused: str) -> str:
-    if case.code in (diagnosis.code, *diagnosis.codes) and case.component in diagnosis.component.all_names():
-        if case.end is End.FAILED:
-            return f"remediation {case.id} of this fault was given up: {case.note}"
-        stands = f"is paused at {case.step}: {paused}" if paused else f"goes on with {case.step}"
-        return f"remediation {case.id} of this fault {stands}"
-    about = f"remediation {case.id} is open for {case.code} on {case.component}"
-    if not only_out(case):
+def _held_by_remediation(remediation: Remediation, diagnosis: Diagnosis, paused: str) -> str:
+    if (
+        remediation.code in (diagnosis.code, *diagnosis.codes)
+        and remediation.component in diagnosis.component.all_names()
+    ):
+        if remediation.end is End.FAILED:
+            return f"remediation {remediation.id} of this fault was given up: {remediation.note}"
+        stands = f"is paused at {remediation.step}: {paused}" if paused else f"goes on with {remediation.step}"
+        return f"remediation {remediation.id} of this fault {stands}"
+    about = f"remediation {remediation.id} is open for {remediation.code} on {remediation.component}"
+    if not only_out(remediation):
         return f"{about}; healthd decides about other faults after its end"
     if paused:
-        return f"{about}, paused at {case.step}: {paused}"
+        return f"{about}, paused at {remediation.step}: {paused}"
     return f"{about} and only keeps the node out; healthd decides about the open faults next"
 
 
 def _acknowledged(agent: Agent, diagnosis: Diagnosis) -> str:
     faults = agent.monitor.history.faults.values()
     seen = [each for each in faults if each.component == diagnosis.component and each.acknowledged]
-    return "; ".join(f"{each.code} {acknowledged_words(each)}" for each in seen)
+    return "; ".join(f"{each.code} {acknowledged_text(each)}" for each in seen)
 
 
 def _time(at: datetime) -> str:

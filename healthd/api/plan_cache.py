@@ -17,7 +17,7 @@ from healthd.core.model import Diagnosis
 from healthd.remediation.decide.policy import Considered
 
 REFRESH_S = 10.0
-PATIENCE_S = 1.0
+TIMEOUT_S = 1.0
 
 
 class PlanCache:
@@ -29,7 +29,7 @@ class PlanCache:
         consider: Callable[[], Sequence[Considered]],
         *,
         do: Callable[[Callable[[], None]], None] = lambda work: work(),
-        wait_s: float = PATIENCE_S,
+        wait_s: float = TIMEOUT_S,
     ) -> None:
         self._consider, self._do, self._wait_s = consider, do, wait_s
         self._lock = threading.Lock()

@@ -28,7 +28,7 @@ from healthd.api.answers import (
     status_answer,
 )
 from healthd.api.client_queue import ClientLane, ClientQueue, Who
-from healthd.api.commands import ack_answer, order_answer, relearn_answer
+from healthd.api.commands import ack_answer, command_answer, relearn_answer
 from healthd.api.drill import drill_answer
 from healthd.api.grammar import TextRequested, parse
 from healthd.api.group import SocketGroup
@@ -57,7 +57,7 @@ _TAKEN_S = 10.0
 """How long a refusal may lie unread, in seconds, until its receipt counts as unknown: a hook waits for 8 s at most."""
 _AGAIN_S = 0.2
 _STUCK_AFTER_S = 60.0
-_SELDOM_S = 60.0
+_LOG_EVERY_S = 60.0
 _NOTED = 256
 _LAST_FOR_ALL = 1000
 """The most lines of the audit trail for a user who may not act: more would slow the disk for those who may."""
@@ -109,7 +109,7 @@ class Server:
         self._readers = SocketGroup("readers", readers, log.info)
         agent.troubles.extend((self._group.problem, self._readers.problem))
         self._seats: ClientQueue[_Guest] = ClientQueue()
-        self._seldom, self._troubles = RateLimit(_SELDOM_S), RateLimit(_SELDOM_S)
+        self._rate_limit, self._troubles = RateLimit(_LOG_EVERY_S), RateLimit(_LOG_EVERY_S)
         self._noted: set[tuple[str, int]] = set()
         self._closed, self._served, self._ended = threading.Event(), False, False
         self._failed_s, self._failing_since_s = -math.inf, math.inf
@@ -179,7 +179,7 @@ class Server:
                 return True
             case ClientLane.NOWHERE:
                 client.close()
-                self._say_seldom("too many clients wait: one was refused", peer)
+                self._log_limited("too many clients wait: one was refused", peer)
                 return True
 
     def _let_groups_in(self) -> None:
@@ -213,9 +213,9 @@ class Server:
                 self._log.error(words, socket=self._listener.path, not_said=more)
         return False
 
-    def _say_seldom(self, words: str, peer: Peer, **more: object) -> None:
+    def _log_limited(self, words: str, peer: Peer, **more: object) -> None:
         """Log an event that any user can cause, once a minute for each user."""
-        if (not_said := self._seldom.due((words, peer.uid))) is not None:
+        if (not_said := self._rate_limit.due((words, peer.uid))) is not None:
             self._log.info(words, uid=peer.uid, not_said=not_said, **more)
 
     # -- answering ----------------------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ class Server:
                 else:
                     self._answer_hook(client, reply.raw, reply.hook)
         except OSError as error:
-            self._say_seldom("a client closed its connection", guest.peer, error=str(error))
+            self._log_limited("a client closed its connection", guest.peer, error=str(error))
         finally:
             self._begin(self._seats.leave(guest.who))
 
@@ -293,7 +293,7 @@ class Server:
             case "quarantine" | "release" | "repair":
                 if options.verb == "repair" or not options.dry_run:  # the dry run of a repair asks the cloud
                     self._only_who_may_act(options.verb, peer)
-                answer = self._do(lambda: order_answer(self._agent, options, who=f"uid {peer.uid}"))
+                answer = self._do(lambda: command_answer(self._agent, options, who=f"uid {peer.uid}"))
                 words = (answer.err or answer.out).strip()
                 self._log.info("order", verb=options.verb, uid=peer.uid, code=answer.code, said=words)
                 return answer
@@ -320,7 +320,7 @@ class Server:
         error"."""
         if not self._may_act(peer):
             words = f"healthd: hook {options.kind} did nothing: uid {peer.uid} may not act here"
-            self._say_seldom(words, peer)
+            self._log_limited(words, peer)
             return Reply(code=0, err=f"{words}; be root or in [daemon] group\n")
         return self._do(lambda: hook_answer(self._agent, options, request.environ))
 
@@ -328,7 +328,7 @@ class Server:
         """Record in the audit trail the verdict that a script got. A user who may not act is named, and recorded at
         most once a minute for the same text."""
         if not self._surely_may_act(peer):
-            not_said = self._seldom.due((event.text, peer.uid))
+            not_said = self._rate_limit.due((event.text, peer.uid))
             if not_said is None:
                 return
             more = f", and {not_said} more times since the last such line" if not_said else ""
@@ -345,9 +345,9 @@ class Server:
     def _denied(self, verb: str, peer: Peer) -> None:
         """Log a refused command. The audit trail has each once, so that a user who may not act cannot fill a disk."""
         words = f"refused {verb}: uid {peer.uid} may not act here"
-        self._say_seldom(words, peer)
+        self._log_limited(words, peer)
         if self._agent.engine is not None:
-            self._agent.engine.tally.refuse(Refusal.NOT_PERMITTED)
+            self._agent.engine.stats.refuse(Refusal.NOT_PERMITTED)
         if (verb, peer.uid) not in self._noted and len(self._noted) < _NOTED:
             self._noted.add((verb, peer.uid))
             self._agent.monitor.record(Event(at=datetime.now(UTC), kind="order", text=words))

@@ -16,8 +16,8 @@ from typing import Any
 from healthd import __version__
 from healthd.agent.agent import Agent
 from healthd.api.devices import label_of, strips
-from healthd.api.headline import STEP_WORDS, headline, steps_of
-from healthd.api.plan import case_plan, entry, paused_by
+from healthd.api.headline import STEP_TEXT, headline, steps_of
+from healthd.api.plan import entry, paused_by, remediation_plan
 from healthd.api.plan_cache import PlanCache
 from healthd.checklib.tables import instance_profile
 from healthd.core.errors import StoreError
@@ -36,7 +36,7 @@ _SIGN = {"ok": "o", "warning": "!", "critical": "X", "unknown": "?", "missing": 
 def status_data(agent: Agent, board: PlanCache, *, problem: str = "") -> dict[str, Any]:
     """The status in the shape of ``healthd.status/v1``. ``problem``: why the daemon itself does not work, or ""."""
     report = agent.checkup.report(look=False)
-    case, said = _open_case(agent)
+    remediation, said = _open_remediation(agent)
     store_problem = agent.monitor.store_problem or said
     history, outcomes = agent.monitor.history, {view.outcome.check: view.outcome for view in report.checks}
     parts = strips(outcomes, history.faults.values(), history.names, _expected(agent))
@@ -46,7 +46,7 @@ def status_data(agent: Agent, board: PlanCache, *, problem: str = "") -> dict[st
         {**data, **_more(agent, view)} for data, view in zip(as_data(report)["checks"], report.checks, strict=True)
     ]
     decision = agent.engine.decision.reason if agent.engine else "this agent only observes"
-    case_data = _case_data(agent, case, parts)
+    remediation_data = _remediation_data(agent, remediation, parts)
     trail = _events(agent)
     return {
         "schema": SCHEMA,
@@ -60,7 +60,7 @@ def status_data(agent: Agent, board: PlanCache, *, problem: str = "") -> dict[st
         "verdict": report.verdict,
         "headline": headline(
             report.verdict,
-            case=None if case is None or case.has_ended else case_data,
+            remediation=None if remediation is None or remediation.has_ended else remediation_data,
             diagnoses=diagnoses,
             checks=checks,
             decision=decision,
@@ -77,12 +77,15 @@ def status_data(agent: Agent, board: PlanCache, *, problem: str = "") -> dict[st
         "opted_out": agent.engine.opted_out() if agent.engine else "",
         "decision": decision,
         "refusal": agent.engine.decision.refusal if agent.engine else None,
-        "case": case_data,
-        "steps": steps_of(case_data),
+        "remediation": remediation_data,
+        "steps": steps_of(remediation_data),
         "devices": parts,
         "diagnoses": diagnoses,
-        "step_words": dict(STEP_WORDS),
-        "plans": [entry(each, case, paused=case_data["at_rest"] if case_data else "") for each in considered],
+        "step_words": dict(STEP_TEXT),
+        "plans": [
+            entry(each, remediation, paused=remediation_data["at_rest"] if remediation_data else "")
+            for each in considered
+        ],
         "no_plan": no_plan,
         "checks": checks,
         "timeline": [_event_data(event) for event in _news(trail)[-_TIMELINE:]],
@@ -129,37 +132,39 @@ def _more(agent: Agent, view: CheckView) -> dict[str, Any]:
     }
 
 
-def _case_data(agent: Agent, case: Remediation | None, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    if case is None or agent.engine is None:
+def _remediation_data(
+    agent: Agent, remediation: Remediation | None, parts: Sequence[Mapping[str, Any]]
+) -> dict[str, Any] | None:
+    if remediation is None or agent.engine is None:
         return None
     opted_out, rules = agent.engine.opted_out(), agent.engine.rules
     return {
-        "id": case.id,
-        "opened": case.opened.isoformat(),
-        "text": case.text,
-        "step": case.step,
-        "phase": case.phase,
-        "steps": list(case.steps),
-        "attempts": case.attempts,
-        "why": case.why,
-        "order": case.order,
-        "release_order": case.release_order,
-        "note": case.note,
-        "code": case.code,
-        "component": case.component,
-        "where": label_of(case.component, parts),
-        "since": case.since.isoformat(),
-        "then": list(case.steps[case.index + 1 :]),
-        "end": case.end,
-        "is_out": case.hold is not None or case.fenced,
-        "at_rest": paused_by(case, rules, opted_out),
-        "words": case_plan(case, rules, opted_out)["words"],
+        "id": remediation.id,
+        "opened": remediation.opened.isoformat(),
+        "text": remediation.text,
+        "step": remediation.step,
+        "phase": remediation.phase,
+        "steps": list(remediation.steps),
+        "attempts": remediation.attempts,
+        "why": remediation.why,
+        "order": remediation.order,
+        "release_order": remediation.release_order,
+        "note": remediation.note,
+        "code": remediation.code,
+        "component": remediation.component,
+        "where": label_of(remediation.component, parts),
+        "since": remediation.since.isoformat(),
+        "then": list(remediation.steps[remediation.index + 1 :]),
+        "end": remediation.end,
+        "is_out": remediation.hold is not None or remediation.fenced,
+        "at_rest": paused_by(remediation, rules, opted_out),
+        "words": remediation_plan(remediation, rules, opted_out)["words"],
     }
 
 
-def _open_case(agent: Agent) -> tuple[Remediation | None, str]:
+def _open_remediation(agent: Agent) -> tuple[Remediation | None, str]:
     try:
-        return (agent.store.open_case() if agent.store else None), ""
+        return (agent.store.open_remediation() if agent.store else None), ""
     except StoreError as error:
         return None, str(error)
 
@@ -206,7 +211,7 @@ def _lines(data: Mapping[str, Any]) -> Iterator[str]:
     if data["opted_out"]:
         yield f"opted out {data['opted_out']}"
     yield f"decision  {data['decision']}"
-    yield from _case_lines(data)
+    yield from _remediation_lines(data)
     for strip in data["devices"]:
         yield from _strip_lines(strip)
     yield from _plan_lines(data)
@@ -216,15 +221,15 @@ def _lines(data: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-def _case_lines(data: Mapping[str, Any]) -> Iterator[str]:
+def _remediation_lines(data: Mapping[str, Any]) -> Iterator[str]:
     """The remediation, its last note, and its steps."""
-    case = data["case"]
-    if case is None:
+    remediation = data["remediation"]
+    if remediation is None:
         yield "remediation  none"
         return
-    yield f"remediation  {case['text'] or case['id']} at {case['step']}"
-    if case["note"]:
-        yield f"             {case['note']}"
+    yield f"remediation  {remediation['text'] or remediation['id']} at {remediation['step']}"
+    if remediation["note"]:
+        yield f"             {remediation['note']}"
     marks = {"done": "[done] ", "now": "[now] ", "todo": ""}
     yield "steps     " + ", ".join(f"{marks[step['state']]}{step['step']}" for step in data["steps"])
 
@@ -246,7 +251,7 @@ def _plan_lines(data: Mapping[str, Any]) -> Iterator[str]:
         yield f"fault     {plan['code']}  {plan['component']}  {plan['severity']}, calls for {plan['remedy']}"
         yield f"  {plan['action']:<9} {plan['words']}"
         if plan["steps"]:
-            yield f"  steps     {'; '.join(STEP_WORDS[Step(step)] for step in plan['steps'])}"
+            yield f"  steps     {'; '.join(STEP_TEXT[Step(step)] for step in plan['steps'])}"
     if data["no_plan"]:
         yield f"fault     {data['no_plan']}"
 

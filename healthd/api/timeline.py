@@ -30,7 +30,7 @@ class Trail:
     """
 
     events: tuple[Event, ...]
-    cases: tuple[Remediation, ...] = ()
+    remediations: tuple[Remediation, ...] = ()
     cut: str = ""
 
 
@@ -38,8 +38,12 @@ def trail_of(store: Store, *, last: int) -> Trail:
     """The newest ``last`` lines of a store. Raises StoreError."""
     events = store.events(last=last)
     since = min((event.at for event in events), default=None) if len(events) == last else None
-    cases = (case for case in store.cases() if since is None or case.opened >= since or case.is_open)
-    return Trail(events=events, cases=tuple(cases))
+    remediations = (
+        remediation
+        for remediation in store.remediations()
+        if since is None or remediation.opened >= since or remediation.is_open
+    )
+    return Trail(events=events, remediations=tuple(remediations))
 
 
 def read_trail(path: Path, *, last: int) -> Trail:
@@ -67,7 +71,7 @@ def trail_json(trail: Trail) -> str:
             {"at": each.at.isoformat(), "kind": each.kind, "text": each.text, "data": each.data}
             for each in trail.events
         ],
-        "cases": [_case_data(case) for case in trail.cases],
+        "remediations": [_remediation_data(remediation) for remediation in trail.remediations],
     }
     return json.dumps(data, indent=2, default=str) + "\n"
 
@@ -99,17 +103,17 @@ class _ReadStore(Store):
 
 
 def _lines(trail: Trail) -> Iterator[str]:
-    waiting = list(trail.cases)
+    waiting = list(trail.remediations)
     for event in trail.events:
         while waiting and waiting[0].opened <= event.at:
-            yield _case_line(waiting.pop(0))
+            yield _remediation_line(waiting.pop(0))
         yield _line(event.at, event.kind, event.text)
         yield from _evidence_lines(event.data)
-    yield from map(_case_line, waiting)
+    yield from map(_remediation_line, waiting)
 
 
 def _line(at: datetime, kind: str, text: str) -> str:
-    return f"{at:%Y-%m-%d %H:%M:%S}  {kind:<8}  {text}"
+    return f"{at:%Y-%m-%d %H:%M:%S}  {kind:<11}  {text}"
 
 
 def _evidence_lines(data: Mapping[str, Any]) -> Iterator[str]:
@@ -118,29 +122,31 @@ def _evidence_lines(data: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"{'':31}{name}: {value}" for name, value in evidence.items())
 
 
-def _case_line(case: Remediation) -> str:
-    steps = ", ".join(case.steps)
-    if case.end is None:
-        state = f"open, at {case.step} since {case.since:%Y-%m-%d %H:%M:%S}"
+def _remediation_line(remediation: Remediation) -> str:
+    steps = ", ".join(remediation.steps)
+    if remediation.end is None:
+        state = f"open, at {remediation.step} since {remediation.since:%Y-%m-%d %H:%M:%S}"
     else:
-        state = f"{case.end} at {case.since:%Y-%m-%d %H:%M:%S}" + (f": {case.note}" if case.note else "")
-    words = f"[{case.id}] {case.code} on {case.component}, {case.remedy}: {steps}; {state}"
-    return _line(case.opened, "case", words)
+        state = f"{remediation.end} at {remediation.since:%Y-%m-%d %H:%M:%S}" + (
+            f": {remediation.note}" if remediation.note else ""
+        )
+    words = f"[{remediation.id}] {remediation.code} on {remediation.component}, {remediation.remedy}: {steps}; {state}"
+    return _line(remediation.opened, "remediation", words)
 
 
-def _case_data(case: Remediation) -> dict[str, Any]:
+def _remediation_data(remediation: Remediation) -> dict[str, Any]:
     return {
-        "id": case.id,
-        "code": case.code,
-        "component": case.component,
-        "remedy": case.remedy,
-        "why": case.why,
-        "text": case.text,
-        "opened": case.opened.isoformat(),
-        "since": case.since.isoformat(),
-        "steps": list(case.steps),
-        "step": case.step,
-        "attempts": case.attempts,
-        "end": case.end,
-        "note": case.note,
+        "id": remediation.id,
+        "code": remediation.code,
+        "component": remediation.component,
+        "remedy": remediation.remedy,
+        "why": remediation.why,
+        "text": remediation.text,
+        "opened": remediation.opened.isoformat(),
+        "since": remediation.since.isoformat(),
+        "steps": list(remediation.steps),
+        "step": remediation.step,
+        "attempts": remediation.attempts,
+        "end": remediation.end,
+        "note": remediation.note,
     }

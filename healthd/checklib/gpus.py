@@ -97,13 +97,13 @@ def sort_out(answer: GpuAnswer) -> GpuValues:
 def _gaps(answer: GpuAnswer, gpu: Component, failures: Mapping[str, NvmlFailure]) -> Iterator[str | LeftTo]:
     if answer.refused is not None:
         words = (
-            f"{gpu}: {answer.refused.call} was refused with {_words(answer.refused.failure)}: gpu.recovery reports it"
+            f"{gpu}: {answer.refused.call} was refused with {_text(answer.refused.failure)}: gpu.recovery reports it"
         )
         yield LeftTo(component=gpu, words=words)
     elif answer.failure is not None:
-        yield f"{gpu}: NVML answered {_words(answer.failure)}"
+        yield f"{gpu}: NVML answered {_text(answer.failure)}"
     else:
-        yield from (f"{gpu}: {call} answered {_words(failure)}" for call, failure in failures.items())
+        yield from (f"{gpu}: {call} answered {_text(failure)}" for call, failure in failures.items())
 
 
 def _is_no_such(call: str, failure: NvmlFailure) -> bool:
@@ -115,7 +115,7 @@ def component_of(answer: GpuAnswer) -> Component:
     return gpu_component(uuid=answer.uuid, pci=answer.pci, index=answer.index)
 
 
-def _words(failure: NvmlFailure) -> str:
+def _text(failure: NvmlFailure) -> str:
     return f"{failure.name} ({failure.code})"
 
 
@@ -258,7 +258,9 @@ def not_supporting(gpu: GpuValues, question: str, says_so: Callable[[Any], bool]
     return replace(gpu, values=values, unsupported=gpu.unsupported | {question})
 
 
-def untold(gpus: Iterable[GpuValues], codes: Mapping[str, Iterable[FindingCode]]) -> Iterator[tuple[Component, str]]:
+def not_reported(
+    gpus: Iterable[GpuValues], codes: Mapping[str, Iterable[FindingCode]]
+) -> Iterator[tuple[Component, str]]:
     """The codes that each GPU cannot report; ``codes``: call to the codes that depend on it."""
     for gpu in gpus:
         for question in gpu.unsupported & codes.keys():
@@ -274,13 +276,13 @@ def judged_gpus(
     rests_on: Mapping[str, Iterable[FindingCode]],
     what: str,
 ) -> Result:
-    """The result of GPUs that were asked for ``questions`` and :data:`MIG`: see :func:`untold` for ``rests_on``,
+    """The result of GPUs that were asked for ``questions`` and :data:`MIG`: see :func:`not_reported` for ``rests_on``,
     :func:`withheld` for ``questions``; ``what``: the values that MIG hides, as text."""
     return judged(
         findings,
         readings,
         gaps=[*gaps_of(gpus), *withheld(gpus, questions)],
-        untold=untold(gpus, rests_on),
+        not_reported=not_reported(gpus, rests_on),
         left_out=_hidden_by_mig(gpus, questions, what),
     )
 

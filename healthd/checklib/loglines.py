@@ -85,7 +85,7 @@ def after_lead(text: str) -> int:
     return lead.end() if lead else 0
 
 
-def words_of(text: str) -> Words:
+def split_line(text: str) -> Words:
     """The start of the kernel's own words: no user can choose the text there.
 
     A name may itself look like the end of one, so the last match within the length of a name counts. Where no known
@@ -198,7 +198,7 @@ def _begins(expression: str, example: str) -> bool:
 
 @cache
 def _named(example: str) -> bool:
-    return words_of(example).task is not None
+    return split_line(example).task is not None
 
 
 @cache
@@ -427,8 +427,8 @@ def _fitting(row: LineRow, text: str, at: int) -> Groups | None:
     """A line's groups by this row. Most lines that hold a needle are harmless: the start of the words is found last."""
     if not row.named:
         match = row.pattern.match(text, at, LINE_CHARS)
-        return match.groupdict() if match and words_of(text).at == at else None
-    words = words_of(text)
+        return match.groupdict() if match and split_line(text).at == at else None
+    words = split_line(text)
     match = row.pattern.match(text, words.at, LINE_CHARS)
     return {"task": words.task, "pid": words.pid, **match.groupdict()} if match else None
 

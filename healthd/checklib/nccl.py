@@ -137,7 +137,7 @@ def outcome(
         gaps = [*gaps, few]
     if last is None or findings or gaps:
         return judged(findings, [] if last is None else _readings(asked, last), gaps=gaps)
-    return ok([*_readings(asked, last), *_own(asked, last)], reason=_words(asked, last, attempts))
+    return ok([*_readings(asked, last), *_own(asked, last)], reason=_text(asked, last, attempts))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ def _too_few(node: Node, measured: AllReduce) -> str:
     return f"only {measured.gpus} of the {profile.gpus} GPUs of {profile.type} took part; gpu.count says why"
 
 
-def _words(asked: Demand, measured: AllReduce, attempts: Sequence[Attempt]) -> str:
+def _text(asked: Demand, measured: AllReduce, attempts: Sequence[Attempt]) -> str:
     again = f"; the first of two runs: {_said(attempts[0])}" if len(attempts) > 1 else ""
     right = f"{measured.gpus} GPUs, {asked.size_bytes >> 20} MiB, every element right, by {measured.way}"
     if measured.busbw_gb_s is None:

@@ -56,7 +56,7 @@ def questions(model: str, links: Sequence[int]) -> tuple[list[str], list[tuple[i
     return [], [*of_links, *((field, 0) for field in OF_A_GPU)]
 
 
-def untold(
+def not_reported(
     gpu: GpuValues, counters: Sequence[str], links: Sequence[int], fed_by: Iterable[tuple[FindingCode, Set[str]]]
 ) -> Iterator[tuple[Component, str]]:
     """The codes that this GPU or a link of it cannot report: of three counters that it never had, two are enough.

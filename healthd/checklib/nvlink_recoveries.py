@@ -26,7 +26,7 @@ def recovered(gpus: Iterable[GpuValues], links: Sequence[int]) -> tuple[dict[Com
     return told, [part for part in counts if part not in told]
 
 
-def standing_out(counts: Mapping[Component, int]) -> Iterator[tuple[Component, str, dict[str, Any]]]:
+def outliers(counts: Mapping[Component, int]) -> Iterator[tuple[Component, str, dict[str, Any]]]:
     """The links that were recovered far more often than the others of the node, as text and in numbers.
 
     All counters began with the driver, so their differences grew over the same time."""

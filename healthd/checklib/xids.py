@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from types import MappingProxyType
 
-from healthd.checklib.loglines import NAME_BYTES, after_lead, words_of
+from healthd.checklib.loglines import NAME_BYTES, after_lead, split_line
 from healthd.checklib.tables import filled, keyed_rows
 from healthd.core.model import REMEDY_RANK, ClearsBy, Remedy, Severity, pci_address
 
@@ -28,7 +28,7 @@ GSP_TIMEOUT_XID = 119
 NVLINK_XID = 74
 
 _NVRM = "NVRM: "
-_NOBODY = "<unknown>"
+_NO_PROCESS = "<unknown>"
 _FIRST = "XGlTifR"  # the first letters of known lines: the driver writes many others, on healthy nodes too
 _PCI = r"(?:PCI:)?([0-9a-fA-F:.]{1,20})"
 _XID = re.compile(
@@ -140,7 +140,7 @@ def parse_line(text: str) -> Said:
     if not text.startswith(_NVRM, at) or text[at + len(_NVRM) : at + len(_NVRM) + 1] not in _FIRST:
         return None
     said = _said(text, at + len(_NVRM))
-    return said if said is not None and words_of(text).at == at else None
+    return said if said is not None and split_line(text).at == at else None
 
 
 @lru_cache(maxsize=1024)
@@ -152,7 +152,7 @@ def parse_sxid(text: str) -> SxidLine | None:
     """
     at = after_lead(text)
     match = _SXID.match(text, at)
-    if match is None or words_of(text).at != at:
+    if match is None or split_line(text).at != at:
         return None
     switch, pci, sxid, rest = match.groups()
     said = _SXID_TEXT.match(rest)
@@ -188,7 +188,7 @@ def case_of(line: XidLine) -> str | None:
 def own_text(line: XidLine) -> str:
     """The text without a possible end of the process' name: a name with a comma extends into it, and its user would
     choose the severity of the error."""
-    rest_of_name = max(0, NAME_BYTES - len(line.process or _NOBODY))  # with the comma and the blank behind it
+    rest_of_name = max(0, NAME_BYTES - len(line.process or _NO_PROCESS))  # with the comma and the blank behind it
     comma = line.text.rfind(", ", 0, rest_of_name)
     return line.text if comma < 0 else line.text[comma + 2 :]
 
@@ -241,7 +241,7 @@ def _xid_line(match: re.Match[str]) -> XidLine:
         pci=_pci(pci),
         text=text or "",
         pid=int(pid) if pid else None,
-        process=None if process == _NOBODY else process,
+        process=None if process == _NO_PROCESS else process,
         gpu_instance=int(gpu_instance) if gpu_instance else None,
         compute_instance=int(compute_instance) if compute_instance else None,
     )

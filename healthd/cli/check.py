@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 
-from healthd.agent.agent import looking_agent
+from healthd.agent.agent import reading_agent
 from healthd.api.answers import check_answer, is_active
 from healthd.api.client import ask
 from healthd.api.wire import Reply, Request
@@ -22,7 +22,7 @@ def answer(options: Namespace) -> Reply:
         if answered is not None:
             return answered
     values = loaded(options, names=options.names)
-    agent = looking_agent(values.config, values.notices, options.names)
+    agent = reading_agent(values.config, values.notices, options.names)
     try:
         if active:
             from healthd.agent.wiring import open_orchestrator  # loads remediation

@@ -33,7 +33,7 @@ def answer(options: Namespace) -> Reply:
 
 
 def _status(config: Config, *, as_json: bool) -> Reply:
-    from healthd.controller.run import FRESH_ROUNDS, FRESH_S, read_status
+    from healthd.controller.run import FRESH_S, FRESH_SYNCS, read_status
 
     interval_s = config.controller.interval_s
     try:
@@ -43,7 +43,7 @@ def _status(config: Config, *, as_json: bool) -> Reply:
     if status is None:
         return Reply(code=2, err="healthd: no controller has written a status yet; start `healthd controller`\n")
     age_s = (datetime.now(UTC) - datetime.fromisoformat(status["at"])).total_seconds()
-    stale = age_s > max(FRESH_S, FRESH_ROUNDS * interval_s)
+    stale = age_s > max(FRESH_S, FRESH_SYNCS * interval_s)
     pages = any(each["page"] for each in status["nodes"])
     code = 2 if stale else int(pages)
     if as_json:

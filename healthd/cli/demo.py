@@ -72,14 +72,17 @@ class _Show:
 
     def ending(self) -> str:
         """The timeline from the audit store."""
-        events, cases = self._audit()
+        events, remediations = self._audit()
         lines = ["", "Timeline, from the audit store (SIMULATED node):"]
         lines += [
             f"  {event.at:%H:%M:%S}.{event.at.microsecond // 1000:03d}  {event.kind:<9} {event.text}"
             for event in events
         ]
         took = time.monotonic() - self._began
-        ends = ", ".join(f"{case.code}: {case.end or 'open'} after {_attempts(case.attempts)}" for case in cases)
+        ends = ", ".join(
+            f"{remediation.code}: {remediation.end or 'open'} after {_attempts(remediation.attempts)}"
+            for remediation in remediations
+        )
         return "\n".join(lines) + f"\n\n{ends or 'no remediation was opened'}; {took:.1f} s in all\n"
 
     def stop(self) -> None:
@@ -110,7 +113,7 @@ class _Show:
         while self._time_is_left("the remediation ends"):
             if self._machine.reboot_is_wanted:
                 self._power_cycle()
-            ended = [case for case in self._audit()[1] if case.end is not None]
+            ended = [remediation for remediation in self._audit()[1] if remediation.end is not None]
             if ended:
                 return ended[-1]
             time.sleep(0.2)
@@ -141,7 +144,7 @@ class _Show:
             return (), ()
         store = Store(path, now=datetime.now(UTC))
         try:
-            return store.events(), store.cases()
+            return store.events(), store.remediations()
         finally:
             store.close()
 

@@ -19,7 +19,7 @@ from healthd.setup.kubernetes_probes import cluster_probes
 from healthd.setup.machine_probes import machine_probes
 from healthd.setup.remote_probes import remote_probes
 
-HERE_S, AFAR_S = 15.0, 45.0
+HERE_S, REMOTE_S = 15.0, 45.0
 """How long the probes of this machine may take together, and then those beyond it, in seconds: longer than their own
 deadlines, which are those of NVML, and of two calls to AWS or four to Slurm."""
 _MATCH_S = 15.0
@@ -38,7 +38,7 @@ def answer(options: Namespace) -> Reply:
         here = {} if options.cluster else machine_probes(config, socket)
         afar = cluster_probes(config, os.environ) if options.cluster else remote_probes(config, os.environ)
         told = ask_apart(here, list[DoctorResult], deadline_s=HERE_S)
-        told |= ask_apart(afar, list[DoctorResult], deadline_s=AFAR_S)
+        told |= ask_apart(afar, list[DoctorResult], deadline_s=REMOTE_S)
         lines = [*first, *(line for name, each in told.items() for line in _lines(name, each))]
     return Reply(code=exit_code(lines), out=as_json(lines) if options.json else as_text(lines))
 
@@ -47,7 +47,7 @@ def _lines(name: str, told: list[DoctorResult] | SourceError) -> Iterable[Doctor
     if not isinstance(told, SourceError):
         return told
     fix = _HANGS if isinstance(told, SourceTimeout) else "`healthd check --no-daemon` may show the reason"
-    return [DoctorResult(about=name, told=LookResult.UNTOLD, why=str(told), fix=fix)]
+    return [DoctorResult(about=name, told=LookResult.NOT_REPORTED, why=str(told), fix=fix)]
 
 
 def _configuration(options: Namespace) -> tuple[Config, list[DoctorResult]]:
@@ -70,7 +70,8 @@ def _configuration(options: Namespace) -> tuple[Config, list[DoctorResult]]:
             )
         ]
     lines += [
-        DoctorResult(about="configuration", told=LookResult.UNTOLD, why=each, fix=_HANGS) for each in loaded.notices
+        DoctorResult(about="configuration", told=LookResult.NOT_REPORTED, why=each, fix=_HANGS)
+        for each in loaded.notices
     ]
     return loaded.config, lines
 

@@ -1,4 +1,4 @@
-"""``healthd fleet history``, ``healthd fleet report`` and ``healthd case NODE``: what the fleet's ledger holds.
+"""``healthd fleet history``, ``healthd fleet report`` and ``healthd remediation NODE``: what the fleet's ledger holds.
 
 They read the controller's file on the head node, or in the pod that leads; they need no daemon, and change nothing.
 """
@@ -40,7 +40,7 @@ def answer(options: Namespace) -> Reply:
     except StoreError as error:
         return Reply(code=2, err=f"healthd: {error}\n")
     if options.verb == "case":
-        return _case(options, contents, now)
+        return _remediation(options, contents, now)
     return _report(options, contents, now) if options.node == "report" else _history(options, contents, now)
 
 
@@ -80,7 +80,7 @@ def _offenders(options: Namespace, report: FleetReport, names: set[str]) -> list
     return [each for each in report.offenders if each.name in wanted]
 
 
-def _case(options: Namespace, contents: LedgerContents, now: datetime) -> Reply:
+def _remediation(options: Namespace, contents: LedgerContents, now: datetime) -> Reply:
     since = now - (options.since or _DEFAULT)
     if not selected(contents, node=options.node, since=since):
         return Reply(

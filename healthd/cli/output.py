@@ -33,7 +33,7 @@ def progress(text: str) -> None:
     sys.stdout.flush()
 
 
-def standing(text: str) -> None:
+def progress_line(text: str) -> None:
     """Show the progress of long work in place of the last text; "" wipes it. Does nothing without a terminal."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r\x1b[K{text}")

@@ -87,7 +87,7 @@ def _shown_text(data: dict[str, Any]) -> str:
             for key, word in (("components", "on"), ("instance_types", "of"), ("together_with", "together with"))
             if rule[key]
         ]
-        ladder = "its own, then larger" if rule["ladder"] is None else ladder_words(rule["ladder"])
+        ladder = "its own, then larger" if rule["ladder"] is None else ladder_text(rule["ladder"])
         cap = "" if rule["mode"] == Mode.REPAIR else f"; at most {rule['mode']}"
         lines += [
             f"{number}. {rule['name']} ({rule['of']})",
@@ -227,10 +227,10 @@ def _outcome(verdict: dict[str, Any]) -> str:
     if not verdict["ladder"]:
         return f"kept out until the fault is over; healthd repairs nothing{rule}"
     cap = "" if verdict["mode"] == Mode.REPAIR else f", at most {verdict['mode']}"
-    return f"{ladder_words(verdict['ladder'])}{cap}{rule}"
+    return f"{ladder_text(verdict['ladder'])}{cap}{rule}"
 
 
-def ladder_words(ladder: Ladder | list[Remedy]) -> str:
+def ladder_text(ladder: Ladder | list[Remedy]) -> str:
     """``reset_gpu, then reboot_node, then the operator``."""
     if not ladder:
         return "never taken out"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from healthd.api.wire import Reply
-from healthd.cli.output import standing
+from healthd.cli.output import progress_line
 from healthd.cli.settings import loaded
 from healthd.core.errors import UsageError
 from healthd.core.model import Mode
@@ -35,7 +35,7 @@ def answer(options: Namespace) -> Reply:
         nodes=options.nodes,
     )
     done = replay([Path(name) for name in options.files], config, trial, _counted())
-    standing("")
+    progress_line("")
     out = json.dumps(as_data(done), indent=2, default=str) + "\n" if options.json else as_text(done)
     return Reply(code=0, out=out)
 
@@ -83,7 +83,7 @@ def _counted() -> Callable[[int], None]:
         total += lines
         if time.monotonic() >= again_s:
             again_s = time.monotonic() + 1.0
-            standing(f"healthd: {total:,} lines read")
+            progress_line(f"healthd: {total:,} lines read")
 
     return read
 
@@ -97,7 +97,7 @@ def _source_lines(source: ReplayedFile) -> Iterator[str]:
 
 
 def _story_lines(story: Story) -> Iterator[str]:
-    yield f"{story.host}: {_count(story, 'found')} found, {len(story.outages)} times out, {_words(_hours([story]))}"
+    yield f"{story.host}: {_count(story, 'found')} found, {len(story.outages)} times out, {_text(_hours([story]))}"
     for each in story.happenings:
         where = f"{each.code} on {each.component}: " if each.code and each.kind in ("found", "ended") else ""
         yield f"  {each.at:%Y-%m-%d %H:%M:%S}  {each.kind:<8} {where}{each.text}"
@@ -105,9 +105,9 @@ def _story_lines(story: Story) -> Iterator[str]:
 
 def _sum_lines(done: Replayed) -> Iterator[str]:
     quiet = sum(not story.happenings for story in done.stories)
-    yield f"policy {done.policy}, mode {done.mode}: {_words(_hours(done.stories))}"
+    yield f"policy {done.policy}, mode {done.mode}: {_text(_hours(done.stories))}"
     yield f"{len(done.stories)} nodes, {quiet} of them without a finding"
-    yield _conduct_words(_conduct(done.stories))
+    yield _conduct_text(_conduct(done.stories))
     took = done.assumed
     yield (
         f"assumed: a job runs on for {_h(took.drain_s)} after the drain; a reset takes {_h(took.reset_s)}, a reboot"
@@ -150,7 +150,7 @@ def _conduct(stories: Sequence[Story]) -> dict[str, Any]:
     }
 
 
-def _conduct_words(conduct: dict[str, Any]) -> str:
+def _conduct_text(conduct: dict[str, Any]) -> str:
     host, codes = conduct["longest_silence_host"], ", ".join(conduct["held_codes"])
     return (
         f"{conduct['messages']} messages; longest silence while a node was out or critical:"
@@ -161,7 +161,7 @@ def _conduct_words(conduct: dict[str, Any]) -> str:
     )
 
 
-def _words(hours: dict[str, Any]) -> str:
+def _text(hours: dict[str, Any]) -> str:
     if not hours["times_out"]:
         return "no node-hours"
     by = ", ".join(f"{count} {remedy}" for remedy, count in hours["by_remedy"].items())

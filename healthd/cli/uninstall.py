@@ -37,7 +37,7 @@ def _done(options: Namespace, work: KubeUninstall) -> Reply:
         return instead
     outcome = work.run()
     lines = [f"{node}  NOT cleared: {why}\n" for node, why in outcome.refused.items()]
-    return Reply(code=int(bool(lines)), out=f"{''.join(lines)}{len(outcome.let_in)} nodes put back in service\n")
+    return Reply(code=int(bool(lines)), out=f"{''.join(lines)}{len(outcome.released)} nodes put back in service\n")
 
 
 def _instead(options: Namespace, work: KubeUninstall) -> Reply | None:

@@ -36,7 +36,7 @@ def make_controller(
     provisioner: Callable[[str, str], Provisioner],
     platform_texts: Collection[str] = (),
     boot_id: Callable[[str], str] | None = None,
-    reckoning: RepairStats | None = None,
+    stats: RepairStats | None = None,
 ) -> Controller:
     """The controller of a configuration. ``opt_out``: the feature by which the cluster opts a node out; ``feature_is``
     is the cluster's word for it. The other arguments are those of Controller."""
@@ -47,14 +47,14 @@ def make_controller(
         provisioner=provisioner,
         kept=store,
         rules=lambda: controller_rules(config, opt_out, feature_is),
-        patience=controller_patience(config),
+        timeouts=controller_timeouts(config),
         silent_s=config.controller.silent_s,
         monotonic_s=time.monotonic,
         clock=lambda: datetime.now(UTC),
         look_s=_LOOKS * config.controller.interval_s,
         platform_texts=platform_texts,
         boot_id=boot_id,
-        reckoning=reckoning,
+        stats=stats,
     )
 
 
@@ -70,7 +70,7 @@ def controller_rules(config: Config, opt_out: str, feature_is: str = FEATURE) ->
     )
 
 
-def controller_patience(config: Config) -> Timeouts:
+def controller_timeouts(config: Config) -> Timeouts:
     """How long the controller waits for the result of a request to a platform."""
     remediation = config.remediation
     return Timeouts(

@@ -21,7 +21,7 @@ from healthd.remediation.engine.absent import is_acted_on
 from healthd.remediation.orchestrators.kubernetes.admission_policies import POLICIES, policy_problems
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, KubeApi, Missing, ResourceKind
 from healthd.remediation.orchestrators.kubernetes.event_writer import KubeEventWriter
-from healthd.remediation.orchestrators.kubernetes.fleet import Round
+from healthd.remediation.orchestrators.kubernetes.fleet import SyncView
 from healthd.remediation.orchestrators.kubernetes.lease_notes import LeaseNotes
 from healthd.remediation.orchestrators.kubernetes.node import KubeNode
 from healthd.remediation.orchestrators.kubernetes.silent_nodes import (
@@ -29,7 +29,7 @@ from healthd.remediation.orchestrators.kubernetes.silent_nodes import (
     Silences,
     Watched,
     quiet_nodes,
-    silence_words,
+    silence_message,
     silent_in,
     silent_text,
 )
@@ -42,12 +42,12 @@ _EVENTS_WAIT_S = 60.0  # after an Event that could not be written
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WatchSettings:
-    """``patience_s``: how long silence, or a gap in the policies, lasts before it pages. ``gap_s``: see Silences.
+    """``timeout_s``: how long silence, or a gap in the policies, lasts before it pages. ``gap_s``: see Silences.
     ``all_nodes``, ``tolerated``, ``opt_out_label``, ``reports``: see Watched. ``policies``: whether the cluster must
     have them. ``takes_s``: how long an act may take."""
 
     namespace: str
-    patience_s: float
+    timeout_s: float
     gap_s: float
     all_nodes: bool
     policies: bool
@@ -77,8 +77,8 @@ class KubeWatch:
         self._policies = PolicyWatch(api, settings.namespace, monotonic_s) if settings.policies else None
         self._events = KubeTroubleEvents(api, leads=leads, clock=clock, monotonic_s=monotonic_s)
 
-    def round(
-        self, counted: Round, marks: Sequence[NodeRecord], statuses: Sequence[NodeStatus], now: datetime
+    def sync(
+        self, counted: SyncView, marks: Sequence[NodeRecord], statuses: Sequence[NodeStatus], now: datetime
     ) -> tuple[NodeStatus, ...]:
         """The statuses that page now. ``marks``: the handoff records. ``statuses``: the statuses of this sync so
         far."""
@@ -92,7 +92,7 @@ class KubeWatch:
         return (*statuses_of(found), *(NodeStatus(node="", said=each) for each in problems if each))
 
     def _quiet(
-        self, counted: Round, marks: Sequence[NodeRecord], statuses: Sequence[NodeStatus], now: datetime
+        self, counted: SyncView, marks: Sequence[NodeRecord], statuses: Sequence[NodeStatus], now: datetime
     ) -> dict[str, Quiet]:
         """The silent nodes by name; incomplete policies under ""."""
         settings = self._settings
@@ -127,7 +127,7 @@ class KubeWatch:
         except StoreError as error:
             problem = f"earlier pages cannot be read; each silent node pages again after its timeout: {error}"
         paging = silent_in(self._written)
-        return Silences(patience_s=settings.patience_s, gap_s=settings.gap_s, paging=paging), problem
+        return Silences(timeout_s=settings.timeout_s, gap_s=settings.gap_s, paging=paging), problem
 
     def _keep(self, silent: Mapping[str, Quiet]) -> str:
         """Keep the open pages for the next leader; why that failed, or ""."""
@@ -143,7 +143,7 @@ class KubeWatch:
     def _said(self, name: str, quiet: Quiet) -> str:
         if quiet.trouble is ClusterTrouble.NO_POLICIES and self._policies is not None:
             return self._policies.problem()
-        return silence_words(name, quiet, self._settings.patience_s)
+        return silence_message(name, quiet, self._settings.timeout_s)
 
 
 class PolicyWatch:

@@ -18,7 +18,7 @@ from typing import Any
 
 from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.config import Config
-from healthd.controller.dependencies import controller_patience, make_controller, metadata_of
+from healthd.controller.dependencies import controller_timeouts, make_controller, metadata_of
 from healthd.controller.kube_ledger import KubeLedger
 from healthd.controller.kube_watch import KubeWatch, WatchSettings
 from healthd.controller.progress import Progress
@@ -37,7 +37,7 @@ from healthd.remediation.orchestrators.kubernetes.device_plugin import KubePlugi
 from healthd.remediation.orchestrators.kubernetes.drain import KubeDrain
 from healthd.remediation.orchestrators.kubernetes.drain_record import RECORDS
 from healthd.remediation.orchestrators.kubernetes.eviction import EvictionRule, EvictMode, GangMode
-from healthd.remediation.orchestrators.kubernetes.fleet import KubeFleet, Round
+from healthd.remediation.orchestrators.kubernetes.fleet import KubeFleet, SyncView
 from healthd.remediation.orchestrators.kubernetes.gangs import GangLabels
 from healthd.remediation.orchestrators.kubernetes.leader_election import RENEW_S, Lead, Renewal
 from healthd.remediation.orchestrators.kubernetes.lease_notes import STATUS, STATUS_LEASE, LeaseNotes
@@ -147,7 +147,7 @@ class KubernetesWork:
             clock=_now,
             records=LeaseNotes(self._api, namespace=section.namespace, leads=self._lead.check, key=RECORDS),
             gangs=GangLabels(labels=config.controller.gang_labels, devices=section.job_resources),
-            patience_s=config.controller.drain_patience_s,
+            timeout_s=config.controller.drain_timeout_s,
             opt_out_label=config.remediation.opt_out_label,
         )
         plugins = KubePlugins(
@@ -178,10 +178,10 @@ class KubernetesWork:
         )
 
     def _watch(self) -> KubeWatch:
-        config, acts = self._config, controller_patience(self._config)
+        config, acts = self._config, controller_timeouts(self._config)
         settings = WatchSettings(
             namespace=config.orchestrator.kubernetes.namespace,
-            patience_s=config.controller.silence_patience_s,
+            timeout_s=config.controller.silence_timeout_s,
             gap_s=max(_GAP_S, 2 * config.controller.interval_s),
             all_nodes=bool(config.controller.selector),
             policies=config.controller.policies,
@@ -198,16 +198,16 @@ class KubernetesWork:
             self._config,
             store,
             fleet=fleet,
-            node=self._afar,
+            node=self._remote_node,
             booted=lambda _: None,
             opt_out=self._config.remediation.opt_out_label,
             feature_is=LABEL,
-            boot_id=lambda name: self._afar(name).boot_id(),
+            boot_id=lambda name: self._remote_node(name).boot_id(),
             provisioner=self._provisioner,
-            reckoning=self.stats.repair_stats,
+            stats=self.stats.repair_stats,
         )
 
-    def _afar(self, name: str) -> RemoteKubeNode:
+    def _remote_node(self, name: str) -> RemoteKubeNode:
         section = self._config.orchestrator.kubernetes
         return RemoteKubeNode(
             self._api,
@@ -219,7 +219,7 @@ class KubernetesWork:
         )
 
     def _provisioner(self, node: str, instance: str) -> Provisioner:
-        afar = self._afar(node)
+        afar = self._remote_node(node)
         return open_for_kubernetes(
             self._config,
             node,
@@ -292,16 +292,16 @@ class KubernetesSync:
         if self._mode is not Mode.OBSERVE:
             statuses += self._drained(counted)
         if self._mode is not Mode.OBSERVE and self._plugins is not None:
-            told = self._plugins.round(counted.seen.nodes)
+            told = self._plugins.sync(counted.seen.nodes)
             statuses += [NodeStatus(node=name, said=said) for name, said in told.items()]
         if self._controller is not None:
             for name, why in counted.gone.items():
                 self._controller.gone(name, why)
-            statuses += self._controller.round(now)
-        statuses += self._watch.round(counted, self._fleet.fleet().marks, statuses, now)
+            statuses += self._controller.sync(now)
+        statuses += self._watch.sync(counted, self._fleet.fleet().marks, statuses, now)
         return merged(statuses)
 
-    def _drained(self, counted: Round) -> list[NodeStatus]:
+    def _drained(self, counted: SyncView) -> list[NodeStatus]:
         drained = {node.name for node in counted.seen.nodes.values() if hold_of(node) is not None}
         claimed = {claim.node for claim in counted.budget.claims.values()}
         stuck = (ClusterTrouble.DRAIN_STUCK,)
@@ -309,7 +309,7 @@ class KubernetesSync:
             NodeStatus(node=name, said=state.said, page=True, refusal=Refusal.OVERDUE, troubles=stuck)
             if state.stuck
             else NodeStatus(node=name, said=state.said)
-            for name, state in self._drain.round(drained, claimed).items()
+            for name, state in self._drain.sync(drained, claimed).items()
         ]
 
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 
 
 class Progress:
-    """Written by the controller's thread, read by any. ``patience_s``: the timeout of one activity."""
+    """Written by the controller's thread, read by any. ``timeout_s``: the timeout of one activity."""
 
-    def __init__(self, patience_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._patience_s, self._clock = patience_s, clock
+    def __init__(self, timeout_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._timeout_s, self._clock = timeout_s, clock
         self._under_way: tuple[str, float] | None = None
 
     @contextlib.contextmanager
@@ -29,11 +29,11 @@ class Progress:
 
     def slow(self) -> str:
         """The activity that has taken half of the timeout, in a sentence that does not change, or ""."""
-        return self._longer_than(self._patience_s / 2)
+        return self._longer_than(self._timeout_s / 2)
 
     def stuck(self) -> str:
         """The activity that has timed out, or "": this process will not finish it."""
-        return self._longer_than(self._patience_s)
+        return self._longer_than(self._timeout_s)
 
     def _longer_than(self, seconds: float) -> str:
         under_way = self._under_way

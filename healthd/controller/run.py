@@ -49,7 +49,7 @@ _YIELD_S = 10.0  # a controller whose sync is stuck gives up the lead within tha
 _JOIN_S = 15.0  # a message under way, by its own deadlines
 _STOP_S = 60.0  # a call to AWS and its reading back; the chart gives the pod longer
 _STORE = "controller.db"
-FRESH_ROUNDS, FRESH_S = 3.0, 60.0
+FRESH_SYNCS, FRESH_S = 3.0, 60.0
 """A status older than this, in syncs and at least in seconds, comes from a controller that no longer runs."""
 
 
@@ -121,7 +121,7 @@ class ControllerService:
         self._config, self._log, self._once, self._manager, self._signals = config, log, once, manager, signals
         self._folder, self._work = Path(config.controller.state_dir), work
         self._stop, self._failed = threading.Event(), False
-        self._progress = Progress(config.controller.round_patience_s)
+        self._progress = Progress(config.controller.sync_timeout_s)
         self._said: dict[str, str] = {}
         self._status, self._unshown = work.status(), ""
         self._http: HttpServer | None = None
@@ -310,8 +310,8 @@ class ControllerService:
         for each in statuses:
             if self._said.get(each.node) == each.said:
                 continue
-            level = self._log.error if each.page else self._log.info
-            level(
+            snapshot = self._log.error if each.page else self._log.info
+            snapshot(
                 "controller", node=each.node, said=each.said, remedy=each.remedy, machine=each.machine, page=each.page
             )
             with contextlib.suppress(StoreError):  # the next sync reports that nothing can be written

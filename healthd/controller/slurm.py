@@ -17,7 +17,7 @@ from pathlib import Path
 
 from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.config import Config
-from healthd.controller.dependencies import controller_patience, controller_rules, make_controller, metadata_of
+from healthd.controller.dependencies import controller_rules, controller_timeouts, make_controller, metadata_of
 from healthd.controller.progress import Progress
 from healthd.controller.status import StatusFile
 from healthd.fleet.readings import readings_of
@@ -91,12 +91,12 @@ class SlurmWork:
                 config, name, instance, self._metadata, scontrol, calls=calls
             ),
             platform_texts=OUR_TEXTS,
-            reckoning=self.stats.repair_stats,
+            stats=self.stats.repair_stats,
         )
         absent = AbsentNodes(
             node=self._slurm,
             rules=lambda: controller_rules(config, config.remediation.opt_out_feature),
-            patience=controller_patience(config),
+            timeouts=controller_timeouts(config),
             monotonic_s=time.monotonic,
         )
         return SlurmSync(controller, absent)
@@ -122,15 +122,15 @@ class SlurmSync:
     @property
     def scopes(self) -> tuple[Scope, ...]:
         """All nodes. How many may be out is in the configuration of each node, and not known here."""
-        level = self._controller.level
-        return () if level is None else (Scope(name=CLUSTER, out=level.out, total=level.total, limit=0),)
+        snapshot = self._controller.snapshot
+        return () if snapshot is None else (Scope(name=CLUSTER, out=snapshot.out, total=snapshot.total, limit=0),)
 
     def __call__(self, now: datetime) -> Sequence[NodeStatus]:
         """The controller's own statuses, and the orphans of nodes that Slurm powered down. Raises BackendError,
         StoreError."""
-        statuses = self._controller.round(now)
-        level = self._controller.level
-        found = () if level is None else self._absent.release(level, self._controller.slots, now)
+        statuses = self._controller.sync(now)
+        snapshot = self._controller.snapshot
+        found = () if snapshot is None else self._absent.release(snapshot, self._controller.slots, now)
         return _joined(statuses, [NodeStatus(node=each.node, said=each.message, page=each.page) for each in found])
 
 

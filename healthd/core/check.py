@@ -354,13 +354,13 @@ def judged(
     *,
     gaps: Iterable[str | LeftTo] = (),
     clearances: Iterable[Clearance] = (),
-    untold: Iterable[tuple[Component, str]] = (),
+    not_reported: Iterable[tuple[Component, str]] = (),
     left_out: str = "",
 ) -> Result:
     """The result of a check run that could read; ``status_of`` gives its status.
 
-    ``untold``: see Result. ``left_out``: a text on values that this node does not report and need not; it makes nothing
-    unknown.
+    ``not_reported``: see Result. ``left_out``: a text on values that this node does not report and need not; it makes
+    nothing unknown.
     """
     findings, mixed = tuple(findings), tuple(gaps)
     left = [gap for gap in mixed if isinstance(gap, LeftTo)]
@@ -372,7 +372,7 @@ def judged(
         readings=tuple(readings),
         clearances=tuple(clearances),
         gaps=real,
-        untold=(*untold, *((each.component, "") for each in left)),
+        not_reported=(*not_reported, *((each.component, "") for each in left)),
     )
 
 

@@ -122,7 +122,7 @@ class Refusal(StrEnum):
     ACKNOWLEDGED = "acknowledged"
     FOREIGN_HOLD = "foreign_hold"
     MANAGED = "managed"  # the platform acts on this machine already, or is busy
-    CASE_OPEN = "case_open"
+    REMEDIATION_OPEN = "remediation_open"
     CORRELATED = "correlated"
     HELD_BACK = "held_back"  # many nodes had the same fault within days: held once, for the fleet
     BUDGET = "budget"
@@ -300,9 +300,9 @@ class Result:
 
     ``gaps`` are parts that could not be read while others could: each counts as unknown, none hides the rest.
     ``clearances`` are evidence, seen on the way, that earlier faults are over.
-    ``untold`` are codes, each at its component, that were not reported although the rest was read: a tool that is not
-    installed, a call that a GPU does not answer. None of them is over because no finding has it. The code "" is every
-    code, at the component, its parts (``nvlink:GPU-…/3``) and the node.
+    ``not_reported`` are codes, each at its component, that were not reported although the rest was read: a tool that is
+    not installed, a call that a GPU does not answer. None of them is over because no finding has it. The code "" is
+    every code, at the component, its parts (``nvlink:GPU-…/3``) and the node.
     """
 
     status: Status
@@ -311,7 +311,7 @@ class Result:
     readings: tuple[Reading, ...] = ()
     clearances: tuple[Clearance, ...] = ()
     gaps: tuple[str, ...] = ()
-    untold: tuple[tuple[Component, str], ...] = ()
+    not_reported: tuple[tuple[Component, str], ...] = ()
 
     @property
     def is_whole(self) -> bool:

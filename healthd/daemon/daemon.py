@@ -180,7 +180,7 @@ class Daemon:
             for name, work in (
                 ("kmsg", self._follow_kernel_log),
                 *((("journal", self._follow_journal),) if self._journal is not None else ()),
-                ("engine", self._turn_engine),
+                ("engine", self._reconcile),
                 ("api", server.serve),
             )
         ]
@@ -191,7 +191,7 @@ class Daemon:
         for thread in threads:
             thread.start()
         notify(self._manager, "READY=1")
-        while not self._signals.wait(self._turned()):
+        while not self._signals.wait(self._run_schedule()):
             self._check_clock()
         self._stop.set()
         self._signals.say_ending()
@@ -258,9 +258,9 @@ class Daemon:
         if self._is_stopgap:
             schedule.duty("state", _TICK_S, self._ask_state)
 
-    def _turned(self) -> float:
+    def _run_schedule(self) -> float:
         """Start what is due. Returns the seconds until this is to be called again."""
-        wait_s = self._schedule.turn()
+        wait_s = self._schedule.run_due()
         return min(_TICK_S if not self.agent.checkup.run_due() else _STALLED_S, wait_s)
 
     def _keep_watchdog(self) -> None:
@@ -335,7 +335,7 @@ class Daemon:
         assert self._journal is not None  # noqa: S101 - else there is no such thread
         journal.follow(self._journal, self.agent.checkup, self._stop)
 
-    def _turn_engine(self) -> None:
+    def _reconcile(self) -> None:
         engine, last, before = self.agent.engine, "", None
         assert engine is not None  # noqa: S101 - an acting agent has one
         self._caught_up.wait(_CATCH_UP_S)  # a fault early in the log may be over later in it
@@ -343,20 +343,22 @@ class Daemon:
         poll_s = min(_ENGINE_POLL_S, self._config.remediation.settle_s)
         while not self._stop.is_set():
             self._wake.clear()
-            said = engine.turn(datetime.now(UTC))
+            said = engine.reconcile(datetime.now(UTC))
             self._drills.came_round()
             if said != last:
-                last, log = said, self._log_of(engine.case or before)  # the end of a remediation is logged as its own
+                last, log = said, self._log_of(engine.remediation or before)  # its end is logged as its own
                 level = log.error if engine.decision.action is Action.PAGE else log.info
                 level("engine", message=said, mode=self.agent.mode, action=engine.decision.action)
-            before = engine.case
+            before = engine.remediation
             self._wake.wait(engine.next_in_s(poll_s))
 
-    def _log_of(self, case: Remediation | None) -> Any:
+    def _log_of(self, remediation: Remediation | None) -> Any:
         """The log of one remediation: which it is, what it is for, and the step that it is at."""
-        if case is None:
+        if remediation is None:
             return self._log
-        return self._log.bind(case=case.id, component=case.component, code=case.code, step=case.step)
+        return self._log.bind(
+            remediation_id=remediation.id, component=remediation.component, code=remediation.code, step=remediation.step
+        )
 
     # -- beginning and end --------------------------------------------------------------------------------------------
 
@@ -378,7 +380,7 @@ class Daemon:
             checkup=agent.checkup,
             engine=agent.engine,
             orchestrator=agent.orchestrator,
-            open_case=agent.store.open_case,
+            open_remediation=agent.store.open_remediation,
             inject=self._kernel_log.inject,
             wake=self._wake.set,
             say=self._log.info,

@@ -84,9 +84,9 @@ class _OwnThreads(BaseExecutor):  # type: ignore[misc]  # as above
 
 
 class _Scheduler(BaseScheduler):  # type: ignore[misc]  # as above
-    """APScheduler without a thread: the thread that owns it calls :meth:`turn`."""
+    """APScheduler without a thread: the thread that owns it calls :meth:`run_due`."""
 
-    def turn(self) -> float:
+    def run_due(self) -> float:
         """Start what is due. Returns the seconds until something is."""
         wait_s: float = self._process_jobs()
         return wait_s
@@ -142,10 +142,10 @@ class Schedule:
             _timed, Every(every_s, first=self._began), args=(work,), id=name, next_run_time=first, executor=executor
         )
 
-    def turn(self) -> float:
+    def run_due(self) -> float:
         """Start what is due. Returns the seconds until something is, by the clock as it is now."""
         self._turned_s = time.monotonic()
-        return self._scheduler.turn()
+        return self._scheduler.run_due()
 
     def again(self) -> None:
         """Everything is due now: the clock was set, and by what it shows a job may be due in an hour."""

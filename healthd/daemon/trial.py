@@ -21,7 +21,7 @@ from healthd.sources.machine import open_machine
 def try_out(config: Config, environ: Mapping[str, str]) -> None:
     """Raises ConfigError with everything for which the daemon would not start, or not act as it is configured to."""
     folders = {"daemon.socket": Path(config.daemon.socket).parent, "daemon.state_dir": Path(config.daemon.state_dir)}
-    problems = [wrong for key, folder in folders.items() if (wrong := _why_not(key, folder))]
+    problems = [wrong for key, folder in folders.items() if (wrong := _reason_against(key, folder))]
     with closing(open_machine(config)) as machine, ExitStack() as opened:
         with _added_to(problems):
             policy_of(config.policy, machine.instance_type)
@@ -42,7 +42,7 @@ def _added_to(problems: list[str]) -> Iterator[None]:
         problems += error.problems
 
 
-def _why_not(key: str, folder: Path) -> str:
+def _reason_against(key: str, folder: Path) -> str:
     """Why no file can be made in a folder, which is made itself where it is not there yet; or ""."""
     # os.path's: Path.exists raises for a user without rights.
     there = next(each for each in (folder, *folder.parents) if os.path.exists(each))

@@ -144,7 +144,7 @@ KINDS: Mapping[str, DrillFault] = {kind.name: kind for kind in _KINDS}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DrillOrder:
+class DrillRequest:
     """The request. ``who``: the operator. ``timeout_s``: replaces the limit. ``forced``: also on a busy node."""
 
     kind: DrillFault

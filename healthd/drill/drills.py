@@ -17,11 +17,11 @@ from typing import Any
 from healthd.core.errors import SourceError
 from healthd.core.model import Event
 from healthd.core.node import KernelRecord
-from healthd.drill.chain import TITLE, DrillOrder, DrillReport, Ended, banner
+from healthd.drill.chain import TITLE, DrillReport, DrillRequest, Ended, banner
 from healthd.drill.injection import prepare
 from healthd.drill.rehearsal import Heard, Rehearsal, Stage
 from healthd.observe.checkup import Checkup
-from healthd.observe.idle import why_not_idle
+from healthd.observe.idle import not_idle_reason
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.ports import Orchestrator
@@ -32,7 +32,8 @@ _CLOSE_S = 3.0
 
 
 class Drills:
-    """The drills of one node. ``inject``, ``wake``, ``open_case``: see ``rehearsal.Stage``. ``say``: to the log."""
+    """The drills of one node. ``inject``, ``wake``, ``open_remediation``: see ``rehearsal.Stage``. ``say``: to the
+    log."""
 
     def __init__(
         self,
@@ -40,13 +41,13 @@ class Drills:
         checkup: Checkup,
         engine: Engine,
         orchestrator: Orchestrator | None,
-        open_case: Callable[[], Remediation | None],
+        open_remediation: Callable[[], Remediation | None],
         inject: Callable[[str], None],
         wake: Callable[[], None],
         say: Callable[..., None],
     ) -> None:
         self._checkup, self._orchestrator, self._say = checkup, orchestrator, say
-        self._stage = Stage(checkup=checkup, engine=engine, open_case=open_case, inject=inject, wake=wake)
+        self._stage = Stage(checkup=checkup, engine=engine, open_remediation=open_remediation, inject=inject, wake=wake)
         self._one = threading.Lock()
         self._current: Rehearsal | None = None
         self._closed = ""
@@ -59,7 +60,7 @@ class Drills:
     def running(self) -> str:
         """The kind of the running drill, or ""."""
         current = self._current
-        return current.order.kind.name if current is not None else ""
+        return current.request.kind.name if current is not None else ""
 
     def saw(self, records: tuple[KernelRecord, ...]) -> None:
         """Injected records came through the reader of the kernel log."""
@@ -90,7 +91,7 @@ class Drills:
 
     # -- a drill ------------------------------------------------------------------------------------------------------
 
-    def run(self, order: DrillOrder, tick: Tick) -> DrillReport:
+    def run(self, request: DrillRequest, tick: Tick) -> DrillReport:
         """Play the fault and follow it to its end or its limit. ``tick`` gets the progress; if it raises, because the
         client is gone, the drill ends.
 
@@ -99,22 +100,22 @@ class Drills:
         drill_id, began = secrets.token_hex(2), datetime.now(UTC)
         if not self._one.acquire(blocking=False):
             return self._refused(
-                order,
+                request,
                 drill_id,
                 began,
                 f"a drill ({self.running or 'another'}) is running on this node; wait for its end",
             )
         try:
-            if why := self._closed or self._why_not(order):
-                return self._refused(order, drill_id, began, why)
-            injection = prepare(order, self._checkup.machine, self._checkup.settings_of(order.kind.check))
+            if why := self._closed or self._reason_against(request):
+                return self._refused(request, drill_id, began, why)
+            injection = prepare(request, self._checkup.machine, self._checkup.settings_of(request.kind.check))
             try:
-                drill = Rehearsal(self._stage, order, injection, drill_id=drill_id, began=began, tick=tick)
+                drill = Rehearsal(self._stage, request, injection, drill_id=drill_id, began=began, tick=tick)
                 return self._follow(drill)
             finally:
                 injection.close()
         except SourceError as error:
-            return self._refused(order, drill_id, began, f"the parts of this node cannot be read: {error}")
+            return self._refused(request, drill_id, began, f"the parts of this node cannot be read: {error}")
         finally:
             self._one.release()
 
@@ -124,22 +125,22 @@ class Drills:
         self._say("drill", drill=drill_id, said=text)
         self._checkup.monitor.record(Event(at=datetime.now(UTC), kind="drill", text=text, data={"drill": True, **data}))
 
-    def _why_not(self, order: DrillOrder) -> str:
+    def _reason_against(self, request: DrillRequest) -> str:
         """Why the node cannot be drilled now, or "". Unknown is not idle."""
-        if order.forced:
+        if request.forced:
             return ""
-        busy = why_not_idle(self._checkup.machine, self._orchestrator)
+        busy = not_idle_reason(self._checkup.machine, self._orchestrator)
         return f"{busy}; add --force to drill a node that may be busy" if busy else ""
 
     def _follow(self, drill: Rehearsal) -> DrillReport:
-        order, what, notices = drill.order, drill.injection.what, self._checkup.notices
-        forced = " by --force" if order.forced else ""
+        request, what, notices = drill.request, drill.injection.what, self._checkup.notices
+        forced = " by --force" if request.forced else ""
         self._note(
             drill.id,
-            f"begins{forced}: {what}, started by {order.who}; healthd does nothing about it",
-            kind=order.kind.name,
+            f"begins{forced}: {what}, started by {request.who}; healthd does nothing about it",
+            kind=request.kind.name,
         )
-        self._checkup.notices, self._current = (banner(drill.id, what, drill.began, order.who), *notices), drill
+        self._checkup.notices, self._current = (banner(drill.id, what, drill.began, request.who), *notices), drill
         if self._closed:
             drill.queue.put(Heard(what="end", at=time.monotonic(), words=self._closed))
         report: DrillReport | None = None
@@ -158,18 +159,18 @@ class Drills:
             became = report.ended
             reached = ", ".join(f"{mark.link} at {mark.at_s:.3f} s" for mark in report.marks)
             words = f"{reached}; no {report.missing}: {report.why}" if report.missing else reached
-        self.ran[drill.order.kind.name, became] += 1
+        self.ran[drill.request.kind.name, became] += 1
         self._note(drill.id, f"ends, {became}: {words}", result=became)
 
-    def _refused(self, order: DrillOrder, drill_id: str, began: datetime, why: str) -> DrillReport:
-        self.ran[order.kind.name, Ended.REFUSED] += 1
-        self._note(drill_id, f"refused: {order.kind.name}, started by {order.who}: {why}", result=Ended.REFUSED)
+    def _refused(self, request: DrillRequest, drill_id: str, began: datetime, why: str) -> DrillReport:
+        self.ran[request.kind.name, Ended.REFUSED] += 1
+        self._note(drill_id, f"refused: {request.kind.name}, started by {request.who}: {why}", result=Ended.REFUSED)
         return DrillReport(
             id=drill_id,
             node=self._checkup.machine.name,
-            kind=order.kind.name,
-            what=order.kind.title,
-            who=order.who,
+            kind=request.kind.name,
+            what=request.kind.title,
+            who=request.who,
             began=began,
             limit_s=0.0,
             ended=Ended.REFUSED,

@@ -16,7 +16,7 @@ from healthd.checklib.xids import xid_row
 from healthd.core.errors import SourceError, SourceMissing, UsageError
 from healthd.core.model import pci_address
 from healthd.core.node import GpuAnswer, Mount, Tree
-from healthd.drill.chain import DrillOrder, sxid_line, xid_line
+from healthd.drill.chain import DrillRequest, sxid_line, xid_line
 from healthd.sources.filesystem import FilesystemSource
 from healthd.sources.machine import Machine
 from healthd.sources.mounts import parse_mountinfo
@@ -82,30 +82,30 @@ class Overlay:
         return any(path == each or path.startswith(f"{each}/") for each in self._hidden)
 
 
-def prepare(order: DrillOrder, machine: Machine, settings: Any) -> Injection:
+def prepare(request: DrillRequest, machine: Machine, settings: Any) -> Injection:
     """The fault to play on this machine. ``settings``: of the check that must find it.
 
     Raises UsageError for a component that this machine does not have, SourceError where the machine does not report it.
     """
-    number = order.number or 0
-    match order.kind.name:
+    number = request.number or 0
+    match request.kind.name:
         case "xid":
-            return _xid(machine, number, order.gpu)
+            return _xid(machine, number, request.gpu)
         case "sxid":
             return _sxid(machine, number)
         case "efa-loss":
             return _efa_loss(machine)
         case "lustre-hang":
-            return _hang(machine, order.mount, settings)
+            return _hang(machine, request.mount, settings)
         case "nvml-hang":
             _gpu(machine, "")  # raises where the node has no GPU, and so no NVML
             silent = NvmlSource(module=_SILENCE)
             what, where = "NVML does not answer", "the boundary of the NVML worker"
             return Injection(what=what, where=where, machine=replace(machine, nvml=silent), close=silent.close)
         case "remap-pending":
-            return _remap_pending(machine, order.gpu)
+            return _remap_pending(machine, request.gpu)
         case "read-only":
-            return _read_only(machine, order.mount or "/")
+            return _read_only(machine, request.mount or "/")
         case unreachable:
             raise UsageError(f"healthd drill: {unreachable!r} cannot be played; see healthd drill --list")
 

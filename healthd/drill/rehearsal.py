@@ -19,8 +19,8 @@ from healthd.core.model import SEVERITY_RANK, Decision, Diagnosis, Mode, Outcome
 from healthd.core.node import KernelRecord
 from healthd.drill.chain import (
     TITLE,
-    DrillOrder,
     DrillReport,
+    DrillRequest,
     DrillStage,
     Level,
     StageReached,
@@ -55,13 +55,13 @@ class Heard:
 class Stage:
     """The parts of the daemon that a drill reads. It changes none of them.
 
-    ``inject`` hands a text to the reader of the kernel log, ``wake`` makes the engine reconcile, ``open_case`` reads
-    the store.
+    ``inject`` hands a text to the reader of the kernel log, ``wake`` makes the engine reconcile, ``open_remediation``
+    reads the store.
     """
 
     checkup: Checkup
     engine: Engine
-    open_case: Callable[[], Remediation | None]
+    open_remediation: Callable[[], Remediation | None]
     inject: Callable[[str], None]
     wake: Callable[[], None]
 
@@ -73,20 +73,20 @@ class Rehearsal:
     def __init__(
         self,
         stage: Stage,
-        order: DrillOrder,
+        request: DrillRequest,
         injection: Injection,
         *,
         drill_id: str,
         began: datetime,
         tick: Callable[[str], None],
     ) -> None:
-        self.order, self.injection, self.id, self.began = order, injection, drill_id, began
+        self.request, self.injection, self.id, self.began = request, injection, drill_id, began
         self.queue: SimpleQueue[Heard] = SimpleQueue()
         self._stage, self._checkup, self._engine, self._tick = stage, stage.checkup, stage.engine, tick
-        self._codes = order.kind.codes_of(order.number)
+        self._codes = request.kind.codes_of(request.number)
         self._history = replace(self._checkup.monitor.history, faults={}, lasting={}, sightings={})
         self._t0 = self._opened_at = self._looked_at = 0.0
-        self._limit_s = order.timeout_s or self._own_limit_s()
+        self._limit_s = request.timeout_s or self._own_limit_s()
         self._marks: list[StageReached] = []
         self._looks: list[tuple[float, str]] = []
         self._levels: tuple[Level, ...] = ()
@@ -98,7 +98,7 @@ class Rehearsal:
 
     def follow(self) -> DrillReport:
         """Inject the fault, and take events until the chain is complete, broken, or out of time."""
-        check = self.order.kind.check
+        check = self.request.kind.check
         self._t0 = time.monotonic()
         self._mark(DrillStage.INJECTED, f"at {self.injection.where}: {self.injection.line or self.injection.what}")
         if check not in self._checkup.checks:
@@ -117,7 +117,7 @@ class Rehearsal:
         return self._report()
 
     def _own_limit_s(self) -> float:
-        kind, checks = self.order.kind, self._checkup.checks
+        kind, checks = self.request.kind, self._checkup.checks
         if kind.check not in checks:
             return 0.0
         silence_s = getattr(self._checkup.settings_of(kind.check), kind.silence) if kind.silence else 0.0
@@ -130,7 +130,7 @@ class Rehearsal:
     # -- events -------------------------------------------------------------------------------------------------------
 
     def _hear(self, heard: Heard) -> None:
-        kind = self.order.kind
+        kind = self.request.kind
         match heard.what:
             case "end":
                 self._interrupted = self._why = heard.words
@@ -152,14 +152,14 @@ class Rehearsal:
         node = replace(self.injection.machine, kernel_records=heard.records)
         for name, check in self._checkup.checks.items():
             if check.on == "kernel":
-                self._fold(self._checkup.look_elsewhere(name, node))
+                self._fold(self._checkup.run_elsewhere(name, node))
         if self._lacks(DrillStage.FINDING):
             self._break(DrillStage.FINDING, f"no check found {' or '.join(self._codes)} in that line")
 
     def _look(self, check: str, at: float) -> None:
         if self._lacks(DrillStage.READ):
             self._mark(DrillStage.READ, f"{check} runs, as it does every {self._checkup.interval_s(check):g} s", at)
-        outcome = self._checkup.look_elsewhere(check, self.injection.machine)
+        outcome = self._checkup.run_elsewhere(check, self.injection.machine)
         self._looked_at = time.monotonic()
         self._fold(outcome)
 
@@ -192,7 +192,7 @@ class Rehearsal:
         self._stage.wake()
 
     def _note_look(self, outcome: Outcome) -> None:
-        if not self.order.kind.of_kernel and len(self._looks) < _MOST_LOOKS:
+        if not self.request.kind.of_kernel and len(self._looks) < _MOST_LOOKS:
             reason = f": {outcome.result.reason}" if outcome.result.reason else ""
             words = f"{outcome.check} is {outcome.result.status}{reason}"
             at_s = time.monotonic() - self._t0
@@ -253,13 +253,13 @@ class Rehearsal:
         return DrillReport(
             id=self.id,
             node=self._checkup.machine.name,
-            kind=self.order.kind.name,
+            kind=self.request.kind.name,
             what=self.injection.what,
-            who=self.order.who,
+            who=self.request.who,
             began=self.began,
             limit_s=self._limit_s,
             ended=ended(self._marks, self._interrupted),
-            forced=self.order.forced,
+            forced=self.request.forced,
             marks=tuple(self._marks),
             looks=tuple(self._looks),
             missing=missing,
@@ -274,9 +274,9 @@ class Rehearsal:
         )
 
     def _why_missing(self, link: DrillStage) -> str:
-        check = self.order.kind.check
+        check = self.request.kind.check
         match link:
-            case DrillStage.READ if self.order.kind.of_kernel:
+            case DrillStage.READ if self.request.kind.of_kernel:
                 log = self._checkup.machine.kernel_log
                 return (
                     log.error
@@ -315,11 +315,13 @@ class Rehearsal:
             if fault.code in self._codes and fault.first < self.began
         ]
         try:
-            case = self._stage.open_case()
+            remediation = self._stage.open_remediation()
         except HealthdError as error:
             return [*notes, f"cannot read whether a remediation is open: {error}"]
-        if case is not None:
-            notes.append(f"remediation {case.id} is open for {case.code}: until its end healthd starts no other")
+        if remediation is not None:
+            notes.append(
+                f"remediation {remediation.id} is open for {remediation.code}: until its end healthd starts no other"
+            )
         return notes
 
 

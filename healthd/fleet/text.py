@@ -87,7 +87,7 @@ def node_data(node: FleetNode) -> dict[str, Any]:
                  "since": node.slot_since.isoformat() if node.slot_since else None},
         "partitions": list(node.listed.partitions),
         "rack": node.listed.group,
-        "remediation": record.case,
+        "remediation": record.remediation_id,
         "asks": record.remedy.value if record.remedy is not None and record.asks else None,
         "controller": {"answer": record.answer, "message": record.said} if record.answer else None,
         "history": [

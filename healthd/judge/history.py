@@ -131,10 +131,10 @@ def observe(
     """
     before = history
     history = _learn_names(history, outcome)
-    history, broken, unsure = _judge_readings(history, outcome.result.readings, limits, now)
+    history, broken, undecided = _judge_readings(history, outcome.result.readings, limits, now)
     history, findings, repeated = _wait(history, outcome, [*outcome.result.findings, *broken], now)
     reported = {_key(history, finding) for finding in findings}
-    history = _end_levels(history, outcome, unsure | repeated | reported)
+    history = _end_levels(history, outcome, undecided | repeated | reported)
     history, proven = _apply(history, outcome, findings)
     history, old = _forget_news(history, now)
     proven.update({change.fault.key: change.why for change in old})
@@ -329,7 +329,7 @@ def _judge_readings(
     memory = {name: getattr(history, name) for name in MEMORY.values()}
     look = judge_all(memory, readings, limits, lambda component: canonical(history, component), now)
     changed: dict[str, Any] = dict(look.changed)
-    return (replace(history, **changed) if changed else history), look.findings, look.unsure
+    return (replace(history, **changed) if changed else history), look.findings, look.undecided
 
 
 def _wait(
@@ -356,8 +356,8 @@ def _end_levels(history: History, outcome: Outcome, reported: set[FaultKey]) -> 
     """End the levels of this check that it no longer reports, if it read everything."""
     if not _saw_all(outcome):
         return history
-    untold = {(str(canonical(history, component)), code) for component, code in outcome.result.untold}
-    silent, stays = {component for component, code in untold if not code}, reported | untold
+    not_reported = {(str(canonical(history, component)), code) for component, code in outcome.result.not_reported}
+    silent, stays = {component for component, code in not_reported if not code}, reported | not_reported
 
     def is_over(fault: Fault) -> bool:
         is_level = fault.check == outcome.check and fault.clears_by is None
@@ -482,7 +482,7 @@ def faults_named(history: History, wanted: str) -> tuple[Fault, ...]:
     )
 
 
-def acknowledged_words(fault: Fault) -> str:
+def acknowledged_text(fault: Fault) -> str:
     """``acknowledged until 2026-11-28 07:00 UTC``, or "" for a fault that is not acknowledged."""
     if not fault.acknowledged:
         return ""

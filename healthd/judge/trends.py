@@ -118,7 +118,7 @@ class Look(NamedTuple):
 
     changed: Mapping[str, Mapping[Key, Any]]
     findings: list[Finding]
-    unsure: set[Key]
+    undecided: set[Key]
 
 
 def judge_all(
@@ -151,7 +151,7 @@ def judge_all(
         if each.finding:
             look.findings.append(each.finding)
         if not each.sure:
-            look.unsure.add((each.key[0], each.limit.code.code))
+            look.undecided.add((each.key[0], each.limit.code.code))
     return look._replace(changed=changed)
 
 

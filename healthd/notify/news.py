@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from healthd.core.model import SEVERITY_RANK, Action, Decision, Diagnosis, Refusal, Severity, Step, Verdict
 from healthd.judge.clock import moved
-from healthd.judge.history import Fault, acknowledged_words
+from healthd.judge.history import Fault, acknowledged_text
 from healthd.remediation.decide.remediation import End, Remediation
 from healthd.remediation.decide.rules import roots_of
 
@@ -130,7 +130,7 @@ def topics(
     diagnoses: Iterable[Diagnosis],
     acknowledged: Iterable[Diagnosis],
     decision: Decision | None,
-    case: Remediation | None,
+    remediation: Remediation | None,
     least: Severity,
     ended: Remediation | None = None,
     faults: Iterable[Fault] = (),
@@ -138,24 +138,24 @@ def topics(
     """The topics of a node: faults of ``least`` severity or worse, acknowledged or not; an unknown health; the node's
     own state where it is out; and the pages.
 
-    ``case``: the open remediation; ``ended``: the last one, where none is open. ``faults``: the open faults, symptoms
-    of others among them.
+    ``remediation``: the open remediation; ``ended``: the last one, where none is open. ``faults``: the open faults,
+    symptoms of others among them.
     """
     diagnoses, acknowledged, faults = tuple(diagnoses), tuple(acknowledged), tuple(faults)
-    words = {_key(fault.code, fault.component): acknowledged_words(fault) for fault in faults}
+    words = {_key(fault.code, fault.component): acknowledged_text(fault) for fault in faults}
     found = [
         topic
         for each in diagnoses
-        for topic in _faults(each, least, acked=each in acknowledged, words=words, again=case is None)
+        for topic in _faults(each, least, acked=each in acknowledged, words=words, again=remediation is None)
     ]
     found += _symptoms(diagnoses, faults)
-    found += _replaced(case, {topic.key for topic in found})
+    found += _replaced(remediation, {topic.key for topic in found})
     if verdict is Verdict.UNKNOWN:
         unknown = "the health of the node is unknown; `healthd check` names the checks and the reasons"
         found.append(Topic(key="unknown", words=unknown, lasts_s=UNKNOWN_LASTS_S))
-    found += _node(decision, case, ended)
+    found += _node(decision, remediation, ended)
     if decision is not None and decision.action is Action.PAGE:
-        found.append(_page(decision, case))
+        found.append(_page(decision, remediation))
     return tuple(found)
 
 
@@ -222,27 +222,33 @@ def _symptoms(diagnoses: Sequence[Diagnosis], faults: Iterable[Fault]) -> Iterat
             yield Topic(key=key, words=words, last=True)
 
 
-def _replaced(case: Remediation | None, keys: Container[str]) -> Iterator[Topic]:
+def _replaced(remediation: Remediation | None, keys: Container[str]) -> Iterator[Topic]:
     """The fault for which a machine was replaced. The new machine has an empty disk, and must report the end."""
-    if case is None or Step.REPLACE not in case.steps or case.index <= case.steps.index(Step.REPLACE):
+    if (
+        remediation is None
+        or Step.REPLACE not in remediation.steps
+        or remediation.index <= remediation.steps.index(Step.REPLACE)
+    ):
         return
-    key, title = _key(case.code, case.component), f"{case.code} on {case.component}"
-    if case.code and key not in keys:
+    key, title = _key(remediation.code, remediation.component), f"{remediation.code} on {remediation.component}"
+    if remediation.code and key not in keys:
         yield Topic(key=key, words=f"{title}: machine replaced, verifying the new one", cause="replaced", title=title)
 
 
-def _node(decision: Decision | None, case: Remediation | None, ended: Remediation | None) -> Iterator[Topic]:
+def _node(decision: Decision | None, remediation: Remediation | None, ended: Remediation | None) -> Iterator[Topic]:
     """The node's own state: drained by healthd, kept out by another owner or by an orphaned drain, or the end of
     healthd's part."""
     refusal = decision.refusal if decision is not None else None
-    if case is not None and _is_out(case):
-        title = f"out of service for {case.code} on {case.component} [{case.id}]"
-        yield Topic(key=NODE_KEY, words=f"{title}: {case.note}", lasts_s=0.0, cause=_story(case), title=title)
+    if remediation is not None and _is_out(remediation):
+        title = f"out of service for {remediation.code} on {remediation.component} [{remediation.id}]"
+        yield Topic(
+            key=NODE_KEY, words=f"{title}: {remediation.note}", lasts_s=0.0, cause=_story(remediation), title=title
+        )
     elif decision is not None and refusal is Refusal.FOREIGN_HOLD:
         about = decision.diagnosis
         still = f"; {about.code} on {about.component} is still open" if about is not None else ""
         again_s = AGAIN_S if about is not None and about.severity is Severity.CRITICAL else 0.0
-        over = about or case
+        over = about or remediation
         title = f"{over.code} on {over.component}, on a node of another owner" if over is not None else ""
         words = f"{decision.reason}{still}"
         yield Topic(key=NODE_KEY, words=words, cause="foreign", again_s=again_s, title=title)
@@ -258,21 +264,21 @@ def _node(decision: Decision | None, case: Remediation | None, ended: Remediatio
         yield Topic(key=NODE_KEY, words=words, cause=_story(ended), last=True, stays_out=stays_out)
 
 
-def _story(case: Remediation) -> str:
+def _story(remediation: Remediation) -> str:
     """The identity of an outage. On a node that the cluster drained by itself, a fault that comes and goes opens a
     remediation each time: that is one outage."""
-    return f"the cluster's own drain, {case.code}" if case.adopted else f"case {case.id}"
+    return f"the cluster's own drain, {remediation.code}" if remediation.adopted else f"remediation {remediation.id}"
 
 
-def _is_out(case: Remediation) -> bool:
+def _is_out(remediation: Remediation) -> bool:
     """Whether healthd's drain keeps jobs off, or its slot where the platform owns the node's state."""
-    return case.hold is not None or (Step.DRAIN not in case.steps and case.step is not Step.SLOT)
+    return remediation.hold is not None or (Step.DRAIN not in remediation.steps and remediation.step is not Step.SLOT)
 
 
-def _page(decision: Decision, case: Remediation | None) -> Topic:
+def _page(decision: Decision, remediation: Remediation | None) -> Topic:
     """The page. A fault has one key: it is resolved when the fault needs no operator any more, and until then another
     kind of cause is news."""
-    about = decision.diagnosis or case
+    about = decision.diagnosis or remediation
     key = PAGED + (_key(about.code, about.component) if about is not None else "")
     if about is not None and decision.refusal is Refusal.HELD_BACK:
         key = f"{PAGED}fleet {about.code}"  # the same on every node: one incident
@@ -280,16 +286,18 @@ def _page(decision: Decision, case: Remediation | None) -> Topic:
     words = decision.reason if says_so else f"an operator is needed: {decision.reason}"
     lasts_s = UNREADABLE_LASTS_S if decision.refusal is Refusal.UNREADABLE else 0.0
     title = f"operator no longer needed for {about.code} on {about.component}" if about is not None else words
-    return Topic(key=key, words=words, lasts_s=lasts_s, cause=_kind(decision, case), again_s=AGAIN_S, title=title)
+    return Topic(
+        key=key, words=words, lasts_s=lasts_s, cause=_kind(decision, remediation), again_s=AGAIN_S, title=title
+    )
 
 
-def _kind(decision: Decision, case: Remediation | None) -> str:
+def _kind(decision: Decision, remediation: Remediation | None) -> str:
     """The kind of a page, without the error of the moment and without numbers."""
     match decision.refusal:
         case Refusal.STUCK | Refusal.UNREADABLE | Refusal.HELD_BACK | Refusal.BUDGET:
             return str(decision.refusal)
         case Refusal.OVERDUE:
-            return f"{decision.refusal} {case.step if case is not None else ''}"
+            return f"{decision.refusal} {remediation.step if remediation is not None else ''}"
         case _:
             return _NUMBERS.sub("#", f"{decision.refusal or ''} {decision.reason}")
 
@@ -306,7 +314,7 @@ def tell(
     after: dict[str, TopicMemory] = {}
     news: list[Piece] = []
     for topic in (each for each in wrong if not each.last):
-        seen = _standing(memory.get(topic.key), topic, now)
+        seen = _remembered(memory.get(topic.key), topic, now)
         after[topic.key], what = _heard(seen, topic, now)
         if what is not None:
             news.append(Piece(key=topic.key, words=topic.words, since=seen.since, news=what))
@@ -324,7 +332,7 @@ def tell(
     return after, tuple(news)
 
 
-def _standing(seen: TopicMemory | None, topic: Topic, now: datetime) -> TopicMemory:
+def _remembered(seen: TopicMemory | None, topic: Topic, now: datetime) -> TopicMemory:
     """The memory of a topic that is open now."""
     if seen is None:
         return TopicMemory(words=topic.words, since=now)

@@ -61,8 +61,8 @@ def node_notifier(
     kept = store.fact(NEWS)
     before = [topic for topic in still_told(kept) if topic.key == NODE_KEY or topic.key.startswith(PAGED)]
     ended: Remediation | None = None
-    for case in store.cases():
-        ended = ended_last(case, ended)
+    for remediation in store.remediations():
+        ended = ended_last(remediation, ended)
 
     def wrong() -> Sequence[Topic]:
         found = [
@@ -95,7 +95,7 @@ def wrong_with(
         diagnoses=diagnoses,
         acknowledged=[each for each in diagnoses if monitor.is_acknowledged(each)],
         decision=engine.decision if engine is not None else None,
-        case=engine.case if engine is not None else None,
+        remediation=engine.remediation if engine is not None else None,
         least=least,
         ended=engine.ended or ended if engine is not None else None,
         faults=monitor.history.faults.values(),

@@ -82,7 +82,7 @@ class Checkup:
         """How often a check runs: as configured, else as it declares."""
         return self._settings[name].interval_s or self.checks[name].interval_s
 
-    def look_elsewhere(self, name: str, node: Node) -> Outcome:
+    def run_elsewhere(self, name: str, node: Node) -> Outcome:
         """Run a check with its settings on another view of this machine, without folding the outcome: for a drill."""
         return run_check(self.checks[name], node, self._settings[name].settings, optional=self._optional(name))
 

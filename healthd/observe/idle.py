@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _HOLDERS = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
 
 
-def why_not_idle(node: Node, orchestrator: Orchestrator | None, *, own_job: str = "") -> str:
+def not_idle_reason(node: Node, orchestrator: Orchestrator | None, *, own_job: str = "") -> str:
     """Why no active test may run now, or "" on an idle node.
 
     ``own_job``: the job that requests the test, whose own allocation does not count. ``orchestrator`` None: no cluster

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import Any
 
 from healthd.core.model import SEVERITY_RANK, Diagnosis, Outcome, Reading, Severity, Status, Verdict
-from healthd.judge.history import Fault, acknowledged_words
+from healthd.judge.history import Fault, acknowledged_text
 
 SCHEMA = "healthd.verdict/v1"
 EXIT_CODE: Mapping[Verdict, int] = {Verdict.OK: 0, Verdict.WARNING: 0, Verdict.CRITICAL: 1, Verdict.UNKNOWN: 2}
@@ -135,7 +135,7 @@ def _figure_data(figure: Reading) -> dict[str, Any]:
 
 def _finding_data(fault: Fault, evidence: bool) -> dict[str, Any]:
     seen_there = fault.evidence if evidence else {}
-    seen = {"acknowledged": acknowledged_words(fault)} if fault.acknowledged else {}
+    seen = {"acknowledged": acknowledged_text(fault)} if fault.acknowledged else {}
     return {
         "code": fault.code,
         "severity": fault.severity,
@@ -163,7 +163,7 @@ def _unknown_lines(checks: Sequence[CheckView]) -> Iterator[str]:
 
 
 def _fault_line(name: str, fault: Fault) -> str:
-    seen = f"  ({acknowledged_words(fault)})" if fault.acknowledged else ""
+    seen = f"  ({acknowledged_text(fault)})" if fault.acknowledged else ""
     return f"  {fault.severity:<9} {name}: {fault.message}  [{fault.code}]{seen}"
 
 

@@ -55,14 +55,14 @@ def _named(result: Result) -> Result:
     """The result, with component names that fit into a label, a line and a row. A user may have named a mount, a device
     in a kernel line, or a plug-in's component."""
     parts = (each.component for items in (result.findings, result.readings, result.clearances) for each in items)
-    if all(map(_is_plain, chain(parts, (component for component, _ in result.untold)))):
+    if all(map(_is_plain, chain(parts, (component for component, _ in result.not_reported)))):
         return result
     return replace(
         result,
         findings=tuple(replace(each, component=_plain(each.component)) for each in result.findings),
         readings=tuple(replace(each, component=_plain(each.component)) for each in result.readings),
         clearances=tuple(replace(each, component=_plain(each.component)) for each in result.clearances),
-        untold=tuple((_plain(component), code) for component, code in result.untold),
+        not_reported=tuple((_plain(component), code) for component, code in result.not_reported),
     )
 
 

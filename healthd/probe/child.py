@@ -26,7 +26,7 @@ from healthd.probe import wire
 REAP_S = 0.3
 """How long a killed child may take to end before it counts as stuck."""
 
-_LAST_WORDS_BYTES = 400
+_LAST_OUTPUT_BYTES = 400
 _STDERR_KEEP_BYTES = 256 * 1024
 
 
@@ -138,13 +138,13 @@ class Child:
             self._stderr = -1
         return gone
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """The end of its standard error, on one line."""
         size = os.fstat(self._stderr).st_size
-        tail = os.pread(self._stderr, _LAST_WORDS_BYTES, max(0, size - _LAST_WORDS_BYTES))
+        tail = os.pread(self._stderr, _LAST_OUTPUT_BYTES, max(0, size - _LAST_OUTPUT_BYTES))
         return " ".join(tail.decode(errors="replace").split())
 
-    def forget_words(self) -> None:
+    def forget_output(self) -> None:
         """Keep the memory of a talkative library's standard error bounded."""
         if os.fstat(self._stderr).st_size > _STDERR_KEEP_BYTES:
             os.ftruncate(self._stderr, 0)

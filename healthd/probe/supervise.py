@@ -176,7 +176,7 @@ class Probe:
         if ends:
             self._dispose()
         elif self._child:
-            self._child.forget_words()
+            self._child.forget_output()
 
     def _failure(
         self, child: Child, trouble: ChildTrouble, asked_at: float, op: str, deadline_s: float
@@ -210,7 +210,7 @@ class Probe:
             case ChildTrouble.GARBLED:
                 return f"worker {child.pid} answered {op!r} with something that is not an answer"
             case ChildTrouble.ENDED:
-                words = child.last_words()
+                words = child.last_output()
                 end = f"worker {child.pid} {_end(child.exit_code())} before it answered {op!r}"
                 return f"{end}: {words}" if words else end
 

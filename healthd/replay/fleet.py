@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from heapq import heappop, heappush
 
 from healthd.agent.agent import enabled_checks
-from healthd.agent.wiring import Cluster, patience_of, rules_of
+from healthd.agent.wiring import Cluster, rules_of, timeouts_of
 from healthd.config.schema.config import Config
 from healthd.core.model import Mode, Outcome
 from healthd.remediation.decide.fleet import CLUSTER
@@ -130,7 +130,7 @@ def _world(config: Config, policy: Policy, clock: PastClock, *, mode: Mode, node
     return World(
         config=config,
         rules=rules_of(config, policy, cluster),
-        patience=replace(patience_of(config, cluster), let_go_s=config.replay.reset_s + LET_GO_S),
+        timeouts=replace(timeouts_of(config, cluster), let_go_s=config.replay.reset_s + LET_GO_S),
         checks=checks,
         kernel_checks={name: check for name, check in checks.items() if check.on == "kernel"},
         cluster=simulated,

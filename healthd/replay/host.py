@@ -26,7 +26,7 @@ from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.slots import SlotKeeper
 from healthd.replay.machine import PastMachine
 from healthd.replay.node import BOOTED, PastNode, ReplayBatch, outcomes_of
-from healthd.replay.remediations import PastCases
+from healthd.replay.remediations import PastRemediations
 from healthd.replay.story import NOTHING, Account, Story
 from healthd.replay.world import PastMonitor, PastOrchestrator, World
 from healthd.sim.cluster import FakeClusterNode
@@ -61,7 +61,7 @@ class PastHost:
     def _begin_machine(self) -> None:
         """Begin a machine with an empty disk: no finding, and no decision of its daemon."""
         self.monitor = PastMonitor(self._world.checks, None, policy=self._world.rules.policy)
-        self._cases, self._news = PastCases(), dict[str, TopicMemory]()
+        self._remediations, self._news = PastRemediations(), dict[str, TopicMemory]()
         self._engine: Engine | None = None
 
     @property
@@ -73,7 +73,7 @@ class PastHost:
     @property
     def is_settled(self) -> bool:
         """Whether no event follows from the findings, until another line comes."""
-        return self._cases.open_case() is None and self._person_comes is None
+        return self._remediations.open_remediation() is None and self._person_comes is None
 
     # -- the log ------------------------------------------------------------------------------------------------------
 
@@ -114,24 +114,24 @@ class PastHost:
         if self._person_comes is not None and now >= self._person_comes:
             self._see_to_it(now)
         engine = self._engine = self._engine or self._new_engine()
-        held = engine.tally.refused[Refusal.CORRELATED]
+        held = engine.stats.refused[Refusal.CORRELATED]
         before = self.monitor.history.faults
-        said = engine.turn(now)
+        said = engine.reconcile(now)
         self._ended(before, now, "the repair is assumed to have worked")
-        case = self._cases.open_case()
-        if engine.tally.refused[Refusal.CORRELATED] > held:
-            self._account.holds(case.code if case else self._code_of(engine))
+        remediation = self._remediations.open_remediation()
+        if engine.stats.refused[Refusal.CORRELATED] > held:
+            self._account.holds(remediation.code if remediation else self._code_of(engine))
         self._follow(engine, now)
         self._tell(engine, now)
-        self._wait(engine, case, said, now)
+        self._wait(engine, remediation, said, now)
 
     def _follow(self, engine: Engine, now: datetime) -> None:
         """Record the result of the reconcile. A node that goes out keeps its job for a while; one that is back gets a
         job."""
         decision = engine.decision
         self._account.decision(decision, now)
-        moves = tuple(self._cases.moved)
-        self._cases.moved.clear()
+        moves = tuple(self._remediations.moved)
+        self._remediations.moved.clear()
         self._account.moves(moves, now)
         if (is_out := bool(self._node.flags)) == self._is_out:
             return
@@ -151,31 +151,31 @@ class PastHost:
         is_wrong = self._is_out or not all(map(self.monitor.is_acknowledged, critical))
         self._account.message(now, wrong=is_wrong, told=bool(pieces))
 
-    def _wait(self, engine: Engine, case: Remediation | None, said: str, now: datetime) -> None:
+    def _wait(self, engine: Engine, remediation: Remediation | None, said: str, now: datetime) -> None:
         """Set the next reconcile: as often as in the daemon at first, and ever more rarely while nothing changes."""
-        if not _asks(engine, case):
+        if not _asks(engine, remediation):
             self._person_comes = None
         elif self._person_comes is None:
             self._person_comes = now + timedelta(seconds=self._assumed.person_s)
-        if case is None and not self._news and engine.decision.diagnosis is None:
+        if remediation is None and not self._news and engine.decision.diagnosis is None:
             self._turns_at = None
             return
-        longest_s = _longest_s(engine, case)
+        longest_s = _longest_s(engine, remediation)
         longer_s = _LONGER * self._pause_s if self._pause_s < _WAITING_PAUSE_S else longest_s
         self._pause_s = min(longest_s, longer_s) if said == self._said else _FIRST_PAUSE_S
         self._said = said
         pause = timedelta(seconds=max(1.0, engine.next_in_s(self._pause_s)))
-        self._turns_at = min([now + pause, *(at for at in self._bounds(case) if at > now)])
+        self._turns_at = min([now + pause, *(at for at in self._bounds(remediation) if at > now)])
 
-    def _bounds(self, case: Remediation | None) -> Iterator[datetime]:
+    def _bounds(self, remediation: Remediation | None) -> Iterator[datetime]:
         """The times at which a timeout changes a remediation."""
-        if case is not None:
-            patience = self._world.patience
-            yield due(case, patience.limits)
-            for timeout_s in (patience.verify_timeout_s, patience.reboot_timeout_s, patience.replace_timeout_s):
-                yield case.since + timedelta(seconds=timeout_s + 1)
-            if case.good_since is not None:
-                yield case.good_since + timedelta(seconds=patience.settle_s)
+        if remediation is not None:
+            timeouts = self._world.timeouts
+            yield due(remediation, timeouts.limits)
+            for timeout_s in (timeouts.verify_timeout_s, timeouts.reboot_timeout_s, timeouts.replace_timeout_s):
+                yield remediation.since + timedelta(seconds=timeout_s + 1)
+            if remediation.good_since is not None:
+                yield remediation.good_since + timedelta(seconds=timeouts.settle_s)
 
     # -- events -------------------------------------------------------------------------------------------------------
 
@@ -217,9 +217,9 @@ class PastHost:
         self.monitor.clear(Clearance(by=ClearsBy.REPLACE, component=NODE), now)
         self.monitor.repaired(Remedy.ASK_HUMAN, now)
         self._ended(before, now, "an operator is assumed to have repaired it")
-        case = self._cases.open_case()
-        if self._engine is not None and case is not None and case.hold is not None:
-            self._engine.obey(_OPERATOR, now)
+        remediation = self._remediations.open_remediation()
+        if self._engine is not None and remediation is not None and remediation.hold is not None:
+            self._engine.execute(_OPERATOR, now)
 
     def _ended(self, before: Mapping[FaultKey, Fault], now: datetime, why: str) -> None:
         """Record which of these faults have ended."""
@@ -231,8 +231,13 @@ class PastHost:
 
     def log_ends(self, now: datetime) -> None:
         """Record the end of the log."""
-        decision, case = self._engine.decision if self._engine else NOTHING, self._cases.open_case()
-        place = "" if case is None else f" [remediation {case.id} at {case.step}: {case.note}]"
+        decision, remediation = (
+            self._engine.decision if self._engine else NOTHING,
+            self._remediations.open_remediation(),
+        )
+        place = (
+            "" if remediation is None else f" [remediation {remediation.id} at {remediation.step}: {remediation.note}]"
+        )
         stands = f"{decision.reason}{place}"
         self._account.log_ends(now, decision, tuple(self.monitor.history.faults.values()), stands)
 
@@ -243,12 +248,12 @@ class PastHost:
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _code_of(self, engine: Engine) -> str:
-        case, about = self._cases.open_case(), engine.decision.diagnosis
-        return case.code if case is not None else about.code if about is not None else ""
+        remediation, about = self._remediations.open_remediation(), engine.decision.diagnosis
+        return remediation.code if remediation is not None else about.code if about is not None else ""
 
     def _new_engine(self) -> Engine:
         """The daemon's engine, over the simulated cluster and machine."""
-        world, cases = self._world, self._cases
+        world, remediations = self._world, self._remediations
         orchestrator = PastOrchestrator(world, self.name)
         return Engine(
             Dependencies(
@@ -264,12 +269,12 @@ class PastHost:
                     settle_s=world.config.budget.settle_s,
                 ),
                 judgement=self.monitor,
-                cases=cases,
+                remediations=remediations,
                 rules=lambda: world.rules,
                 collect=lambda _: "no folder in a replay",
-                look_again=lambda _: None,
-                patience=world.patience,
-                ledger=lambda: repairs_of(cases.cases()),
+                recheck=lambda _: None,
+                timeouts=world.timeouts,
+                ledger=lambda: repairs_of(remediations.remediations()),
                 new_id=lambda: f"r{next(world.ids)}",
                 clock=world.clock.now,
                 monotonic_s=world.clock.seconds,
@@ -277,17 +282,19 @@ class PastHost:
         )
 
 
-def _asks(engine: Engine, case: Remediation | None) -> bool:
+def _asks(engine: Engine, remediation: Remediation | None) -> bool:
     """Whether the node waits for an operator: one who was paged, or who alone can release it."""
-    is_kept_out = case is not None and case.hold is not None and not REPAIRS.intersection(case.steps)
+    is_kept_out = (
+        remediation is not None and remediation.hold is not None and not REPAIRS.intersection(remediation.steps)
+    )
     return is_kept_out or engine.decision.action is Action.PAGE
 
 
-def _longest_s(engine: Engine, case: Remediation | None) -> float:
+def _longest_s(engine: Engine, remediation: Remediation | None) -> float:
     """The longest pause between two reconciles: a node that waits for others may go on when they are back."""
-    if engine.decision.refusal in _OF_OTHERS or (case is not None and case.hold is None):
+    if engine.decision.refusal in _OF_OTHERS or (remediation is not None and remediation.hold is None):
         return _WAITING_PAUSE_S
-    return _OUT_PAUSE_S if case is not None or engine.decision.action is Action.PAGE else _QUIET_PAUSE_S
+    return _OUT_PAUSE_S if remediation is not None or engine.decision.action is Action.PAGE else _QUIET_PAUSE_S
 
 
 def _says(outcome: Outcome) -> bool:

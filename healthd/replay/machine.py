@@ -43,7 +43,7 @@ class PastMachine:
 
     # -- as a provisioner ---------------------------------------------------------------------------------------------
 
-    def why_not(self, remedy: Remedy = Remedy.RESET_GPU) -> str:
+    def reason_against(self, remedy: Remedy = Remedy.RESET_GPU) -> str:
         """Always "": every repair is possible."""
         return ""
 

@@ -16,36 +16,36 @@ class Moved:
     """A remediation as it was written, its state before (None for a new one), and the reason of the step."""
 
     before: Remediation | None
-    case: Remediation
+    remediation: Remediation
     said: str
 
     @property
     def is_raised(self) -> bool:
         """Whether a more serious fault raised the remediation."""
-        return self.before is not None and self.before.code != self.case.code
+        return self.before is not None and self.before.code != self.remediation.code
 
 
 @dataclass(kw_only=True)
-class PastCases:
+class PastRemediations:
     """The remediations of one machine. ``moved``: every write since the list was last emptied."""
 
     moved: list[Moved] = field(default_factory=list)
-    _cases: dict[str, Remediation] = field(default_factory=dict)
+    _remediations: dict[str, Remediation] = field(default_factory=dict)
 
-    def open_case(self) -> Remediation | None:
+    def open_remediation(self) -> Remediation | None:
         """The open remediation."""
-        return next((case for case in reversed(self._cases.values()) if case.is_open), None)
+        return next((remediation for remediation in reversed(self._remediations.values()) if remediation.is_open), None)
 
-    def knows(self, case_id: str) -> bool:
+    def knows(self, remediation_id: str) -> bool:
         """Whether a remediation of this id was ever kept."""
-        return case_id in self._cases
+        return remediation_id in self._remediations
 
-    def save_case(self, case: Remediation, event: Event) -> None:
+    def save_remediation(self, remediation: Remediation, event: Event) -> None:
         """Keep a remediation and the reason of its step."""
-        said = event.text.removeprefix(f"[{case.id}] ")
-        self.moved.append(Moved(before=self._cases.get(case.id), case=case, said=said))
-        self._cases[case.id] = case
+        said = event.text.removeprefix(f"[{remediation.id}] ")
+        self.moved.append(Moved(before=self._remediations.get(remediation.id), remediation=remediation, said=said))
+        self._remediations[remediation.id] = remediation
 
-    def cases(self) -> tuple[Remediation, ...]:
+    def remediations(self) -> tuple[Remediation, ...]:
         """All remediations, oldest first."""
-        return tuple(self._cases.values())
+        return tuple(self._remediations.values())

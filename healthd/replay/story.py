@@ -122,18 +122,22 @@ def of_decision(decision: Decision, now: datetime) -> Happening:
 
 def of_move(moved: Moved, now: datetime) -> Happening | None:
     """The event of a step that operators see; None for a slot, an intent or a wait."""
-    before, case = moved.before, moved.case
+    before, remediation = moved.before, moved.remediation
     if before is None:
         return None
-    has_ended = case.has_ended and not before.has_ended
-    is_out = case.hold is not None and before.hold is None
-    is_made = before.step in REPAIRS and case.step is not before.step and not has_ended
-    is_next = case.ladder != before.ladder or moved.is_raised
+    has_ended = remediation.has_ended and not before.has_ended
+    is_out = remediation.hold is not None and before.hold is None
+    is_made = before.step in REPAIRS and remediation.step is not before.step and not has_ended
+    is_next = remediation.ladder != before.ladder or moved.is_raised
     if not (has_ended or is_out or is_made or is_next):
         return None
-    is_back = has_ended and before.step not in (Step.SLOT, Step.DRAIN) and case.end is not End.LOST
+    is_back = has_ended and before.step not in (Step.SLOT, Step.DRAIN) and remediation.end is not End.LOST
     return Happening(
-        at=now, kind="back" if is_back else "done", text=moved.said, code=case.code, component=case.component
+        at=now,
+        kind="back" if is_back else "done",
+        text=moved.said,
+        code=remediation.code,
+        component=remediation.component,
     )
 
 

@@ -50,7 +50,7 @@ class World:
 
     config: Config
     rules: Rules
-    patience: Timeouts
+    timeouts: Timeouts
     checks: Mapping[str, Check]
     kernel_checks: Mapping[str, Check]
     cluster: FakeCluster
@@ -72,17 +72,19 @@ class PastOrchestrator(FakeOrchestrator):
         super().mark(text)
         self._marked_s[self._me] = self._seconds()
 
-    def level(self) -> FleetSnapshot:
+    def snapshot(self) -> FleetSnapshot:
         """The fleet snapshot, without the latest writes of other nodes."""
-        level, seen_s = super().level(), self._seconds() - TOGETHER_S
-        marks = [mark for mark in level.marks if mark.node == self._me or self._marked_s.get(mark.node, 0.0) <= seen_s]
-        return replace(level, marks=tuple(marks))
+        snapshot, seen_s = super().snapshot(), self._seconds() - TOGETHER_S
+        marks = [
+            mark for mark in snapshot.marks if mark.node == self._me or self._marked_s.get(mark.node, 0.0) <= seen_s
+        ]
+        return replace(snapshot, marks=tuple(marks))
 
 
 class PastMonitor(Monitor):
     """The judgement of a node on which only the checks of the kernel log run: it waits for no other check."""
 
-    def not_looked(self, since: datetime | None) -> str:
+    def not_checked(self, since: datetime | None) -> str:
         """Always "": every check counts as run. A repair is assumed to have worked until the log shows otherwise."""
         return ""
 

@@ -22,7 +22,7 @@ class LookResult(StrEnum):
 
     OK = "ok"
     MISSING = "missing"
-    UNTOLD = "could not tell"
+    NOT_REPORTED = "could not tell"
     UNNEEDED = "not needed"
 
 
@@ -43,7 +43,7 @@ def exit_code(lines: Sequence[DoctorResult]) -> int:
     counted = {line.told for line in lines if not line.optional}
     if LookResult.MISSING in counted:
         return 1
-    return 2 if LookResult.UNTOLD in counted else 0
+    return 2 if LookResult.NOT_REPORTED in counted else 0
 
 
 def as_json(lines: Sequence[DoctorResult]) -> str:
@@ -67,7 +67,7 @@ def _shown(line: DoctorResult) -> list[str]:
 
 def _summary(lines: Sequence[DoctorResult]) -> str:
     missing, unknown = (
-        [line for line in lines if line.told is told] for told in (LookResult.MISSING, LookResult.UNTOLD)
+        [line for line in lines if line.told is told] for told in (LookResult.MISSING, LookResult.NOT_REPORTED)
     )
     if not missing and not unknown:
         return "nothing is missing"

@@ -107,7 +107,7 @@ def _api_server(environ: Mapping[str, str], config: Config, machine: Machine) ->
         yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix=fix)
     except BackendUnknown as error:
         denied = isinstance(error.__cause__, BackendDenied)
-        told = LookResult.MISSING if denied else LookResult.UNTOLD
+        told = LookResult.MISSING if denied else LookResult.NOT_REPORTED
         yield DoctorResult(about=about, told=told, why=str(error), fix=_RBAC if denied else _NETWORK)
     except BackendError as error:
         fix = "set [node] name to the name of the Node object, as the chart does by the downward API"
@@ -128,10 +128,12 @@ def _asked(
         with closing(open_api(config, environ, dry_run=True)) as api:
             yield from ask(api)
     except ConfigError as error:
-        yield DoctorResult(about=about, told=LookResult.UNTOLD, why=str(error), fix="see the line about Kubernetes")
+        yield DoctorResult(
+            about=about, told=LookResult.NOT_REPORTED, why=str(error), fix="see the line about Kubernetes"
+        )
     except BackendError as error:
         denied = isinstance(error, BackendDenied) or isinstance(error.__cause__, BackendDenied)
-        yield DoctorResult(about=about, told=LookResult.UNTOLD, why=str(error), fix=_RBAC if denied else _NETWORK)
+        yield DoctorResult(about=about, told=LookResult.NOT_REPORTED, why=str(error), fix=_RBAC if denied else _NETWORK)
 
 
 def _user(api: KubeApi) -> tuple[str, str]:
@@ -287,7 +289,7 @@ def _policies(environ: Mapping[str, str], config: Config, machine: Machine) -> I
         if user != _agent_of(config):
             why = f"they apply to {_agent_of(config)} alone, and this is {user}"
             fix = "kubectl -n healthd exec POD -- healthd doctor; kubectl get validatingadmissionpolicies"
-            yield DoctorResult(about=about, told=LookResult.UNTOLD, why=why, fix=fix, optional=True)
+            yield DoctorResult(about=about, told=LookResult.NOT_REPORTED, why=why, fix=fix, optional=True)
             return
         foreign = {"metadata": {"labels": {f"example.com/{_PROBE}": "1"}}}
         taint = {"spec": {"taints": [{"key": CLAIMED, "effect": "NoSchedule"}]}}
@@ -392,7 +394,7 @@ def _pod_resources(config: Config, _: Machine) -> Iterator[DoctorResult]:
     try:
         holding = pods_with(section.job_resources, path=section.pod_resources, timeout_s=section.timeout_s)
     except BackendUnknown as error:
-        told = LookResult.UNTOLD if os.path.exists(section.pod_resources) else LookResult.MISSING
+        told = LookResult.NOT_REPORTED if os.path.exists(section.pod_resources) else LookResult.MISSING
         fix = "mount it, as the chart does (agent.mounts.pod-resources); without it healthd finds no node idle"
         yield DoctorResult(about=about, told=told, why=str(error), fix=fix)
         return

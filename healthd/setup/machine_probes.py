@@ -98,7 +98,7 @@ def _user() -> DoctorResult:
     if os.geteuid() == 0:
         return DoctorResult(about="user", told=LookResult.OK, why="root")
     why = f"this is user {os.geteuid()}, the daemon runs as root: permissions below are those of this user"
-    return DoctorResult(about="user", told=LookResult.UNTOLD, why=why, fix="sudo healthd doctor")
+    return DoctorResult(about="user", told=LookResult.NOT_REPORTED, why=why, fix="sudo healthd doctor")
 
 
 def _kernel_log(config: Config, machine: Machine) -> Iterator[DoctorResult]:
@@ -175,7 +175,7 @@ def _instance(_: Config, machine: Machine) -> Iterator[DoctorResult]:
     if not found.instance_type:
         why = found.problem or "neither DMI nor the instance metadata service has an EC2 instance type"
         fix = 'on EC2 set [node] instance_type, such as "p5.48xlarge"; elsewhere healthd learns the devices'
-        yield DoctorResult(about=about, told=LookResult.UNTOLD, why=why, fix=fix, optional=True)
+        yield DoctorResult(about=about, told=LookResult.NOT_REPORTED, why=why, fix=fix, optional=True)
         return
     profile = instance_profile(found.instance_type)
     if profile is None:
@@ -195,7 +195,7 @@ def _metadata(_: Config, machine: Machine) -> Iterator[DoctorResult]:
         return
     except SourceError as error:
         fix = "allow this process to reach the instance metadata service: hop limit 2 in containers, no firewall"
-        yield DoctorResult(about=about, told=LookResult.UNTOLD, why=str(error), fix=fix)
+        yield DoctorResult(about=about, told=LookResult.NOT_REPORTED, why=str(error), fix=fix)
         return
     yield DoctorResult(about=about, told=LookResult.OK, why=f"IMDS answers: {found}")
 
@@ -282,7 +282,9 @@ def _tool(tool: Tool, _: Config, machine: Machine) -> Iterator[DoctorResult]:
         return
     except (SourceTimeout, SourceUnreadable) as error:
         fix = "find what it waits for in the kernel log: dmesg"
-        yield DoctorResult(about=tool.name, told=LookResult.UNTOLD, why=str(error), fix=fix, optional=tool.optional)
+        yield DoctorResult(
+            about=tool.name, told=LookResult.NOT_REPORTED, why=str(error), fix=fix, optional=tool.optional
+        )
         return
     found = re.search(tool.version, answer.stdout + answer.stderr) if tool.version else None
     yield DoctorResult(about=tool.name, told=LookResult.OK, why=found[1] if found else "installed")
@@ -329,7 +331,11 @@ def _of_result(name: str, result: Result, optional: bool) -> Iterator[DoctorResu
     elif not result.is_whole:
         fix = f"make the source readable that `healthd check --no-daemon {name}` names"
         yield DoctorResult(
-            about=name, told=LookResult.UNTOLD, why=result.reason or "; ".join(result.gaps), fix=fix, optional=optional
+            about=name,
+            told=LookResult.NOT_REPORTED,
+            why=result.reason or "; ".join(result.gaps),
+            fix=fix,
+            optional=optional,
         )
     elif not result.findings:
         yield DoctorResult(about=name, told=LookResult.OK, why=result.reason or discover()[name].title)

@@ -61,7 +61,7 @@ def _slurm(environ: Mapping[str, str], config: Config, machine: Machine) -> Iter
         yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix="correct [node] name")
     except BackendUnknown as error:
         fix = "check slurmctld with `scontrol ping`, munged on both sides, and [orchestrator.slurm] bin_dir and conf"
-        yield DoctorResult(about=about, told=LookResult.UNTOLD, why=str(error), fix=fix)
+        yield DoctorResult(about=about, told=LookResult.NOT_REPORTED, why=str(error), fix=fix)
     except BackendRefused as error:
         fix = "set [node] name to the NodeName of slurm.conf"
         yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix=fix)
@@ -94,14 +94,14 @@ def _repair(environ: Mapping[str, str], config: Config, machine: Machine) -> Ite
         yield DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix="correct [provisioner]")
         return
     for remedy in _REMEDIES:
-        yield tried(f"repair: {remedy}", partial(provisioner.dry_run, remedy), provisioner.why_not(remedy))
+        yield tried(f"repair: {remedy}", partial(provisioner.dry_run, remedy), provisioner.reason_against(remedy))
 
 
-def tried(about: str, dry_run: Callable[[], str], why_not: str) -> DoctorResult:
-    """One remedy by its dry run; ``why_not``: why this machine cannot execute it, or ""."""
-    if why_not:
+def tried(about: str, dry_run: Callable[[], str], reason_against: str) -> DoctorResult:
+    """One remedy by its dry run; ``reason_against``: why this machine cannot execute it, or ""."""
+    if reason_against:
         fix = "healthd pages for a fault that needs it; to change that, see [provisioner]"
-        return DoctorResult(about=about, told=LookResult.MISSING, why=why_not, fix=fix, optional=True)
+        return DoctorResult(about=about, told=LookResult.MISSING, why=reason_against, fix=fix, optional=True)
     try:
         return DoctorResult(about=about, told=LookResult.OK, why=dry_run())
     except BackendDenied as error:
@@ -110,6 +110,6 @@ def tried(about: str, dry_run: Callable[[], str], why_not: str) -> DoctorResult:
         )
     except (BackendBusy, BackendUnknown, SourceError) as error:  # before refusals: *not now* says nothing about rights
         fix = "check the network to AWS (a VPC endpoint, a proxy) and the credentials of this machine"
-        return DoctorResult(about=about, told=LookResult.UNTOLD, why=str(error), fix=fix)
+        return DoctorResult(about=about, told=LookResult.NOT_REPORTED, why=str(error), fix=fix)
     except BackendRefused as error:
         return DoctorResult(about=about, told=LookResult.MISSING, why=str(error), fix="see docs/reference/aws-calls.md")

@@ -255,7 +255,7 @@ class FakeOrchestrator:
             features=frozenset(node.features),
         )
 
-    def level(self) -> FleetSnapshot:
+    def snapshot(self) -> FleetSnapshot:
         """The nodes that are out, and the nodes in the partitions of this node."""
         nodes = self._cluster.shown().nodes
         asleep = (frozenset(self._cluster.asleep) | self._cluster.powering.keys()) - {self._node}

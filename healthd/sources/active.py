@@ -168,7 +168,7 @@ class ActiveTestsSource:
                 raise SourceBusy(f"{failed}: end what holds GPU memory, or set a smaller size_bytes")
             return _failed(gpus, size_bytes, "all_reduce_perf", failed, done.stderr)
         if done.code not in (0, 1):  # 1: wrong elements, which the table shows
-            raise SourceUnreadable(f"{tool} ended with {done.code}: {_last_words(done)}")
+            raise SourceUnreadable(f"{tool} ended with {done.code}: {_last_output(done)}")
         output = parse_perf(done.stdout, size_bytes)
         return AllReduce(
             gpus=gpus,
@@ -202,7 +202,7 @@ class ActiveTestsSource:
         try:
             answer = json.loads(done.stdout)
         except ValueError as error:
-            raise SourceUnreadable(f"{child}: no answer, exit status {done.code}: {_last_words(done)}") from error
+            raise SourceUnreadable(f"{child}: no answer, exit status {done.code}: {_last_output(done)}") from error
         if active_child.MISSING in answer:
             raise SourceMissing(answer[active_child.MISSING])
         if active_child.BUSY in answer:
@@ -234,7 +234,7 @@ class ActiveTestsSource:
                     os.close(guarding)
         said = [line for line in done.stderr.splitlines() if line.startswith(guard.SAYS)]
         if done.code == guard.TIMED_OUT and any(line.startswith(guard.NO_END) for line in said):
-            raise SourceTimeout(f"{_named(argv)}: no end within {timeout_s:g} s, ended: {_last_words(done)}")
+            raise SourceTimeout(f"{_named(argv)}: no end within {timeout_s:g} s, ended: {_last_output(done)}")
         if done.code == guard.NOT_STARTED and said:
             raise SourceMissing(said[-1].removeprefix(guard.SAYS))
         return done
@@ -284,7 +284,7 @@ def _existing(patterns: Sequence[str]) -> list[str]:
     return [folder for pattern in patterns for folder in sorted(glob.glob(pattern), reverse=True)]
 
 
-def _last_words(done: CommandResult) -> str:
+def _last_output(done: CommandResult) -> str:
     """The end of the output on one line, without NCCL's informational lines."""
     lines = [line for line in f"{done.stdout}\n{done.stderr}".splitlines() if " NCCL INFO " not in line]
     return " ".join(" ".join(lines).split())[-300:] or "no output"

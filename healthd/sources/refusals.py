@@ -23,28 +23,28 @@ class Refusals:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._standing: dict[str, dict[str, tuple[float, NvmlFailure]]] = {}
+        self._current: dict[str, dict[str, tuple[float, NvmlFailure]]] = {}
 
     def forget(self) -> None:
         """Forget all refusals: a new worker has initialised NVML, and calls are made again."""
-        self._standing.clear()
+        self._current.clear()
 
     def noted(self, answer: GpuAnswer) -> GpuAnswer:
         """The answer with the worst refusal in effect. A call that was refused and is now answered is evidence that the
         GPU was reset, or came back: its earlier refusals end then."""
         gpu, met = answer.uuid or str(answer.index), dict(_refused(answer))
-        before = self._standing.get(gpu, {})
+        before = self._current.get(gpu, {})
         if not (before or met):  # so it is nearly always
             return answer
         now = self._clock()
         asked = {_HANDLE, *answer.values} if answer.failure is None else {_HANDLE}
         kept = {} if (before.keys() & asked) - met.keys() else before
-        standing = {call: each for call, each in kept.items() if now - each[0] <= KEPT_S}
-        standing |= {call: (now, failure) for call, failure in met.items()}
-        self._standing[gpu] = standing
-        if not standing:
+        current = {call: each for call, each in kept.items() if now - each[0] <= KEPT_S}
+        current |= {call: (now, failure) for call, failure in met.items()}
+        self._current[gpu] = current
+        if not current:
             return answer
-        call, (_, failure) = min(standing.items(), key=lambda each: _FOR_GOOD.index(NvmlReturn(each[1][1].code)))
+        call, (_, failure) = min(current.items(), key=lambda each: _FOR_GOOD.index(NvmlReturn(each[1][1].code)))
         return replace(answer, refused=NvmlRefusal(call=call, failure=failure))
 
 

@@ -97,7 +97,7 @@ class Monitor:
         self._cursor_saved_at = datetime.min.replace(tzinfo=UTC)
         self._outcomes: dict[str, Outcome] = {}
         self._reported: dict[str, tuple[Status, bool]] = {}
-        self.counts = CheckStats()
+        self.stats = CheckStats()
         self._pending: deque[Event] = deque()
         self._dropped = 0
         self._judged = self._judge(self._history)
@@ -144,7 +144,7 @@ class Monitor:
             events: tuple[Event, ...] = ()
             if not past:
                 events = self._remember(history, outcome, is_kept=paused and not outcome.result.is_whole)
-                self.counts.ran(outcome)
+                self.stats.ran(outcome)
             if cursor:
                 self._cursor, self._cursor_at = cursor, outcome.at
             self._journal_cursor = journal_cursor or self._journal_cursor
@@ -182,7 +182,7 @@ class Monitor:
                 )
                 for name, outcome in self._outcomes.items()
             }
-            self.counts.clock_was_set(by, now)
+            self.stats.clock_was_set(by, now)
             self._cursor_saved_at = datetime.min.replace(tzinfo=UTC)  # due
             self._fold(shifted(self._history, by, now), (), now, [Event(at=now, kind="daemon", text=message)])
 
@@ -315,7 +315,7 @@ class Monitor:
         """Why the node must not get a job yet, or "": a diagnosis is open, a check has not run since then, or one that
         counts is unknown. None: however long ago the checks ran."""
         with self._lock:
-            return self.still_open() or self.not_looked(since)
+            return self.still_open() or self.not_checked(since)
 
     def still_open(self) -> str:
         """The first diagnosis that calls for something and is not acknowledged, or ""."""
@@ -325,7 +325,7 @@ class Monitor:
                     return f"{diagnosis.code} on {diagnosis.component} is still open"
         return ""
 
-    def not_looked(self, since: datetime | None) -> str:
+    def not_checked(self, since: datetime | None) -> str:
         """The first check that counts and is unknown, or has not run since then, or "". None: however long ago the
         checks ran."""
         with self._lock:
@@ -392,7 +392,7 @@ class Monitor:
         self._history = history
         for change in changes:
             if change.opened:
-                self.counts.has_opened(change.fault)
+                self.stats.has_opened(change.fault)
         self._queue(*events, *(_change_event(change, now) for change in changes))
         self._queue(*(_expiry_event(fault, now) for fault in over))
         if moved or self._pending or self._cursor_is_due(now):

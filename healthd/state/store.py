@@ -28,11 +28,11 @@ from healthd.judge.trends import Baseline, Days, Highest
 from healthd.remediation.decide.remediation import Remediation
 from healthd.state.ballast import Ballast
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _SCHEMA = """
 CREATE TABLE event (id INTEGER PRIMARY KEY AUTOINCREMENT, at TEXT NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL,
                     data TEXT NOT NULL);
-CREATE TRIGGER event_keeps_its_words BEFORE UPDATE ON event BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END;
+CREATE TRIGGER event_keeps_its_text BEFORE UPDATE ON event BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END;
 CREATE TRIGGER event_is_new BEFORE INSERT ON event WHEN EXISTS (SELECT 1 FROM event WHERE id = NEW.id)
                     BEGIN SELECT RAISE(ABORT, 'the audit is append-only'); END;
 CREATE TABLE fault (component TEXT NOT NULL, code TEXT NOT NULL, body TEXT NOT NULL, PRIMARY KEY (component, code));
@@ -44,7 +44,7 @@ CREATE TABLE days (component TEXT NOT NULL, reading TEXT NOT NULL, body TEXT NOT
                    PRIMARY KEY (component, reading));
 CREATE TABLE sightings (component TEXT NOT NULL, code TEXT NOT NULL, body TEXT NOT NULL, PRIMARY KEY (component, code));
 CREATE TABLE name (alias TEXT PRIMARY KEY, body TEXT NOT NULL);
-CREATE TABLE remedial_case (id TEXT PRIMARY KEY, open INTEGER NOT NULL, body TEXT NOT NULL);
+CREATE TABLE remediation (id TEXT PRIMARY KEY, open INTEGER NOT NULL, body TEXT NOT NULL);
 CREATE TABLE fact (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 EVENTS_KEPT = 100_000
@@ -162,31 +162,31 @@ class Store:
 
     # -- acting -------------------------------------------------------------------------------------------------------
 
-    def open_case(self) -> Remediation | None:
+    def open_remediation(self) -> Remediation | None:
         """The open remediation, or None."""
         with self._transaction(writes=False) as db:
-            row = db.execute("SELECT body FROM remedial_case WHERE open ORDER BY rowid DESC LIMIT 1").fetchone()
+            row = db.execute("SELECT body FROM remediation WHERE open ORDER BY rowid DESC LIMIT 1").fetchone()
         return _decode(row[0], Remediation) if row else None
 
-    def cases(self) -> tuple[Remediation, ...]:
+    def remediations(self) -> tuple[Remediation, ...]:
         """All remediations, oldest first."""
         with self._transaction(writes=False) as db:
             return tuple(
-                _decode(body, Remediation) for (body,) in db.execute("SELECT body FROM remedial_case ORDER BY rowid")
+                _decode(body, Remediation) for (body,) in db.execute("SELECT body FROM remediation ORDER BY rowid")
             )
 
-    def knows(self, case_id: str) -> bool:
+    def knows(self, remediation_id: str) -> bool:
         """Whether a remediation of this id was ever stored."""
         with self._transaction(writes=False) as db:
-            return db.execute("SELECT 1 FROM remedial_case WHERE id = ?", (case_id,)).fetchone() is not None
+            return db.execute("SELECT 1 FROM remediation WHERE id = ?", (remediation_id,)).fetchone() is not None
 
-    def save_case(self, case: Remediation, event: Event) -> None:
+    def save_remediation(self, remediation: Remediation, event: Event) -> None:
         """Write a remediation and the event about its change, all or nothing."""
         with self._transaction() as db:
             db.execute(
-                "INSERT INTO remedial_case (id, open, body) VALUES (?, ?, ?)"
+                "INSERT INTO remediation (id, open, body) VALUES (?, ?, ?)"
                 " ON CONFLICT (id) DO UPDATE SET open = excluded.open, body = excluded.body",
-                (case.id, case.is_open, json_text(case)),
+                (remediation.id, remediation.is_open, json_text(remediation)),
             )
             _append(db, (event,))
 
@@ -319,9 +319,9 @@ def _prove(db: sqlite3.Connection) -> None:
     """Read everything that is ever read again, by the same code: a row that fails only later would end this daemon and
     every one after it."""
     _history(db)
-    for case_id, body in db.execute("SELECT id, body FROM remedial_case"):
-        if _decode(body, Remediation).id != case_id:
-            raise _Unusable(f"the row of case {case_id} holds another case")
+    for remediation_id, body in db.execute("SELECT id, body FROM remediation"):
+        if _decode(body, Remediation).id != remediation_id:
+            raise _Unusable(f"the row of remediation {remediation_id} holds another remediation")
     for key, _ in db.execute("SELECT key, value FROM fact"):
         _fact(db, key)
     _cursor(db)
@@ -332,7 +332,7 @@ def _try_to_write(db: sqlite3.Connection) -> None:
     """Write a row to every table, and roll back: a renamed column shows now, not at the first fault."""
     db.execute("BEGIN IMMEDIATE")
     try:
-        db.execute("INSERT INTO remedial_case (id, open, body) VALUES ('', 0, '')")
+        db.execute("INSERT INTO remediation (id, open, body) VALUES ('', 0, '')")
         for table, columns in _KEYS.items():
             _sync(db, table, {}, {("",) * len(columns): NODE})
         _set_fact(db, "", "")

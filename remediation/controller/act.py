@@ -27,11 +27,11 @@ from healthd.remediation.ports import FleetSnapshot, Hold, NodeView, Provisioner
 class RequestStore(Protocol):
     """Where the controller keeps what it intends. Raises StoreError; then nothing is done."""
 
-    def cases(self) -> tuple[Remediation, ...]:
-        """All cases, oldest first."""
+    def remediations(self) -> tuple[Remediation, ...]:
+        """All remediations, oldest first."""
 
-    def save_case(self, case: Remediation, event: Event) -> None:
-        """Write a case and why it moved."""
+    def save_remediation(self, remediation: Remediation, event: Event) -> None:
+        """Write a remediation and why it moved."""
 
 
 class RequestJournal:
@@ -39,27 +39,34 @@ class RequestJournal:
 
     def __init__(self, kept: RequestStore, *, clock: Callable[[], datetime], stats: RepairStats) -> None:
         self._kept, self._clock, self.stats = kept, clock, stats
-        self.known = {case.id: case for case in kept.cases()}
+        self.known = {remediation.id: remediation for remediation in kept.remediations()}
 
-    def write(self, case: Remediation, said: str) -> None:
+    def write(self, remediation: Remediation, said: str) -> None:
         """Put it and the sentence why it moved on disk. Raises StoreError; then nothing was written."""
-        data = {"case": case.id, "step": case.step, "phase": case.phase, "end": case.end}
-        self._kept.save_case(case, Event(at=self._clock(), kind="step", text=f"[{case.id}] {said}", data=data))
-        self.stats.time(self.known.get(case.id), case, self._clock())
-        self.known[case.id] = case
+        data = {
+            "remediation_id": remediation.id,
+            "step": remediation.step,
+            "phase": remediation.phase,
+            "end": remediation.end,
+        }
+        self._kept.save_remediation(
+            remediation, Event(at=self._clock(), kind="step", text=f"[{remediation.id}] {said}", data=data)
+        )
+        self.stats.time(self.known.get(remediation.id), remediation, self._clock())
+        self.known[remediation.id] = remediation
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundRequest:
     """The readings of one sync: the act that is wanted, the handoff record that asks for it, and its text.
 
-    ``has_place``: a budget slot is held for the node.
+    ``has_slot``: a budget slot is held for the node.
     """
 
     want: WantedAct
     mark: HandoffRecord
     text: str
-    has_place: bool = False
+    has_slot: bool = False
 
 
 class Fleet(Protocol):
@@ -95,7 +102,7 @@ class RequestedNode:
         boot_id: Callable[[str], str] | None = None,
     ) -> None:
         self.found, self.provisioner, self.journal = found, provisioner, journal
-        self.case: Remediation | None = None
+        self.remediation: Remediation | None = None
         """The remediation that is being carried out."""
         self._orchestrator, self._fleet, self._expected = orchestrator, fleet, found.text
         self._booted, self._rules, self._boot_id, self._too_many = booted, rules, boot_id, too_many
@@ -117,9 +124,9 @@ class RequestedNode:
         """The record as the last reading found it."""
         return self._marked
 
-    def mark_as_taken(self, case: Remediation) -> None:
+    def mark_as_taken(self, remediation: Remediation) -> None:
         """As it was to be written before the act: the controller before this one may have been killed in between."""
-        _, text = self.record_of(case, case.since)
+        _, text = self.record_of(remediation, remediation.since)
         if _shown(text) != _shown(self._marked):
             self.mark(text)
 
@@ -128,9 +135,13 @@ class RequestedNode:
         """The node's last boot as its cluster knows it; what it does not know is no evidence of another."""
         if known := self.known_boot():
             return known
-        if self.found.want.remedy is Remedy.REBOOT_NODE and self.case is not None and not self.case.boot_id:
+        if (
+            self.found.want.remedy is Remedy.REBOOT_NODE
+            and self.remediation is not None
+            and not self.remediation.boot_id
+        ):
             raise BackendUnknown(f"the cluster does not know when {self.found.want.node} booted")
-        return self.case.boot_id if self.case is not None else ""
+        return self.remediation.boot_id if self.remediation is not None else ""
 
     def known_boot(self) -> str:
         """The same, or "" where the cluster does not know it now."""
@@ -145,51 +156,51 @@ class RequestedNode:
     def record(self, event: Event) -> None:
         """The trail comes with the remediation."""
 
-    def is_over(self, case: Remediation) -> str:
+    def is_over(self, remediation: Remediation) -> str:
         """Whether the fault is over is the node's to know: it would take its request back."""
         return ""
 
-    def watched(self, case: Remediation, view: NodeView, now: datetime) -> StepResult | None:
+    def watched(self, remediation: Remediation, view: NodeView, now: datetime) -> StepResult | None:
         """None while the node is as it was when it was judged: drain, place and mark, and silent if it was."""
         want = self.found.want
-        if not _is_still(view, case.hold):
+        if not _is_still(view, remediation.hold):
             holder = f"{view.hold.user} with '{view.hold.shown}'" if view.hold else "nobody"
-            return ended(case, End.LOST, f"the node is held by {holder} now: not touched")
+            return ended(remediation, End.LOST, f"the node is held by {holder} now: not touched")
         if not self._has_slot:
-            return ended(case, End.LOST, "its budget slot is gone: not touched")
+            return ended(remediation, End.LOST, "its budget slot is gone: not touched")
         if _request(self._marked) != _request(self._expected):
-            return ended(case, End.ABANDONED, "its handoff record was rewritten: not touched")
+            return ended(remediation, End.ABANDONED, "its handoff record was rewritten: not touched")
         if want.after_silence and not is_silent(view):
-            return ended(case, End.ABANDONED, "it answers again: not touched")
+            return ended(remediation, End.ABANDONED, "it answers again: not touched")
         return None
 
-    def no_repair_now(self, case: Remediation, view: NodeView) -> Refused | None:
+    def no_repair_now(self, remediation: Remediation, view: NodeView) -> Refused | None:
         """The objection of a reading before the act."""
         if why := self._rules().hands_off(view):
             return Refused(kind=Refusal.OPTED_OUT, words=f"opted out: {why}")
         if not view.idle:
             return Refused(kind=Refusal.NOT_IDLE, words="the node is not idle")
-        if (why_not := in_maintenance(view)) is not None:
-            return why_not
+        if (reason_against := in_maintenance(view)) is not None:
+            return reason_against
         mode = self._rules().mode
         kind = Refusal.OBSERVE if mode is Mode.OBSERVE else Refusal.LOWERED
         return None if mode is Mode.REPAIR else Refused(kind=kind, words=f"the controller is in {mode} mode")
 
-    def why_not(self, remedy: Remedy) -> str:
+    def reason_against(self, remedy: Remedy) -> str:
         """Whether another remedy follows is the node's to say."""
         return "what follows is for the node itself to say"
 
-    def too_many(self, *, by_order: bool) -> str:
+    def too_many(self, *, by_command: bool) -> str:
         """Why no machine may be replaced now, or "", as the controller counted it."""
         return self._too_many
 
-    def intend(self, case: Remediation, now: datetime, act: str) -> Remediation:
+    def intend(self, remediation: Remediation, now: datetime, act: str) -> Remediation:
         """See Intents."""
-        case = replace(case, phase=Phase.INTENDED, since=now)
-        self.journal.write(case, f"intends: {act}, {case.why}")
-        return case
+        remediation = replace(remediation, phase=Phase.INTENDED, since=now)
+        self.journal.write(remediation, f"intends: {act}, {remediation.why}")
+        return remediation
 
-    def record_of(self, case: Remediation, now: datetime) -> tuple[None, str]:
+    def record_of(self, remediation: Remediation, now: datetime) -> tuple[None, str]:
         """The record that shows it to the node, to another controller, and to the machine that follows. Where nothing
         is begun after all, the controller's answer replaces it.
 
@@ -200,7 +211,7 @@ class RequestedNode:
             return None, self._marked
         want, there = self.found.want, parse(self._marked) or self.found.mark
         taken = replace(
-            with_act(there, want.remedy, now, boot_id=case.boot_id, after_silence=want.unanswered),
+            with_act(there, want.remedy, now, boot_id=remediation.boot_id, after_silence=want.unanswered),
             asks=True,
             remedy=want.remedy,
             attempt=want.attempt,
@@ -216,7 +227,7 @@ class RequestedNode:
 class RequestedAct:
     """The act that was asked for, by the engine's own Repairs."""
 
-    def __init__(self, node: RequestedNode, *, patience: Timeouts) -> None:
+    def __init__(self, node: RequestedNode, *, timeouts: Timeouts) -> None:
         self._node, self._provisioner, self._want = node, node.provisioner, node.found.want
         self._repairs = Repairs(
             orchestrator=node,
@@ -225,63 +236,63 @@ class RequestedAct:
             judgement=node,
             gates=node,
             intents=node,
-            patience=patience,
+            timeouts=timeouts,
         )
 
-    def why_not(self) -> str:
+    def reason_against(self) -> str:
         """Why the platform cannot do it to this machine, or "". Raises BackendError where that is not known."""
-        if why := self._provisioner.why_not(self._want.remedy):
+        if why := self._provisioner.reason_against(self._want.remedy):
             return why
         machine = self._provisioner.machine()
         if word(instance_of(machine)) != self._node.found.mark.machine:
             return f"{machine} is behind the name now, and {self._node.found.mark.machine} was meant"
         return ""
 
-    def go(self, case: Remediation, now: datetime) -> StepResult:
+    def go(self, remediation: Remediation, now: datetime) -> StepResult:
         """Act, or where that was done, look for its evidence."""
-        self._node.case = case
+        self._node.remediation = remediation
         act = self._repairs.reboot if self._want.remedy is Remedy.REBOOT_NODE else self._repairs.replace
-        return act(case, now)
+        return act(remediation, now)
 
-    def again(self, turn: StepResult, now: datetime) -> StepResult:
+    def again(self, result: StepResult, now: datetime) -> StepResult:
         """Ask once more for what a controller before this one may have asked for, or what has had no answer: where that
         is safe, and everything is as it was. A node that has moved is no loss, its evidence is awaited as before."""
-        case = self._node.case = turn.case
-        why = self.why_not() or self._provisioner.stands_down() or self._against(case, now)
+        remediation = self._node.remediation = result.remediation
+        why = self.reason_against() or self._provisioner.stands_down() or self._against(remediation, now)
         if not why:
             said = f"asks again for {self._want.remedy}: it is not known whether it was asked for"
-            self._node.journal.write(case, said)
-            self._node.mark_as_taken(case)
-            why = self._against(case, now)
+            self._node.journal.write(remediation, said)
+            self._node.mark_as_taken(remediation)
+            why = self._against(remediation, now)
         if why:
-            return replace(turn, said=f"{turn.said}; not asked for again: {why}")
-        return self._ask_again(turn, now)
+            return replace(result, said=f"{result.said}; not asked for again: {why}")
+        return self._ask_again(result, now)
 
-    def _against(self, case: Remediation, now: datetime) -> str:
+    def _against(self, remediation: Remediation, now: datetime) -> str:
         """The objection of a reading of everything to asking once more, or ""."""
         want, view = self._want, self._node.view(jobs=True)
-        if (lost := self._node.watched(case, view, now)) is not None:
+        if (lost := self._node.watched(remediation, view, now)) is not None:
             return lost.said
-        if (why := self._node.no_repair_now(case, view)) is not None:
+        if (why := self._node.no_repair_now(remediation, view)) is not None:
             return why.words
         if want.remedy is not Remedy.REBOOT_NODE:
             return ""
         if is_away(view):
             return "it does not answer, and may be in its reboot"
-        is_known = case.boot_id and self._node.known_boot() == case.boot_id
+        is_known = remediation.boot_id and self._node.known_boot() == remediation.boot_id
         return "" if is_known else "which boot it has is not known"
 
-    def _ask_again(self, turn: StepResult, now: datetime) -> StepResult:
+    def _ask_again(self, result: StepResult, now: datetime) -> StepResult:
         act = "reboot" if self._want.remedy is Remedy.REBOOT_NODE else "replacement"
         try:
             self._provisioner.reboot() if act == "reboot" else self._provisioner.replace()
         except BackendBusy as error:  # it is at it, for the first request or for somebody else's
-            return replace(turn, said=f"{turn.said}; asked for again: {error}")
+            return replace(result, said=f"{result.said}; asked for again: {error}")
         except BackendUnknown as error:  # a reboot that is queued now must not be queued once more
-            return replace(turn, said=f"{turn.said}; asked for again: {error}", asked=act == "reboot")
+            return replace(result, said=f"{result.said}; asked for again: {error}", asked=act == "reboot")
         except BackendRefused as error:
-            return self._repairs.again_or_fail(turn.case, now, f"the {act} was refused: {error}")
-        return replace(turn, said=f"{act} asked for again; its evidence is awaited", asked=True)
+            return self._repairs.again_or_fail(result.remediation, now, f"the {act} was refused: {error}")
+        return replace(result, said=f"{act} asked for again; its evidence is awaited", asked=True)
 
 
 def _is_still(view: NodeView, before: Hold | None) -> bool:
@@ -309,14 +320,14 @@ def _shown(text: str) -> HandoffRecord | None:
 class _NoReset:
     """GPUs are reset on the node."""
 
-    def why_not(self) -> str:
+    def reason_against(self) -> str:
         return "GPUs are reset on the node itself"
 
     def holders(self) -> tuple[str, ...]:
         return ()
 
     def reset(self, stop: tuple[str, ...]) -> str:
-        raise BackendRefused(self.why_not())
+        raise BackendRefused(self.reason_against())
 
     def start(self, services: tuple[str, ...]) -> str:
         return ""

@@ -62,7 +62,7 @@ class Controller:
     acts on it, by its name and the instance id that was asked for. ``silent_s``: see ``[controller]``. ``monotonic_s``
     counts how long a node has been silent, ``clock`` stamps the trail. ``look_s``: how often, at most, the platform is
     asked how far it is. ``platform_texts``: reasons that a provisioner leaves. ``boot_id``: a node's boot as the
-    cluster names it; left out, ``booted`` tells it. ``reckoning``: where it is counted.
+    cluster names it; left out, ``booted`` tells it. ``stats``: where it is counted.
     """
 
     def __init__(
@@ -74,36 +74,36 @@ class Controller:
         provisioner: Callable[[str, str], Provisioner],
         kept: RequestStore,
         rules: Callable[[], Rules],
-        patience: Timeouts,
+        timeouts: Timeouts,
         silent_s: float,
         monotonic_s: Callable[[], float],
         clock: Callable[[], datetime],
         look_s: float = 30.0,
         platform_texts: Collection[str] = (),
         boot_id: Callable[[str], str] | None = None,
-        reckoning: RepairStats | None = None,
+        stats: RepairStats | None = None,
     ) -> None:
         self._looks, self._boot_id = RecentStatus(look_s, monotonic_s), boot_id
         self._fleet, self._node, self._booted, self._provisioner = fleet, node, booted, provisioner
         self._rules, self._silent_s = rules, silent_s
-        self._patience, self._monotonic_s, self._clock = replace(patience, max_attempts=1), monotonic_s, clock
+        self._timeouts, self._monotonic_s, self._clock = replace(timeouts, max_attempts=1), monotonic_s, clock
         self._platform_texts = platform_texts
         self._acting: dict[str, tuple[str, Provisioner]] = {}
         self._silent: dict[str, float] = {}
         self._asked: set[str] = set()
-        self._unsure: dict[str, float] = {}
+        self._undecided: dict[str, float] = {}
         self._watch = ClockWatch(clock(), monotonic_s())
         self._seen: dict[str, tuple[datetime | None, datetime, float]] = {}
         self._written_s: dict[str, float] = {}
-        self.reckoning = reckoning or RepairStats()
-        self._journal = RequestJournal(kept, clock=clock, stats=self.reckoning)
+        self.stats = stats or RepairStats()
+        self._journal = RequestJournal(kept, clock=clock, stats=self.stats)
         self._known = self._journal.known
-        self.level: FleetSnapshot | None = None
+        self.snapshot: FleetSnapshot | None = None
         """The nodes as the last round read them."""
         self.slots: tuple[Slot, ...] = ()
         """The slots as the last round read them."""
 
-    def round(self, now: datetime) -> tuple[NodeStatus, ...]:
+    def sync(self, now: datetime) -> tuple[NodeStatus, ...]:
         """Look at every node that wants something, and go on with each as far as it goes now.
 
         The status of a node that could not be read or written names that, and holds up no other. Raises BackendError
@@ -111,73 +111,75 @@ class Controller:
         """
         if by := self._watch.look(now, self._monotonic_s()):
             self._moved(by, now)
-        level, slots = self._fleet.fleet(), self._fleet.slots()
-        self.level, self.slots = level, slots
-        places = frozenset(slot.node for slot in slots)
-        marked = {mark.node for mark in level.marks}
+        snapshot, slots = self._fleet.fleet(), self._fleet.slots()
+        self.snapshot, self.slots = snapshot, slots
+        holders = frozenset(slot.node for slot in slots)
+        marked = {mark.node for mark in snapshot.marks}
         self._seen = {name: seen for name, seen in self._seen.items() if name in marked}
-        wants = [found for mark in level.marks if (found := self._found(mark, level, places, now)) is not None]
+        wants = [found for mark in snapshot.marks if (found := self._found(mark, snapshot, holders, now)) is not None]
         names = {found.want.node for found in wants}
         self._silent = {name: since_s for name, since_s in self._silent.items() if name in names}
         self._asked &= {found.want.id for found in wants}
         sent = {found.want.id for found in wants if self._may_be_sent(found.want.id)}
-        self._unsure = {each: self._unsure.get(each, self._monotonic_s()) for each in sent}
-        self.reckoning.keep(names)
-        standings = []
+        self._undecided = {each: self._undecided.get(each, self._monotonic_s()) for each in sent}
+        self.stats.keep(names)
+        statuses = []
         for found in sorted(wants, key=lambda each: each.want.node):
             try:
-                standing = self._go_on(found, level, now)
+                status = self._go_on(found, snapshot, now)
             except BackendError as error:
-                state, page = self.reckoning.before(found.want.node, found.want.id)
+                state, page = self.stats.before(found.want.node, found.want.id)
                 said = f"nothing was done: {error}"
-                standing = _standing(found, said, state, page=page, refusal=Refusal.UNREADABLE)
-            self.reckoning.count(found.want.id, standing)
-            standings.append(standing)
-        return tuple(standings)
+                status = _status_of(found, said, state, page=page, refusal=Refusal.UNREADABLE)
+            self.stats.count(found.want.id, status)
+            statuses.append(status)
+        return tuple(statuses)
 
     def gone(self, node: str, why: str) -> None:
         """The node is no more, and its place and mark with it: what was being done to it has come to its end."""
-        for case in [each for each in self._known.values() if each.end is None and each.id.startswith(f"{node}/")]:
-            self._journal.write(replace(case, end=End.DONE, note=why), why)
+        for remediation in [
+            each for each in self._known.values() if each.end is None and each.id.startswith(f"{node}/")
+        ]:
+            self._journal.write(replace(remediation, end=End.DONE, note=why), why)
 
     def _found(
-        self, shown: NodeRecord, level: FleetSnapshot, places: Collection[str], now: datetime
+        self, shown: NodeRecord, snapshot: FleetSnapshot, holders: Collection[str], now: datetime
     ) -> FoundRequest | None:
         """The act that is wanted of a node; of one that asked for nothing, only while it is out and holds a slot."""
         mark = parse(shown.text)
         if mark is None:
             return None
         at = self._by_its_age(shown.node, mark, now)
-        want = wanted(shown.node, mark, at, reboot_timeout_s=self._patience.reboot_timeout_s)
+        want = wanted(shown.node, mark, at, reboot_timeout_s=self._timeouts.reboot_timeout_s)
         want = want or self._begun_before(shown.node, mark)
-        has_place = shown.node in places
-        if want is None or (want.unanswered and not (has_place and shown.node in level.out)):
+        has_slot = shown.node in holders
+        if want is None or (want.unanswered and not (has_slot and shown.node in snapshot.out)):
             return None
         known = self._known.get(want.id)
         if known is not None and known.end is End.DONE and mark.said == plain(known.note):
             return None  # it is done, and the node was told
-        return FoundRequest(want=want, mark=mark, text=shown.text, has_place=has_place)
+        return FoundRequest(want=want, mark=mark, text=shown.text, has_slot=has_slot)
 
     def _begun_before(self, node: str, mark: HandoffRecord) -> WantedAct | None:
         """A request that its node has withdrawn and that was begun, or may have been: the node has to know."""
         want = withdrawn(node, mark)
-        case = self._known.get(want.id) if want is not None else None
-        is_begun = case is not None and (self._may_be_sent(case.id) or case.end is End.DONE)
+        remediation = self._known.get(want.id) if want is not None else None
+        is_begun = remediation is not None and (self._may_be_sent(remediation.id) or remediation.end is End.DONE)
         return want if is_begun else None
 
-    def _may_be_sent(self, case_id: str) -> bool:
+    def _may_be_sent(self, remediation_id: str) -> bool:
         """Whether the platform may have been asked, and nothing shows what became of it."""
-        case = self._known.get(case_id)
-        return case is not None and case.end is None and case.phase is Phase.INTENDED
+        remediation = self._known.get(remediation_id)
+        return remediation is not None and remediation.end is None and remediation.phase is Phase.INTENDED
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def _moved(self, by: timedelta, now: datetime) -> None:
         """The wall clock was set: what is waited for is waited for as long as before."""
-        waiting = [shifted(case, by, now) for case in self._known.values() if case.end is None]
-        self._known.update({case.id: case for case in waiting})
-        for case in waiting:
-            self._journal.write(case, f"{was_set(by)}: what is waited for is waited for as long as before")
+        waiting = [shifted(remediation, by, now) for remediation in self._known.values() if remediation.end is None]
+        self._known.update({remediation.id: remediation for remediation in waiting})
+        for remediation in waiting:
+            self._journal.write(remediation, f"{was_set(by)}: what is waited for is waited for as long as before")
 
     def _by_its_age(self, node: str, mark: HandoffRecord, now: datetime) -> datetime:
         """The time to judge the age of a record by: the wall clock's when it was first seen, and from then on only what
@@ -190,83 +192,83 @@ class Controller:
 
     # -- one node -----------------------------------------------------------------------------------------------------
 
-    def _go_on(self, found: FoundRequest, level: FleetSnapshot, now: datetime) -> NodeStatus:
-        case = self._known.get(found.want.id)
-        if case is None and found.mark.answer is RequestAnswer.TAKEN and not found.want.unanswered:
-            case = self._adopted(found, now)
-        if case is None or (case.phase is Phase.PLANNED and case.end is None):
-            return self._begin_unless_busy(found, level, now)
-        if case.end is None:
-            return self._followed(found, case, now)
-        self._answer(found, case)
-        return _standing(found, case.note, STATES[case.end], page=case.end is not End.DONE)
+    def _go_on(self, found: FoundRequest, snapshot: FleetSnapshot, now: datetime) -> NodeStatus:
+        remediation = self._known.get(found.want.id)
+        if remediation is None and found.mark.answer is RequestAnswer.TAKEN and not found.want.unanswered:
+            remediation = self._adopted(found, now)
+        if remediation is None or (remediation.phase is Phase.PLANNED and remediation.end is None):
+            return self._begin_unless_busy(found, snapshot, now)
+        if remediation.end is None:
+            return self._followed(found, remediation, now)
+        self._answer(found, remediation)
+        return _status_of(found, remediation.note, STATES[remediation.end], page=remediation.end is not End.DONE)
 
-    def _followed(self, found: FoundRequest, case: Remediation, now: datetime) -> NodeStatus:
+    def _followed(self, found: FoundRequest, remediation: Remediation, now: datetime) -> NodeStatus:
         """It was asked for, or may have been: only its evidence counts now, which AWS is not asked for all the time."""
         if found.mark.is_withdrawn:
-            self._answer(found, case)
-        if (known := self._looks.lately(case.id)) is not None:
+            self._answer(found, remediation)
+        if (known := self._looks.lately(remediation.id)) is not None:
             return known
         act = self._act(found)
-        turn = act.go(case, now)
-        if self._may_repeat(found, turn):
-            turn = self._again(found, act, turn, now)
-        return self._looks.note(case.id, self._came_of(found, turn))
+        result = act.go(remediation, now)
+        if self._may_repeat(found, result):
+            result = self._again(found, act, result, now)
+        return self._looks.note(remediation.id, self._came_of(found, result))
 
-    def _may_repeat(self, found: FoundRequest, turn: StepResult) -> bool:
+    def _may_repeat(self, found: FoundRequest, result: StepResult) -> bool:
         """Whether nothing shows what became of it, its platform gave this controller no answer, and a second request is
         safe by now. A request that its node has withdrawn is not repeated."""
-        want, case = found.want, turn.case
-        if case.end is not None or case.step is not _STEP[want.remedy]:
+        want, remediation = found.want, result.remediation
+        if remediation.end is not None or remediation.step is not _STEP[want.remedy]:
             return False
         if want.id in self._asked or found.mark.withdrawn is not None:
             return False
         after_s = self._provisioner_of(found).repeats_after_s(want.remedy)
-        since_s = self._unsure.get(want.id, self._monotonic_s())
+        since_s = self._undecided.get(want.id, self._monotonic_s())
         return after_s is not None and self._monotonic_s() - since_s >= after_s
 
-    def _again(self, found: FoundRequest, act: RequestedAct, turn: StepResult, now: datetime) -> StepResult:
+    def _again(self, found: FoundRequest, act: RequestedAct, result: StepResult, now: datetime) -> StepResult:
         """A controller before this one died in it, or its platform did not answer. Judged as before the first time."""
         try:
             view = self._node(found.want.node).view()
             if (why := self._refusal(found, view, now)) is not None:
-                return replace(turn, said=f"{turn.said}; not asked for again: {why.words}")
-            return act.again(replace(turn, case=replace(turn.case, hold=view.hold)), now)
+                return replace(result, said=f"{result.said}; not asked for again: {why.words}")
+            return act.again(replace(result, remediation=replace(result.remediation, hold=view.hold)), now)
         except BackendError as error:
-            return replace(turn, said=f"{turn.said}; not asked for again: {error}")
+            return replace(result, said=f"{result.said}; not asked for again: {error}")
 
-    def _begin_unless_busy(self, found: FoundRequest, level: FleetSnapshot, now: datetime) -> NodeStatus:
+    def _begin_unless_busy(self, found: FoundRequest, snapshot: FleetSnapshot, now: datetime) -> NodeStatus:
         """A platform that is at the machine, or has no time for us, is not asked again in every sync either."""
         known = self._looks.lately(found.want.id)
         if known is not None and known.refusal is Refusal.MANAGED:
             return known
-        standing = self._begin(found, level, now)
-        return self._looks.note(found.want.id, standing) if standing.refusal is Refusal.MANAGED else standing
+        status = self._begin(found, snapshot, now)
+        return self._looks.note(found.want.id, status) if status.refusal is Refusal.MANAGED else status
 
-    def _begin(self, found: FoundRequest, level: FleetSnapshot, now: datetime) -> NodeStatus:
+    def _begin(self, found: FoundRequest, snapshot: FleetSnapshot, now: datetime) -> NodeStatus:
         """Judge everything again, and act."""
         want = found.want
         view = self._node(want.node).view()
         if hands_off := self._rules().hands_off(view):
             self._silent.pop(want.node, None)
             said = f"opted out: {hands_off}; nothing is touched, nor its handoff record"
-            return _standing(found, said, RepairState.LEFT_ALONE, refusal=Refusal.OPTED_OUT)
+            return _status_of(found, said, RepairState.LEFT_ALONE, refusal=Refusal.OPTED_OUT)
         if view.powered_down:
             return self._powered_down(found)
         why = self._refusal(found, view, now)
         if want.unanswered and (why or not is_silent(view)):
             self._silent.pop(want.node, None)
             said = f"its reboot should be over: left to its own daemon, {why.words if why else 'it answers'}"
-            return _standing(found, said, RepairState.LEFT_ALONE, refusal=why.kind if why else None)
+            return _status_of(found, said, RepairState.LEFT_ALONE, refusal=why.kind if why else None)
         if why:
             return self._refused(found, why, now)
         if want.unanswered and (waiting := self._silence(found)) is not None:
             return waiting
         if (later := self._not_now(want)) is not None:
             return self._waits(found, later)
-        act = self._act(found, too_many=self._too_many(want, level))
+        act = self._act(found, too_many=self._too_many(want, snapshot))
         try:
-            cannot = act.why_not()
+            cannot = act.reason_against()
         except BackendError as error:
             return self._waits(found, Refused(kind=Refusal.UNREADABLE, words=str(error)), page=True)
         if cannot:
@@ -288,7 +290,7 @@ class Controller:
         self._silent.pop(found.want.node, None)
         why = Refused(kind=Refusal.MANAGED, words="power saving has taken its machine away")
         if found.want.unanswered:
-            return _standing(found, why.words, RepairState.LEFT_ALONE, refusal=why.kind)
+            return _status_of(found, why.words, RepairState.LEFT_ALONE, refusal=why.kind)
         return self._waits(found, why)
 
     def _refusal(self, found: FoundRequest, view: NodeView, now: datetime) -> Refused | None:
@@ -296,7 +298,7 @@ class Controller:
             found.want,
             found.mark,
             view,
-            has_place=found.has_place,
+            has_slot=found.has_slot,
             platform_texts=self._platform_texts,
             now=self._by_its_age(found.want.node, found.mark, now),
             timeout_s=self._timeout_s(found.want.remedy),
@@ -307,19 +309,20 @@ class Controller:
         node = found.want.node
         if why := needs_person(found.mark, self._booted(node)):
             said = f"{why}: an operator has to look"
-            return _standing(found, said, RepairState.SILENT, page=True, refusal=Refusal.PERSON)
+            return _status_of(found, said, RepairState.SILENT, page=True, refusal=Refusal.PERSON)
         since_s = self._silent.setdefault(node, self._monotonic_s())
         if self._monotonic_s() - since_s >= self._silent_s:
             return None
         silent = f"its machine is replaced if it stays silent for {self._silent_s:g} s"
-        return _standing(found, f"it did not come back from its reboot; {silent}", RepairState.SILENT)
+        return _status_of(found, f"it did not come back from its reboot; {silent}", RepairState.SILENT)
 
     def _adopted(self, found: FoundRequest, now: datetime) -> Remediation:
-        """The case of a request that a controller took whose store is not this one: it may have been carried out. The
-        record has the boot that a reboot was to end; the present one may be the one after, and so may the machine."""
+        """The remediation of a request that a controller took whose store is not this one: it may have been carried
+        out. The record has the boot that a reboot was to end; the present one may be the one after, and so may the
+        machine."""
         machine, mark = self._provisioner_of(found).machine(), found.mark
         is_it = word(instance_of(machine)) == mark.machine and not launched_after(machine, mark.answered)
-        case = replace(
+        remediation = replace(
             self._opened(found, None, now),
             machine=machine if is_it else mark.machine,
             boot_id=mark.boot,
@@ -328,35 +331,35 @@ class Controller:
             attempts=1,
             acts=(found.want.remedy,),
         )
-        self._journal.write(case, "taken by a controller whose store is not here: it is not asked for again")
-        return case
+        self._journal.write(remediation, "taken by a controller whose store is not here: it is not asked for again")
+        return remediation
 
-    def _came_of(self, found: FoundRequest, turn: StepResult) -> NodeStatus:
+    def _came_of(self, found: FoundRequest, result: StepResult) -> NodeStatus:
         """Write down the result of a step. An act that was not begun is taken out of the record first: the disk is
         believed."""
-        want, case = found.want, replace(turn.case, note=turn.said)
-        if turn.asked:
+        want, remediation = found.want, replace(result.remediation, note=result.said)
+        if result.asked:
             self._asked.add(want.id)
-        if case.end is None and case.step is not _STEP[want.remedy]:
-            case = replace(case, end=End.DONE)
-        elif case.end is None and case.phase is Phase.PLANNED:
-            why = Refused(kind=turn.refusal or Refusal.REFUSED, words=turn.said)
+        if remediation.end is None and remediation.step is not _STEP[want.remedy]:
+            remediation = replace(remediation, end=End.DONE)
+        elif remediation.end is None and remediation.phase is Phase.PLANNED:
+            why = Refused(kind=result.refusal or Refusal.REFUSED, words=result.said)
             try:
-                return self._waits(found, why, page=turn.page)
+                return self._waits(found, why, page=result.page)
             finally:  # also where the node could not be told: what was not begun must not be waited for
                 if want.id in self._known:
-                    self._journal.write(case, turn.said)
-        elif want.unanswered and case.end in (End.LOST, End.ABANDONED):
+                    self._journal.write(remediation, result.said)
+        elif want.unanswered and remediation.end in (End.LOST, End.ABANDONED):
             self._put_back(found)
             if want.id in self._known:
-                self._journal.write(replace(case, end=None), turn.said)
-            return _standing(found, turn.said, RepairState.LEFT_ALONE)
-        if case != self._known.get(case.id):
-            self._journal.write(case, turn.said)
-        self._answer(found, case)
-        failed = case.end is End.FAILED
-        refusal = Refusal.EXHAUSTED if failed else turn.refusal
-        return _standing(found, turn.said, STATES[case.end], page=turn.page or failed, refusal=refusal)
+                self._journal.write(replace(remediation, end=None), result.said)
+            return _status_of(found, result.said, RepairState.LEFT_ALONE)
+        if remediation != self._known.get(remediation.id):
+            self._journal.write(remediation, result.said)
+        self._answer(found, remediation)
+        failed = remediation.end is End.FAILED
+        refusal = Refusal.EXHAUSTED if failed else result.refusal
+        return _status_of(found, result.said, STATES[remediation.end], page=result.page or failed, refusal=refusal)
 
     # -- what the node is told ----------------------------------------------------------------------------------------
 
@@ -364,41 +367,44 @@ class Controller:
         """For good: the node goes on from there, or an operator does."""
         if found.want.unanswered:
             said = f"it did not come back from its reboot, and is not replaced: {why.words}"
-            return _standing(found, said, RepairState.SILENT, page=True, refusal=why.kind)
-        case = replace(self._opened(found, None, now), end=End.FAILED, note=f"refused: {why.words}")
-        self._journal.write(case, case.note)
-        self._answer(found, case)
-        return _standing(found, case.note, RepairState.REFUSED, page=True, refusal=why.kind)
+            return _status_of(found, said, RepairState.SILENT, page=True, refusal=why.kind)
+        remediation = replace(self._opened(found, None, now), end=End.FAILED, note=f"refused: {why.words}")
+        self._journal.write(remediation, remediation.note)
+        self._answer(found, remediation)
+        return _status_of(found, remediation.note, RepairState.REFUSED, page=True, refusal=why.kind)
 
     def _waits(self, found: FoundRequest, why: Refused, *, page: bool = False) -> NodeStatus:
         if found.want.unanswered:
             self._put_back(found)
             said = f"it did not come back from its reboot, and is not replaced yet: {why.words}"
-            return _standing(found, said, RepairState.SILENT, page=True, refusal=why.kind)
+            return _status_of(found, said, RepairState.SILENT, page=True, refusal=why.kind)
         self._tell(found, replace(found.mark, answer=RequestAnswer.WAITS, said=why.words), begun=None)
-        return _standing(found, why.words, RepairState.WAITS, page=page, refusal=why.kind)
+        return _status_of(found, why.words, RepairState.WAITS, page=page, refusal=why.kind)
 
-    def _answer(self, found: FoundRequest, case: Remediation) -> None:
+    def _answer(self, found: FoundRequest, remediation: Remediation) -> None:
         """Have the record say what the disk says. One that says so already is left alone."""
         want, mark = found.want, found.mark
         told = replace(mark, asks=True, remedy=want.remedy, attempt=want.attempt)
-        match case.end:
+        match remediation.end:
             case None:
-                told = replace(told, answer=RequestAnswer.TAKEN, said=case.note.partition("; ")[2])
+                told = replace(told, answer=RequestAnswer.TAKEN, said=remediation.note.partition("; ")[2])
             case End.DONE:
-                became = word(case.machine) if want.remedy is Remedy.REPLACE_NODE else mark.became
-                told = replace(told, answer=RequestAnswer.TAKEN, became=became, said=case.note)
+                became = word(remediation.machine) if want.remedy is Remedy.REPLACE_NODE else mark.became
+                told = replace(told, answer=RequestAnswer.TAKEN, became=became, said=remediation.note)
             case _:
-                told = replace(told, answer=RequestAnswer.REFUSED, said=case.note)
-        self._tell(found, told, begun=case if case.acts else None)
+                told = replace(told, answer=RequestAnswer.REFUSED, said=remediation.note)
+        self._tell(found, told, begun=remediation if remediation.acts else None)
 
     def _tell(self, found: FoundRequest, told: HandoffRecord, *, begun: Remediation | None) -> None:
         """Rewrite the record, if the node has not moved on meanwhile and there is something new to say. Of an act that
         was not ``begun`` nothing is counted, and a request that is withdrawn stays so."""
         want, orchestrator = found.want, self._node(found.want.node)
         there = parse(orchestrator.marked())
-        mine = (want.case, found.mark.machine, want.remedy, want.attempt, want.asked)
-        if there is None or (there.case, there.machine, _asked_for(there), there.attempt, there.asked) != mine:
+        mine = (want.remediation_id, found.mark.machine, want.remedy, want.attempt, want.asked)
+        if (
+            there is None
+            or (there.remediation_id, there.machine, _asked_for(there), there.attempt, there.asked) != mine
+        ):
             return
         if there.is_withdrawn and told.answer is not RequestAnswer.TAKEN:
             return
@@ -432,8 +438,8 @@ class Controller:
         """The record of a reboot, where nothing came of going on from it: the node may come back and be believed."""
         orchestrator, mark = self._node(found.want.node), found.mark
         there = parse(orchestrator.marked())
-        ours = (mark.case, mark.machine, found.want.remedy, mark.asked)
-        if there is not None and (there.case, there.machine, there.remedy, there.asked) == ours:
+        ours = (mark.remediation_id, mark.machine, found.want.remedy, mark.asked)
+        if there is not None and (there.remediation_id, there.machine, there.remedy, there.asked) == ours:
             orchestrator.mark(found.text)
 
     # -- parts --------------------------------------------------------------------------------------------------------
@@ -451,10 +457,10 @@ class Controller:
             journal=self._journal,
             too_many=too_many,
         )
-        return RequestedAct(node, patience=self._patience)
+        return RequestedAct(node, timeouts=self._timeouts)
 
     def _opened(self, found: FoundRequest, view: NodeView | None, now: datetime) -> Remediation:
-        """The controller's own case: one act, no other remedy behind it."""
+        """The controller's own remediation: one act, no other remedy behind it."""
         want = found.want
         steps = STEPS[want.remedy]
         return Remediation(
@@ -475,7 +481,7 @@ class Controller:
         )
 
     def _provisioner_of(self, found: FoundRequest) -> Provisioner:
-        """The same one for as long as a case lasts: it remembers what it asked for."""
+        """The same one for as long as a remediation lasts: it remembers what it asked for."""
         want = found.want
         known = self._acting.get(want.node)
         if known is None or known[0] != want.id:
@@ -484,10 +490,10 @@ class Controller:
         return known[1]
 
     def _timeout_s(self, remedy: Remedy) -> float:
-        patience = self._patience
-        return patience.reboot_timeout_s if remedy is Remedy.REBOOT_NODE else patience.replace_timeout_s
+        timeouts = self._timeouts
+        return timeouts.reboot_timeout_s if remedy is Remedy.REBOOT_NODE else timeouts.replace_timeout_s
 
-    def _too_many(self, want: WantedAct, level: FleetSnapshot) -> str:
+    def _too_many(self, want: WantedAct, snapshot: FleetSnapshot) -> str:
         """The bounds over the records of all nodes, and over what this controller did since they were read.
 
         That of a day a node asks about itself, and an operator may command past it there: it holds here only what no
@@ -496,23 +502,29 @@ class Controller:
         now, rules = self._clock(), self._rules()
         return rate_held(
             want.node,
-            self._replaced(level, RATE_WINDOW, now),
-            self._replaced(level, DAY_WINDOW, now),
+            self._replaced(snapshot, RATE_WINDOW, now),
+            self._replaced(snapshot, DAY_WINDOW, now),
             per_hour=rules.replacements_per_hour,
-            per_day=day_limit(rules.replacements_per_day, level.total) if want.unanswered else None,
+            per_day=day_limit(rules.replacements_per_day, snapshot.total) if want.unanswered else None,
         )
 
-    def _replaced(self, level: FleetSnapshot, window: timedelta, now: datetime) -> Counter[str]:
+    def _replaced(self, snapshot: FleetSnapshot, window: timedelta, now: datetime) -> Counter[str]:
         known = self._known.values()
-        acts = [case for case in known if Remedy.REPLACE_NODE in case.acts and case.since > now - window]
-        return replacements(level.marks, window, now) | Counter(case.id.partition("/")[0] for case in acts)
+        acts = [
+            remediation
+            for remediation in known
+            if Remedy.REPLACE_NODE in remediation.acts and remediation.since > now - window
+        ]
+        return replacements(snapshot.marks, window, now) | Counter(
+            remediation.id.partition("/")[0] for remediation in acts
+        )
 
 
 def _asked_for(mark: HandoffRecord) -> Remedy | None:
     return mark.withdrawn if mark.is_withdrawn else mark.remedy
 
 
-def _standing(
+def _status_of(
     found: FoundRequest, said: str, state: RepairState, *, page: bool = False, refusal: Refusal | None = None
 ) -> NodeStatus:
     want = found.want

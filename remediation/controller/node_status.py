@@ -33,7 +33,7 @@ STATES: Mapping[End | None, RepairState] = {
     None: RepairState.REPAIR,
     End.DONE: RepairState.DONE,
 }
-"""Where a request stands whose case ended so."""
+"""Where a request stands whose remediation ended so."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,33 +63,33 @@ class RecentStatus:
 
     def lately(self, request: str) -> NodeStatus | None:
         """As the last reading found it; None where another is due."""
-        at_s, standing = self._last.get(request, (float("-inf"), None))
-        return standing if self._monotonic_s() - at_s < self._every_s else None
+        at_s, status = self._last.get(request, (float("-inf"), None))
+        return status if self._monotonic_s() - at_s < self._every_s else None
 
-    def note(self, request: str, standing: NodeStatus) -> NodeStatus:
+    def note(self, request: str, status: NodeStatus) -> NodeStatus:
         """It was looked at just now."""
-        self._last[request] = (self._monotonic_s(), standing)
-        return standing
+        self._last[request] = (self._monotonic_s(), status)
+        return status
 
 
 class RepairStats:
     """The counts of one controller since its process began."""
 
     def __init__(self) -> None:
-        self.tally = EngineStats()
+        self.stats = EngineStats()
         self.answered: Counter[RepairState] = Counter()
         """The states of requests, each counted once when it is new."""
         self._counted: dict[str, tuple[str, NodeStatus]] = {}
 
-    def count(self, request: str, standing: NodeStatus) -> None:
+    def count(self, request: str, status: NodeStatus) -> None:
         """Count what became of a request by its id, where that is new."""
-        known = self._counted.get(standing.node)
+        known = self._counted.get(status.node)
         before = known[1] if known is not None and known[0] == request else None
-        if before is None or before.state is not standing.state:
-            self.answered[standing.state] += 1
-        if before is None or (before.state, before.refusal) != (standing.state, standing.refusal):
-            self.tally.refuse(standing.refusal)
-        self._counted[standing.node] = (request, standing)
+        if before is None or before.state is not status.state:
+            self.answered[status.state] += 1
+        if before is None or (before.state, before.refusal) != (status.state, status.refusal):
+            self.stats.refuse(status.refusal)
+        self._counted[status.node] = (request, status)
 
     def before(self, node: str, request: str) -> tuple[RepairState, bool]:
         """Where a request stood that could not be looked at this time, and whether an operator was needed: no answer is
@@ -104,6 +104,7 @@ class RepairStats:
         self._counted = {node: counted for node, counted in self._counted.items() if node in nodes}
 
     def time(self, before: Remediation | None, after: Remediation, now: datetime) -> None:
-        """Time the one act of a case. One that was given up is over from here: the controller watches it no more."""
+        """Time the one act of a remediation. One that was given up is over from here: the controller watches it no
+        more."""
         if before is not None:
-            self.tally.time(before, after if after.end is None else replace(after, end=End.DONE), now)
+            self.stats.time(before, after if after.end is None else replace(after, end=End.DONE), now)

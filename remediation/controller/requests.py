@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from healthd.core.model import Refusal, Refused, Remedy
 from healthd.remediation.decide.handoff import CLOSE, HandoffRecord, RequestAnswer
-from healthd.remediation.decide.remediation import case_of
+from healthd.remediation.decide.remediation import remediation_id_of
 from healthd.remediation.ports import NodeView
 
 _SILENT = frozenset({"DOWN", "NOT_RESPONDING"})
@@ -28,7 +28,7 @@ class WantedAct:
     """
 
     node: str
-    case: str
+    remediation_id: str
     remedy: Remedy
     attempt: int
     asked: datetime
@@ -42,30 +42,42 @@ class WantedAct:
 
     @property
     def id(self) -> str:
-        """The id under which this request is carried out once. A second order for the same case, remedy and attempt is
-        another request. Ids in stores of before 2026-11-22 end without ``@`` and the time: they are no request's."""
-        return f"{self.node}/{self.case}/{self.remedy}-{self.attempt}@{int(self.asked.timestamp())}"
+        """The id under which this request is carried out once. A second order for the same remediation, remedy and
+        attempt is another request. Ids in stores of before 2026-11-22 end without ``@`` and the time: they are no
+        request's."""
+        return f"{self.node}/{self.remediation_id}/{self.remedy}-{self.attempt}@{int(self.asked.timestamp())}"
 
 
 def wanted(node: str, mark: HandoffRecord, now: datetime, *, reboot_timeout_s: float) -> WantedAct | None:
     """The act that a record asks the controller to consider, or None. A reboot that should be over long ago is looked
     after."""
-    if mark.remedy is None or mark.asked is None or not mark.case:
+    if mark.remedy is None or mark.asked is None or not mark.remediation_id:
         return None
     was_begun = not mark.asks or mark.answer is RequestAnswer.TAKEN
     if mark.remedy is Remedy.REBOOT_NODE and was_begun and _is_late(mark.asked, now, reboot_timeout_s):
         replacement = Remedy.REPLACE_NODE
-        return WantedAct(node=node, case=mark.case, remedy=replacement, attempt=0, asked=mark.asked, unanswered=True)
+        return WantedAct(
+            node=node,
+            remediation_id=mark.remediation_id,
+            remedy=replacement,
+            attempt=0,
+            asked=mark.asked,
+            unanswered=True,
+        )
     if not mark.asks or mark.answer is RequestAnswer.REFUSED:
         return None
-    return WantedAct(node=node, case=mark.case, remedy=mark.remedy, attempt=mark.attempt, asked=mark.asked)
+    return WantedAct(
+        node=node, remediation_id=mark.remediation_id, remedy=mark.remedy, attempt=mark.attempt, asked=mark.asked
+    )
 
 
 def withdrawn(node: str, mark: HandoffRecord) -> WantedAct | None:
     """The request that a node has withdrawn, or None. Nothing is begun for it: it tells what may have been begun."""
-    if not mark.is_withdrawn or mark.withdrawn is None or mark.asked is None or not mark.case:
+    if not mark.is_withdrawn or mark.withdrawn is None or mark.asked is None or not mark.remediation_id:
         return None
-    return WantedAct(node=node, case=mark.case, remedy=mark.withdrawn, attempt=mark.attempt, asked=mark.asked)
+    return WantedAct(
+        node=node, remediation_id=mark.remediation_id, remedy=mark.withdrawn, attempt=mark.attempt, asked=mark.asked
+    )
 
 
 def refusal(
@@ -73,13 +85,13 @@ def refusal(
     mark: HandoffRecord,
     view: NodeView,
     *,
-    has_place: bool,
+    has_slot: bool,
     platform_texts: Collection[str],
     now: datetime,
     timeout_s: float,
 ) -> Refused | None:
     """Why it is not done, now or later, or None. ``timeout_s``: after which the node itself no longer waits for it."""
-    if not has_place:
+    if not has_slot:
         words = "no budget slot is held for this node, so it is not healthd's to repair"
         return Refused(kind=Refusal.NOT_PERMITTED, words=words)
     if why := _not_our_text(want, view, platform_texts):
@@ -119,12 +131,12 @@ def needs_person(mark: HandoffRecord, booted: datetime | None) -> str:
 def _not_our_text(want: WantedAct, view: NodeView, platform_texts: Collection[str]) -> str:
     if view.hold is None:
         return "it is not drained"
-    if view.drained_by_itself or case_of(view.hold.text) == want.case:
+    if view.drained_by_itself or remediation_id_of(view.hold.text) == want.remediation_id:
         return ""
     if want.after_silence and view.hold.text in platform_texts:
         return ""
     return f"it is held by {view.hold.user} with '{view.hold.text}'"
 
 
-def _is_late(asked: datetime, now: datetime, patience_s: float) -> bool:
-    return now - asked > timedelta(seconds=patience_s)
+def _is_late(asked: datetime, now: datetime, timeout_s: float) -> bool:
+    return now - asked > timedelta(seconds=timeout_s)

@@ -23,39 +23,44 @@ from healthd.remediation.decide.remediation import (
     Remediation,
     begun,
     followed,
-    parts_of,
+    parse_reason,
 )
 from healthd.remediation.decide.rules import QUARANTINE, REPLACE, kept_out, without_drain
 from healthd.remediation.ports import NodeView, Slot
 
-_NO_CASE = "without-a-case"
+_NO_ID = "without-an-id"
 
 
 def repair_mark(
-    case: Remediation, now: datetime, *, before: str = "", following: Sequence[Remedy] = (), delegated: bool = False
+    remediation: Remediation,
+    now: datetime,
+    *,
+    before: str = "",
+    following: Sequence[Remedy] = (),
+    delegated: bool = False,
 ) -> str:
     """The record that is left with the node before its GPUs are reset, it is rebooted, or its machine is given away.
 
     ``before``: the one that it has. ``following``: what can be tried after this. ``delegated``: the controller acts,
     and makes the entry in the history when it does.
     """
-    remedy, old = ACTS[case.step], parse(before) or HandoffRecord()
+    remedy, old = ACTS[remediation.step], parse(before) or HandoffRecord()
     is_reset = remedy is Remedy.RESET_GPU  # the machine stays, and no other daemon goes on from here
-    is_same = is_reset or instance_of(old.became) == instance_of(case.machine)
+    is_same = is_reset or instance_of(old.became) == instance_of(remediation.machine)
     is_asked = delegated and not is_reset
     gives_away = remedy is Remedy.REPLACE_NODE and not delegated
     return replace(
         old.lasting,
-        case=case.id,
-        machine="" if is_reset else instance_of(case.machine),
+        remediation_id=remediation.id,
+        machine="" if is_reset else instance_of(remediation.machine),
         remedy=remedy,
-        attempt=case.attempts,
+        attempt=remediation.attempts,
         asked=_not_as_before(now, old.asked),
         following=() if is_reset else tuple(following),
         became=old.became if is_same else "",
         replaced=now if gives_away else old.replaced,
         given_up="",
-        history=followed(old, case) if is_asked else begun(old, case, remedy, now),
+        history=followed(old, remediation) if is_asked else begun(old, remediation, remedy, now),
     ).text
 
 
@@ -68,7 +73,7 @@ def _not_as_before(now: datetime, before: datetime | None) -> datetime:
     return before + timedelta(seconds=1)
 
 
-def found_case(
+def found_remediation(
     view: NodeView,
     own: Sequence[Slot],
     mark: str,
@@ -78,7 +83,7 @@ def found_case(
     boot_id: str,
     now: datetime,
 ) -> Remediation | None:
-    """The case to go on with, or None where nothing of ours is there.
+    """The remediation to go on with, or None where nothing of ours is there.
 
     Without a place of ours nothing is: every user can write a text. With a slot and another's drain, or none,
     only the place is left, and is given back.
@@ -87,65 +92,85 @@ def found_case(
         return None
     shown = parse(mark) or HandoffRecord()
     named = _named(view, shown)
-    given = shown if shown.case and shown.machine and shown.is_of_replacement else None
+    given = shown if shown.remediation_id and shown.machine and shown.is_of_replacement else None
     if named is None and given is not None and (view.hold is None or view.hold.text in platform_texts):
-        follows = _follows(given.case, given.machine, without_drain(REPLACE), mode, now)
-        return _by_order(replace(follows, code=shown.code), shown.code)
+        follows = _follows(given.remediation_id, given.machine, without_drain(REPLACE), mode, now)
+        return _by_command(replace(follows, code=shown.code), shown.code)
     if named is None and view.hold is None and shown.code == QUARANTINE_CODE:
-        case = _case(_NO_CASE, mode, now, why="the slot of a command was left", steps=without_drain(QUARANTINE))
-        return _by_order(case, shown.code)
-    if named is None and shown.case and shown.machine and (view.hold is None or view.hold.text in platform_texts):
+        remediation = _remediation(
+            _NO_ID, mode, now, why="the slot of a command was left", steps=without_drain(QUARANTINE)
+        )
+        return _by_command(remediation, shown.code)
+    if (
+        named is None
+        and shown.remediation_id
+        and shown.machine
+        and (view.hold is None or view.hold.text in platform_texts)
+    ):
         # Rebooted and not seen since: whoever manages the node may have put another machine in its place for that.
-        case = _case(
-            shown.case,
+        remediation = _remediation(
+            shown.remediation_id,
             mode,
             now,
             why=f"a repair of {shown.machine}, under this name, was left unfinished",
             steps=without_drain(QUARANTINE),
         )
-        return _by_order(replace(case, index=case.steps.index(Step.VERIFY)), shown.code)
+        return _by_command(replace(remediation, index=remediation.steps.index(Step.VERIFY)), shown.code)
     if named is None:
-        return _case(_NO_CASE, mode, now, why="only a slot was left", steps=QUARANTINE, end=End.ABANDONED)
-    code, component, case_id = named
-    if given is not None and given.case == case_id:
-        case = _follows(case_id, given.machine, REPLACE, mode, now)
+        return _remediation(_NO_ID, mode, now, why="only a slot was left", steps=QUARANTINE, end=End.ABANDONED)
+    code, component, remediation_id = named
+    if given is not None and given.remediation_id == remediation_id:
+        remediation = _follows(remediation_id, given.machine, REPLACE, mode, now)
     else:
-        why = "our drain was found, and no case of it in the store"
-        case = _case(case_id, mode, now, why=why, steps=QUARANTINE)
-        # A reboot that was asked for in this case explains why the node is DOWN behind our drain; else nothing does.
-        is_rebooted = shown.case == case_id and shown.remedy is Remedy.REBOOT_NODE
+        why = "our drain was found, and no remediation of it in the store"
+        remediation = _remediation(remediation_id, mode, now, why=why, steps=QUARANTINE)
+        # A reboot that was asked for in this remediation explains why the node is DOWN behind our drain; else nothing
+        # does.
+        is_rebooted = shown.remediation_id == remediation_id and shown.remedy is Remedy.REBOOT_NODE
         drained_in = "" if is_rebooted else boot_id
-        case = replace(case, index=QUARANTINE.index(Step.VERIFY), drain_boot_id=drained_in)
+        remediation = replace(remediation, index=QUARANTINE.index(Step.VERIFY), drain_boot_id=drained_in)
     text = view.hold.text if view.hold else ""
-    if shown.case == case_id and shown.code not in ("", code, *ORDERED):  # the case had turned to another fault
+    if shown.remediation_id == remediation_id and shown.code not in (
+        "",
+        code,
+        *ORDERED,
+    ):  # the remediation had turned to another fault
         code, component = shown.code, ""
-    case = replace(case, code=code, component=component, hold=view.hold, text=text, controller=view.controller)
+    remediation = replace(
+        remediation, code=code, component=component, hold=view.hold, text=text, controller=view.controller
+    )
     is_automatic = view.hold is not None and view.hold.automatic
-    return _by_order(replace(case, adopted=is_automatic and not shown.case), code)
+    return _by_command(replace(remediation, adopted=is_automatic and not shown.remediation_id), code)
 
 
 def _named(view: NodeView, shown: HandoffRecord) -> tuple[str, str, str] | None:
-    """Code, component and case id that the drain names; where the cluster's controller put a text of its own in the
-    slot of ours, those of the record."""
+    """Code, component and remediation id that the drain names; where the cluster's controller put a text of its own in
+    the slot of ours, those of the record."""
     if view.hold is None:
         return None
-    if view.drained_by_itself and (shown.case or shown.code):
-        return shown.code, str(NODE), shown.case or _NO_CASE
-    return parts_of(view.hold.text)
+    if view.drained_by_itself and (shown.remediation_id or shown.code):
+        return shown.code, str(NODE), shown.remediation_id or _NO_ID
+    return parse_reason(view.hold.text)
 
 
-def orphaned(view: NodeView, case_id: str, *, mode: Mode, boot_id: str, now: datetime) -> Remediation | None:
+def orphaned(view: NodeView, remediation_id: str, *, mode: Mode, boot_id: str, now: datetime) -> Remediation | None:
     """The remediation by which an operator has a drain of ours undone that none is open for; None where none is there.
 
-    ``case_id``: of the case that the text names, or a new one where that is known to have ended. It verifies first, as
-    any other, and undoes the drain only as it was found: text, user and stamp.
+    ``remediation_id``: of the remediation that the text names, or a new one where that is known to have ended. It
+    verifies first, as any other, and undoes the drain only as it was found: text, user and stamp.
     """
-    named = parts_of(view.hold.text) if view.hold is not None else None
+    named = parse_reason(view.hold.text) if view.hold is not None else None
     if view.hold is None or named is None:
         return None
-    case = _case(case_id or named[2], mode, now, why="our drain was found, and no case of it is open", steps=QUARANTINE)
+    remediation = _remediation(
+        remediation_id or named[2],
+        mode,
+        now,
+        why="our drain was found, and no remediation of it is open",
+        steps=QUARANTINE,
+    )
     return replace(
-        case,
+        remediation,
         code=named[0],
         component=named[1],
         hold=view.hold,
@@ -156,42 +181,42 @@ def orphaned(view: NodeView, case_id: str, *, mode: Mode, boot_id: str, now: dat
     )
 
 
-def has_booted(case: Remediation, booted_at: datetime | None) -> bool:
+def has_booted(remediation: Remediation, booted_at: datetime | None) -> bool:
     """Whether the machine has booted since the drain that was found, by its own clock and the drain's stamp."""
-    return case.hold is not None and booted_at is not None and booted_at.timestamp() > case.hold.stamp
+    return remediation.hold is not None and booted_at is not None and booted_at.timestamp() > remediation.hold.stamp
 
 
-def must_be_shown(case: Remediation, ends_by: ClearsBy | None, booted_at: datetime | None) -> bool:
+def must_be_shown(remediation: Remediation, ends_by: ClearsBy | None, booted_at: datetime | None) -> bool:
     """Whether a fault that is not seen may be there all the same: a drain names it, only an act ends it, and none is
     known to have been made since. A boot ends all but what another machine is needed for."""
-    if ends_by is None or case.hold is None or case.attempts or case.end is not None:
+    if ends_by is None or remediation.hold is None or remediation.attempts or remediation.end is not None:
         return False
-    return ends_by is ClearsBy.REPLACE or not has_booted(case, booted_at)
+    return ends_by is ClearsBy.REPLACE or not has_booted(remediation, booted_at)
 
 
-def _by_order(case: Remediation, code: str) -> Remediation:
+def _by_command(remediation: Remediation, code: str) -> Remediation:
     """An operator's command is still one: no mode is too low for it, and a quarantine stays one."""
     if code not in ORDERED:
-        return case
-    case = replace(case, code=code, component=str(NODE), order="as it was found with the cluster")
+        return remediation
+    remediation = replace(remediation, code=code, component=str(NODE), order="as it was found with the cluster")
     if code == REPAIR_CODE:
-        return case
-    steps = kept_out(case.steps)
-    return replace(case, steps=steps, index=steps.index(Step.STAY))
+        return remediation
+    steps = kept_out(remediation.steps)
+    return replace(remediation, steps=steps, index=steps.index(Step.STAY))
 
 
-def _follows(case_id: str, machine: str, steps: tuple[Step, ...], mode: Mode, now: datetime) -> Remediation:
+def _follows(remediation_id: str, machine: str, steps: tuple[Step, ...], mode: Mode, now: datetime) -> Remediation:
     why = f"this machine follows {machine} under the same name"
-    case = _case(case_id, mode, now, why=why, steps=steps)
-    return replace(case, index=steps.index(Step.VERIFY), machine=machine, attempts=1)
+    remediation = _remediation(remediation_id, mode, now, why=why, steps=steps)
+    return replace(remediation, index=steps.index(Step.VERIFY), machine=machine, attempts=1)
 
 
-def _case(
-    case_id: str, mode: Mode, now: datetime, *, why: str, steps: tuple[Step, ...], end: End | None = None
+def _remediation(
+    remediation_id: str, mode: Mode, now: datetime, *, why: str, steps: tuple[Step, ...], end: End | None = None
 ) -> Remediation:
-    """A case of which nothing is known but that it was there."""
+    """A remediation of which nothing is known but that it was there."""
     return Remediation(
-        id=case_id,
+        id=remediation_id,
         opened=now,
         since=now,
         mode=mode,

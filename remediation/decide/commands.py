@@ -1,7 +1,7 @@
 """The commands of an operator to the engine, and the remediation that each begins or changes. Pure.
 
 A command is carried out by the same steps as a decision, but needs neither a fault nor a mode that allows it. It
-must not make a case that undoes what is not ours: whether it may is asked before, and by every step.
+must not make a remediation that undoes what is not ours: whether it may is asked before, and by every step.
 """
 
 from __future__ import annotations
@@ -70,26 +70,32 @@ class CommandOutcome:
     refusal: Refusal | None = None
 
 
-def quarantined(order: Command, case_id: str, now: datetime, *, drains: bool) -> Remediation:
+def quarantined(command: Command, remediation_id: str, now: datetime, *, drains: bool) -> Remediation:
     """A node that is out until an operator says otherwise. ``drains``: where that is not a replacement."""
-    return _case(order, case_id, now, steps=kept_out(QUARANTINE), drains=drains)
+    return _remediation(command, remediation_id, now, steps=kept_out(QUARANTINE), drains=drains)
 
 
 def repaired(
-    order: Command, case_id: str, now: datetime, *, ladder: Sequence[Remedy], about: Diagnosis | None, drains: bool
+    command: Command,
+    remediation_id: str,
+    now: datetime,
+    *,
+    ladder: Sequence[Remedy],
+    about: Diagnosis | None,
+    drains: bool,
 ) -> Remediation:
     """A node that is repaired by the first of these remedies; ``about``: for what, None for no fault in particular."""
-    case = _case(order, case_id, now, steps=STEPS[ladder[0]], drains=drains, about=about)
-    return replace(case, ladder=tuple(ladder), remedy=ladder[0])
+    remediation = _remediation(command, remediation_id, now, steps=STEPS[ladder[0]], drains=drains, about=about)
+    return replace(remediation, ladder=tuple(ladder), remedy=ladder[0])
 
 
-def mended_meanwhile(case: Remediation, order: Command, remedy: Remedy, now: datetime) -> Remediation:
+def repaired_meanwhile(remediation: Remediation, command: Command, remedy: Remedy, now: datetime) -> Remediation:
     """The same of a node that is out by command already: it is repaired, and stays out all the same."""
     steps = kept_out(STEPS[remedy])
-    steps = steps if Step.DRAIN in case.steps else without_drain(steps)
+    steps = steps if Step.DRAIN in remediation.steps else without_drain(steps)
     return replace(
-        case,
-        order=f"{case.order}; then repair, {order.words}",
+        remediation,
+        order=f"{remediation.order}; then repair, {command.words}",
         steps=steps,
         index=steps.index(Step.WAIT_IDLE),
         phase=Phase.PLANNED,
@@ -101,61 +107,61 @@ def mended_meanwhile(case: Remediation, order: Command, remedy: Remedy, now: dat
     )
 
 
-def may_be_mended(case: Remediation, order: Command) -> bool:
+def may_be_repaired(remediation: Remediation, command: Command) -> bool:
     """Whether a command to repair takes this remediation over: its node is out, and nothing is being done to it, or not
     any more. One that is out by command is repaired only by name."""
-    given_up = case.end is End.FAILED
-    if case.code == QUARANTINE_CODE:
-        return order.remedy is not None and (given_up or stays(case))
-    return given_up or only_out(case) or _waits_to_replace(case)
+    given_up = remediation.end is End.FAILED
+    if remediation.code == QUARANTINE_CODE:
+        return command.remedy is not None and (given_up or stays(remediation))
+    return given_up or only_out(remediation) or _waits_to_replace(remediation)
 
 
-def _waits_to_replace(case: Remediation) -> bool:
+def _waits_to_replace(remediation: Remediation) -> bool:
     """Whether another machine is next and was not asked for: its platform has no time, or too many were replaced. A
     operator's command passes the bound of a day."""
-    is_next = case.step is Step.REPLACE and case.phase is Phase.PLANNED
-    return is_next and not (case.attempts or case.by_order or case.end)
+    is_next = remediation.step is Step.REPLACE and remediation.phase is Phase.PLANNED
+    return is_next and not (remediation.attempts or remediation.by_command or remediation.end)
 
 
-def stays(case: Remediation) -> bool:
+def stays(remediation: Remediation) -> bool:
     """Whether it is out by command and nothing is being done to it."""
-    return case.code == QUARANTINE_CODE and case.step is Step.STAY and not case.release_order
+    return remediation.code == QUARANTINE_CODE and remediation.step is Step.STAY and not remediation.release_order
 
 
-def let_in(case: Remediation, order: Command, trouble: str) -> Remediation | Refused:
+def release_by_command(remediation: Remediation, command: Command, trouble: str) -> Remediation | Refused:
     """The remediation with the command to release the node, or why not. ``trouble``: what is wrong with the node now,
     or ""."""
-    if trouble and not order.forced:
+    if trouble and not command.forced:
         help_ = "it is released all the same, and what is open acknowledged, with --force --reason TEXT"
         return Refused(kind=Refusal.NOT_WELL, words=f"not well: {trouble}; {help_}")
-    case = replace(case, release_order=order.words, forced=case.forced or order.forced)
-    if case.end is not End.FAILED:
-        return case
-    return replace(case, end=None, phase=Phase.PLANNED)  # what it had asked of the machine was given up as well
+    remediation = replace(remediation, release_order=command.words, forced=remediation.forced or command.forced)
+    if remediation.end is not End.FAILED:
+        return remediation
+    return replace(remediation, end=None, phase=Phase.PLANNED)  # what it had asked of the machine was given up as well
 
 
-def _case(
-    order: Command,
-    case_id: str,
+def _remediation(
+    command: Command,
+    remediation_id: str,
     now: datetime,
     *,
     steps: tuple[Step, ...],
     drains: bool,
     about: Diagnosis | None = None,
 ) -> Remediation:
-    own = QUARANTINE_CODE if order.verb is Verb.QUARANTINE else REPAIR_CODE
+    own = QUARANTINE_CODE if command.verb is Verb.QUARANTINE else REPAIR_CODE
     code, component = (about.code, about.component) if about else (own, NODE)
     return Remediation(
-        id=case_id,
+        id=remediation_id,
         opened=now,
         since=now,
-        mode=Mode.REPAIR if order.verb is Verb.REPAIR else Mode.QUARANTINE,
+        mode=Mode.REPAIR if command.verb is Verb.REPAIR else Mode.QUARANTINE,
         code=code,
         component=str(component),
         remedy=about.remedy if about else Remedy.NONE,
-        why=f"by command: {order.words}",
-        text=visible_text(code, str(component), case_id),
+        why=f"by command: {command.words}",
+        text=visible_text(code, str(component), remediation_id),
         steps=steps if drains else without_drain(steps),
         fenced=True,
-        order=order.words,
+        order=command.words,
     )

@@ -112,14 +112,14 @@ class Scope:
     limit: int
 
 
-def scopes_of(level: FleetSnapshot, quotas: Mapping[str, str | int]) -> tuple[Scope, ...]:
+def scopes_of(snapshot: FleetSnapshot, quotas: Mapping[str, str | int]) -> tuple[Scope, ...]:
     """The scopes of this node that have a quota, in the order in which every node takes them.
 
     ``quotas``: scope to a number or a percentage of its nodes. A partition that is called
     ``cluster`` has no quota of its own: the name is the fleet's.
     """
-    groups = {CLUSTER: (level.out, level.total)}
-    for group in level.scopes:
+    groups = {CLUSTER: (snapshot.out, snapshot.total)}
+    for group in snapshot.scopes:
         groups.setdefault(group.scope, (group.out, group.total))
     order = sorted((name for name in groups if name in quotas), key=lambda name: (name != CLUSTER, name))
     return tuple(
@@ -138,7 +138,7 @@ def learning_s(total: int) -> float:
     return min(LONGEST_LEARNING_S, max(LEARNING_S, total * total * _READING_S_PER_NODE / _LEARNING_SHARE))
 
 
-def glance(node: str, slots: Iterable[Slot], limits: Mapping[str, int]) -> WaitForSlot | None:
+def quick_check(node: str, slots: Iterable[Slot], limits: Mapping[str, int]) -> WaitForSlot | None:
     """A hold that the slots alone call for, or None where the level has to be read.
 
     It saves reading all nodes when many fail at once, and is only ever a reason to wait, so that ``limits`` may be

@@ -90,13 +90,13 @@ class HandoffRecord:
     name afterwards. ``replaced``: when a machine of this name was last given away. ``slept``: when the cluster had
     powered the node down while it was held, and another daemon released its drain and slots. ``awake``: since when the
     cluster's power saving leaves the node alone by our request. ``watched``: when the daemon of a node that is out last
-    said that it watches over it; without that word others page. ``given_up``: the case that was given up, so that the
-    node stays out until an operator says otherwise; "" for none. ``code``: the finding for which the node is, or wants
-    to be, out; it was there ``since``. ``driver``, ``kernel`` and ``image``: which versions the node runs. ``history``:
-    the last acts on this node, newest last, whichever machine was behind the name then.
+    said that it watches over it; without that word others page. ``given_up``: the remediation that was given up, so
+    that the node stays out until an operator says otherwise; "" for none. ``code``: the finding for which the node is,
+    or wants to be, out; it was there ``since``. ``driver``, ``kernel`` and ``image``: which versions the node runs.
+    ``history``: the last acts on this node, newest last, whichever machine was behind the name then.
     """
 
-    case: str = ""
+    remediation_id: str = ""
     machine: str = ""
     remedy: Remedy | None = None
     asks: bool = False
@@ -136,7 +136,7 @@ class HandoffRecord:
         """The record without its request, and without the answer to it."""
         return replace(
             self,
-            case="",
+            remediation_id="",
             machine="",
             remedy=None,
             asks=False,
@@ -155,7 +155,7 @@ class HandoffRecord:
     def text(self) -> str:
         """The record as it is left: one line, without ``|``, without a quote or a space at its ends."""
         words = {
-            "case": word(self.case),
+            "case": word(self.remediation_id),
             "machine": word(self.machine),
             "asks" if self.asks else "does": self.remedy or "",
             "withdrew": self.withdrawn or "",
@@ -195,7 +195,7 @@ def parse(text: str) -> HandoffRecord | None:
         words.setdefault(key, value)
     answer = next((each for each in RequestAnswer if _time(words.get(each))), None)
     return HandoffRecord(
-        case=words.get("case", ""),
+        remediation_id=words.get("case", ""),
         machine=words.get("machine", ""),
         remedy=_remedy(words.get("asks", "")) or _remedy(words.get("does", ""), _DOES),
         asks=_remedy(words.get("asks", "")) is not None,

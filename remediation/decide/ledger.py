@@ -81,12 +81,12 @@ def rungs_left(ladder: Sequence[Remedy], tried: Sequence[Repair], bounds: Bounds
     return tuple(left)
 
 
-def left_after(case: Remediation, ladder: Sequence[Remedy]) -> tuple[Remedy, ...]:
+def left_after(remediation: Remediation, ladder: Sequence[Remedy]) -> tuple[Remedy, ...]:
     """The rest of a ladder for a remediation whose last repair did not help: nothing smaller, and nothing after another
     machine. A daemon without a memory knows only that it is one."""
-    if not case.attempts:
+    if not remediation.attempts:
         return tuple(ladder)
-    tried = _tried(case)
+    tried = _tried(remediation)
     if tried is Remedy.REPLACE_NODE or tried not in STEPS:
         return ()
     return tuple(remedy for remedy in ladder if REMEDY_RANK[remedy] >= REMEDY_RANK[tried])
@@ -98,44 +98,46 @@ def recent(repairs: Iterable[Repair], now: datetime, days: float) -> tuple[Repai
     return tuple(each for each in repairs if each.at >= since)
 
 
-def repairs_of(cases: Iterable[Remediation]) -> tuple[Repair, ...]:
-    """The repairs that these cases came to: one for each fault that they were about and began an act for.
+def repairs_of(remediations: Iterable[Remediation]) -> tuple[Repair, ...]:
+    """The repairs that these remediations came to: one for each fault that they were about and began an act for.
 
-    A case that went up its ladder counts by the largest that it tried, which is what the next one is judged by. One
-    that was lowered after its repair counts once it has ended; until then ``left_after`` judges it by itself. The case
-    by which adoption went on is none: what another daemon began, the record tells.
+    A remediation that went up its ladder counts by the largest that it tried, which is what the next one is judged by.
+    One that was lowered after its repair counts once it has ended; until then ``left_after`` judges it by itself. The
+    remediation by which adoption went on is none: what another daemon began, the record tells.
     """
-    return tuple(repair for case in cases for repair in (*case.earlier, *_present(case)))
+    return tuple(repair for remediation in remediations for repair in (*remediation.earlier, *_present(remediation)))
 
 
-def closed(case: Remediation) -> tuple[Repair, ...]:
-    """The repairs of a case that another fault takes over: what it did until now is over."""
-    return (*case.earlier, _repair(case)) if _is_repair(case) else case.earlier
+def closed(remediation: Remediation) -> tuple[Repair, ...]:
+    """The repairs of a remediation that another fault takes over: what it did until now is over."""
+    return (*remediation.earlier, _repair(remediation)) if _is_repair(remediation) else remediation.earlier
 
 
-def _present(case: Remediation) -> tuple[Repair, ...]:
-    counts = _is_repair(case) and (case.has_ended or REPAIRS.intersection(case.steps))
-    return (_repair(case),) if counts else ()
+def _present(remediation: Remediation) -> tuple[Repair, ...]:
+    counts = _is_repair(remediation) and (remediation.has_ended or REPAIRS.intersection(remediation.steps))
+    return (_repair(remediation),) if counts else ()
 
 
-def _repair(case: Remediation) -> Repair:
+def _repair(remediation: Remediation) -> Repair:
     return Repair(
-        code=case.code,
-        component=case.component,
-        remedy=_tried(case),
-        began=case.opened,
-        ended=case.since,
-        outcome=case.end or "",
+        code=remediation.code,
+        component=remediation.component,
+        remedy=_tried(remediation),
+        began=remediation.opened,
+        ended=remediation.since,
+        outcome=remediation.end or "",
     )
 
 
-def on_record(repairs: Sequence[Repair], open_case: Remediation | None, mark: HandoffRecord) -> tuple[Repair, ...]:
+def on_record(
+    repairs: Sequence[Repair], open_remediation: Remediation | None, mark: HandoffRecord
+) -> tuple[Repair, ...]:
     """These repairs, which the store knows, and those that only the handoff record knows, oldest first.
 
-    The acts of one case are one repair: an act that failed and the one that followed for the same code. A repair
+    The acts of one remediation are one repair: an act that failed and the one that followed for the same code. A repair
     that the store knows by the same code and time is the same, and the open one is judged by itself.
     """
-    unknown = [each for each in _entries(mark) if not _is_known(each, repairs, open_case)]
+    unknown = [each for each in _entries(mark) if not _is_known(each, repairs, open_remediation)]
     cycles: list[list[PastRepair]] = []
     for each in unknown:
         goes_on = bool(cycles) and cycles[-1][-1].outcome is Helped.FAILED and cycles[-1][-1].code == each.code
@@ -152,10 +154,10 @@ def _entries(mark: HandoffRecord) -> tuple[PastRepair, ...]:
     return (PastRepair(act=PastAct.REPLACE, at=mark.replaced, code=mark.code), *repairs)
 
 
-def _is_known(entry: PastRepair, repairs: Iterable[Repair], open_case: Remediation | None) -> bool:
+def _is_known(entry: PastRepair, repairs: Iterable[Repair], open_remediation: Remediation | None) -> bool:
     spans = [(each.code, each.began, each.at) for each in repairs if each.component]
-    if open_case is not None:
-        spans.append((open_case.code, open_case.opened, entry.at))
+    if open_remediation is not None:
+        spans.append((open_remediation.code, open_remediation.opened, entry.at))
     return any(code == entry.code and began - CLOSE <= entry.at <= over + CLOSE for code, began, over in spans)
 
 
@@ -167,15 +169,15 @@ def _cycle(entries: Sequence[PastRepair]) -> Repair:
     )
 
 
-def _is_repair(case: Remediation) -> bool:
+def _is_repair(remediation: Remediation) -> bool:
     """Whether an act was begun: an attempt that was refused, or that no controller took, is none."""
-    return bool(case.acts)
+    return bool(remediation.acts)
 
 
-def _tried(case: Remediation) -> Remedy:
-    if case.acts:
-        return max(case.acts, key=REMEDY_RANK.__getitem__)
-    return case.ladder[0] if case.ladder else case.remedy
+def _tried(remediation: Remediation) -> Remedy:
+    if remediation.acts:
+        return max(remediation.acts, key=REMEDY_RANK.__getitem__)
+    return remediation.ladder[0] if remediation.ladder else remediation.remedy
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -200,13 +202,13 @@ class FleetRecords:
     total: int
 
 
-def records_of(level: FleetSnapshot, now: datetime) -> FleetRecords:
+def records_of(snapshot: FleetSnapshot, now: datetime) -> FleetRecords:
     """The records in one reading of the fleet. A text that is none of healthd's says nothing, nor one of a time
     ahead."""
-    marks = {each.node: by_now(mark, now) for each in level.marks if (mark := parse(each.text)) is not None}
-    drains = ((each.node, code_of(each.text), datetime.fromtimestamp(each.stamp, UTC)) for each in level.held)
+    marks = {each.node: by_now(mark, now) for each in snapshot.marks if (mark := parse(each.text)) is not None}
+    drains = ((each.node, code_of(each.text), datetime.fromtimestamp(each.stamp, UTC)) for each in snapshot.held)
     held = {node: (code, at) for node, code, at in drains if code and not is_ahead(at, now)}
-    return FleetRecords(marks=marks, held=held, total=level.total)
+    return FleetRecords(marks=marks, held=held, total=snapshot.total)
 
 
 def held_back(remedy: Remedy, code: str, me: str, records: FleetRecords, *, now: datetime, bounds: Bounds) -> str:

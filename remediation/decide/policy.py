@@ -92,7 +92,7 @@ class Situation:
     """
 
     view: NodeView | None
-    level: FleetSnapshot | None
+    snapshot: FleetSnapshot | None
     problem: str = ""
     full: WaitForSlot | None = None
     fleet_findings: tuple[SeenElsewhere, ...] = ()
@@ -104,14 +104,14 @@ class Question:
 
     ``live``: what the policy answers to what is open, most far-reaching first; neither what an operator acknowledged
     nor what is in shadow. ``is_held``: a remediation of ours holds the node, so that it is out and has its slot
-    already. ``by_order``: an operator asks, and what other nodes show does not hold back a node that is held.
+    already. ``by_command``: an operator asks, and what other nodes show does not hold back a node that is held.
     """
 
     live: tuple[RuleAnswer, ...]
     rules: Rules
     now: datetime
     is_held: bool = False
-    by_order: bool = False
+    by_command: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,13 +142,13 @@ def question(
     now: datetime,
     *,
     is_held: bool = False,
-    by_order: bool = False,
+    by_command: bool = False,
 ) -> Decision | Question:
     """The question to decide about these diagnoses, or the decision, where it depends on no reading."""
     calling = rules.policy.answers(diagnoses)
     if not calling:
         return _nothing_calls(diagnoses)
-    return _question(calling, acknowledged, rules, now, is_held=is_held, by_order=by_order)
+    return _question(calling, acknowledged, rules, now, is_held=is_held, by_command=by_command)
 
 
 def decide(asked: Question, readings: Readings) -> Decision | Needs:
@@ -231,7 +231,7 @@ def _question(
     now: datetime,
     *,
     is_held: bool = False,
-    by_order: bool = False,
+    by_command: bool = False,
 ) -> Decision | Question:
     """About what calls for taking the node out."""
     unseen = [answer for answer in calling if answer.diagnosis not in acknowledged]
@@ -246,7 +246,7 @@ def _question(
     if not live:
         words = f"rule {unseen[0].rule.name} is in shadow: would take the node out for {_what(unseen[0])}"
         return _hold(unseen[0], Refusal.SHADOW, words)
-    return Question(live=live, rules=rules, now=now, is_held=is_held, by_order=by_order)
+    return Question(live=live, rules=rules, now=now, is_held=is_held, by_command=by_command)
 
 
 def _kept(asked: Question, readings: Readings) -> Decision | Needs:
@@ -262,7 +262,7 @@ def _kept(asked: Question, readings: Readings) -> Decision | Needs:
 def _own_fault(answer: RuleAnswer, asked: Question, readings: Readings) -> Decision | Needs:
     """How far it goes on a node that is out already, where no repair is begun for what many nodes show."""
     decision = _taken_out(answer, asked, readings)
-    if isinstance(decision, Needs) or decision.action is not Action.REPAIR or asked.by_order:
+    if isinstance(decision, Needs) or decision.action is not Action.REPAIR or asked.by_command:
         return decision
     if readings.situation is None:
         return Needs(situation=True)
@@ -274,7 +274,7 @@ def _in_place(asked: Question, readings: Readings) -> Decision | Needs:
     """Of a node that no remediation of ours holds."""
     if (situation := readings.situation) is None:
         return Needs(situation=True)
-    view, level, rules, worst = situation.view, situation.level, asked.rules, asked.live[0]
+    view, snapshot, rules, worst = situation.view, situation.snapshot, asked.rules, asked.live[0]
     if situation.full:
         refused = _hold if situation.full.passing else _page
         return refused(worst, Refusal.BUDGET, situation.full.reason)
@@ -289,12 +289,12 @@ def _in_place(asked: Question, readings: Readings) -> Decision | Needs:
     if all(shared):
         return _page(worst, Refusal.CORRELATED, shared[0])
     worst = next(answer for answer, words in zip(asked.live, shared, strict=True) if not words)
-    if level is None or level.total < 1:
+    if snapshot is None or snapshot.total < 1:
         words = f"the fleet's level could not be read, so nothing is taken out: {situation.problem}"
         return _page(worst, Refusal.UNREADABLE, words)
-    limit = out_limit(rules.max_out, level.total) if level.limit is None else level.limit
-    if len(level.out - {view.name}) >= limit:
-        words = at_limit("fleet", out=len(level.out), total=level.total, limit=limit)
+    limit = out_limit(rules.max_out, snapshot.total) if snapshot.limit is None else snapshot.limit
+    if len(snapshot.out - {view.name}) >= limit:
+        words = at_limit("fleet", out=len(snapshot.out), total=snapshot.total, limit=limit)
         return _page(worst, Refusal.BUDGET, words)
     decision = _taken_out(worst, asked, readings)
     goes_out = isinstance(decision, Needs) or view.in_service or decision.action is Action.REPAIR
@@ -352,14 +352,16 @@ def _taken_out(answer: RuleAnswer, asked: Question, readings: Readings) -> Decis
     )
 
 
-def left_of(decision: Decision, case: Remediation) -> Decision:
+def left_of(decision: Decision, remediation: Remediation) -> Decision:
     """The same for a node that this remediation tried to repair already, by as much of the ladder as that leaves."""
-    left = left_after(case, decision.ladder)
+    left = left_after(remediation, decision.ladder)
     if decision.action is not Action.REPAIR or left == decision.ladder:
         return decision
     if left:
         return replace(decision, ladder=left, steps=STEPS[left[0]])
-    words = f"what case {case.id} has tried did not help, an operator is needed; not done: {decision.reason}"
+    words = (
+        f"what remediation {remediation.id} has tried did not help, an operator is needed; not done: {decision.reason}"
+    )
     return replace(decision, action=Action.PAGE, reason=words, steps=QUARANTINE, ladder=(), refusal=Refusal.EXHAUSTED)
 
 

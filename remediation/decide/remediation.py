@@ -1,4 +1,4 @@
-"""A case: one node taken out for one diagnosis, from the first intent to the end, as plain data.
+"""A remediation: one node taken out for one diagnosis, from the first intent to the end, as plain data.
 
 Pure. The store keeps it; the engine moves it; after a kill -9 it is all that is needed to go on. The reason text that
 the cluster shows is made and read here: it names the remediation to the daemon that finds it.
@@ -43,7 +43,7 @@ class Phase(StrEnum):
 
 
 class End(StrEnum):
-    """How a case ended. Only RELEASED means that the node is back by our hand."""
+    """How a remediation ended. Only RELEASED means that the node is back by our hand."""
 
     RELEASED = "released"
     ABANDONED = "abandoned"  # the fault was over before anything was done
@@ -75,7 +75,7 @@ class Repair:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Remediation:
-    """The state of one case.
+    """The state of one remediation.
 
     ``hold`` is the drain exactly as the cluster showed it after we made it: what a release must match. ``boot_id`` is
     that of the moment a repair was intended, ``machine`` the instance id then: evidence that a reboot or a replacement
@@ -131,13 +131,13 @@ class Remediation:
     adopted: bool = False
 
     @property
-    def by_order(self) -> bool:
+    def by_command(self) -> bool:
         """Whether what is left of it is an operator's command, for which no mode is too low."""
         return bool(self.order or self.release_order)
 
     @property
     def step(self) -> Step:
-        """The step that the case stands at."""
+        """The step that the remediation stands at."""
         return self.steps[self.index]
 
     @property
@@ -152,56 +152,56 @@ class Remediation:
         return self.end not in (None, End.FAILED)
 
 
-def ended_last(case: Remediation, before: Remediation | None) -> Remediation | None:
-    """Of a case and the one that ended before it, the last whose end says what became of the node."""
-    took_nothing_out = case.end is End.ABANDONED and case.hold is None
-    return case if case.has_ended and not case.fenced and not took_nothing_out else before
+def ended_last(remediation: Remediation, before: Remediation | None) -> Remediation | None:
+    """Of a remediation and the one that ended before it, the last whose end says what became of the node."""
+    took_nothing_out = remediation.end is End.ABANDONED and remediation.hold is None
+    return remediation if remediation.has_ended and not remediation.fenced and not took_nothing_out else before
 
 
-def shifted(case: Remediation, by: timedelta, now: datetime) -> Remediation:
-    """The case after the clock was set by ``by``: what it waits for it waits for as long as before."""
+def shifted(remediation: Remediation, by: timedelta, now: datetime) -> Remediation:
+    """The remediation after the clock was set by ``by``: what it waits for it waits for as long as before."""
     return replace(
-        case,
-        opened=moved(case.opened, by, now),
-        since=moved(case.since, by, now),
-        good_since=case.good_since and moved(case.good_since, by, now),
-        unanswered=case.unanswered and moved(case.unanswered, by, now),
-        drain_unanswered=case.drain_unanswered and moved(case.drain_unanswered, by, now),
+        remediation,
+        opened=moved(remediation.opened, by, now),
+        since=moved(remediation.since, by, now),
+        good_since=remediation.good_since and moved(remediation.good_since, by, now),
+        unanswered=remediation.unanswered and moved(remediation.unanswered, by, now),
+        drain_unanswered=remediation.drain_unanswered and moved(remediation.drain_unanswered, by, now),
     )
 
 
-def reason_text(diagnosis: Diagnosis, case_id: str) -> str:
-    """The visible text of a case for this diagnosis."""
-    return visible_text(diagnosis.code, str(diagnosis.component), case_id)
+def reason_text(diagnosis: Diagnosis, remediation_id: str) -> str:
+    """The visible text of a remediation for this diagnosis."""
+    return visible_text(diagnosis.code, str(diagnosis.component), remediation_id)
 
 
-def visible_text(code: str, component: str, case_id: str) -> str:
+def visible_text(code: str, component: str, remediation_id: str) -> str:
     """The reason that the cluster shows: ``healthd: gpu.xid.79 gpu:GPU-… [id]``. One printable line, no ``|``: Slurm
     keeps all of them, readers trip.
 
     Slurm stores a reason unescaped, puts its own stamp behind the *first* line, and separates sinfo columns by what we
     choose (facts: Slurm 22.05.8, measured).
     """
-    words = f"{PREFIX}{code} {component} [{case_id}]"
+    words = f"{PREFIX}{code} {component} [{remediation_id}]"
     return " ".join("".join(c if c.isprintable() else " " for c in words.replace("|", "/")).split())
 
 
-def parts_of(text: str) -> tuple[str, str, str] | None:
-    """Code, component and case id that the visible text of a healthd names; None for any other text."""
+def parse_reason(text: str) -> tuple[str, str, str] | None:
+    """Code, component and remediation id that the visible text of a healthd names; None for any other text."""
     words = _TEXT.fullmatch(text)
     return (words[1], words[2], words[3]) if words else None
 
 
 def code_of(text: str) -> str:
     """The finding that a visible text of a healthd names, or ""."""
-    parts = parts_of(text)
-    return parts[0] if parts else ""
+    fields = parse_reason(text)
+    return fields[0] if fields else ""
 
 
-def case_of(text: str) -> str:
-    """The id of the case that a visible text of a healthd names, or ""."""
-    parts = parts_of(text)
-    return parts[2] if parts else ""
+def remediation_id_of(text: str) -> str:
+    """The id of the remediation that a visible text of a healthd names, or ""."""
+    fields = parse_reason(text)
+    return fields[2] if fields else ""
 
 
 def is_our_text(text: str) -> bool:
@@ -225,16 +225,19 @@ PAST_OF: Mapping[Remedy, PastAct] = {
 """The words by which a history names the remedies."""
 
 
-def begun(old: HandoffRecord, case: Remediation, remedy: Remedy, now: datetime) -> tuple[PastRepair, ...]:
-    """The history of a node on which this case begins an act now."""
-    return remembering(followed(old, case), PastRepair(act=PAST_OF[remedy], at=now, code=case.code or old.code))
+def begun(old: HandoffRecord, remediation: Remediation, remedy: Remedy, now: datetime) -> tuple[PastRepair, ...]:
+    """The history of a node on which this remediation begins an act now."""
+    return remembering(
+        followed(old, remediation), PastRepair(act=PAST_OF[remedy], at=now, code=remediation.code or old.code)
+    )
 
 
-def followed(old: HandoffRecord, case: Remediation) -> tuple[PastRepair, ...]:
-    """The history before an act of this case: what the case did before for the same finding did not help."""
+def followed(old: HandoffRecord, remediation: Remediation) -> tuple[PastRepair, ...]:
+    """The history before an act of this remediation: what the remediation did before for the same finding did not
+    help."""
     newest = next((each for each in reversed(old.history) if each.act is not PastAct.RETURN), None)
-    is_same = newest is not None and newest.code == (case.code or old.code)
-    is_mine = old.case == case.id and is_begun(old)
+    is_same = newest is not None and newest.code == (remediation.code or old.code)
+    is_mine = old.remediation_id == remediation.id and is_begun(old)
     return with_outcome(old.history, Helped.FAILED) if is_mine and is_same else old.history
 
 
@@ -276,30 +279,34 @@ def with_act(
     )
 
 
-def after(before: str, case: Remediation) -> str:
+def after(before: str, remediation: Remediation) -> str:
     """The record of a node whose remediation has ended: it wants to be out no more, and what was done has helped or
     not. A node that came back without a repair for its last finding has returned; that is an entry as well. One that
     was given up stays out for its finding."""
     mark = parse(before) or HandoffRecord()
-    is_given_up = case.end is End.FAILED
+    is_given_up = remediation.end is End.FAILED
     over = (
-        replace(mark, given_up=case.id)
+        replace(mark, given_up=remediation.id)
         if is_given_up
         else replace(mark, given_up="", code="", since=None, watched=None)
     )
-    return said_of(replace(over, history=_ended(mark, case)))
+    return said_of(replace(over, history=_ended(mark, remediation)))
 
 
-def _ended(mark: HandoffRecord, case: Remediation) -> tuple[PastRepair, ...]:
+def _ended(mark: HandoffRecord, remediation: Remediation) -> tuple[PastRepair, ...]:
     history = mark.history
-    if case.end is End.FAILED:
-        return with_outcome(history, Helped.FAILED) if mark.case == case.id and is_begun(mark) else history
-    if case.end is not End.RELEASED or case.forced:
+    if remediation.end is End.FAILED:
+        return (
+            with_outcome(history, Helped.FAILED)
+            if mark.remediation_id == remediation.id and is_begun(mark)
+            else history
+        )
+    if remediation.end is not End.RELEASED or remediation.forced:
         return history
-    back, code = case.since.replace(microsecond=0), case.code or mark.code
-    is_repaired = mark.case == case.id and is_begun(mark)
+    back, code = remediation.since.replace(microsecond=0), remediation.code or mark.code
+    is_repaired = mark.remediation_id == remediation.id and is_begun(mark)
     told = with_outcome(history, Helped.HELPED, back) if is_repaired else history
     is_known = any(each.code == code and back in (each.at, each.back) for each in told)
-    if is_known or case.settling or case.by_order or case.code in ORDERED:
+    if is_known or remediation.settling or remediation.by_command or remediation.code in ORDERED:
         return told
     return remembering(told, PastRepair(act=PastAct.RETURN, at=back, code=code))

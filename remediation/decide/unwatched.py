@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 from healthd.remediation.decide.handoff import HandoffRecord, is_ahead, parse
 from healthd.remediation.decide.paging import ORDERED_FOR_S
-from healthd.remediation.decide.remediation import QUARANTINE_CODE, case_of, code_of
+from healthd.remediation.decide.remediation import QUARANTINE_CODE, code_of, remediation_id_of
 from healthd.remediation.ports import FleetSnapshot, HeldNode, Slot
 
 WATCH_S = 7_200.0
@@ -31,7 +31,7 @@ class HeldOut:
     node: str
     text: str
     code: str = ""
-    case: str = ""
+    remediation_id: str = ""
     since: datetime | None = None
     watched: datetime | None = None
     found: datetime | None = None
@@ -60,7 +60,7 @@ class HeldOut:
         """The message to an operator."""
         since = f" since {self.since:%Y-%m-%d %H:%M} UTC" if self.since is not None else ""
         heard = f"since {self.watched:%Y-%m-%d %H:%M} UTC" if self.watched is not None else "of it"
-        why = f" for {self.code} [{self.case}]" if self.case else ""
+        why = f" for {self.code} [{self.remediation_id}]" if self.remediation_id else ""
         return (
             f'held{since} by "{self.text}"{why}, and its own healthd has said nothing {heard}: see on the node'
             f" whether `healthd run` runs, in which mode, and whether its disk is full (`healthd status`)."
@@ -68,13 +68,13 @@ class HeldOut:
         )
 
 
-def held_out(level: FleetSnapshot, slots: Iterable[Slot]) -> tuple[HeldOut, ...]:
+def held_out(snapshot: FleetSnapshot, slots: Iterable[Slot]) -> tuple[HeldOut, ...]:
     """The nodes with a machine that healthd holds, by their drain or by a slot. Those that are DOWN with a slot and do
     not answer page for that."""
     holders = {slot.node: slot for slot in slots if " " not in slot.node}  # a slot that was taken by hand names no node
-    held = {each.node: each for each in level.held}
-    marks = {mark.node: parse(mark.text) or HandoffRecord() for mark in level.marks}
-    names = (held.keys() | holders.keys()) - level.asleep - (level.down & holders.keys())
+    held = {each.node: each for each in snapshot.held}
+    marks = {mark.node: parse(mark.text) or HandoffRecord() for mark in snapshot.marks}
+    names = (held.keys() | holders.keys()) - snapshot.asleep - (snapshot.down & holders.keys())
     return tuple(_held_out(name, held.get(name), holders, marks.get(name) or HandoffRecord()) for name in sorted(names))
 
 
@@ -82,13 +82,20 @@ def _held_out(name: str, drain: HeldNode | None, holders: Mapping[str, Slot], ma
     if drain is None:
         slot = holders[name]
         text = f"slot {slot.scope} {slot.index}"
-        return HeldOut(node=name, text=text, code=mark.code, case=mark.case, watched=mark.watched, found=mark.since)
+        return HeldOut(
+            node=name,
+            text=text,
+            code=mark.code,
+            remediation_id=mark.remediation_id,
+            watched=mark.watched,
+            found=mark.since,
+        )
     since, code = datetime.fromtimestamp(drain.stamp, UTC), code_of(drain.text)
     return HeldOut(
         node=name,
         text=drain.text,
         code=code,
-        case=case_of(drain.text) or "",
+        remediation_id=remediation_id_of(drain.text) or "",
         since=since,
         watched=mark.watched,
         found=mark.since,

@@ -25,7 +25,7 @@ from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepai
 from healthd.remediation.decide.ledger import Bounds, returns_of
 from healthd.remediation.decide.paging import ORDERED_FOR_S
 from healthd.remediation.decide.policy import Rules
-from healthd.remediation.decide.remediation import QUARANTINE_CODE, case_of, code_of, is_begun
+from healthd.remediation.decide.remediation import QUARANTINE_CODE, code_of, is_begun, remediation_id_of
 from healthd.remediation.decide.unwatched import HeldOut, held_out
 from healthd.remediation.engine.dependencies import Timeouts
 from healthd.remediation.engine.gates import released
@@ -39,7 +39,8 @@ DEAD_S = 14_400.0
 
 _SEEN_ON_S = 3_600.0
 """A reading that comes longer than this after the one before, in seconds, or than two of a large fleet's pauses, says
-nothing of the time between: an agent that has a case of its own does not look, and a node may have been in meanwhile.
+nothing of the time between: an agent that has a remediation of its own does not look, and a node may have been in
+meanwhile.
 """
 
 _ASLEEP = "Slurm powered it down while healthd held it"
@@ -67,39 +68,39 @@ class AbsentNodes:
         *,
         node: Callable[[str], Orchestrator],
         rules: Callable[[], Rules],
-        patience: Timeouts,
+        timeouts: Timeouts,
         monotonic_s: Callable[[], float],
         settle_s: float = SETTLE_S,
         dead_s: float = DEAD_S,
     ) -> None:
         self._node, self._rules, self._monotonic_s = node, rules, monotonic_s
         self._settle_s, self._dead_s = settle_s, dead_s
-        self._takes = {Remedy.REBOOT_NODE: patience.reboot_timeout_s, Remedy.REPLACE_NODE: patience.replace_timeout_s}
-        self._overdue_s = patience.overdue_s
+        self._takes = {Remedy.REBOOT_NODE: timeouts.reboot_timeout_s, Remedy.REPLACE_NODE: timeouts.replace_timeout_s}
+        self._overdue_s = timeouts.overdue_s
         self._asleep: dict[str, float] = {}
         self._quiet: dict[str, float] = {}
         self._pages: dict[str, float] = {}
         self._dead: dict[str, float] = {}
         self._looked_s = monotonic_s()
 
-    def release(self, level: FleetSnapshot, slots: Sequence[Slot], now: datetime) -> tuple[AbsentNode, ...]:
+    def release(self, snapshot: FleetSnapshot, slots: Sequence[Slot], now: datetime) -> tuple[AbsentNode, ...]:
         """Release what is held of names without a machine. Returns what was released and what pages; nothing in
         observe mode."""
         if self._rules().mode is Mode.OBSERVE:
             return ()
-        self._forget_what_was_not_seen(level.total)
+        self._forget_what_was_not_seen(snapshot.total)
         holders = {slot.node for slot in slots}
         bounds = self._rules().bounds
-        ripe = self._since(self._asleep, without_machine(level, slots, now, self._takes, bounds), self._settle_s)
-        dead = self._dead_of(level, holders, now)
+        ripe = self._since(self._asleep, without_machine(snapshot, slots, now, self._takes, bounds), self._settle_s)
+        dead = self._dead_of(snapshot, holders, now)
         found = [found for name in ripe if (found := self._released(name, now)) is not None]
         known = {each.node for each in found}
-        kept = (each for each in kept_drains(level, holders, now, bounds) if each.node not in known)
+        kept = (each for each in kept_drains(snapshot, holders, now, bounds) if each.node not in known)
         return (
             *found,
             *kept,
             *(_dead(name, slots, self._dead_s) for name in dead),
-            *self._unwatched(level, slots, now),
+            *self._unwatched(snapshot, slots, now),
         )
 
     def _forget_what_was_not_seen(self, total: int) -> None:
@@ -111,11 +112,11 @@ class AbsentNodes:
                     del known[name]
         self._looked_s = now_s
 
-    def _dead_of(self, level: FleetSnapshot, holders: set[str], now: datetime) -> list[str]:
+    def _dead_of(self, snapshot: FleetSnapshot, holders: set[str], now: datetime) -> list[str]:
         """The holders of slots that are DOWN and do not answer: for as long as this daemon has seen, or, after a
         restart or another agent's turn to speak, since the last word in their record."""
-        down = level.down & holders
-        marks = {mark.node: parse(mark.text) for mark in level.marks if mark.node in down}
+        down = snapshot.down & holders
+        marks = {mark.node: parse(mark.text) for mark in snapshot.marks if mark.node in down}
         quiet = (
             name
             for name, mark in marks.items()
@@ -123,11 +124,11 @@ class AbsentNodes:
         )
         return sorted({*self._since(self._dead, down, self._dead_s), *quiet})
 
-    def _unwatched(self, level: FleetSnapshot, slots: Sequence[Slot], now: datetime) -> tuple[AbsentNode, ...]:
+    def _unwatched(self, snapshot: FleetSnapshot, slots: Sequence[Slot], now: datetime) -> tuple[AbsentNode, ...]:
         """The nodes that healthd holds and whose own daemon says nothing. The times in the cluster tell it after a
         restart of this daemon; what it saw itself, where a clock was set or there is no time."""
-        marks = _marks(level)
-        held = [each for each in held_out(level, slots) if not is_acted_on(marks.get(each.node), now, self._takes)]
+        marks = _marks(snapshot)
+        held = [each for each in held_out(snapshot, slots) if not is_acted_on(marks.get(each.node), now, self._takes)]
         quiet = self._quiet_s(held)
         return tuple(
             AbsentNode(node=each.node, message=each.message, page=True)
@@ -178,12 +179,12 @@ class AbsentNodes:
             node.release(resume="DOWN" in view.flags)
         for slot in own:
             node.give_back(slot)
-        places = [f"slot {slot.scope} {slot.index}" for slot in own]
+        slots = [f"slot {slot.scope} {slot.index}" for slot in own]
         if drain is None or not problem:
-            what = [*([f'its drain "{drain.text}"'] if drain else []), *places]
+            what = [*([f'its drain "{drain.text}"'] if drain else []), *slots]
             return AbsentNode(node=name, message=f"{_ASLEEP}; released {', '.join(what)}")
         stays = _stays(name, drain.text, f"its record cannot say that it slept: {problem}")
-        said = "".join(f"{each} was released; " for each in places)
+        said = "".join(f"{each} was released; " for each in slots)
         return AbsentNode(node=name, message=f"{_ASLEEP}; {said}{stays}", page=True)
 
 
@@ -213,22 +214,22 @@ class AbsentWatch:
 
 
 def without_machine(
-    level: FleetSnapshot, slots: Iterable[Slot], now: datetime, takes_s: dict[Remedy, float], bounds: Bounds
+    snapshot: FleetSnapshot, slots: Iterable[Slot], now: datetime, takes_s: dict[Remedy, float], bounds: Bounds
 ) -> frozenset[str]:
     """The names without a machine that hold a slot or a drain that is healthd's to release, and for which no act is
     under way.
 
     ``takes_s``: how long an act may take before its record is no reason to wait any more.
     """
-    marks = _marks(level)
+    marks = _marks(snapshot)
     holders = {slot.node for slot in slots}
     drained = {
         held.node
-        for held in level.held
+        for held in snapshot.held
         if not why_it_stays(held.text, marks.get(held.node), now, bounds, has_slot=held.node in holders)
     }
     acting = {name for name, mark in marks.items() if is_acted_on(mark, now, takes_s)}
-    return (level.asleep & (holders | drained)) - acting
+    return (snapshot.asleep & (holders | drained)) - acting
 
 
 def why_it_stays(text: str, mark: HandoffRecord | None, now: datetime, bounds: Bounds, *, has_slot: bool) -> str:
@@ -238,10 +239,17 @@ def why_it_stays(text: str, mark: HandoffRecord | None, now: datetime, bounds: B
     a node that was given up stays out until an operator says otherwise. One that went out for the same code each time
     that it woke costs a job each time: as with any other return, it stays out past the bound of a day.
     """
-    for code in (code_of(text), mark.code if mark is not None else ""):  # a case that goes on keeps its first text
+    for code in (
+        code_of(text),
+        mark.code if mark is not None else "",
+    ):  # a remediation that goes on keeps its first text
         if bar := _bar(code, mark, now, bounds):
             return bar
-    recorded = mark is not None and bool(case_of(text)) and (mark.case == case_of(text) or mark.code == code_of(text))
+    recorded = (
+        mark is not None
+        and bool(remediation_id_of(text))
+        and (mark.remediation_id == remediation_id_of(text) or mark.code == code_of(text))
+    )
     return "" if has_slot or recorded else "neither a slot nor the node's record shows that healthd made it"
 
 
@@ -257,29 +265,29 @@ def _bar(code: str, mark: HandoffRecord | None, now: datetime, bounds: Bounds) -
     return ""
 
 
-def kept_drains(level: FleetSnapshot, holders: set[str], now: datetime, bounds: Bounds) -> tuple[AbsentNode, ...]:
+def kept_drains(snapshot: FleetSnapshot, holders: set[str], now: datetime, bounds: Bounds) -> tuple[AbsentNode, ...]:
     """The names without a machine whose drain stays: no daemon runs there to call an operator. Of an ordered drain the
     operator knows for a day. A name with a slot is heard of once that is released."""
-    marks = _marks(level)
+    marks = _marks(snapshot)
     kept = []
-    for held in (*level.held, *_written_over(level, marks)):
+    for held in (*snapshot.held, *_written_over(snapshot, marks)):
         why = why_it_stays(held.text, marks.get(held.node), now, bounds, has_slot=False)
         is_known = why == _ORDERED and not _is_older(held, ORDERED_FOR_S, now)
-        if held.node in level.asleep - holders and why and not is_known:
+        if held.node in snapshot.asleep - holders and why and not is_known:
             words = f"Slurm powered it down; {_stays(held.node, held.text, why)}"
             kept.append(AbsentNode(node=held.node, message=words, page=True))
     return tuple(kept)
 
 
-def _written_over(level: FleetSnapshot, marks: dict[str, HandoffRecord | None]) -> Iterator[HeldNode]:
+def _written_over(snapshot: FleetSnapshot, marks: dict[str, HandoffRecord | None]) -> Iterator[HeldNode]:
     """The names without a machine that healthd gave up, and over whose drain the cluster wrote its own text."""
-    for name in sorted(level.drained):
+    for name in sorted(snapshot.drained):
         if (mark := marks.get(name)) is not None and mark.given_up:
             yield HeldNode(node=name, text=f"the cluster's own, over that for {mark.code}", stamp=0)
 
 
-def _marks(level: FleetSnapshot) -> dict[str, HandoffRecord | None]:
-    return {mark.node: parse(mark.text) for mark in level.marks}
+def _marks(snapshot: FleetSnapshot) -> dict[str, HandoffRecord | None]:
+    return {mark.node: parse(mark.text) for mark in snapshot.marks}
 
 
 def _is_older(held: HeldNode, seconds: float, now: datetime) -> bool:
@@ -314,10 +322,14 @@ def _our_drain(
     is_down = "DOWN" in view.flags and (has_slot or bool(mark is not None and mark.code))
     if hold is None or not (is_drain(view.flags) or is_down):
         return None
-    if view.drained_by_itself and has_slot and mark is not None:  # the cluster wrote its own text over that of a case
-        is_ours = bool(mark.case or mark.code) and not _bar(mark.code, mark, now, bounds)
+    if (
+        view.drained_by_itself and has_slot and mark is not None
+    ):  # the cluster wrote its own text over that of a remediation
+        is_ours = bool(mark.remediation_id or mark.code) and not _bar(mark.code, mark, now, bounds)
     else:
-        is_ours = bool(case_of(hold.text)) and not why_it_stays(hold.text, mark, now, bounds, has_slot=has_slot)
+        is_ours = bool(remediation_id_of(hold.text)) and not why_it_stays(
+            hold.text, mark, now, bounds, has_slot=has_slot
+        )
     return hold if is_ours else None
 
 
@@ -326,7 +338,7 @@ def _note_kept(node: Orchestrator, view: NodeView) -> None:
     Without its slot nothing else shows it. Raises BackendError."""
     mark = parse(node.marked())
     if view.drained_by_itself and mark is not None and not mark.given_up and mark.code not in ("", QUARANTINE_CODE):
-        node.mark(replace(mark, given_up=mark.case or mark.code).text)
+        node.mark(replace(mark, given_up=mark.remediation_id or mark.code).text)
 
 
 def _note_sleep(node: Orchestrator, now: datetime, code: str) -> str:

@@ -21,15 +21,15 @@ from healthd.remediation.decide.commands import (
     Command,
     CommandOutcome,
     Verb,
-    let_in,
-    may_be_mended,
-    mended_meanwhile,
+    may_be_repaired,
     quarantined,
+    release_by_command,
     repaired,
+    repaired_meanwhile,
 )
 from healthd.remediation.decide.drive import heading_back, instead
 from healthd.remediation.decide.policy import holder
-from healthd.remediation.decide.remediation import QUARANTINE_CODE, End, Remediation, case_of
+from healthd.remediation.decide.remediation import QUARANTINE_CODE, End, Remediation, remediation_id_of
 from healthd.remediation.engine.deciding import Decider
 from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.step_result import EngineStats, StepJournal
@@ -40,92 +40,102 @@ from healthd.remediation.ports import NodeView, StateOwner
 class CommandChecks:
     """The commands of one node."""
 
-    def __init__(self, parts: Dependencies, decider: Decider) -> None:
-        self._orchestrator, self._provisioner, self._resetter = parts.orchestrator, parts.provisioner, parts.resetter
-        self._slots, self._judgement, self._rules = parts.slots, parts.judgement, parts.rules
-        self._parts, self._decider = parts, decider
+    def __init__(self, dependencies: Dependencies, decider: Decider) -> None:
+        self._orchestrator, self._provisioner, self._resetter = (
+            dependencies.orchestrator,
+            dependencies.provisioner,
+            dependencies.resetter,
+        )
+        self._slots, self._judgement, self._rules = dependencies.slots, dependencies.judgement, dependencies.rules
+        self._dependencies, self._decider = dependencies, decider
 
     def wanted(
-        self, order: Command, case: Remediation | None, now: datetime, case_id: str
+        self, command: Command, remediation: Remediation | None, now: datetime, remediation_id: str
     ) -> Remediation | Refused | str:
-        """The case that carries the order out, why it is refused, or in words that it is so already.
+        """The remediation that carries the order out, why it is refused, or in words that it is so already.
 
-        ``case``: the one that is open. Raises BackendError where the cluster could not be read.
+        ``remediation``: the one that is open. Raises BackendError where the cluster could not be read.
         """
         view = self._orchestrator.view(jobs=True)
         if why := self._rules().hands_off(view):
-            drained = case is not None and case.hold is not None and Step.DRAIN in case.steps
+            drained = remediation is not None and remediation.hold is not None and Step.DRAIN in remediation.steps
             instead = ", or undo our drain by hand: that works all the same" if drained else ""
             return Refused(kind=Refusal.OPTED_OUT, words=f"opted out: {why}; take that back first{instead}")
-        match order.verb:
+        match command.verb:
             case Verb.QUARANTINE:
-                return self._quarantine(order, case, view, now, case_id)
+                return self._quarantine(command, remediation, view, now, remediation_id)
             case Verb.REPAIR:
-                return self._repair(order, case, view, now, case_id)
+                return self._repair(command, remediation, view, now, remediation_id)
             case Verb.RELEASE:
-                return self._release(order, case, view, now, case_id)
+                return self._release(command, remediation, view, now, remediation_id)
 
-    def rehearsed(self, case: Remediation) -> Iterator[tuple[str, Refusal | None]]:
+    def rehearsed(self, remediation: Remediation) -> Iterator[tuple[str, Refusal | None]]:
         """Each step that is left: its effect in words, and what is known to be against it. Raises BackendError."""
-        for step in case.steps[case.index :]:
-            words, refusal = self._rehearsal(step, case)
+        for step in remediation.steps[remediation.index :]:
+            words, refusal = self._rehearsal(step, remediation)
             yield f"{step:<9}  {words}", refusal
 
     # -- the three ----------------------------------------------------------------------------------------------------
 
     def _quarantine(
-        self, order: Command, case: Remediation | None, view: NodeView, now: datetime, case_id: str
+        self, command: Command, remediation: Remediation | None, view: NodeView, now: datetime, remediation_id: str
     ) -> Remediation | Refused | str:
-        if case is not None and case.code == QUARANTINE_CODE and not (case.release_order or case.has_ended):
-            return f"ordered already, {case.order}: case {case.id} is at {case.step}"
+        if (
+            remediation is not None
+            and remediation.code == QUARANTINE_CODE
+            and not (remediation.release_order or remediation.has_ended)
+        ):
+            return f"ordered already, {remediation.order}: remediation {remediation.id} is at {remediation.step}"
         return (
-            self._open_already(case)
+            self._open_already(remediation)
             or self._cannot_go_out(view)
-            or quarantined(order, case_id, now, drains=self._drains)
+            or quarantined(command, remediation_id, now, drains=self._drains)
         )
 
     def _repair(
-        self, order: Command, case: Remediation | None, view: NodeView, now: datetime, case_id: str
+        self, command: Command, remediation: Remediation | None, view: NodeView, now: datetime, remediation_id: str
     ) -> Remediation | Refused:
-        is_out = case is not None and may_be_mended(case, order)
-        if not is_out and (no := self._open_already(case) or self._cannot_go_out(view)) is not None:
+        is_out = remediation is not None and may_be_repaired(remediation, command)
+        if not is_out and (no := self._open_already(remediation) or self._cannot_go_out(view)) is not None:
             return no
-        if case is not None and (foreign := self._foreign(case, view)) is not None:
+        if remediation is not None and (foreign := self._foreign(remediation, view)) is not None:
             return foreign
-        rungs = self._rungs(order, case, now)
+        rungs = self._rungs(command, remediation, now)
         if isinstance(rungs, Refused):
             return rungs
         ladder, about = rungs
-        if (no := self._cannot_mend(ladder[0])) is not None:
+        if (no := self._cannot_repair(ladder[0])) is not None:
             return no
-        if case is not None and case.code == QUARANTINE_CODE:
-            return mended_meanwhile(case, order, ladder[0], now)
-        new = repaired(order, case_id, now, ladder=ladder, about=about, drains=self._drains)
-        return new if case is None else instead(case, new)
+        if remediation is not None and remediation.code == QUARANTINE_CODE:
+            return repaired_meanwhile(remediation, command, ladder[0], now)
+        new = repaired(command, remediation_id, now, ladder=ladder, about=about, drains=self._drains)
+        return new if remediation is None else instead(remediation, new)
 
     def _rungs(
-        self, order: Command, case: Remediation | None, now: datetime
+        self, command: Command, remediation: Remediation | None, now: datetime
     ) -> tuple[tuple[Remedy, ...], Diagnosis | None] | Refused:
         """The remedies to try in turn, and the diagnosis: the one remedy that was named, or the policy's."""
-        if order.remedy is not None:
-            return (order.remedy,), None
-        decision = self._decider.by_order(case, now)
+        if command.remedy is not None:
+            return (command.remedy,), None
+        decision = self._decider.by_command(remediation, now)
         if decision.action is Action.REPAIR:
             return decision.ladder, decision.diagnosis
         words = f"{decision.reason}; to have one remedy all the same, name it with --step"
         return Refused(kind=decision.refusal or Refusal.NOT_NEEDED, words=words)
 
     def _release(
-        self, order: Command, case: Remediation | None, view: NodeView, now: datetime, case_id: str
+        self, command: Command, remediation: Remediation | None, view: NodeView, now: datetime, remediation_id: str
     ) -> Remediation | Refused | str:
-        if case is None:
-            return self._orphan(order, view, now, case_id) or self._nothing_of_ours(view)
-        if case.has_ended:
-            return f"case {case.id} has ended already: {case.note}"
-        if (foreign := self._foreign(case, view)) is not None:
+        if remediation is None:
+            return self._orphan(command, view, now, remediation_id) or self._nothing_of_ours(view)
+        if remediation.has_ended:
+            return f"remediation {remediation.id} has ended already: {remediation.note}"
+        if (foreign := self._foreign(remediation, view)) is not None:
             return foreign
-        never_out = case.code == QUARANTINE_CODE and case.step in (Step.SLOT, Step.DRAIN)
-        return let_in(case, order, "" if order.forced or never_out else self._judgement.trouble(None))
+        never_out = remediation.code == QUARANTINE_CODE and remediation.step in (Step.SLOT, Step.DRAIN)
+        return release_by_command(
+            remediation, command, "" if command.forced or never_out else self._judgement.trouble(None)
+        )
 
     # -- what is against it -------------------------------------------------------------------------------------------
 
@@ -133,12 +143,13 @@ class CommandChecks:
     def _drains(self) -> bool:
         return self._provisioner.state_owner is not StateOwner.PLATFORM
 
-    def _open_already(self, case: Remediation | None) -> Refused | None:
-        if case is None:
+    def _open_already(self, remediation: Remediation | None) -> Refused | None:
+        if remediation is None:
             return None
-        about = f"case {case.id} is open for {case.code} on {case.component}, at {case.step}"
+        finding = f"{remediation.code} on {remediation.component}"
+        about = f"remediation {remediation.id} is open for {finding}, at {remediation.step}"
         words = f"{about}; it has to end first: `healthd status`, and `healthd release` to end it"
-        return Refused(kind=Refusal.CASE_OPEN, words=words)
+        return Refused(kind=Refusal.REMEDIATION_OPEN, words=words)
 
     def _cannot_go_out(self, view: NodeView) -> Refused | None:
         if not view.in_service and not (view.fenced and self._slots.held()):
@@ -149,30 +160,38 @@ class CommandChecks:
             return Refused(kind=Refusal.BUDGET, words=words)
         return None
 
-    def _cannot_mend(self, remedy: Remedy) -> Refused | None:
-        if why := self._parts.why_not(remedy):
+    def _cannot_repair(self, remedy: Remedy) -> Refused | None:
+        if why := self._dependencies.reason_against(remedy):
             return Refused(kind=Refusal.CANNOT, words=f"no {remedy} here: {why}")
         if other := self._provisioner.stands_down():
             return Refused(kind=Refusal.MANAGED, words=other)
-        if remedy is Remedy.REPLACE_NODE and (many := self._parts.too_many(by_order=True)):
+        if remedy is Remedy.REPLACE_NODE and (many := self._dependencies.too_many(by_command=True)):
             return Refused(kind=Refusal.RATE, words=many)
         return None
 
-    def _foreign(self, case: Remediation, view: NodeView) -> Refused | None:
+    def _foreign(self, remediation: Remediation, view: NodeView) -> Refused | None:
         """Whether another holds the node of the remediation: its next step finds that too, and ends it."""
-        ours, hold = {case.text, *self._parts.platform_texts}, view.hold
-        is_over_ours = view.drained_by_itself and case.hold is not None
-        if view.standing or is_over_ours or (hold is not None and hold.text in ours):
+        ours, hold = {remediation.text, *self._dependencies.platform_texts}, view.hold
+        is_over_ours = view.drained_by_itself and remediation.hold is not None
+        if view.undrained or is_over_ours or (hold is not None and hold.text in ours):
             return None
-        return Refused(kind=Refusal.FOREIGN_HOLD, words=f"held by {holder(view)}, not by case {case.id}: left alone")
+        return Refused(
+            kind=Refusal.FOREIGN_HOLD, words=f"held by {holder(view)}, not by remediation {remediation.id}: left alone"
+        )
 
-    def _orphan(self, order: Command, view: NodeView, now: datetime, case_id: str) -> Remediation | Refused | None:
-        """The case that undoes a drain of ours for which none is open. Its own id, unless that has ended."""
-        named = case_of(view.hold.text) if view.hold is not None else ""
-        new_id = case_id if self._parts.cases.knows(named) else ""
+    def _orphan(
+        self, command: Command, view: NodeView, now: datetime, remediation_id: str
+    ) -> Remediation | Refused | None:
+        """The remediation that undoes a drain of ours for which none is open. Its own id, unless that has ended."""
+        named = remediation_id_of(view.hold.text) if view.hold is not None else ""
+        new_id = remediation_id if self._dependencies.remediations.knows(named) else ""
         mode, boot_id = self._rules().mode, self._judgement.boot_id
-        case = orphaned(view, new_id, mode=mode, boot_id=boot_id, now=now)
-        return None if case is None else let_in(case, order, "" if order.forced else self._judgement.trouble(None))
+        remediation = orphaned(view, new_id, mode=mode, boot_id=boot_id, now=now)
+        return (
+            None
+            if remediation is None
+            else release_by_command(remediation, command, "" if command.forced else self._judgement.trouble(None))
+        )
 
     def _nothing_of_ours(self, view: NodeView) -> Refused | str:
         if view.in_service:
@@ -182,12 +201,12 @@ class CommandChecks:
 
     # -- the rehearsal ------------------------------------------------------------------------------------------------
 
-    def _rehearsal(self, step: Step, case: Remediation) -> tuple[str, Refusal | None]:
+    def _rehearsal(self, step: Step, remediation: Remediation) -> tuple[str, Refusal | None]:
         match step:
             case Step.SLOT:
                 return "takes a slot of the fleet's budget, which keeps new jobs off; there is room", None
             case Step.DRAIN:
-                return f'drains the node, with "{case.text}" for all to see', None
+                return f'drains the node, with "{remediation.text}" for all to see', None
             case Step.WAIT_IDLE:
                 view = self._orchestrator.view(jobs=True)
                 return (
@@ -198,7 +217,7 @@ class CommandChecks:
             case Step.COLLECT:
                 return "saves the evidence", None
             case Step.RESET:
-                return self._after_maintenance(*self._reset_words())
+                return self._after_maintenance(*self._reset_refusal())
             case Step.REBOOT:
                 return self._after_maintenance(*self._asked(Remedy.REBOOT_NODE))
             case Step.REPLACE:
@@ -214,8 +233,8 @@ class CommandChecks:
         window = self._orchestrator.view(jobs=True).maintenance
         return (f"waits for the end of maintenance window {window}; then {words}" if window else words), refusal
 
-    def _reset_words(self) -> tuple[str, Refusal | None]:
-        if why := self._resetter.why_not():
+    def _reset_refusal(self) -> tuple[str, Refusal | None]:
+        if why := self._resetter.reason_against():
             return f"cannot: {why}", Refusal.CANNOT
         services = ", ".join(self._resetter.holders()) or "no service"
         return f"stops {services}, resets all GPUs, and starts again what it stopped", None
@@ -231,51 +250,57 @@ class CommandExecution:
     """The commands of one node."""
 
     def __init__(
-        self, parts: Dependencies, *, checks: CommandChecks, steps: Steps, journal: StepJournal, stats: EngineStats
+        self,
+        dependencies: Dependencies,
+        *,
+        checks: CommandChecks,
+        steps: Steps,
+        journal: StepJournal,
+        stats: EngineStats,
     ) -> None:
         self._checks, self._steps, self._journal, self._stats = checks, steps, journal, stats
-        self._judgement, self._new_id, self._clock = parts.judgement, parts.new_id, parts.clock
+        self._judgement, self._new_id, self._clock = dependencies.judgement, dependencies.new_id, dependencies.clock
 
-    def begin(self, order: Command, case: Remediation | None, now: datetime) -> Remediation | CommandOutcome:
-        """Write the command down as the remediation to go on with; else what came of it without one. ``case``: the open
-        one. Raises StoreError: then nothing was done.
+    def begin(self, command: Command, remediation: Remediation | None, now: datetime) -> Remediation | CommandOutcome:
+        """Write the command down as the remediation to go on with; else what came of it without one. ``remediation``:
+        the open one. Raises StoreError: then nothing was done.
         """
         try:
-            wanted = self._checks.wanted(order, case, now, self._new_id())
+            wanted = self._checks.wanted(command, remediation, now, self._new_id())
         except BackendError as error:
             words = f"the cluster did not answer, so nothing was done: {error}"
-            return self.refuse(order, Refused(kind=Refusal.UNREADABLE, words=words))
+            return self.refuse(command, Refused(kind=Refusal.UNREADABLE, words=words))
         if isinstance(wanted, Refused):
-            return self.refuse(order, wanted)
+            return self.refuse(command, wanted)
         if isinstance(wanted, str):
-            self._judgement.record(Event(at=self._clock(), kind="order", text=f"{order.title}: {wanted}"))
+            self._judgement.record(Event(at=self._clock(), kind="order", text=f"{command.title}: {wanted}"))
             return CommandOutcome(done=True, said=wanted)
-        self._journal.write(wanted, order.title)
+        self._journal.write(wanted, command.title)
         return wanted
 
     def first_step(self, wanted: Remediation, now: datetime) -> CommandOutcome:
         """Take the first step of what was written down. Raises StoreError."""
         try:
-            turn = self._steps.take(wanted, now)
+            result = self._steps.take(wanted, now)
         except BackendError as error:
-            said = f"case {wanted.id} is open; the cluster did not answer yet, and it goes on: {error}"
+            said = f"remediation {wanted.id} is open; the cluster did not answer yet, and it goes on: {error}"
             return CommandOutcome(done=True, said=said, refusal=Refusal.UNREADABLE)
-        self._stats.wait(turn)
-        is_lost = turn.case.end is End.LOST
-        return CommandOutcome(done=not is_lost, said=f"case {wanted.id}: {turn.said}", refusal=turn.refusal)
+        self._stats.wait(result)
+        is_lost = result.remediation.end is End.LOST
+        return CommandOutcome(done=not is_lost, said=f"remediation {wanted.id}: {result.said}", refusal=result.refusal)
 
-    def refuse(self, order: Command, refused: Refused) -> CommandOutcome:
+    def refuse(self, command: Command, refused: Refused) -> CommandOutcome:
         """Not done: counted, and in the trail with who asked and why not."""
         self._stats.refuse(refused.kind)
-        text = f"refused: {order.verb} by command, {order.words}: {refused.words}"
-        data = {"verb": order.verb, "refusal": refused.kind}
+        text = f"refused: {command.verb} by command, {command.words}: {refused.words}"
+        data = {"verb": command.verb, "refusal": refused.kind}
         self._judgement.record(Event(at=self._clock(), kind="order", text=text, data=data))
         return CommandOutcome(done=False, said=refused.words, refusal=refused.kind)
 
-    def rehearse(self, order: Command, case: Remediation | None, now: datetime) -> CommandOutcome:
+    def rehearse(self, command: Command, remediation: Remediation | None, now: datetime) -> CommandOutcome:
         """The beginning and each step of it, in words. Nothing is done, noted or counted."""
         try:
-            wanted = self._checks.wanted(order, case, now, "…")
+            wanted = self._checks.wanted(command, remediation, now, "…")
             if isinstance(wanted, Refused):
                 return CommandOutcome(done=False, said=wanted.words, refusal=wanted.kind)
             if isinstance(wanted, str):
@@ -285,7 +310,7 @@ class CommandExecution:
             words = f"the cluster did not answer: {error}"
             return CommandOutcome(done=False, said=words, refusal=Refusal.UNREADABLE)
         against = next((refusal for _, refusal in steps if refusal is not None), None)
-        said = f"{wanted.code} on {wanted.component}, {order.words}"
+        said = f"{wanted.code} on {wanted.component}, {command.words}"
         return CommandOutcome(
             done=against is None, said=said, lines=tuple(words for words, _ in steps), refusal=against
         )

@@ -78,10 +78,10 @@ class ClusterView:
         """As ``recalled``; while a refusal by the fleet is young, as it was read for that."""
         return self._refused if self._refused is not None and self._is_young() else self.recalled()
 
-    def read_anew(self, decision: Decision, known: Situation | None) -> Situation | None:
+    def reread(self, decision: Decision, known: Situation | None) -> Situation | None:
         """The situation to decide by once more, where it is a refusal by what was ``known`` of the fleet; None where it
         stands. While it is one, the fleet is read ever more rarely."""
-        if decision.steps or known is None or known.level is None:
+        if decision.steps or known is None or known.snapshot is None:
             self._refused, self._pause_s = None, 0.0
             return None
         if self._is_young():
@@ -103,9 +103,9 @@ class ClusterView:
         where the slots alone say that no node could go out."""
         try:
             if full := self._slots.full():
-                return Situation(view=None, level=None, full=full)
+                return Situation(view=None, snapshot=None, full=full)
         except BackendError as error:
-            return Situation(view=None, level=None, problem=str(error))
+            return Situation(view=None, snapshot=None, problem=str(error))
         return self._situation(lambda: self._slots.recalled() or self._slots.learn())
 
     def just_read(self) -> Situation:
@@ -116,7 +116,7 @@ class ClusterView:
         """As ``looked``, for an operator who asks: read once in a few seconds, and remembered for nothing else."""
         now = self._clock()
         if self._asked is None or not _is_young(self._asked[0], now):
-            self._asked = (now, self._situation(self._orchestrator.level))
+            self._asked = (now, self._situation(self._orchestrator.snapshot))
         return self._asked[1]
 
     def own_lately(self) -> NodeView:
@@ -131,7 +131,7 @@ class ClusterView:
     def others(self) -> Situation:
         """This node as it is read now, and what other nodes showed of late. Raises BackendError."""
         view, fleet = self.around(max_age_s=OTHERS_AGE_S)
-        return Situation(view=view, level=fleet, fleet_findings=elsewhere(view.name, fleet, self._clock()))
+        return Situation(view=view, snapshot=fleet, fleet_findings=elsewhere(view.name, fleet, self._clock()))
 
     def around(self, *, max_age_s: float | None) -> tuple[NodeView, FleetSnapshot]:
         """This node as it is read now, and the fleet: as it is read now, or was so long ago. Raises BackendError."""
@@ -181,21 +181,21 @@ class ClusterView:
             return f"what it shows the others is not known, or not taken back yet: {error}"
         return ""
 
-    def hide(self, case: Remediation) -> None:
+    def hide(self, remediation: Remediation) -> None:
         """Take the finding out of the record, and leave there what came of the remediation. Raises BackendUnknown;
         where another text is in its place, nothing of ours is there to be taken out."""
         with contextlib.suppress(BackendRefused):
             before = self._read_own()
-            self._leave(before, after(before, case))
+            self._leave(before, after(before, remediation))
         self._shown = None
 
-    def remember(self, case: Remediation) -> None:
+    def remember(self, remediation: Remediation) -> None:
         """Leave in the record, once, that this remediation was given up. Raises BackendUnknown, see ``hide``."""
-        if self._remembered != case.id:
+        if self._remembered != remediation.id:
             with contextlib.suppress(BackendRefused):
                 before = self._read_own()
-                self._leave(before, after(before, case))
-            self._remembered = case.id
+                self._leave(before, after(before, remediation))
+            self._remembered = remediation.id
 
     def watch(self, *, holds: bool) -> None:
         """Write into the record, every WATCH_S while healthd ``holds`` the node, that its daemon watches over it. Where
@@ -224,20 +224,20 @@ class ClusterView:
     def _is_young(self) -> bool:
         return self._slots.recalled(max_age_s=max(_JUST_READ_S, self._pause_s)) is not None
 
-    def _situation(self, level: Callable[[], FleetSnapshot]) -> Situation:
+    def _situation(self, snapshot: Callable[[], FleetSnapshot]) -> Situation:
         try:
             view = self.viewed = self._orchestrator.view()
             if view.fenced and self._slots.held():
                 view = replace(view, in_service=True)  # what keeps jobs off is our own place in the budget
         except BackendError as error:
-            return Situation(view=None, level=None, problem=str(error))
+            return Situation(view=None, snapshot=None, problem=str(error))
         if not view.in_service and (view.hold is None or not view.hold.automatic):
-            return Situation(view=view, level=None)
+            return Situation(view=view, snapshot=None)
         try:
-            fleet = level()
+            fleet = snapshot()
         except BackendError as error:
-            return Situation(view=view, level=None, problem=str(error))
-        return Situation(view=view, level=fleet, fleet_findings=elsewhere(view.name, fleet, self._clock()))
+            return Situation(view=view, snapshot=None, problem=str(error))
+        return Situation(view=view, snapshot=fleet, fleet_findings=elsewhere(view.name, fleet, self._clock()))
 
 
 def elsewhere(me: str, fleet: FleetSnapshot, now: datetime) -> tuple[SeenElsewhere, ...]:
@@ -271,15 +271,15 @@ def _own(name: str, fleet: FleetSnapshot) -> str:
 class Decider:
     """Decides about one node. Calls never overlap, but for ``considered``."""
 
-    def __init__(self, parts: Dependencies, cluster: ClusterView) -> None:
-        self._parts, self._judgement, self._cluster = parts, parts.judgement, cluster
+    def __init__(self, dependencies: Dependencies, cluster: ClusterView) -> None:
+        self._dependencies, self._judgement, self._cluster = dependencies, dependencies.judgement, cluster
 
     def by_memory(self, now: datetime) -> Decision:
         """Decide by what is remembered of the fleet. After a refusal by that the fleet is read, ever more rarely while
         it stays one: a thousand nodes that may not go out must not read a thousand nodes each, every few seconds.
         """
         decision, known = self._decided(self._question(now), self._cluster.remembered)
-        if (fresh := self._cluster.read_anew(decision, known)) is None:
+        if (fresh := self._cluster.reread(decision, known)) is None:
             return decision
         decision = self.given(fresh, now)
         self._cluster.remember_refusal(decision, fresh)
@@ -297,24 +297,24 @@ class Decider:
             return None
         return Refused(kind=decision.refusal or Refusal.NOT_NEEDED, words=decision.reason)
 
-    def by_order(self, case: Remediation | None, now: datetime) -> Decision:
+    def by_command(self, remediation: Remediation | None, now: datetime) -> Decision:
         """Decide as if the mode were repair, about a node that no remediation holds, or this one does."""
-        rules = replace(self._parts.rules(), mode=Mode.REPAIR)
-        asked = self._question(now, rules, is_held=case is not None, by_order=True)
+        rules = replace(self._dependencies.rules(), mode=Mode.REPAIR)
+        asked = self._question(now, rules, is_held=remediation is not None, by_command=True)
         return self._decided(asked, self._cluster.looked)[0]
 
-    def about_held(self, case: Remediation, seen: KnownFaults) -> Decision:
+    def about_held(self, remediation: Remediation, seen: KnownFaults) -> Decision:
         """Decide about the node that this remediation holds. Counted from when it was taken out: waiting for an
         operator repairs no lemon."""
-        decision, _ = self._decided(self._question(case.opened, is_held=True), self._cluster.others)
-        return decision if is_untried(case, decision, seen.open) else left_of(decision, case)
+        decision, _ = self._decided(self._question(remediation.opened, is_held=True), self._cluster.others)
+        return decision if is_untried(remediation, decision, seen.open) else left_of(decision, remediation)
 
     def considered(
         self, diagnoses: Sequence[Diagnosis], acknowledged: frozenset[Diagnosis], rules: Rules, unknown: str
     ) -> tuple[Considered, ...]:
         """Decide about each of these by itself. ``unknown``: why nothing may be begun, or ""; else the
         cluster is read. A cluster that does not answer leaves the repairs that the store knows."""
-        now, readings = self._parts.clock(), Readings()
+        now, readings = self._dependencies.clock(), Readings()
         situation = unsearched(unknown) if unknown else None
         while isinstance(answer := decide_each(diagnoses, acknowledged, rules, now, readings), Needs):
             if answer.situation:
@@ -332,11 +332,11 @@ class Decider:
     # -----------------------------------------------------------------------------------------------------------------
 
     def _question(
-        self, now: datetime, rules: Rules | None = None, *, is_held: bool = False, by_order: bool = False
+        self, now: datetime, rules: Rules | None = None, *, is_held: bool = False, by_command: bool = False
     ) -> Decision | Question:
         diagnoses = self._judgement.diagnoses()
-        seen, rules = self.acknowledged(diagnoses), rules or self._parts.rules()
-        return question(diagnoses, seen, rules, now, is_held=is_held, by_order=by_order)
+        seen, rules = self.acknowledged(diagnoses), rules or self._dependencies.rules()
+        return question(diagnoses, seen, rules, now, is_held=is_held, by_command=by_command)
 
     def _decided(
         self, asked: Decision | Question, read: Callable[[], Situation], known: Situation | None = None
@@ -357,21 +357,23 @@ class Decider:
 
     def _tried(self, readings: Readings, remedies: Iterable[Remedy]) -> Readings:
         """With whether these remedies can be carried out."""
-        cannot = {remedy: self._parts.why_not(remedy) for remedy in remedies}
+        cannot = {remedy: self._dependencies.reason_against(remedy) for remedy in remedies}
         return replace(readings, cannot={**readings.cannot, **cannot})
 
     def _repairs(self) -> tuple[Repair, ...]:
         """The repairs of this node by the store and by the record. Raises StoreError, BackendError."""
-        return on_record(self._parts.ledger(), self._parts.cases.open_case(), self._cluster.record())
+        return on_record(
+            self._dependencies.ledger(), self._dependencies.remediations.open_remediation(), self._cluster.record()
+        )
 
     def _repairs_known(self) -> tuple[Repair, ...]:
         """The same for a question: of a cluster that does not answer, by the store alone."""
         try:
             return self._repairs()
         except BackendError:
-            return tuple(self._parts.ledger())
+            return tuple(self._dependencies.ledger())
 
 
 def unsearched(unknown: str) -> Situation:
     """Where a slot, a drain or a command of an earlier daemon's may stand unseen, nothing is begun."""
-    return Situation(view=None, level=None, problem=unknown)
+    return Situation(view=None, snapshot=None, problem=unknown)

@@ -40,10 +40,10 @@ from healthd.remediation.ports import FleetSnapshot, Orchestrator, Provisioner, 
 class Timeouts:
     """How long the engine waits, in seconds. ``settle_s``: good for so long before a release. ``unanswered_s``: a
     claim, a drain or an undrain without an answer may be applied for so long. ``let_go_s``: for what was asked to end
-    to let the GPUs go, before a reset. ``calm_s``: how often a case is looked at that has stood still for twice as
-    long; 0 for as often as any other. ``overdue_s``: a node may be out, or a case stand still, for so long before it
-    pages; ``idle_patience_s``: the same of a job that does not end under a fault which only a reboot or a replacement
-    ends. ``undrain_holds_s``: how long an operator's undrain of our drain acknowledges a critical fault.
+    to let the GPUs go, before a reset. ``calm_s``: how often a remediation is looked at that has stood still for twice
+    as long; 0 for as often as any other. ``overdue_s``: a node may be out, or a remediation stand still, for so long
+    before it pages; ``wait_idle_timeout_s``: the same of a job that does not end under a fault which only a reboot or a
+    replacement ends. ``undrain_holds_s``: how long an operator's undrain of our drain acknowledges a critical fault.
     """
 
     settle_s: float = 30.0
@@ -55,7 +55,7 @@ class Timeouts:
     max_attempts: int = 2
     calm_s: float = 0.0
     overdue_s: float = 14_400.0
-    idle_patience_s: float = 3_600.0
+    wait_idle_timeout_s: float = 3_600.0
     undrain_holds_s: float = 86_400.0
 
     @property
@@ -63,7 +63,7 @@ class Timeouts:
         """How long a node may be out before that pages."""
         return Limits(
             overdue_s=self.overdue_s,
-            idle_patience_s=self.idle_patience_s,
+            wait_idle_timeout_s=self.wait_idle_timeout_s,
             replace_timeout_s=self.replace_timeout_s,
         )
 
@@ -96,7 +96,7 @@ class Judgement(Protocol):
     def trouble(self, since: datetime | None) -> str:
         """Why the node cannot be trusted yet, or "". None: by the check runs so far."""
 
-    def not_looked(self, since: datetime | None) -> str:
+    def not_checked(self, since: datetime | None) -> str:
         """The check that cannot tell, or has not looked since then, or ""."""
 
     def not_seen_again(self, code: str, component: Component) -> str:
@@ -115,7 +115,7 @@ class Hindsight(Protocol):
     def booted_at(self) -> datetime | None:
         """When this boot began, by the machine's own clock; None where that is not known."""
 
-    def look_back(self, code: str, since: datetime) -> str:
+    def reread_log(self, code: str, since: datetime) -> str:
         """Judge again what was logged since then about this code: what is found is open. Returns what was read, or why
         it could not be, in words."""
 
@@ -131,22 +131,22 @@ class NoHindsight:
         """Not known."""
         return None
 
-    def look_back(self, code: str, since: datetime) -> str:
+    def reread_log(self, code: str, since: datetime) -> str:
         """Nothing was kept."""
         return "nothing was read"
 
 
 class RemediationStore(Protocol):
-    """Where cases are kept. Raises StoreError; then nothing is done."""
+    """Where remediations are kept. Raises StoreError; then nothing is done."""
 
-    def open_case(self) -> Remediation | None:
-        """The case that is not at its end."""
+    def open_remediation(self) -> Remediation | None:
+        """The remediation that is not at its end."""
 
-    def knows(self, case_id: str) -> bool:
-        """Whether a case of this id was ever kept."""
+    def knows(self, remediation_id: str) -> bool:
+        """Whether a remediation of this id was ever kept."""
 
-    def save_case(self, case: Remediation, event: Event) -> None:
-        """Write a case and why it moved."""
+    def save_remediation(self, remediation: Remediation, event: Event) -> None:
+        """Write a remediation and why it moved."""
 
 
 class Slots(Protocol):
@@ -203,7 +203,7 @@ class Slots(Protocol):
 class Resetter(Protocol):
     """Resets all GPUs of this machine. Every call has its own deadline."""
 
-    def why_not(self) -> str:
+    def reason_against(self) -> str:
         """Why a reset cannot help or cannot be made now, or "": no tool, a holder in uninterruptible sleep."""
 
     def holders(self) -> tuple[str, ...]:
@@ -266,11 +266,11 @@ class Dependencies:
     """The parts of one node's engine.
 
     ``rules`` is asked before every step and once more right before every act: an operator may have spoken meanwhile.
-    ``collect`` saves the evidence of a case and returns where. ``look_again`` has every check run that has not looked
-    since then, and waits for none. ``platform_texts``: reasons that a provisioner leaves on a node which we hold.
-    ``ledger``: the repairs that were made on this node, as the store knows them. ``versions``: what the
+    ``collect`` saves the evidence of a remediation and returns where. ``recheck`` has every check run that has not
+    looked since then, and waits for none. ``platform_texts``: reasons that a provisioner leaves on a node which we
+    hold. ``ledger``: the repairs that were made on this node, as the store knows them. ``versions``: what the
     node runs, for its record. ``hindsight``: what can be known of a
-    fault that only a drain tells of. ``new_id``: of a case that is opened. ``clock`` stamps the
+    fault that only a drain tells of. ``new_id``: of a remediation that is opened. ``clock`` stamps the
     audit trail: reconciling takes as long as the cluster does; ``monotonic_s`` tells where it was set. ``beat`` hears
     of each call of the engine and each step.
     """
@@ -280,11 +280,11 @@ class Dependencies:
     resetter: Resetter
     slots: Slots
     judgement: Judgement
-    cases: RemediationStore
+    remediations: RemediationStore
     rules: Callable[[], Rules]
     collect: Callable[[Remediation], str]
-    look_again: Callable[[datetime], None]
-    patience: Timeouts
+    recheck: Callable[[datetime], None]
+    timeouts: Timeouts
     platform_texts: Collection[str] = ()
     ledger: Callable[[], Sequence[Repair]] = tuple
     versions: Callable[[], Versions] = Versions
@@ -294,20 +294,20 @@ class Dependencies:
     monotonic_s: Callable[[], float] = time.monotonic
     beat: Beat = field(default_factory=Beat)
 
-    def why_not(self, remedy: Remedy) -> str:
+    def reason_against(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or ""."""
-        return self.resetter.why_not() if remedy is Remedy.RESET_GPU else self.provisioner.why_not(remedy)
+        return self.resetter.reason_against() if remedy is Remedy.RESET_GPU else self.provisioner.reason_against(remedy)
 
-    def too_many(self, *, by_order: bool = False) -> str:
+    def too_many(self, *, by_command: bool = False) -> str:
         """Why no machine of the fleet may be replaced now, or "". An operator's command passes the bound of a day.
 
         Raises BackendUnknown.
         """
-        level, rules, now = self.orchestrator.level(), self.rules(), self.clock()
+        snapshot, rules, now = self.orchestrator.snapshot(), self.rules(), self.clock()
         return rate_held(
             self.orchestrator.view().name,
-            replacements(level.marks, RATE_WINDOW, now),
-            replacements(level.marks, DAY_WINDOW, now),
+            replacements(snapshot.marks, RATE_WINDOW, now),
+            replacements(snapshot.marks, DAY_WINDOW, now),
             per_hour=rules.replacements_per_hour,
-            per_day=None if by_order else day_limit(rules.replacements_per_day, level.total),
+            per_day=None if by_command else day_limit(rules.replacements_per_day, snapshot.total),
         )

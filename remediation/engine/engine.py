@@ -45,47 +45,56 @@ _ORDER_WAITS_S = 20.0  # for a turn that is under way
 _ENDING = "healthd is stopping: nothing more is begun; what is left is done once it is back"
 _SEEN_FOR_S = 10.0  # everybody may ask for the plan; the cluster is not read anew for each
 _TOUCH_NOTHING = frozenset({Refusal.OBSERVE, Refusal.OPTED_OUT})
-_ANEW_EVERY_S = 60.0  # whether a reset can be made is asked of the machine
+_REREAD_EVERY_S = 60.0  # whether a reset can be made is asked of the machine
 
 
 class Engine:
-    """One node's engine. ``turn`` is called whenever something changed and every few seconds; calls never overlap."""
+    """One node's engine. ``result`` is called whenever something changed and every few seconds; calls never overlap."""
 
-    def __init__(self, parts: Dependencies) -> None:
-        self._parts = parts
-        self._orchestrator, self._provisioner, self._slots = parts.orchestrator, parts.provisioner, parts.slots
-        self._judgement, self._cases, self._rules, self._clock = parts.judgement, parts.cases, parts.rules, parts.clock
-        self._cluster = ClusterView(
-            orchestrator=parts.orchestrator,
-            slots=parts.slots,
-            versions=parts.versions,
-            clock=parts.clock,
-            monotonic_s=parts.monotonic_s,
+    def __init__(self, dependencies: Dependencies) -> None:
+        self._dependencies = dependencies
+        self._orchestrator, self._provisioner, self._slots = (
+            dependencies.orchestrator,
+            dependencies.provisioner,
+            dependencies.slots,
         )
-        self._decider, self._journal = Decider(parts, self._cluster), StepJournal(parts)
-        self._steps = Steps(parts, cluster=self._cluster, decider=self._decider, journal=self._journal)
-        self._orphan_slots, self._orphan_drains = OrphanSlots(parts, self._journal), OrphanDrains(parts)
-        self._checks = CommandChecks(parts, self._decider)
+        self._judgement, self._remediations, self._rules, self._clock = (
+            dependencies.judgement,
+            dependencies.remediations,
+            dependencies.rules,
+            dependencies.clock,
+        )
+        self._cluster = ClusterView(
+            orchestrator=dependencies.orchestrator,
+            slots=dependencies.slots,
+            versions=dependencies.versions,
+            clock=dependencies.clock,
+            monotonic_s=dependencies.monotonic_s,
+        )
+        self._decider, self._journal = Decider(dependencies, self._cluster), StepJournal(dependencies)
+        self._steps = Steps(dependencies, cluster=self._cluster, decider=self._decider, journal=self._journal)
+        self._orphan_slots, self._orphan_drains = OrphanSlots(dependencies, self._journal), OrphanDrains(dependencies)
+        self._checks = CommandChecks(dependencies, self._decider)
         self._lock, self._asking, self._ending = threading.Lock(), threading.Lock(), threading.Event()
         self._stands, self._last_noted = False, ""
         self._asked: frozenset[tuple[str, str]] = frozenset()
         self._asked_s = float("-inf")
         self._decided_last = Decision(action=Action.HOLD, reason="nothing has been decided yet")
-        self._turn: StepResult | None = None
+        self._result: StepResult | None = None
         self._ended: Remediation | None = None
-        self._has_case = False
+        self._has_remediation = False
         self._failing_since_s: float | None = None
         self.decision = self._decided_last
         """The last decision; or while a remediation is open, or none of the calls succeeds, why an operator is
         needed."""
         self.has_decided = False
         """Whether a call has come through: until then nothing says that what a daemon before this one paged is over."""
-        self.tally = EngineStats()
+        self.stats = EngineStats()
         self._execution = CommandExecution(
-            parts, checks=self._checks, steps=self._steps, journal=self._journal, stats=self.tally
+            dependencies, checks=self._checks, steps=self._steps, journal=self._journal, stats=self.stats
         )
 
-    def turn(self, now: datetime, *, wait_s: float = -1, hurry: bool = False) -> str:
+    def reconcile(self, now: datetime, *, wait_s: float = -1, hurry: bool = False) -> str:
         """Decide or go on, as far as it goes now. Returns what was done and why; never raises a HealthdError.
 
         ``wait_s``: how long to wait for a call that is under way elsewhere; -1 for as long as it takes. ``hurry``: a
@@ -95,53 +104,53 @@ class Engine:
             return "another turn of the engine is still under way"
         problem = ""
         try:
-            self._parts.beat.begin()
+            self._dependencies.beat.begin()
             if self._ending.is_set():
                 return _ENDING
             self._steps.hurry = hurry
-            case = self._resumed(now)
-            said = self._consider(now) if case is None else self._go_on(case, now)
+            remediation = self._resumed(now)
+            said = self._consider(now) if remediation is None else self._go_on(remediation, now)
             self._watch()
         except StoreError as error:
             said = problem = f"nothing was done: {error}"
         except BackendError as error:
             said = problem = f"the cluster did not answer, so nothing more was done: {error}"
             if self._note(said, Event(at=self._clock(), kind="step", text=said)):
-                self.tally.refuse(Refusal.UNREADABLE)
+                self.stats.refuse(Refusal.UNREADABLE)
         finally:
             self._steps.hurry = False
             self._stand(now, problem)
-            self._stands = self._steps.stood(now) > timedelta(seconds=2 * self._parts.patience.calm_s)
-            self._parts.beat.end()
+            self._stands = self._steps.stood(now) > timedelta(seconds=2 * self._dependencies.timeouts.calm_s)
+            self._dependencies.beat.end()
             self._lock.release()
         return said
 
-    def obey(self, order: Command, now: datetime) -> CommandOutcome:
-        """Begin to execute a command, or refuse it. The calls of ``turn`` that follow do what is left.
+    def execute(self, command: Command, now: datetime) -> CommandOutcome:
+        """Begin to execute a command, or refuse it. The calls of ``result`` that follow do what is left.
 
         Raises StoreError: then nothing was done.
         """
         if not self._lock.acquire(timeout=_ORDER_WAITS_S):
             words = f"the engine has been at work for {_ORDER_WAITS_S:g} s; see `healthd status`, and ask again"
-            return self._execution.refuse(order, Refused(kind=Refusal.CASE_OPEN, words=words))
+            return self._execution.refuse(command, Refused(kind=Refusal.REMEDIATION_OPEN, words=words))
         try:
-            self._parts.beat.begin()
+            self._dependencies.beat.begin()
             if self._ending.is_set():
                 return self._execution.refuse(
-                    order, Refused(kind=Refusal.CASE_OPEN, words=f"{_ENDING}; ask again then")
+                    command, Refused(kind=Refusal.REMEDIATION_OPEN, words=f"{_ENDING}; ask again then")
                 )
-            case = self._resumed(now)
-            if case is None and self._orphan_slots.unknown:
+            remediation = self._resumed(now)
+            if remediation is None and self._orphan_slots.unknown:
                 words = f"the cluster did not answer, and {self._orphan_slots.unknown}"
-                return self._execution.refuse(order, Refused(kind=Refusal.UNREADABLE, words=words))
-            begun = self._execution.begin(order, case, now)
+                return self._execution.refuse(command, Refused(kind=Refusal.UNREADABLE, words=words))
+            begun = self._execution.begin(command, remediation, now)
             if isinstance(begun, CommandOutcome):
                 return begun
-            self.decision = self._decided_last = Decision(action=Action(order.verb), reason=order.title)
-            self.tally.decided[self.decision.action] += 1
+            self.decision = self._decided_last = Decision(action=Action(command.verb), reason=command.title)
+            self.stats.decided[self.decision.action] += 1
             return self._execution.first_step(begun, now)
         finally:
-            self._parts.beat.end()
+            self._dependencies.beat.end()
             self._lock.release()
 
     def end(self, within_s: float) -> bool:
@@ -153,14 +162,14 @@ class Engine:
         self._lock.release()
         return True
 
-    def rehearse(self, order: Command, now: datetime) -> CommandOutcome:
+    def rehearse(self, command: Command, now: datetime) -> CommandOutcome:
         """The effect of a command, step by step. Nothing is done, noted or counted. Raises StoreError."""
         with self._asking:
-            case = self._cases.open_case()
-            if case is None and self._orphan_slots.unknown:
+            remediation = self._remediations.open_remediation()
+            if remediation is None and self._orphan_slots.unknown:
                 words = f"the cluster did not answer, and {self._orphan_slots.unknown}"
                 return CommandOutcome(done=False, said=words, refusal=Refusal.UNREADABLE)
-            return self._execution.rehearse(order, case, now)
+            return self._execution.rehearse(command, remediation, now)
 
     def opted_out(self) -> str:
         """Why healthd only observes here, or "": as the node says now, and the cluster said when it was last read."""
@@ -180,15 +189,15 @@ class Engine:
         remediation that stands still, whose node others may have touched, and nothing else can have happened to."""
         if due_s := self._slots.due_in_s():
             return min(at_most_s, due_s)
-        return max(at_most_s, self._parts.patience.calm_s) if self._stands else at_most_s
+        return max(at_most_s, self._dependencies.timeouts.calm_s) if self._stands else at_most_s
 
     def fenced(self, words: str) -> None:
         """The cluster shows a fence of ours, in these ``words``; "" for none. Unless a remediation is open it is the
-        reason to hold, and its claim is searched. Called from another thread than ``turn``."""
-        is_left = bool(words) and self.case is None
+        reason to hold, and its claim is searched. Called from another thread than ``result``."""
+        is_left = bool(words) and self.remediation is None
         self._orphan_drains.fence = words if is_left else ""
         if is_left:
-            self._orphan_slots.search(anew=True)
+            self._orphan_slots.search(again=True)
 
     def learn(self) -> FleetSnapshot | None:
         """Read the fleet, where it is time for that and nothing is going on; None where it was not read.
@@ -198,25 +207,25 @@ class Engine:
         if not self._slots.wants_to_learn() or not self._lock.acquire(blocking=False):
             return None
         try:
-            return None if self._cases.open_case() is not None else self._slots.learn()
+            return None if self._remediations.open_remediation() is not None else self._slots.learn()
         finally:
             self._lock.release()
 
     def holds_node(self) -> Remediation | None:
         """The open remediation whose drain was read back, or None. Raises StoreError."""
-        case = self._cases.open_case()
-        return case if case is not None and case.hold is not None else None
+        remediation = self._remediations.open_remediation()
+        return remediation if remediation is not None and remediation.hold is not None else None
 
     @property
-    def case(self) -> Remediation | None:
+    def remediation(self) -> Remediation | None:
         """The open remediation as the last call left it, or None. Read from memory: a store that fails does not hide
         it."""
-        return self._turn.case if self._turn is not None and self._turn.case.is_open else None
+        return self._result.remediation if self._result is not None and self._result.remediation.is_open else None
 
     @property
     def ended(self) -> Remediation | None:
-        """The case that ended last since this process began, or None. A slot that was found alone is none: what had the
-        node out before is."""
+        """The remediation that ended last since this process began, or None. A slot that was found alone is none: what
+        had the node out before is."""
         return self._ended
 
     def budget(self) -> tuple[Scope, ...]:
@@ -240,17 +249,19 @@ class Engine:
         """The same at this level, if these were all that is wrong and none was acknowledged: for a drill."""
         return self._considered(diagnoses, frozenset(), replace(self._rules(), mode=mode))
 
-    def foretold(self, decision: Decision, diagnosis: Diagnosis, case_id: str) -> tuple[str, ...]:
+    def foretold(self, decision: Decision, diagnosis: Diagnosis, remediation_id: str) -> tuple[str, ...]:
         """The effect of each step of a decision now, in the words of a command's dry run. Raises BackendError."""
         now = self._clock()
-        case = replace(self._opened(decision, diagnosis, now), id=case_id, text=reason_text(diagnosis, case_id))
+        remediation = replace(
+            self._opened(decision, diagnosis, now), id=remediation_id, text=reason_text(diagnosis, remediation_id)
+        )
         with self._asking:
-            return tuple(words for words, _ in self._checks.rehearsed(case))
+            return tuple(words for words, _ in self._checks.rehearsed(remediation))
 
     def fleet(self) -> FleetSnapshot | None:
         """The fleet as it is read for such questions; None where it cannot be."""
         with self._asking:
-            return self._cluster.lately().level
+            return self._cluster.lately().snapshot
 
     def _considered(
         self, diagnoses: Sequence[Diagnosis], acknowledged: frozenset[Diagnosis], rules: Rules
@@ -260,24 +271,24 @@ class Engine:
 
     def _resumed(self, now: datetime) -> Remediation | None:
         """The open remediation, on disk or found with the cluster. Raises StoreError."""
-        case = self._steps.resume()
-        self._orphan_slots.search(anew=case is not None)
-        if case is not None:
+        remediation = self._steps.resume()
+        self._orphan_slots.search(again=remediation is not None)
+        if remediation is not None:
             self._orphan_drains.search()
-        return case or self._orphan_slots.found(now)
+        return remediation or self._orphan_slots.found(now)
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
     def _consider(self, now: datetime) -> str:
-        self._has_case = False
-        if self.case is not None:  # an order ended it since the last turn
-            self._turn = None
+        self._has_remediation = False
+        if self.remediation is not None:  # an order ended it since the last turn
+            self._result = None
         decision = self._decide(now)
         if not decision.steps or decision.diagnosis is None:
             return "; ".join(filter(None, (decision.reason, self._show_held(decision))))
-        case = self._opened(decision, decision.diagnosis, now)
-        self._journal.write(case, f"intends to take a slot and to drain: {decision.reason}")
-        return self._go_on(case, now)
+        remediation = self._opened(decision, decision.diagnosis, now)
+        self._journal.write(remediation, f"intends to take a slot and to drain: {decision.reason}")
+        return self._go_on(remediation, now)
 
     def _decide(self, now: datetime) -> Decision:
         unknown = self._orphan_slots.unknown
@@ -307,18 +318,18 @@ class Engine:
         about = {"code": diagnosis.code, "component": str(diagnosis.component)} if diagnosis is not None else {}
         data = {"action": decision.action, **about}
         if self._note(decision.reason, Event(at=self._clock(), kind="decision", text=decision.reason, data=data)):
-            self.tally.decided[decision.action] += 1
-            self.tally.refuse(decision.refusal)
+            self.stats.decided[decision.action] += 1
+            self.stats.refuse(decision.refusal)
 
     def _opened(self, decision: Decision, diagnosis: Diagnosis, now: datetime) -> Remediation:
-        """A new case, its slot already intended: the decision has just read what an intent must be read from.
+        """A new remediation, its slot already intended: the decision has just read what an intent must be read from.
 
         Raises BackendError.
         """
-        case_id, bounds = self._parts.new_id(), self._rules().bounds
+        remediation_id, bounds = self._dependencies.new_id(), self._rules().bounds
         returns = returns_of(self._cluster.record().history, diagnosis.code, now)
         return Remediation(
-            id=case_id,
+            id=remediation_id,
             opened=now,
             since=now,
             mode=self._rules().mode,
@@ -326,7 +337,7 @@ class Engine:
             component=str(diagnosis.component),
             remedy=diagnosis.remedy,
             why="; ".join(diagnosis.reasons),
-            text=reason_text(diagnosis, case_id),
+            text=reason_text(diagnosis, remediation_id),
             steps=self._fitting(decision.steps),
             ladder=decision.ladder,
             fenced=True,
@@ -347,82 +358,89 @@ class Engine:
 
     # -- going on -----------------------------------------------------------------------------------------------------
 
-    def _go_on(self, case: Remediation, now: datetime) -> str:
-        self._has_case = True
-        if self._turn is None or self._turn.case.id != case.id:
-            self._turn = StepResult(case=case, said=case.note)
-        case = self._turned(case, now)
+    def _go_on(self, remediation: Remediation, now: datetime) -> str:
+        self._has_remediation = True
+        if self._result is None or self._result.remediation.id != remediation.id:
+            self._result = StepResult(remediation=remediation, said=remediation.note)
+        remediation = self._turned(remediation, now)
         while True:
-            self._parts.beat()
-            turn = self._steps.take(self._fitted(case), now)
-            self.tally.time(case, turn.case, self._clock())
-            case = turn.case
-            self.tally.wait(turn)
-            self._turn = turn
-            self._ended = ended_last(case, self._ended)
-            if not turn.go_on or case.end is not None or self._ending.is_set():
-                return turn.said
+            self._dependencies.beat()
+            result = self._steps.take(self._fitted(remediation), now)
+            self.stats.time(remediation, result.remediation, self._clock())
+            remediation = result.remediation
+            self.stats.wait(result)
+            self._result = result
+            self._ended = ended_last(remediation, self._ended)
+            if not result.go_on or remediation.end is not None or self._ending.is_set():
+                return result.said
 
-    def _turned(self, case: Remediation, now: datetime) -> Remediation:
-        """The case, turned to what is open now: its mode may have been raised since, its own fault may be over while
-        another is open, or a more serious one may have arrived."""
-        seen, now_s = self._steps.seen(case, now), self._parts.monotonic_s()
+    def _turned(self, remediation: Remediation, now: datetime) -> Remediation:
+        """The remediation, turned to what is open now: its mode may have been raised since, its own fault may be over
+        while another is open, or a more serious one may have arrived."""
+        seen, now_s = self._steps.seen(remediation, now), self._dependencies.monotonic_s()
         asked = frozenset((answer.root.code, str(answer.diagnosis.component)) for answer in seen.open)
-        is_asked = asked == self._asked and now_s - self._asked_s < _ANEW_EVERY_S
-        if not is_due(case, seen) or is_asked or self.opted_out():
-            return case
+        is_asked = asked == self._asked and now_s - self._asked_s < _REREAD_EVERY_S
+        if not is_due(remediation, seen) or is_asked or self.opted_out():
+            return remediation
         self._asked, self._asked_s = asked, now_s
-        decision = self._decider.about_held(case, seen)
+        decision = self._decider.about_held(remediation, seen)
         is_said = bool(decision.steps) or decision.action is Action.PAGE
         if is_said and decision.reason != self._decided_last.reason:
             self._tell(decision)
-        if not turns(case, decision, seen) or decision.diagnosis is None:
-            many = many_returns(case.returns, case.code, self._rules().bounds)
-            return replace(case, asks=_asks(decision, many)) if is_said and only_out(case) else case
-        new = replace(self._opened(decision, decision.diagnosis, now), text=reason_text(decision.diagnosis, case.id))
-        goes_on = decided_about(decision, seen.open) is own(case, seen.open) and case.ladder[:1] == decision.ladder[:1]
-        turned = instead(case, replace(new, attempts=case.attempts if goes_on else 0))
+        if not turns(remediation, decision, seen) or decision.diagnosis is None:
+            many = many_returns(remediation.returns, remediation.code, self._rules().bounds)
+            return (
+                replace(remediation, asks=_asks(decision, many)) if is_said and only_out(remediation) else remediation
+            )
+        new = replace(
+            self._opened(decision, decision.diagnosis, now), text=reason_text(decision.diagnosis, remediation.id)
+        )
+        goes_on = (
+            decided_about(decision, seen.open) is own(remediation, seen.open)
+            and remediation.ladder[:1] == decision.ladder[:1]
+        )
+        turned = instead(remediation, replace(new, attempts=remediation.attempts if goes_on else 0))
         unseen = "" if turned.step is Step.SLOT else self._steps.show(turned)
-        self._journal.write(turned, "; ".join(filter(None, (why_turned(case, turned, decision.reason), unseen))))
+        self._journal.write(turned, "; ".join(filter(None, (why_turned(remediation, turned, decision.reason), unseen))))
         self._asked = frozenset()
         return turned
 
-    def _fitted(self, case: Remediation) -> Remediation:
-        """The case as far as it may still go: a mode or a rule that was lowered since lowers it too. In observe mode it
-        rests as it is."""
+    def _fitted(self, remediation: Remediation) -> Remediation:
+        """The remediation as far as it may still go: a mode or a rule that was lowered since lowers it too. In observe
+        mode it rests as it is."""
         rules = self._rules()
-        if rules.mode is Mode.OBSERVE or not may_be_lowered(case):
-            return case
-        if not (why := why_lowered(case, rules, self._judgement.diagnoses())):
-            return case
-        case = lowered(case)
-        self._journal.write(case, f"is not repaired any more: {why}")
-        self.tally.refuse(Refusal.LOWERED)
-        return case
+        if rules.mode is Mode.OBSERVE or not may_be_lowered(remediation):
+            return remediation
+        if not (why := why_lowered(remediation, rules, self._judgement.diagnoses())):
+            return remediation
+        remediation = lowered(remediation)
+        self._journal.write(remediation, f"is not repaired any more: {why}")
+        self.stats.refuse(Refusal.LOWERED)
+        return remediation
 
     def _watch(self) -> None:
         """Tell the other daemons, after a call that came through, that this one watches over the node."""
         decided = self._decided_last
         pages = decided.action is Action.PAGE or decided.refusal is Refusal.ORPHAN
-        held = self.case is not None if self._has_case else pages
+        held = self.remediation is not None if self._has_remediation else pages
         if self._rules().mode is not Mode.OBSERVE:
             self._cluster.watch(holds=held)
 
     def _stand(self, now: datetime, problem: str) -> None:
         """Recompute what an operator is wanted for. ``problem``: why this turn did not succeed, or ""."""
-        now_s = self._parts.monotonic_s()
+        now_s = self._dependencies.monotonic_s()
         began_s = self._failing_since_s if self._failing_since_s is not None else now_s
         self._failing_since_s = began_s if problem else None
         self.has_decided = self.has_decided or not problem
         stuck = problem if now_s - began_s >= STUCK_AFTER_S else ""
-        stands = self._turn.stands if self._turn is not None and self._has_case else None
+        stands = self._result.stands if self._result is not None and self._has_remediation else None
         before, self.decision = (
             self.decision,
-            wanted(self._decided_last, stands, stuck, now, self._parts.patience.limits, was=self.decision),
+            wanted(self._decided_last, stands, stuck, now, self._dependencies.timeouts.limits, was=self.decision),
         )
         is_new = (self.decision.action, self.decision.refusal) != (before.action, before.refusal)
         if self.decision.action is Action.PAGE and is_new and self.decision is not self._decided_last:
-            self.tally.decided[Action.PAGE] += 1
+            self.stats.decided[Action.PAGE] += 1
 
 
 def _asks(decision: Decision, many: str) -> Refused | None:

@@ -31,16 +31,20 @@ from healthd.remediation.ports import NodeView, Orchestrator
 class Gates:
     """The gates of one node's remediations."""
 
-    def __init__(self, parts: Dependencies) -> None:
-        self._parts = parts
-        self._orchestrator, self._slots, self._judgement = parts.orchestrator, parts.slots, parts.judgement
-        self._rules, self._platform_texts = parts.rules, parts.platform_texts
-        self._unanswered = timedelta(seconds=parts.patience.unanswered_s)
-        self._undrain_holds = timedelta(seconds=parts.patience.undrain_holds_s)
-        self._awake = Awake(parts.orchestrator, parts.judgement)
+    def __init__(self, dependencies: Dependencies) -> None:
+        self._dependencies = dependencies
+        self._orchestrator, self._slots, self._judgement = (
+            dependencies.orchestrator,
+            dependencies.slots,
+            dependencies.judgement,
+        )
+        self._rules, self._platform_texts = dependencies.rules, dependencies.platform_texts
+        self._unanswered = timedelta(seconds=dependencies.timeouts.unanswered_s)
+        self._undrain_holds = timedelta(seconds=dependencies.timeouts.undrain_holds_s)
+        self._awake = Awake(dependencies.orchestrator, dependencies.judgement)
         self.viewed: NodeView | None = None
 
-    def at_rest(self, case: Remediation, view: NodeView | None = None) -> Refused | None:
+    def at_rest(self, remediation: Remediation, view: NodeView | None = None) -> Refused | None:
         """Why the operator wants nothing done here, as far as it is known without, or with, a reading of the node.
 
         A command is an operator's word, and no mode is too low for it; an opt-out goes before it.
@@ -48,39 +52,41 @@ class Gates:
         rules, self.viewed = self._rules(), view or self.viewed
         if why := rules.hands_off(view):
             return Refused(kind=Refusal.OPTED_OUT, words=f"opted out: {why}")
-        if rules.mode is Mode.OBSERVE and not case.by_order:
+        if rules.mode is Mode.OBSERVE and not remediation.by_command:
             return Refused(kind=Refusal.OBSERVE, words="in observe mode")
         return None
 
-    def no_repair_now(self, case: Remediation, view: NodeView) -> Refused | None:
+    def no_repair_now(self, remediation: Remediation, view: NodeView) -> Refused | None:
         """The objection to a repair by its last reading, by a mode or a rule that was lowered, or by the law of
         acts."""
         if not view.idle:
             return Refused(kind=Refusal.NOT_IDLE, words="the node is no longer idle")
-        if (why := self.at_rest(case, view) or in_maintenance(view)) is not None:
+        if (why := self.at_rest(remediation, view) or in_maintenance(view)) is not None:
             return why
-        words = why_lowered(case, self._rules(), self._judgement.diagnoses())
+        words = why_lowered(remediation, self._rules(), self._judgement.diagnoses())
         if words:
             return Refused(kind=Refusal.LOWERED, words=words)
-        return self._undriven(case)
+        return self._undriven(remediation)
 
-    def why_not(self, remedy: Remedy) -> str:
+    def reason_against(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or ""."""
-        return self._parts.why_not(remedy)
+        return self._dependencies.reason_against(remedy)
 
-    def too_many(self, *, by_order: bool) -> str:
+    def too_many(self, *, by_command: bool) -> str:
         """Why no machine of the fleet may be replaced now, or "". Raises BackendUnknown."""
-        return self._parts.too_many(by_order=by_order)
+        return self._dependencies.too_many(by_command=by_command)
 
-    def _undriven(self, case: Remediation) -> Refused | None:
+    def _undriven(self, remediation: Remediation) -> Refused | None:
         """The law of acts. A level that only the disk remembers drives nothing: an operator may have repaired the node
         while the daemon was away."""
         open_ = self.open_now()
-        if words := undriven(case, open_):
+        if words := undriven(remediation, open_):
             return Refused(kind=Refusal.NOT_NEEDED, words=words)
-        driving = [each for each in open_ if not undriven(case, [each])]
+        driving = [each for each in open_ if not undriven(remediation, [each])]
         stale = [self._judgement.not_seen_again(each.root.code, each.diagnosis.component) for each in driving]
-        return Refused(kind=Refusal.UNREADABLE, words=stale[0]) if stale and all(stale) and not case.order else None
+        return (
+            Refused(kind=Refusal.UNREADABLE, words=stale[0]) if stale and all(stale) and not remediation.order else None
+        )
 
     def open_now(self) -> tuple[RuleAnswer, ...]:
         """The answers of the policy to what is open, most far-reaching first: neither to what is acknowledged, nor by a
@@ -89,135 +95,146 @@ class Gates:
         live = (answer for answer in answers if answer.rule.mode is not Mode.OBSERVE)
         return tuple(answer for answer in live if not self._judgement.is_acknowledged(answer.diagnosis))
 
-    def stopped(self, case: Remediation, view: NodeView, now: datetime) -> StepResult | None:
+    def stopped(self, remediation: Remediation, view: NodeView, now: datetime) -> StepResult | None:
         """Why a step stops after its reading: the operator's word, or that the node is no longer as we left it."""
-        if (why := self.at_rest(case, view)) is not None:
-            return self.resting(case, why, now, view)
-        return self.watched(case, view, now)
+        if (why := self.at_rest(remediation, view)) is not None:
+            return self.resting(remediation, why, now, view)
+        return self.watched(remediation, view, now)
 
-    def watched(self, case: Remediation, view: NodeView, now: datetime) -> StepResult | None:
+    def watched(self, remediation: Remediation, view: NodeView, now: datetime) -> StepResult | None:
         """As ``not_ours_any_more``; a node that is ours is kept awake."""
-        turn = self.not_ours_any_more(case, view, now)
-        if turn is None:
+        result = self.not_ours_any_more(remediation, view, now)
+        if result is None:
             self._awake.keep(view, now)
-        return turn
+        return result
 
     def let_sleep(self) -> None:
         """The remediation has ended: the cluster may power the node down again. Raises BackendUnknown."""
         self._awake.let_sleep()
 
-    def resting(self, case: Remediation, why: Refused, now: datetime, view: NodeView | None = None) -> StepResult:
+    def resting(
+        self, remediation: Remediation, why: Refused, now: datetime, view: NodeView | None = None
+    ) -> StepResult:
         """Nothing is touched. But an operator who undoes our drain meanwhile ends it as ever, after
         which the budget slot is given back, which would keep jobs off and which is ours.
 
         Not while an act or a release of ours may have taken the drain away: what was asked for must not meet a job.
         """
-        if case.hold is None or Step.DRAIN not in case.steps or case.phase is not Phase.PLANNED:
-            return paused(case, why)
+        if remediation.hold is None or Step.DRAIN not in remediation.steps or remediation.phase is not Phase.PLANNED:
+            return paused(remediation, why)
         self.viewed = view = view or self._orchestrator.view(jobs=True)
-        if self._as_we_left_it(case, view):
-            return paused(seen(case, view), why)
-        turn = self.not_ours_any_more(case, view, now)
-        return turn if turn is not None and turn.case.end is End.ACKNOWLEDGED else paused(case, why)
+        if self._as_we_left_it(remediation, view):
+            return paused(seen(remediation, view), why)
+        result = self.not_ours_any_more(remediation, view, now)
+        return result if result is not None and result.remediation.end is End.ACKNOWLEDGED else paused(remediation, why)
 
-    def down_unexplained(self, case: Remediation, view: NodeView) -> str:
+    def down_unexplained(self, remediation: Remediation, view: NodeView) -> str:
         """Why a node that is DOWN must not be resumed, or ""."""
-        if "DOWN" in view.flags and self._judgement.boot_id == case.drain_boot_id:
+        if "DOWN" in view.flags and self._judgement.boot_id == remediation.drain_boot_id:
             return "the node is DOWN, and no reboot since our drain explains it"
         return ""
 
-    def not_ours_any_more(self, case: Remediation, view: NodeView, now: datetime) -> StepResult | None:
+    def not_ours_any_more(self, remediation: Remediation, view: NodeView, now: datetime) -> StepResult | None:
         """None while the node is as we left it: our drain, with text, user and stamp; without one, our budget
         slot."""
-        if self._as_we_left_it(case, view):
+        if self._as_we_left_it(remediation, view):
             return None
         view = self._orchestrator.view(jobs=True)  # which run of the controller says so?
-        if self._as_we_left_it(case, view):
+        if self._as_we_left_it(remediation, view):
             return None
-        if self._is_late_drain(case, view, now):
-            case = replace(case, hold=view.hold, controller=view.controller)
+        if self._is_late_drain(remediation, view, now):
+            remediation = replace(remediation, hold=view.hold, controller=view.controller)
             said = "a drain of ours that got no answer was applied late: it is ours as well"
-            return StepResult(case=case, said=said, go_on=True)
-        if (turn := self._remarked(case, view, now)) is not None:
-            return turn
-        if view.hold is not None or not view.standing:
-            return lost(case, view)
-        if view.controller and view.controller != case.controller:
+            return StepResult(remediation=remediation, said=said, go_on=True)
+        if (result := self._remarked(remediation, view, now)) is not None:
+            return result
+        if view.hold is not None or not view.undrained:
+            return lost(remediation, view)
+        if view.controller and view.controller != remediation.controller:
             said = "the controller restarted, or the Node was registered again, which lost our drain: it is made again"
-            return _made_again(case, now, said)
-        if self._slept_since(case, now):
+            return _made_again(remediation, now, said)
+        if self._slept_since(remediation, now):
             said = "the node was powered down, and what held it was released meanwhile: it is held again"
-            return _made_again(case, now, said)
-        if Step.DRAIN in case.steps and self._comes_until(case.unanswered, now) is not None:
+            return _made_again(remediation, now, said)
+        if Step.DRAIN in remediation.steps and self._comes_until(remediation.unanswered, now) is not None:
             said = "an undrain of ours that got no answer was applied late: the drain is made again"
-            return _made_again(case, now, said)
-        what = "our drain was undone" if Step.DRAIN in case.steps else "our budget slot was taken away"
+            return _made_again(remediation, now, said)
+        what = "our drain was undone" if Step.DRAIN in remediation.steps else "our budget slot was taken away"
         why = f"{what} by an operator: that acknowledges the fault"
         until = now + self._undrain_holds
-        self._judgement.acknowledge_shown(case.code, case.component, by=_out_since(case), until=until, now=now, why=why)
-        return ended(case, End.ACKNOWLEDGED, why)
+        self._judgement.acknowledge_shown(
+            remediation.code, remediation.component, by=_out_since(remediation), until=until, now=now, why=why
+        )
+        return ended(remediation, End.ACKNOWLEDGED, why)
 
-    def _slept_since(self, case: Remediation, now: datetime) -> bool:
+    def _slept_since(self, remediation: Remediation, now: datetime) -> bool:
         """Whether another daemon released the node because it had no machine: see ``absent``. A record that the daemon
         wrote since it woke, before it read its drain, keeps that."""
         mark = parse(self._orchestrator.marked())
         slept = by_now(mark, now).slept if mark is not None else None
-        held = case.since if case.hold is None else datetime.fromtimestamp(case.hold.stamp, UTC)
+        held = remediation.since if remediation.hold is None else datetime.fromtimestamp(remediation.hold.stamp, UTC)
         return slept is not None and slept > held
 
-    def comes_until(self, case: Remediation, now: datetime) -> datetime | None:
-        """Until when a drain or an undrain of this case that got no answer may still be applied, or None: a controller
-        that slept applies what it finds when it wakes up."""
-        asked = [at for at in (case.unanswered, case.drain_unanswered) if at is not None]
+    def comes_until(self, remediation: Remediation, now: datetime) -> datetime | None:
+        """Until when a drain or an undrain of this remediation that got no answer may still be applied, or None: a
+        controller that slept applies what it finds when it wakes up."""
+        asked = [at for at in (remediation.unanswered, remediation.drain_unanswered) if at is not None]
         return self._comes_until(max(asked, default=None), now)
 
     def _comes_until(self, asked: datetime | None, now: datetime) -> datetime | None:
         return asked + self._unanswered if asked is not None and now < asked + self._unanswered else None
 
-    def _is_late_drain(self, case: Remediation, view: NodeView, now: datetime) -> bool:
+    def _is_late_drain(self, remediation: Remediation, view: NodeView, now: datetime) -> bool:
         """Whether what holds the node is our own drain once more: one that got no answer, applied after another."""
-        if case.hold is None or view.hold is None or self._comes_until(case.drain_unanswered, now) is None:
+        if (
+            remediation.hold is None
+            or view.hold is None
+            or self._comes_until(remediation.drain_unanswered, now) is None
+        ):
             return False
-        return (view.hold.text, view.hold.user) == (case.hold.text, case.hold.user) and not view.standing
+        return (view.hold.text, view.hold.user) == (remediation.hold.text, remediation.hold.user) and not view.undrained
 
-    def _remarked(self, case: Remediation, view: NodeView, now: datetime) -> StepResult | None:
+    def _remarked(self, remediation: Remediation, view: NodeView, now: datetime) -> StepResult | None:
         """The cluster's controller put a reason of its own in the place of ours, as Slurm does for a process that it
         cannot end: no operator's doing, and the drain is ours while its slot is. None for any other hold."""
         hold = view.hold
-        if case.hold is None or hold is None or not view.drained_by_itself or not self._slots.held():
+        if remediation.hold is None or hold is None or not view.drained_by_itself or not self._slots.held():
             return None
-        index = case.steps.index(Step.VERIFY) if case.step is Step.RELEASE else case.index
-        phase = Phase.PLANNED if case.step is Step.RELEASE else case.phase
+        index = remediation.steps.index(Step.VERIFY) if remediation.step is Step.RELEASE else remediation.index
+        phase = Phase.PLANNED if remediation.step is Step.RELEASE else remediation.phase
         said = f'the cluster wrote "{hold.shown}" by itself, as {hold.user}, over our drain: the drain stays ours'
-        opened = out_since(case) if Step.STAY in case.steps else case.opened  # an order counts from when it was given
-        case = replace(
-            case, opened=opened, hold=hold, controller=view.controller, index=index, phase=phase, good_since=None
+        opened = (
+            out_since(remediation) if Step.STAY in remediation.steps else remediation.opened
+        )  # an order counts from when it was given
+        remediation = replace(
+            remediation, opened=opened, hold=hold, controller=view.controller, index=index, phase=phase, good_since=None
         )
-        return StepResult(case=case, said=said, go_on=True)
+        return StepResult(remediation=remediation, said=said, go_on=True)
 
-    def adopts(self, case: Remediation, view: NodeView) -> bool:
-        """Whether this case may repair a node that the cluster's controller drained by itself. Its text stays."""
-        return bool(REPAIRS.intersection(case.steps)) and self._rules().adopts(view)
+    def adopts(self, remediation: Remediation, view: NodeView) -> bool:
+        """Whether this remediation may repair a node that the cluster's controller drained by itself. Its text
+        stays."""
+        return bool(REPAIRS.intersection(remediation.steps)) and self._rules().adopts(view)
 
-    def _as_we_left_it(self, case: Remediation, view: NodeView) -> bool:
-        if Step.DRAIN in case.steps:
-            return _is_still(case, view) and not view.standing
+    def _as_we_left_it(self, remediation: Remediation, view: NodeView) -> bool:
+        if Step.DRAIN in remediation.steps:
+            return _is_still(remediation, view) and not view.undrained
         if view.hold is not None and not (view.hold.automatic or view.hold.text in self._platform_texts):
             return False
         return bool(self._slots.held())  # the view shows any maintenance, an administrator's too
 
-    def is_needless(self, case: Remediation) -> str:
+    def is_needless(self, remediation: Remediation) -> str:
         """Why it is needless to take the node out, or "". After a repair not that the fault is over: a node whose
         drain got lost then has yet to prove itself."""
-        return "" if case.attempts and not case.forced else self.is_over(case)
+        return "" if remediation.attempts and not remediation.forced else self.is_over(remediation)
 
-    def is_over(self, case: Remediation) -> str:
+    def is_over(self, remediation: Remediation) -> str:
         """Why the remediation is needless, or "". A command holds whatever is found, until another takes it back."""
-        if case.release_order:
-            return f"released by command, {case.release_order}"
-        if case.code in (QUARANTINE_CODE, REPAIR_CODE):
+        if remediation.release_order:
+            return f"released by command, {remediation.release_order}"
+        if remediation.code in (QUARANTINE_CODE, REPAIR_CODE):
             return ""
-        return "" if own(case, self.open_now()) else f"{case.code} on {case.component} is over"
+        return "" if own(remediation, self.open_now()) else f"{remediation.code} on {remediation.component} is over"
 
 
 def in_maintenance(view: NodeView) -> Refused | None:
@@ -228,31 +245,35 @@ def in_maintenance(view: NodeView) -> Refused | None:
     return Refused(kind=Refusal.MAINTENANCE, words=words)
 
 
-def _out_since(case: Remediation) -> datetime:
+def _out_since(remediation: Remediation) -> datetime:
     """When the node went out for all to see: what was open then is what an operator knew of."""
-    drained = datetime.fromtimestamp(case.hold.stamp, UTC) if case.hold is not None else case.opened
-    return max(case.opened, drained)
+    drained = (
+        datetime.fromtimestamp(remediation.hold.stamp, UTC) if remediation.hold is not None else remediation.opened
+    )
+    return max(remediation.opened, drained)
 
 
-def _made_again(case: Remediation, now: datetime, said: str) -> StepResult:
+def _made_again(remediation: Remediation, now: datetime, said: str) -> StepResult:
     """Our drain is gone, and no operator undid it."""
-    return StepResult(case=replace(case, index=0, phase=Phase.PLANNED, hold=None, since=now, end=None), said=said)
+    return StepResult(
+        remediation=replace(remediation, index=0, phase=Phase.PLANNED, hold=None, since=now, end=None), said=said
+    )
 
 
-def seen(case: Remediation, view: NodeView) -> Remediation:
+def seen(remediation: Remediation, view: NodeView) -> Remediation:
     """Remember which run of the controller showed us our drain, and how: only a later restart may have lost it."""
-    hold = view.hold if _is_still(case, view) else case.hold
-    return replace(case, hold=hold, controller=view.controller or case.controller)
+    hold = view.hold if _is_still(remediation, view) else remediation.hold
+    return replace(remediation, hold=hold, controller=view.controller or remediation.controller)
 
 
-def _is_still(case: Remediation, view: NodeView) -> bool:
-    return case.hold is not None and view.hold is not None and view.hold.is_still(case.hold)
+def _is_still(remediation: Remediation, view: NodeView) -> bool:
+    return remediation.hold is not None and view.hold is not None and view.hold.is_still(remediation.hold)
 
 
-def lost(case: Remediation, view: NodeView) -> StepResult:
+def lost(remediation: Remediation, view: NodeView) -> StepResult:
     """Another holds the node: it is theirs."""
-    turn = ended(case, End.LOST, f"the node is held by {holder(view)}: not touched")
-    return replace(turn, refusal=Refusal.FOREIGN_HOLD)
+    result = ended(remediation, End.LOST, f"the node is held by {holder(view)}: not touched")
+    return replace(result, refusal=Refusal.FOREIGN_HOLD)
 
 
 class Awake:
@@ -280,7 +301,7 @@ class Awake:
         self._said = said
 
     def let_sleep(self) -> None:
-        """Take back what this case, or a daemon before this one, has told. Raises BackendUnknown."""
+        """Take back what this remediation, or a daemon before this one, has told. Raises BackendUnknown."""
         released(self._orchestrator)
         self._refused_by, self._said = None, ""
 

@@ -74,7 +74,7 @@ class GpuReset:
     proc_root: Path = Path("/proc")
     dev_root: Path = Path("/dev")
 
-    def why_not(self) -> str:
+    def reason_against(self) -> str:
         """No reset can be made without nvidia-smi, or past a process in uninterruptible sleep."""
         if not self.allowed:
             return "GPUs are not reset on this node ([remediation] gpu_reset is false)"

@@ -22,9 +22,9 @@ from healthd.remediation.decide.fleet import (
     Settle,
     TakeSlot,
     WaitForSlot,
-    glance,
     learning_s,
     plan,
+    quick_check,
     scopes_of,
 )
 from healthd.remediation.ports import FleetSnapshot, Orchestrator, Slot
@@ -83,7 +83,7 @@ class SlotKeeper:
         self._turns, self._is_fenced = 0, False
         self._listed: _Listed | None = None
         now_s = monotonic_s()
-        self._level, self._level_s, self._scopes = known, now_s - known_age_s, self._scopes_of(known)
+        self._snapshot, self._snapshot_s, self._scopes = known, now_s - known_age_s, self._scopes_of(known)
         self._learn_s = now_s + FIRST_LEARNING_S * random() if known is None else self._next_learning_s(known)
 
     # -- what is known of the fleet -----------------------------------------------------------------------------------
@@ -95,10 +95,10 @@ class SlotKeeper:
         """
         asked_s = self._monotonic_s()
         self._learn_s = asked_s + LEARNING_S * (0.5 + self._random())  # if it does not answer
-        self._level = self._orchestrator.level()
-        self._scopes, self._level_s = self._scopes_of(self._level), asked_s  # it is no younger than the question
-        self._learn_s = self._next_learning_s(self._level)
-        return self._level
+        self._snapshot = self._orchestrator.snapshot()
+        self._scopes, self._snapshot_s = self._scopes_of(self._snapshot), asked_s  # it is no younger than the question
+        self._learn_s = self._next_learning_s(self._snapshot)
+        return self._snapshot
 
     def wants_to_learn(self) -> bool:
         """Whether it is time to read the fleet in quiet: then a storm need not begin with all reading all nodes."""
@@ -106,10 +106,10 @@ class SlotKeeper:
 
     def recalled(self, *, max_age_s: float | None = None) -> FleetSnapshot | None:
         """The fleet as it was read last, unless that is older than ``max_age_s``, or than is of any use."""
-        if self._level is None:
+        if self._snapshot is None:
             return None
-        most_s = 2 * learning_s(self._level.total) if max_age_s is None else max_age_s
-        return self._level if self._monotonic_s() - self._level_s <= most_s else None
+        most_s = 2 * learning_s(self._snapshot.total) if max_age_s is None else max_age_s
+        return self._snapshot if self._monotonic_s() - self._snapshot_s <= most_s else None
 
     def budget(self) -> tuple[Scope, ...]:
         """The nodes that are out in each scope of this node, and how many may be, as the fleet was read last; nothing
@@ -165,7 +165,7 @@ class SlotKeeper:
         if not (limits := self._limits()):
             return None
         listed = self._lately()
-        if hold := glance(self._node, listed.slots, limits):
+        if hold := quick_check(self._node, listed.slots, limits):
             return self._pause(hold)
         if listed.took_s <= SLOW_S or self._turns == TURNS or any(slot.node == self._node for slot in listed.slots):
             return None
@@ -178,7 +178,7 @@ class SlotKeeper:
 
     def no_room(self) -> str:
         """Why this node could not ask for a slot now, or "". Nothing is claimed. Raises BackendUnknown."""
-        scopes, slots = self._scopes_of(self._orchestrator.level()), self._list()
+        scopes, slots = self._scopes_of(self._orchestrator.snapshot()), self._list()
         move = plan(node=self._node, scopes=scopes, slots=slots, since_s=None, now_s=0.0)
         return move.reason if isinstance(move, WaitForSlot | GiveBack) else ""
 
@@ -216,7 +216,7 @@ class SlotKeeper:
         slots = self._lately().slots
         is_holder = any(slot.node == self._node for slot in slots)
         is_known = self.recalled() is not None
-        if not committed and (full := glance(self._node, slots, self._limits())):
+        if not committed and (full := quick_check(self._node, slots, self._limits())):
             return self._pause(full)
         if is_holder or asks_first or not is_known or not isinstance(self._plan(slots, committed), TakeSlot):
             slots = self._read(slots, is_holder=is_holder)
@@ -259,7 +259,7 @@ class SlotKeeper:
             scopes=self._scopes,
             slots=slots,
             since_s=self._since_s,
-            now_s=self._level_s,  # whatever has gone by since then: only a later reading shows what was done meanwhile
+            now_s=self._snapshot_s,  # whatever time has passed: only a later reading shows what was done meanwhile
             chance=self._random(),
             settle_s=self._settle_s,
             committed=committed,
@@ -283,15 +283,15 @@ class SlotKeeper:
             self._orchestrator.give_back(slot)
 
     def _list(self) -> tuple[Slot, ...]:
-        return self._listed_anew().slots
+        return self._relisted().slots
 
     def _lately(self) -> _Listed:
         """The last list while it is young: enough to wait by, or to ask for a place."""
         if self._listed is not None and self._monotonic_s() - self._listed.at_s <= _YOUNG_S:
             return self._listed
-        return self._listed_anew()
+        return self._relisted()
 
-    def _listed_anew(self) -> _Listed:
+    def _relisted(self) -> _Listed:
         began_s = self._monotonic_s()
         slots = self._orchestrator.slots()
         at_s = self._monotonic_s()
@@ -318,11 +318,11 @@ class SlotKeeper:
         self._look_s = self._monotonic_s() + most_s * (0.5 + 0.5 * self._random())
         return self._waiting
 
-    def _scopes_of(self, level: FleetSnapshot | None) -> tuple[Scope, ...]:
-        return () if level is None else scopes_of(level, self._quotas())
+    def _scopes_of(self, snapshot: FleetSnapshot | None) -> tuple[Scope, ...]:
+        return () if snapshot is None else scopes_of(snapshot, self._quotas())
 
-    def _next_learning_s(self, level: FleetSnapshot) -> float:
-        return self._level_s + learning_s(level.total) * (0.75 + 0.5 * self._random())
+    def _next_learning_s(self, snapshot: FleetSnapshot) -> float:
+        return self._snapshot_s + learning_s(snapshot.total) * (0.75 + 0.5 * self._random())
 
 
 def _named(slots: tuple[Slot, ...]) -> str:

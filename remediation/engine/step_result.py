@@ -21,7 +21,7 @@ class StepResult:
     ``asked``: the platform has answered in this step that it was asked.
     """
 
-    case: Remediation
+    remediation: Remediation
     said: str
     go_on: bool = False
     page: bool = False
@@ -31,48 +31,51 @@ class StepResult:
     @property
     def stands(self) -> Stands:
         """Where the remediation stands."""
-        return Stands(case=self.case, page=self.page, refusal=self.refusal)
+        return Stands(remediation=self.remediation, page=self.page, refusal=self.refusal)
 
 
-def at_next(case: Remediation, now: datetime) -> Remediation:
-    """The case at the step after this one."""
-    return replace(case, index=case.index + 1, phase=Phase.PLANNED, since=now, good_since=None)
+def at_next(remediation: Remediation, now: datetime) -> Remediation:
+    """The remediation at the step after this one."""
+    return replace(remediation, index=remediation.index + 1, phase=Phase.PLANNED, since=now, good_since=None)
 
 
-def is_out(case: Remediation, now: datetime) -> Remediation:
-    """The case whose node is out now: at the step after, or where it was repaired before its drain or place got lost,
-    where it would be after that. From there a repair that did not help is tried again."""
-    if not case.attempts:
-        return at_next(case, now)
-    repaired = Step.STAY if Step.STAY in case.steps else Step.VERIFY
-    return replace(at_next(case, now), index=case.steps.index(repaired))
+def is_out(remediation: Remediation, now: datetime) -> Remediation:
+    """The remediation whose node is out now: at the step after, or where it was repaired before its drain or place got
+    lost, where it would be after that. From there a repair that did not help is tried again."""
+    if not remediation.attempts:
+        return at_next(remediation, now)
+    repaired = Step.STAY if Step.STAY in remediation.steps else Step.VERIFY
+    return replace(at_next(remediation, now), index=remediation.steps.index(repaired))
 
 
-def ended(case: Remediation, end: End, said: str) -> StepResult:
+def ended(remediation: Remediation, end: End, said: str) -> StepResult:
     """The remediation ends."""
-    return StepResult(case=replace(case, end=end), said=said)
+    return StepResult(remediation=replace(remediation, end=end), said=said)
 
 
-def left_to_cluster(case: Remediation, why: str) -> StepResult:
-    """The end of a case that nothing was repaired for, on a node that the cluster's controller drained by itself."""
-    return ended(case, End.ABANDONED, f"{why}; the node stays drained by the cluster itself, whose drain is not ours")
+def left_to_cluster(remediation: Remediation, why: str) -> StepResult:
+    """The end of a remediation that nothing was repaired for, on a node that the cluster's controller drained by
+    itself."""
+    return ended(
+        remediation, End.ABANDONED, f"{why}; the node stays drained by the cluster itself, whose drain is not ours"
+    )
 
 
-def paused(case: Remediation, why: Refused) -> StepResult:
+def paused(remediation: Remediation, why: Refused) -> StepResult:
     """A remediation that goes on when the operator allows it."""
-    said = f"case {case.id} is paused at {case.step}: {why.words}, nothing is touched"
-    return StepResult(case=case, said=said, refusal=why.kind)
+    said = f"remediation {remediation.id} is paused at {remediation.step}: {why.words}, nothing is touched"
+    return StepResult(remediation=remediation, said=said, refusal=why.kind)
 
 
-def lingers(case: Remediation, why: str, until: datetime) -> StepResult:
+def lingers(remediation: Remediation, why: str, until: datetime) -> StepResult:
     """A remediation that would be at its end, had every update of its own been answered."""
     said = f"{why}; its place is kept until {until:%H:%M:%S}: an update without an answer may still be applied"
-    return StepResult(case=case, said=said, refusal=Refusal.UNREADABLE)
+    return StepResult(remediation=remediation, said=said, refusal=Refusal.UNREADABLE)
 
 
-def waits(case: Remediation, act: str, why: Refused, *, page: bool = False) -> StepResult:
+def waits(remediation: Remediation, act: str, why: Refused, *, page: bool = False) -> StepResult:
     """An act that is tried again."""
-    return StepResult(case=case, said=f"{act} waits: {why.words}", page=page, refusal=why.kind)
+    return StepResult(remediation=remediation, said=f"{act} waits: {why.words}", page=page, refusal=why.kind)
 
 
 _TO_DO = {
@@ -85,27 +88,35 @@ _TO_DO = {
 class StepJournal:
     """The remediations of one node. Each call may raise StoreError; then nothing was written."""
 
-    def __init__(self, parts: Dependencies) -> None:
-        self._cases, self._clock = parts.cases, parts.clock
+    def __init__(self, dependencies: Dependencies) -> None:
+        self._remediations, self._clock = dependencies.remediations, dependencies.clock
         self.last: Remediation | None = None
         """As it was written or read last."""
 
     def read(self) -> Remediation | None:
         """The open remediation as the disk has it, or None."""
-        self.last = self._cases.open_case()
+        self.last = self._remediations.open_remediation()
         return self.last
 
-    def write(self, case: Remediation, said: str) -> None:
+    def write(self, remediation: Remediation, said: str) -> None:
         """Put it and the sentence why it moved on disk."""
-        data = {"case": case.id, "step": case.step, "phase": case.phase, "end": case.end, "code": case.code}
-        self._cases.save_case(case, Event(at=self._clock(), kind="step", text=f"[{case.id}] {said}", data=data))
-        self.last = case
+        data = {
+            "remediation_id": remediation.id,
+            "step": remediation.step,
+            "phase": remediation.phase,
+            "end": remediation.end,
+            "code": remediation.code,
+        }
+        self._remediations.save_remediation(
+            remediation, Event(at=self._clock(), kind="step", text=f"[{remediation.id}] {said}", data=data)
+        )
+        self.last = remediation
 
-    def intend(self, case: Remediation, now: datetime, act: str) -> Remediation:
+    def intend(self, remediation: Remediation, now: datetime, act: str) -> Remediation:
         """Write down that this act is begun now; returns the remediation with that."""
-        case = replace(case, phase=Phase.INTENDED, since=now)
-        self.write(case, f"intends to {_TO_DO.get(act, act)}")
-        return case
+        remediation = replace(remediation, phase=Phase.INTENDED, since=now)
+        self.write(remediation, f"intends to {_TO_DO.get(act, act)}")
+        return remediation
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -129,16 +140,16 @@ class EngineStats:
         if kind is not None:
             self.refused[kind] += 1
 
-    def wait(self, turn: StepResult) -> None:
-        """Count what a case waits for, when it begins to."""
-        waiting = (turn.case.id, turn.case.step, turn.refusal)
+    def wait(self, result: StepResult) -> None:
+        """Count what a remediation waits for, when it begins to."""
+        waiting = (result.remediation.id, result.remediation.step, result.refusal)
         if waiting != self._waiting:
-            self.refuse(turn.refusal)
+            self.refuse(result.refusal)
         self._waiting = waiting
 
     def time(self, before: Remediation, after: Remediation, now: datetime) -> None:
-        """Time the step that a case stood at, if it has left it. One that an earlier daemon began counts from what that
-        wrote down last."""
+        """Time the step that a remediation stood at, if it has left it. One that an earlier daemon began counts from
+        what that wrote down last."""
         known = self._under_way.pop(before.id, None)
         if known is None or known[0] is not before.step:
             known = (before.step, min(before.since, now))

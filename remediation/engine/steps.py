@@ -49,96 +49,117 @@ _ACTS = {Step.RESET: "GPU reset", Step.REBOOT: "reboot", Step.REPLACE: "replacem
 class Steps:
     """All steps of one node's remediations."""
 
-    def __init__(self, parts: Dependencies, *, cluster: ClusterView, decider: Decider, journal: StepJournal) -> None:
-        self._orchestrator, self._judgement = parts.orchestrator, parts.judgement
-        self._cluster, self._journal, self._gates = cluster, journal, Gates(parts)
+    def __init__(
+        self, dependencies: Dependencies, *, cluster: ClusterView, decider: Decider, journal: StepJournal
+    ) -> None:
+        self._orchestrator, self._judgement = dependencies.orchestrator, dependencies.judgement
+        self._cluster, self._journal, self._gates = cluster, journal, Gates(dependencies)
         self._repairs = Repairs(
-            orchestrator=parts.orchestrator,
-            provisioner=parts.provisioner,
-            resetter=parts.resetter,
-            judgement=parts.judgement,
+            orchestrator=dependencies.orchestrator,
+            provisioner=dependencies.provisioner,
+            resetter=dependencies.resetter,
+            judgement=dependencies.judgement,
             gates=self._gates,
-            intents=OwnIntents(parts, journal),
-            patience=parts.patience,
+            intents=OwnIntents(dependencies, journal),
+            timeouts=dependencies.timeouts,
         )
-        self._slot_gate = SlotGate(parts, cluster=cluster, gates=self._gates, decider=decider, journal=journal)
-        self._collect, self._look_again, self._start = parts.collect, parts.look_again, parts.resetter.start
-        self._rules = parts.rules
-        self._patience, self._clock, self._monotonic_s = parts.patience, parts.clock, parts.monotonic_s
-        self._clock_watch, self._unmoved = ClockWatch(parts.clock(), parts.monotonic_s()), timedelta()
-        self._ends_by = parts.hindsight.ends_by
+        self._slot_gate = SlotGate(dependencies, cluster=cluster, gates=self._gates, decider=decider, journal=journal)
+        self._collect, self._recheck, self._start = (
+            dependencies.collect,
+            dependencies.recheck,
+            dependencies.resetter.start,
+        )
+        self._rules = dependencies.rules
+        self._timeouts, self._clock, self._monotonic_s = (
+            dependencies.timeouts,
+            dependencies.clock,
+            dependencies.monotonic_s,
+        )
+        self._clock_watch, self._unmoved = ClockWatch(dependencies.clock(), dependencies.monotonic_s()), timedelta()
+        self._ends_by = dependencies.hindsight.ends_by
         self.hurry = False
         self._began: datetime | None = None
         self._inherited = False
         self._moved: datetime | None = None
 
-    def take(self, case: Remediation, now: datetime) -> StepResult:
-        """Do what the case stands at, as far as it goes now, and write down what came of it. Raises HealthdError."""
+    def take(self, remediation: Remediation, now: datetime) -> StepResult:
+        """Do what the remediation stands at, as far as it goes now, and write down what came of it. Raises
+        HealthdError."""
         if self._began is None:
-            self._inherited = case.phase is Phase.INTENDED
+            self._inherited = remediation.phase is Phase.INTENDED
         self._began, self._moved = self._began or now, self._moved or now
-        case = self._repaid(StepResult(case=heading_back(case, now), said=case.note)).case
-        if case.forced and not case.has_ended:
-            self._judgement.acknowledge(now, f"released by force, {case.release_order}")
-        if case.has_ended:
-            turn = self._slot_gate.given_back(case)
-        elif case.end is End.FAILED:
-            turn = self._watch(case, now)
-        elif (why := self._gates.at_rest(case)) is not None:
-            turn = self._repairs.let_rest(self._gates.resting(case, why, now))
-        elif case.settling and case.step not in (Step.DRAIN, Step.RELEASE):
-            turn = self._slot_gate.settled(case, now)
+        remediation = self._repaid(
+            StepResult(remediation=heading_back(remediation, now), said=remediation.note)
+        ).remediation
+        if remediation.forced and not remediation.has_ended:
+            self._judgement.acknowledge(now, f"released by force, {remediation.release_order}")
+        if remediation.has_ended:
+            result = self._slot_gate.given_back(remediation)
+        elif remediation.end is End.FAILED:
+            result = self._watch(remediation, now)
+        elif (why := self._gates.at_rest(remediation)) is not None:
+            result = self._repairs.let_rest(self._gates.resting(remediation, why, now))
+        elif remediation.settling and remediation.step not in (Step.DRAIN, Step.RELEASE):
+            result = self._slot_gate.settled(remediation, now)
         else:
-            turn = self._kept_from_repair(case, now) or self._taken(case, now)
+            result = self._kept_from_repair(remediation, now) or self._taken(remediation, now)
         self._inherited = False
-        stays_given_up = case.end is turn.case.end is End.FAILED  # its note is why an operator is needed
-        turn = replace(turn, case=replace(turn.case, note=case.note if stays_given_up else turn.said))
-        if turn.case != self._journal.last:
-            self._journal.write(turn.case, turn.said)
+        stays_given_up = (
+            remediation.end is result.remediation.end is End.FAILED
+        )  # its note is why an operator is needed
+        result = replace(
+            result, remediation=replace(result.remediation, note=remediation.note if stays_given_up else result.said)
+        )
+        if result.remediation != self._journal.last:
+            self._journal.write(result.remediation, result.said)
             self._moved = now
-        turn = self._repaid(turn)
-        if turn.case.is_open and turn.case.has_ended and not case.has_ended:
-            return self.take(turn.case, now)  # the slot is given back last, when the end is on disk
-        return turn
+        result = self._repaid(result)
+        if result.remediation.is_open and result.remediation.has_ended and not remediation.has_ended:
+            return self.take(result.remediation, now)  # the slot is given back last, when the end is on disk
+        return result
 
     def stood(self, now: datetime) -> timedelta:
         """For how long the open remediation has not moved; no time without one."""
-        case = self._journal.last
-        is_open = case is not None and case.is_open
+        remediation = self._journal.last
+        is_open = remediation is not None and remediation.is_open
         return now - self._moved if is_open and self._moved is not None else timedelta()
 
     @property
     def viewed(self) -> NodeView | None:
-        """The last reading of the node for the case that is open, or None."""
+        """The last reading of the node for the remediation that is open, or None."""
         return None if self._journal.last is None else self._gates.viewed
 
-    def _kept_from_repair(self, case: Remediation, now: datetime) -> StepResult | None:
+    def _kept_from_repair(self, remediation: Remediation, now: datetime) -> StepResult | None:
         """The gates before a repair is begun, and no longer once it may have been: first whether it is needed. However
         long it waits, an operator who undoes the drain ends it."""
-        if case.step not in REPAIRS or case.phase is not Phase.PLANNED:
+        if remediation.step not in REPAIRS or remediation.phase is not Phase.PLANNED:
             return None
-        if over := self._gates.is_over(case):
-            return StepResult(case=at_next(case, now), said=f"no {_ACTS[case.step]} is needed: {over}", go_on=True)
-        turn = self._slot_gate.no_repair(case, now)
-        if turn is None or case.hold is None:
-            return turn
-        return self._gates.watched(case, self._orchestrator.view(jobs=True), now) or turn
+        if over := self._gates.is_over(remediation):
+            return StepResult(
+                remediation=at_next(remediation, now),
+                said=f"no {_ACTS[remediation.step]} is needed: {over}",
+                go_on=True,
+            )
+        result = self._slot_gate.no_repair(remediation, now)
+        if result is None or remediation.hold is None:
+            return result
+        return self._gates.watched(remediation, self._orchestrator.view(jobs=True), now) or result
 
-    def seen(self, case: Remediation, now: datetime) -> KnownFaults:
+    def seen(self, remediation: Remediation, now: datetime) -> KnownFaults:
         """The open faults as they are known now, for the question which of them drives the remediation."""
-        since = max(case.since, self._began or now)
+        since = max(remediation.since, self._began or now)
         return KnownFaults(
             now=now,
             open=self._gates.open_now(),
-            looked=not self._judgement.not_looked(case.since),
-            waited=self.stood(now) if only_out(case) else now - since,
-            settle=timedelta(seconds=self._patience.settle_s),
-            verify_timeout=timedelta(seconds=self._patience.verify_timeout_s),
+            looked=not self._judgement.not_checked(remediation.since),
+            waited=self.stood(now) if only_out(remediation) else now - since,
+            settle=timedelta(seconds=self._timeouts.settle_s),
+            verify_timeout=timedelta(seconds=self._timeouts.verify_timeout_s),
         )
 
-    def show(self, case: Remediation) -> str:
-        """Let the other nodes see what the case is about now; why they cannot, or ""."""
-        return self._slot_gate.show(case)
+    def show(self, remediation: Remediation) -> str:
+        """Let the other nodes see what the remediation is about now; why they cannot, or ""."""
+        return self._slot_gate.show(remediation)
 
     def resume(self) -> Remediation | None:
         """The open remediation as the disk has it, or None; its times moved with the clock, where that was set. Raises
@@ -146,272 +167,302 @@ class Steps:
 
         A step forward must not use up the timeout of a repair, nor one back keep a node out for as much longer.
         """
-        case, now = self._journal.read(), self._clock()
+        remediation, now = self._journal.read(), self._clock()
         if by := self._clock_watch.look(now, self._monotonic_s()):
             self._unmoved += by
             self._began = self._began and moved(self._began, by, now)
             self._moved = self._moved and moved(self._moved, by, now)
-        if case is not None and self._unmoved:
+        if remediation is not None and self._unmoved:
             said = f"{was_set(self._unmoved)}: what is waited for is waited for as long as before"
-            self._journal.write(shifted(case, self._unmoved, now), said)
-        elif case is not None and case.since - now > JUMP:
+            self._journal.write(shifted(remediation, self._unmoved, now), said)
+        elif remediation is not None and remediation.since - now > JUMP:
             self._journal.write(
-                shifted(case, timedelta(), now), "the clock was set back since: what is waited for begins now"
+                shifted(remediation, timedelta(), now), "the clock was set back since: what is waited for begins now"
             )
         self._unmoved = timedelta()
         return self._journal.last
 
-    def _repaid(self, turn: StepResult) -> StepResult:
+    def _repaid(self, result: StepResult) -> StepResult:
         """With everything started that a GPU reset stopped, once that is over, whatever it came to. Its end is on disk
         then: a kill in here, or a start that takes its time, is no reason for another reset."""
-        case = turn.case
-        is_under_way = case.step is Step.RESET and case.phase is Phase.INTENDED and case.end is None
-        if not case.stopped or is_under_way:
-            return turn
-        wrong = self._start(case.stopped)
-        said = f"{turn.said}; not started again: {wrong}" if wrong else turn.said
-        case = replace(case, stopped=(), note=said)
-        self._journal.write(
-            case, f"not started again: {wrong}" if wrong else f"started again: {', '.join(turn.case.stopped)}"
+        remediation = result.remediation
+        is_under_way = (
+            remediation.step is Step.RESET and remediation.phase is Phase.INTENDED and remediation.end is None
         )
-        return replace(turn, case=case, said=said)
+        if not remediation.stopped or is_under_way:
+            return result
+        wrong = self._start(remediation.stopped)
+        said = f"{result.said}; not started again: {wrong}" if wrong else result.said
+        remediation = replace(remediation, stopped=(), note=said)
+        self._journal.write(
+            remediation,
+            f"not started again: {wrong}" if wrong else f"started again: {', '.join(result.remediation.stopped)}",
+        )
+        return replace(result, remediation=remediation, said=said)
 
     # -- the steps ----------------------------------------------------------------------------------------------------
 
-    def _taken(self, case: Remediation, now: datetime) -> StepResult:
-        match case.step:
+    def _taken(self, remediation: Remediation, now: datetime) -> StepResult:
+        match remediation.step:
             case Step.SLOT:
-                return self._slot_gate.take(case, now, hurry=self.hurry)
+                return self._slot_gate.take(remediation, now, hurry=self.hurry)
             case Step.DRAIN:
-                return self._drain(case, now)
+                return self._drain(remediation, now)
             case Step.WAIT_IDLE:
-                return self._wait_idle(case, now)
+                return self._wait_idle(remediation, now)
             case Step.COLLECT:
-                return self._collect_evidence(case, now)
+                return self._collect_evidence(remediation, now)
             case Step.RESET:
-                return self._repairs.reset(case, now)
+                return self._repairs.reset(remediation, now)
             case Step.REBOOT:
-                return self._repairs.reboot(case, now)
+                return self._repairs.reboot(remediation, now)
             case Step.REPLACE:
-                return self._repairs.replace(case, now)
+                return self._repairs.replace(remediation, now)
             case Step.STAY:
-                return self._stay(case, now)
+                return self._stay(remediation, now)
             case Step.VERIFY:
-                return self._verify(case, now)
+                return self._verify(remediation, now)
             case Step.RELEASE:
-                return self._release(case, now)
+                return self._release(remediation, now)
 
-    def _drain(self, case: Remediation, now: datetime) -> StepResult:
+    def _drain(self, remediation: Remediation, now: datetime) -> StepResult:
         """Take the node out, unless it is out already: by us (adopt it) or by others (leave it)."""
         view = self._orchestrator.view(jobs=True)
-        is_adopted = self._gates.adopts(case, view)
-        if not (view.standing or is_adopted):
-            return self._adopted_or_lost(case, view, now)
+        is_adopted = self._gates.adopts(remediation, view)
+        if not (view.undrained or is_adopted):
+            return self._adopted_or_lost(remediation, view, now)
         if self._inherited:  # whoever was killed may have sent it and had no answer
-            case = replace(case, drain_unanswered=now)
-        if over := self._gates.is_needless(case):
-            return self._slot_gate.let_be(case, now, f"drain abandoned: {over}")
-        if (why := self._gates.at_rest(case, view)) is not None:
-            return waits(case, "drain", why)
-        if (turn := self._slot_gate.no_drain(case, now)) is not None:
-            return turn
+            remediation = replace(remediation, drain_unanswered=now)
+        if over := self._gates.is_needless(remediation):
+            return self._slot_gate.let_be(remediation, now, f"drain abandoned: {over}")
+        if (why := self._gates.at_rest(remediation, view)) is not None:
+            return waits(remediation, "drain", why)
+        if (result := self._slot_gate.no_drain(remediation, now)) is not None:
+            return result
         if is_adopted:
-            return self._adopted_or_lost(case, view, now)
-        case = self._intend_drain(case, now)
+            return self._adopted_or_lost(remediation, view, now)
+        remediation = self._intend_drain(remediation, now)
         view = self._orchestrator.view()
-        if not view.standing:
-            return self._adopted_or_lost(case, view, now)
-        if (why := self._gates.at_rest(case, view)) is not None:
-            return waits(case, "drain", why)
-        return self._quarantine(case, now)
+        if not view.undrained:
+            return self._adopted_or_lost(remediation, view, now)
+        if (why := self._gates.at_rest(remediation, view)) is not None:
+            return waits(remediation, "drain", why)
+        return self._quarantine(remediation, now)
 
-    def _quarantine(self, case: Remediation, now: datetime) -> StepResult:
+    def _quarantine(self, remediation: Remediation, now: datetime) -> StepResult:
         try:
-            self._orchestrator.quarantine(case.text)
+            self._orchestrator.quarantine(remediation.text)
         except BackendRefused as error:
             said = f"drain refused, will be tried again: {error}"
-            return StepResult(case=case, said=said, refusal=Refusal.REFUSED)
+            return StepResult(remediation=remediation, said=said, refusal=Refusal.REFUSED)
         except BackendUnknown as error:
             said = f"drain: no answer, will be read back: {error}"
-            return StepResult(case=replace(case, drain_unanswered=now), said=said, refusal=Refusal.UNREADABLE)
-        view = self._orchestrator.view(jobs=True)
-        if view.standing:
             return StepResult(
-                case=replace(case, drain_unanswered=now), said="drain: not to be seen yet, will be read back"
+                remediation=replace(remediation, drain_unanswered=now), said=said, refusal=Refusal.UNREADABLE
             )
-        return self._adopted_or_lost(case, view, now, is_made=True)
+        view = self._orchestrator.view(jobs=True)
+        if view.undrained:
+            return StepResult(
+                remediation=replace(remediation, drain_unanswered=now),
+                said="drain: not to be seen yet, will be read back",
+            )
+        return self._adopted_or_lost(remediation, view, now, is_made=True)
 
     def _adopted_or_lost(
-        self, case: Remediation, view: NodeView, now: datetime, *, is_made: bool = False
+        self, remediation: Remediation, view: NodeView, now: datetime, *, is_made: bool = False
     ) -> StepResult:
         """``is_made``: the cluster acknowledged our drain just now, so that a text of its own stands over ours."""
-        is_ours = (view.hold is not None and view.hold.text == case.text) or (is_made and view.drained_by_itself)
-        is_adopted = not is_ours and self._gates.adopts(case, view)
+        is_ours = (view.hold is not None and view.hold.text == remediation.text) or (is_made and view.drained_by_itself)
+        is_adopted = not is_ours and self._gates.adopts(remediation, view)
         if view.hold is None or not (is_ours or is_adopted):
-            return lost(case, view)
-        said = f'drained: "{view.hold.shown}" by {view.hold.user}, {case.why}'
+            return lost(remediation, view)
+        said = f'drained: "{view.hold.shown}" by {view.hold.user}, {remediation.why}'
         if is_adopted:
-            case = replace(case, adopted=True, drain_boot_id=self._judgement.boot_id)
-            said = f'goes on with the cluster\'s own drain, "{view.hold.shown}" by {view.hold.user}, for {case.why}'
-        if not case.order:  # it may have been let in by others while it was asleep, which is one return more
-            case = replace(case, returns=returns_of(self._cluster.record().history, case.code, now))
-        case = replace(is_out(case, now), hold=view.hold, controller=view.controller)
-        return StepResult(case=case, said=said, go_on=True)
+            remediation = replace(remediation, adopted=True, drain_boot_id=self._judgement.boot_id)
+            said = (
+                f'goes on with the cluster\'s own drain, "{view.hold.shown}" by {view.hold.user}, for {remediation.why}'
+            )
+        if not remediation.order:  # it may have been let in by others while it was asleep, which is one return more
+            remediation = replace(
+                remediation, returns=returns_of(self._cluster.record().history, remediation.code, now)
+            )
+        remediation = replace(is_out(remediation, now), hold=view.hold, controller=view.controller)
+        return StepResult(remediation=remediation, said=said, go_on=True)
 
-    def _wait_idle(self, case: Remediation, now: datetime) -> StepResult:
+    def _wait_idle(self, remediation: Remediation, now: datetime) -> StepResult:
         view = self._orchestrator.view(jobs=True)
-        if (turn := self._gates.stopped(case, view, now)) is not None:
-            return turn
-        case = seen(case, view)
+        if (result := self._gates.stopped(remediation, view, now)) is not None:
+            return result
+        remediation = seen(remediation, view)
         if not view.idle:
             said = f"drained; waiting for {', '.join(view.work or view.jobs) or 'completing work'} to end"
-            return StepResult(case=case, said=said, refusal=Refusal.NOT_IDLE)
-        return StepResult(case=at_next(case, now), said="idle: no job and no holder of a GPU is left", go_on=True)
+            return StepResult(remediation=remediation, said=said, refusal=Refusal.NOT_IDLE)
+        return StepResult(
+            remediation=at_next(remediation, now), said="idle: no job and no holder of a GPU is left", go_on=True
+        )
 
-    def _collect_evidence(self, case: Remediation, now: datetime) -> StepResult:
+    def _collect_evidence(self, remediation: Remediation, now: datetime) -> StepResult:
         """Save the evidence before anything changes it. The result names what cannot be saved, and the repair goes
         on."""
         try:
-            said = f"evidence collected in {self._collect(case)}"
+            said = f"evidence collected in {self._collect(remediation)}"
         except (HealthdError, OSError) as error:
             said = f"evidence could not be collected in full: {error}"
-        return StepResult(case=at_next(case, now), said=said, go_on=True)
+        return StepResult(remediation=at_next(remediation, now), said=said, go_on=True)
 
-    def _stay(self, case: Remediation, now: datetime) -> StepResult:
+    def _stay(self, remediation: Remediation, now: datetime) -> StepResult:
         """Out by an operator's command, until the next. Nothing here releases the node by itself."""
         view = self._orchestrator.view(jobs=True)
-        if (turn := self._gates.stopped(case, view, now)) is not None:
-            return turn
-        said = f"out by command, until `healthd release`: {case.order}"
-        return StepResult(case=seen(case, view), said=said)
+        if (result := self._gates.stopped(remediation, view, now)) is not None:
+            return result
+        said = f"out by command, until `healthd release`: {remediation.order}"
+        return StepResult(remediation=seen(remediation, view), said=said)
 
-    def _verify(self, case: Remediation, now: datetime) -> StepResult:
+    def _verify(self, remediation: Remediation, now: datetime) -> StepResult:
         """Trust is earned back: nothing open, every check has run since, so for the settle time, and has run since
         then."""
         view = self._orchestrator.view(jobs=True)
-        if (turn := self._gates.stopped(case, view, now)) is not None:
-            return turn
-        case = seen(case, view)
-        self._look_again(case.good_since or case.since)
-        if trouble := self._judgement.trouble(case.since):
-            return self._not_well(replace(case, good_since=None), now, trouble)
-        if self._is_unproven(case):
+        if (result := self._gates.stopped(remediation, view, now)) is not None:
+            return result
+        remediation = seen(remediation, view)
+        self._recheck(remediation.good_since or remediation.since)
+        if trouble := self._judgement.trouble(remediation.since):
+            return self._not_well(replace(remediation, good_since=None), now, trouble)
+        if self._is_unproven(remediation):
             said = (
-                f"stays out, an operator is needed: {case.unproven}; see `healthd repair --step` and `healthd release`"
+                f"stays out, an operator is needed: {remediation.unproven};"
+                " see `healthd repair --step` and `healthd release`"
             )
-            return StepResult(case=replace(case, good_since=None), said=said, page=True, refusal=Refusal.PERSON)
-        good_since = case.good_since or now
-        case = replace(case, good_since=good_since)
-        returns, plain_s = 0 if case.release_order else case.returns, self._patience.settle_s
-        long_s = settle_s(returns, plain_s, self._rules().bounds, is_repaired=bool(case.acts))
+            return StepResult(
+                remediation=replace(remediation, good_since=None), said=said, page=True, refusal=Refusal.PERSON
+            )
+        good_since = remediation.good_since or now
+        remediation = replace(remediation, good_since=good_since)
+        returns, plain_s = 0 if remediation.release_order else remediation.returns, self._timeouts.settle_s
+        long_s = settle_s(returns, plain_s, self._rules().bounds, is_repaired=bool(remediation.acts))
         if now - good_since < timedelta(seconds=long_s):
             after = f" for {long_s:g} s, after {returns} returns within a day" if long_s > plain_s else ""
-            return StepResult(case=case, said=f"healthy again; settling{after}")
+            return StepResult(remediation=remediation, said=f"healthy again; settling{after}")
         if unseen := self._judgement.trouble(good_since):
-            return StepResult(case=case, said=f"healthy again; settling: {unseen}")
-        return StepResult(case=at_next(case, now), said=f"verified: healthy since {good_since:%H:%M:%S}", go_on=True)
+            return StepResult(remediation=remediation, said=f"healthy again; settling: {unseen}")
+        return StepResult(
+            remediation=at_next(remediation, now), said=f"verified: healthy since {good_since:%H:%M:%S}", go_on=True
+        )
 
-    def _is_unproven(self, case: Remediation) -> bool:
-        """Whether what the case found named in its drain may be there although it is not seen: nothing was done since,
-        no boot has ended it, and no operator takes it on himself."""
-        if not case.unproven or case.acts or case.release_order:
+    def _is_unproven(self, remediation: Remediation) -> bool:
+        """Whether what the remediation found named in its drain may be there although it is not seen: nothing was done
+        since, no boot has ended it, and no operator takes it on himself."""
+        if not remediation.unproven or remediation.acts or remediation.release_order:
             return False
-        return self._judgement.boot_id == case.boot_id or self._ends_by(case.code) is ClearsBy.REPLACE
+        return self._judgement.boot_id == remediation.boot_id or self._ends_by(remediation.code) is ClearsBy.REPLACE
 
-    def _not_well(self, case: Remediation, now: datetime, trouble: str) -> StepResult:
+    def _not_well(self, remediation: Remediation, now: datetime, trouble: str) -> StepResult:
         """Wait, or after a repair and long enough, try again. A daemon that was away has not been looking meanwhile.
 
-        Only the fault of the case says that its repair did not help: what else is open is decided by its own rule. A
-        fact that cannot be read (a tool is missing, a library does not answer) no further repair would show either: an
-        operator has to know, and it is waited for.
+        Only the fault of the remediation says that its repair did not help: what else is open is decided by its own
+        rule. A fact that cannot be read (a tool is missing, a library does not answer) no further repair would show
+        either: an operator has to know, and it is waited for.
         """
-        since = max(case.since, self._began or now)
-        repairs = bool(REPAIRS.intersection(case.steps)) and not case.release_order
-        late = repairs and now - since > timedelta(seconds=self._patience.verify_timeout_s)
-        failed = not_helped(case, self._gates.open_now()) if repairs else ""
-        if failed and not case.attempts:
-            return StepResult(case=before_the_act(case, now), said=f"{case.ladder[0]} is needed after all: {failed}")
+        since = max(remediation.since, self._began or now)
+        repairs = bool(REPAIRS.intersection(remediation.steps)) and not remediation.release_order
+        late = repairs and now - since > timedelta(seconds=self._timeouts.verify_timeout_s)
+        failed = not_helped(remediation, self._gates.open_now()) if repairs else ""
+        if failed and not remediation.attempts:
+            return StepResult(
+                remediation=before_the_act(remediation, now),
+                said=f"{remediation.ladder[0]} is needed after all: {failed}",
+            )
         if failed and late:
-            return self._repairs.again_or_fail(case, now, f"not healthy after the repair: {failed}")
-        return StepResult(case=case, said=f"out until it is healthy: {trouble}", page=late, refusal=Refusal.NOT_WELL)
+            return self._repairs.again_or_fail(remediation, now, f"not healthy after the repair: {failed}")
+        return StepResult(
+            remediation=remediation, said=f"out until it is healthy: {trouble}", page=late, refusal=Refusal.NOT_WELL
+        )
 
-    def _release(self, case: Remediation, now: datetime) -> StepResult:
+    def _release(self, remediation: Remediation, now: datetime) -> StepResult:
         view = self._orchestrator.view()
-        if case.phase is Phase.INTENDED and (view.standing or view.hold is None):
-            return self._undrained(case, view, now)
-        if self._inherited and Step.DRAIN in case.steps:  # as of a drain: it may have been sent
-            case = replace(case, unanswered=now)
-        if (turn := self._gates.stopped(case, view, now)) is not None:
-            return turn
-        if Step.DRAIN not in case.steps:
-            return self._released_by_slot(case, view)
-        if not (case.settling or case.forced) and (trouble := self._judgement.trouble(case.opened)):
-            verify = case.steps.index(Step.VERIFY)
-            case = replace(case, index=verify, phase=Phase.PLANNED, since=now, good_since=None)
-            return StepResult(case=case, said=f"release taken back: {trouble}")
-        if self._is_clusters(case) and not (case.acts or case.earlier or case.release_order):
-            return left_to_cluster(case, "nothing was repaired")
-        if down := self._gates.down_unexplained(case, view):
-            return waits(case, "release", Refused(kind=Refusal.DOWN, words=down))
-        if case.phase is Phase.PLANNED:
-            case = self._journal.intend(case, now, "release")
+        if remediation.phase is Phase.INTENDED and (view.undrained or view.hold is None):
+            return self._undrained(remediation, view, now)
+        if self._inherited and Step.DRAIN in remediation.steps:  # as of a drain: it may have been sent
+            remediation = replace(remediation, unanswered=now)
+        if (result := self._gates.stopped(remediation, view, now)) is not None:
+            return result
+        if Step.DRAIN not in remediation.steps:
+            return self._released_by_slot(remediation, view)
+        if not (remediation.settling or remediation.forced) and (
+            trouble := self._judgement.trouble(remediation.opened)
+        ):
+            verify = remediation.steps.index(Step.VERIFY)
+            remediation = replace(remediation, index=verify, phase=Phase.PLANNED, since=now, good_since=None)
+            return StepResult(remediation=remediation, said=f"release taken back: {trouble}")
+        if self._is_clusters(remediation) and not (
+            remediation.acts or remediation.earlier or remediation.release_order
+        ):
+            return left_to_cluster(remediation, "nothing was repaired")
+        if down := self._gates.down_unexplained(remediation, view):
+            return waits(remediation, "release", Refused(kind=Refusal.DOWN, words=down))
+        if remediation.phase is Phase.PLANNED:
+            remediation = self._journal.intend(remediation, now, "release")
             view = self._orchestrator.view()
-            if (turn := self._gates.not_ours_any_more(case, view, now)) is not None:
-                return turn
-        if down := self._gates.down_unexplained(case, view):
-            return waits(case, "release", Refused(kind=Refusal.DOWN, words=down))
-        if (why := self._gates.at_rest(case, view)) is not None:
-            return waits(case, "release", why)
+            if (result := self._gates.not_ours_any_more(remediation, view, now)) is not None:
+                return result
+        if down := self._gates.down_unexplained(remediation, view):
+            return waits(remediation, "release", Refused(kind=Refusal.DOWN, words=down))
+        if (why := self._gates.at_rest(remediation, view)) is not None:
+            return waits(remediation, "release", why)
         try:
             self._orchestrator.release(resume="DOWN" in view.flags)
         except BackendRefused as error:
             said = f"release refused, will be tried again: {error}"
-            return StepResult(case=case, said=said, refusal=Refusal.REFUSED)
+            return StepResult(remediation=remediation, said=said, refusal=Refusal.REFUSED)
         except BackendUnknown as error:
             said = f"release: no answer, will be read back: {error}"
-            return StepResult(case=replace(case, unanswered=now), said=said, refusal=Refusal.UNREADABLE)
+            return StepResult(remediation=replace(remediation, unanswered=now), said=said, refusal=Refusal.UNREADABLE)
         view = self._orchestrator.view()
-        if view.standing:
-            return self._undrained(case, view, now)
-        return StepResult(case=case, said="release: not to be seen yet, will be read back")
+        if view.undrained:
+            return self._undrained(remediation, view, now)
+        return StepResult(remediation=remediation, said="release: not to be seen yet, will be read back")
 
-    def _is_clusters(self, case: Remediation) -> bool:
+    def _is_clusters(self, remediation: Remediation) -> bool:
         """Whether what keeps the node out is the cluster's own word: it drained the node before us, or in this boot it
         wrote over our drain what it found (a process that does not end). The end of our fault says nothing of that."""
-        is_written_over = case.hold is not None and case.hold.automatic
-        return case.adopted or (is_written_over and self._judgement.boot_id == case.drain_boot_id)
+        is_written_over = remediation.hold is not None and remediation.hold.automatic
+        return remediation.adopted or (is_written_over and self._judgement.boot_id == remediation.drain_boot_id)
 
-    def _undrained(self, case: Remediation, view: NodeView, now: datetime) -> StepResult:
+    def _undrained(self, remediation: Remediation, view: NodeView, now: datetime) -> StepResult:
         """The end, unless a drain or an undrain is still on its way: a controller that slept applies what it finds when
-        it wakes, and the one must find this case, the other no drain of the next. Until then the case, and with it the
-        node's place, stays."""
-        until = self._gates.comes_until(case, now)
-        return ended(case, End.RELEASED, _released(view)) if until is None else lingers(case, "undrained", until)
+        it wakes, and the one must find this remediation, the other no drain of the next. Until then the remediation,
+        and with it the node's place, stays."""
+        until = self._gates.comes_until(remediation, now)
+        return (
+            ended(remediation, End.RELEASED, _released(view))
+            if until is None
+            else lingers(remediation, "undrained", until)
+        )
 
-    def _released_by_slot(self, case: Remediation, view: NodeView) -> StepResult:
+    def _released_by_slot(self, remediation: Remediation, view: NodeView) -> StepResult:
         """Where the platform has the node's state there is nothing of ours to undo but the budget slot."""
-        if not view.standing:
+        if not view.undrained:
             said = f"release waits: the platform has not put the node back yet: {'/'.join(sorted(view.flags))}"
-            return StepResult(case=case, said=said, refusal=Refusal.MANAGED)
-        return ended(case, End.RELEASED, "verified, and put back by its platform")
+            return StepResult(remediation=remediation, said=said, refusal=Refusal.MANAGED)
+        return ended(remediation, End.RELEASED, "verified, and put back by its platform")
 
-    def _watch(self, case: Remediation, now: datetime) -> StepResult:
+    def _watch(self, remediation: Remediation, now: datetime) -> StepResult:
         """Given up: the node stays out by our drain, and what an operator does with that is respected as ever."""
         view = self._orchestrator.view(jobs=True)
-        if (turn := self._gates.watched(case, view, now)) is not None:
-            return turn
-        self._slot_gate.given_up(case)
-        return StepResult(case=seen(case, view), said=case.note)
+        if (result := self._gates.watched(remediation, view, now)) is not None:
+            return result
+        self._slot_gate.given_up(remediation)
+        return StepResult(remediation=seen(remediation, view), said=remediation.note)
 
-    def _intend_drain(self, case: Remediation, now: datetime) -> Remediation:
+    def _intend_drain(self, remediation: Remediation, now: datetime) -> Remediation:
         """Write the intent, unless it is written. A node that is DOWN later is judged by the boot it was drained in."""
-        if case.phase is Phase.INTENDED and case.drain_boot_id == self._judgement.boot_id:
-            return case
-        return self._journal.intend(replace(case, drain_boot_id=self._judgement.boot_id), now, "drain")
+        if remediation.phase is Phase.INTENDED and remediation.drain_boot_id == self._judgement.boot_id:
+            return remediation
+        return self._journal.intend(replace(remediation, drain_boot_id=self._judgement.boot_id), now, "drain")
 
 
 def _released(view: NodeView) -> str:
-    if view.standing:
+    if view.undrained:
         return "released: back in service"
     return f"released: our drain is gone, what is left is not ours: {'/'.join(sorted(view.flags))}"
 
@@ -424,184 +475,205 @@ class SlotGate:
     """The slots of one node's remediations."""
 
     def __init__(
-        self, parts: Dependencies, *, cluster: ClusterView, gates: Gates, decider: Decider, journal: StepJournal
+        self, dependencies: Dependencies, *, cluster: ClusterView, gates: Gates, decider: Decider, journal: StepJournal
     ) -> None:
-        self._orchestrator, self._slots = parts.orchestrator, parts.slots
-        self._judgement, self._rules = parts.judgement, parts.rules
+        self._orchestrator, self._slots = dependencies.orchestrator, dependencies.slots
+        self._judgement, self._rules = dependencies.judgement, dependencies.rules
         self._cluster, self._gates, self._decider, self._journal = cluster, gates, decider, journal
         self._objected: Refused | None = None
         self._held_back = ""
 
-    def take(self, case: Remediation, now: datetime, *, hurry: bool) -> StepResult:
+    def take(self, remediation: Remediation, now: datetime, *, hurry: bool) -> StepResult:
         """Take a slot of the fleet's budget and see, after the settle time, that it is still ours.
 
         It keeps new jobs off from the first moment, and touches neither the node's state nor a reason.
         """
-        is_new = case.since == now
-        over = "" if is_new else self._gates.is_needless(case)
+        is_new = remediation.since == now
+        over = "" if is_new else self._gates.is_needless(remediation)
         if not is_new and not over and self._slots.due_in_s():
-            return self._answered(case, self._slots.take(), now, hurry=hurry)  # as it was: nobody is asked
-        if not is_new or case.order:  # else the decision has just read what an intent must be read from
+            return self._answered(remediation, self._slots.take(), now, hurry=hurry)  # as it was: nobody is asked
+        if not is_new or remediation.order:  # else the decision has just read what an intent must be read from
             view = self._orchestrator.view()
-            if not view.standing and not self._gates.adopts(case, view):
-                return _out_already(case, view, now)
+            if not view.undrained and not self._gates.adopts(remediation, view):
+                return _out_already(remediation, view, now)
             if over:
-                return self.let_be(case, now, f"not taken out: {over}")
-            if (why := self._gates.at_rest(case, view)) is not None:
-                return waits(case, "taking a slot", why)
-        if not case.fenced:
-            case = replace(case, fenced=True)
-            self._journal.write(case, "intends to take a slot")
+                return self.let_be(remediation, now, f"not taken out: {over}")
+            if (why := self._gates.at_rest(remediation, view)) is not None:
+                return waits(remediation, "taking a slot", why)
+        if not remediation.fenced:
+            remediation = replace(remediation, fenced=True)
+            self._journal.write(remediation, "intends to take a slot")
         self._objected = None
         try:
-            move = self._slots.take() if is_new else self._taken(case, now)
+            move = self._slots.take() if is_new else self._taken(remediation, now)
         except BackendRefused as error:
-            return StepResult(case=case, said=f"no slot can be taken: {error}", page=True, refusal=Refusal.REFUSED)
-        return self._answered(case, move, now, hurry=hurry)
+            return StepResult(
+                remediation=remediation, said=f"no slot can be taken: {error}", page=True, refusal=Refusal.REFUSED
+            )
+        return self._answered(remediation, move, now, hurry=hurry)
 
-    def let_be(self, case: Remediation, now: datetime, why: str) -> StepResult:
+    def let_be(self, remediation: Remediation, now: datetime, why: str) -> StepResult:
         """Nothing calls for a drain any more. One that got no answer may come all the same, and must find the
         remediation."""
-        until = self._gates.comes_until(case, now)
-        return ended(case, End.ABANDONED, why) if until is None else lingers(case, why, until)
+        until = self._gates.comes_until(remediation, now)
+        return ended(remediation, End.ABANDONED, why) if until is None else lingers(remediation, why, until)
 
-    def settled(self, case: Remediation, now: datetime) -> StepResult:
+    def settled(self, remediation: Remediation, now: datetime) -> StepResult:
         """Drained in a hurry: nothing further is done before its place has settled; without one it is let go."""
         match move := self._slots.take():
             case Go():
-                return StepResult(case=replace(case, settling=False), said=f"holds {_named(move)}", go_on=True)
+                return StepResult(
+                    remediation=replace(remediation, settling=False), said=f"holds {_named(move)}", go_on=True
+                )
             case Settle():
-                return StepResult(case=case, said=f"drained: {move.reason}")
+                return StepResult(remediation=remediation, said=f"drained: {move.reason}")
             case WaitForSlot():
-                release = replace(case, index=case.steps.index(Step.RELEASE), phase=Phase.PLANNED, since=now)
-                return StepResult(case=release, said=f"no place was left: {move.reason}", go_on=True)
+                release = replace(
+                    remediation, index=remediation.steps.index(Step.RELEASE), phase=Phase.PLANNED, since=now
+                )
+                return StepResult(remediation=release, said=f"no place was left: {move.reason}", go_on=True)
 
-    def no_drain(self, case: Remediation, now: datetime) -> StepResult | None:
+    def no_drain(self, remediation: Remediation, now: datetime) -> StepResult | None:
         """Why the node is not drained now although its slot is held: it would not be decided any more, or the slot is
         gone."""
-        if (why := self._not_now(case, now)) is not None:
-            is_let_go = why.kind is Refusal.CORRELATED and self._gates.comes_until(case, now) is None
-            return self._stood_back(case, now, why) if is_let_go else _waits(case, "drain", why)
-        if case.settling or case.since == now or isinstance(self._slots.take(), Go):
+        if (why := self._not_now(remediation, now)) is not None:
+            is_let_go = why.kind is Refusal.CORRELATED and self._gates.comes_until(remediation, now) is None
+            return self._stood_back(remediation, now, why) if is_let_go else _waits(remediation, "drain", why)
+        if remediation.settling or remediation.since == now or isinstance(self._slots.take(), Go):
             return None
-        return StepResult(case=_at_slot(case, now), said="its slot has to settle before the drain")
+        return StepResult(remediation=_at_slot(remediation, now), said="its slot has to settle before the drain")
 
-    def no_repair(self, case: Remediation, now: datetime) -> StepResult | None:
+    def no_repair(self, remediation: Remediation, now: datetime) -> StepResult | None:
         """Why a drained node is not repaired now: its slot is gone and no other is free, or many have what it has."""
-        act = str(case.step).replace("_", " ")
-        is_ours = Step.DRAIN in case.steps or bool(self._slots.held())  # else it was taken away: an order, not a gap
+        act = str(remediation.step).replace("_", " ")
+        is_ours = Step.DRAIN in remediation.steps or bool(
+            self._slots.held()
+        )  # else it was taken away: an order, not a gap
         if is_ours and isinstance(move := self._slots.take(committed=True), WaitForSlot):
             why = Refused(kind=Refusal.BUDGET, words=f"its slot is gone, and {move.reason}")
-            return _waits(case, act, why)
-        if case.order:
+            return _waits(remediation, act, why)
+        if remediation.order:
             return None
-        against = self._against_repair(case, now)
-        self._held_back = "" if against is None else case.id
-        return None if against is None else _waits(case, act, against)
+        against = self._against_repair(remediation, now)
+        self._held_back = "" if against is None else remediation.id
+        return None if against is None else _waits(remediation, act, against)
 
-    def _against_repair(self, case: Remediation, now: datetime) -> Refused | None:
+    def _against_repair(self, remediation: Remediation, now: datetime) -> Refused | None:
         """The part of other nodes in it: many at once, or the story of days."""
-        again, bounds = self._held_back == case.id, self._rules().bounds
+        again, bounds = self._held_back == remediation.id, self._rules().bounds
         view, fleet = self._cluster.around(max_age_s=_REPAIR_LOOKS_EVERY_S if again else None)
-        if words := many_at_once(case.code, self._began(case), view.name, elsewhere(view.name, fleet, now), bounds):
+        if words := many_at_once(
+            remediation.code, self._began(remediation), view.name, elsewhere(view.name, fleet, now), bounds
+        ):
             return Refused(kind=Refusal.CORRELATED, words=words)
-        words = held_back(ACTS[case.step], case.code, view.name, records_of(fleet, now), now=now, bounds=bounds)
+        words = held_back(
+            ACTS[remediation.step], remediation.code, view.name, records_of(fleet, now), now=now, bounds=bounds
+        )
         return Refused(kind=Refusal.HELD_BACK, words=words) if words else None
 
-    def show(self, case: Remediation) -> str:
+    def show(self, remediation: Remediation) -> str:
         """Show the finding of a remediation, or that a command began it: a daemon with an empty store must not end
         that. Returns why it cannot be shown, or ""."""
-        return self._cluster.show(case.code, self._began(case))
+        return self._cluster.show(remediation.code, self._began(remediation))
 
-    def given_up(self, case: Remediation) -> None:
-        """Leave with the cluster that what was done for this case did not help. Raises BackendError."""
-        self._cluster.remember(case)
+    def given_up(self, remediation: Remediation) -> None:
+        """Leave with the cluster that what was done for this remediation did not help. Raises BackendError."""
+        self._cluster.remember(remediation)
 
-    def given_back(self, case: Remediation) -> StepResult:
-        """The last act of a case. Until it is done, no other begins."""
+    def given_back(self, remediation: Remediation) -> StepResult:
+        """The last act of a remediation. Until it is done, no other begins."""
         try:
             self._gates.let_sleep()
-            self._cluster.hide(case)
+            self._cluster.hide(remediation)
             dropped = self._slots.give_back()
         except BackendError as error:
-            return StepResult(case=case, said=f"{_without_slot(case)}; its slot could not be given back yet: {error}")
-        places = ", ".join(f"{slot.scope} {slot.index}" for slot in dropped)
-        said = f"{_without_slot(case)}; slot {places} given back" if dropped else _without_slot(case)
-        return StepResult(case=replace(case, fenced=False), said=said)
+            return StepResult(
+                remediation=remediation,
+                said=f"{_without_slot(remediation)}; its slot could not be given back yet: {error}",
+            )
+        slots = ", ".join(f"{slot.scope} {slot.index}" for slot in dropped)
+        said = f"{_without_slot(remediation)}; slot {slots} given back" if dropped else _without_slot(remediation)
+        return StepResult(remediation=replace(remediation, fenced=False), said=said)
 
     # -----------------------------------------------------------------------------------------------------------------
 
     def _answered(
-        self, case: Remediation, move: WaitForSlot | Settle | Go, now: datetime, *, hurry: bool
+        self, remediation: Remediation, move: WaitForSlot | Settle | Go, now: datetime, *, hurry: bool
     ) -> StepResult:
         match move:
             case Go():
-                if Step.DRAIN in case.steps or (why := self._not_now(case, now)) is None:  # a drain asks for itself
-                    out = at_next(case, now) if Step.DRAIN in case.steps else is_out(case, now)
-                    return StepResult(case=out, said=f"holds {_named(move)}", go_on=True)
+                if (
+                    Step.DRAIN in remediation.steps or (why := self._not_now(remediation, now)) is None
+                ):  # a drain asks for itself
+                    out = at_next(remediation, now) if Step.DRAIN in remediation.steps else is_out(remediation, now)
+                    return StepResult(remediation=out, said=f"holds {_named(move)}", go_on=True)
                 if why.kind is Refusal.CORRELATED:
-                    return self._stood_back(case, now, why)
-                return _waits(case, "taking a slot", why)
+                    return self._stood_back(remediation, now, why)
+                return _waits(remediation, "taking a slot", why)
             case Settle():
-                unseen = self.show(case)
-                if hurry and Step.DRAIN in case.steps:
+                unseen = self.show(remediation)
+                if hurry and Step.DRAIN in remediation.steps:
                     said = "holds a slot, and drains at once: a job is about to start"
-                    return StepResult(case=replace(at_next(case, now), settling=True), said=said, go_on=True)
-                return StepResult(case=case, said="; ".join(filter(None, (f"fenced: {move.reason}", unseen))))
+                    return StepResult(
+                        remediation=replace(at_next(remediation, now), settling=True), said=said, go_on=True
+                    )
+                return StepResult(
+                    remediation=remediation, said="; ".join(filter(None, (f"fenced: {move.reason}", unseen)))
+                )
             case WaitForSlot():
                 objected = self._objected is not None and self._objected.words == move.reason
                 kind = self._objected.kind if self._objected is not None and objected else Refusal.BUDGET
-                unseen = self.show(case) if kind is Refusal.CORRELATED else ""
+                unseen = self.show(remediation) if kind is Refusal.CORRELATED else ""
                 said = "; ".join(filter(None, (f"waits for a slot: {move.reason}", unseen)))
-                return StepResult(case=case, said=said, page=True, refusal=kind)
+                return StepResult(remediation=remediation, said=said, page=True, refusal=kind)
 
-    def _not_now(self, case: Remediation, now: datetime) -> Refused | None:
+    def _not_now(self, remediation: Remediation, now: datetime) -> Refused | None:
         """Whether what was decided then would be decided now. A command is its own decision, and stands; so does a
         repair that was made and is not proven yet, whose fault is not decided about any more."""
-        stands = case.order or (case.attempts and self._gates.is_over(case))
+        stands = remediation.order or (remediation.attempts and self._gates.is_over(remediation))
         return None if stands else self._decider.forbidden(now)
 
-    def _taken(self, case: Remediation, now: datetime) -> WaitForSlot | Settle | Go:
+    def _taken(self, remediation: Remediation, now: datetime) -> WaitForSlot | Settle | Go:
         """Go on towards the slots, and ask for one only where a fresh reading of the fleet has nothing against it."""
         move = self._slots.take_unless_new()
         if not isinstance(move, MayClaim):
             return move
-        self._objected = self._not_now(case, now)
+        self._objected = self._not_now(remediation, now)
         return self._slots.claim(move) if self._objected is None else self._slots.wait(self._objected.words)
 
-    def _stood_back(self, case: Remediation, now: datetime, why: Refused) -> StepResult:
+    def _stood_back(self, remediation: Remediation, now: datetime, why: Refused) -> StepResult:
         """Let the node go and wait: what it shows stays, so that the others see it too. Written before it is done, so
-        that a case at its drain always has its place.
+        that a remediation at its drain always has its place.
         """
-        self._objected, case = why, _at_slot(case, now)
-        self._journal.write(case, f"intends to give its slot back: {why.words}")
+        self._objected, remediation = why, _at_slot(remediation, now)
+        self._journal.write(remediation, f"intends to give its slot back: {why.words}")
         move = self._slots.stand_back(why.words)
-        return StepResult(case=case, said=f"waits for a slot: {move.reason}", page=True, refusal=why.kind)
+        return StepResult(remediation=remediation, said=f"waits for a slot: {move.reason}", page=True, refusal=why.kind)
 
-    def _began(self, case: Remediation) -> datetime:
-        """When what the case is about was first seen, if that is open still."""
+    def _began(self, remediation: Remediation) -> datetime:
+        """When what the remediation is about was first seen, if that is open still."""
         roots = [root for diagnosis in self._judgement.diagnoses() for root in roots_of(diagnosis)]
-        return min((root.since for root in roots if root.code == case.code), default=case.opened)
+        return min((root.since for root in roots if root.code == remediation.code), default=remediation.opened)
 
 
-def _at_slot(case: Remediation, now: datetime) -> Remediation:
-    return replace(case, index=0, phase=Phase.PLANNED, settling=False, since=now)
+def _at_slot(remediation: Remediation, now: datetime) -> Remediation:
+    return replace(remediation, index=0, phase=Phase.PLANNED, settling=False, since=now)
 
 
-def _waits(case: Remediation, act: str, why: Refused) -> StepResult:
-    return waits(case, act, why, page=why.kind in _PAGES)
+def _waits(remediation: Remediation, act: str, why: Refused) -> StepResult:
+    return waits(remediation, act, why, page=why.kind in _PAGES)
 
 
-def _out_already(case: Remediation, view: NodeView, now: datetime) -> StepResult:
-    """Drained before our drain: by this case, before it was killed or lost its slot; else by another."""
-    if view.hold is not None and view.hold.text == case.text:
-        return StepResult(case=at_next(case, now), said="drained by this case already", go_on=True)
-    return lost(case, view)
+def _out_already(remediation: Remediation, view: NodeView, now: datetime) -> StepResult:
+    """Drained before our drain: by this remediation, before it was killed or lost its slot; else by another."""
+    if view.hold is not None and view.hold.text == remediation.text:
+        return StepResult(remediation=at_next(remediation, now), said="drained by this remediation already", go_on=True)
+    return lost(remediation, view)
 
 
 def _named(move: Go) -> str:
     return "slot " + ", ".join(f"{slot.scope} {slot.index}" for slot in move.slots)
 
 
-def _without_slot(case: Remediation) -> str:
-    return case.note.partition("; its slot could not")[0]
+def _without_slot(remediation: Remediation) -> str:
+    return remediation.note.partition("; its slot could not")[0]

@@ -23,7 +23,7 @@ HOLD_FILE, SLOT_FOLDER, MARK_FILE = "hold.json", "slots", "mark"
 _SLOT_NAME = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]*)-(0|[1-9][0-9]{0,5})")
 
 
-def _nobody() -> Collection[int]:
+def _no_pids() -> Collection[int]:
     return ()
 
 
@@ -44,7 +44,7 @@ class LocalOrchestrator:
         node: str,
         proc_root: Path | str = "/proc",
         dev_root: Path | str = "/dev",
-        ignore_pids: Callable[[], Collection[int]] = _nobody,
+        ignore_pids: Callable[[], Collection[int]] = _no_pids,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._path, self._node = Path(state_dir) / HOLD_FILE, node
@@ -62,7 +62,7 @@ class LocalOrchestrator:
             jobs=self._jobs() if jobs else (),
         )
 
-    def level(self) -> FleetSnapshot:
+    def snapshot(self) -> FleetSnapshot:
         """A fleet of one."""
         text = self._text(self._path.with_name(MARK_FILE))
         return FleetSnapshot(

@@ -48,9 +48,9 @@ class AutoScalingProvisioner:
         self._address = address or (lambda: subject.node)
         self._ended = ""
 
-    def why_not(self, remedy: Remedy) -> str:
+    def reason_against(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or ""."""
-        return self._subject.why_not(remedy)
+        return self._subject.reason_against(remedy)
 
     def stands_down(self) -> str:
         """Why the group acts already or could launch no substitute: an instance that comes or goes, is unhealthy, or a
@@ -135,7 +135,7 @@ class AutoScalingProvisioner:
 
     def dry_run(self, remedy: Remedy) -> str:
         """EC2's answer to a dry run of the reboot; Auto Scaling has no dry run. Raises as the act would."""
-        if why := self.why_not(remedy):
+        if why := self.reason_against(remedy):
             raise BackendRefused(why)
         if remedy is Remedy.REBOOT_NODE:
             return self._aws.would("ec2", "RebootInstances", InstanceIds=[self._target()])

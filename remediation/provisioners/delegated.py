@@ -46,11 +46,11 @@ class DelegatedProvisioner:
         self._clock, self._monotonic_s = clock, monotonic_s
         self._withdrawn: tuple[str, datetime | None, float] | None = None
 
-    def why_not(self, remedy: Remedy) -> str:
+    def reason_against(self, remedy: Remedy) -> str:
         """Why this remedy cannot be asked for here, or ""."""
         if not self._instance_id:
             return "the instance id of this node is unknown: check [sources] imds_endpoint"
-        return self._inner.why_not(remedy)
+        return self._inner.reason_against(remedy)
 
     def stands_down(self) -> str:
         """Always "": the controller, which has the rights, sees whether the platform acts already."""
@@ -113,7 +113,7 @@ class DelegatedProvisioner:
 
     def dry_run(self, remedy: Remedy) -> str:
         """The request that would be written. Raises BackendRefused where it cannot be."""
-        if why := self.why_not(remedy):
+        if why := self.reason_against(remedy):
             raise BackendRefused(why)
         return f"would ask healthd controller, in the node's handoff record: asks={remedy} machine={self._instance_id}"
 
@@ -128,8 +128,8 @@ class DelegatedProvisioner:
     def _withdrawn_s(self, mark: HandoffRecord) -> float:
         """For how many seconds this process has seen this request withdrawn."""
         now_s = self._monotonic_s()
-        if self._withdrawn is None or self._withdrawn[:2] != (mark.case, mark.asked):
-            self._withdrawn = (mark.case, mark.asked, now_s)
+        if self._withdrawn is None or self._withdrawn[:2] != (mark.remediation_id, mark.asked):
+            self._withdrawn = (mark.remediation_id, mark.asked, now_s)
         return now_s - self._withdrawn[2]
 
     def _untaken(self, age: timedelta) -> str:

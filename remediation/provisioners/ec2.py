@@ -53,9 +53,9 @@ class Ec2Provisioner:
         self._subject, self._aws, self._stop_and_start = subject, aws, stop_and_start
         self._address, self._clock = address, clock
 
-    def why_not(self, remedy: Remedy) -> str:
+    def reason_against(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or ""."""
-        if why := self._subject.why_not(remedy):
+        if why := self._subject.reason_against(remedy):
             return why
         if remedy is Remedy.REPLACE_NODE and self._stop_and_start == "never":
             return "a move to another host loses the instance store: see [provisioner.ec2] stop_and_start"
@@ -93,7 +93,7 @@ class Ec2Provisioner:
 
     def replace(self) -> None:
         """Stop the instance, if it can be started again. ``progress`` starts it."""
-        if why := self.why_not(Remedy.REPLACE_NODE):
+        if why := self.reason_against(Remedy.REPLACE_NODE):
             raise BackendRefused(f"no move to another host: {why}")
         with before_acting():
             instance = self._instance()
@@ -128,7 +128,7 @@ class Ec2Provisioner:
 
     def dry_run(self, remedy: Remedy) -> str:
         """EC2's own answer to a dry run. Raises as the act would."""
-        if why := self.why_not(remedy):
+        if why := self.reason_against(remedy):
             raise BackendRefused(why)
         if remedy is Remedy.REBOOT_NODE:
             return self._aws.would("ec2", "RebootInstances", InstanceIds=[self._target()])
@@ -139,11 +139,13 @@ class Ec2Provisioner:
     @property
     def moves(self) -> bool:
         """Whether the instance may be moved to another host; it keeps its id then."""
-        return not self.why_not(Remedy.REPLACE_NODE)
+        return not self.reason_against(Remedy.REPLACE_NODE)
 
     def _must_start_again(self, instance: Mapping[str, Any]) -> None:
         """Raise BackendError for an instance that could not be started again, or not by healthd: it must not stop."""
-        if why := why_not_stop(instance, self._reservation(instance), self._stop_and_start == "always", self._clock()):
+        if why := no_stop_reason(
+            instance, self._reservation(instance), self._stop_and_start == "always", self._clock()
+        ):
             raise BackendRefused(f"{id_of(instance)} not stopped: {why}")
         self._aws.would("ec2", "StartInstances", InstanceIds=[id_of(instance)])
 
@@ -198,7 +200,7 @@ NEAR_END = timedelta(hours=2)
 _GROUP = "aws:autoscaling:groupName"
 
 
-def why_not_stop(
+def no_stop_reason(
     instance: Mapping[str, Any], reservation: Mapping[str, Any] | None, at_any_risk: bool, now: datetime
 ) -> str:
     """Why the instance must not be stopped to be started elsewhere, or "". ``at_any_risk``: capacity may be lost."""

@@ -59,13 +59,13 @@ class HyperPodProvisioner:
         self._made_by_us = made_by_us or self._written.__contains__
         self._replaced, self._label, self._fixed = "", label, fixed
 
-    def why_not(self, remedy: Remedy) -> str:
+    def reason_against(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or ""."""
         if self._fixed:
             return self._fixed
         if not self._cluster and self._by_scontrol is None:
             return "the cluster's name is unknown: set [provisioner.hyperpod] cluster"
-        return self._subject.why_not(remedy)
+        return self._subject.reason_against(remedy)
 
     def stands_down(self) -> str:
         """Why HyperPod acts already, or "": by Slurm's reason or a Node's label, a deep check, or its own status."""

@@ -78,9 +78,9 @@ class ByProviderId:
         """The engine owns the taint, whichever service replaces the machine."""
         return StateOwner.ENGINE
 
-    def why_not(self, remedy: Remedy) -> str:
+    def reason_against(self, remedy: Remedy) -> str:
         """Why the platform cannot or must not, or ""."""
-        return self._inner.why_not(remedy) or self._repaired_by()
+        return self._inner.reason_against(remedy) or self._repaired_by()
 
     def stands_down(self) -> str:
         """Whether the platform acts already."""
@@ -136,13 +136,13 @@ class KarpenterProvisioner:
         self._subject, self.machine, self._claims = subject, machine, claims
         self._monotonic_s, self._stands_since_s = monotonic_s, float("inf")
 
-    def why_not(self, remedy: Remedy) -> str:
+    def reason_against(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or "". Raises BackendError where NodeClaims cannot be read."""
         if remedy is Remedy.REBOOT_NODE:
             return "Karpenter cannot reboot a node, it replaces it"
         if self._claims is not None and self._claims.of(self._subject.instance_id) is None:
             return self._no_claim
-        return self._subject.why_not(remedy)
+        return self._subject.reason_against(remedy)
 
     def stands_down(self) -> str:
         """Karpenter may be ending this machine already."""
@@ -154,7 +154,7 @@ class KarpenterProvisioner:
 
     def reboot(self) -> None:
         """Raise BackendRefused: Karpenter cannot reboot."""
-        raise BackendRefused(self.why_not(Remedy.REBOOT_NODE))
+        raise BackendRefused(self.reason_against(Remedy.REBOOT_NODE))
 
     def replace(self) -> None:
         """Delete the NodeClaim. Karpenter's own drain comes first, and asks the PodDisruptionBudgets."""
@@ -188,7 +188,7 @@ class KarpenterProvisioner:
 
     def dry_run(self, remedy: Remedy) -> str:
         """The NodeClaim that would be deleted. Raises as the act would."""
-        if why := self.why_not(remedy):
+        if why := self.reason_against(remedy):
             raise BackendRefused(why)
         return f"would delete NodeClaim {self._claim().name} of {self._subject.instance_id}"
 

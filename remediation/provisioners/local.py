@@ -41,7 +41,7 @@ class LocalProvisioner:
         self.state_owner = state_owner
         self._command, self._timeout_s, self._run = reboot_command, timeout_s, run
 
-    def why_not(self, remedy: Remedy) -> str:
+    def reason_against(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or ""."""
         if remedy is not Remedy.REBOOT_NODE:
             return f"the local provisioner has no {remedy}: see [provisioner] kind"
@@ -49,7 +49,7 @@ class LocalProvisioner:
 
     def dry_run(self, remedy: Remedy) -> str:
         """The command that would be run. Raises BackendRefused where there is none."""
-        if why := self.why_not(remedy):
+        if why := self.reason_against(remedy):
             raise BackendRefused(why)
         return f"would run: {' '.join(self._command)}"
 

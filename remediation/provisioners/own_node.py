@@ -34,7 +34,7 @@ class Asking(Protocol):
     def shown(self) -> str:
         """The condition or label that the node shows now."""
 
-    def why_not(self, remedy: Remedy) -> str:
+    def reason_against(self, remedy: Remedy) -> str:
         """Why the platform never carries out this remedy on such a node, or "". Raises nothing: where the Node cannot
         be read now, ``ask`` refuses if it must."""
 
@@ -71,9 +71,9 @@ class OwnNodeProvisioner:
         self.kind = kind
         self._subject, self._asking, self._read, self._hint, self._clock = subject, asking, read, hint, clock
 
-    def why_not(self, remedy: Remedy) -> str:
+    def reason_against(self, remedy: Remedy) -> str:
         """Why this remedy cannot be asked for here, or ""."""
-        return self._subject.why_not(remedy) or self._asking.why_not(remedy)
+        return self._subject.reason_against(remedy) or self._asking.reason_against(remedy)
 
     def stands_down(self) -> str:
         """The other agent that sets the node's condition or label, in a sentence, or ""."""
@@ -117,6 +117,6 @@ class OwnNodeProvisioner:
 
     def dry_run(self, remedy: Remedy) -> str:
         """The request that would be written. Raises BackendRefused where it cannot be."""
-        if why := self.why_not(remedy) or self.stands_down():
+        if why := self.reason_against(remedy) or self.stands_down():
             raise BackendRefused(why)
         return self._asking.would(remedy)

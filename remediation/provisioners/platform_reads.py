@@ -35,9 +35,9 @@ class Paced:
         self._inner, self._every_s, self._monotonic_s = inner, every_s, monotonic_s
         self._said: dict[str, tuple[float, str | BackendRefused | BackendUnknown]] = {}
 
-    def why_not(self, remedy: Remedy) -> str:
+    def reason_against(self, remedy: Remedy) -> str:
         """As the platform can; sends no request."""
-        return self._inner.why_not(remedy)
+        return self._inner.reason_against(remedy)
 
     def stands_down(self) -> str:
         """Whether the platform acts already, or was busy when it was asked last; such an answer is repeated."""

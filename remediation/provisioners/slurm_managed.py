@@ -61,13 +61,13 @@ class SlurmManagedProvisioner:
         self.kind, self._manager, self._subject, self._aws = kind, manager, subject, aws
         self._scontrol, self._tag, self._fixed = scontrol, tag, fixed
 
-    def why_not(self, remedy: Remedy) -> str:
+    def reason_against(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or ""."""
         if remedy is Remedy.REPLACE_NODE and self.kind == "parallelcluster" and _DYNAMIC.fullmatch(self._subject.node):
             why = "is a dynamic node: another machine comes only for a job, which our reservation keeps off"
             command = f"scontrol update nodename={self._subject.node} state=power_down_force"
             return f"{self._subject.node} {why}; end it yourself: {command}"
-        return self._fixed or self._subject.why_not(remedy)
+        return self._fixed or self._subject.reason_against(remedy)
 
     def stands_down(self) -> str:
         """Why the manager acts on this node already, or ""."""

@@ -24,7 +24,7 @@ class TargetNode:
     instance_id: str = ""
     instance_type: str = ""
 
-    def why_not(self, remedy: Remedy) -> str:
+    def reason_against(self, remedy: Remedy) -> str:
         """Why no platform of AWS can carry this out for this node, or ""."""
         if remedy not in (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE):
             return f"{remedy} is not a task of the machine's provider"

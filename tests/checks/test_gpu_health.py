@@ -97,7 +97,7 @@ def test_lost_and_reset_required_belong_to_another_check(failure: NvmlFailure) -
     """gpu.recovery finds these: here they are no gap, and whatever was open there stays."""
     result = run(healthy_gpu(0), failed_gpu(1, failure, named=True))
     assert (result.status, result.findings, result.gaps) == (Status.OK, (), ())
-    assert [(part.id, code) for part, code in result.untold] == [(gpu_uuid(1), "")]
+    assert [(part.id, code) for part, code in result.not_reported] == [(gpu_uuid(1), "")]
 
 
 @pytest.mark.parametrize("error", [SourceUnreadable("NVML: nvmlInit answered UNKNOWN (999)"), SourceTimeout("5 s")])

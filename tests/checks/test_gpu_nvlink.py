@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from healthd.checklib.nvlink import TABLE
-from healthd.checklib.nvlink_recoveries import standing_out
+from healthd.checklib.nvlink_recoveries import outliers
 from healthd.checklib.tables import instance_types
 from healthd.checks.gpu_nvlink import gpu_nvlink
 from healthd.core.check import NoSettings
@@ -84,7 +84,7 @@ def test_links_alike_never_stand_out(counts: list[int]) -> None:
     """A link stands out only with 100 recoveries and 20 times the median; never more than half of all do."""
     by_link = {Component(kind="nvlink", id=f"GPU-0/{number}"): count for number, count in enumerate(counts)}
     usual = sorted(counts)[len(counts) // 2]
-    told = [numbers["recoveries"] for _, _, numbers in standing_out(by_link)]
+    told = [numbers["recoveries"] for _, _, numbers in outliers(by_link)]
     assert told == [count for count in counts if count >= 100 and count >= 20 * usual]
     assert len(told) <= len(counts) / 2
 
@@ -237,8 +237,8 @@ def test_what_other_fields_feed_is_told() -> None:
     """A GPU that never had one of its counters grows, or not, by the others; CRC errors have none beside their own."""
     without = [gpu_with(0, {f"field:{field}": NOT_SUPPORTED}) for field in (38, 59)]
     (crc, recoveries) = (run(gpu, instance_type=AMPERE) for gpu in without)
-    assert [code for _, code in crc.untold] == ["gpu.nvlink.errors"]
-    assert (recoveries.untold, recoveries.reason) == ((), "")
+    assert [code for _, code in crc.not_reported] == ["gpu.nvlink.errors"]
+    assert (recoveries.not_reported, recoveries.reason) == ((), "")
 
 
 def test_blackwell_tells_by_link() -> None:
@@ -247,7 +247,7 @@ def test_blackwell_tells_by_link() -> None:
     looks = [run(gpu_with(0, {"field:208/3": look}), instance_type=BLACKWELL) for look in range(17)]
     assert open_codes("gpu.nvlink", looks)[-1] == {"gpu.nvlink.growing"}
     quiet = run(gpu_with(0, {"field:208/3": NOT_SUPPORTED}), instance_type=BLACKWELL)
-    assert (quiet.status, [str(part) for part, _ in quiet.untold]) == (Status.OK, [f"nvlink:{gpu_uuid(0)}/3"])
+    assert (quiet.status, [str(part) for part, _ in quiet.not_reported]) == (Status.OK, [f"nvlink:{gpu_uuid(0)}/3"])
     assert open_codes("gpu.nvlink", [*looks, *[quiet] * 40])[-1] == {"gpu.nvlink.growing"}
     lost = run(failed_gpu(0, named=True), instance_type=BLACKWELL)
     assert lost.status is Status.OK

@@ -72,7 +72,7 @@ def test_not_supported_is_not_none(refusal: NvmlFailure) -> None:
         Status.OK,
         "this driver does not report the recovery action (565 and newer do)",
     )
-    assert len(result.untold) == 2 * 8
+    assert len(result.not_reported) == 2 * 8
 
 
 def test_a_lost_gpu_that_is_back_is_well_on_an_older_driver() -> None:

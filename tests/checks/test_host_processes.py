@@ -78,7 +78,7 @@ def test_a_stack_that_is_not_told_is_no_evidence_either_way(stack: Entry | None)
     """Nothing is found, and what was found there before is not over."""
     proc = {} if stack is None else {"7/stack": stack}
     result = run(processes=("7 (nvidia-smi) D 1",), proc=proc)
-    assert (result.status, result.untold) == (Status.OK, ((Component(kind="process", id="7"), STUCK.code),))
+    assert (result.status, result.not_reported) == (Status.OK, ((Component(kind="process", id="7"), STUCK.code),))
 
 
 def test_zombies() -> None:

@@ -18,7 +18,7 @@ from tests.live.kubernetes.agent_rig import add_leases, administrator, install_r
 from tests.live.kubernetes.control_plane import ControlPlane
 from tests.live.kubernetes.find_binaries import Unavailable
 from tests.live.kubernetes.kubelet_socket import KubeletSocket
-from tests.live.slurm.slurm_lab import SlurmLab, why_not
+from tests.live.slurm.slurm_lab import SlurmLab, skip_reason
 
 NODE = "n0001"
 REASON = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"
@@ -27,7 +27,7 @@ REASON = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"
 @pytest.fixture(scope="module")
 def lab() -> Iterator[SlurmLab]:
     """A small cluster, started only if a test asks for it."""
-    if reason := why_not():
+    if reason := skip_reason():
         pytest.skip(reason)
     with SlurmLab(nodes=2) as lab:
         yield lab
@@ -117,10 +117,10 @@ def deaf_orchestrator(request: pytest.FixtureRequest, tmp_path: Path) -> Iterato
 
 def test_a_node_in_service_is_not_held(orchestrator: Orchestrator) -> None:
     """Without a hold: in service, idle, and not counted as out of a fleet that has it."""
-    view, level = orchestrator.view(jobs=True), orchestrator.level()
+    view, snapshot = orchestrator.view(jobs=True), orchestrator.snapshot()
     assert (view.name, view.in_service, view.hold, view.jobs, view.idle) == (NODE, True, None, (), True)
-    assert level.out == frozenset()
-    assert level.total >= 1
+    assert snapshot.out == frozenset()
+    assert snapshot.total >= 1
 
 
 def test_quarantine_shows_its_text_and_counts(orchestrator: Orchestrator) -> None:
@@ -131,7 +131,7 @@ def test_quarantine_shows_its_text_and_counts(orchestrator: Orchestrator) -> Non
     assert (view.in_service, view.hold.text) == (False, REASON)
     assert view.hold.user
     assert abs(view.hold.stamp - time.time()) < 5
-    assert orchestrator.level().out == {NODE}
+    assert orchestrator.snapshot().out == {NODE}
 
 
 @pytest.mark.parametrize("resume", [False, True])
@@ -141,7 +141,7 @@ def test_release_undoes_quarantine(orchestrator: Orchestrator, resume: bool) -> 
     orchestrator.release(resume=resume)
     view = orchestrator.view()
     assert (view.in_service, view.hold) == (True, None)
-    assert orchestrator.level().out == frozenset()
+    assert orchestrator.snapshot().out == frozenset()
 
 
 def test_the_same_quarantine_again_keeps_the_stamp(orchestrator: Orchestrator) -> None:
@@ -157,7 +157,7 @@ def test_reading_changes_nothing(orchestrator: Orchestrator) -> None:
     """Two readings in a row agree."""
     orchestrator.quarantine(REASON)
     assert orchestrator.view() == orchestrator.view()
-    assert orchestrator.level() == orchestrator.level()
+    assert orchestrator.snapshot() == orchestrator.snapshot()
 
 
 @pytest.mark.parametrize("text", ["", "two\nlines", "nul\0"])
@@ -173,7 +173,7 @@ def test_what_cannot_be_read_is_unknown_never_healthy(deaf_orchestrator: Orchest
     with pytest.raises(BackendUnknown):
         deaf_orchestrator.view()
     with pytest.raises(BackendUnknown):
-        deaf_orchestrator.level()
+        deaf_orchestrator.snapshot()
     with pytest.raises(BackendUnknown):
         deaf_orchestrator.slots()
 
@@ -187,7 +187,7 @@ def test_a_slot_is_taken_once_and_given_back_twice(orchestrator: Orchestrator) -
     with pytest.raises(SlotTaken):
         orchestrator.claim("cluster", 0)
     assert orchestrator.slots() == (slot, Slot(scope="gpu-a", index=17, node=NODE))
-    assert orchestrator.level().out == frozenset()
+    assert orchestrator.snapshot().out == frozenset()
     orchestrator.give_back(slot)
     orchestrator.give_back(slot)
     assert orchestrator.slots() == (Slot(scope="gpu-a", index=17, node=NODE),)
@@ -208,7 +208,7 @@ def test_a_mark_stays_until_it_is_taken_away(orchestrator: Orchestrator) -> None
     orchestrator.mark("healthd case=2")
     orchestrator.quarantine(REASON)
     orchestrator.release(resume=True)
-    assert orchestrator.level().marks == (NodeRecord(node=NODE, text="healthd case=2"),)
+    assert orchestrator.snapshot().marks == (NodeRecord(node=NODE, text="healthd case=2"),)
     orchestrator.mark("")
-    assert orchestrator.level().marks == ()
+    assert orchestrator.snapshot().marks == ()
     assert orchestrator.marked() == ""

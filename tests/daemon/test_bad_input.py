@@ -191,7 +191,9 @@ def test_a_database_that_cannot_be_used_is_set_aside(node: RunningNode, how: str
         assert f"healthd keeps it as {aside} and starts a fresh database" in told
     assert open_codes(node) == {"gpu.xid.79"}
     time.sleep(0.5)
-    assert (node.state_dir / HOLD_FILE).read_bytes() == hold, "a drain whose case was lost is somebody's: left alone"
+    assert (node.state_dir / HOLD_FILE).read_bytes() == hold, (
+        "a drain whose remediation was lost is somebody's: left alone"
+    )
 
 
 def status_of(node: RunningNode) -> dict[str, object]:

@@ -97,7 +97,7 @@ def test_a_step_under_way_is_waited_for_and_none_follows(make: Make, tool: Path)
     assert reset > next(number for number, text in enumerate(said) if "intends to reset the GPUs" in text)
     assert not any("healthy again" in text or "verified" in text for text in said[reset:]), "a step after SIGTERM"
     node.start()
-    node.wait(lambda: "released: back in service" in node.said(), 30.0, "the case to go on to its end")
+    node.wait(lambda: "released: back in service" in node.said(), 30.0, "the remediation to go on to its end")
     assert resets(tool) == ["begun", "done"]
 
 
@@ -201,7 +201,7 @@ def test_a_long_reset_is_announced_by_the_engine_that_the_daemon_makes(
         longest_s, until = 0.0, time.monotonic() + 30
         while resets(log) != ["begun", "done"] and time.monotonic() < until:
             began = time.monotonic()
-            agent.engine.turn(datetime.now(UTC))
+            agent.engine.reconcile(datetime.now(UTC))
             longest_s = max(longest_s, time.monotonic() - began)
     finally:
         over.set()

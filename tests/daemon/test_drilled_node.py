@@ -25,7 +25,7 @@ from healthd.config.load import load
 from healthd.core.check import discover
 from healthd.core.model import Verdict
 from healthd.core.node import KernelRecord
-from healthd.drill.chain import KINDS, DrillOrder, DrillStage, Ended
+from healthd.drill.chain import KINDS, DrillRequest, DrillStage, Ended
 from healthd.drill.drills import Drills
 from healthd.judge.history import History
 from healthd.remediation.orchestrators.local import HOLD_FILE
@@ -161,7 +161,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DrillNode]:
 
 @pytest.fixture(scope="module")
 def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DrillNode]:
-    """The same, with a minute's patience for what hangs: such a drill lasts until it is ended."""
+    """The same, with a timeout of a minute for what hangs: such a drill lasts until it is ended."""
     made = DrillNode(tmp_path_factory.mktemp("drill") / "node", hang_s=60)
     made.start()
     yield made
@@ -221,7 +221,7 @@ def test_each_kind_runs_through_the_whole_chain_and_leaves_nothing(node: DrillNo
     assert status is not None
     assert (after.faults, after.sightings) == ({}, {})
     assert after.learned == before.learned
-    assert (status["verdict"], status["case"], status["diagnoses"], node.is_held()) == ("ok", None, [], False)
+    assert (status["verdict"], status["remediation"], status["diagnoses"], node.is_held()) == ("ok", None, [], False)
     assert not node.is_drilled()
     kinds = {event.kind for event in node.events()}
     assert "drill" in kinds
@@ -382,7 +382,7 @@ def test_a_real_fault_during_a_drill_is_acted_on(make: Make) -> None:
     assert any("is open for gpu.xid.79" in each for each in report["notes"])
     status = node.status()
     assert status is not None
-    assert (status["case"]["code"], "drill" in status["case"]["text"]) == ("gpu.xid.79", False)
+    assert (status["remediation"]["code"], "drill" in status["remediation"]["text"]) == ("gpu.xid.79", False)
     assert {each["code"] for each in status["diagnoses"]} & set(FOUND_AS.values()) == {"gpu.xid.79"}
 
 
@@ -462,7 +462,7 @@ def drills_of(agent: Agent, wake: Callable[[Drills], None], *, turns: bool = Tru
         checkup=agent.checkup,
         engine=agent.engine,
         orchestrator=agent.orchestrator,
-        open_case=agent.store.open_case,
+        open_remediation=agent.store.open_remediation,
         inject=inject,
         wake=woken,
         say=lambda *_, **__: None,
@@ -478,10 +478,10 @@ def test_at_the_very_moment_of_the_fault_the_prolog_passes(agent: Agent) -> None
     def meanwhile(_: Drills) -> None:
         hook = hook_answer(agent, Namespace(kind="prolog"), {"SLURM_JOB_ID": "17"})
         assert agent.engine is not None
-        said = agent.engine.turn(datetime.now(UTC))
+        said = agent.engine.reconcile(datetime.now(UTC))
         seen.append((hook.answer.code, agent.checkup.report(look=False).verdict, said))
 
-    report = drills_of(agent, meanwhile).run(DrillOrder(kind=KINDS["xid"], who="uid 0", number=79), lambda _: None)
+    report = drills_of(agent, meanwhile).run(DrillRequest(kind=KINDS["xid"], who="uid 0", number=79), lambda _: None)
     assert (report.ended, [level.action for level in report.levels]) == (
         Ended.COMPLETE,
         ["hold", "quarantine", "repair"],
@@ -489,13 +489,13 @@ def test_at_the_very_moment_of_the_fault_the_prolog_passes(agent: Agent) -> None
     assert seen == [(0, Verdict.OK, "nothing calls for taking the node out")]
     assert agent.monitor.history.faults == {}
     assert agent.engine is not None
-    assert (agent.engine.tally.decided.total(), agent.engine.tally.refused.total()) == (0, 0)
+    assert (agent.engine.stats.decided.total(), agent.engine.stats.refused.total()) == (0, 0)
 
 
 def test_an_engine_that_does_not_come_round_is_the_link_that_is_missing(agent: Agent) -> None:
     """A fault that nobody decides about is not handled, however well it was found."""
     drills = drills_of(agent, lambda _: None, turns=False)
-    report = drills.run(DrillOrder(kind=KINDS["xid"], who="uid 0", number=79, timeout_s=0.5), lambda _: None)
+    report = drills.run(DrillRequest(kind=KINDS["xid"], who="uid 0", number=79, timeout_s=0.5), lambda _: None)
     assert (report.ended, report.missing) == (Ended.INCOMPLETE, DrillStage.DECISION)
     assert report.why == "the engine has not reconciled since; see `healthd status`"
 
@@ -513,7 +513,7 @@ def test_a_look_under_way_is_joined(agent: Agent) -> None:
 
     thread = threading.Thread(target=is_due)
     thread.start()
-    report = drills.run(DrillOrder(kind=KINDS["nvml-hang"], who="uid 0", timeout_s=5.5), lambda _: None)
+    report = drills.run(DrillRequest(kind=KINDS["nvml-hang"], who="uid 0", timeout_s=5.5), lambda _: None)
     thread.join()
     assert (report.ended, report.missing) == (Ended.INCOMPLETE, DrillStage.FINDING)
     assert [words for _, words in report.looks] == [report.why.removeprefix("its last run: ")]
@@ -527,7 +527,7 @@ def test_a_daemon_that_stops_ends_a_drill_and_begins_no_other(agent: Agent) -> N
         drills._tell(_end("the daemon is stopping"))
 
     drills = drills_of(agent, stops, turns=False)
-    order = DrillOrder(kind=KINDS["xid"], who="uid 0", number=79)
+    order = DrillRequest(kind=KINDS["xid"], who="uid 0", number=79)
     report = drills.run(order, lambda _: None)
     assert (report.ended, report.missing, report.why) == (
         Ended.INTERRUPTED,
@@ -594,7 +594,7 @@ def test_a_drill_does_not_survive_a_kill(make: Make) -> None:
     status = node.status()
     assert status is not None
     assert not node.is_drilled()
-    assert (status["verdict"], status["diagnoses"], status["case"]) == ("ok", [], None)
+    assert (status["verdict"], status["diagnoses"], status["remediation"]) == ("ok", [], None)
     assert node.metric('healthd_drill_running{kind="nvml-hang"}') == "0.0"
     assert node.remembered().faults == {}
 

@@ -53,7 +53,7 @@ def test_the_line_of_the_fault_opens_it_again_and_no_other_does(agent: Agent) ->
     hindsight = JournalHindsight(
         agent.checkup, agent.machine.proc, read=journal(UNCONTAINED.format(pci="0000:05:00"), OFF_THE_BUS, cut=True)
     )
-    said = hindsight.look_back("gpu.xid.95", NOW - timedelta(hours=2))
+    said = hindsight.reread_log("gpu.xid.95", NOW - timedelta(hours=2))
     assert codes(agent) == ["gpu.xid.95"]
     assert "2 kernel lines, of which the older ones were left out" in said
 
@@ -61,7 +61,7 @@ def test_the_line_of_the_fault_opens_it_again_and_no_other_does(agent: Agent) ->
 def test_a_journal_that_begins_later_opens_nothing(agent: Agent) -> None:
     """What was read is said."""
     hindsight = JournalHindsight(agent.checkup, agent.machine.proc, read=journal(OFF_THE_BUS))
-    said = hindsight.look_back("gpu.xid.79", NOW - timedelta(minutes=5))
+    said = hindsight.reread_log("gpu.xid.79", NOW - timedelta(minutes=5))
     assert (codes(agent), "0 kernel lines" in said) == ([], True)
 
 
@@ -72,6 +72,6 @@ def test_a_journal_that_cannot_be_read_is_said(agent: Agent) -> None:
         raise SourceMissing("journalctl is not installed")
 
     hindsight = JournalHindsight(agent.checkup, FakeTree({}), read=missing)
-    assert hindsight.look_back("gpu.xid.79", NOW) == "the journal could not be read: journalctl is not installed"
+    assert hindsight.reread_log("gpu.xid.79", NOW) == "the journal could not be read: journalctl is not installed"
     assert hindsight.booted_at() is None
     assert JournalHindsight(agent.checkup, agent.machine.proc).booted_at() is not None

@@ -159,7 +159,7 @@ def test_an_order_takes_the_node_out_until_another_lets_it_in(ordered: RunningNo
     again = ask(ordered, "quarantine", "--reason", "other words")
     assert (again.returncode, again.stdout.startswith("ordered already, psu looks odd (uid ")) == (0, True)
     plan = json.loads(ask(ordered, "plan", "--json").stdout)
-    assert plan["case"]["words"].endswith("; until `healthd release`")
+    assert plan["remediation"]["words"].endswith("; until `healthd release`")
     ordered.wait(lambda: ask(ordered, "release").returncode == 0, 20, "let in")
     ordered.wait(lambda: not is_held(ordered), 20, "back")
     done = ask(ordered, "release")
@@ -170,8 +170,8 @@ def test_an_order_takes_the_node_out_until_another_lets_it_in(ordered: RunningNo
     assert "psu looks odd (uid " in ask(ordered, "history").stdout
     lines = [json.loads(line) for line in ordered.log.read_text().splitlines()]
     assert {line["node"] for line in lines if line["event"] == "engine"} == {"n1"}
-    bound = {(line["case"], line["code"], line["component"]) for line in lines if "case" in line}
-    assert bound == {(plan["case"]["id"], "operator.quarantine", "node")}, lines
+    bound = {(line["remediation_id"], line["code"], line["component"]) for line in lines if "remediation_id" in line}
+    assert bound == {(plan["remediation"]["id"], "operator.quarantine", "node")}, lines
 
 
 @pytest.mark.process

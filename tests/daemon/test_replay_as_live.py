@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.agent.agent import looking_agent
+from healthd.agent.agent import reading_agent
 from healthd.agent.wiring import bounds_of
 from healthd.checklib.loglines import line_rows
 from healthd.config.schema.config import CheckConfig, Config, NodeSection, SourcesSection
@@ -28,7 +28,7 @@ KERNEL_CHECKS = ("kernel.host", "kernel.lustre", "kernel.efa")
 WHENEVER = datetime(2026, 1, 1, tzinfo=UTC)
 WELL = Situation(
     view=NodeView(name="kmsg", in_service=True, flags=frozenset(), hold=None),
-    level=FleetSnapshot(out=frozenset(), total=1),
+    snapshot=FleetSnapshot(out=frozenset(), total=1),
 )
 
 
@@ -78,7 +78,7 @@ def gist(faults: Sequence[Fault]) -> set[tuple[object, ...]]:
 
 def live(config: Config, mode: Mode) -> tuple[set[tuple[object, ...]], str]:
     """What an agent that looks at the log finds, and what the policy decides about it."""
-    agent = looking_agent(config)
+    agent = reading_agent(config)
     try:
         rules = Rules(mode=mode, policy=policy_of(config.policy, None), bounds=bounds_of(config.policy))
         monitor = agent.monitor

@@ -98,7 +98,7 @@ def test_a_healthy_node_says_yes_first(nodes: Mapping[str, StatusNode], page: Ca
     assert text(tab, "#next") == "Nothing: no fault is open; the checks go on."
     assert cells(tab, "gpu") == [f"✓ GPU {index}: ok" for index in range(8)]
     assert cells(tab, "efa") == [f"✓ EFA {index}: ok" for index in range(32)]
-    assert tab.evaluate("document.querySelector('#faults, #case, #why')") is None
+    assert tab.evaluate("document.querySelector('#faults, #remediation, #why')") is None
     assert re.search(r"✓ 3\d ok, the oldest ran \d+ s ago", text(tab, "#checks"))
 
 
@@ -304,7 +304,7 @@ def test_the_data_is_the_published_schema(nodes: Mapping[str, StatusNode], state
 
 @pytest.mark.parametrize("state", ["healthy", "critical", "repairing", "unknown"])
 def test_the_terminal_tells_the_same_in_the_same_order(nodes: Mapping[str, StatusNode], state: str) -> None:
-    """The answer, why, next, the node, the case, the strips, the plan, the checks, the timeline."""
+    """The answer, why, next, the node, the remediation, the strips, the plan, the checks, the timeline."""
     node = nodes[state]
     data = node.status()
     said = healthd(node, "status", "--socket", str(node.machine.socket)).stdout
@@ -313,7 +313,7 @@ def test_the_terminal_tells_the_same_in_the_same_order(nodes: Mapping[str, Statu
         *(each["words"] for each in data["headline"]["why"]),
         data["headline"]["next"],
         data["node"] + "  p5.48xlarge",
-        *(["steps     [done] slot"] if data["case"] else []),
+        *(["steps     [done] slot"] if data["remediation"] else []),
         "\nGPU ",
         "\nEFA ",
         *(f"fault     {each['code']}" for each in data["plans"]),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.agent.agent import Agent, looking_agent
+from healthd.agent.agent import Agent, reading_agent
 from healthd.config.load import load
 from healthd.core.check import discover
 from healthd.core.model import Mode
@@ -29,7 +29,7 @@ def agent_of(world: World, name: str, tmp_path: Path, mode: Mode) -> Agent:
     )
     settings = {each.name: each.settings for each in discover().values()}
     config = load(path, checks=settings, environ={}).config
-    agent = looking_agent(config)
+    agent = reading_agent(config)
     agent.monitor, agent.store, agent.engine, agent.orchestrator = (
         world.monitor,
         world.store,
@@ -39,7 +39,7 @@ def agent_of(world: World, name: str, tmp_path: Path, mode: Mode) -> Agent:
     absent = AbsentNodes(
         node=lambda each: FakeOrchestrator(world.cluster, each),
         rules=lambda: world.rules,
-        patience=world.patience,
+        timeouts=world.timeouts,
         monotonic_s=world.clock,
     )
     agent.absent = AbsentWatch(absent, world.orchestrator, name)

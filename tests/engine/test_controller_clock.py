@@ -10,7 +10,7 @@ import pytest
 from healthd.remediation.decide.handoff import RequestAnswer
 from tests.engine.test_controller_repeats import ROUNDS, boundaries, is_done, name, settled, world_of
 from tests.engine.test_controller_replay import reboot_asked
-from tests.support.controller_rig import NODE, PATIENCE, SILENT_S, STEP_S, AskedWorld
+from tests.support.controller_rig import NODE, SILENT_S, STEP_S, TIMEOUTS, AskedWorld
 from tests.support.engine_wire import disk_is_full
 
 HOUR_S = 3600.0
@@ -46,8 +46,8 @@ def test_a_clock_set_forward_gives_no_node_up_that_is_in_its_reboot(tmp_path: Pa
     world.clock.set_by(HOUR_S)
     while not any("did not come back from its reboot" in said for said in world.said):
         world.run(1)
-        assert world.clock() - began < PATIENCE.reboot_timeout_s + SILENT_S
-    assert world.clock() - began > PATIENCE.reboot_timeout_s - 10 * STEP_S
+        assert world.clock() - began < TIMEOUTS.reboot_timeout_s + SILENT_S
+    assert world.clock() - began > TIMEOUTS.reboot_timeout_s - 10 * STEP_S
 
 
 @pytest.mark.parametrize("by_s", [HOUR_S, -HOUR_S])
@@ -61,7 +61,7 @@ def test_a_replacement_is_waited_for_as_long_as_before(by_s: float, tmp_path: Pa
         world.clock.set_by(by_s)
         if full:
             world.wire.at[len(world.wire.passed)] = disk_is_full
-        settled(world, int(PATIENCE.replace_timeout_s / STEP_S) - 10)
+        settled(world, int(TIMEOUTS.replace_timeout_s / STEP_S) - 10)
         before = world.mark.answer
         settled(world, 20)
         assert (before, world.mark.answer, world.acts) == (RequestAnswer.TAKEN, RequestAnswer.REFUSED, 1), world.said[

@@ -20,11 +20,11 @@ def world(tmp_path: Path) -> AskedWorld:
 def test_a_replacement_is_counted_and_timed_once(world: AskedWorld) -> None:
     """However many rounds look at it: repair, done, and one step of about the time that the machine took."""
     world.run(12)
-    reckoning = world.controller.reckoning
-    assert dict(reckoning.answered) == {RepairState.REPAIR: 1, RepairState.DONE: 1}
-    assert reckoning.tally.steps == {Step.REPLACE: 1}
-    assert TAKES_S - STEP_S <= reckoning.tally.steps_s[Step.REPLACE] <= TAKES_S + 2 * STEP_S
-    assert +reckoning.tally.refused == {}
+    stats = world.controller.stats
+    assert dict(stats.answered) == {RepairState.REPAIR: 1, RepairState.DONE: 1}
+    assert stats.stats.steps == {Step.REPLACE: 1}
+    assert TAKES_S - STEP_S <= stats.stats.steps_s[Step.REPLACE] <= TAKES_S + 2 * STEP_S
+    assert +stats.stats.refused == {}
     world.close()
 
 
@@ -32,8 +32,8 @@ def test_a_refusal_has_its_reason_beside_it(world: AskedWorld) -> None:
     """A request that our place does not stand for: refused, once, as what it is."""
     world.cluster.give_back("cluster", 0)
     world.run(5)
-    assert dict(world.controller.reckoning.answered) == {RepairState.REFUSED: 1}
-    assert +world.controller.reckoning.tally.refused == {Refusal.NOT_PERMITTED: 1}
+    assert dict(world.controller.stats.answered) == {RepairState.REFUSED: 1}
+    assert +world.controller.stats.stats.refused == {Refusal.NOT_PERMITTED: 1}
     world.close()
 
 
@@ -41,10 +41,10 @@ def test_what_waits_says_for_what_and_is_counted_once(world: AskedWorld) -> None
     """In observe mode, and then under a job: two reasons of one wait, then the repair."""
     world.rules = Rules(mode=Mode.OBSERVE, replacements_per_hour=4)
     world.run(4)
-    assert +world.controller.reckoning.tally.refused == {Refusal.OBSERVE: 1}
+    assert +world.controller.stats.stats.refused == {Refusal.OBSERVE: 1}
     world.rules = Rules(mode=Mode.REPAIR, replacements_per_hour=4)
     world.cluster.nodes[NODE].jobs.append("7")
     world.run(4)
-    assert +world.controller.reckoning.tally.refused == {Refusal.OBSERVE: 1, Refusal.NOT_IDLE: 1}
-    assert dict(world.controller.reckoning.answered) == {RepairState.WAITS: 1}
+    assert +world.controller.stats.stats.refused == {Refusal.OBSERVE: 1, Refusal.NOT_IDLE: 1}
+    assert dict(world.controller.stats.answered) == {RepairState.WAITS: 1}
     world.close()

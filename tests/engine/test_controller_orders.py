@@ -20,7 +20,7 @@ DAY_S = 86_400.0
 
 
 def again(world: AskedWorld) -> None:
-    """`healthd repair --step ...` of the same case: the attempts begin at one again."""
+    """`healthd repair --step ...` of the same remediation: the attempts begin at one again."""
     world.ask(replace(world.mark, answer=None, answered=None, said="", became="", replaced=None))
 
 
@@ -106,9 +106,9 @@ def test_an_order_that_comes_while_the_last_answer_is_written_stays_an_order(tmp
 
 
 def old_case(world: AskedWorld, *, end: End | None, phase: Phase = Phase.INTENDED) -> None:
-    """A case in the store under an id of an earlier version."""
+    """A remediation in the store under an id of an earlier version."""
     now, steps = world.clock.now(), STEPS[Remedy.REPLACE_NODE]
-    case = Remediation(
+    remediation = Remediation(
         id=f"{NODE}/k3/replace_node-1",
         opened=now,
         since=now,
@@ -126,7 +126,7 @@ def old_case(world: AskedWorld, *, end: End | None, phase: Phase = Phase.INTENDE
         end=end,
         note="given up",
     )
-    world.store.save_case(case, Event(at=now, kind="step", text="of an earlier version"))
+    world.store.save_remediation(remediation, Event(at=now, kind="step", text="of an earlier version"))
     world.restart()
 
 
@@ -140,7 +140,7 @@ def test_a_case_of_an_earlier_version_answers_no_request(end: End | None, tmp_pa
 
 
 def test_what_an_earlier_version_took_is_followed_and_not_begun(tmp_path: Path) -> None:
-    """Upgraded in the middle: the mark says taken, the store has a case of another form. Its evidence counts."""
+    """Upgraded in the middle: the mark says taken, the store has a remediation of another form. Its evidence counts."""
     world = AskedWorld(tmp_path)
     taken = replace(world.mark, answer=RequestAnswer.TAKEN, answered=world.clock.now(), replaced=world.clock.now())
     world.cluster.nodes[NODE].mark = taken.text
@@ -164,7 +164,7 @@ def test_killed_while_it_is_upgraded_no_second_act_is_made(tmp_path: Path) -> No
 
 
 def test_a_store_that_grows_by_orders_keeps_each_of_them(tmp_path: Path) -> None:
-    """Two orders of the same case, remedy and attempt are two cases on disk, each with its own end."""
+    """Two orders of the same remediation, remedy and attempt are two remediations on disk, each with its own end."""
     world = AskedWorld(tmp_path)
     world.provisioner.instance = "i-9"
     world.run(2)
@@ -173,6 +173,6 @@ def test_a_store_that_grows_by_orders_keeps_each_of_them(tmp_path: Path) -> None
     again(world)
     world.run(12)
     world.close()
-    cases = Store(tmp_path / "controller.db", now=world.clock.now()).cases()
-    assert [case.end for case in cases] == [End.FAILED, End.DONE]
-    assert len({case.id for case in cases}) == 2
+    remediations = Store(tmp_path / "controller.db", now=world.clock.now()).remediations()
+    assert [remediation.end for remediation in remediations] == [End.FAILED, End.DONE]
+    assert len({remediation.id for remediation in remediations}) == 2

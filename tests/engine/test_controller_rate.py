@@ -41,7 +41,7 @@ class TwoAsk(AskedWorld):
         self.cluster.slots["cluster", 1] = OTHER
         now = self.clock.now()
         node.mark = HandoffRecord(
-            case="k4", machine="i-9", remedy=Remedy.REPLACE_NODE, asks=True, attempt=1, asked=now
+            remediation_id="k4", machine="i-9", remedy=Remedy.REPLACE_NODE, asks=True, attempt=1, asked=now
         ).text
 
     def _answers(self) -> None:
@@ -53,7 +53,7 @@ class TwoAsk(AskedWorld):
         """Of either node, an intent and a mark that says so."""
         marks = [parse(self.cluster.nodes[node].mark) for node in (NODE, OTHER)]
         assert any(mark.answer is RequestAnswer.TAKEN for mark in marks if mark is not None)
-        assert any(case.phase is Phase.INTENDED for case in self.store.cases())
+        assert any(remediation.phase is Phase.INTENDED for remediation in self.store.remediations())
 
 
 BUSY, NO = BackendBusy("InstanceIdInUse"), BackendRefused("InstanceIdNotFound")

@@ -35,7 +35,7 @@ def never_came_back(folder: Path) -> AskedWorld:
 
 
 def ordered_again(folder: Path) -> AskedWorld:
-    """What was asked for was refused a day ago; now an operator orders it: the same case, remedy and attempt."""
+    """What was asked for was refused a day ago; now an operator orders it: the same remediation, remedy and attempt."""
     world = AskedWorld(folder)
     world.provisioner.instance = "i-9"
     world.run(2)
@@ -202,13 +202,13 @@ def one(folder: Path, *happenings: Happening) -> AskedWorld:
 
 def test_without_its_place_or_with_another_machine_it_is_refused(tmp_path: Path) -> None:
     """The place, the drain's text and the machine behind the name are all read, and one that is missing is enough."""
-    cases: dict[str, Happening] = {
+    remediations: dict[str, Happening] = {
         "no budget slot is held": lambda world: world.cluster.slots.clear(),
         "it is not drained": lambda world: world.cluster.update(NODE, "undrain"),
         "it is held by admin": lambda world: world.cluster.update(NODE, "drain", "mine", user="admin"),
         "i-9 is behind the name now, and i-1 was meant": lambda world: setattr(world.provisioner, "instance", "i-9"),
     }
-    for words, happen in cases.items():
+    for words, happen in remediations.items():
         world = one(tmp_path / words.replace(" ", "-"), happen).run(3)
         assert world.acts == 0, words
         assert world.mark.answer is RequestAnswer.REFUSED, words
@@ -224,7 +224,7 @@ def test_it_waits_for_what_passes_and_then_acts(tmp_path: Path) -> None:
         world.rules = replace(world.rules, replacements_per_hour=1)
         world.cluster.nodes["n5"].mark = HandoffRecord(replaced=world.clock.now()).text
 
-    cases: dict[str, tuple[Happening, Happening]] = {
+    remediations: dict[str, tuple[Happening, Happening]] = {
         "not idle": (
             lambda world: world.cluster.nodes[NODE].jobs.append("12"),
             lambda world: world.cluster.nodes[NODE].jobs.clear(),
@@ -250,7 +250,7 @@ def test_it_waits_for_what_passes_and_then_acts(tmp_path: Path) -> None:
             lambda world: setattr(world.provisioner, "others", ""),
         ),
     }
-    for words, (begins, ends) in cases.items():
+    for words, (begins, ends) in remediations.items():
         world = one(tmp_path / words.replace(" ", "-"), begins).run(3)
         assert world.acts == 0, words
         assert world.mark.answer is RequestAnswer.WAITS, words
@@ -299,7 +299,7 @@ def test_a_second_attempt_is_another_act_and_an_empty_disk_none(tmp_path: Path) 
     world.run(ROUNDS)
     assert (world.acts, world.mark.became) == (1, "i-2")
     world.provisioner.instance = "i-1"
-    world.ask(HandoffRecord(case="k3", machine="i-1", remedy=Remedy.REPLACE_NODE, asks=True, attempt=2))
+    world.ask(HandoffRecord(remediation_id="k3", machine="i-1", remedy=Remedy.REPLACE_NODE, asks=True, attempt=2))
     assert world.run(ROUNDS).acts == 2
 
 

@@ -26,13 +26,13 @@ def sleeps(world: World) -> None:
     absent = AbsentNodes(
         node=lambda name: FakeOrchestrator(world.cluster, name),
         rules=lambda: world.rules,
-        patience=world.patience,
+        timeouts=world.timeouts,
         monotonic_s=world.clock,
     )
     for _ in range(2):
-        absent.release(other.level(), other.slots(), world.clock.now())
+        absent.release(other.snapshot(), other.slots(), world.clock.now())
         world.clock.advance(SETTLE_S)
-    absent.release(other.level(), other.slots(), world.clock.now())
+    absent.release(other.snapshot(), other.slots(), world.clock.now())
     world.cluster.asleep.clear()
     world.boot += 1
     world.restart_daemon()
@@ -63,13 +63,13 @@ def test_a_fault_that_the_power_cycle_ended_leaves_the_node_in_service(tmp_path:
 
 
 def test_a_wake_in_the_middle_of_a_reboot_is_no_operators_order(tmp_path: Path) -> None:
-    """The boot moves the case before it looks at its drain: the drain's own stamp tells what came after it."""
+    """The boot moves the remediation before it looks at its drain: the drain's own stamp tells what came after it."""
     world = World(tmp_path, mode=Mode.REPAIR)
     world.never_boots = True
     world.at(10, lambda: world.levels.add(NO_EFA)).run(30)
     assert world.provisioner.requests == 1
     world.cluster.asleep.add(NODE)
-    world.clock.advance(world.patience.reboot_timeout_s)
+    world.clock.advance(world.timeouts.reboot_timeout_s)
     sleeps(world)
     assert world.hold_text == ""
     world.run(12)

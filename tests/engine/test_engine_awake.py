@@ -80,7 +80,7 @@ def test_what_an_operator_excepted_is_left_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_slurm_that_cannot_be_told_is_asked_once_and_said(tmp_path: Path) -> None:
-    """22.05: the case goes on, the record keeps nothing of it, and another slurmctld is asked once more."""
+    """22.05: the remediation goes on, the record keeps nothing of it, and another slurmctld is asked once more."""
     world = saving(tmp_path, "22.05")
     said = [text for text in world.audit("step") if "may power it down while it is held" in text]
     assert len(said) == told(world) == 1

@@ -35,7 +35,7 @@ def test_what_moves_it_ends_the_calm(tmp_path: Path) -> None:
     undone, mended = out(tmp_path / "undone").run(16), out(tmp_path / "mended").run(16)
     undone.cluster.update("n1", "resume")
     undone.step()
-    assert undone.store.open_case() is None
+    assert undone.store.open_remediation() is None
     assert polled(undone) == POLL_S
     mended.reset_gpu()
     mended.step()

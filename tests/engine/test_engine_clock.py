@@ -1,4 +1,4 @@
-"""Somebody sets the clock while a case is open: what is waited for is waited for as long as before."""
+"""Somebody sets the clock while a remediation is open: what is waited for is waited for as long as before."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from healthd.core.model import Mode
 from tests.support.engine_replay import WELL, Replay, when
-from tests.support.engine_rig import PATIENCE, STORIES, XID_79, World, repair_story
+from tests.support.engine_rig import STORIES, TIMEOUTS, XID_79, World, repair_story
 from tests.support.engine_wire import disk_is_full
 
 HOUR_S = 3600.0
@@ -40,12 +40,12 @@ def verifying(folder: Path) -> World:
     return world
 
 
-def test_a_step_forward_does_not_use_up_the_patience_with_a_repair(tmp_path: Path) -> None:
+def test_a_step_forward_does_not_use_up_the_timeout_of_a_repair(tmp_path: Path) -> None:
     """Ten minutes to become well after a reboot are ten minutes, and no failed attempt at once: chronyd's makestep
     comes just then, minutes after the boot."""
     world = verifying(tmp_path)
     world.clock.set_by(HOUR_S)
-    world.run(round(PATIENCE.verify_timeout_s / 5) - 10)
+    world.run(round(TIMEOUTS.verify_timeout_s / 5) - 10)
     assert world.provisioner.requests == 1
     assert any("the clock was set forward by 3600 s: what is waited for" in text for text in world.audit("step"))
     world.run(20)
@@ -56,7 +56,7 @@ def test_a_step_back_does_not_keep_a_node_out_for_as_long(tmp_path: Path) -> Non
     """A repair that does not help is known for that after its ten minutes, by a clock that was set back an hour."""
     world = verifying(tmp_path)
     world.clock.set_by(-HOUR_S)
-    world.run(round(PATIENCE.verify_timeout_s / 5) + 10)
+    world.run(round(TIMEOUTS.verify_timeout_s / 5) + 10)
     assert world.provisioner.requests == 2
 
 
@@ -66,9 +66,9 @@ def test_a_daemon_that_starts_by_a_clock_behind_its_case_waits_from_now(tmp_path
     world.clock.set_by(-24 * HOUR_S)
     world.restart_daemon()
     world.run(5)
-    case = world.store.open_case()
-    assert case is not None
-    assert timedelta() <= world.clock.now() - case.since < timedelta(seconds=60)
+    remediation = world.store.open_remediation()
+    assert remediation is not None
+    assert timedelta() <= world.clock.now() - remediation.since < timedelta(seconds=60)
     assert any("the clock was set back since: what is waited for begins now" in text for text in world.audit("step"))
     world.levels.clear()
     assert world.run_to_end().ending() == WELL
@@ -87,7 +87,7 @@ def test_the_jump_is_not_lost_where_it_cannot_be_written_down(tmp_path: Path) ->
 
 
 def test_nothing_open_nothing_moves(tmp_path: Path) -> None:
-    """Without a case there is nothing to write; the next one begins by the new clock."""
+    """Without a remediation there is nothing to write; the next one begins by the new clock."""
     world = World(tmp_path, mode=Mode.REPAIR)
     world.run(2)
     world.clock.set_by(-HOUR_S)

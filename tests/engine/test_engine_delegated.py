@@ -44,7 +44,7 @@ def test_a_request_that_no_controller_took_is_no_repair(tmp_path: Path) -> None:
     world.at(10, lambda: world.log_line(XID_79)).run(900)
     assert world.engine.decision.action is Action.PAGE
     assert "given up" in world.said[-1]
-    assert repairs_of(world.store.cases()) == ()
+    assert repairs_of(world.store.remediations()) == ()
     assert acts(world) == []
 
 
@@ -55,7 +55,7 @@ def test_a_node_that_came_back_while_it_asked_has_returned(tmp_path: Path) -> No
     world.at(10, lambda: world.levels.add(LINK)).at(120, lambda: world.levels.discard(LINK))
     assert world.run_to_end().ending().in_service
     assert world.clock() < 120 + 600
-    assert repairs_of(world.store.cases()) == ()
+    assert repairs_of(world.store.remediations()) == ()
     assert acts(world) == [PastAct.RETURN]
     assert not (parse(world.orchestrator.marked()) or HandoffRecord()).asks
 
@@ -77,7 +77,7 @@ def test_what_waits_at_the_controller_is_withdrawn_when_its_fault_ends(
     since_s = world.clock()
     assert world.run_to_end().ending().in_service
     assert world.clock() < since_s + 300
-    assert (repairs_of(world.store.cases()), acts(world)) == ((), [PastAct.RETURN])
+    assert (repairs_of(world.store.remediations()), acts(world)) == ((), [PastAct.RETURN])
 
 
 def answers(world: World, remedy: Remedy, answer: RequestAnswer | None) -> None:
@@ -112,7 +112,7 @@ def test_a_boot_by_another_hand_ends_the_request_and_is_no_repair(tmp_path: Path
     assert any("rebooted: boot id" in line for line in world.audit("step"))
     mark = parse(world.orchestrator.marked()) or HandoffRecord()
     assert (mark.asks, mark.remedy, mark.is_withdrawn) == (False, None, True)
-    assert repairs_of(world.store.cases()) == ()
+    assert repairs_of(world.store.remediations()) == ()
     assert acts(world) == [PastAct.RETURN]
 
 
@@ -131,7 +131,7 @@ def test_a_request_that_was_never_left_is_told_from_an_earlier_one(is_first: boo
 
     def dies_of_it(text: str) -> None:
         new = parse(text)
-        if new is not None and new.remedy is not None and new.case != first.case:
+        if new is not None and new.remedy is not None and new.remediation_id != first.remediation_id:
             world.orchestrator.mark = mark  # type: ignore[method-assign]
             kill()
         mark(text)
@@ -139,7 +139,7 @@ def test_a_request_that_was_never_left_is_told_from_an_earlier_one(is_first: boo
     world.orchestrator.mark = dies_of_it  # type: ignore[method-assign]
     began_s = world.clock()
     world.log_line(XID_79)
-    while (parse(world.orchestrator.marked()) or first).case == first.case:
+    while (parse(world.orchestrator.marked()) or first).remediation_id == first.remediation_id:
         world.step()
         assert world.clock() < began_s + 300, world.said[-1]
     assert any("never left with the cluster" in line for line in world.audit("step"))

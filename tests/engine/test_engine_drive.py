@@ -56,9 +56,9 @@ def test_a_missing_mount_makes_no_further_repair_of_a_gpu(
     world = world_where(tmp_path, mode, ladder)
     world.at(10, lambda: world.log_line(first)).at(14, lambda: world.levels.add(MISSING))
     world.run(1440)
-    case = world.store.open_case()
-    assert case is not None
-    assert (acts(world), case.code, world.engine.decision.action) == (made, "lustre.missing", action)
+    remediation = world.store.open_remediation()
+    assert remediation is not None
+    assert (acts(world), remediation.code, world.engine.decision.action) == (made, "lustre.missing", action)
     assert not any("did not help" in text for text in world.audit("step"))
     world.levels.clear()
     assert world.run_to_end().ending() == WELL
@@ -70,11 +70,11 @@ def test_a_mount_whose_rule_repairs_it_begins_at_its_own_first_rung(tmp_path: Pa
     world = world_where(tmp_path, ladder=(Remedy.REBOOT_NODE,))
     world.at(10, lambda: world.log_line(XID_95)).at(20, lambda: world.levels.add(MISSING))
     world.run(600)
-    case = world.store.open_case()
-    assert case is not None
+    remediation = world.store.open_remediation()
+    assert remediation is not None
     assert acts(world) == (1, 2, 0)
-    assert "given up after 2 attempts" in case.note
-    assert [(repair.code, repair.remedy) for repair in case.earlier] == [("gpu.xid.95", Remedy.RESET_GPU)]
+    assert "given up after 2 attempts" in remediation.note
+    assert [(repair.code, repair.remedy) for repair in remediation.earlier] == [("gpu.xid.95", Remedy.RESET_GPU)]
 
 
 def test_a_mount_that_many_nodes_miss_makes_no_repair_although_the_gpu_was_its_own(tmp_path: Path) -> None:
@@ -107,10 +107,15 @@ def test_a_more_serious_fault_raises_a_case_that_waits(tmp_path: Path) -> None:
     """One drain, one id, a reboot and no reset; the trail says that the text at the node stays."""
     world = raised_story(tmp_path)
     world.run(150)
-    case = world.store.open_case()
-    assert case is not None
-    assert (case.id, case.code, case.step, case.ladder[0]) == ("c1", "gpu.xid.79", Step.WAIT_IDLE, Remedy.REBOOT_NODE)
-    assert world.hold_text == case.text == "healthd: gpu.xid.95 gpu:GPU-5e1f [c1]"
+    remediation = world.store.open_remediation()
+    assert remediation is not None
+    assert (remediation.id, remediation.code, remediation.step, remediation.ladder[0]) == (
+        "c1",
+        "gpu.xid.79",
+        Step.WAIT_IDLE,
+        Remedy.REBOOT_NODE,
+    )
+    assert world.hold_text == remediation.text == "healthd: gpu.xid.95 gpu:GPU-5e1f [c1]"
     assert any('the reason that is shown stays "healthd: gpu.xid.95' in text for text in world.audit("step"))
     assert world.run_to_end().ending() == WELL
     assert acts(world) == (0, 1, 0)
@@ -141,7 +146,7 @@ def test_before_its_slot_a_raised_case_gets_the_text_of_what_it_is_about(tmp_pat
     """At the limit of the fleet: nothing is to be seen at the node yet."""
     world = World(tmp_path, mode=Mode.REPAIR, can_reset=True, max_out=1)
     world.at(10, lambda: world.log_line(XID_95))
-    while world.store.open_case() is None:
+    while world.store.open_remediation() is None:
         world.step()
     world.cluster.update("n2", "down", "no fan")
     world.log_line(NEIGHBOUR)

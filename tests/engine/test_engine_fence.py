@@ -1,4 +1,5 @@
-"""No state of Lease, claim, taint and case leaves a good node fenced: the engine on Kubernetes, over all of them.
+"""No state of Lease, claim, taint and remediation leaves a good node fenced: the engine on Kubernetes, over all of
+them.
 
 The engine, its store, the keeper of slots and the back end are the real ones; the API server is a Node and three Leases
 in memory, with the server's compare-and-swap.
@@ -30,10 +31,10 @@ STEPS = 30  # of five seconds: five looks at the fence
 HEALTH = "the NodeHealth"  # of the node, under whose name stands the Node
 UNTIL_NAMED = 34  # as many more after a start, until what an earlier daemon left is sure
 PER_LOOK = 6
-LOOKS_FOR_A_DRAIN = 360  # half an hour after a case
+LOOKS_FOR_A_DRAIN = 360  # half an hour after a remediation
 LEASES = ("gone", "empty", "claimed", "shown", "odd")
 HOLDS = ("none", "whole", "cordoned", "uncordoned", "annotation", "a person's")
-CASES = ("none", "waiting", "out")
+REMEDIATIONS = ("none", "waiting", "out")
 
 
 class Server(KubeApi):
@@ -153,14 +154,17 @@ def put(server: Server, *, lease: str, is_fenced: bool, hold: str) -> None:
         server.set(LEASE, {"metadata": {"annotations": {key_of(NODE): values.get(lease)}}})
 
 
-def stood(world: World, server: Server, *, case: str, lease: str, is_fenced: bool, hold: str, restarts: bool) -> None:
-    """A node with this case whose Lease and Node come to stand like that, and which then has nothing wrong any more."""
+def stood(
+    world: World, server: Server, *, remediation: str, lease: str, is_fenced: bool, hold: str, restarts: bool
+) -> None:
+    """A node with this remediation whose Lease and Node come to stand like that, and which then has nothing wrong any
+    more."""
     run(world, 2)
-    if case != "none":
+    if remediation != "none":
         world.log_line(XID_95)
-        run(world, 1 if case == "waiting" else 8)
-        assert world.engine.case is not None
-        assert (world.engine.case.hold is not None) == (case == "out")
+        run(world, 1 if remediation == "waiting" else 8)
+        assert world.engine.remediation is not None
+        assert (world.engine.remediation.hold is not None) == (remediation == "out")
     put(server, lease=lease, is_fenced=is_fenced, hold=hold)
     if restarts:
         world.restart_daemon()
@@ -172,21 +176,21 @@ def stood(world: World, server: Server, *, case: str, lease: str, is_fenced: boo
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["lives", "restarts"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("remediation", REMEDIATIONS)
 @pytest.mark.parametrize("lease", LEASES)
 def test_a_good_node_is_let_in(
-    tmp_path: Path, kubelet: KubeletSocket, *, case: str, lease: str, restarts: bool
+    tmp_path: Path, kubelet: KubeletSocket, *, remediation: str, lease: str, restarts: bool
 ) -> None:
-    """Whatever stands in Lease and Node, and whatever case is open: some minutes later a node with nothing wrong has
-    no fence. What keeps it out then is a person's taint, or a drain of ours that nobody claims, which is named with
-    its way out. A claim that neither fences the node nor belongs to a case is found at the next start."""
+    """Whatever stands in Lease and Node, and whatever remediation is open: some minutes later a node with nothing wrong
+    has no fence. What keeps it out then is a person's taint, or a drain of ours that nobody claims, which is named with
+    its way out. A claim that neither fences the node nor belongs to a remediation is found at the next start."""
     for number, (is_fenced, hold) in enumerate(itertools.product((False, True), HOLDS)):
         server = Server()
         world = world_of(tmp_path / str(number), server, kubelet)
-        stood(world, server, case=case, lease=lease, is_fenced=is_fenced, hold=hold, restarts=restarts)
+        stood(world, server, remediation=remediation, lease=lease, is_fenced=is_fenced, hold=hold, restarts=restarts)
         node, view, about = node_of(server.get(ResourceKind.NODE, NODE)), world.orchestrator.view(), (is_fenced, hold)
         assert node.taint(CLAIMED) is None, (about, world.transcript()[-3:])
-        if is_fenced or case != "none" or restarts:
+        if is_fenced or remediation != "none" or restarts:
             assert key_of(NODE) not in server.objects[LEASE]["metadata"]["annotations"], (
                 about,
                 world.transcript()[-3:],
@@ -195,7 +199,7 @@ def test_a_good_node_is_let_in(
             assert node.taint(UNHEALTHY) is not None, about
         elif not view.in_service:
             assert hold in ("whole", "cordoned"), (about, view, world.transcript()[-3:])
-            if case == "none":
+            if remediation == "none":
                 is_named = restarts  # of one that lives, nobody has had a drain
                 run(world, UNTIL_NAMED if is_named else 0)
             else:

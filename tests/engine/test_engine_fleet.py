@@ -106,7 +106,7 @@ def held_back(folder: Path) -> World:
 
 
 def test_an_operator_who_undoes_the_drain_of_a_node_that_waits_is_obeyed(tmp_path: Path) -> None:
-    """However long its repair is held back: the case ends with the drain, and gives its slot back."""
+    """However long its repair is held back: the remediation ends with the drain, and gives its slot back."""
     world = held_back(tmp_path)
     world.cluster.update(NODE, "resume")
     world.run(5)
@@ -123,7 +123,7 @@ def test_a_node_that_waits_for_its_repair_is_kept_awake(tmp_path: Path) -> None:
 
 
 def test_a_kill_between_the_step_back_and_the_slot_leaves_no_drain(tmp_path: Path) -> None:
-    """The step back is written before the slot is given back: whoever comes after finds the case at its slot."""
+    """The step back is written before the slot is given back: whoever comes after finds the remediation at its slot."""
     plain = one_of_many(tmp_path / "plain").run(8)
     (first, *_) = plain.wire.numbers("before give_back", "after give_back")
     for number in (first - 2, first - 1, first, first + 1):
@@ -142,7 +142,7 @@ def test_a_node_that_many_are_like_shows_its_finding_without_a_slot(tmp_path: Pa
     world.levels.add(SEEN_95)
     world.run(20)
     mark, said = world.cluster.nodes[NODE].mark, world.said[-1]
-    assert (world.store.open_case(), world.engine.decision.refusal) == (None, Refusal.CORRELATED)
+    assert (world.store.open_remediation(), world.engine.decision.refusal) == (None, Refusal.CORRELATED)
     assert mark.startswith("healthd code=gpu.xid.95 since=")
     assert "many at once is not a node's fault" in said
     world.restart_daemon()
@@ -240,9 +240,9 @@ def test_a_node_that_waits_asks_ever_more_rarely_and_never_for_the_nodes(tmp_pat
         world.step()
         if asked(world, before)["slots"]:
             looks.append(world.clock())
-    assert asked(world, begun)["level"] == 0
+    assert asked(world, begun)["snapshot"] == 0
     assert asked(world, begun)["view"] == 0, "nor for itself: whatever it is, it cannot go out"
-    assert world.store.open_case() is None
+    assert world.store.open_remediation() is None
     assert [after - before for before, after in pairwise(looks)][-3:] == pytest.approx([30.0] * 3, abs=5.0)
     assert world.said[-1] == "at the fleet limit: all 2 slots are taken"
 
@@ -256,9 +256,9 @@ def test_a_refusal_is_looked_at_anew_ever_more_rarely(tmp_path: Path) -> None:
     assert world.said[-1].startswith("at the fleet limit: 1 of 8")
     begun = len(world.wire.passed)
     world.run(120)
-    assert 10 <= asked(world, begun)["level"] <= 14
-    assert asked(world, begun)["view"] <= 2 * asked(world, begun)["level"]
-    assert asked(world, begun)["slots"] <= asked(world, begun)["level"] + 1  # and once for what may have come late
+    assert 10 <= asked(world, begun)["snapshot"] <= 14
+    assert asked(world, begun)["view"] <= 2 * asked(world, begun)["snapshot"]
+    assert asked(world, begun)["slots"] <= asked(world, begun)["snapshot"] + 1  # and once for what may have come late
 
 
 def test_what_is_remembered_lets_ask_for_a_slot_but_drains_nobody(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_what_is_remembered_lets_ask_for_a_slot_but_drains_nobody(tmp_path: Path
 
 
 def test_the_fleet_is_not_read_in_quiet_while_a_case_is_open(tmp_path: Path) -> None:
-    """A case reads what it needs."""
+    """A remediation reads what it needs."""
     world = World(tmp_path)
     world.log_line(XID_95)
     world.run(30)

@@ -23,6 +23,6 @@ def transcript(world: World) -> str:
 
 @pytest.mark.parametrize("name", sorted(STORIES))
 def test_a_happy_path_reads_as_recorded(name: str, tmp_path: Path) -> None:
-    """Every sentence of a whole case, in order and in time, is the recorded one."""
+    """Every sentence of a whole remediation, in order and in time, is the recorded one."""
     world = STORIES[name](tmp_path).run_to_end()
     assert transcript(world) == (GOLDEN / f"{name}.txt").read_text()

@@ -93,13 +93,13 @@ def test_without_a_next_remedy_it_pages(tmp_path: Path) -> None:
     """A repair that was ordered has one rung: the node stays out, and an operator is needed."""
     world = World(tmp_path, mode=Mode.REPAIR, can_reset=True)
     world.at(10, lambda: world.log_line(XID_95))
-    world.provisioner.why_not = lambda remedy: "no right to"  # type: ignore[method-assign]
+    world.provisioner.reason_against = lambda remedy: "no right to"  # type: ignore[method-assign]
     when(world, "before reset", kill)
     world.run(60)
-    case = world.store.open_case()
-    assert case is not None
-    assert "given up after 2 attempts, an operator is needed: the GPU reset was interrupted" in case.note
-    assert (world.resetter.requests, world.resetter.stopped, case.stopped) == (0, [], ())
+    remediation = world.store.open_remediation()
+    assert remediation is not None
+    assert "given up after 2 attempts, an operator is needed: the GPU reset was interrupted" in remediation.note
+    assert (world.resetter.requests, world.resetter.stopped, remediation.stopped) == (0, [], ())
 
 
 @pytest.mark.parametrize("label", ["before start", "after start"])

@@ -1,4 +1,4 @@
-"""What a case does inside somebody else's maintenance window, and under a job that allocates no CPU."""
+"""What a remediation does inside somebody else's maintenance window, and under a job that allocates no CPU."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def test_nothing_irreversible_is_begun_inside_a_maintenance_window(name: str, tm
 
 
 def test_it_is_said_what_a_repair_waits_for(tmp_path: Path) -> None:
-    """The sentence of the case and the word for the metric, once."""
+    """The sentence of the remediation and the word for the metric, once."""
     world = STORIES["repair"](tmp_path)
     world.at(30, lambda: window_opens(world)).run(40)
     said = "reboot waits: maintenance window maintenance is on the node: no reset, reboot or replacement inside it"
     assert world.said[-1] == said
-    assert world.engine.tally.refused[Refusal.MAINTENANCE] == 1
-    case = world.store.open_case()
-    assert case is not None
-    assert case.note == said
+    assert world.engine.stats.refused[Refusal.MAINTENANCE] == 1
+    remediation = world.store.open_remediation()
+    assert remediation is not None
+    assert remediation.note == said
 
 
 def test_an_ordered_repair_waits_for_the_end_of_the_window(tmp_path: Path) -> None:

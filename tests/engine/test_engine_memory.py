@@ -90,7 +90,7 @@ def test_a_platform_that_is_busy_has_repaired_nothing(tmp_path: Path) -> None:
     world = BusyPlatform(tmp_path / "n1", mode=Mode.REPAIR)
     world.at(10, lambda: world.log_line(XID_79)).run_to_end()
     assert (world.askings, told(world)) == (4, ["reboot gpu.xid.79 helped"])
-    assert [case.acts for case in world.store.cases()] == [(Remedy.REBOOT_NODE,)]
+    assert [remediation.acts for remediation in world.store.remediations()] == [(Remedy.REBOOT_NODE,)]
 
 
 def test_what_was_refused_is_no_repair(tmp_path: Path) -> None:
@@ -99,9 +99,9 @@ def test_what_was_refused_is_no_repair(tmp_path: Path) -> None:
     world.answer = BackendRefused("not while it is paused")
     world.at(10, lambda: world.log_line(XID_79)).run(60)
     assert (world.askings, told(world)) == (2, [])
-    case = world.store.open_case()
-    assert case is not None
-    assert (str(case.end), case.acts) == ("failed", ())
+    remediation = world.store.open_remediation()
+    assert remediation is not None
+    assert (str(remediation.end), remediation.acts) == ("failed", ())
 
 
 # -- what the record decides ------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def test_past_the_bound_of_a_day_a_replacement_waits_and_pages(tmp_path: Path) -
 
 
 def test_a_person_s_order_passes_the_bound_of_a_day(tmp_path: Path) -> None:
-    """The same case goes on, with its drain and its place; the node is back after it was out for its fault."""
+    """The same remediation goes on, with its drain and its place; the node is back after it was out for its fault."""
     world = with_a_busy_day(tmp_path)
     text = world.hold_text
     obeyed = world.orders(Command(verb=Verb.REPAIR, who="uid 0", why="seen it", remedy=Remedy.REPLACE_NODE))
@@ -324,7 +324,7 @@ def test_a_slow_storm_holds_reboots_and_is_one_story(tmp_path: Path) -> None:
         diagnoses=(),
         acknowledged=(),
         decision=decision,
-        case=world.store.open_case(),
+        remediation=world.store.open_remediation(),
         least=Severity.CRITICAL,
     )
     assert [topic.key for topic in page if topic.key.startswith("page ")] == ["page fleet gpu.xid.79"]

@@ -1,4 +1,5 @@
-"""What a mode or a rule that was changed makes of an open case, both ways; and a fault that another one hides."""
+"""What a mode or a rule that was changed makes of an open remediation, both ways; and a fault that another one
+hides."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from healthd.remediation.decide.rules import OWN_REMEDY, Ladder, Policy, Rule, l
 from healthd.remediation.ports import StateOwner
 from tests.support.engine_replay import WELL, Replay
 from tests.support.engine_rig import (
-    PATIENCE,
+    TIMEOUTS,
     WORN_OUT,
     XID_79,
     XID_95,
@@ -71,7 +72,7 @@ def test_what_was_only_kept_out_is_repaired_once_the_mode_allows_it(tmp_path: Pa
     world.run(15)
     assert world.said[-1] == "drained; waiting for 12 to end"
     assert (world.hold_text, world.cluster.slots) == (TEXT_79, slots)
-    assert world.engine.tally.decided == {Action.QUARANTINE: 1, Action.REPAIR: 1}
+    assert world.engine.stats.decided == {Action.QUARANTINE: 1, Action.REPAIR: 1}
     assert world.run_to_end().ending() == WELL
     assert world.provisioner.requests == 1
     said = "[c1] goes on to repair it: repair for gpu.xid.79 on gpu:GPU-5e1f (reboot_node)"
@@ -140,7 +141,7 @@ def test_how_often_the_mode_changes_does_not_make_more_attempts(tmp_path: Path) 
         world.run(3)
         lowered(world, Mode.REPAIR)
     world.run_to_end()
-    assert (world.provisioner.requests, world.ending().ends) == (PATIENCE.max_attempts, ("failed",))
+    assert (world.provisioner.requests, world.ending().ends) == (TIMEOUTS.max_attempts, ("failed",))
 
 
 def test_another_machine_that_did_not_help_is_not_followed_by_one_more(tmp_path: Path) -> None:
@@ -164,7 +165,7 @@ def test_waiting_for_a_person_makes_no_lemon_well(tmp_path: Path) -> None:
     world = World(tmp_path, mode=Mode.REPAIR)
     began = world.clock.now()
     made = [Repair(code=f"x.{n}", component="node", remedy=Remedy.REBOOT_NODE, began=began) for n in range(4)]
-    object.__setattr__(world.engine._parts, "ledger", lambda: made)
+    object.__setattr__(world.engine._dependencies, "ledger", lambda: made)
     world.log_line(XID_79)
     world.run(10)
     assert (world.hold_text, world.engine.decision.refusal) == (TEXT_79, Refusal.LEMON)
@@ -175,16 +176,16 @@ def test_waiting_for_a_person_makes_no_lemon_well(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stop", [opted_out, partial(lowered, mode=Mode.OBSERVE)])
 def test_opted_out_or_observing_it_stays_as_it_is(tmp_path: Path, stop: Callable[[World], None]) -> None:
-    """Nothing is decided anew for a case that rests."""
+    """Nothing is decided anew for a remediation that rests."""
     world = World(tmp_path, mode=Mode.QUARANTINE)
     world.log_line(XID_79)
     world.run(10)
     lowered(world, Mode.REPAIR)
     stop(world)
     world.run(60)
-    case = world.store.open_case()
-    assert case is not None
-    assert (case.step, world.provisioner.requests) == (Step.VERIFY, 0)
+    remediation = world.store.open_remediation()
+    assert remediation is not None
+    assert (remediation.step, world.provisioner.requests) == (Step.VERIFY, 0)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -277,14 +278,14 @@ def test_a_repair_by_name_is_made_though_the_fault_is_over(tmp_path: Path) -> No
 
 
 def test_an_order_to_mend_is_refused_while_it_is_being_mended(tmp_path: Path) -> None:
-    """A case that has a repair of its own is not taken over, nor is one that is not out yet."""
+    """A remediation that has a repair of its own is not taken over, nor is one that is not out yet."""
     world = World(tmp_path, mode=Mode.REPAIR)
     world.start_job()
     world.log_line(XID_79)
     for steps in (1, 10):
         world.run(steps)
         for order in (REBOOT, MEND):
-            assert world.orders(order).refusal is Refusal.CASE_OPEN
+            assert world.orders(order).refusal is Refusal.REMEDIATION_OPEN
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -312,7 +313,7 @@ def test_a_rule_that_was_lowered_reaches_the_open_case(tmp_path: Path, changed: 
     if changed.mode is Mode.OBSERVE or changed.ladder == ():
         assert world.ending() == WELL
         return
-    assert (world.hold_text, world.engine.tally.refused[Refusal.LOWERED]) == (TEXT_79, 1)
+    assert (world.hold_text, world.engine.stats.refused[Refusal.LOWERED]) == (TEXT_79, 1)
     reloaded(world)
     assert world.run_to_end().ending() == WELL
     assert world.provisioner.requests == 1
@@ -337,7 +338,7 @@ def test_a_smaller_rung_of_the_same_rule_is_no_lowering(tmp_path: Path) -> None:
     world.at(3, world.start_job).at(10, lambda: world.log_line(XID_79))
     world.at(60, lambda: ruled(world, rule("gpu.*", ladder=(Remedy.REBOOT_NODE,)))).at(90, world.end_jobs)
     assert world.run_to_end().ending() == WELL
-    assert (world.provisioner.requests, world.engine.tally.refused[Refusal.LOWERED]) == (1, 0)
+    assert (world.provisioner.requests, world.engine.stats.refused[Refusal.LOWERED]) == (1, 0)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -357,7 +358,7 @@ def test_what_a_reset_had_stopped_is_started_whatever_is_lowered(
     tmp_path: Path, lower: Callable[[World], None]
 ) -> None:
     """From any boundary on: a minute later every service runs, and no reset is made any more for a fault that is open;
-    allowed again, the case comes to its end."""
+    allowed again, the remediation comes to its end."""
     for number, world in Replay(reset_story, tmp_path).at_every_boundary(lambda _: kill(), half=True):
         allowed: Rules = world.rules
         while number >= len(world.wire.passed) and not world.kills:
@@ -381,9 +382,9 @@ def test_a_reset_that_waits_for_its_holders_gives_them_back(tmp_path: Path, mode
         world.step()
     lowered(world, mode)
     world.run(3)
-    case = world.store.open_case()
-    assert case is not None
-    assert (case.stopped, case.phase, world.resetter.stopped) == ((), Phase.PLANNED, [])
+    remediation = world.store.open_remediation()
+    assert remediation is not None
+    assert (remediation.stopped, remediation.phase, world.resetter.stopped) == ((), Phase.PLANNED, [])
     world.resetter.held_by = ""
     lowered(world, Mode.REPAIR)
     assert world.run_to_end().ending() == WELL

@@ -51,7 +51,8 @@ def featured(world: World) -> None:
 
 
 def test_an_ordered_node_is_out_until_an_order_lets_it_in(replay: Replay) -> None:
-    """In observe mode, with nothing wrong: one drain that names the case, and the person's words in the trail."""
+    """In observe mode, with nothing wrong: one drain that names the remediation, and the person's words in the
+    trail."""
     ours = replay.plain.ours
     assert [update.word for update in ours] == ["drain", "undrain"]
     assert ours[0].after is not None
@@ -125,7 +126,7 @@ def test_what_an_admin_does_stays_except_in_the_window(replay: Replay, act: Call
 
 
 def test_an_admin_who_undoes_our_drain_has_let_the_node_in(replay: Replay) -> None:
-    """The case is over, and the order to release finds nothing to do."""
+    """The remediation is over, and the order to release finds nothing to do."""
     (drain,) = replay.numbers("after quarantine")
     (release,) = replay.numbers("before release")
     for number, world in replay.at_every_boundary(admin_undrains, half=True):
@@ -149,7 +150,7 @@ def test_opted_out_midway_it_rests(replay: Replay, stop: Callable[[World], None]
         later = [act for act in world.wire.passed[number + 1 :] if act in acts]
         unseen = stop is featured and number in replay.window("quarantine", "release")  # after the last reading
         assert len(later) <= unseen, (number, replay.passed[number])
-        if world.store.open_case() is not None:
+        if world.store.open_remediation() is not None:
             assert "opted out: " in world.said[-1], (number, replay.passed[number])
             assert world.engine.opted_out()
         world.rules, world.cluster.nodes[NODE].features = allowed, set()
@@ -188,9 +189,9 @@ def test_an_empty_store_does_not_end_it(tmp_path: Path) -> None:
         world.folder.mkdir()
         world.restart_daemon()
         world.run(20)
-        case = world.store.open_case()
-        assert case is not None
-        assert case.step is Step.STAY
+        remediation = world.store.open_remediation()
+        assert remediation is not None
+        assert remediation.step is Step.STAY
         assert world.cluster.slots == {("cluster", 0): NODE}
         assert world.orders(IN).done
         world.run_to_end()
@@ -235,17 +236,17 @@ def test_a_refused_order_is_said_counted_and_leaves_nothing(
     assert (answer.done, answer.refusal) == (False, refusal)
     assert words in answer.said
     assert (rehearsed.done, rehearsed.refusal) == (False, refusal)
-    assert world.engine.tally.refused == {refusal: 1}
+    assert world.engine.stats.refused == {refusal: 1}
     assert world.audit("order") == [f"refused: {order.verb} by command, {order.words}: {answer.said}"]
-    assert (world.ours, world.cluster.slots, world.store.cases()) == ([], slots, ())
+    assert (world.ours, world.cluster.slots, world.store.remediations()) == ([], slots, ())
 
 
 def test_ordered_twice_it_is_done_once(tmp_path: Path) -> None:
     """The second order is told that it is so already."""
     world = out_by_order(tmp_path)
     again = world.orders(OUT)
-    assert (again.done, again.said) == (True, "ordered already, psu looks odd (uid 0): case c1 is at stay")
-    assert len(world.store.cases()) == 1
+    assert (again.done, again.said) == (True, "ordered already, psu looks odd (uid 0): remediation c1 is at stay")
+    assert len(world.store.remediations()) == 1
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -271,7 +272,7 @@ def test_forced_it_is_let_in_and_not_taken_out_again_for_that(tmp_path: Path) ->
     world = out_by_order(tmp_path, mode=Mode.QUARANTINE)
     world.log_line(XID_95)
     answer = world.orders(FORCE)
-    assert (answer.done, answer.said) == (True, "case c1: released: back in service; slot cluster 0 given back")
+    assert (answer.done, answer.said) == (True, "remediation c1: released: back in service; slot cluster 0 given back")
     world.run(5)
     world.restart_daemon()
     world.run(30)
@@ -315,7 +316,7 @@ def test_a_node_that_was_given_up_is_released_by_order(tmp_path: Path) -> None:
     assert world.orders(FORCE).done
     world.run_to_end()
     assert (world.ending().in_service, world.ending().ends) == (True, ("released",))
-    assert world.store.cases()[0].attempts == 2
+    assert world.store.remediations()[0].attempts == 2
 
 
 def test_a_reboot_that_was_given_up_is_not_waited_for_any_more(tmp_path: Path) -> None:
@@ -357,7 +358,7 @@ def test_a_release_outlives_a_reset_that_fails_for_the_last_time(tmp_path: Path)
     world.resetter.held_by = "4711 nvidia-device-p"
     world.run(1)
     world.orders(replace(REBOOT, remedy=Remedy.RESET_GPU))
-    while (case := world.store.open_case()) is None or case.attempts < 2:
+    while (remediation := world.store.open_remediation()) is None or remediation.attempts < 2:
         world.step()
     assert world.orders(IN).done
     world.run_to_end()
@@ -379,7 +380,7 @@ def test_a_release_of_a_node_that_is_opted_out_names_the_way_that_is_open(tmp_pa
 
 
 def test_nobody_elses_hold_is_released(tmp_path: Path) -> None:
-    """A drain by hand, with a case of ours behind it or none, is refused with who holds it; forced or not."""
+    """A drain by hand, with a remediation of ours behind it or none, is refused with who holds it; forced or not."""
     world = World(tmp_path)
     world.run(1)
     for order in (IN, FORCE):
@@ -395,7 +396,7 @@ def test_nobody_elses_hold_is_released(tmp_path: Path) -> None:
     admin_drains(world)
     for order in (IN, FORCE):
         answer = world.orders(order)
-        assert (answer.done, f'held by admin with "{ADMIN}", not by case' in answer.said) == (False, True)
+        assert (answer.done, f'held by admin with "{ADMIN}", not by remediation' in answer.said) == (False, True)
     world.run(20)
     assert (world.hold_text, world.ending().releases) == (ADMIN, 0)
 
@@ -451,7 +452,7 @@ def under_repair(world: World) -> None:
 @pytest.mark.parametrize(
     ("before", "order", "refusal"),
     [
-        (under_repair, REBOOT, Refusal.CASE_OPEN),
+        (under_repair, REBOOT, Refusal.REMEDIATION_OPEN),
         (lambda world: setattr(world.provisioner, "others", "HyperPod is at it"), REBOOT, Refusal.MANAGED),
         (lambda world: None, replace(REBOOT, remedy=Remedy.REPLACE_NODE), Refusal.CANNOT),
         (lambda world: None, replace(REBOOT, remedy=Remedy.RESET_GPU), Refusal.CANNOT),
@@ -460,13 +461,13 @@ def under_repair(world: World) -> None:
 def test_a_repair_is_refused_for_what_would_stop_it(
     tmp_path: Path, before: Callable[[World], None], order: Command, refusal: Refusal
 ) -> None:
-    """Another case, a manager at the machine, nobody who could."""
+    """Another remediation, a manager at the machine, nobody who could."""
     world = World(tmp_path)
     before(world)
     world.run(3)
     answer = world.orders(order)
     assert (answer.done, answer.refusal) == (False, refusal)
-    assert len(world.store.cases()) == (refusal is Refusal.CASE_OPEN)
+    assert len(world.store.remediations()) == (refusal is Refusal.REMEDIATION_OPEN)
 
 
 def test_too_many_replacements_refuse_one_more_by_order_too(tmp_path: Path) -> None:
@@ -484,7 +485,7 @@ def test_a_node_that_is_out_by_order_is_mended_and_stays_out(tmp_path: Path) -> 
     """A fault came while it was out: one remedy by name, and then it waits for the order to let it in."""
     world = out_by_order(tmp_path, mode=Mode.OBSERVE)
     world.log_line(XID_79)
-    assert world.orders(MEND).refusal is Refusal.CASE_OPEN
+    assert world.orders(MEND).refusal is Refusal.REMEDIATION_OPEN
     assert world.orders(REBOOT).done
     world.run(30)
     assert (world.provisioner.requests, world.boot, world.hold_text) == (1, 2, OUR_TEXT)
@@ -505,12 +506,12 @@ def test_a_node_that_was_given_up_is_mended_by_order(tmp_path: Path) -> None:
     assert (world.ending().ends, world.provisioner.requests) == (("failed",), 2)
     text, world.reboot_heals = world.hold_text, True
     assert world.engine.rehearse(REBOOT, world.clock.now()).lines[0] == "wait_idle  it is idle now"
-    assert world.store.cases()[0].end is End.FAILED
+    assert world.store.remediations()[0].end is End.FAILED
     assert world.orders(REBOOT).done
     assert (world.hold_text, len(world.cluster.slots)) == (text, 1)
     world.restart_daemon()
     assert world.run_to_end().ending() == WELL
-    assert (world.provisioner.requests, len(world.store.cases())) == (3, 1)
+    assert (world.provisioner.requests, len(world.store.remediations())) == (3, 1)
 
 
 def test_a_mending_by_order_that_was_given_up_is_made_again_and_the_node_stays_out(tmp_path: Path) -> None:
@@ -520,7 +521,7 @@ def test_a_mending_by_order_that_was_given_up_is_made_again_and_the_node_stays_o
     assert world.orders(REBOOT).done
     world.run_to_end()
     assert world.ending().ends == ("failed",)
-    assert world.orders(MEND).refusal is Refusal.CASE_OPEN
+    assert world.orders(MEND).refusal is Refusal.REMEDIATION_OPEN
     world.never_boots = False
     assert world.orders(REBOOT).done
     world.run(30)
@@ -537,9 +538,9 @@ def test_mended_and_forgotten_by_the_controller_it_is_out_by_order_again(tmp_pat
     world.cluster.nodes[NODE].hold = None
     world.cluster.restart()
     world.run(60)
-    case = world.store.open_case()
-    assert case is not None
-    assert (case.step, world.hold_text, world.provisioner.requests) == (Step.STAY, OUR_TEXT, 1)
+    remediation = world.store.open_remediation()
+    assert remediation is not None
+    assert (remediation.step, world.hold_text, world.provisioner.requests) == (Step.STAY, OUR_TEXT, 1)
 
 
 def test_another_machine_behind_the_name_of_a_quarantine_stays_out(tmp_path: Path) -> None:
@@ -547,10 +548,10 @@ def test_another_machine_behind_the_name_of_a_quarantine_stays_out(tmp_path: Pat
     world = out_by_order(tmp_path, mode=Mode.OBSERVE, can_replace=True)
     assert world.orders(replace(REBOOT, remedy=Remedy.REPLACE_NODE)).done
     world.run(60)
-    case = world.store.open_case()
+    remediation = world.store.open_remediation()
     assert (world.machine, world.provisioner.replacements) == (2, 1)
-    assert case is not None
-    assert case.step is Step.STAY
+    assert remediation is not None
+    assert remediation.step is Step.STAY
     world.orders(IN)
     world.run_to_end()
     assert world.orchestrator.view().in_service
@@ -576,16 +577,19 @@ def test_the_mode_does_not_lower_an_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("order", [OUT, REBOOT, IN, FORCE])
 def test_a_rehearsal_names_every_step_and_leaves_no_trace(tmp_path: Path, order: Command) -> None:
-    """As many lines as steps are left; no update, no slot, no line in the trail, no count, no case."""
+    """As many lines as steps are left; no update, no slot, no line in the trail, no count, no remediation."""
     world = out_by_order(tmp_path) if order.verb is Verb.RELEASE else World(tmp_path)
     world.run(1)
-    case, before = world.store.open_case(), (world.store.events(), list(world.ours), dict(world.cluster.slots))
+    remediation, before = (
+        world.store.open_remediation(),
+        (world.store.events(), list(world.ours), dict(world.cluster.slots)),
+    )
     rehearsed = world.engine.rehearse(order, world.clock.now())
     assert rehearsed.done
     left = {OUT: 5, REBOOT: 7, IN: 2, FORCE: 1}[order]
     assert len(rehearsed.lines) == left
     assert (world.store.events(), list(world.ours), dict(world.cluster.slots)) == before
-    assert world.store.open_case() == case
+    assert world.store.open_remediation() == remediation
     if order is REBOOT:
         assert "reboot     would be asked for reboot_node" in rehearsed.lines
 
@@ -605,10 +609,10 @@ def test_every_wait_of_a_case_is_counted_once(tmp_path: Path) -> None:
     world.start_job()
     world.log_line(XID_79)
     world.run(20)
-    assert world.engine.tally.refused == {Refusal.NOT_IDLE: 1}
+    assert world.engine.stats.refused == {Refusal.NOT_IDLE: 1}
     opted_out(world)
     world.run(20)
-    assert world.engine.tally.refused == {Refusal.NOT_IDLE: 1, Refusal.OPTED_OUT: 1}
+    assert world.engine.stats.refused == {Refusal.NOT_IDLE: 1, Refusal.OPTED_OUT: 1}
 
 
 def test_the_order_is_the_decision_that_status_shows(tmp_path: Path) -> None:
@@ -617,6 +621,6 @@ def test_the_order_is_the_decision_that_status_shows(tmp_path: Path) -> None:
     world.run(1)
     world.orders(OUT)
     assert world.engine.decision.reason == "quarantine by command: psu looks odd (uid 0)"
-    assert world.engine.tally.decided == {Action.QUARANTINE: 1}
+    assert world.engine.stats.decided == {Action.QUARANTINE: 1}
     assert any("quarantine by command: psu looks odd (uid 0)" in text for text in world.audit("step"))
-    assert datetime.now(UTC) > world.store.cases()[0].opened
+    assert datetime.now(UTC) > world.store.remediations()[0].opened

@@ -1,4 +1,5 @@
-"""A drain of ours that no case is open for: it is found, said, paged for, and undone by an operator's release alone."""
+"""A drain of ours that no remediation is open for: it is found, said, paged for, and undone by an operator's release
+alone."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def drained_late(folder: Path) -> World:
 
 
 def with_its_store_lost(folder: Path) -> World:
-    """Drained, then the disk is lost and somebody deletes the slot: the text names a case that nobody knows."""
+    """Drained, then the disk is lost and somebody deletes the slot: the text names a remediation that nobody knows."""
     world = World(folder, mode=Mode.QUARANTINE)
     world.at(10, lambda: world.log_line(XID_95)).at(60, lambda: lose_all(world))
     return world
@@ -58,7 +59,7 @@ def test_it_is_said_paged_for_and_undone_by_a_release(tmp_path: Path, story: Cal
 
 
 def test_a_healthy_node_is_read_once_after_a_start_and_no_more(tmp_path: Path) -> None:
-    """A drain of ours comes from a case or from a daemon before this one: nothing else is worth a request."""
+    """A drain of ours comes from a remediation or from a daemon before this one: nothing else is worth a request."""
     world = World(tmp_path / "n1", mode=Mode.QUARANTINE)
     reads, view = list[float](), world.orchestrator.view
 
@@ -86,7 +87,7 @@ def test_what_somebody_took_over_meanwhile_is_not_undone(tmp_path: Path) -> None
 
 
 def test_a_node_that_is_not_healthy_is_released_by_force_alone(tmp_path: Path) -> None:
-    """As with a case of its own."""
+    """As with a remediation of its own."""
     world = drained_late(tmp_path / "n1").run(500)
     world.blind = "nvidia-smi: not found"
     world.run(20)

@@ -12,16 +12,16 @@ def test_a_plan_leaves_no_trace(tmp_path: Path) -> None:
     """No update of the cluster, no line in the audit trail, no decision counted; and then it comes as was planned."""
     world = World(tmp_path, mode=Mode.REPAIR)
     world.log_line(XID_79)
-    before = world.store.events(), dict(world.engine.tally.decided), world.engine.decision
+    before = world.store.events(), dict(world.engine.stats.decided), world.engine.decision
     (planned,) = world.engine.considered()
-    assert (world.store.events(), dict(world.engine.tally.decided), world.engine.decision) == before
-    assert (world.ours, world.store.open_case()) == ([], None)
+    assert (world.store.events(), dict(world.engine.stats.decided), world.engine.decision) == before
+    assert (world.ours, world.store.open_remediation()) == ([], None)
     assert planned.decision.action is Action.REPAIR
     assert planned.cannot == ((Remedy.REPLACE_NODE, "the fake provisioner has no replace_node"),)
     world.run(1)
-    case = world.store.open_case()
-    assert case is not None
-    assert (case.steps, case.ladder) == (planned.decision.steps, planned.decision.ladder)
+    remediation = world.store.open_remediation()
+    assert remediation is not None
+    assert (remediation.steps, remediation.ladder) == (planned.decision.steps, planned.decision.ladder)
     world.close()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from healthd.core.model import Action, Mode
 from healthd.remediation.decide.remediation import End
 from tests.support.engine_replay import ADMIN, WELL, Replay, when
-from tests.support.engine_rig import NODE, PATIENCE, XID_79, XID_95, Ending, World, quarantine_story, repair_story
+from tests.support.engine_rig import NODE, TIMEOUTS, XID_79, XID_95, Ending, World, quarantine_story, repair_story
 from tests.support.engine_wire import kill, no_answer, refused
 
 
@@ -25,7 +25,7 @@ def test_at_the_limit_it_is_refused_and_recorded_once(tmp_path: Path) -> None:
     world.run(40)
     said = "at the fleet limit: 1 of 8 nodes are out, 1 may be"
     assert (world.said[-1], refusals(world)) == (said, [said])
-    assert (world.engine.decision.action, world.engine.tally.decided) == (Action.PAGE, {Action.PAGE: 1})
+    assert (world.engine.decision.action, world.engine.stats.decided) == (Action.PAGE, {Action.PAGE: 1})
     assert not world.ours
     world.cluster.update("n2", "resume")
     world.run(14)  # it looks at the fleet ever more rarely, once a minute at last, and settles
@@ -44,7 +44,7 @@ def test_a_refusal_of_a_fault_that_comes_back_is_recorded_again(tmp_path: Path) 
 def test_a_level_that_cannot_be_read_takes_nothing_out(tmp_path: Path) -> None:
     """Unknown is not room; recorded once, while the controller hangs and after."""
     world = quarantine_story(tmp_path)
-    when(world, "before level", no_answer)
+    when(world, "before snapshot", no_answer)
     world.run(30)
     said = "the fleet's level could not be read, so nothing is taken out: no answer within 5 s"
     assert refusals(world) == [said]
@@ -114,7 +114,7 @@ GIVEN_UP = "given up after 2 attempts, an operator is needed: "
 
 def failed(world: World, why: str) -> None:
     """It gave up within bounds, the node is out by our drain, and a person is paged."""
-    assert world.wire.passed.count("before reboot") == PATIENCE.max_attempts
+    assert world.wire.passed.count("before reboot") == TIMEOUTS.max_attempts
     assert world.ending() == Ending(in_service=False, holder="healthd", ends=("failed",), drains=1, releases=0)
     assert world.said[-1].startswith(GIVEN_UP + why)
     assert world.engine.decision.action is Action.PAGE
@@ -126,7 +126,7 @@ def test_a_reboot_that_never_comes_is_given_up(tmp_path: Path) -> None:
     world = repair_story(tmp_path)
     world.never_boots = True
     failed(world.run_to_end(), "the reboot that was asked for never showed as a new boot id")
-    assert world.clock() > 2 * PATIENCE.reboot_timeout_s
+    assert world.clock() > 2 * TIMEOUTS.reboot_timeout_s
 
 
 def test_a_reboot_that_is_refused_is_given_up(tmp_path: Path) -> None:
@@ -158,18 +158,18 @@ def test_a_person_who_puts_a_node_back_that_was_given_up_is_obeyed(tmp_path: Pat
     world.cluster.update(NODE, "resume")
     world.run(100)
     assert world.ending() == Ending(in_service=True, holder="", ends=("acknowledged",), drains=1, releases=0)
-    assert world.provisioner.requests == PATIENCE.max_attempts
+    assert world.provisioner.requests == TIMEOUTS.max_attempts
 
 
 def test_a_node_that_was_given_up_and_that_the_controller_forgot_is_drained_and_not_rebooted(tmp_path: Path) -> None:
-    """The bound is on requests, not on rounds of the case."""
+    """The bound is on requests, not on rounds of the remediation."""
     world = given_up(tmp_path)
     world.cluster.nodes[NODE].flags.discard("DOWN")
     world.cluster.restart(losing=[NODE])
     world.run(100)
     assert world.hold_text.startswith("healthd: ")
     assert world.said[-1].startswith(GIVEN_UP + "not healthy after the repair: gpu.count")
-    assert world.provisioner.requests == PATIENCE.max_attempts
+    assert world.provisioner.requests == TIMEOUTS.max_attempts
 
 
 def test_a_drain_that_comes_late_leaves_why_a_person_is_needed(tmp_path: Path) -> None:
@@ -177,16 +177,16 @@ def test_a_drain_that_comes_late_leaves_why_a_person_is_needed(tmp_path: Path) -
     world = repair_story(tmp_path)
     when(world, "before reboot", refused)
     world.run_to_end()
-    case = world.store.cases()[0]
+    remediation = world.store.remediations()[0]
     world.cluster.update(NODE, "undrain")
-    world.cluster.update(NODE, "drain", case.text, user="healthd")
-    world.engine._journal.write(replace(case, drain_unanswered=world.clock.now()), "its drain got no answer")
+    world.cluster.update(NODE, "drain", remediation.text, user="healthd")
+    world.engine._journal.write(replace(remediation, drain_unanswered=world.clock.now()), "its drain got no answer")
     world.run(3)
-    late = world.store.cases()[0]
-    assert (late.end, late.note) == (End.FAILED, case.note)
-    assert late.hold == world.cluster.nodes[NODE].hold != case.hold
+    late = world.store.remediations()[0]
+    assert (late.end, late.note) == (End.FAILED, remediation.note)
+    assert late.hold == world.cluster.nodes[NODE].hold != remediation.hold
     assert any("was applied late: it is ours as well" in text for text in world.audit("step"))
-    assert world.engine.decision.reason == case.note
+    assert world.engine.decision.reason == remediation.note
 
 
 def test_a_fault_that_is_over_before_the_reboot_needs_none(tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ LEVEL_95 = Trouble(code="gpu.level", clears_by=None)
 
 
 def test_a_reset_that_does_not_help_is_followed_by_a_reboot(tmp_path: Path) -> None:
-    """The ladder goes up within one case: reset, reset again, reboot; every holder that was stopped runs again."""
+    """The ladder goes up within one remediation: reset, reset again, reboot; every holder that was stopped runs
+    again."""
     world = World(tmp_path, mode=Mode.REPAIR, can_reset=True)
     world.reset_heals = False
     world.levels.add(LEVEL_95)
@@ -111,9 +112,9 @@ def test_another_machine_with_the_same_fault_pages(tmp_path: Path) -> None:
     world = replace_story(tmp_path / "w")
     world.replacement_heals = False
     world.run(600)
-    case = world.store.open_case()
-    assert case is not None
-    assert "another machine did not help" in case.note
+    remediation = world.store.open_remediation()
+    assert remediation is not None
+    assert "another machine did not help" in remediation.note
     assert (world.provisioner.replacements, world.engine.decision.action) == (1, Action.PAGE)
     assert world.hold_text.startswith("healthd: gpu.remap.failure")
 
@@ -264,7 +265,7 @@ def test_an_order_to_let_a_repaired_node_in_holds_though_its_drain_got_lost(
 
 
 def test_a_repaired_node_that_a_person_wants_in_service_is_not_held_up(tmp_path: Path) -> None:
-    """What was acknowledged meanwhile does not keep the case waiting for a decision that nobody would make."""
+    """What was acknowledged meanwhile does not keep the remediation waiting for a decision that nobody would make."""
     world = repair_story(tmp_path)
     world.reboot_heals = False
     world.levels = {replace(XID_79, code="gpu.count", clears_by=None)}
@@ -279,7 +280,7 @@ def test_a_repaired_node_that_a_person_wants_in_service_is_not_held_up(tmp_path:
 
 
 def hurried(world: World) -> str:
-    return world.engine.turn(world.clock.now(), hurry=True)
+    return world.engine.reconcile(world.clock.now(), hurry=True)
 
 
 def test_a_job_that_is_about_to_start_meets_the_drain_at_once(tmp_path: Path) -> None:
@@ -311,7 +312,7 @@ def test_a_hurried_drain_without_a_place_is_let_go(tmp_path: Path) -> None:
     world.run(int(LONGEST_PAUSE_S / 5))
     assert not world.hold_text
     assert not world.cluster.slots
-    assert world.store.open_case() is None
+    assert world.store.open_remediation() is None
     assert "at the fleet limit" in world.said[-1]
 
 
@@ -339,7 +340,7 @@ def test_a_daemon_without_a_memory_adopts_what_it_finds(tmp_path: Path) -> None:
     assert world.ending().in_service
     assert world.ending().ends == ("released",)
     assert not world.cluster.slots
-    assert any("our drain was found, and no case of it in the store" in text for text in world.audit("step"))
+    assert any("our drain was found, and no remediation of it in the store" in text for text in world.audit("step"))
 
 
 def test_a_text_alone_proves_nothing(tmp_path: Path) -> None:
@@ -380,7 +381,7 @@ UNKNOWN = "what an earlier daemon left with it is not known: no answer within 5 
 
 
 def test_until_it_is_known_what_was_left_nothing_is_begun(tmp_path: Path) -> None:
-    """One lost answer at the start, with a fault open: no case adopts the place of an order, which stays one."""
+    """One lost answer at the start, with a fault open: no remediation adopts the place of an order, which stays one."""
     world = World(tmp_path / "w", mode=Mode.REPAIR)
     world.provisioner.state_owner = StateOwner.PLATFORM
     world.run(1)
@@ -392,12 +393,12 @@ def test_until_it_is_known_what_was_left_nothing_is_begun(tmp_path: Path) -> Non
     said = world.step()
     assert said == f"the node's state in the cluster could not be read, so nothing is taken out: {UNKNOWN}"
     assert (world.engine.decision.reason, world.engine.decision.refusal) == (said, Refusal.UNREADABLE)
-    assert world.store.open_case() is None
+    assert world.store.open_remediation() is None
     world.reset_gpu()
     world.run(60)
-    case = world.store.open_case()
-    assert case is not None
-    assert (case.code, case.step) == (QUARANTINE_CODE, Step.STAY)
+    remediation = world.store.open_remediation()
+    assert remediation is not None
+    assert (remediation.code, remediation.step) == (QUARANTINE_CODE, Step.STAY)
     assert world.cluster.slots == {("cluster", 0): NODE}
 
 
@@ -446,7 +447,7 @@ def test_whoever_asks_meanwhile_is_told_so(tmp_path: Path) -> None:
     assert planned.decision.refusal is Refusal.UNREADABLE
     assert world.engine.holds_node() is None
     assert len(world.audit("decision")) == 1
-    assert world.engine.tally.refused[Refusal.UNREADABLE] == 2  # the decision, and the order
+    assert world.engine.stats.refused[Refusal.UNREADABLE] == 2  # the decision, and the order
     world.wire.at.clear()
     world.run(4)
     (planned,) = world.engine.considered()
@@ -463,7 +464,7 @@ def announced(name: str) -> None:
 
 
 def test_where_a_drain_is_a_replacement_the_place_alone_fences(tmp_path: Path) -> None:
-    """ParallelCluster and PCS: the whole case without a drain; jobs are kept off by the reservation."""
+    """ParallelCluster and PCS: the whole remediation without a drain; jobs are kept off by the reservation."""
     world = World(tmp_path, mode=Mode.REPAIR)
     world.provisioner.state_owner = StateOwner.PLATFORM
     world.cluster.rebooted = announced  # type: ignore[method-assign]

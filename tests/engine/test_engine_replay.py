@@ -1,5 +1,5 @@
-"""Every boundary of two whole cases, again and again: with a kill there, an admin, a silence, a full disk, a change of
-mode, a restart of the controller.
+"""Every boundary of two whole remediations, again and again: with a kill there, an admin, a silence, a full disk, a
+change of mode, a restart of the controller.
 
 The window that Slurm leaves is asserted as a set of boundaries, from both sides: outside of it nothing of anybody's is
 lost, and inside of it something is, or this page would claim too little.
@@ -21,8 +21,8 @@ from tests.support.engine_replay import ADMIN, WELL, Replay, when
 from tests.support.engine_rig import (
     NODE,
     OUT,
-    PATIENCE,
     STORIES,
+    TIMEOUTS,
     XID_79,
     XID_95,
     Ending,
@@ -56,7 +56,7 @@ def replay(name: str, tmp_path: Path) -> Replay:
 def test_undisturbed_a_case_ends_well(replay: Replay, name: str) -> None:
     """One drain, one release, a reboot where the story has one; and boundaries enough for the rest to mean a thing."""
     assert replay.plain.provisioner.requests == (name == "repair")
-    for label in ("before view", "before level", "before quarantine", "before release", "before save"):
+    for label in ("before view", "before snapshot", "before quarantine", "before release", "before save"):
         assert replay.numbers(label), label
     assert len(replay.passed) > 60
 
@@ -80,8 +80,8 @@ def test_ended_in_order_at_any_boundary_nothing_is_done_twice_or_begun(replay: R
             world.step()
         passed, now = len(world.wire.passed), world.clock.now()
         assert world.engine.end(0.0), "nothing is under way any more"
-        assert "healthd is stopping" in world.engine.turn(now)
-        obeyed = world.engine.obey(OUT, now)
+        assert "healthd is stopping" in world.engine.reconcile(now)
+        obeyed = world.engine.execute(OUT, now)
         assert obeyed.refusal is not None, (number, boundary)
         assert len(world.wire.passed) == passed, (number, boundary)
         world.restart_daemon()
@@ -102,7 +102,7 @@ def test_killed_between_the_intent_and_the_reboot_it_asks_once_more_after_the_ti
         said = world.step()
         began = world.clock() if said == "killed" else began
     assert began is not None
-    assert world.clock() - began > PATIENCE.reboot_timeout_s
+    assert world.clock() - began > TIMEOUTS.reboot_timeout_s
     assert world.run_to_end().ending() == WELL
     assert world.provisioner.requests == 1
 
@@ -133,7 +133,7 @@ def test_a_daemon_that_was_away_for_long_does_not_take_that_for_a_failed_repair(
     world = replay.play()
     while not world.said or not world.said[-1].startswith("out until it is healthy"):
         world.step()
-    world.clock.advance(PATIENCE.verify_timeout_s * 3)
+    world.clock.advance(TIMEOUTS.verify_timeout_s * 3)
     world.restart_daemon()
     assert world.run_to_end().ending() == WELL
     assert world.provisioner.requests == 1
@@ -415,7 +415,8 @@ def test_a_disk_that_stays_full_stops_everything_until_it_can_be_written(replay:
 
 @pytest.mark.parametrize("stop", [opted_out, partial(lowered, mode=Mode.OBSERVE)])
 def test_opted_out_or_observing_nothing_more_is_done(replay: Replay, stop: Callable[[World], None]) -> None:
-    """From any boundary on no act follows, but for the one that has begun; taken back, the case goes on to its end."""
+    """From any boundary on no act follows, but for the one that has begun; taken back, the remediation goes on to its
+    end."""
     acts = [f"before {act}" for act in ("quarantine", "release", "reboot")]
     for number, world in replay.at_every_boundary(stop):
         allowed = world.rules
@@ -445,9 +446,9 @@ def test_a_mode_lowered_to_quarantine_reboots_nothing_any_more(tmp_path: Path) -
 def test_a_reboot_that_was_asked_for_is_waited_for_though_the_mode_was_lowered(tmp_path: Path) -> None:
     """A node that seems well is not released into a reboot that may still come."""
     world = World(tmp_path, mode=Mode.REPAIR)
-    level = replace(XID_79, code="gpu.recovery", clears_by=None)
+    snapshot = replace(XID_79, code="gpu.recovery", clears_by=None)
     world.never_boots = True
-    world.levels = {level}
+    world.levels = {snapshot}
     world.run(6)
     assert world.provisioner.requests == 1
     world.levels = set()
@@ -455,7 +456,7 @@ def test_a_reboot_that_was_asked_for_is_waited_for_though_the_mode_was_lowered(t
     world.run(60)
     assert world.hold_text, "still out"
     world.run_to_end()
-    assert world.clock() > PATIENCE.reboot_timeout_s
+    assert world.clock() > TIMEOUTS.reboot_timeout_s
     assert world.ending() == WELL
 
 

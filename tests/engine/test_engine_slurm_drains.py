@@ -41,7 +41,8 @@ def killed_task_story(folder: Path) -> World:
 
 
 def test_kill_task_failed_during_a_case_ends_in_a_repair_and_a_release(tmp_path: Path) -> None:
-    """Slurm's text in the place of ours is a remark: the case and its slot go on, and the trail has the remark."""
+    """Slurm's text in the place of ours is a remark: the remediation and its slot go on, and the trail has the
+    remark."""
     world = killed_task_story(tmp_path).run_to_end()
     assert world.ending() == WELL
     assert (world.provisioner.requests, world.cluster.slots) == (1, {})
@@ -78,8 +79,8 @@ def test_an_order_counts_from_when_it_was_given_whatever_slurm_writes_over_its_d
 
 
 def test_slurms_text_comes_at_any_boundary_and_the_node_comes_back(tmp_path: Path) -> None:
-    """Wherever in the case Slurm writes over our drain: the node is repaired once and comes back by our hand. Where no
-    drain of ours stands, Slurm's is its own, and stays."""
+    """Wherever in the remediation Slurm writes over our drain: the node is repaired once and comes back by our hand.
+    Where no drain of ours stands, Slurm's is its own, and stays."""
 
     def over_our_drain(world: World) -> None:
         if world.hold_text.startswith("healthd: "):
@@ -104,7 +105,7 @@ def test_a_person_who_drains_over_slurms_text_keeps_the_node(tmp_path: Path) -> 
     world.at(60, lambda: world.cluster.drains_by_itself(NODE))
     while not any("over our drain" in text for text in world.audit("step")):
         world.step()
-    assert world.store.open_case() is not None
+    assert world.store.open_remediation() is not None
     world.cluster.update(NODE, "drain", ADMIN)
     world.run_to_end()
     assert (world.hold_text, world.ending().ends, world.cluster.slots) == (ADMIN, ("lost",), {})
@@ -157,7 +158,7 @@ def test_slurm_that_appends_to_our_reason_loses_us_no_node(tmp_path: Path, text:
 
 
 def test_a_replaced_machine_goes_on_behind_slurms_text(tmp_path: Path) -> None:
-    """The successor has an empty disk, and the reason names no case any more: slot and handoff record do."""
+    """The successor has an empty disk, and the reason names no remediation any more: slot and handoff record do."""
     world = replace_story(tmp_path)
     _until(world, "waiting for another instance")
     world.cluster.drains_by_itself(NODE)
@@ -217,7 +218,7 @@ def test_what_is_not_adopted_is_paged_with_both_facts(tmp_path: Path, mode: Mode
     assert (decision.action, decision.refusal) == (Action.PAGE, Refusal.FOREIGN_HOLD)
     assert KTF in decision.reason
     assert "gpu.xid.79" in decision.reason
-    assert (world.ours, world.cluster.slots, world.store.open_case()) == ([], {}, None)
+    assert (world.ours, world.cluster.slots, world.store.open_remediation()) == ([], {}, None)
 
 
 def test_a_node_that_is_down_by_itself_is_not_adopted(tmp_path: Path) -> None:
@@ -236,11 +237,11 @@ def test_a_drain_of_slurms_while_a_slot_settles_is_gone_on_with(tmp_path: Path) 
     _until(world, "fenced")
     world.cluster.drains_by_itself(NODE)
     world.run(int(30 / STEP_S))
-    case = world.store.open_case()
-    assert case is not None
-    assert (case.adopted, case.end, world.hold_text) == (True, None, KTF)
+    remediation = world.store.open_remediation()
+    assert remediation is not None
+    assert (remediation.adopted, remediation.end, world.hold_text) == (True, None, KTF)
     world.run_to_end()
-    assert [each.end for each in world.store.cases()] == [End.RELEASED]
+    assert [each.end for each in world.store.remediations()] == [End.RELEASED]
 
 
 def test_a_persons_drain_is_never_adopted(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from healthd.core.model import Component, Mode
 from tests.support.engine_replay import WELL, when
-from tests.support.engine_rig import IN, NODE, PATIENCE, XID_79, XID_95, Trouble, World
+from tests.support.engine_rig import IN, NODE, TIMEOUTS, XID_79, XID_95, Trouble, World
 from tests.support.engine_wire import kill, no_answer
 
 LATE_S = (20.0, 240.0)
-LOST_ANSWERS = round((PATIENCE.unanswered_s + 120) / 5)
+LOST_ANSWERS = round((TIMEOUTS.unanswered_s + 120) / 5)
 
 
 def lost(world: World, act: str, late_s: float) -> list[str]:
@@ -43,8 +43,8 @@ def fault_without_an_answer(world: World, act: str, late_s: float) -> None:
 
 @pytest.mark.parametrize("late_s", LATE_S)
 def test_a_drain_that_is_applied_after_its_fault_is_over_is_undone(tmp_path: Path, late_s: float) -> None:
-    """Its case stays, and with it the place in the budget, until the drain was read back; then it is verified and
-    released like any other."""
+    """Its remediation stays, and with it the place in the budget, until the drain was read back; then it is verified
+    and released like any other."""
     world = World(tmp_path)
     fault_without_an_answer(world, "quarantine", late_s)
     world.reset_gpu()
@@ -66,7 +66,7 @@ def test_a_drain_that_never_comes_is_given_up_in_the_end(tmp_path: Path) -> None
     assert world.cluster.slots
     since = world.clock()
     world.run_to_end()
-    assert world.clock() - since > PATIENCE.unanswered_s - 60
+    assert world.clock() - since > TIMEOUTS.unanswered_s - 60
     assert world.ending() == replace(WELL, ends=("abandoned",), drains=0, releases=0)
     assert not world.cluster.slots
 
@@ -95,7 +95,8 @@ def sent(world: World) -> None:
 
 @pytest.mark.parametrize("late_s", LATE_S)
 def test_a_drain_that_was_sent_twice_is_undone_twice(tmp_path: Path, late_s: float) -> None:
-    """The first one comes after the second was undone again: by the same hand, with the text of the same case."""
+    """The first one comes after the second was undone again: by the same hand, with the text of the same
+    remediation."""
     world = World(tmp_path)
     lost(world, "quarantine", late_s)
     world.at(10, lambda: world.log_line(XID_95)).at(40, world.reset_gpu)
@@ -135,11 +136,11 @@ def test_a_claim_that_is_made_after_its_case_has_ended_is_given_back(tmp_path: P
 
 
 def test_a_place_that_is_left_over_reopens_no_case_that_has_ended(tmp_path: Path) -> None:
-    """The mark still names the reboot of a case that was released long ago: what is on record of it stays, and each
-    place that is found is a case of its own."""
+    """The mark still names the reboot of a remediation that was released long ago: what is on record of it stays, and
+    each place that is found is a remediation of its own."""
     world = World(tmp_path, mode=Mode.REPAIR)
     world.log_line(XID_79)
-    (rebooted,) = world.run_to_end().store.cases()
+    (rebooted,) = world.run_to_end().store.remediations()
     assert "case=c1" in world.cluster.nodes[NODE].mark
     world.clock.advance(2 * 86_400)
     for ends in (("released", "abandoned", "abandoned"), ("released", *["abandoned"] * 4)):
@@ -147,7 +148,7 @@ def test_a_place_that_is_left_over_reopens_no_case_that_has_ended(tmp_path: Path
         world.reset_gpu()
         world.run(LOST_ANSWERS)
         assert (world.cluster.slots, world.ending().ends) == ({}, ends)
-        assert world.store.cases()[0] == rebooted
+        assert world.store.remediations()[0] == rebooted
     assert world.provisioner.requests == 1
 
 
@@ -155,7 +156,7 @@ def test_a_drain_that_is_applied_after_its_case_has_ended_is_a_case_of_its_own(t
     """It is written down before anything else is asked: a lost answer does not leave its place held."""
     world = World(tmp_path)
     world.at(10, lambda: world.log_line(XID_95)).at(40, world.reset_gpu)
-    (released,) = world.run_to_end().store.cases()
+    (released,) = world.run_to_end().store.remediations()
     sent(world)
     world.cluster.claim("cluster", 0, NODE)
     world.restart_daemon()
@@ -169,12 +170,12 @@ def test_a_drain_that_is_applied_after_its_case_has_ended_is_a_case_of_its_own(t
 
     world.wire.at = dict.fromkeys(range(begin, begin + 100), second_view_lost)
     assert "did not answer" in world.step()
-    case = world.store.open_case()
-    assert case is not None
-    assert (case.id, case.text) == ("c2", released.text)
+    remediation = world.store.open_remediation()
+    assert remediation is not None
+    assert (remediation.id, remediation.text) == ("c2", released.text)
     world.run_to_end()
     assert (world.ending().in_service, world.ending().ends, world.cluster.slots) == (True, ("released",) * 2, {})
-    assert world.store.cases()[0] == released
+    assert world.store.remediations()[0] == released
 
 
 def test_a_claim_that_outlived_its_daemon_is_given_back(tmp_path: Path) -> None:
@@ -225,8 +226,8 @@ def undrained_late(folder: Path, late_s: float, fault: Trouble) -> World:
 def test_an_undrain_that_is_applied_late_is_no_order_of_a_persons(
     tmp_path: Path, late_s: float, fault: Trouble
 ) -> None:
-    """The release was taken back meanwhile: nothing is acknowledged, no job reaches the node, and the same case drains
-    it again, for the fault that is open now: it knows of the undrain that may meet its drain."""
+    """The release was taken back meanwhile: nothing is acknowledged, no job reaches the node, and the same remediation
+    drains it again, for the fault that is open now: it knows of the undrain that may meet its drain."""
     world = undrained_late(tmp_path, late_s, fault)
     while world.script:
         world.step()
@@ -234,7 +235,7 @@ def test_an_undrain_that_is_applied_late_is_no_order_of_a_persons(
     world.run(LOST_ANSWERS)
     assert any("an undrain of ours that got no answer was applied late" in text for text in world.said[said - 1 :])
     assert world.hold_text == "healthd: gpu.xid.95 gpu:GPU-5e1f [c1]"
-    assert world.store.cases()[-1].code == fault.code
+    assert world.store.remediations()[-1].code == fault.code
     assert not any("by an operator" in text for text in world.audit("step", "fault"))
     assert "acknowledged" not in world.ending().ends
 

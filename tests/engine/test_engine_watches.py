@@ -40,7 +40,7 @@ def words(world: World, seconds: float) -> list[datetime]:
 
 
 def test_a_daemon_says_its_word_every_two_hours_and_takes_it_back_at_the_end(tmp_path: Path) -> None:
-    """A case that ends sooner costs none; the record of a node that is back has none."""
+    """A remediation that ends sooner costs none; the record of a node that is back has none."""
     world = held(tmp_path)
     assert words(world, WATCH_S - 2 * _STEP_S) == []
     said = words(world, 5 * WATCH_S)

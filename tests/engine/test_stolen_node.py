@@ -37,10 +37,12 @@ class StolenWorld(AskedWorld):
     def forge(self, remedy: Remedy = Remedy.REPLACE_NODE, most: int = 8) -> None:
         """Everything that healthd's own agent would have written, over everything that stands there."""
         for number, (name, node) in enumerate(list(self.cluster.nodes.items())[:most]):
-            case = f"f{int(self.seconds())}"
-            self.cluster.update(name, "drain", f"healthd: gpu.xid.79 gpu:0 [{case}]", user="healthd")
+            remediation = f"f{int(self.seconds())}"
+            self.cluster.update(name, "drain", f"healthd: gpu.xid.79 gpu:0 [{remediation}]", user="healthd")
             self.cluster.slots["cluster", number] = name
-            asks = HandoffRecord(case=case, machine=self.platforms[name].instance, remedy=remedy, asks=True, attempt=1)
+            asks = HandoffRecord(
+                remediation_id=remediation, machine=self.platforms[name].instance, remedy=remedy, asks=True, attempt=1
+            )
             node.mark = replace(asks, asked=self.clock.now()).text
 
     def steal(self, steps: int, most: int = 8) -> None:
@@ -54,7 +56,7 @@ class StolenWorld(AskedWorld):
         return sum(each.replacements for each in self.platforms.values())
 
     def _acts(self, step: Step) -> None:
-        assert any(case.phase is Phase.INTENDED for case in self.store.cases())
+        assert any(remediation.phase is Phase.INTENDED for remediation in self.store.remediations())
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ def a_full_disk(world: World) -> None:
         raise StoreError("healthd.db: the state was not written: database or disk is full")
 
     def fill() -> None:
-        for name in ("save_case", "save_history", "keep"):
+        for name in ("save_remediation", "save_history", "keep"):
             setattr(world.store, name, full)
 
     world.at(3, world.start_job).at(10, lambda: world.log_line(XID_79)).at(100, world.end_jobs).at(60, fill)
@@ -252,7 +252,7 @@ def test_a_node_that_stays_drained_by_the_cluster_itself_is_not_over(tmp_path: P
     world.at(3, world.start_job).at(10, lambda: world.cluster.drains_by_itself(NODE), lambda: world.levels.add(link))
     world.at(120, lambda: world.levels.discard(link)).at(150, world.end_jobs)
     told = Told(world).run(20)
-    while world.store.open_case() is not None:
+    while world.store.open_remediation() is not None:
         told.run(1)
     if is_killed:
         world.restart_daemon()
@@ -275,7 +275,7 @@ def test_a_node_whose_order_is_made_again_is_recalled_a_day_after_the_order(tmp_
 
 
 def test_a_job_that_is_waited_for_while_faults_take_turns_pages_in_time(tmp_path: Path) -> None:
-    """Each finding takes the case over and ends again. The job holds its other nodes all the while."""
+    """Each finding takes the remediation over and ends again. The job holds its other nodes all the while."""
     gpus = [Component(kind="gpu", id=f"GPU-{number}") for number in range(2)]
     links = [
         Trouble(code="gpu.pcie.degraded", remedy=Remedy.REBOOT_NODE, clears_by=None, component=gpu) for gpu in gpus
@@ -286,22 +286,22 @@ def test_a_job_that_is_waited_for_while_faults_take_turns_pages_in_time(tmp_path
         link, from_s = links[turn % 2], 10 + turn * 1_500
         world.at(from_s, partial(world.levels.add, link)).at(from_s + 600, partial(world.levels.discard, link))
     told = Told(world).run(20).until(6_000.0)
-    assert world.engine.case is not None
+    assert world.engine.remediation is not None
     ((at_s, state),) = told.states("page ")[:1]
     assert (state, round(at_s / 3_600.0, 1)) == ("wrong", 1.0)
     world.close()
 
 
 def test_a_release_by_force_ends_what_was_told_of_the_case(tmp_path: Path) -> None:
-    """The order ends the case between two turns: the node is said to be in service, and nothing stands that a later
-    boot would end."""
+    """The order ends the remediation between two turns: the node is said to be in service, and nothing stands that a
+    later boot would end."""
     world = World(tmp_path / "n1", mode=Mode.QUARANTINE)
     world.at(10, lambda: world.log_line(XID_95)).at(100, lambda: world.orders(replace(IN, forced=True)))
     told = Told(world).run(60)
     assert world.orchestrator.view().in_service
     assert [state for _, state in told.states("node")] == ["wrong", "ended"]
     assert "back in service by an operator" in told.words("node", "ended")[0]
-    assert world.engine.case is None
+    assert world.engine.remediation is None
     world.close()
 
 

@@ -74,7 +74,7 @@ def _slurm_node(data: bytes) -> None:
     said = text(data)
     each_takes(
         data,
-        lambda _: slurm.parse_level("n1", said),
+        lambda _: slurm.parse_snapshot("n1", said),
         lambda _: list(slurm.parse_nodes(said)),
         parse_summary,
         lambda _: read_node(lambda *_: said, "n1"),

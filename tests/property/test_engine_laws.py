@@ -21,7 +21,7 @@ from healthd.core.model import ClearsBy, Mode, Remedy, Step
 from healthd.remediation.decide.remediation import End, Phase, Remediation
 from healthd.remediation.orchestrators.slurm.reasons import without_remarks
 from healthd.remediation.ports import Hold
-from tests.support.engine_rig import NODE, PATIENCE, STEP_S, XID_79, XID_95, Trouble, World, lowered
+from tests.support.engine_rig import NODE, STEP_S, TIMEOUTS, XID_79, XID_95, Trouble, World, lowered
 from tests.support.engine_wire import disk_is_full, kill, no_answer, refused
 
 LEVEL = Trouble(code="gpu.recovery", remedy=Remedy.REBOOT_NODE, clears_by=None)
@@ -70,13 +70,13 @@ class Life:
             self.world.step()
         for update in self.world.ours:
             assert update.before is None or self._is_ours(update.before), f"not ours to change: {update}"
-        assert sum(case.is_open for case in self.world.store.cases()) <= 1
+        assert sum(remediation.is_open for remediation in self.world.store.remediations()) <= 1
 
     def judge(self, step: Step) -> None:
         """At each act of the engine. The rig has judged already that its intent is on disk."""
         world = self.world
-        node, case = world.cluster.nodes[NODE], world.store.open_case()
-        assert case is not None
+        node, remediation = world.cluster.nodes[NODE], world.store.open_remediation()
+        assert remediation is not None
         assert world.rules.mode is not Mode.OBSERVE, "observe mode touches nothing"
         assert not world.rules.opted_out
         if step is Step.DRAIN:
@@ -84,8 +84,8 @@ class Life:
         else:
             shown = world.orchestrator.view().hold
             assert shown is not None
-            assert case.hold is not None
-            assert shown.is_still(case.hold), f"{step} of a node that is held by {node.hold}"
+            assert remediation.hold is not None
+            assert shown.is_still(remediation.hold), f"{step} of a node that is held by {node.hold}"
             assert node.hold is not None
             assert self._is_ours(node.hold)
         if step is Step.RELEASE:
@@ -94,8 +94,8 @@ class Life:
             assert world.rules.mode is Mode.REPAIR
             assert not node.jobs, "no reboot under a job"
             # A remediation that turns to a worse fault starts its attempts again, once for each code.
-            self.asked[case.id, case.code] += 1
-            assert self.asked[case.id, case.code] <= PATIENCE.max_attempts
+            self.asked[remediation.id, remediation.code] += 1
+            assert self.asked[remediation.id, remediation.code] <= TIMEOUTS.max_attempts
 
     def comes_to_rest(self) -> None:
         """Once the world is quiet and nobody else holds it, our drain does not stay on a node that is well."""
@@ -105,12 +105,12 @@ class Life:
             if (hold := self._hold()) is not None and not self._is_ours(hold):
                 world.cluster.update(NODE, "resume")
             world.step()
-            case = world.store.open_case()
-            if (case is None or case.end is End.FAILED) and not world.boots_at_s and self._hold() is None:
+            remediation = world.store.open_remediation()
+            if (remediation is None or remediation.end is End.FAILED) and not world.boots_at_s and self._hold() is None:
                 break
-        case = world.store.open_case()
-        if case is not None and case.end is End.FAILED:
-            assert case.attempts >= PATIENCE.max_attempts
+        remediation = world.store.open_remediation()
+        if remediation is not None and remediation.end is End.FAILED:
+            assert remediation.attempts >= TIMEOUTS.max_attempts
         else:
             assert self._hold() is None, f"still out, {world.cluster.nodes[NODE]}: {world.transcript()[-3:]}"
 
@@ -201,15 +201,22 @@ class Life:
             assert said.endswith("which lost our drain: it is made again")
 
     def _held_in_calm(self, *, paused: bool = False) -> Remediation | None:
-        """The case whose drain is on the node, if nothing keeps the engine from looking at it in the next turn.
+        """The remediation whose drain is on the node, if nothing keeps the engine from looking at it in the next turn.
 
         ``paused``: also one for which nothing may be done now.
         """
-        world, case = self.world, self.world.store.open_case()
+        world, remediation = self.world, self.world.store.open_remediation()
         allowed = paused or (world.rules.mode is not Mode.OBSERVE and not world.rules.opted_out)
-        if case is None or case.hold is None or case.hold != self._hold() or case.phase is Phase.INTENDED:
+        if (
+            remediation is None
+            or remediation.hold is None
+            or remediation.hold != self._hold()
+            or remediation.phase is Phase.INTENDED
+        ):
             return None
-        return case if allowed and not world.cluster.hung and not world.wire.at and not world.boots_at_s else None
+        return (
+            remediation if allowed and not world.cluster.hung and not world.wire.at and not world.boots_at_s else None
+        )
 
     def _kill(self, number: int) -> None:
         self.world.restart_daemon()

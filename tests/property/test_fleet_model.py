@@ -78,9 +78,9 @@ class Boundaries(FakeOrchestrator):
         super().__init__(cluster, node)
         self._boundary, self._saw = boundary, saw
 
-    def level(self) -> FleetSnapshot:
+    def snapshot(self) -> FleetSnapshot:
         self._boundary()
-        found = super().level()
+        found = super().snapshot()
         self._saw(self._cluster.stale_s)
         self._boundary()
         return found
@@ -173,7 +173,7 @@ class Fleet(RuleBasedStateMachine):
         self.agents[node].wants_out = False
 
     @rule(node=nodes, plan=plans)
-    def turn(self, node: str, plan: dict[int, Event]) -> None:
+    def reconcile(self, node: str, plan: dict[int, Event]) -> None:
         """One agent acts, and other things happen between its calls."""
         agent = self.agents[node]
         if agent.keeper is None or agent.suspended or len(self.boundaries) >= 2:
@@ -192,13 +192,13 @@ class Fleet(RuleBasedStateMachine):
     def turn_that_an_admin_gets_into(self, node: str, number: int, victim: str, then: dict[int, Event]) -> None:
         """A drain between the readings and the claim is what the settle time is for."""
         self.agents[node].wants_out = True
-        self.turn(node, {**then, number: Event(kind="drain", node=victim)})
+        self.reconcile(node, {**then, number: Event(kind="drain", node=victim)})
 
     @rule(turns=st.lists(st.tuples(nodes, plans), min_size=2, max_size=5))
     def turns(self, turns: list[tuple[str, dict[int, Event]]]) -> None:
         for node, plan in turns:
             self.agents[node].wants_out = True
-            self.turn(node, plan)
+            self.reconcile(node, plan)
 
     @rule(seconds=st.sampled_from([1, 4, 11, 25, 70]))
     def time_passes(self, seconds: int, step_s: int = 1) -> None:
@@ -206,7 +206,7 @@ class Fleet(RuleBasedStateMachine):
         for _ in range(0, seconds, step_s):
             self.advance(step_s)
             for node in self.random.sample(NODES, len(NODES)):
-                self.turn(node, {})
+                self.reconcile(node, {})
             self.transients_are_measured()
 
     @rule(node=nodes)
@@ -255,7 +255,7 @@ class Fleet(RuleBasedStateMachine):
         """It applies what it was asked meanwhile when it wakes up."""
         self.cluster.hung = self.held_up = True
         for node in self.random.sample(NODES, 3):
-            self.turn(node, {})
+            self.reconcile(node, {})
         self.advance(seconds)
         self.cluster.wake()
 
@@ -332,7 +332,7 @@ class Fleet(RuleBasedStateMachine):
                 self.held_up = True
                 self.advance(event.seconds if event else 0.0)
             case "turn":
-                self.turn(event.node if event else "", {})
+                self.reconcile(event.node if event else "", {})
             case "fault":
                 self.fault(event.node if event else "")
             case "drain":

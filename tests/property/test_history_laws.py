@@ -32,7 +32,7 @@ from healthd.judge.history import (
     FaultKey,
     History,
     acknowledge,
-    acknowledged_words,
+    acknowledged_text,
     begin_boot,
     canonical,
     clear,
@@ -165,7 +165,7 @@ def test_a_look_ends_no_level_that_it_was_not_told_about(start: History, check: 
     """Whatever a clear look names as untold stays, and the rest of what its check had open ends."""
     faults = sorted(start.faults.values(), key=lambda fault: fault.key)
     left = data.draw(st.lists(st.sampled_from(faults), unique_by=lambda fault: fault.key)) if faults else []
-    looks = judged([], untold=[(fault.component, fault.code) for fault in left])
+    looks = judged([], not_reported=[(fault.component, fault.code) for fault in left])
     after, _ = observe(start, said(looks, check=check), (), at(0))
     stays = {fault.key for fault in left}
     assert set(after.faults) == {key for key, fault in start.faults.items() if fault.check != check or key in stays}
@@ -360,7 +360,7 @@ def test_a_word_with_an_end_is_over_then_and_only_then(start: History, first: in
         ends = fault.acknowledged and fault.acknowledged_until is not None and fault.acknowledged_until <= now
         assert after.faults[key] == (unmarked(fault) if ends else fault)
         assert (fault in over) == ends
-        assert bool(acknowledged_words(fault)) == fault.acknowledged
+        assert bool(acknowledged_text(fault)) == fault.acknowledged
 
 
 # ---------------------------------------------------------------------------------------------------------------------

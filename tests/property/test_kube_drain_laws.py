@@ -67,7 +67,7 @@ class World:
         at = (self.now + timedelta(seconds=self.skew_s)).replace(microsecond=0)
         self.pods[f"uid-{self.made}"] = (identity, at)
 
-    def round(self, *, lost: bool) -> None:
+    def sync(self, *, lost: bool) -> None:
         """As the controller goes round: reads or writes the record, then evicts."""
         held = Held(text="t", by="b", stamp=int(START.timestamp()) + self.hold)
         if self.memory is None:
@@ -110,7 +110,7 @@ def test_no_identity_is_evicted_twice_for_one_hold(skew_s: float, steps: list[tu
         elif what == "binds" and how not in {identity for identity, _ in world.pods.values()}:
             world.comes(str(how))
         elif what == "round":
-            world.round(lost=bool(how))
+            world.sync(lost=bool(how))
         elif what == "restart":
             world.memory = None
         elif what == "holds":
@@ -125,7 +125,7 @@ def test_what_was_there_at_the_first_look_is_evicted(skew_s: float, waited_s: fl
     world = World(skew_s=skew_s)
     world.comes("static")
     world.now += timedelta(seconds=waited_s)
-    world.round(lost=False)
+    world.sync(lost=False)
     assert world.evicted == {(0, "static"): 1}
 
 

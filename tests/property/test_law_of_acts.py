@@ -133,22 +133,24 @@ class Life:
     def _step(self) -> None:
         said = self.world.step()
         if claim := DID_NOT_HELP.search(said):
-            case = self.world.store.open_case()
-            assert case is not None
+            remediation = self.world.store.open_remediation()
+            assert remediation is not None
             remedy = REPLACE if claim[1] == "another machine" else Remedy(claim[1])
-            assert self.made[case.id, remedy], f"claims an act that was not made: {said}"
+            assert self.made[remediation.id, remedy], f"claims an act that was not made: {said}"
 
     def judge(self, step: Step) -> None:
-        """At each act: some open fault has its remedy in its ladder, and the case names one that has."""
-        case = self.world.store.open_case()
-        assert case is not None
+        """At each act: some open fault has its remedy in its ladder, and the remediation names one that has."""
+        remediation = self.world.store.open_remediation()
+        assert remediation is not None
         if step not in ACTS:
             return
-        self.made[case.id, ACTS[step]] += 1
-        drivers = [] if case.order else list(self._drivers(ACTS[step]))
-        assert case.order or drivers, f"{step} although no open fault calls for it: {self._trail()}"
-        named = [component for code, component in drivers if code == case.code]
-        assert case.order or case.component in named, f"{step} for {drivers} under the name of {case.code}"
+        self.made[remediation.id, ACTS[step]] += 1
+        drivers = [] if remediation.order else list(self._drivers(ACTS[step]))
+        assert remediation.order or drivers, f"{step} although no open fault calls for it: {self._trail()}"
+        named = [component for code, component in drivers if code == remediation.code]
+        assert remediation.order or remediation.component in named, (
+            f"{step} for {drivers} under the name of {remediation.code}"
+        )
 
     def _drivers(self, remedy: Remedy) -> Iterator[tuple[str, str]]:
         monitor, policy = self.world.monitor, self.world.rules.policy
@@ -171,8 +173,8 @@ class Life:
             world.monitor.clear(ended, world.clock.now())
         for _ in range(QUIET_STEPS):
             self._step()
-        case = world.store.open_case()
-        ordered = case is not None and (case.end is End.FAILED or bool(case.order))
+        remediation = world.store.open_remediation()
+        ordered = remediation is not None and (remediation.end is End.FAILED or bool(remediation.order))
         assert ordered or world.orchestrator.view().in_service, self._trail()
 
     def _trail(self) -> str:
@@ -239,8 +241,8 @@ class Life:
 def test_no_act_without_an_open_fault_that_calls_for_it(
     events: list[Event], rules: list[tuple[str, Ladder | None, Mode]]
 ) -> None:
-    """Each reset, reboot and replacement is in the ladder of a fault that is open then, and the case names that fault.
-    No sentence claims an act that was not made, and a node whose faults are over comes back."""
+    """Each reset, reboot and replacement is in the ladder of a fault that is open then, and the remediation names that
+    fault. No sentence claims an act that was not made, and a node whose faults are over comes back."""
     with tempfile.TemporaryDirectory(prefix="healthd-law-") as folder:
         life = Life(Path(folder), rules)
         try:

@@ -16,20 +16,20 @@ from healthd.remediation.decide.policy import Rules, Situation, question
 from healthd.remediation.decide.remediation import End, Remediation, after
 from healthd.remediation.decide.rules import REPAIRS
 from healthd.remediation.ports import FleetSnapshot, NodeView
-from tests.support.judgement import START, a_case, all_read, decided_by, diagnosis
+from tests.support.judgement import START, a_remediation, all_read, decided_by, diagnosis
 
 LAW = settings(max_examples=200, deadline=None)
 RULES = Rules(mode=Mode.REPAIR)
 HERE = Situation(
     view=NodeView(name="n1", in_service=True, flags=frozenset(), hold=None),
-    level=FleetSnapshot(out=frozenset(), total=100),
+    snapshot=FleetSnapshot(out=frozenset(), total=100),
 )
 REMEDIES = (Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Episode:
-    """A fault that comes back after a while, whose case begins so many acts; then the disk is lost or not."""
+    """A fault that comes back after a while, whose remediation begins so many acts; then the disk is lost or not."""
 
     hours: int
     code: str
@@ -51,14 +51,19 @@ episodes = st.lists(
 )
 
 
-def acted(case: Remediation, mark: str, times: int, now: datetime) -> tuple[Remediation, str]:
-    """The case after it began this many acts, and the record of it."""
+def acted(remediation: Remediation, mark: str, times: int, now: datetime) -> tuple[Remediation, str]:
+    """The remediation after it began this many acts, and the record of it."""
     for attempt in range(1, times + 1):
-        step = next(step for step in case.steps if step in REPAIRS)
-        case = replace(case, index=case.steps.index(step), attempts=attempt, acts=(*case.acts, case.ladder[0]))
-        mark = repair_mark(case, now + timedelta(seconds=attempt), before=mark)
-    case = replace(case, end=End.RELEASED, since=now + timedelta(minutes=10))
-    return case, after(mark, case)
+        step = next(step for step in remediation.steps if step in REPAIRS)
+        remediation = replace(
+            remediation,
+            index=remediation.steps.index(step),
+            attempts=attempt,
+            acts=(*remediation.acts, remediation.ladder[0]),
+        )
+        mark = repair_mark(remediation, now + timedelta(seconds=attempt), before=mark)
+    remediation = replace(remediation, end=End.RELEASED, since=now + timedelta(minutes=10))
+    return remediation, after(mark, remediation)
 
 
 @LAW
@@ -76,7 +81,7 @@ def test_no_loss_of_a_disk_gives_a_name_more_repairs(story: list[Episode]) -> No
         decision, _ = decided_by(question([sick], (), RULES, now), all_read(HERE, known))
         if decision.action is not Action.REPAIR:
             continue
-        case = a_case(
+        remediation = a_remediation(
             id=f"c{number}",
             opened=now,
             code=episode.code,
@@ -84,9 +89,9 @@ def test_no_loss_of_a_disk_gives_a_name_more_repairs(story: list[Episode]) -> No
             steps=decision.steps,
             ladder=decision.ladder,
         )
-        case, mark = acted(case, mark, episode.acts, now)
+        remediation, mark = acted(remediation, mark, episode.acts, now)
         made.append((now, episode.code))
-        store = [] if episode.loses_disk or Remedy.REPLACE_NODE in case.acts else [*store, case]
+        store = [] if episode.loses_disk or Remedy.REPLACE_NODE in remediation.acts else [*store, remediation]
     week = timedelta(days=7)
     for begun, code in made:
         inside = [each for at, each in made if begun <= at < begun + week - timedelta(hours=1)]
@@ -102,9 +107,9 @@ def test_what_store_and_record_both_know_is_one_repair(story: list[Episode]) -> 
     store: list[Remediation] = []
     for number, episode in enumerate(story):
         now += timedelta(hours=episode.hours)
-        case = a_case(id=f"c{number}", opened=now, code=episode.code, ladder=(Remedy.REBOOT_NODE,))
-        case, mark = acted(case, mark, episode.acts, now)
-        store.append(case)
+        remediation = a_remediation(id=f"c{number}", opened=now, code=episode.code, ladder=(Remedy.REBOOT_NODE,))
+        remediation, mark = acted(remediation, mark, episode.acts, now)
+        store.append(remediation)
         known = repairs_of(store)
         assert on_record(known, None, parse(mark) or HandoffRecord()) == known
 
@@ -116,8 +121,8 @@ def test_each_act_that_was_begun_is_one_entry(story: list[Episode]) -> None:
     mark, now, begun = "", START, 0
     for number, episode in enumerate(story):
         now += timedelta(hours=episode.hours)
-        case = a_case(id=f"c{number}", opened=now, code=episode.code, ladder=(Remedy.REBOOT_NODE,))
-        case, mark = acted(case, mark, episode.acts, now)
+        remediation = a_remediation(id=f"c{number}", opened=now, code=episode.code, ladder=(Remedy.REBOOT_NODE,))
+        remediation, mark = acted(remediation, mark, episode.acts, now)
         begun += episode.acts
         record = parse(mark)
         assert record is not None

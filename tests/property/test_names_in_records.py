@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from healthd.checklib.loglines import NAME_BYTES, LineRow, Words, after_lead, line_rows, words_of
+from healthd.checklib.loglines import NAME_BYTES, LineRow, Words, after_lead, line_rows, split_line
 from healthd.checks.kernel_rules import KernelRulesSettings as Rules
 from healthd.checks.kernel_rules import SiteRule
 from healthd.core.check import discover
@@ -147,7 +147,7 @@ def test_behind_any_name_stand_the_kernels_own_words(name: bytes, form: str, lea
     record = parse_record(raw, boot_id="b", boot_time=START)
     assert not head
     assert isinstance(record, KernelRecord)
-    behind = record.text[words_of(record.text).at :]
+    behind = record.text[split_line(record.text).at :]
     assert words.replace("{file}", "f").endswith(behind)
 
 
@@ -168,7 +168,7 @@ def test_no_short_cut_changes_where_a_record_begins(lead: str, text: str) -> Non
 def test_no_row_begins_with_a_name(row: LineRow) -> None:
     """No line that the tables know passes for one that begins with a name, but for the two that do."""
     named = row.code in ("nccl.segfault", "kernel.beyond_end") and row.example[0] not in "a"
-    assert (words_of(row.example).task is not None) is named
+    assert (split_line(row.example).task is not None) is named
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if REMEDY_RANK[row.remedy] >= REMEDY_RANK[Remedy.ASK_HUMAN]])
@@ -182,9 +182,9 @@ def test_no_row_of_weight_fits_a_name_alone(row: LineRow) -> None:
 def test_what_the_kernel_is_not_known_to_say_behind_a_name_has_no_words() -> None:
     """It may be the rest of the name: such a record is judged by nothing."""
     line = "a[1]: NVRM: Xid[8050] took: a trap"
-    assert words_of(line) == Words(len(line), "a[1]: NVRM: Xid", "8050")
-    assert words_of("traps: python3[4711] general protection fault").at == 0
-    assert words_of("a very long name of something[1]: segfault at 0").at == 0
+    assert split_line(line) == Words(len(line), "a[1]: NVRM: Xid", "8050")
+    assert split_line("traps: python3[4711] general protection fault").at == 0
+    assert split_line("a very long name of something[1]: segfault at 0").at == 0
 
 
 def test_lines_of_crashed_programs_are_judged_by_what_follows_the_name() -> None:

@@ -26,7 +26,7 @@ from healthd.remediation.decide.paging import Limits, Stands, due, wanted
 from healthd.remediation.decide.remediation import End, Phase
 from healthd.remediation.decide.rules import STEPS, kept_out
 from healthd.remediation.ports import Hold
-from tests.support.judgement import a_case
+from tests.support.judgement import a_remediation
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 KEYS = ("page a", "b", "node")
@@ -148,7 +148,7 @@ def test_another_cause_is_told_and_two_that_take_turns_are_no_stream(moments: li
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# any state of a case
+# any state of a remediation
 
 XID = Diagnosis(
     code="gpu.xid.79",
@@ -163,11 +163,11 @@ SECONDS = st.sampled_from((0.0, 60.0, 3_599.0, 3_600.0, 14_399.0, 14_400.0, 86_3
 
 @st.composite
 def stands(draw: st.DrawFn) -> Stands:
-    """A case anywhere in any playbook, however old, held up or ended, as its last turn left it."""
+    """A remediation anywhere in any playbook, however old, held up or ended, as its last turn left it."""
     steps = draw(st.sampled_from([*STEPS.values(), *(kept_out(each) for each in STEPS.values())]))
     since = T0 - timedelta(seconds=draw(SECONDS))
-    case = replace(
-        a_case(steps=steps, index=draw(st.integers(0, len(steps) - 1))),
+    remediation = replace(
+        a_remediation(steps=steps, index=draw(st.integers(0, len(steps) - 1))),
         code=XID.code,
         component=str(XID.component),
         since=since,
@@ -182,19 +182,19 @@ def stands(draw: st.DrawFn) -> Stands:
         order=draw(st.sampled_from(("", "uid 0"))),
         note="as it is",
     )
-    return Stands(case=case, page=draw(st.booleans()), refusal=draw(st.sampled_from((None, *Refusal))))
+    return Stands(remediation=remediation, page=draw(st.booleans()), refusal=draw(st.sampled_from((None, *Refusal))))
 
 
 def said_of(each: Stands, decision: Decision) -> dict[str, Topic]:
-    case = each.case if each.case.is_open else None
+    remediation = each.remediation if each.remediation.is_open else None
     found = topics(
         verdict=Verdict.CRITICAL,
         diagnoses=(XID,),
         acknowledged=(),
         decision=decision,
-        case=case,
+        remediation=remediation,
         least=Severity.CRITICAL,
-        ended=None if case else each.case,
+        ended=None if remediation else each.remediation,
     )
     return {topic.key: topic for topic in found if not topic.last}
 
@@ -212,11 +212,12 @@ DECIDED = st.sampled_from(
 def test_nothing_is_out_longer_than_its_bound_without_a_page_that_comes_again(
     each: Stands, decided: Decision, problem: str
 ) -> None:
-    """Whatever it waits for, whoever is asked: an open case that is overdue pages, and the page is told each day."""
+    """Whatever it waits for, whoever is asked: an open remediation that is overdue pages, and the page is told each
+    day."""
     decision = wanted(decided, each, problem, T0, LIMITS)
     said = said_of(each, decision)
     pages = [topic for key, topic in said.items() if key.startswith(PAGED)]
-    if each.case.is_open and due(each.case, LIMITS) <= T0:
+    if each.remediation.is_open and due(each.remediation, LIMITS) <= T0:
         assert decision.action is Action.PAGE
     assert len(pages) == (decision.action is Action.PAGE)
     assert all(page.again_s == AGAIN_S for page in pages)
@@ -227,16 +228,25 @@ def test_a_page_of_a_case_has_a_cause_in_that_case(each: Stands, decided: Decisi
     """What was wanted before it was opened does not outlive that: somebody is asked for by its turn, its end, what it
     was opened for, or its age."""
     decision = wanted(decided, each, "", T0, LIMITS)
-    case = each.case
-    causes = (each.page, case.end is End.FAILED, case.asks is not None, case.is_open and due(case, LIMITS) <= T0)
+    remediation = each.remediation
+    causes = (
+        each.page,
+        remediation.end is End.FAILED,
+        remediation.asks is not None,
+        remediation.is_open and due(remediation, LIMITS) <= T0,
+    )
     assert decision.action is not Action.PAGE or any(causes)
 
 
 @given(stands(), DECIDED)
 def test_a_node_that_our_drain_holds_is_said_to_be_out(each: Stands, decided: Decision) -> None:
-    """Its own topic stands for as long as the case has its drain, so that none says that it is over."""
+    """Its own topic stands for as long as the remediation has its drain, so that none says that it is over."""
     said = said_of(each, wanted(decided, each, "", T0, LIMITS))
-    if each.case.is_open and each.case.hold is not None:
-        story = f"the cluster's own drain, {each.case.code}" if each.case.adopted else f"case {each.case.id}"
+    if each.remediation.is_open and each.remediation.hold is not None:
+        story = (
+            f"the cluster's own drain, {each.remediation.code}"
+            if each.remediation.adopted
+            else f"remediation {each.remediation.id}"
+        )
         assert said[NODE_KEY].cause == story
-        assert Step.DRAIN in each.case.steps or said[NODE_KEY].words
+        assert Step.DRAIN in each.remediation.steps or said[NODE_KEY].words

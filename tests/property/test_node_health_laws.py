@@ -32,7 +32,7 @@ HISTORY = st.lists(
 ).map(tuple)
 MARKS = st.builds(
     HandoffRecord,
-    case=TEXTS,
+    remediation_id=TEXTS,
     machine=TEXTS,
     remedy=REMEDIES,
     asks=st.booleans(),
@@ -77,7 +77,11 @@ def test_what_a_line_can_say_survives_as_fields(made: HandoffRecord) -> None:
         assert without_nulls(record_patch("n1", mark.text))["record"] == record_of(mark)
 
 
-@given(st.dictionaries(st.sampled_from(sorted(record_of(HandoffRecord(case="x")) | {"history": 1, "asked": 1})), JSON))
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(record_of(HandoffRecord(remediation_id="x")) | {"history": 1, "asked": 1})), JSON
+    )
+)
 def test_whatever_stands_there_is_read(record: dict[str, object]) -> None:
     """And what comes of it is a line that healthd can read."""
     text = text_of(record)

@@ -62,19 +62,19 @@ class Case:
 
     def forbidden(self) -> str:
         """Why no node may be taken out here, in the words of this test; "" if one may."""
-        view, level, calling = self.situation.view, self.situation.level, self.calling()
+        view, snapshot, calling = self.situation.view, self.situation.snapshot, self.calling()
         if not calling:
             return "nothing calls for it"
         if self.rules.mode is Mode.OBSERVE or self.rules.opted_out:
             return "not allowed"
-        if view is None or level is None:
+        if view is None or snapshot is None:
             return "not known"
         if not view.in_service:
             return "out already"
         if all(self.shared(each) for each in calling):
             return "not this node's"
-        others = len(level.out - {view.name})
-        return "no room" if others >= out_limit(self.rules.max_out, level.total) else ""
+        others = len(snapshot.out - {view.name})
+        return "no room" if others >= out_limit(self.rules.max_out, snapshot.total) else ""
 
 
 def reach(decision: Decision) -> int:
@@ -152,7 +152,7 @@ sightings = st.lists(
 situations = st.builds(
     Situation,
     view=st.none() | views,
-    level=st.none() | levels,
+    snapshot=st.none() | levels,
     problem=st.just("no answer"),
     fleet_findings=st.just(()) | sightings,
 )
@@ -181,7 +181,7 @@ def test_a_node_is_taken_out_exactly_when_it_may_be(case: Case) -> None:
 def test_a_node_that_is_out_is_decided_about_as_one_alone_in_its_fleet(case: Case) -> None:
     """Where a case holds it, its place is not asked for; all else is as it is without one."""
     view = NodeView(name=ME, in_service=True, flags=frozenset(), hold=None)
-    alone = replace(case, situation=Situation(view=view, level=FleetSnapshot(out=frozenset(), total=1)))
+    alone = replace(case, situation=Situation(view=view, snapshot=FleetSnapshot(out=frozenset(), total=1)))
     assert alone.decide(held=True) == alone.decide()
 
 
@@ -240,10 +240,10 @@ def test_the_cluster_is_asked_only_when_it_matters(case: Case) -> None:
 @given(cases, st.frozensets(st.sampled_from(NODES)))
 def test_more_nodes_out_never_let_a_node_go(case: Case, more: frozenset[str]) -> None:
     """Where a level forbids, a level with more nodes out forbids as well."""
-    if case.situation.level is None or case.decide().steps:
+    if case.situation.snapshot is None or case.decide().steps:
         return
-    level = FleetSnapshot(out=case.situation.level.out | more, total=case.situation.level.total)
-    assert not replace(case, situation=replace(case.situation, level=level)).decide().steps
+    snapshot = FleetSnapshot(out=case.situation.snapshot.out | more, total=case.situation.snapshot.total)
+    assert not replace(case, situation=replace(case.situation, snapshot=snapshot)).decide().steps
 
 
 @LAW
@@ -251,7 +251,7 @@ def test_more_nodes_out_never_let_a_node_go(case: Case, more: frozenset[str]) ->
 def test_at_the_level_nothing_is_taken_out(case: Case) -> None:
     """With every other node out, nothing whatever takes this one."""
     full = FleetSnapshot(out=frozenset(NODES[1:]), total=len(NODES))
-    case = replace(case, situation=replace(case.situation, level=full), rules=replace(case.rules, max_out="20%"))
+    case = replace(case, situation=replace(case.situation, snapshot=full), rules=replace(case.rules, max_out="20%"))
     assert not case.decide().steps
 
 
@@ -303,7 +303,7 @@ def test_more_nodes_with_the_fault_never_take_a_node_out(case: Case, more: tuple
 @given(cases)
 def test_an_unknown_never_repairs(case: Case) -> None:
     """What could not be read of the cluster, or of the fleet, takes no node out."""
-    for blind in (replace(case.situation, view=None), replace(case.situation, level=None)):
+    for blind in (replace(case.situation, view=None), replace(case.situation, snapshot=None)):
         assert not replace(case, situation=blind).decide().steps
 
 

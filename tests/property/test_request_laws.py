@@ -24,7 +24,7 @@ from tests.support.engine_wire import kill, no_answer
 BEGAN = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 STEPS_OF_REPLACE = STEPS[Remedy.REPLACE_NODE]
-CASE = Remediation(
+REMEDIATION = Remediation(
     id="k3",
     opened=BEGAN,
     since=BEGAN,
@@ -43,7 +43,7 @@ CASE = Remediation(
 
 def request(now: datetime, before: str) -> str:
     """What the engine leaves and its provisioner turns into a request."""
-    mark = parse(repair_mark(CASE, now, before=before, delegated=True))
+    mark = parse(repair_mark(REMEDIATION, now, before=before, delegated=True))
     assert mark is not None
     return replace(mark, asks=True).text
 

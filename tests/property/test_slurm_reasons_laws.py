@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.remediation.decide.remediation import case_of, visible_text
+from healthd.remediation.decide.remediation import remediation_id_of, visible_text
 from healthd.remediation.orchestrators.slurm.reasons import (
     AUTOMATIC,
     SEPARATOR,
@@ -38,7 +38,7 @@ def test_our_id_is_found_behind_whatever_slurm_appends(code: str, remarks: str) 
     before = hold_of(ours, "root", 5)
     now = hold_of(ours + remarks, "slurm" if remarks else "root", 9 if remarks else 5)
     assert now.is_still(before)
-    assert case_of(now.text) == "7793f05b"
+    assert remediation_id_of(now.text) == "7793f05b"
 
 
 @given(added=WORDS, remarks=REMARKS)

@@ -56,7 +56,7 @@ class Withdrawn(AskedWorld):
     """Where the node's update comes after the controller's last look, the mark says so once more after the act."""
 
     def _acts(self, step: Step) -> None:
-        assert self.store.cases()[-1].phase is Phase.INTENDED
+        assert self.store.remediations()[-1].phase is Phase.INTENDED
 
 
 class Asker:

@@ -17,7 +17,7 @@ from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.engine.dependencies import Dependencies, Judgement, RemediationStore
 from healthd.remediation.ports import FleetSnapshot, NodeRecord, NodeView, Orchestrator, Slot
-from tests.support.engine_wire import Wire, WiredCases, WiredOrchestrator, WiredProvisioner
+from tests.support.engine_wire import Wire, WiredOrchestrator, WiredProvisioner, WiredRemediations
 
 
 class Quiet(Wire):
@@ -45,17 +45,17 @@ class Change:
         """The door of one daemon to the cluster."""
         return door
 
-    def parts(self, parts: Dependencies, node: str) -> Dependencies:
+    def dependencies(self, dependencies: Dependencies, node: str) -> Dependencies:
         """The parts of one daemon's engine."""
-        return parts
+        return dependencies
 
     def deliver(self, deliver: Deliver) -> Deliver:
         """How the messages of one daemon leave it."""
         return deliver
 
-    def seen_by_head(self, level: FleetSnapshot) -> FleetSnapshot:
+    def seen_by_head(self, snapshot: FleetSnapshot) -> FleetSnapshot:
         """The fleet as the controller reads it."""
-        return level
+        return snapshot
 
     def at_head(self, door: Orchestrator, node: str) -> Orchestrator:
         """The controller's door to one node."""
@@ -78,10 +78,10 @@ class _WithoutHistory(Through):
     def mark(self, text: str) -> None:
         super().mark(_forgotten(text))
 
-    def level(self) -> FleetSnapshot:
-        level = super().level()
+    def snapshot(self) -> FleetSnapshot:
+        snapshot = super().snapshot()
         return replace(
-            level, marks=tuple(NodeRecord(node=each.node, text=_forgotten(each.text)) for each in level.marks)
+            snapshot, marks=tuple(NodeRecord(node=each.node, text=_forgotten(each.text)) for each in snapshot.marks)
         )
 
 
@@ -99,8 +99,8 @@ class _Unbounded(Change):
 
     bounds: Mapping[str, int]
 
-    def parts(self, parts: Dependencies, node: str) -> Dependencies:
-        return replace(parts, rules=lambda: self._without(parts.rules()))
+    def dependencies(self, dependencies: Dependencies, node: str) -> Dependencies:
+        return replace(dependencies, rules=lambda: self._without(dependencies.rules()))
 
     def _without(self, rules: Rules) -> Rules:
         return replace(rules, bounds=replace(rules.bounds, **self.bounds))  # type: ignore[arg-type]
@@ -144,10 +144,12 @@ class RepairsWithoutEnd(_Unbounded):
 # what counts
 
 
-class _CountsAll(WiredCases):
-    def save_case(self, case: Remediation, event: Event) -> None:
-        needless = case.has_ended and not case.attempts and bool(case.ladder)
-        super().save_case(replace(case, attempts=1, acts=case.ladder[:1]) if needless else case, event)
+class _CountsAll(WiredRemediations):
+    def save_remediation(self, remediation: Remediation, event: Event) -> None:
+        needless = remediation.has_ended and not remediation.attempts and bool(remediation.ladder)
+        super().save_remediation(
+            replace(remediation, attempts=1, acts=remediation.ladder[:1]) if needless else remediation, event
+        )
 
 
 class NeedlessActCounts(Change):
@@ -155,8 +157,8 @@ class NeedlessActCounts(Change):
 
     found_by = ("what_counts_was_begun",)
 
-    def parts(self, parts: Dependencies, node: str) -> Dependencies:
-        return replace(parts, cases=_CountsAll(parts.cases, Quiet()))  # type: ignore[arg-type]
+    def dependencies(self, dependencies: Dependencies, node: str) -> Dependencies:
+        return replace(dependencies, remediations=_CountsAll(dependencies.remediations, Quiet()))  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -166,8 +168,8 @@ class NeedlessActCounts(Change):
 class _Judged:
     """A judgement that a change alters in a call or two."""
 
-    def __init__(self, inner: Judgement, cases: RemediationStore) -> None:
-        self._inner, self._cases = inner, cases
+    def __init__(self, inner: Judgement, remediations: RemediationStore) -> None:
+        self._inner, self._remediations = inner, remediations
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)
@@ -175,15 +177,15 @@ class _Judged:
 
 class _AnyFaultIsOurs(_Judged):
     def diagnoses(self) -> tuple[Diagnosis, ...]:
-        found, case = self._inner.diagnoses(), self._cases.open_case()
-        if case is None or not case.acts or any(each.code == case.code for each in found):
+        found, remediation = self._inner.diagnoses(), self._remediations.open_remediation()
+        if remediation is None or not remediation.acts or any(each.code == remediation.code for each in found):
             return found
-        return tuple(self._taken_for_ours(each, case) for each in found)
+        return tuple(self._taken_for_ours(each, remediation) for each in found)
 
-    def _taken_for_ours(self, other: Diagnosis, case: Remediation) -> Diagnosis:
-        kind, _, name = case.component.partition(":")
+    def _taken_for_ours(self, other: Diagnosis, remediation: Remediation) -> Diagnosis:
+        kind, _, name = remediation.component.partition(":")
         where = Component(kind=kind, id=name)
-        return replace(other, code=case.code, component=where, remedy=case.remedy, roots=())
+        return replace(other, code=remediation.code, component=where, remedy=remediation.remedy, roots=())
 
 
 class ForeignFaultDrives(Change):
@@ -191,8 +193,8 @@ class ForeignFaultDrives(Change):
 
     found_by = ("law_of_acts",)
 
-    def parts(self, parts: Dependencies, node: str) -> Dependencies:
-        return replace(parts, judgement=_AnyFaultIsOurs(parts.judgement, parts.cases))  # type: ignore[arg-type]
+    def dependencies(self, dependencies: Dependencies, node: str) -> Dependencies:
+        return replace(dependencies, judgement=_AnyFaultIsOurs(dependencies.judgement, dependencies.remediations))  # type: ignore[arg-type]
 
 
 class _Forever(_Judged):
@@ -207,8 +209,8 @@ class ResumeHoldsForever(Change):
 
     found_by = ("a_resume_holds_a_day",)
 
-    def parts(self, parts: Dependencies, node: str) -> Dependencies:
-        return replace(parts, judgement=_Forever(parts.judgement, parts.cases))  # type: ignore[arg-type]
+    def dependencies(self, dependencies: Dependencies, node: str) -> Dependencies:
+        return replace(dependencies, judgement=_Forever(dependencies.judgement, dependencies.remediations))  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -224,7 +226,7 @@ class _ByHand(Through):
 
 
 class KillFailedIsAnOrder(Change):
-    """Slurm's own drain over ours is read as an operator's: the case is lost."""
+    """Slurm's own drain over ours is read as an operator's: the remediation is lost."""
 
     found_by = ("over_is_over", "the_good_come_back", "nothing_out_in_silence", "every_slot_lives")
 
@@ -238,7 +240,7 @@ class _Keeps(Through):
 
 
 class SlotLeaks(Change):
-    """The slot of a case that ended is not given back."""
+    """The slot of a remediation that ended is not given back."""
 
     found_by = ("every_slot_lives", "the_good_come_back", "nothing_out_in_silence")
 
@@ -249,10 +251,10 @@ class SlotLeaks(Change):
 class _FirstReading(Through):
     first: FleetSnapshot | None = None
 
-    def level(self) -> FleetSnapshot:
-        level = super().level()
-        self.first = self.first or level
-        return replace(level, out=self.first.out)
+    def snapshot(self) -> FleetSnapshot:
+        snapshot = super().snapshot()
+        self.first = self.first or snapshot
+        return replace(snapshot, out=self.first.out)
 
 
 class BudgetFromMemory(Change):
@@ -293,8 +295,8 @@ class OrderFromMemory(Change):
     def __init__(self) -> None:
         self._asked: dict[tuple[str, str, str, int], HandoffRecord] = {}
 
-    def seen_by_head(self, level: FleetSnapshot) -> FleetSnapshot:
-        return replace(level, marks=tuple(self._first_shown(each) for each in level.marks))
+    def seen_by_head(self, snapshot: FleetSnapshot) -> FleetSnapshot:
+        return replace(snapshot, marks=tuple(self._first_shown(each) for each in snapshot.marks))
 
     def at_head(self, door: Orchestrator, node: str) -> Orchestrator:
         first = _FirstOrder(door)
@@ -308,7 +310,7 @@ class OrderFromMemory(Change):
     def _first(self, node: str, mark: HandoffRecord) -> HandoffRecord:
         if not mark.asks:
             return mark
-        first = self._asked.setdefault((node, mark.case, str(mark.remedy), mark.attempt), mark)
+        first = self._asked.setdefault((node, mark.remediation_id, str(mark.remedy), mark.attempt), mark)
         return replace(mark, asked=first.asked)
 
 
@@ -322,8 +324,8 @@ class RequestStands(Change):
 
     found_by = ("law_of_requests",)
 
-    def parts(self, parts: Dependencies, node: str) -> Dependencies:
-        return replace(parts, provisioner=_NeverTakenBack(parts.provisioner, Quiet(), lambda _: None))
+    def dependencies(self, dependencies: Dependencies, node: str) -> Dependencies:
+        return replace(dependencies, provisioner=_NeverTakenBack(dependencies.provisioner, Quiet(), lambda _: None))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

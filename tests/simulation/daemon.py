@@ -2,7 +2,8 @@
 
 Put together as ``healthd.agent`` does it, over a store that outlives it and a cluster that is
 simulated. Where production polls every few seconds, this is turned when something happened, and else ever more rarely
-while nothing moves (five seconds, then up to five minutes, or fifteen without a case): a healthy node costs nothing.
+while nothing moves (five seconds, then up to five minutes, or fifteen without a remediation): a healthy node costs
+nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from datetime import datetime
 from functools import cache
 
 from healthd.agent.hindsight import ends_by
-from healthd.agent.wiring import Cluster, patience_of, rules_of
+from healthd.agent.wiring import Cluster, rules_of, timeouts_of
 from healthd.config.schema.config import Config
 from healthd.core.check import Check, NoSettings, judged, unknown
 from healthd.core.errors import BackendError, StoreError
@@ -38,12 +39,20 @@ from healthd.state.store import Store
 from tests.simulation.changes import Change
 from tests.simulation.slurm import Door, Slurm
 from tests.simulation.timeline import Timeline, WallClock
-from tests.support.engine_wire import Killed, Wire, WiredCases, WiredOrchestrator, WiredProvisioner, WiredResetter, kill
+from tests.support.engine_wire import (
+    Killed,
+    Wire,
+    WiredOrchestrator,
+    WiredProvisioner,
+    WiredRemediations,
+    WiredResetter,
+    kill,
+)
 
 POLL_S, STILL_POLL_S, IDLE_POLL_S, GROWS = 5.0, 300.0, 900.0, 1.7
 STAYS_UP_S = 420.0
-"""How long a node is turned on after its last fault or case, or after it asked a cluster that hangs: longer than an
-update without an answer may come late."""
+"""How long a node is turned on after its last fault or remediation, or after it asked a cluster that hangs: longer than
+an update without an answer may come late."""
 _LOOK_TAKES_S = 2.0
 
 
@@ -104,7 +113,7 @@ class BootAlone:
     def ends_by(self, code: str) -> ClearsBy | None:
         return _ends_by(code)
 
-    def look_back(self, code: str, since: datetime) -> str:
+    def reread_log(self, code: str, since: datetime) -> str:
         return "the journal could not be read: it is lost"
 
 
@@ -181,8 +190,8 @@ class Daemon:
         self.monitor.begin_boot(boot, now)
         if disk.boot != boot:
             disk.boot, disk.read = boot, 0
-        parts = replace(self._parts(provisioner, resetter, fuse), hindsight=hindsight)
-        self.engine = Engine(ground.change.parts(parts, name))
+        dependencies = replace(self._dependencies(provisioner, resetter, fuse), hindsight=hindsight)
+        self.engine = Engine(ground.change.dependencies(dependencies, name))
         self.notifier = node_notifier(
             {"oncall": ground.change.deliver(deliver)},
             ground.config.notify,
@@ -209,7 +218,7 @@ class Daemon:
     def _turn_at(self, s: float) -> None:
         if self.alive and s == self._due_s:
             self._due_s = float("inf")
-            self._died_of(self.turn)
+            self._died_of(self.reconcile)
 
     def _died_of(self, work: Callable[[], None]) -> None:
         try:
@@ -218,19 +227,19 @@ class Daemon:
             self.alive = False
             self._died()
 
-    def turn(self) -> None:
+    def reconcile(self) -> None:
         """One turn of the engine and one of the notifier, and when the next is of use."""
         now = self._wall.now()
         self._look_at_clock(now)
         before, self.turns = self.said, self.turns + 1
-        self.said = self.engine.turn(now)
+        self.said = self.engine.reconcile(now)
         now = self._wall.now()
         self.monitor.flush(now)
         self.notifier.tick(now)
-        has_case = self.disk.store.open_case() is not None
-        most_s = STILL_POLL_S if has_case else IDLE_POLL_S
+        has_remediation = self.disk.store.open_remediation() is not None
+        most_s = STILL_POLL_S if has_remediation else IDLE_POLL_S
         self._poll_s = POLL_S if self.said != before else min(most_s, self._poll_s * GROWS)
-        if has_case or self._knows_something() or self._ground.slurm.hung:
+        if has_remediation or self._knows_something() or self._ground.slurm.hung:
             self._awake_s = self._ground.timeline.s + STAYS_UP_S
         if self._ground.timeline.s < self._awake_s:
             poll_s = self._poll_s
@@ -279,7 +288,7 @@ class Daemon:
             self._looks_at_s = float("inf")
             self._absorb(LEVEL, unknown(why) if (why := self._blind()) else judged(list(self._levels())))
 
-    def _look_again(self, since: datetime) -> None:
+    def _recheck(self, since: datetime) -> None:
         outcome = self.monitor.outcomes().get(LEVEL)
         if outcome is None or outcome.at < since:
             self.look_soon(_LOOK_TAKES_S)
@@ -289,7 +298,7 @@ class Daemon:
 
     # -- what it is put together from ---------------------------------------------------------------------------------
 
-    def _parts(self, provisioner: Provisioner, resetter: Resetter, fuse: Fuse) -> Dependencies:
+    def _dependencies(self, provisioner: Provisioner, resetter: Resetter, fuse: Fuse) -> Dependencies:
         ground, store, wall = self._ground, self.disk.store, self._wall
         cluster = ground.cluster()
         door = ground.change.orchestrator(Door(ground.slurm, self.name), self.name)
@@ -297,7 +306,7 @@ class Daemon:
         absent = AbsentNodes(
             node=lambda other: WiredOrchestrator(Door(ground.slurm, other), fuse, lambda _: None, lambda: None),
             rules=lambda: self._rules(cluster),
-            patience=patience_of(ground.config, cluster),
+            timeouts=timeouts_of(ground.config, cluster),
             monotonic_s=ground.timeline,
         )
         self.absent = AbsentWatch(absent, orchestrator, self.name)
@@ -314,12 +323,12 @@ class Daemon:
                 settle_s=cluster.settle_s,
             ),
             judgement=self.monitor,
-            cases=WiredCases(store, fuse),
+            remediations=WiredRemediations(store, fuse),
             rules=lambda: self._rules(cluster),
-            ledger=lambda: repairs_of(store.cases()),
-            collect=lambda case: fuse.around("collect", lambda: f"bundles/{case.id}"),
-            look_again=self._look_again,
-            patience=patience_of(ground.config, cluster),
+            ledger=lambda: repairs_of(store.remediations()),
+            collect=lambda remediation: fuse.around("collect", lambda: f"bundles/{remediation.id}"),
+            recheck=self._recheck,
+            timeouts=timeouts_of(ground.config, cluster),
             platform_texts=OUR_TEXTS | MANAGERS_TEXTS,
             new_id=ground.new_id,
             clock=wall.now,

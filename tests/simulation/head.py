@@ -57,7 +57,7 @@ class Head:
         ground, self.alive = self._ground, True
         section, remediation = ground.config.controller, ground.config.remediation
         door = Door(ground.slurm, "")  # the head node is none of the nodes
-        patience = Timeouts(
+        timeouts = Timeouts(
             reboot_timeout_s=remediation.reboot_timeout_s,
             replace_timeout_s=remediation.replace_timeout_s,
             overdue_s=remediation.overdue_s,
@@ -72,15 +72,15 @@ class Head:
             provisioner=lambda name, _: WiredProvisioner(self._platform(name), self.fuse, lambda _: None),
             kept=WiredKept(self.store, self.fuse),
             rules=ground.head_rules,
-            patience=patience,
+            timeouts=timeouts,
             silent_s=section.silent_s,
             monotonic_s=ground.timeline,
             clock=self.wall.now,
             look_s=3 * section.interval_s,
             platform_texts=OUR_TEXTS,
-            reckoning=self.course.repair_stats,
+            stats=self.course.repair_stats,
         )
-        absent = AbsentNodes(node=self._node, rules=ground.head_rules, patience=patience, monotonic_s=ground.timeline)
+        absent = AbsentNodes(node=self._node, rules=ground.head_rules, timeouts=timeouts, monotonic_s=ground.timeline)
         self.rounds = SlurmSync(controller, absent)
         self.notifier = Notifier(
             {"oncall": self._deliver},
@@ -114,7 +114,7 @@ class Head:
         try:
             self._round(self.wall.now())
         except Killed:
-            self._dies(self.store.cases())
+            self._dies(self.store.remediations())
             self.stop(30.0)
             return
         self._poll_s = min(STILL_S, self._poll_s * GROWS)

@@ -38,7 +38,7 @@ OVERDUE_S = 4 * HOUR + 900.0
 """Out by our hand for longer, and somebody has to be told: the bound of the notifications, and one calm poll."""
 REPEAT_S = DAY + HOUR
 ADOPTED_WITHIN_S = 2 * HOUR
-"""A slot without a case: its holder's daemon, or the controller, has this long to find it."""
+"""A slot without a remediation: its holder's daemon, or the controller, has this long to find it."""
 BACK_WITHIN_S = 2 * HOUR
 """From the last of its faults to service: verification and settling take minutes; a cluster that hangs, longer."""
 NEW_CAUSE_WITHIN_S = KNOWN_CHANGES_EVERY_S + 1800.0
@@ -83,7 +83,7 @@ class Done:
     machine: str
     remedy: Remedy
     code: str
-    case: str
+    remediation_id: str
     ordered: bool = False
 
 
@@ -149,16 +149,26 @@ class Invariants:
 
     def acts(self, name: str, remedy: Remedy) -> None:
         """A machine is about to be reset, rebooted or replaced by healthd."""
-        case = self.case(name)
-        code, case_id = (case.code, case.id) if case is not None else ("", "")
-        self.note(name, f"ACT {remedy} for {code} [{case_id}]")
+        remediation = self.remediation(name)
+        code, remediation_id = (remediation.code, remediation.id) if remediation is not None else ("", "")
+        self.note(name, f"ACT {remedy} for {code} [{remediation_id}]")
         self.counted[remedy] += 1
         self.law_of_acts(name, remedy)
         self.a_machine_is_there(name, remedy)
         self.nothing_under_a_job(name, remedy)
         s, ordered = self._ground.timeline.s, self._is_ordered(name)
         machine = self._nodes[name].instance
-        self.done.append(Done(s=s, node=name, machine=machine, remedy=remedy, code=code, case=case_id, ordered=ordered))
+        self.done.append(
+            Done(
+                s=s,
+                node=name,
+                machine=machine,
+                remedy=remedy,
+                code=code,
+                remediation_id=remediation_id,
+                ordered=ordered,
+            )
+        )
         if remedy is not Remedy.RESET_GPU and not ordered:
             self.bounded_by_name(name, remedy)
             self.bounded_in_the_fleet(remedy)
@@ -191,9 +201,9 @@ class Invariants:
 
     def _let_in(self, name: str) -> None:
         """By healthd's own decision: what an operator lets in is theirs to answer for."""
-        case = self.case(name)
-        if case is not None and not case.release_order:
-            self.released[name].append((self._ground.timeline.s, (case.code, self._nodes[name].instance)))
+        remediation = self.remediation(name)
+        if remediation is not None and not remediation.release_order:
+            self.released[name].append((self._ground.timeline.s, (remediation.code, self._nodes[name].instance)))
             self.returns_are_bounded(name)
 
     def _note_owner(self, update: FakeUpdate) -> None:
@@ -202,8 +212,8 @@ class Invariants:
         if before is None or after is None or after.user not in SLURM:
             self.written_over.pop(update.node, None)
         elif before.user == US:
-            case = self.case(update.node)
-            self.written_over[update.node] = case.id if case is not None else ""
+            remediation = self.remediation(update.node)
+            self.written_over[update.node] = remediation.id if remediation is not None else ""
 
     def tells(self, name: str, message: Message) -> None:
         """People are told."""
@@ -226,15 +236,20 @@ class Invariants:
     def dies(self, name: str, asked_itself: bool) -> None:
         """A daemon was killed. What it had written down, and asks of its platform by itself, it may have done: whoever
         comes after cannot know."""
-        case = self.case(name)
-        if asked_itself and case is not None and case.step in ACTS and case.phase is Phase.INTENDED:
-            self.perhaps.setdefault((case.id, ACTS[case.step]), self._ground.timeline.s)
+        remediation = self.remediation(name)
+        if (
+            asked_itself
+            and remediation is not None
+            and remediation.step in ACTS
+            and remediation.phase is Phase.INTENDED
+        ):
+            self.perhaps.setdefault((remediation.id, ACTS[remediation.step]), self._ground.timeline.s)
 
-    def head_dies(self, cases: Sequence[Remediation]) -> None:
+    def head_dies(self, remediations: Sequence[Remediation]) -> None:
         """The controller was killed in a round: what it had written down it may have asked for."""
-        for case in cases:
-            if case.end is None and case.phase is Phase.INTENDED:
-                self.perhaps.setdefault((case.id.split("/")[1], ACTS[case.step]), self._ground.timeline.s)
+        for remediation in remediations:
+            if remediation.end is None and remediation.phase is Phase.INTENDED:
+                self.perhaps.setdefault((remediation.id.split("/")[1], ACTS[remediation.step]), self._ground.timeline.s)
 
     def _told_of(self, node: str, speaker: str, key: str, words: str, news: NewsKind) -> None:
         told = self.told[node]
@@ -406,14 +421,14 @@ class Invariants:
             if not (slurm.is_out(name) or has_slot or seen.out_s or seen.held_s or seen.harmful_s or ill):
                 seen.left_s = seen.dead_s = None
                 continue
-            case = self.case(name)
+            remediation = self.remediation(name)
             ours = self._is_held(name)
             seen.out_s = _since(seen.out_s, is_out, s)
             seen.held_s = _since(seen.held_s, ours, s)
-            self.nothing_out_in_silence(name, seen, s, case)
-            self.every_slot_lives(name, seen, s, case, has_slot=has_slot and answers)
-            self.the_good_come_back(name, seen, s, case, ours=ours and answers)
-            self.a_page_has_its_cause(name, seen, s, case)
+            self.nothing_out_in_silence(name, seen, s, remediation)
+            self.every_slot_lives(name, seen, s, remediation, has_slot=has_slot and answers)
+            self.the_good_come_back(name, seen, s, remediation, ours=ours and answers)
+            self.a_page_has_its_cause(name, seen, s, remediation)
             self.an_answer_has_its_act(name, seen, s)
             self.what_sleeps_keeps_nothing(name, seen, s, has_slot=has_slot and answers)
             self.a_slot_of_a_dead_machine_pages(name, seen, s, has_slot=has_slot)
@@ -421,17 +436,17 @@ class Invariants:
         self._power.machines()
         self.done = [each for each in self.done if each.s > s - 8 * DAY] if len(self.done) > 500 else self.done
 
-    def nothing_out_in_silence(self, name: str, seen: Seen, s: float, case: Remediation | None) -> None:
+    def nothing_out_in_silence(self, name: str, seen: Seen, s: float, remediation: Remediation | None) -> None:
         """What healthd keeps out for longer than a bound is paged, and again every day: a node in silence is lost. An
         operator who ordered it knows of it for a day."""
         told = self.told[name]
         is_paged = any(asks_for_a_person(key) for key in told.standing)
         seen.silent_s = _since(seen.silent_s, seen.held_s is not None and not is_paged, s)
-        most_s = REPEAT_S if case is not None and case.order else OVERDUE_S
+        most_s = REPEAT_S if remediation is not None and remediation.order else OVERDUE_S
         most_s += 0.0 if self._nodes[name].has_machine else WITHOUT_MACHINE_S
         later_s = self._unwatched_s(name)
         most_s += later_s
-        if seen.silent_s is not None and s - max(seen.silent_s, self._awaited_s(name, case)) > most_s:
+        if seen.silent_s is not None and s - max(seen.silent_s, self._awaited_s(name, remediation)) > most_s:
             self.fail(
                 "nothing_out_in_silence", name, f"held by healthd for {(s - seen.silent_s) / HOUR:.1f} h, no page"
             )
@@ -444,23 +459,29 @@ class Invariants:
             return 0.0
         return UNWATCHED_S + (0.0 if self.head is not None else SECOND_S)
 
-    def _awaited_s(self, name: str, case: Remediation | None) -> float:
+    def _awaited_s(self, name: str, remediation: Remediation | None) -> float:
         """Since when another machine is awaited: that is as long as it may take, whatever was before. It counts from
         the request, also where the controller that took it died before it acted; and from the death of a daemon that
         may have made it, since only the other machine tells whether it did."""
-        if case is None or case.step is not Step.REPLACE or case.phase is not Phase.INTENDED:
+        if remediation is None or remediation.step is not Step.REPLACE or remediation.phase is not Phase.INTENDED:
             return -DAY
         acted = (each.s for each in self.done if each.node == name and each.remedy is Remedy.REPLACE_NODE)
-        requests = (self.asked.get((name, Remedy.REPLACE_NODE)), self.perhaps.get((case.id, Remedy.REPLACE_NODE)))
+        requests = (
+            self.asked.get((name, Remedy.REPLACE_NODE)),
+            self.perhaps.get((remediation.id, Remedy.REPLACE_NODE)),
+        )
         return max((*acted, *(each for each in requests if each is not None)), default=-DAY)
 
-    def every_slot_lives(self, name: str, seen: Seen, s: float, case: Remediation | None, *, has_slot: bool) -> None:
-        """A slot has an open case behind it, or is found within a bounded time: slots that leak stop all repairs."""
-        reason = case is not None and case.fenced
+    def every_slot_lives(
+        self, name: str, seen: Seen, s: float, remediation: Remediation | None, *, has_slot: bool
+    ) -> None:
+        """A slot has an open remediation behind it, or is found within a bounded time: slots that leak stop all
+        repairs."""
+        reason = remediation is not None and remediation.fenced
         node = self._nodes[name]
         seen.orphan_s = _since(seen.orphan_s, has_slot and not reason and node.up, s)
         if seen.orphan_s is not None and s - seen.orphan_s > ADOPTED_WITHIN_S:
-            self.fail("every_slot_lives", name, f"a slot without a case for {(s - seen.orphan_s) / HOUR:.1f} h")
+            self.fail("every_slot_lives", name, f"a slot without a remediation for {(s - seen.orphan_s) / HOUR:.1f} h")
 
     def what_sleeps_keeps_nothing(self, name: str, seen: Seen, s: float, *, has_slot: bool) -> None:
         """A name that Slurm has powered down keeps no slot, and no drain of healthd's that no operator knows of: no job
@@ -488,32 +509,38 @@ class Invariants:
         """What is over is no reason to keep a node awake: machines that idle cost money."""
         node = self._nodes[name]
         lives = node.daemon is not None and node.daemon.alive
-        is_left = name in self._ground.slurm.awake and lives and self.case(name) is None
+        is_left = name in self._ground.slurm.awake and lives and self.remediation(name) is None
         seen.excepted_s = _since(seen.excepted_s, is_left, s)
         if seen.excepted_s is not None and s - seen.excepted_s > BACK_WITHIN_S:
-            self.fail("power_saving_gets_it_back", name, "kept awake, and no case is open")
+            self.fail("power_saving_gets_it_back", name, "kept awake, and no remediation is open")
 
     def held_nodes_stay_awake(self, name: str) -> None:
         """A node that healthd holds is not powered down under it where Slurm can be told so: its evidence and its
         repair would be lost."""
         slurm, s, daemon = self._ground.slurm, self._ground.timeline.s, self._nodes[name].daemon
-        hold, case = slurm.nodes[name].hold, self.case(name)
+        hold, remediation = slurm.nodes[name].hold, self.remediation(name)
         if slurm.power_saving == "22.05" or hold is None or not slurm.is_ours(name) or daemon is None:
             return
-        lives = daemon.alive and case is not None and not case.has_ended
+        lives = daemon.alive and remediation is not None and not remediation.has_ended
         since_s = max(hold.stamp - BEGINNING.timestamp(), daemon.began_s, self._power.steady_since_s)
         if lives and s - since_s > STEADY_S:
             self.fail("held_nodes_stay_awake", name, f"powered down while held by {hold}")
 
-    def the_good_come_back(self, name: str, seen: Seen, s: float, case: Remediation | None, *, ours: bool) -> None:
+    def the_good_come_back(
+        self, name: str, seen: Seen, s: float, remediation: Remediation | None, *, ours: bool
+    ) -> None:
         """A node that is good, and whose faults are over, comes back: unless an operator said otherwise, or was told
         that one is needed, or a machine that was asked for is awaited."""
         node = self._nodes[name]
         daemon = node.daemon
         lives = daemon is not None and daemon.alive and node.is_sound and not self._ground.slurm.nodes[name].jobs
         is_over = lives and daemon is not None and not daemon.monitor.still_open()
-        kept = case is not None and (case.end is End.FAILED or bool(case.order))
-        asked = case is not None and case.step in (Step.REBOOT, Step.REPLACE) and case.phase is Phase.INTENDED
+        kept = remediation is not None and (remediation.end is End.FAILED or bool(remediation.order))
+        asked = (
+            remediation is not None
+            and remediation.step in (Step.REBOOT, Step.REPLACE)
+            and remediation.phase is Phase.INTENDED
+        )
         is_expected = kept or asked or self._is_paged(name)
         waits = ours and is_over and not is_expected and name not in self._ground.slurm.maintenance
         seen.good_s = _since(seen.good_s, waits, s)
@@ -521,17 +548,17 @@ class Invariants:
             said = daemon.said if daemon is not None else ""
             self.fail("the_good_come_back", name, f"good for {(s - seen.good_s) / HOUR:.1f} h, and out: {said}")
 
-    def a_page_has_its_cause(self, name: str, seen: Seen, s: float, case: Remediation | None) -> None:
+    def a_page_has_its_cause(self, name: str, seen: Seen, s: float, remediation: Remediation | None) -> None:
         """A page that stands says its present cause: whoever reads it acts on it."""
         daemon = self._nodes[name].daemon
-        if daemon is None or not daemon.alive or case is None or case.end is not End.FAILED:
+        if daemon is None or not daemon.alive or remediation is None or remediation.end is not End.FAILED:
             seen.uncaused_s = None
             return
         pages = [words for key, words in self.told[name].standing.items() if asks_for_a_person(key)]
-        lacks = not any(case.note in words for words in pages)
+        lacks = not any(remediation.note in words for words in pages)
         seen.uncaused_s = _since(seen.uncaused_s, lacks, s)
         if seen.uncaused_s is not None and s - seen.uncaused_s > NEW_CAUSE_WITHIN_S:
-            self.fail("a_page_has_its_cause", name, f"the cause is: {case.note}; told: {pages}")
+            self.fail("a_page_has_its_cause", name, f"the cause is: {remediation.note}; told: {pages}")
 
     def an_answer_has_its_act(self, name: str, seen: Seen, s: float) -> None:
         """A request that the controller has taken was carried out after it was made: an order is not answered from
@@ -540,7 +567,7 @@ class Invariants:
         is_taken = mark is not None and mark.asks and mark.answer is RequestAnswer.TAKEN
         asked_s = max((self.asked.get((name, each), -DAY) for each in Remedy), default=-DAY)
         acted = any(each.node == name and each.s >= asked_s for each in self.done)
-        acted |= mark is not None and (mark.case, mark.remedy) in self.perhaps
+        acted |= mark is not None and (mark.remediation_id, mark.remedy) in self.perhaps
         seen.unanswered_s = _since(seen.unanswered_s, is_taken and not acted, s)
         if seen.unanswered_s is not None and s - seen.unanswered_s > ANSWERED_WITHIN_S:
             self.fail("an_answer_has_its_act", name, f"taken, and nothing was done: {mark and mark.text}")
@@ -566,20 +593,27 @@ class Invariants:
 
     def what_counts_was_begun(self, name: str) -> None:
         """Only an act that was begun counts as a repair: else the next larger one is taken although none was made."""
-        acts = self.perhaps.keys() | {(each.case, each.remedy) for each in self.done}
+        acts = self.perhaps.keys() | {(each.remediation_id, each.remedy) for each in self.done}
         store = self._nodes[name].disk.store
-        for case in store.cases():
-            counted = repairs_of([case])
-            if counted and case.has_ended and (case.id, counted[0].remedy) not in acts:
-                self.fail("what_counts_was_begun", name, f"case {case.id} counts as {counted[0].remedy}: {case.note}")
+        for remediation in store.remediations():
+            counted = repairs_of([remediation])
+            if counted and remediation.has_ended and (remediation.id, counted[0].remedy) not in acts:
+                self.fail(
+                    "what_counts_was_begun",
+                    name,
+                    f"remediation {remediation.id} counts as {counted[0].remedy}: {remediation.note}",
+                )
 
     def _is_out(self, name: str) -> bool:
         return self._ground.slurm.is_out(name) and not self._nodes[name].asleep
 
     def _is_ordered(self, name: str) -> bool:
         """Whether an operator ordered what is done to a node."""
-        case = self.case(name)
-        return bool(case is not None and case.order) or self._ground.timeline.s - self.ordered.get(name, -DAY) < HOUR
+        remediation = self.remediation(name)
+        return (
+            bool(remediation is not None and remediation.order)
+            or self._ground.timeline.s - self.ordered.get(name, -DAY) < HOUR
+        )
 
     def _is_let_in(self, name: str, since_s: float) -> bool:
         """Whether an operator's command let the node in as it is, or spoke of it since."""
@@ -591,14 +625,14 @@ class Invariants:
 
     def _is_written_over(self, name: str) -> bool:
         """Whether Slurm's own text stands over a drain of ours. What nothing was repaired for may be left to Slurm."""
-        case_id = self.written_over.get(name) if self._ground.slurm.nodes[name].hold is not None else ""
-        cases = self._nodes[name].disk.store.cases() if case_id else ()
-        return any(each.id == case_id and each.end is not End.ABANDONED for each in cases)
+        remediation_id = self.written_over.get(name) if self._ground.slurm.nodes[name].hold is not None else ""
+        remediations = self._nodes[name].disk.store.remediations() if remediation_id else ()
+        return any(each.id == remediation_id and each.end is not End.ABANDONED for each in remediations)
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
-    def case(self, name: str) -> Remediation | None:
-        return self._nodes[name].disk.store.open_case()
+    def remediation(self, name: str) -> Remediation | None:
+        return self._nodes[name].disk.store.open_remediation()
 
     def _is_paged(self, name: str) -> bool:
         daemon = self._nodes[name].daemon

@@ -36,7 +36,7 @@ MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 YEAR = 365 * DAY
 _ASKED = (
     "after view",
-    "after level",
+    "after snapshot",
     "after slots",
     "after quarantine",
     "after release",
@@ -284,7 +284,7 @@ class Law:
             self._timeline.after(10 * MINUTE, lambda: self._order(name, order))
             return
         try:
-            obeyed = daemon.engine.obey(order, node.wall.now())
+            obeyed = daemon.engine.execute(order, node.wall.now())
         except Killed:
             self._watch.ordered[name] = self._timeline.s  # it may be on disk
             node.kill_daemon()

@@ -26,7 +26,7 @@ from tests.support.engine_wire import Killed, Wire, WiredFleet, WiredKept, Wired
 from tests.support.fake_repairs import FakeProvisioner
 
 NODE, TEXT = "n1", "healthd: gpu.xid.79 gpu:0 [k3]"
-PATIENCE = Timeouts(reboot_timeout_s=600.0, replace_timeout_s=900.0)
+TIMEOUTS = Timeouts(reboot_timeout_s=600.0, replace_timeout_s=900.0)
 SILENT_S, TAKES_S, STEP_S = 60.0, 45.0, 10.0
 
 
@@ -48,7 +48,7 @@ class AskedWorld:
         self.kills = 0
         self.cluster.update(NODE, "drain", TEXT, user="healthd")
         self.cluster.claim("cluster", 0, NODE)
-        self.ask(HandoffRecord(case="k3", machine="i-1", remedy=remedy, asks=asks, attempt=1))
+        self.ask(HandoffRecord(remediation_id="k3", machine="i-1", remedy=remedy, asks=asks, attempt=1))
         self.start()
 
     def repeats(self, after_s: float) -> AskedWorld:
@@ -80,7 +80,7 @@ class AskedWorld:
             provisioner=lambda node, instance: WiredProvisioner(self.acts_on(node, instance), self.wire, self._acts),
             kept=WiredKept(self.store, self.wire),
             rules=lambda: self.rules,
-            patience=PATIENCE,
+            timeouts=TIMEOUTS,
             silent_s=SILENT_S,
             monotonic_s=self.clock,
             clock=self.clock.now,
@@ -114,7 +114,7 @@ class AskedWorld:
                 self.boots_at_s, self.booted = 0.0, self.clock.now()
                 self.cluster.nodes[NODE].flags -= {"DOWN", "NOT_RESPONDING"}
             try:
-                self.standings = self.controller.round(self.clock.now())
+                self.standings = self.controller.sync(self.clock.now())
                 self.said += [each.said for each in self.standings]
             except Killed:
                 self.restart()
@@ -149,8 +149,8 @@ class AskedWorld:
         """What must hold at every act of every test."""
         assert step in (Step.REBOOT, Step.REPLACE), f"the controller's hand is on {step}"
         node = self.cluster.nodes[NODE]
-        case = self.store.cases()[-1]
-        assert case.phase is Phase.INTENDED, "no act without a written intent"
+        remediation = self.store.remediations()[-1]
+        assert remediation.phase is Phase.INTENDED, "no act without a written intent"
         assert self.mark.answer is RequestAnswer.TAKEN, "no act without a mark that says so"
         assert self.rules.mode is Mode.REPAIR
         assert not node.jobs, "an act under a job"

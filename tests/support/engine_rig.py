@@ -31,12 +31,19 @@ from healthd.sim.cluster import FakeCluster, FakeOrchestrator, FakeUpdate
 from healthd.state.monitor import Monitor
 from healthd.state.store import Store
 from healthd.testing import FakeClock
-from tests.support.engine_wire import Killed, Wire, WiredCases, WiredOrchestrator, WiredProvisioner, WiredResetter
+from tests.support.engine_wire import (
+    Killed,
+    Wire,
+    WiredOrchestrator,
+    WiredProvisioner,
+    WiredRemediations,
+    WiredResetter,
+)
 from tests.support.fake_repairs import FakeProvisioner, FakeResetter
 
 NODE = "n1"
 GPU = Component(kind="gpu", id="GPU-5e1f")
-PATIENCE = Timeouts(
+TIMEOUTS = Timeouts(
     settle_s=30.0, verify_timeout_s=300.0, reboot_timeout_s=600.0, replace_timeout_s=900.0, max_attempts=2
 )
 STEP_S = 5.0
@@ -125,7 +132,7 @@ class World:
         can_replace: bool = False,
         calm_s: float = 0.0,
     ) -> None:
-        self.patience = replace(PATIENCE, calm_s=calm_s)
+        self.timeouts = replace(TIMEOUTS, calm_s=calm_s)
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.clock, self.wire = folder, FakeClock(), Wire()
         self.beat = Beat(self.clock)
@@ -178,7 +185,7 @@ class World:
         self._look()
         self.clock.advance(STEP_S - 1.0)
         try:
-            said = self.engine.turn(self.clock.now())
+            said = self.engine.reconcile(self.clock.now())
         except Killed:
             said = "killed"
             self.restart_daemon()
@@ -192,12 +199,12 @@ class World:
         return self
 
     def run_to_end(self, *, steps: int = 600) -> World:
-        """Until nothing is left to happen, no case is open, and it stays so for a while."""
+        """Until nothing is left to happen, no remediation is open, and it stays so for a while."""
         quiet = 0
         for _ in range(steps):
             self.step()
-            case = self.store.open_case()
-            quiet = quiet + 1 if not self.script and (case is None or case.end is not None) else 0
+            remediation = self.store.open_remediation()
+            quiet = quiet + 1 if not self.script and (remediation is None or remediation.end is not None) else 0
             if quiet > 4:
                 return self
         raise AssertionError(f"no end after {steps} steps; last said: {self.said[-1]}")
@@ -213,7 +220,7 @@ class World:
         what came of it is not known, and the answer to the second asking tells."""
         while True:
             try:
-                self.obeyed = self.engine.obey(order, self.clock.now())
+                self.obeyed = self.engine.execute(order, self.clock.now())
             except Killed:
                 self.restart_daemon()
                 continue
@@ -289,7 +296,7 @@ class World:
     def booted_at(self) -> datetime:
         return self.booted
 
-    def look_back(self, code: str, since: datetime) -> str:
+    def reread_log(self, code: str, since: datetime) -> str:
         """The journal, where the story has one."""
         if self.journal is None:
             return "the journal could not be read: journalctl is not installed"
@@ -327,7 +334,7 @@ class World:
         return Ending(
             in_service=view.in_service,
             holder=view.hold.user if view.hold else "",
-            ends=tuple(str(case.end) for case in self.store.cases()),
+            ends=tuple(str(remediation.end) for remediation in self.store.remediations()),
             drains=sum(update.word == "drain" for update in self.ours),
             releases=sum(update.word in ("undrain", "resume") for update in self.ours),
         )
@@ -363,14 +370,14 @@ class World:
                     settle_s=SETTLE_S,
                 ),
                 judgement=self.monitor,
-                cases=WiredCases(self.store, self.wire),
+                remediations=WiredRemediations(self.store, self.wire),
                 rules=lambda: self.rules,
-                ledger=lambda: repairs_of(self.store.cases()),
+                ledger=lambda: repairs_of(self.store.remediations()),
                 versions=lambda: self.versions,
                 hindsight=self,
-                collect=lambda case: self.wire.around("collect", lambda: f"bundle-{case.id}"),
-                look_again=self._look_again,
-                patience=self.patience,
+                collect=lambda remediation: self.wire.around("collect", lambda: f"bundle-{remediation.id}"),
+                recheck=self._recheck,
+                timeouts=self.timeouts,
                 new_id=self._new_id,
                 clock=self.clock.now,
                 monotonic_s=self.clock,
@@ -384,16 +391,16 @@ class World:
 
     def _intended(self, step: Step) -> None:
         """No act without a written intent: asserted at every act of every test."""
-        case = self.store.open_case()
-        assert case is not None
-        assert (case.step, case.phase) == (step, Phase.INTENDED)
+        remediation = self.store.open_remediation()
+        assert remediation is not None
+        assert (remediation.step, remediation.phase) == (step, Phase.INTENDED)
         self.acting(step)
 
     def _fencing(self) -> None:
-        """No slot is taken without a case that knows that it may hold one."""
-        case = self.store.open_case()
-        assert case is not None
-        assert case.fenced
+        """No slot is taken without a remediation that knows that it may hold one."""
+        remediation = self.store.open_remediation()
+        assert remediation is not None
+        assert remediation.fenced
 
     def _look(self) -> None:
         """Run what is due: the kernel log at every step, the interval check every minute or when it was asked for.
@@ -410,7 +417,7 @@ class World:
             seen = judged([trouble.finding() for trouble in sorted(self.levels, key=str)])
             self._absorb(LEVEL, unknown(self.blind) if self.blind else seen)
 
-    def _look_again(self, since: datetime) -> None:
+    def _recheck(self, since: datetime) -> None:
         outcome = self.monitor.outcomes().get(LEVEL)
         if outcome is None or outcome.at < since:
             self._wanted.add(LEVEL)

@@ -74,8 +74,8 @@ class WiredOrchestrator:
     def view(self, *, jobs: bool = False) -> NodeView:
         return self.wire.around("view", lambda: self.inner.view(jobs=jobs))
 
-    def level(self) -> FleetSnapshot:
-        return self.wire.around("level", self.inner.level)
+    def snapshot(self) -> FleetSnapshot:
+        return self.wire.around("snapshot", self.inner.snapshot)
 
     def quarantine(self, text: str) -> None:
         self.intended(Step.DRAIN)
@@ -123,8 +123,8 @@ class WiredProvisioner:
     def delegates(self) -> bool:
         return self.inner.delegates
 
-    def why_not(self, remedy: Remedy) -> str:
-        return self.inner.why_not(remedy)
+    def reason_against(self, remedy: Remedy) -> str:
+        return self.inner.reason_against(remedy)
 
     def dry_run(self, remedy: Remedy) -> str:
         return self.inner.dry_run(remedy)
@@ -159,8 +159,8 @@ class WiredResetter:
     wire: Wire
     intended: Callable[[Step], None]
 
-    def why_not(self) -> str:
-        return self.inner.why_not()
+    def reason_against(self) -> str:
+        return self.inner.reason_against()
 
     def holders(self) -> tuple[str, ...]:
         return self.inner.holders()
@@ -174,24 +174,24 @@ class WiredResetter:
 
 
 @dataclass
-class WiredCases:
+class WiredRemediations:
     inner: Store
     wire: Wire
 
-    def open_case(self) -> Remediation | None:
-        return self.inner.open_case()
+    def open_remediation(self) -> Remediation | None:
+        return self.inner.open_remediation()
 
-    def knows(self, case_id: str) -> bool:
-        return self.inner.knows(case_id)
+    def knows(self, remediation_id: str) -> bool:
+        return self.inner.knows(remediation_id)
 
-    def save_case(self, case: Remediation, event: Event) -> None:
-        self.wire.around("save", lambda: self.inner.save_case(case, event))
+    def save_remediation(self, remediation: Remediation, event: Event) -> None:
+        self.wire.around("save", lambda: self.inner.save_remediation(remediation, event))
 
 
 class Fleetwide(Protocol):
     """What the controller reads of the whole fleet."""
 
-    def level(self) -> FleetSnapshot: ...
+    def snapshot(self) -> FleetSnapshot: ...
 
     def slots(self) -> tuple[Slot, ...]: ...
 
@@ -205,7 +205,7 @@ class WiredFleet:
         self._door, self._wire, self._seen = door, wire, seen
 
     def fleet(self) -> FleetSnapshot:
-        return self._seen(self._wire.around("fleet", self._door.level))
+        return self._seen(self._wire.around("fleet", self._door.snapshot))
 
     def slots(self) -> tuple[Slot, ...]:
         return self._wire.around("slots", self._door.slots)
@@ -217,8 +217,8 @@ class WiredKept:
     def __init__(self, store: Store, wire: Wire) -> None:
         self._store, self._wire = store, wire
 
-    def cases(self) -> tuple[Remediation, ...]:
-        return self._store.cases()
+    def remediations(self) -> tuple[Remediation, ...]:
+        return self._store.remediations()
 
-    def save_case(self, case: Remediation, event: Event) -> None:
-        self._wire.around("save", lambda: self._store.save_case(case, event))
+    def save_remediation(self, remediation: Remediation, event: Event) -> None:
+        self._wire.around("save", lambda: self._store.save_remediation(remediation, event))

@@ -32,14 +32,14 @@ class FakeProvisioner:
         self.repeats_s: float | None = None
         self.taken_back = 0
 
-    def why_not(self, remedy: Remedy) -> str:
+    def reason_against(self, remedy: Remedy) -> str:
         """Nothing for a reboot, nor for a replacement where one was given."""
         can = remedy is Remedy.REBOOT_NODE or (remedy is Remedy.REPLACE_NODE and self._replaces is not None)
         return "" if can else f"the fake provisioner has no {remedy}"
 
     def dry_run(self, remedy: Remedy) -> str:
         """The request that it would get."""
-        if why := self.why_not(remedy):
+        if why := self.reason_against(remedy):
             raise BackendRefused(why)
         return f"would be asked for {remedy}"
 
@@ -87,7 +87,7 @@ class FakeResetter:
         self.stopped: list[str] = []
         self.held_by = ""
 
-    def why_not(self) -> str:
+    def reason_against(self) -> str:
         """Nothing, where it can."""
         return "" if self._resets else "nvidia-smi: not found"
 

@@ -137,8 +137,8 @@ def diagnosis(remedy: Remedy = Remedy.RESET_GPU, component: Component = GPU[0], 
     return replace(plain, **changes)
 
 
-def a_case(**changes: Any) -> Remediation:
-    """The case of a GPU off the bus, before its first step."""
+def a_remediation(**changes: Any) -> Remediation:
+    """The remediation of a GPU off the bus, before its first step."""
     plain = Remediation(
         id="c1",
         opened=START,

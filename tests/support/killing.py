@@ -97,8 +97,8 @@ class Played(Generic[Ending]):
 
 
 class Life(ABC, Generic[Ending]):
-    """One life of a case on one node. ``folder`` holds ``passed`` (every boundary), ``said``, ``time``, ``rest`` and
-    the machines m1, m2, …: each an agent's with its own trees, configuration and store, or a controller's.
+    """One life of a remediation on one node. ``folder`` holds ``passed`` (every boundary), ``said``, ``time``, ``rest``
+    and the machines m1, m2, …: each an agent's with its own trees, configuration and store, or a controller's.
 
     ``own_children``: as ``Order``. ``killed_at``: the boundary's name, and which of that name it was.
     """
@@ -180,10 +180,12 @@ class Life(ABC, Generic[Ending]):
         (self.folder / "time").write_text(str(now + _LONGER_THAN_ANY_TIMEOUT_S))
 
     def in_store(self) -> tuple[tuple[str, ...], bool]:
-        """How the cases ended that the machine which is there now knows of, and whether one is still open."""
+        """How the remediations ended that the machine which is there now knows of, and whether one is still open."""
         store = Store(self.machine / "state/healthd.db", now=datetime.now(UTC))
         try:
-            return tuple(str(case.end) for case in store.cases()), store.open_case() is not None
+            return tuple(
+                str(remediation.end) for remediation in store.remediations()
+            ), store.open_remediation() is not None
         finally:
             store.close()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 
 from healthd.agent.agent import kernel_needles
-from healthd.agent.wiring import Cluster, patience_of, rules_of
+from healthd.agent.wiring import Cluster, rules_of, timeouts_of
 from healthd.config.schema.config import Config
 from healthd.core.check import Check, NoSettings, judged
 from healthd.core.errors import BackendBusy
@@ -130,9 +130,9 @@ class Daemon:
     @property
     def is_settled(self) -> bool:
         """Whether nothing is under way, but for what waits for a person."""
-        case = self.store.open_case()
-        waits = case is not None and case.hold is not None and not REPAIRS.intersection(case.steps)
-        return not self._comes and (case is None or waits)
+        remediation = self.store.open_remediation()
+        waits = remediation is not None and remediation.hold is not None and not REPAIRS.intersection(remediation.steps)
+        return not self._comes and (remediation is None or waits)
 
     def step(self, lines: Sequence[Said]) -> None:
         """Five seconds have passed: what was asked for comes, the checks look, and the engine turns."""
@@ -141,7 +141,7 @@ class Daemon:
         if lines:
             self._read(lines, now)
         self._look(now)
-        said = self.engine.turn(now)
+        said = self.engine.reconcile(now)
         self.still = self.still + 1 if said == self._said and not lines else 0
         self._said = said
         self._note()
@@ -212,12 +212,12 @@ class Daemon:
                     settle_s=fleet.like.settle_s,
                 ),
                 judgement=self.monitor,
-                cases=store,
+                remediations=store,
                 rules=fleet.rules,
-                collect=lambda case: f"bundle-{case.id}",
-                look_again=self._look_again,
-                patience=replace(patience_of(fleet.config, fleet.like), let_go_s=3600.0),
-                ledger=lambda: repairs_of(store.cases()),
+                collect=lambda remediation: f"bundle-{remediation.id}",
+                recheck=self._recheck,
+                timeouts=replace(timeouts_of(fleet.config, fleet.like), let_go_s=3600.0),
+                ledger=lambda: repairs_of(store.remediations()),
                 clock=fleet.clock.now,
                 monotonic_s=fleet.clock,
             )
@@ -254,7 +254,7 @@ class Daemon:
             for name in self.fleet.checks:
                 self.monitor.absorb(Outcome(check=name, result=judged([]), at=now, duration_s=0.01))
 
-    def _look_again(self, since: datetime) -> None:
+    def _recheck(self, since: datetime) -> None:
         outcome = self.monitor.outcomes().get(LEVEL.name)
         self._looks = self._looks or outcome is None or outcome.at < since
 

@@ -81,5 +81,7 @@ def four_nodes(folder: Path) -> Mapping[str, StatusNode]:
         nodes[name].machine.gpu_falls_off_the_bus(BAD_GPU)
     for name, node in nodes.items():
         node.wait(lambda data, name=name: data["headline"]["state"] == name, f"the node is {name}")  # type: ignore[misc]
-    nodes["repairing"].wait(lambda data: data["case"]["step"] == "reboot" and data["case"]["note"], "it is rebooting")
+    nodes["repairing"].wait(
+        lambda data: data["remediation"]["step"] == "reboot" and data["remediation"]["note"], "it is rebooting"
+    )
     return nodes

@@ -205,7 +205,7 @@ class RemediationSection:
     pages. The page repeats each day. Four hours: most repairs end within one. A wait with a bound of its own counts by
     that: a replacement by ``replace_timeout_s``, an operator's ``healthd quarantine`` by one day."""
 
-    idle_patience_s: Annotated[float, Meta(ge=60, le=604_800, description="seconds, from 60 to 604800")] = 3_600.0
+    wait_idle_timeout_s: Annotated[float, Meta(ge=60, le=604_800, description="seconds, from 60 to 604800")] = 3_600.0
     """How long, in seconds, jobs may run on a node with a fault that only a reboot or a replacement ends, before
     healthd pages. One hour: such a job rarely makes progress, and it holds its other nodes as well."""
 

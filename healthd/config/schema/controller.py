@@ -16,8 +16,8 @@ from healthd.config.value_types import AbsolutePath, Glob, Label, Name, Seconds
 Interval = Annotated[float, Meta(ge=0.2, le=3_600, description="seconds, from 0.2 to 3600")]
 LabelKey = Annotated[str, Meta(pattern=r"^[^=,\s]+\Z", description="the key of a label")]
 LabelGlob = Annotated[Label, Meta(description="key=value, the value a glob")]
-RoundPatience = Annotated[float, Meta(ge=5, le=86_400, description="seconds, from 5 to 86400")]
-SilencePatience = Annotated[float, Meta(ge=1, le=86_400, description="seconds, from 1 to 86400")]
+SyncTimeout = Annotated[float, Meta(ge=5, le=86_400, description="seconds, from 5 to 86400")]
+SilenceTimeout = Annotated[float, Meta(ge=1, le=86_400, description="seconds, from 1 to 86400")]
 RuleName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]+\Z", description='letters, digits, ".", "_" and "-"')]
 After = Annotated[float, Meta(ge=0, le=2_592_000, description="seconds, at most 2592000")]
 Grace = Annotated[int, Meta(ge=0, le=86_400, description="seconds, at most 86400")]
@@ -98,7 +98,7 @@ class ControllerSection:
     http_names: tuple[Name, ...] = ()
     """As ``daemon.http_names``: the name of a Service, or an alias, that a scraper uses."""
 
-    round_patience_s: RoundPatience = 600.0
+    sync_timeout_s: SyncTimeout = 600.0
     """The timeout, in seconds, of one sync, or of one attempt to take the lead. After it the controller is stuck: it
     gives up the lead, so that another one takes over, and exits with an error. ``/healthz`` is 503 from then on; at
     half the timeout operators get a message. Every request has a deadline of its own: a long sync is one in which many
@@ -112,19 +112,19 @@ class ControllerSection:
     selector: str = ""
     """Kubernetes only: a label selector of the nodes that count, those that healthd runs on, such as
     ``node.kubernetes.io/instance-type=p5.48xlarge``. Empty: all nodes of the cluster, those without GPUs as well. If
-    healthd keeps a node out that the selector no longer matches, it pages after ``silence_patience_s``."""
+    healthd keeps a node out that the selector no longer matches, it pages after ``silence_timeout_s``."""
 
     drain: tuple[DrainRule, ...] = ()
     """Kubernetes only: the rules by which pods are evicted from nodes that healthd took out, each
     ``[[controller.drain]]`` with ``name`` and ``mode``. A pod without a rule runs to its own end, so that healthd ends
     no training job of many hours unless you say so. DaemonSets' pods and mirror pods always stay."""
 
-    drain_patience_s: Seconds = 1800.0
+    drain_timeout_s: Seconds = 1800.0
     """Kubernetes only: the time, in seconds, after which healthd pages for a pod that a rule evicts and that is still
     there, with an Event on the Node and on the pod. Causes: a PodDisruptionBudget without room, a missing right, a
     finalizer, a volume that the rule does not allow. Half an hour: most budgets have room again by then."""
 
-    silence_patience_s: SilencePatience = 1_200.0
+    silence_timeout_s: SilenceTimeout = 1_200.0
     """Kubernetes only: the time, in seconds, after which the controller pages, with an Event on the Node, for a node
     whose healthd has written nothing although the Node is Ready, and for a node that is not Ready without a request of
     healthd; and, without an Event, for missing admission policies. An agent writes every 330 s at the latest, and may

@@ -82,13 +82,13 @@ def states_of(
     open_by_type: dict[str, list[Diagnosis]] = {kind: [] for kind in TYPES}
     for diagnosis in diagnoses:
         open_by_type[type_of(diagnosis.code, diagnosis.component.kind)].append(diagnosis)
-    unsure: dict[str, list[str]] = {kind: [] for kind in TYPES}
+    undecided: dict[str, list[str]] = {kind: [] for kind in TYPES}
     for name in sorted(expected):
         outcome = outcomes.get(name)
         if outcome is None or outcome.counts_as_unknown:
-            unsure[type_of(name)].append(name)
+            undecided[type_of(name)].append(name)
     has_looked = all(name in outcomes for name in expected)
-    return {kind: _state(open_by_type[kind], unsure[kind], has_looked) for kind in TYPES}
+    return {kind: _state(open_by_type[kind], undecided[kind], has_looked) for kind in TYPES}
 
 
 def type_of(code: str, component_kind: str = "") -> str:
@@ -105,15 +105,17 @@ def reason_of(code: str) -> str:
     return words[:128] if _REASON.fullmatch(words[:128]) else f"Code{words[:124]}"
 
 
-def _state(found: Sequence[Diagnosis], unsure: Sequence[str], has_looked: bool) -> ConditionState:
+def _state(found: Sequence[Diagnosis], undecided: Sequence[str], has_looked: bool) -> ConditionState:
     critical = [each for each in found if each.severity is Severity.CRITICAL]
     if critical:
         return ConditionState(status="False", reason=reason_of(_worst(critical).code), message=_message(critical))
-    if unsure and not has_looked:
+    if undecided and not has_looked:
         return NOT_LOOKED
-    if unsure:
+    if undecided:
         return ConditionState(
-            status="Unknown", reason="CouldNotTell", message=_told(f"checks that could not decide: {', '.join(unsure)}")
+            status="Unknown",
+            reason="CouldNotTell",
+            message=_told(f"checks that could not decide: {', '.join(undecided)}"),
         )
     if found:
         return ConditionState(status="True", reason="HealthyWithWarnings", message=_message(found))

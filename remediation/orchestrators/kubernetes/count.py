@@ -154,7 +154,7 @@ def rejoined(seen: CountedNodes, provider_id: str, *, old: str) -> str:
     return next((node.name for node in seen.nodes.values() if node.provider_id == provider_id and node.name != old), "")
 
 
-def level_of(
+def snapshot_of(
     seen: CountedNodes, budget: Budget, marks: Mapping[str, str], *, tolerated: Collection[str] = ()
 ) -> FleetSnapshot:
     """The fleet as the controller's own questions need it."""

@@ -91,7 +91,7 @@ class KubePlugins:
         self._acts: deque[tuple[float, str]] = deque()
         self._done: dict[str, tuple[str, str]] = {}  # node to (reset, its result)
 
-    def round(self, nodes: Mapping[str, KubeNode]) -> Mapping[str, str]:
+    def sync(self, nodes: Mapping[str, KubeNode]) -> Mapping[str, str]:
         """Handle the request of every node; the results. A node whose request fails delays no other."""
         self._done = {name: done for name, done in self._done.items() if name in nodes}
         said = {}

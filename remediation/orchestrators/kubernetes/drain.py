@@ -62,7 +62,7 @@ class KubeDrain:
     """The drains of a fleet. ``leads`` raises BackendRefused where this controller may not act any more.
 
     ``records``: where the beginnings of drains are kept. ``gangs``: further labels of gangs. ``opt_out_label``: a node
-    that has this label or annotation, with any value but ``false``, is left alone. ``patience_s``: a pod that has not
+    that has this label or annotation, with any value but ``false``, is left alone. ``timeout_s``: a pod that has not
     gone so many seconds after it should have needs an operator.
     """
 
@@ -75,16 +75,16 @@ class KubeDrain:
         clock: Callable[[], datetime],
         records: LeaseNotes,
         gangs: GangLabels,
-        patience_s: float,
+        timeout_s: float,
         opt_out_label: str = "",
     ) -> None:
         self._api, self._rules, self._leads, self._clock = api, tuple(rules), leads, clock
-        self._gangs, self._patience_s = gangs, patience_s
+        self._gangs, self._timeout_s = gangs, timeout_s
         self._failing: dict[str, datetime] = {}  # node to since when nothing could be asked for
         self._records, self._events = DrainRecords(records), KubeDrainEvents(api, leads=leads, clock=clock)
         self._opt_out_label = opt_out_label
 
-    def round(self, drained: Collection[str], claimed: Collection[str]) -> Mapping[str, DrainState]:
+    def sync(self, drained: Collection[str], claimed: Collection[str]) -> Mapping[str, DrainState]:
         """Continue the drain of every node that is ``drained`` by a healthd and ``claimed``; how far each is.
 
         ``claimed``: the nodes that hold a claim on the cluster's budget in this sync's reading.
@@ -99,7 +99,7 @@ class KubeDrain:
                     states[name] = state
             except (BackendError, StoreError) as error:
                 since = self._failing[name] = failing.get(name, self._clock())
-                stuck = (self._clock() - since).total_seconds() >= self._patience_s
+                stuck = (self._clock() - since).total_seconds() >= self._timeout_s
                 states[name] = DrainState(said=f"the drain is blocked: {error}", stuck=stuck)
         return states
 
@@ -123,7 +123,7 @@ class KubeDrain:
     ) -> DrainState:
         """How far the drain is; where an operator is needed, Events say so too."""
         done = {uid for uid, said in asked.items() if said in _DONE}
-        late = overdue(plans, self._rules, drain, done=done, patience_s=self._patience_s, now=now)
+        late = overdue(plans, self._rules, drain, done=done, timeout_s=self._timeout_s, now=now)
         stuck = {plan.pod.metadata.uid: asked.get(plan.pod.metadata.uid, plan.why) for plan in late}
         notes = [f"{plan.pod.name}: {asked[plan.pod.metadata.uid]}" for plan in plans if plan.pod.metadata.uid in asked]
         left = told([plan for plan in plans if plan.pod.metadata.uid not in asked])

@@ -24,7 +24,12 @@ import msgspec
 
 from healthd.remediation.orchestrators.kubernetes.drain_record import DrainRecord
 from healthd.remediation.orchestrators.kubernetes.node import Taint
-from healthd.remediation.orchestrators.kubernetes.slurm_nodes import WHY_NOT, SlurmState, is_slurm_node, slurm_state
+from healthd.remediation.orchestrators.kubernetes.slurm_nodes import (
+    REASON_AGAINST,
+    SlurmState,
+    is_slurm_node,
+    slurm_state,
+)
 
 CAME_BACK = "made after the node was taken out"
 LOST_S = 60.0
@@ -346,7 +351,7 @@ def _by_slurm(pod: Pod, slurm: SlurmState | None, rule: EvictionRule | None) -> 
         return Plan(pod=pod, fate=Fate.FORBIDDEN, why=why) if is_left else None
     if slurm is SlurmState.DRAINING:
         return Plan(pod=pod, fate=Fate.WAITS, why="Slurm drains it, and its jobs end by themselves")
-    return Plan(pod=pod, fate=Fate.FORBIDDEN, why=WHY_NOT[slurm])
+    return Plan(pod=pod, fate=Fate.FORBIDDEN, why=REASON_AGAINST[slurm])
 
 
 def _stays(pod: Pod) -> str:
@@ -391,12 +396,12 @@ def overdue(
     drain: Drain,
     *,
     done: Collection[str],
-    patience_s: float,
+    timeout_s: float,
     now: datetime,
 ) -> tuple[Plan, ...]:
-    """The plans of the pods that should have gone ``patience_s`` ago. ``done``: the uids of those whose eviction was
+    """The plans of the pods that should have gone ``timeout_s`` ago. ``done``: the uids of those whose eviction was
     just granted. A pod whose rule sets no deadline is never overdue."""
-    late = timedelta(seconds=patience_s)
+    late = timedelta(seconds=timeout_s)
     return tuple(
         plan
         for plan in plans

@@ -44,7 +44,7 @@ UNCOVERED_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RoundRecords:
+class SyncRecords:
     """The handoff records of one sync. ``old``: those that an older agent left on its Lease."""
 
     healths: Mapping[str, NodeHealth]
@@ -60,11 +60,11 @@ class RoundRecords:
         """Every node that has a NodeHealth or an old record."""
         return {*self.healths, *self.old.nodes}
 
-    def without(self, nodes: Collection[str]) -> RoundRecords:
+    def without(self, nodes: Collection[str]) -> SyncRecords:
         """The records of all others."""
         healths = {name: each for name, each in self.healths.items() if name not in nodes}
         texts = {name: text for name, text in self.old.texts.items() if name not in nodes}
-        return RoundRecords(healths=healths, old=replace(self.old, texts=texts, odd=self.old.odd.difference(nodes)))
+        return SyncRecords(healths=healths, old=replace(self.old, texts=texts, odd=self.old.odd.difference(nodes)))
 
     def odd(self, now: datetime) -> dict[str, str]:
         """Node to what of its record is odd."""
@@ -80,7 +80,7 @@ class RoundRecords:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Round:
+class SyncView:
     """The result of one count. ``gone``: nodes whose claim and handoff record were removed since the previous count,
     with a message each. ``remarks``: the same of nodes whose idle claim was removed, and of those whose fence will go
     by itself. ``uncovered``: the Nodes that the selector does not cover, and that healthd keeps out."""
@@ -124,12 +124,12 @@ class KubeFleet:
         self._stray_claims = StrayClaims()
         self._outside: dict[str, KubeNode] = {}
         self._outside_s = monotonic_s()
-        self._level: FleetSnapshot | None = None
+        self._snapshot: FleetSnapshot | None = None
         self._scopes: dict[str, Scope] = {}
 
     # -- the sync -----------------------------------------------------------------------------------------------------
 
-    def count(self) -> Round:
+    def count(self) -> SyncView:
         """Read everything once, and write the counts again. Raises BackendError; agents then use the previous count
         until it is too old, and from then on take no node out."""
         seen = self._seen()
@@ -142,14 +142,14 @@ class KubeFleet:
         budgets = {scope: self._counted(seen, scope, lease) for scope, lease in lists.items()}
         cluster = budgets[CLUSTER]
         left = {name: text for name, text in records.texts.items() if name not in self._gone}
-        self._level = counts.level_of(seen, cluster, left, tolerated=self._tolerated)
+        self._snapshot = counts.snapshot_of(seen, cluster, left, tolerated=self._tolerated)
         odd = counts.oddities(seen, tuple(budgets.values()), records.odd(now), astray)
         now_s = self._monotonic_s()
         self._odd, told = counts.lasting(odd, self._odd, now_s)
         told += tuple(Oddity(node=each.node, kind=ClusterTrouble.STRAY_CLAIM, scope=each.scope) for each in astray)
         gone, self._gone = self._gone, {}
         remarks = {**counts.left_fences(self._odd, now_s), **freed}
-        return Round(seen=seen, budget=cluster, gone=gone, remarks=remarks, uncovered=uncovered, oddities=told)
+        return SyncView(seen=seen, budget=cluster, gone=gone, remarks=remarks, uncovered=uncovered, oddities=told)
 
     @property
     def scopes(self) -> tuple[Scope, ...]:
@@ -160,9 +160,9 @@ class KubeFleet:
 
     def fleet(self) -> FleetSnapshot:
         """Every node of the last count. Raises BackendUnknown before the first."""
-        if self._level is None:
+        if self._snapshot is None:
             raise BackendUnknown("the controller has not counted the nodes yet")
-        return self._level
+        return self._snapshot
 
     def slots(self) -> tuple[Slot, ...]:
         """Every claim in the cluster's Lease, now."""
@@ -209,16 +209,16 @@ class KubeFleet:
         note = {leases.key_of(stray.node): None}
         lists[stray.scope].update(self._note(leases.lease_name(stray.scope), note))
 
-    def _records(self, seen: CountedNodes) -> RoundRecords:
+    def _records(self, seen: CountedNodes) -> SyncRecords:
         """The records of the Nodes that count, and of Nodes that are gone; not those of Nodes that this controller's
         selector does not cover."""
-        found = RoundRecords(healths=self._healths.all(), old=self._old_marks.read())
+        found = SyncRecords(healths=self._healths.all(), old=self._old_marks.read())
         if not self._selector:
             return found
         return found.without({name for name in found.nodes - seen.nodes.keys() if not self._is_gone(name)})
 
     def _prune(
-        self, seen: CountedNodes, lists: Mapping[str, dict[str, Any]], records: RoundRecords, now: datetime
+        self, seen: CountedNodes, lists: Mapping[str, dict[str, Any]], records: SyncRecords, now: datetime
     ) -> None:
         """Remove the claims and records of Nodes that are gone, and note it for each. Of a node whose machine was
         replaced within the day, what the fleet's bounds count stays: the replacement has another name."""
@@ -238,7 +238,7 @@ class KubeFleet:
             came = f"; its machine is back as {other}" if other else ""
             self._gone[name] = f"its Node is gone{came}: healthd removed its claim and its handoff record"
 
-    def _forget(self, name: str, records: RoundRecords, now: datetime) -> None:
+    def _forget(self, name: str, records: SyncRecords, now: datetime) -> None:
         """Keep of a gone Node's record what the bounds count, where it is, and nothing else."""
         seen, left = records.healths.get(name), that_counts(records.texts.get(name, ""), now)
         self._leads()

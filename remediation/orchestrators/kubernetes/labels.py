@@ -47,14 +47,14 @@ class Labels:
 def labels_of(
     conditions: Collection[ConditionState],
     diagnoses: Iterable[Diagnosis],
-    case: Remediation | None,
+    remediation: Remediation | None,
     decision: Decision | None,
 ) -> Labels:
-    """The labels of what is known now. ``conditions``: as they are shown. ``case``: the open remediation. ``decision``:
-    the engine's last; None where no engine runs."""
+    """The labels of what is known now. ``conditions``: as they are shown. ``remediation``: the open remediation.
+    ``decision``: the engine's last; None where no engine runs."""
     statuses = {each.status for each in conditions}
-    about = case.code if case is not None else _code(diagnoses if "False" in statuses else (), decision)
-    state = acting_state(case, decision) or (NodeState.OK if statuses == {"True"} else "")
+    about = remediation.code if remediation is not None else _code(diagnoses if "False" in statuses else (), decision)
+    state = acting_state(remediation, decision) or (NodeState.OK if statuses == {"True"} else "")
     return Labels(state=state, code=label_value(about))
 
 

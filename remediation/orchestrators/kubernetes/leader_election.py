@@ -20,7 +20,7 @@ from healthd.core.errors import BackendBusy, BackendError
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, KubeApi, Missing, ResourceKind
 
 LEASE = "healthd-controller"
-NOBODY = "no controller: the Lease is new"
+NO_HOLDER = "no controller: the Lease is new"
 DURATION_S, RENEW_S, RETRY_S = 15.0, 10.0, 2.0
 
 
@@ -143,7 +143,7 @@ class Lead:
         """Create a missing Lease without a holder, for a whole duration: the leader before its deletion may not know
         yet. A leader whose Lease is gone stops."""
         self._until_s, self.said = float("-inf"), ""
-        spec = {"holderIdentity": NOBODY, "leaseDurationSeconds": int(self._duration_s)}
+        spec = {"holderIdentity": NO_HOLDER, "leaseDurationSeconds": int(self._duration_s)}
         try:
             self._api.create(ResourceKind.LEASE, {"metadata": {"name": LEASE}, "spec": spec}, namespace=self._namespace)
         except BackendError as error:

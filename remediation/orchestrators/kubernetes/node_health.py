@@ -33,7 +33,7 @@ TEXT_CHARACTERS = 2000
 """How long a handoff record may be as a line of text: as long as on the Lease of earlier versions."""
 
 _AWARE = Annotated[datetime, msgspec.Meta(tz=True)] | None
-_CAMEL = {"given_up": "givenUp"}  # the one field of two words
+_CAMEL = {"given_up": "givenUp", "remediation_id": "remediationID"}  # ID in capitals, as in Kubernetes
 _FIELDS: Mapping[str, tuple[str, Any]] = {
     _CAMEL.get(name, name): (name, _AWARE if kind == datetime | None else kind)
     for name, kind in get_type_hints(HandoffRecord).items()
@@ -182,28 +182,28 @@ _BY_STEP: Mapping[Step, str] = {
 
 
 def status_of(
-    labels: Labels, case: Remediation | None, decision: Decision | None, shown: HealthStatus, now: datetime
+    labels: Labels, remediation: Remediation | None, decision: Decision | None, shown: HealthStatus, now: datetime
 ) -> HealthStatus:
     """The status to be shown of a node. ``shown``: the one that is shown now. ``since``: of a remediation, when it was
     opened; else since when this state and this code are shown. No text changes by time alone: each change is news."""
     is_as_before = (shown.state, shown.code) == (labels.state, labels.code) and shown.since
-    since = rfc3339(case.opened) if case is not None else (shown.since if is_as_before else rfc3339(now))
+    since = rfc3339(remediation.opened) if remediation is not None else (shown.since if is_as_before else rfc3339(now))
     status = HealthStatus(
         state=labels.state,
         code=labels.code,
         since=since,
-        step=case.step if case is not None else "",
+        step=remediation.step if remediation is not None else "",
     )
-    return status if status.is_quiet else msgspec.structs.replace(status, waits_for=_waits_for(case, decision))
+    return status if status.is_quiet else msgspec.structs.replace(status, waits_for=_waits_for(remediation, decision))
 
 
-def _waits_for(case: Remediation | None, decision: Decision | None) -> str:
+def _waits_for(remediation: Remediation | None, decision: Decision | None) -> str:
     refusal = decision.refusal if decision is not None else None
     if decision is not None and decision.action is Action.PAGE:
         return f"an operator: {refusal}" if refusal is not None else "an operator"
     if refusal is not None and refusal in _BY_REFUSAL:
         return _BY_REFUSAL[refusal]
-    return _BY_STEP[case.step] if case is not None else ""
+    return _BY_STEP[remediation.step] if remediation is not None else ""
 
 
 class Showing:

@@ -121,7 +121,7 @@ class KubernetesOrchestrator:
         held = pods_with(self._resources, path=self._pod_resources, timeout_s=self._timeout_s) if jobs else ()
         return nodes.view_of(node, tolerated=self._tolerated, jobs=held)
 
-    def level(self) -> FleetSnapshot:
+    def snapshot(self) -> FleetSnapshot:
         """Read the nodes that are out from the Leases, and this node from its own Node, which is newer.
 
         The handoff records come from one LIST of the server's cache, as new as what this node has written. Where the

@@ -43,10 +43,10 @@ class KubePlatformRequests:
         """The other agent that sets the node's label or condition, or "". Raises BackendError."""
         return self._signal.owner(self._node.own())
 
-    def why_not(self, remedy: Remedy) -> str:
+    def reason_against(self, remedy: Remedy) -> str:
         """Why the platform never carries out this remedy on such a node; "" where it may, or the Node is unreadable."""
         try:
-            return self._signal.why_not(self._node.own(), remedy)
+            return self._signal.reason_against(self._node.own(), remedy)
         except BackendError:
             return ""
 
@@ -62,7 +62,7 @@ class KubePlatformRequests:
         """The request that ``ask`` would write, in a sentence. Raises BackendRefused as ``ask`` does."""
         node = self._node.own()
         body = self._signal.patch(node, remedy, self._clock())
-        return f"would set {self._words(body)} on Node {node.name}"
+        return f"would set {self._text(body)} on Node {node.name}"
 
     def ask(self, remedy: Remedy) -> None:
         """Write the request, unless it is there already, and read it back. Raises BackendRefused where it must not be
@@ -85,7 +85,7 @@ class KubePlatformRequests:
         self._node.change_own(lambda node: self._signal.recalled(node, now), status=self._signal.on_status)
         return True
 
-    def _words(self, body: dict[str, Any]) -> str:
+    def _text(self, body: dict[str, Any]) -> str:
         (made, *_) = body.get("status", {}).get("conditions") or [None]
         if made is not None:
             return f"{made['type']}={made['status']} ({made['reason']})"

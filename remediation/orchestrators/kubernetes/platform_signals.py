@@ -70,7 +70,7 @@ class Signal(Protocol):
     def owner(self, node: KubeNode) -> str:
         """The other agent that sets it, or why the node is not this platform's; "" where healthd may ask."""
 
-    def why_not(self, node: KubeNode, remedy: Remedy) -> str:
+    def reason_against(self, node: KubeNode, remedy: Remedy) -> str:
         """Why the platform never carries out this remedy on such a node, or ""."""
 
     def patch(self, node: KubeNode, remedy: Remedy, now: datetime) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class EksCondition:
         """eks-node-monitoring-agent, or another writer of the condition."""
         return eks_owner(node)
 
-    def why_not(self, node: KubeNode, remedy: Remedy) -> str:
+    def reason_against(self, node: KubeNode, remedy: Remedy) -> str:
         """Karpenter answers the condition with another machine: a request for a reboot would be a replacement."""
         if remedy is Remedy.REPLACE_NODE or not replaces_only(node):
             return ""
@@ -155,7 +155,7 @@ class HyperPodLabel:
         """HyperPod's agent, or another writer that set the label to anything but Schedulable."""
         return hyperpod_owner(node)
 
-    def why_not(self, node: KubeNode, remedy: Remedy) -> str:
+    def reason_against(self, node: KubeNode, remedy: Remedy) -> str:
         """Nothing: it does both."""
         return ""
 

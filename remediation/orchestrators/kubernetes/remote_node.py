@@ -125,20 +125,20 @@ class KubeClaims:
             return
 
 
-class _AfarMeta(msgspec.Struct, frozen=True):
+class _RemoteMeta(msgspec.Struct, frozen=True):
     name: str
     uid: str
     deletionTimestamp: str | None = None  # noqa: N815 - the API's own word
 
 
-class _AfarStatus(msgspec.Struct, frozen=True):
+class _RemoteStatus(msgspec.Struct, frozen=True):
     providerID: str = ""  # noqa: N815 - the API's own word
     nodeName: str = ""  # noqa: N815 - as above
 
 
 class _Item(msgspec.Struct, frozen=True):
-    metadata: _AfarMeta
-    status: _AfarStatus = _AfarStatus()
+    metadata: _RemoteMeta
+    status: _RemoteStatus = _RemoteStatus()
 
 
 class _Items(msgspec.Struct, frozen=True):

@@ -41,13 +41,14 @@ _RANDOM = random.SystemRandom()
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Known:
     """The agent's knowledge at one moment. ``expected``: the checks that run here. ``decision``: the engine's last;
-    ``case``: its open remediation; ``has_decided``: whether the engine, where one runs, has finished a reconcile."""
+    ``remediation``: its open remediation; ``has_decided``: whether the engine, where one runs, has finished a
+    reconcile."""
 
     diagnoses: tuple[Diagnosis, ...]
     outcomes: Mapping[str, Outcome]
     expected: Collection[str]
     decision: Decision | None = None
-    case: Remediation | None = None
+    remediation: Remediation | None = None
     has_decided: bool = True
 
 
@@ -179,7 +180,7 @@ class KubeReporter:
         if not known.has_decided:
             return self._labelling.shown
         shown = [each.state for each in wanted.values()]
-        return labels_of(shown, known.diagnoses, known.case, known.decision)
+        return labels_of(shown, known.diagnoses, known.remediation, known.decision)
 
     def _show(self, known: Known) -> str:
         """The status of this node's NodeHealth, by the labels that are shown. A node that is and was
@@ -189,7 +190,7 @@ class KubeReporter:
             return ""
         try:
             shown = showing.read(self._healths.read(self._name)) if showing.shown is None else showing.shown
-            wanted = status_of(self._labelling.shown, known.case, known.decision, shown, self._clock())
+            wanted = status_of(self._labelling.shown, known.remediation, known.decision, shown, self._clock())
             if not showing.is_news(wanted):
                 return ""
             self._healths.show(self._name, wanted)

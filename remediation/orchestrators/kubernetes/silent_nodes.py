@@ -79,22 +79,22 @@ def beat_of(node: KubeNode) -> str:
     return max(beats, default="")
 
 
-def silence_words(node: str, quiet: Quiet, patience_s: float) -> str:
+def silence_message(node: str, quiet: Quiet, timeout_s: float) -> str:
     """The message for the operator, with the next step."""
     if quiet.trouble is ClusterTrouble.NODE_DOWN:
         return (
-            f"the Node has not been Ready for over {patience_s:g} s, and no repair of its machine is requested. healthd"
+            f"the Node has not been Ready for over {timeout_s:g} s, and no repair of its machine is requested. healthd"
             f" on the node cannot report: see `kubectl describe node {node}` and the console of the machine"
         )
     if quiet.trouble is ClusterTrouble.UNCOVERED:
         return (
-            f"healthd has kept the node out, or the node has held a claim, for over {patience_s:g} s, but [controller]"
+            f"healthd has kept the node out, or the node has held a claim, for over {timeout_s:g} s, but [controller]"
             f" selector does not cover it: no controller counts it, drains it or answers its agent. Restore the labels"
             f" that the selector needs, or release it: kubectl healthd release {node} --by-hand"
         )
     last = f"last heartbeat {quiet.beat}" if quiet.beat else "no condition written yet"
     return (
-        f"healthd on the node has been silent for over {patience_s:g} s although the Node is Ready ({last}): its faults"
+        f"healthd on the node has been silent for over {timeout_s:g} s although the Node is Ready ({last}): its faults"
         f" go unseen. See `kubectl get pods -A --field-selector spec.nodeName={node}`, and its agent's log"
     )
 
@@ -102,14 +102,14 @@ def silence_words(node: str, quiet: Quiet, patience_s: float) -> str:
 class Silences:
     """For how long each node has been silent, as one controller saw it. No clock and no I/O.
 
-    ``patience_s``: the silence after which it pages. ``gap_s``: the time between two readings counts up to so many
+    ``timeout_s``: the silence after which it pages. ``gap_s``: the time between two readings counts up to so many
     seconds; while the API server did not answer the controller, it answered no agent. ``paging``: the pages of the
     previous leader, which last until their cause is over.
     """
 
-    def __init__(self, *, patience_s: float, gap_s: float, paging: Mapping[str, Quiet]) -> None:
-        self._patience_s, self._gap_s = patience_s, gap_s
-        self._known = {name: (quiet, patience_s) for name, quiet in paging.items()}
+    def __init__(self, *, timeout_s: float, gap_s: float, paging: Mapping[str, Quiet]) -> None:
+        self._timeout_s, self._gap_s = timeout_s, gap_s
+        self._known = {name: (quiet, timeout_s) for name, quiet in paging.items()}
         self._looked_s: float | None = None
 
     def look(self, quiet: Mapping[str, Quiet], now_s: float) -> dict[str, Quiet]:
@@ -118,7 +118,7 @@ class Silences:
         counted_s = min(step_s, self._gap_s)
         self._looked_s = now_s
         self._known = {name: (each, self._so_far_s(name, each, counted_s)) for name, each in quiet.items()}
-        return {name: each for name, (each, for_s) in self._known.items() if for_s >= self._patience_s}
+        return {name: each for name, (each, for_s) in self._known.items() if for_s >= self._timeout_s}
 
     def _so_far_s(self, name: str, quiet: Quiet, counted_s: float) -> float:
         known, for_s = self._known.get(name, (quiet, -counted_s))

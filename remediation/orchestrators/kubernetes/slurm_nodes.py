@@ -28,7 +28,7 @@ class SlurmState(StrEnum):
     UNKNOWN = "unknown"
 
 
-WHY_NOT = {
+REASON_AGAINST = {
     SlurmState.IN_SERVICE: (
         "a Slurm node that Slurm has not drained: set [orchestrator.kubernetes] cordon, so that its Slurm operator"
         " drains it, or drain it with scontrol"

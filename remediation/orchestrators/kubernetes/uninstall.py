@@ -38,7 +38,7 @@ _LOOK_S = 2.0
 class UninstallResult:
     """The result. ``refused``: node to why something of healthd's is still there."""
 
-    let_in: tuple[str, ...]
+    released: tuple[str, ...]
     refused: Mapping[str, str]
 
 
@@ -74,8 +74,8 @@ class KubeUninstall:
             self._drop(name, leases.CLAIM, refused)
         self._drop(MARKS, MARK, refused)
         self._forget(refused)
-        let_in = tuple(node.name for node in marked if kept_off_by(node) and node.name not in refused)
-        return UninstallResult(let_in=let_in, refused=refused)
+        released = tuple(node.name for node in marked if kept_off_by(node) and node.name not in refused)
+        return UninstallResult(released=released, refused=refused)
 
     # -- steps --------------------------------------------------------------------------------------------------------
 

@@ -86,7 +86,7 @@ MARK = "healthd "
 _EXTRA_HEAD, _EXTRA_TAIL = '{"healthd":"', '"}'
 _EXTRA = re.compile(re.escape(_EXTRA_HEAD) + r'([^"]*)' + re.escape(_EXTRA_TAIL))
 
-_LEVEL_LIMIT_BYTES = 256 * 1024 * 1024  # scontrol -o show nodes writes 540 bytes per node
+_SNAPSHOT_LIMIT_BYTES = 256 * 1024 * 1024  # scontrol -o show nodes writes 540 bytes per node
 
 
 class RunSlurm(Protocol):
@@ -140,20 +140,20 @@ class SlurmOrchestrator:
         ids, work = parse_jobs(queue)
         return replace(view, maintenance=window, may_sleep=may_sleep(config, self._node), jobs=ids, work=work)
 
-    def level(self) -> FleetSnapshot:
+    def snapshot(self) -> FleetSnapshot:
         """Read all nodes of all partitions, hidden ones too, in one request. Raises BackendUnknown."""
-        answer = self._read("scontrol", "-a", "-o", "show", "nodes", limit_bytes=_LEVEL_LIMIT_BYTES)
-        return parse_level(self._node, answer)
+        answer = self._read("scontrol", "-a", "-o", "show", "nodes", limit_bytes=_SNAPSHOT_LIMIT_BYTES)
+        return parse_snapshot(self._node, answer)
 
     def fleet(self) -> FleetSnapshot:
         """The same from a machine that need not be a node, with no scopes of its own. Raises BackendUnknown."""
-        answer = self._read("scontrol", "-a", "-o", "show", "nodes", limit_bytes=_LEVEL_LIMIT_BYTES)
-        return parse_level("", answer)
+        answer = self._read("scontrol", "-a", "-o", "show", "nodes", limit_bytes=_SNAPSHOT_LIMIT_BYTES)
+        return parse_snapshot("", answer)
 
     def listing(self) -> tuple[str, str]:
         """The records of all nodes and of all reservations as scontrol prints them, for a reader of the fleet. Raises
         BackendUnknown."""
-        nodes = self._read("scontrol", "-a", "-o", "show", "nodes", limit_bytes=_LEVEL_LIMIT_BYTES)
+        nodes = self._read("scontrol", "-a", "-o", "show", "nodes", limit_bytes=_SNAPSHOT_LIMIT_BYTES)
         return nodes, self._reservations()
 
     def partitions(self) -> tuple[str, ...]:
@@ -305,10 +305,10 @@ def parse_jobs(answer: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The ids of the jobs, and their texts such as ``12 of alice on n[1-4]``, from the output of ``squeue -h -o
     JOB_FIELDS``. A job without nodes yet shows none."""
     found = [line.split() for line in answer.splitlines() if line.strip()]
-    return tuple(fields[0] for fields in found), tuple(_in_words(*fields) for fields in found)
+    return tuple(fields[0] for fields in found), tuple(_job_text(*fields) for fields in found)
 
 
-def _in_words(job: str, user: str = "", nodes: str = "", *_: str) -> str:
+def _job_text(job: str, user: str = "", nodes: str = "", *_: str) -> str:
     return f"{job}{f' of {user}' if user else ''}{f' on {nodes}' if nodes else ''}"
 
 
@@ -325,7 +325,7 @@ def parse_nodes(answer: str) -> Iterator[ListedNode]:
         yield ListedNode(
             name=match[1],
             state=state[1],
-            flags=_words(state[1]),
+            flags=_flags_of(state[1]),
             out=out,
             asleep=is_asleep(state[1]),
             dead=_is_dead(state[1]) or "NOT_RESPONDING" in state[1] or "*" in state[1],
@@ -360,7 +360,7 @@ def parse_view(node: str, answer: str, *, jobs: tuple[str, ...] = (), controller
     head, reason = "|".join(fields[:7]) + "|", fields[7]
     first, again, _ = reason.partition(f"|\n{head}")
     reason = first if again else reason.removesuffix("\n").removesuffix("|")
-    flags = _words(fields[1])
+    flags = _flags_of(fields[1])
     is_out = any(_OUT.fullmatch(flag) for flag in flags)
     reserved = "MAINT" in flags or flags >= _IN_MAINTENANCE
     return NodeView(
@@ -377,7 +377,7 @@ def parse_view(node: str, answer: str, *, jobs: tuple[str, ...] = (), controller
     )
 
 
-def parse_level(node: str, answer: str) -> FleetSnapshot:
+def parse_snapshot(node: str, answer: str) -> FleetSnapshot:
     """The fleet snapshot from the output of ``scontrol -a -o show nodes``.
 
     FUTURE nodes do not exist yet and do not count. A node that sleeps is a name without a machine: it is neither out
@@ -410,10 +410,10 @@ def parse_level(node: str, answer: str) -> FleetSnapshot:
             partitions[name] = (label[1] or "") if label else ""
         if comment := _comment(free or fields):
             marks.append(NodeRecord(node=name, text=comment))
-        is_drained = bool(out) and is_drain(_words(state[1]))  # 24.11 keeps the reason of a node that is back
+        is_drained = bool(out) and is_drain(_flags_of(state[1]))  # 24.11 keeps the reason of a node that is back
         text = _A_REASON.match(free) if is_drained and name in asleep else None
         drained |= {name} if text is not None and is_automatic(text[1]) else set()
-        is_left = is_drained or (name in asleep and "DOWN" in _words(state[1]))  # its drain may be lost
+        is_left = is_drained or (name in asleep and "DOWN" in _flags_of(state[1]))  # its drain may be lost
         if is_left and (ours := _OUR_REASON.match(free)):
             held.append(HeldNode(node=name, text=without_remarks(ours[1])[0], stamp=int(ours[2])))
     if node not in is_out and (node or not asleep | is_out.keys()):
@@ -435,13 +435,13 @@ def parse_level(node: str, answer: str) -> FleetSnapshot:
 
 def _is_out(state: str) -> bool | None:
     """Whether a state takes a node out; None for a node that does not exist yet."""
-    flags = _words(state)
+    flags = _flags_of(state)
     return None if "FUTURE" in flags else any(_OUT.fullmatch(flag) for flag in flags)
 
 
 def _is_dead(state: str) -> bool:
     """Whether a node is DOWN and does not answer: ``DOWN*`` (22.05) or ``DOWN+NOT_RESPONDING``."""
-    return "DOWN" in _words(state) and ("*" in state or "NOT_RESPONDING" in _words(state))
+    return "DOWN" in _flags_of(state) and ("*" in state or "NOT_RESPONDING" in _flags_of(state))
 
 
 def _scope(name: str, partitions: Mapping[str, str], is_out: Mapping[str, bool]) -> ScopeSnapshot:
@@ -525,7 +525,7 @@ def _configless_slurmd(proc: Path) -> str:
     return ""
 
 
-def _words(state: str) -> frozenset[str]:
+def _flags_of(state: str) -> frozenset[str]:
     """``idle+drain`` or ``DOWN*+DRAIN`` as upper-case words, without the suffixes that sinfo and scontrol append."""
     return frozenset(word.rstrip("*~#!%$@^-").upper() for word in state.split("+") if word)
 

@@ -30,7 +30,7 @@ class Ec2World(AskedWorld):
     def __init__(self, folder: Path, instance: str, act: Callable[[TargetNode], Provisioner]) -> None:
         self._act, self._instance = act, instance
         super().__init__(folder)
-        self.ask(HandoffRecord(case="k3", machine=instance, remedy=Remedy.REPLACE_NODE, asks=True, attempt=1))
+        self.ask(HandoffRecord(remediation_id="k3", machine=instance, remedy=Remedy.REPLACE_NODE, asks=True, attempt=1))
 
     def acts_on(self, node: str, instance: str) -> Provisioner:
         assert (node, instance) == (NODE, self._instance)
@@ -67,7 +67,7 @@ def test_a_machine_is_moved_by_a_stop_and_a_start(
     )
     node = world.on_the_node()
     before = node.machine()
-    assert not node.why_not(Remedy.REPLACE_NODE)
+    assert not node.reason_against(Remedy.REPLACE_NODE)
     world.run(8)
     starts = [each for each in endpoint.said("StartInstances") if each.get("DryRun") != "true"]
     assert (endpoint.count("StopInstances"), len(starts)) == (1, 1)

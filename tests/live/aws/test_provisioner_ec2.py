@@ -115,11 +115,11 @@ def test_a_dry_run_asks_ec2_whether_it_would(aws: Aws, endpoint: AwsEndpoint, ac
 def test_it_does_not_stop_itself(aws: Aws, endpoint: AwsEndpoint) -> None:
     """A stopped node cannot start itself, and by default nothing is stopped at all."""
     here = Ec2Provisioner(subject=TargetNode(node="n1", instance_id="i-1"), aws=aws, stop_and_start="always")
-    assert "a stopped node cannot start itself" in here.why_not(Remedy.REPLACE_NODE)
+    assert "a stopped node cannot start itself" in here.reason_against(Remedy.REPLACE_NODE)
     with pytest.raises(BackendRefused, match="no move to another host"):
         here.replace()
-    assert "see \\[provisioner.ec2\\]" not in here.why_not(Remedy.REBOOT_NODE)
-    assert "loses the instance store" in alone(aws, "i-1").why_not(Remedy.REPLACE_NODE)
+    assert "see \\[provisioner.ec2\\]" not in here.reason_against(Remedy.REBOOT_NODE)
+    assert "loses the instance store" in alone(aws, "i-1").reason_against(Remedy.REPLACE_NODE)
     assert endpoint.requests == []
 
 

@@ -218,7 +218,8 @@ def test_slurms_way_writes_the_exact_reason_once(aws: Aws, endpoint: AwsEndpoint
 
 
 def test_another_ones_action_is_left_alone_and_our_own_is_not(aws: Aws, endpoint: AwsEndpoint, instance: str) -> None:
-    """``Action:Replace`` of HyperPod's agent stands us down; ours, or what whoever keeps cases calls ours, does not."""
+    """``Action:Replace`` of HyperPod's agent stands us down; ours, or what whoever keeps remediations calls ours, does
+    not."""
     agents = ScriptedScontrol(HOST, state="IDLE+FAIL", reason="Action:Replace")
     assert "its reason is Action:Replace" in here(aws, instance, agents, by_api=False).stands_down()
     ours = HyperPodProvisioner(
@@ -238,8 +239,8 @@ def test_a_node_of_an_ultraserver_is_not_replaced(aws: Aws, endpoint: AwsEndpoin
     """One of its nodes alone cannot be: a person is told why. A reboot can be asked for."""
     subject = TargetNode(node=HOST, instance_id="i-1", instance_type="p6e-gb200.36xlarge")
     provisioner = HyperPodProvisioner(subject=subject, aws=aws, cluster=CLUSTER)
-    assert "is a part of an UltraServer" in provisioner.why_not(Remedy.REPLACE_NODE)
-    assert not provisioner.why_not(Remedy.REBOOT_NODE)
+    assert "is a part of an UltraServer" in provisioner.reason_against(Remedy.REPLACE_NODE)
+    assert not provisioner.reason_against(Remedy.REBOOT_NODE)
 
 
 def test_a_dry_run_says_what_would_be_asked_and_asks_nothing(aws: Aws, endpoint: AwsEndpoint, instance: str) -> None:

@@ -15,7 +15,7 @@ from healthd.remediation.provisioners.slurm_managed import SlurmManagedProvision
 from healthd.remediation.provisioners.slurm_node import OUR_TEXTS, Scontrol, read_node
 from healthd.remediation.provisioners.target_node import TargetNode
 from tests.live.aws.aws_endpoint import DENIED, REGION, AwsEndpoint
-from tests.live.slurm.slurm_lab import SlurmLab, why_not
+from tests.live.slurm.slurm_lab import SlurmLab, skip_reason
 from tests.support.scontrol import ScriptedScontrol
 
 pytestmark = pytest.mark.slurm
@@ -37,7 +37,7 @@ SLOT = (
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[SlurmLab]:
     """Two nodes that can be rebooted; the program does nothing, ``lab.reboot`` plays the boot."""
-    if reason := why_not():
+    if reason := skip_reason():
         pytest.skip(reason)
     with SlurmLab(nodes=2, conf={"RebootProgram": "/bin/true"}) as lab:
         yield lab
@@ -226,8 +226,8 @@ def test_a_head_node_is_nobodys_to_replace(no_aws: Aws) -> None:
         scontrol=ScriptedScontrol(NODE),
         fixed="this is the HeadNode of its ParallelCluster, which nothing replaces",
     )
-    assert all(provisioner.why_not(remedy) for remedy in Remedy)
-    assert "HeadNode" in provisioner.why_not(Remedy.REBOOT_NODE)
+    assert all(provisioner.reason_against(remedy) for remedy in Remedy)
+    assert "HeadNode" in provisioner.reason_against(Remedy.REBOOT_NODE)
 
 
 @pytest.mark.parametrize(
@@ -247,5 +247,5 @@ def test_a_node_that_only_a_job_brings_back_is_not_replaced(no_aws: Aws, kind: s
         aws=no_aws,
         scontrol=ScriptedScontrol(node),
     )
-    assert (not provisioner.why_not(Remedy.REPLACE_NODE)) is can
-    assert not provisioner.why_not(Remedy.REBOOT_NODE)
+    assert (not provisioner.reason_against(Remedy.REPLACE_NODE)) is can
+    assert not provisioner.reason_against(Remedy.REBOOT_NODE)

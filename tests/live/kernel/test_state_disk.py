@@ -28,7 +28,7 @@ from healthd.remediation.controller.node_status import NodeStatus
 from healthd.state.ballast import BALLAST, Ballast
 from healthd.state.lock import is_usable, lock_state
 from healthd.state.store import Store
-from tests.support.judgement import a_case
+from tests.support.judgement import a_remediation
 from tests.support.kernel_objects import NotHere, command, tmpfs
 from tests.support.running import RunningNode
 
@@ -57,7 +57,8 @@ def fill(disk: Path) -> None:
 
 
 def test_a_full_disk_lets_healthd_act_once_more(disk: Path) -> None:
-    """The write that finds it full gives the ballast up, and the next one has its room: for a case and its events."""
+    """The write that finds it full gives the ballast up, and the next one has its room: for a remediation and its
+    events."""
     store = Store(disk / "healthd.db", now=NOW)
     assert store.ballast.lay()
     fill(disk)
@@ -67,7 +68,7 @@ def test_a_full_disk_lets_healthd_act_once_more(disk: Path) -> None:
             store.append(EVENT)
         except StoreError:
             refused += 1
-    store.save_case(a_case(), EVENT)
+    store.save_remediation(a_remediation(), EVENT)
     assert refused == 1
     assert not (disk / BALLAST).exists()
     assert not store.ballast.lay(), "the disk is as full as before"

@@ -156,7 +156,7 @@ class ControllerLife(KubeLife):
         now = datetime.now(UTC)
         self.agent.mark(
             HandoffRecord(
-                case="k3v9",
+                remediation_id="k3v9",
                 machine=self.instance,
                 remedy=self.remedy,
                 asks=True,

@@ -1,4 +1,4 @@
-"""Plays lives of a case on a real API server, with a kill -9 in each: what all share, and a node's agent.
+"""Plays lives of a remediation on a real API server, with a kill -9 in each: what all share, and a node's agent.
 
 This side (``killing``) starts the processes (``killed_process``), plays whoever else has a part (the controller, the
 agent, HyperPod, Karpenter, the kubelet), and counts from outside: writes at a proxy, calls at AWS's endpoint.
@@ -31,12 +31,12 @@ _numbers = itertools.count(1)
 @dataclass(frozen=True, kw_only=True)
 class Ending:
     """Where a life ended, as it is seen from outside. ``counted``: what must not be done twice, and how often it was.
-    ``ends`` and ``open_case``: in the store of the agent that is there now."""
+    ``ends`` and ``open_remediation``: in the store of the agent that is there now."""
 
     left: tuple[str, ...]
     counted: tuple[tuple[str, int], ...]
     ends: tuple[str, ...] = ()
-    open_case: bool = False
+    open_remediation: bool = False
 
 
 @dataclass
@@ -149,7 +149,7 @@ class AgentLife(KubeLife):
                 ("release", self.stage.writes(self.since, r'healthd\.io/hold": ?null', path=here)),
             ),
             ends=ends,
-            open_case=is_open,
+            open_remediation=is_open,
         )
 
     def close(self) -> None:

@@ -54,7 +54,7 @@ class Operator:
         return subprocess.run(argv, env=env, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True)
 
 
-def case(now: datetime) -> Remediation:
+def remediation(now: datetime) -> Remediation:
     """n1's: it waits for its new machine."""
     return Remediation(
         id="k3v9",
@@ -90,10 +90,12 @@ def lay_out(plane: ControlPlane, agents: Agents) -> None:
     agent = agents("n1")
     agent.claim("cluster", 0)
     agent.quarantine(REASON)
-    asked = HandoffRecord(case="k3v9", machine="i-1", remedy=Remedy.REPLACE_NODE, asks=True, attempt=1, asked=now)
+    asked = HandoffRecord(
+        remediation_id="k3v9", machine="i-1", remedy=Remedy.REPLACE_NODE, asks=True, attempt=1, asked=now
+    )
     agent.mark(asked.text)
     page = Decision(action=Action.PAGE, reason="refused: no time", refusal=Refusal.REFUSED)
-    NodeHealths(agents.api("n1")).show("n1", node_health.status_of(sick, case(now), page, HealthStatus(), now))
+    NodeHealths(agents.api("n1")).show("n1", node_health.status_of(sick, remediation(now), page, HealthStatus(), now))
     said = NodeStatus(node="n1", said="refused: no time", page=True)
     shown = status_of(Mode.REPAIR, (said,), leader="controller-1", now=now)
     plane.add_lease(STATUS_LEASE, {STATUS: json.dumps(shown)})

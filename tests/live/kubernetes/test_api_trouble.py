@@ -1,8 +1,9 @@
-"""Trouble between agents and the API server, at every write of a case: nothing by mistake, and all goes on after it.
+"""Trouble between agents and the API server, at every write of a remediation: nothing by mistake, and all goes on after
+it.
 
 Real ``healthd run`` processes with their pods' tokens, the real API server with the agent's rights and policies, and
 before each agent a proxy that breaks what passes it; the server itself is killed and stopped as well. In every trouble
-the process lives, its liveness is green, its requests are few, and no write of a case is carried out twice.
+the process lives, its liveness is green, its requests are few, and no write of a remediation is carried out twice.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tests.live.kubernetes import fault_proxy as faults
 from tests.live.kubernetes.control_plane import ControlPlane
 from tests.live.kubernetes.fault_proxy import Fault
 from tests.live.kubernetes.fleet_controller import Fleet, FleetController
-from tests.live.kubernetes.trouble_lab import CASE, Node, TroubleLab
+from tests.live.kubernetes.trouble_lab import REMEDIATION, Node, TroubleLab
 from tests.support.compiled import CLOCK_SIM, compiled
 from tests.support.wall_clock import WallClock
 
@@ -34,7 +35,7 @@ HOURS_S = 3 * 3600
 
 # A fence that did not follow its claim at once is not made later: nothing is lost by that but that pods may come for as
 # long as the place has to settle (docs/decisions/kubernetes-taint-claim-lease.md).
-UNFENCED = tuple(act for act in CASE if "fence" not in act)
+UNFENCED = tuple(act for act in REMEDIATION if "fence" not in act)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,7 +97,7 @@ def back_in(trouble: Trouble, name: str, lab: TroubleLab) -> None:
         node.is_mended()
         assert _endured(node) > 0
         assert (node.acts()[-1], node.is_tainted) == ("taint", True)
-        for act in CASE[4:]:
+        for act in REMEDIATION[4:]:
             if act != "unfence" or "fence" in node.acts():
                 _meets(node, trouble, act)
         node.proxy.heal()
@@ -123,9 +124,9 @@ def rotated_in(state: str, name: str, lab: TroubleLab) -> None:
         if state == "well":
             node.is_taken_out()
             node.is_mended()
-        node.wait(lambda: node.is_clean, "the end of the case")
-        assert CASE[: len(done)] == done
-        assert CASE[: len(refused)] == refused
+        node.wait(lambda: node.is_clean, "the end of the remediation")
+        assert REMEDIATION[: len(done)] == done
+        assert REMEDIATION[: len(refused)] == refused
         _came_through(node)
 
 
@@ -151,7 +152,7 @@ def skewed_in(seconds: int, state: str, name: str, lab: TroubleLab) -> None:
             node.is_mended()
             node.endures(OUTAGE_S)
             clock.is_off_by(0)
-        node.wait(lambda: node.is_clean, "the end of the case")
+        node.wait(lambda: node.is_clean, "the end of the remediation")
         _came_through(node)
 
 
@@ -179,8 +180,8 @@ def _meets(node: Node, trouble: Trouble, act: str, begin: Callable[[], None] | N
     node.meets_it(act)
     _endured(node)
     done = node.acts()
-    assert done == (CASE if "fence" in done else UNFENCED)[: len(done)]
-    assert set(done) <= set(CASE[: CASE.index(act) + 1])
+    assert done == (REMEDIATION if "fence" in done else UNFENCED)[: len(done)]
+    assert set(done) <= set(REMEDIATION[: REMEDIATION.index(act) + 1])
 
 
 def _endured(node: Node) -> int:
@@ -190,9 +191,9 @@ def _endured(node: Node) -> int:
 
 
 def _came_through(node: Node) -> None:
-    node.wait(lambda: node.is_clean, "the end of the case")
+    node.wait(lambda: node.is_clean, "the end of the remediation")
     node.is_alive()
-    assert node.acts() in (CASE, UNFENCED)
+    assert node.acts() in (REMEDIATION, UNFENCED)
     assert node.nobody_rebooted()
 
 
@@ -237,8 +238,8 @@ def stories(lab: TroubleLab, request: pytest.FixtureRequest) -> Iterator[dict[st
 
 @pytest.mark.parametrize("name", STORIES)
 def test_nothing_by_mistake_and_all_goes_on(stories: dict[str, Future[None]], name: str) -> None:
-    """Each write of the case is carried out once, in order, and the node is as before; what happens in between is at
-    the story's function."""
+    """Each write of the remediation is carried out once, in order, and the node is as before; what happens in between
+    is at the story's function."""
     stories[name].result(1800)
 
 
@@ -273,31 +274,31 @@ def test_a_server_that_is_killed_or_stands_still_while_nodes_are_at_every_step(
     first: Fault,
     request: pytest.FixtureRequest,
 ) -> None:
-    """One node at each write of a case, one at rest: each goes on to its own end with the data that etcd kept; agents
-    and controller are the same processes all the time."""
-    names = {act: f"{request.node.callspec.id}-{act.replace(' ', '-')}" for act in (*CASE, "at rest")}
+    """One node at each write of a remediation, one at rest: each goes on to its own end with the data that etcd kept;
+    agents and controller are the same processes all the time."""
+    names = {act: f"{request.node.callspec.id}-{act.replace(' ', '-')}" for act in (*REMEDIATION, "at rest")}
     with ExitStack() as stack:
         with ThreadPoolExecutor(4) as pool:
             entered = pool.map(lambda name: stack.enter_context(lab.node(name)), names.values())
             nodes = dict(zip(names, entered, strict=True))
-        for act in CASE[4:]:
+        for act in REMEDIATION[4:]:
             nodes[act].breaks()
-        for act in CASE[4:]:
+        for act in REMEDIATION[4:]:
             nodes[act].is_taken_out()
-        for act in CASE:
+        for act in REMEDIATION:
             nodes[act].arm(act, first, faults.HANGS)
-            (nodes[act].breaks if act in CASE[:4] else nodes[act].is_mended)()
-        for act in CASE:
+            (nodes[act].breaks if act in REMEDIATION[:4] else nodes[act].is_mended)()
+        for act in REMEDIATION:
             nodes[act].meets_it(act)
         before = {act: node.acts() for act, node in nodes.items()}
         trouble(lab.plane, list(nodes.values()))
         lab.counts_again()
         for act, node in nodes.items():
             assert node.acts()[: len(before[act])] == before[act]
-        for act in CASE[:4]:
+        for act in REMEDIATION[:4]:
             nodes[act].is_taken_out()
             nodes[act].is_mended()
-        for act in CASE:
+        for act in REMEDIATION:
             _came_through(nodes[act])
         assert nodes["at rest"].acts() == ()
         assert nodes["at rest"].is_clean

@@ -101,7 +101,7 @@ class Site:
         agent.quarantine(REASON)
         agent.mark(
             HandoffRecord(
-                case="k3v9", machine=machine, remedy=remedy, asks=True, attempt=1, asked=datetime.now(UTC)
+                remediation_id="k3v9", machine=machine, remedy=remedy, asks=True, attempt=1, asked=datetime.now(UTC)
             ).text
         )
 
@@ -159,7 +159,7 @@ def test_hyperpod_replaces_the_machine_of_an_idle_node_once_and_the_new_node_owe
     assert hyperpod.said("BatchReplaceClusterNodes")[0]["NodeIds"] == [old]
     site.is_gone("n1")
     site.node("n3", "aws:///usw2-az1/sagemaker/cluster/hyperpod-abc-i-0000000000000beef")
-    site.wait(lambda: not site.plane.claims() and not site.mark("n1").case, "claim and request to go")
+    site.wait(lambda: not site.plane.claims() and not site.mark("n1").remediation_id, "claim and request to go")
     assert site.plane.record("n1").keys() == {"replaced", "history"}, "what bounds the fleet for a day"
     time.sleep(1.5)
     assert hyperpod.count("BatchReplaceClusterNodes") == 1
@@ -202,7 +202,7 @@ def test_what_does_not_all_stand_for_the_act_is_refused(
         site.asks("n1", "i-0123456789abcdef0")
     else:
         asked = HandoffRecord(
-            case="k3v9",
+            remediation_id="k3v9",
             machine=machine,
             remedy=Remedy.REPLACE_NODE,
             asks=True,
@@ -237,7 +237,12 @@ def test_the_agent_of_one_node_cannot_have_the_machine_of_another_replaced(site:
     victim.claim("cluster", 0)
     victim.quarantine(REASON)
     asked = HandoffRecord(
-        case="k3v9", machine=machine, remedy=Remedy.REPLACE_NODE, asks=True, attempt=1, asked=datetime.now(UTC)
+        remediation_id="k3v9",
+        machine=machine,
+        remedy=Remedy.REPLACE_NODE,
+        asks=True,
+        attempt=1,
+        asked=datetime.now(UTC),
     )
     head = {"apiVersion": "healthd.io/v1alpha1", "kind": "NodeHealth", "metadata": {"name": "n1"}}
     hostile = site.plane.client(site.plane.agent_token("n9"))

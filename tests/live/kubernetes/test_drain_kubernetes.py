@@ -111,11 +111,11 @@ def test_without_its_memory_nothing_is_evicted(
         control_plane.wait(lambda: not fleet.pods(), 15, "the drain to go on")
 
 
-def test_a_drain_that_cannot_end_pages_after_its_patience(
+def test_a_drain_that_cannot_end_pages_after_its_timeout(
     control_plane: ControlPlane, fleet: Fleet, start: Start, agents: Agents
 ) -> None:
     """Without the right to evict (403), with a finalizer, and with a bare pod that its rule does not allow for: each is
-    paged for, and told on the Node and the pod, and not before its patience is over. One that is awaited is not."""
+    paged for, and told on the Node and the pod, and not before its timeout. One that is awaited is not."""
     fleet.add(["n1", "n2"])
     control_plane.add_pod("batch-0", "n1")
     control_plane.add_pod("bare-0", "n1")
@@ -123,7 +123,7 @@ def test_a_drain_that_cannot_end_pages_after_its_patience(
     control_plane.add_pod("stuck-0", "n1")
     stuck = "/api/v1/namespaces/default/pods/stuck-0"
     control_plane.admin.patch(stuck, {"metadata": {"finalizers": ["example.com/never"]}}, kind="merge").must()
-    rules = """drain_patience_s = 4
+    rules = """drain_timeout_s = 4
 [budget]
 max_out = 2
 [[controller.drain]]
@@ -156,7 +156,7 @@ unmanaged = true
             paged = next(line for line in one.log.splitlines() if "the drain is stuck" in line)
             assert '"page": true' in paged
             first = next(line for line in one.log.splitlines() if "default/batch-0: not evicted: " in line)
-            assert '"page": false' in first, "before its patience was over"
+            assert '"page": false' in first, "before its timeout"
             control_plane.wait(lambda: "healthd_controller_operator_needed 1" in one.page(), 10, "the metric")
             told = {name for kind, name in events(control_plane, "NodeIsOut") if kind == "Pod"}
             assert told == {"batch-0", "bare-0", "stuck-0"}

@@ -178,7 +178,7 @@ def test_a_release_lives_through_everything_and_keeps_its_claims(cluster: Cluste
     run("upgrade", "healthd", str(CHART), **QUARANTINE)
     cluster.claim("n1")
     cluster.plane.wait(lambda: cluster.plane.admin.get(HEALTHS).ok, 30, "NodeHealths to be served")
-    cluster.plane.add_health("n1", record={"case": "k3v9"})
+    cluster.plane.add_health("n1", record={"remediationID": "k3v9"})
     assert cluster.limit_and_claims() == (5, {"n1"})
     run("upgrade", "healthd", str(CHART), **COUNTING)
     cluster.count()
@@ -192,13 +192,13 @@ def test_a_release_lives_through_everything_and_keeps_its_claims(cluster: Cluste
     assert cluster.limit_and_claims() == (3, {"n1"})
     run("uninstall", "healthd", "--no-hooks")
     assert cluster.budget().claims
-    assert cluster.plane.record("n1") == {"case": "k3v9"}
+    assert cluster.plane.record("n1") == {"remediationID": "k3v9"}
     run("install", "healthd", str(CHART), **QUARANTINE)
     assert cluster.limit_and_claims() == (5, {"n1"})
     run("uninstall", "healthd", "--no-hooks")
     run("install", "healthd", str(CHART), **COUNTING)
     assert cluster.limit_and_claims() == (3, {"n1"}), "until it counts again"
-    assert cluster.plane.record("n1") == {"case": "k3v9"}
+    assert cluster.plane.record("n1") == {"remediationID": "k3v9"}
 
 
 @HELMS
@@ -216,7 +216,7 @@ def test_it_is_tested_and_taken_out_by_helm(cluster: Cluster, tmp_path: Path) ->
         assert "healthd-agent-claim-first: each refuses a forbidden write" in tested.stdout
         cluster.claim("n1")
         cluster.claim("n2")
-        plane.add_health("n1", status={"state": "held"}, record={"case": "k3v9"})
+        plane.add_health("n1", status={"state": "held"}, record={"remediationID": "k3v9"})
         held = Held(text="healthd: gpu.xid.79 GPU 3", by="healthd", stamp=1)
         node = node_of(plane.admin.get("/api/v1/nodes/n1").must())
         drained = quarantine_patch(node, held, effect="NoSchedule", cordon=True)

@@ -58,7 +58,9 @@ HEALTH = {
     },
     "record": {
         **record_of(
-            HandoffRecord(case="k3v9", machine="i-1", remedy=Remedy.REBOOT_NODE, asks=True, attempt=1, asked=NOW)
+            HandoffRecord(
+                remediation_id="k3v9", machine="i-1", remedy=Remedy.REBOOT_NODE, asks=True, attempt=1, asked=NOW
+            )
         ),
         "following": ["replace_node"],
         "history": [{"act": "reboot", "at": "2026-01-01T00:00:00Z", "code": "gpu.xid.79", "outcome": "helped"}],

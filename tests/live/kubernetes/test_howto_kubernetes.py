@@ -104,7 +104,7 @@ def test_let_in_by_hand_without_a_daemon_leaves_nothing(
         person.types(line)
     assert (node.taints(), control_plane.claims()) == (set(), set())
     node.daemon.start(within_s=60)
-    node.daemon.wait(lambda: (node.daemon.status() or {"case": 1})["case"] is None, 60, "the order")
+    node.daemon.wait(lambda: (node.daemon.status() or {"remediation": 1})["remediation"] is None, 60, "the order")
     assert (node.taints(), control_plane.claims()) == (set(), set())
 
 

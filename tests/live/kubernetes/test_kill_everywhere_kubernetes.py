@@ -51,7 +51,9 @@ LIVES: dict[str, type[KubeLife]] = {
     "c-hyperpod-reboot": RebootingLife,
     "c-karpenter": KarpenterLife,
 }
-AGENT = Ending(left=(), counted=(("answered", 1), ("taint", 1), ("release", 1)), ends=("released",), open_case=False)
+AGENT = Ending(
+    left=(), counted=(("answered", 1), ("taint", 1), ("release", 1)), ends=("released",), open_remediation=False
+)
 CONTROLLER = Ending(left=(), counted=(("asked", 1), ("evicted", 1), ("patched nodes", 0)))
 UNDISTURBED = {
     "quarantine": replace(AGENT, counted=(("answered", 0), *AGENT.counted[1:])),
@@ -162,7 +164,7 @@ def test_killed_and_followed_by_one_with_an_empty_disk_it_ends_in_the_same_place
         if not is_agent:
             return ending == expected
         at_most_once = all(number <= most[what] for what, number in ending.counted)
-        nothing_left = ending.left == expected.left and not ending.open_case
+        nothing_left = ending.left == expected.left and not ending.open_remediation
         return nothing_left and at_most_once and ending.ends in ENDS_OF_A_SUCCESSOR
 
     theatre.all_end_well(name, kills_of_disks[name], fits=fits, may_be_missing=may_be_missing)

@@ -32,7 +32,7 @@ NOW = datetime.now(UTC).replace(microsecond=0)
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/nodehealths.healthd.io"
 AS_AGENT = "?fieldManager=healthd-agent"
 REQUEST = HandoffRecord(
-    case="k3v9",
+    remediation_id="k3v9",
     machine="i-0123456789abcdef0@2026-11-20T00:00:00+00:00",
     remedy=Remedy.REPLACE_NODE,
     asks=True,
@@ -90,12 +90,12 @@ def test_what_one_leaves_the_other_reads(control_plane: ControlPlane, controller
     controller.mark(answered.text)
     assert parse(agent.marked()) == answered
     agent.mark("healthd case=k3w1")
-    assert (controller.marked(), agent.level().marks) == (
+    assert (controller.marked(), agent.snapshot().marks) == (
         "healthd case=k3w1",
         (NodeRecord(node="n1", text="healthd case=k3w1"),),
     )
     agent.mark("")
-    assert (controller.marked(), agent.level().marks, control_plane.health("n1")) == ("", (), {})
+    assert (controller.marked(), agent.snapshot().marks, control_plane.health("n1")) == ("", (), {})
 
 
 def test_the_longest_record_that_healthd_makes_passes_the_schema(controllers: KubeApi, agents: Agents) -> None:
@@ -137,11 +137,11 @@ def test_two_writers_at_once_lose_nothing(control_plane: ControlPlane, controlle
     while any(each.is_alive() for each in threads):
         there = control_plane.health("n1")
         assert set(there) <= {"apiVersion", "kind", "metadata", "status", "record"}
-        assert set(there.get("record", {})) <= {"case"}
+        assert set(there.get("record", {})) <= {"remediationID"}
     for each in threads:
         each.join()
     assert failed == []
-    assert control_plane.record("n1") == {"case": "last"}
+    assert control_plane.record("n1") == {"remediationID": "last"}
     assert control_plane.health("n1")["status"] == {k: v for k, v in HELD.patch["status"].items() if v}
 
 
@@ -153,7 +153,7 @@ def test_the_last_who_has_something_to_say_deletes_the_object(
     agent.mark("healthd case=k3v9")
     shows.show("n1", HELD)
     shows.show("n1", HealthStatus(state="ok", since=HELD.since))
-    assert control_plane.record("n1") == {"case": "k3v9"}
+    assert control_plane.record("n1") == {"remediationID": "k3v9"}
     assert control_plane.health("n1")["status"]["state"] == "ok"
     agent.mark("")
     assert control_plane.health("n1") == {}
@@ -172,17 +172,17 @@ def test_a_node_that_waits_for_room_lists_no_records_again(
     each reading of the level is of this moment."""
     add_health = control_plane.add_health
     agent, others = agents("n3"), (agents("n1"), agents("n2"))
-    add_health("n1", record={"case": "k1"})
+    add_health("n1", record={"remediationID": "k1"})
     for number, each in enumerate(others):
         each.claim("cluster", number)
-    assert [mark.node for mark in agent.level().marks] == ["n1"]
-    add_health("n2", record={"case": "k2"})
+    assert [mark.node for mark in agent.snapshot().marks] == ["n1"]
+    add_health("n2", record={"remediationID": "k2"})
     agent.mark("healthd case=k3")
-    assert [mark.node for mark in agent.level().marks] == ["n1", "n3"]
+    assert [mark.node for mark in agent.snapshot().marks] == ["n1", "n3"]
     assert agent._api.sent["list nodehealths"] == 1
-    assert [mark.node for mark in others[0].level().marks] == ["n1", "n2", "n3"]
+    assert [mark.node for mark in others[0].snapshot().marks] == ["n1", "n2", "n3"]
     others[0].give_back(Slot(scope="cluster", index=0, node="n1"))
-    assert [mark.node for mark in agent.level().marks] == ["n1", "n2", "n3"]
+    assert [mark.node for mark in agent.snapshot().marks] == ["n1", "n2", "n3"]
 
 
 # -- from the Lease of before -----------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def test_an_agent_moves_its_own_mark_and_nobody_elses(
     assert parse(first.marked()) == REQUEST
     assert control_plane.notes(MARKS).keys() == {f"{MARK}n2"}
     assert text_of(control_plane.record("n1")) == REQUEST.text
-    assert {mark.node for mark in first.level().marks} == {"n1", "n2"}
+    assert {mark.node for mark in first.snapshot().marks} == {"n1", "n2"}
     second.mark("healthd case=k3v3")
     assert control_plane.notes(MARKS) == {}
     assert control_plane.records()["n2"] == "healthd case=k3v3"
@@ -212,7 +212,7 @@ def test_an_agent_moves_its_own_mark_and_nobody_elses(
 def test_a_move_that_was_cut_off_is_ended(control_plane: ControlPlane, controllers: KubeApi, agents: Agents) -> None:
     """Both are there: the record is the newer, and the annotation goes."""
     old(control_plane, n1="healthd case=old")
-    control_plane.add_health("n1", record={"case": "new"})
+    control_plane.add_health("n1", record={"remediationID": "new"})
     assert afar(controllers, "n1").marked() == "healthd case=new"
     assert agents("n1").marked() == "healthd case=new"
     assert control_plane.notes(MARKS) == {}
@@ -364,8 +364,8 @@ def test_the_schema_bounds_every_field(control_plane: ControlPlane, part: dict[s
 
 def test_what_no_version_knows_is_not_kept(control_plane: ControlPlane) -> None:
     """The schema is structural: fields that it does not name are dropped."""
-    control_plane.add_health("n1", record={"case": "k3v9", "later": "x"}, more={"a": 1})
-    assert control_plane.record("n1") == {"case": "k3v9"}
+    control_plane.add_health("n1", record={"remediationID": "k3v9", "later": "x"}, more={"a": 1})
+    assert control_plane.record("n1") == {"remediationID": "k3v9"}
     assert "more" not in control_plane.health("n1")
 
 
@@ -390,7 +390,7 @@ def unserved(control_plane: ControlPlane, controllers: KubeApi) -> Iterator[Cont
 def test_a_missing_resource_is_unknown_and_says_what_to_do(unserved: ControlPlane, agents: Agents) -> None:
     """Nothing can be handed over, so nothing is taken out; and it is no empty record."""
     agent = agents("n1")
-    for ask in (agent.marked, agent.level, lambda: agent.mark("")):
+    for ask in (agent.marked, agent.snapshot, lambda: agent.mark("")):
         with pytest.raises(BackendUnknown, match="serves no such resource") as unknown:
             ask()
         assert NO_CRD in str(unknown.value)

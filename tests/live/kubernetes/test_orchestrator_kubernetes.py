@@ -59,20 +59,20 @@ def test_the_way_out_and_back_leaves_nothing(control_plane: ControlPlane, one: K
     before = node_of(control_plane, "n1")
     one.claim("cluster", 0)
     view = one.view()
-    assert (view.in_service, view.fenced, view.standing, view.hold) == (False, True, True, None)
+    assert (view.in_service, view.fenced, view.undrained, view.hold) == (False, True, True, None)
     one.quarantine(REASON)
-    view, level = one.view(), one.level()
+    view, snapshot = one.view(), one.snapshot()
     assert view.hold is not None
-    assert (view.hold.text, view.hold.user, view.standing) == (REASON, "healthd-agent", False)
-    assert level.out == {"n1"}
-    assert level.total == 4
-    assert level.held == (HeldNode(node="n1", text=REASON, stamp=view.hold.stamp),)
+    assert (view.hold.text, view.hold.user, view.undrained) == (REASON, "healthd-agent", False)
+    assert snapshot.out == {"n1"}
+    assert snapshot.total == 4
+    assert snapshot.held == (HeldNode(node="n1", text=REASON, stamp=view.hold.stamp),)
     taint = next(
         each for each in node_of(control_plane, "n1")["spec"]["taints"] if each["key"] == "healthd.io/unhealthy"
     )
     assert (taint["value"], taint["effect"]) == ("gpu.xid.79", "NoSchedule")
     one.release(resume=False)
-    assert one.view().standing
+    assert one.view().undrained
     one.give_back(Slot(scope="cluster", index=0, node="n1"))
     after = node_of(control_plane, "n1")
     assert (after["spec"], after["metadata"].get("annotations", {})) == (
@@ -187,7 +187,7 @@ def test_who_takes_the_taint_away_has_undone_the_drain(
     taints = [each for each in node_of(control_plane, "n1")["spec"]["taints"] if each["key"] != "healthd.io/unhealthy"]
     kubectl(control_plane, "n1", {"spec": {"taints": taints}})
     view = one.view()
-    assert (view.hold, view.standing) == (None, True)
+    assert (view.hold, view.undrained) == (None, True)
     one.give_back(Slot(scope="cluster", index=0, node="n1"))
     assert (taints_of(control_plane, "n1"), kept_from(control_plane)) == ({}, {})
 
@@ -203,7 +203,7 @@ def test_who_uncordons_has_undone_the_drain_and_the_taint_goes_with_the_place(
     one.quarantine(REASON)
     kubectl(control_plane, "n1", {"spec": {"unschedulable": None}})
     view = one.view()
-    assert (view.hold, view.standing, view.in_service) == (None, True, False)
+    assert (view.hold, view.undrained, view.in_service) == (None, True, False)
     one.give_back(Slot(scope="cluster", index=0, node="n1"))
     assert taints_of(control_plane, "n1") == {}
     assert one.view().in_service
@@ -214,7 +214,7 @@ def test_a_taint_of_our_key_by_hand_is_somebody_elses(control_plane: ControlPlan
     one.claim("cluster", 0)
     kubectl(control_plane, "n1", {"spec": {"taints": [{"key": "healthd.io/unhealthy", "effect": "NoSchedule"}]}})
     view = one.view()
-    assert (view.hold, view.standing) == (None, False)
+    assert (view.hold, view.undrained) == (None, False)
     with pytest.raises(BackendRefused, match="that this agent did not set"):
         one.quarantine(REASON)
     one.release(resume=False)
@@ -295,7 +295,7 @@ def test_nodes_that_others_took_out_use_up_the_room(control_plane: ControlPlane,
     with pytest.raises(SlotTaken, match="the budget is full"):
         one.claim("cluster", 0)
     assert one.slots() == ()
-    assert one.level().out == {"n3"}
+    assert one.snapshot().out == {"n3"}
 
 
 def test_the_keeper_of_slots_drives_it(control_plane: ControlPlane, one: KubernetesOrchestrator) -> None:
@@ -334,14 +334,14 @@ def test_a_budget_that_cannot_be_read_is_unknown(
     """Missing, no number, too old, from tomorrow: no level is made up."""
     note(control_plane, notes)
     with pytest.raises(BackendUnknown, match=words):
-        one.level()
+        one.snapshot()
 
 
 def test_no_lease_is_unknown_and_says_who_makes_it(control_plane: ControlPlane, agents: Agents) -> None:
     """For the level as for the slots."""
     control_plane.add_node("n1")
     one = agents("n1")
-    for reading in (one.level, one.slots):
+    for reading in (one.snapshot, one.slots):
         with pytest.raises(BackendUnknown, match="the Helm chart"):
             reading()
 
@@ -365,7 +365,7 @@ def test_marks_are_of_the_node_and_for_all_to_see(control_plane: ControlPlane, a
     add_leases(control_plane)
     for one in (first, second):
         one.mark("healthd case=1")
-    assert first.level().marks == (
+    assert first.snapshot().marks == (
         NodeRecord(node="n1", text="healthd case=1"),
         NodeRecord(node="n2", text="healthd case=1"),
     )

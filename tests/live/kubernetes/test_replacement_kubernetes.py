@@ -332,7 +332,7 @@ def test_the_controller_has_an_auto_scaling_group_launch_another(
         assert [name for name, _ in aws.applied if name.startswith(("Terminate", "Set", "Reboot"))] == [
             "TerminateInstanceInAutoScalingGroup"
         ]
-        cluster.wait(lambda: "case" not in cluster.plane.record("n1"), "the request to go")
+        cluster.wait(lambda: "remediationID" not in cluster.plane.record("n1"), "the request to go")
 
 
 def test_a_group_that_eks_repairs_itself_is_refused_and_the_condition_is_named(
@@ -409,7 +409,7 @@ def test_of_karpenter_another_machine_is_asked_whatever_was_found(
         asking = KubePlatformRequests(agent, "eks")
         agent.claim("cluster", 0)
         agent.quarantine(f"healthd: {code} gpu:GPU-1 [k3v9]")
-        assert "replaces it on any request" in asking.why_not(Remedy.REBOOT_NODE)
+        assert "replaces it on any request" in asking.reason_against(Remedy.REBOOT_NODE)
         asking.ask(Remedy.REPLACE_NODE)
         assert _order_in(control_plane.admin.get("/api/v1/nodes/n1").must()) != ""
         assert asking.recall(carried_out=False)
@@ -428,7 +428,7 @@ def test_what_was_asked_for_goes_with_the_drain_or_the_last_place(
     control_plane: ControlPlane, tmp_path: Path, kind: str, ends: str
 ) -> None:
     """By the agent's own token and the policies: asked for once, recalled where that is in time, and nothing is left
-    over a node that is let in, or whose case ended in another way."""
+    over a node that is let in, or whose remediation ended in another way."""
     control_plane.add_node("n1", labels={LABEL: "Schedulable"})
     add_leases(control_plane)
     agents = Agents(control_plane, tmp_path)

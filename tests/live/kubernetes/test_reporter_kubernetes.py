@@ -37,8 +37,8 @@ WELL = Known(diagnoses=(), outcomes={"gpu.count": LOOKED}, expected=("gpu.count"
 SICK = replace(WELL, diagnoses=(XID,))
 
 
-def case(step: Step) -> Remediation:
-    """A case of XID 79 at this step of its reboot."""
+def remediation(step: Step) -> Remediation:
+    """A remediation of XID 79 at this step of its reboot."""
     return Remediation(
         id="k3v9",
         opened=NOW,
@@ -151,8 +151,8 @@ def test_a_quiet_hour_is_at_most_twelve_requests(rig: Rig) -> None:
 
 
 def test_labels_say_what_healthd_does_with_the_node_and_cost_no_request_of_their_own(rig: Rig) -> None:
-    """Nothing before all was looked at, then ok; a fault that nothing is done about has its code alone; a case has its
-    state within a second; and a quiet node sends what it sent without labels."""
+    """Nothing before all was looked at, then ok; a fault that nothing is done about has its code alone; a remediation
+    has its state within a second; and a quiet node sends what it sent without labels."""
     rig.run(1)
     assert rig.labels() == Labels()
     rig.known = WELL
@@ -161,10 +161,10 @@ def test_labels_say_what_healthd_does_with_the_node_and_cost_no_request_of_their
     rig.known = SICK
     rig.run(45)
     assert rig.labels() == Labels(code="gpu.xid.79")
-    rig.known = replace(SICK, case=case(Step.DRAIN))
+    rig.known = replace(SICK, remediation=remediation(Step.DRAIN))
     rig.run(1)
     assert rig.labels() == Labels(state="draining", code="gpu.xid.79")
-    rig.known = replace(SICK, case=case(Step.REBOOT))
+    rig.known = replace(SICK, remediation=remediation(Step.REBOOT))
     rig.run(GAP_S)
     assert rig.labels() == Labels(state="repairing", code="gpu.xid.79")
     before = dict(rig.api.sent)
@@ -175,14 +175,14 @@ def test_labels_say_what_healthd_does_with_the_node_and_cost_no_request_of_their
 
 def test_a_daemon_that_starts_leaves_the_labels_until_it_has_decided(rig: Rig) -> None:
     """A rollout makes no node ok that is out; what a person changed is put right with the next write."""
-    rig.known = replace(SICK, case=case(Step.REBOOT))
+    rig.known = replace(SICK, remediation=remediation(Step.REBOOT))
     rig.run(2)
     rig.known = replace(WELL, has_decided=False)
     rig.run(60)
     assert rig.labels() == Labels(state="repairing", code="gpu.xid.79")
     lie = {"metadata": {"labels": Labels(state="ok").metadata}}
     rig.plane.admin.patch("/api/v1/nodes/n1", lie, kind="merge").must()
-    rig.known = replace(WELL, case=case(Step.REBOOT))
+    rig.known = replace(WELL, remediation=remediation(Step.REBOOT))
     rig.run(HEARTBEAT_S * 1.1 + 2)
     assert rig.labels() == Labels(state="repairing", code="gpu.xid.79")
     rig.known = WELL
@@ -195,12 +195,12 @@ def test_a_node_that_is_not_ok_has_a_nodehealth_for_as_long_as_that_lasts(rig: R
     rig.known = WELL
     rig.run(DEBOUNCE_S + 2)
     assert rig.plane.health("n1") == {}
-    rig.known = replace(SICK, case=case(Step.DRAIN))
+    rig.known = replace(SICK, remediation=remediation(Step.DRAIN))
     assert any("NodeHealth written: state=draining, code=gpu.xid.79" in said for said in rig.run(GAP_S + 1))
     since = NOW.strftime("%Y-%m-%dT%H:%M:%SZ")
     shown = {"state": "draining", "code": "gpu.xid.79", "since": since, "step": "drain", "waitsFor": "the drain"}
     assert rig.plane.health("n1")["status"] == shown
-    rig.known = replace(SICK, case=case(Step.REBOOT))
+    rig.known = replace(SICK, remediation=remediation(Step.REBOOT))
     rig.run(2 * GAP_S + 1)
     assert rig.plane.health("n1")["status"] == {
         **shown,
@@ -218,14 +218,18 @@ def test_a_node_that_is_not_ok_has_a_nodehealth_for_as_long_as_that_lasts(rig: R
 
 def test_what_a_daemon_before_showed_goes_once_the_node_is_known_to_be_well(rig: Rig) -> None:
     """And stays until then; a handoff record beside it stays, and is shown as of a node that is ok."""
-    rig.plane.add_health("n1", status={"state": "held", "code": "gpu.xid.79"}, record={"case": "k3v9"})
+    rig.plane.add_health("n1", status={"state": "held", "code": "gpu.xid.79"}, record={"remediationID": "k3v9"})
     rig.known = replace(WELL, has_decided=False)
     rig.run(DEBOUNCE_S + 2)
     assert rig.plane.health("n1")["status"]["state"] == "held"
     rig.known = WELL
     rig.run(GAP_S + 2)
     there = rig.plane.health("n1")
-    assert (there["status"]["state"], "code" in there["status"], there["record"]) == ("ok", False, {"case": "k3v9"})
+    assert (there["status"]["state"], "code" in there["status"], there["record"]) == (
+        "ok",
+        False,
+        {"remediationID": "k3v9"},
+    )
 
 
 def test_a_nodehealth_that_cannot_be_written_keeps_no_condition_from_being_told(rig: Rig) -> None:
@@ -234,7 +238,7 @@ def test_a_nodehealth_that_cannot_be_written_keeps_no_condition_from_being_told(
     rig.plane.wait(lambda: rig.plane.admin.get(HEALTHS).status == 404, 30, "NodeHealths to be gone")
     rig.plane.wait(lambda: rig.plane.admin.get(CRD).status == 404, 30, "the resource to be gone")
     try:
-        rig.known = replace(SICK, case=case(Step.DRAIN))
+        rig.known = replace(SICK, remediation=remediation(Step.DRAIN))
         said = rig.run(DEBOUNCE_S + 2)
         assert rig.conditions()["HealthdGPU"]["status"] == "False"
         problems = [each for each in said if "NodeHealth not written, retry in" in each]

@@ -45,7 +45,7 @@ def test_a_round_that_hangs_gives_up_the_lead_and_ends_loudly(
     fleet.add(["n1"])
     (tmp_path / "stuck").mkdir()
     stuck = FleetController(
-        control_plane, tmp_path / "stuck", "round_patience_s = 6\n[budget]\nmax_out = 1\n", url=proxy.url
+        control_plane, tmp_path / "stuck", "sync_timeout_s = 6\n[budget]\nmax_out = 1\n", url=proxy.url
     )
     try:
         stuck.start()
@@ -72,7 +72,7 @@ def test_a_round_that_hangs_gives_up_the_lead_and_ends_loudly(
 
 # -- nodes ------------------------------------------------------------------------------------------------------------
 
-PATIENT = "silence_patience_s = {}\n[budget]\nmax_out = 2\n"
+PATIENT = "silence_timeout_s = {}\n[budget]\nmax_out = 2\n"
 
 
 def shows(plane: ControlPlane, name: str, *, ready: str = "True", beat: datetime | None = None) -> None:
@@ -129,7 +129,7 @@ def test_silent_agents_dead_machines_and_odd_marks_page_with_event_and_metric_un
     control_plane.add_health("n3", record={"watched": later})
     wanted = {"agent_silent": 1.0, "node_down": 1.0, "odd_mark": 1.0}
     control_plane.wait(is_so(lambda: troubles(first) == wanted), 60, "the metric")
-    assert time.monotonic() - began_s > 5.0, "before its patience was over"
+    assert time.monotonic() - began_s > 5.0, "before its timeout"
     told = {("AgentSilent", "n1"), ("NodeDown", "n2"), ("OddHandoffRecord", "n3")}
     control_plane.wait(is_so(lambda: events(control_plane) == told), 20, "the Events")
     assert all(paged(first, name) for name in ("n1", "n2", "n3"))
@@ -148,7 +148,7 @@ def test_silent_agents_dead_machines_and_odd_marks_page_with_event_and_metric_un
 # -- policies ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_missing_policy_pages_after_its_patience_until_it_is_back(
+def test_a_missing_policy_pages_after_its_timeout_until_it_is_back(
     control_plane: ControlPlane, fleet: Fleet, start: Start
 ) -> None:
     """Without its binding a policy holds nothing; the chart's rights let the controller see it."""

@@ -98,7 +98,7 @@ def test_who_takes_our_taint_away_is_obeyed(control_plane: ControlPlane, nodes: 
 
 def test_a_node_that_is_registered_again_goes_out_again(control_plane: ControlPlane, nodes: list[AgentNode]) -> None:
     """Deleted and made again under its name, without taint and annotation, while its fault stands: that is no order of
-    a person's. The drain is made again, for the same case and on the same claim, and the conditions are back."""
+    a person's. The drain is made again, for the same remediation and on the same claim, and the conditions are back."""
     node = nodes[0]
     node.daemon.start(within_s=60)
     node.daemon.kernel_says(UNCONTAINED.format(pci=PCI))

@@ -95,7 +95,7 @@ def test_a_claim_in_a_scope_that_is_not_its_nodes_keeps_no_place(
     assert "its label does not name that scope" in one.log
     thief.patch(path + AS_AGENT, claim_of("n1"), kind="merge").must()
     own = agents("n2", scopes=["p5"], scope_label="pool")
-    control_plane.wait(lambda: own.level().scopes[0].scope == "p5" and not own.slots(), 10, "room in the scope")
+    control_plane.wait(lambda: own.snapshot().scopes[0].scope == "p5" and not own.slots(), 10, "room in the scope")
     own.claim("cluster", 0)
     own.claim("p5", 0)
     time.sleep(3.0)
@@ -110,7 +110,7 @@ def test_a_node_whose_label_is_changed_while_it_is_out_gives_the_scope_its_place
     one = start(SCOPED)
     control_plane.wait(lambda: control_plane.notes(P5).get("healthd.io/limit") == "1", 30, "the counts")
     agent = agents("n2", scopes=["p5"], scope_label="pool")
-    control_plane.wait(lambda: agent.level().scopes, 10, "its scope")
+    control_plane.wait(lambda: agent.snapshot().scopes, 10, "its scope")
     agent.claim("cluster", 0)
     agent.claim("p5", 0)
     agent.quarantine(REASON)
@@ -150,8 +150,8 @@ def test_a_claim_that_a_person_made_for_a_healthy_node_is_taken_away_in_a_minute
 def test_beside_a_real_agent_a_claim_made_by_hand_goes_and_its_own_claim_stays(
     control_plane: ControlPlane, fleet: Fleet, start: Start, tmp_path: Path
 ) -> None:
-    """The agent says that all is well, and is not asked: no request of its own, no case, no taint. Then it takes its
-    node out for a fault, and what it claimed stands for as long as that."""
+    """The agent says that all is well, and is not asked: no request of its own, no remediation, no taint. Then it takes
+    its node out for a fault, and what it claimed stands for as long as that."""
     fleet.add(["n1"])
     start("[budget]\nmax_out = 1\n")
     control_plane.wait(lambda: fleet.numbers()[0] == "1", 30, "the counts")
@@ -194,11 +194,11 @@ def test_a_fence_that_a_person_made_is_named_at_once_and_does_not_page(
 def test_a_node_that_is_out_and_that_the_selector_no_longer_covers_pages(
     control_plane: ControlPlane, fleet: Fleet, start: Start, agents: Agents
 ) -> None:
-    """After its patience, with Event and metric, until it is covered again or let in; a claim alone is enough. One that
+    """After its timeout, with Event and metric, until it is covered again or let in; a claim alone is enough. One that
     healthd has nothing to do with does not."""
     fleet.add(["n1", "n2", "n3"], labels={"pool": "p5", "healthd.io/opt-out": "true"})
     fleet.add(["cpu-1"], taints=[{"key": "example.com/other", "effect": "NoSchedule"}])
-    one = start("selector = 'pool=p5'\nsilence_patience_s = 5\n[budget]\nmax_out = 2\n")
+    one = start("selector = 'pool=p5'\nsilence_timeout_s = 5\n[budget]\nmax_out = 2\n")
     control_plane.wait(lambda: fleet.numbers()[:2] == ("2", "3"), 30, "the counts")
     drained(agents, "n1")
     note(control_plane, {f"{CLAIM}n2": json.dumps({"node": "n2", "index": 1})})

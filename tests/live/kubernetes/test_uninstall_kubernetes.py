@@ -37,7 +37,7 @@ def pods(control_plane: ControlPlane, tmp_path: Path) -> HookPods:
     note(control_plane, claims)
     control_plane.add_lease(MARKS, {"mark.healthd.io/n1": json.dumps({"node": "n1", "text": "x"})})
     for name in ("n1", "n9"):
-        control_plane.add_health(name, status={"state": "held"}, record={"case": "k3v9"})
+        control_plane.add_health(name, status={"state": "held"}, record={"remediationID": "k3v9"})
     held = Held(text="healthd: gpu.xid.79 GPU 3", by="healthd", stamp=1)
     changed(control_plane, "n1", quarantine_patch(read(control_plane, "n1"), held, effect="NoSchedule", cordon=True))
     changed(control_plane, "n2", fence_patch(read(control_plane, "n2")))

@@ -1,7 +1,8 @@
-"""Agents of many nodes, each behind a proxy of its own, for trouble with the API server at a chosen moment of a case.
+"""Agents of many nodes, each behind a proxy of its own, for trouble with the API server at a chosen moment of a
+remediation.
 
-A node's case is a fault that takes it out, work that has to end, the fault's end, and the way back. Whatever the agent
-writes on the way is counted at its proxy; what stands in the cluster the administrator reads past all proxies.
+A node's remediation is a fault that takes it out, work that has to end, the fault's end, and the way back. Whatever the
+agent writes on the way is counted at its proxy; what stands in the cluster the administrator reads past all proxies.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ PCI = "0000:05:00"
 HISTORY = {"history", "driver", "kernel", "image"}
 """The parts of a handoff record that outlive a remediation: the node was released, and what it ran then."""
 CLOCK_WAS_SET = "times that are remembered are moved with it"
-CASE = ("claim", "fence", "reason", "taint", "release", "unfence", "give back")
-"""What an agent writes in the whole of a case, but for marks, conditions and Events; each of it once."""
+REMEDIATION = ("claim", "fence", "reason", "taint", "release", "unfence", "give back")
+"""What an agent writes in the whole of a remediation, but for marks, conditions and Events; each of it once."""
 
 # Its first line belongs to the section that SECTIONS ends with.
 MORE = """timeout_s = 1
@@ -56,7 +57,7 @@ replacements_in_vain = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Boundary:
-    """One write of a case, as it passes the proxy."""
+    """One write of a remediation, as it passes the proxy."""
 
     path: str
     body: str
@@ -75,8 +76,8 @@ BOUNDARIES = {
 
 
 def act_of(seen: Seen) -> str:
-    """Which write of a case this is; "" for a mark, a condition or an Event. Raises AssertionError for anything else:
-    an agent has nothing else to write."""
+    """Which write of a remediation this is; "" for a mark, a condition or an Event. Raises AssertionError for anything
+    else: an agent has nothing else to write."""
     for name, boundary in BOUNDARIES.items():
         if re.search(boundary.path, seen.path) and re.search(boundary.body, seen.body):
             return name
@@ -186,7 +187,7 @@ class Node:
         return not mine and not held and self.name not in self.plane.claims() and not is_recorded
 
     def acts(self) -> tuple[str, ...]:
-        """The writes of its case that the server has carried out."""
+        """The writes of its remediation that the server has carried out."""
         return tuple(act for seen in self.proxy.applied() if (act := act_of(seen)))
 
     def wait(self, condition: Callable[[], object], what: str, within_s: float = 90.0) -> None:

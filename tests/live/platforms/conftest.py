@@ -9,13 +9,13 @@ import pytest
 from tests.live.aws.aws_forks import AwsForks, aws_forks
 from tests.live.aws.moto_server import moto_serving
 from tests.live.platforms.side_by_side import Results, collected, lab_for, played
-from tests.live.slurm.slurm_lab import why_not
+from tests.live.slurm.slurm_lab import skip_reason
 
 
 @pytest.fixture(scope="session")
 def platforms_moto() -> Iterator[tuple[str, int]]:
     """A server of its own: the one of tests/live/aws is emptied before each of its tests."""
-    if reason := why_not():
+    if reason := skip_reason():
         pytest.skip(reason)
     with moto_serving() as address:
         yield address

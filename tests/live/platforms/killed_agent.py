@@ -170,11 +170,13 @@ class DyingStore(Store):
         self._line, self._what = line, "history"
         super().__init__(path, now=now)
 
-    def save_case(self, case: Remediation, event: Event) -> None:
+    def save_remediation(self, remediation: Remediation, event: Event) -> None:
         """As Store."""
-        self._what = f"case {case.step} {case.phase}{f' {case.end}' if case.end else ''}"
+        self._what = (
+            f"remediation {remediation.step} {remediation.phase}{f' {remediation.end}' if remediation.end else ''}"
+        )
         try:
-            super().save_case(case, event)
+            super().save_remediation(remediation, event)
         finally:
             self._what = "history"
 
@@ -277,7 +279,7 @@ def live(order: Order, open_orchestrator: Callable[[Config, Line], Orchestrator]
         store=store,
         orchestrator=open_orchestrator(config, line),
         policy=policy,
-        collect=lambda case: _collected(story, case),
+        collect=lambda remediation: _collected(story, remediation),
         run=line.run,
         clock=time_here.now,
         monotonic_s=lambda: time_here.now().timestamp(),
@@ -290,28 +292,28 @@ def live(order: Order, open_orchestrator: Callable[[Config, Line], Orchestrator]
             now = time_here.passes()
             monitor.absorb(found(machine, now))
             before, passed = said, line.number
-            said = engine.turn(now)
+            said = engine.reconcile(now)
             moved = said != before or line.number != passed
             told.write(f"{machine.name} {said}\n")
             time.sleep(0.02)  # the settle time of a slot is a real one
     line.passing("at rest")
-    case = store.open_case()
+    remediation = store.open_remediation()
     rest = Rest(
         said=said,
         calling=bool(monitor.diagnoses()),
-        step=case.step if case else "",
-        phase=case.phase if case else "",
-        end=case.end or "" if case else "",
+        step=remediation.step if remediation else "",
+        phase=remediation.phase if remediation else "",
+        end=remediation.end or "" if remediation else "",
     )
     store.close()
     answer = {name: getattr(rest, name) for name in Rest.__slots__}
     (story / "rest").write_text(json.dumps(answer))
 
 
-def _collected(story: Path, case: Remediation) -> str:
-    """The evidence of a case."""
-    bundle = story / f"bundle-{case.id}"
-    bundle.write_text(f"{case.code} on {case.component}\n")
+def _collected(story: Path, remediation: Remediation) -> str:
+    """The evidence of a remediation."""
+    bundle = story / f"bundle-{remediation.id}"
+    bundle.write_text(f"{remediation.code} on {remediation.component}\n")
     return str(bundle)
 
 

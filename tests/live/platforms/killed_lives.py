@@ -1,4 +1,5 @@
-"""Plays the life of a case again and again, on a real Slurm node and against AWS's endpoints, with a kill -9 in each.
+"""Plays the life of a remediation again and again, on a real Slurm node and against AWS's endpoints, with a kill -9 in
+each.
 
 A life is one node's: a fault, the repair that its policy calls for, the platform's answer, the way back. Its agent is a
 process (``killed_agent``); this side (``killing``) plays the platform's part when the platform was really asked.
@@ -54,14 +55,14 @@ class Ending:
     reason: str
     slots: tuple[str, ...]
     ends: tuple[str, ...]
-    open_case: bool
+    open_remediation: bool
     asked: int
     drains: int
     services: tuple[str, ...] = ()
 
 
 class Life(killing.Life[Ending]):
-    """One life of a case on one node. Its folder also holds ``scontrol``, every call of it.
+    """One life of a remediation on one node. Its folder also holds ``scontrol``, every call of it.
 
     ``undisturbed``: nobody is killed, and AWS's child and slurmd are started as in service.
     """
@@ -105,7 +106,7 @@ class Life(killing.Life[Ending]):
             reason=record.reason,
             slots=self.site.slots_of(self.node),
             ends=ends,
-            open_case=is_open,
+            open_remediation=is_open,
             asked=self.owner.asked(),
             drains=sum("state=drain" in call for call in self.owner.scontrol_calls()),
             services=tuple(sorted(path.name for path in (self.machine / "services").iterdir())),

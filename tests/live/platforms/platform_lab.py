@@ -15,7 +15,7 @@ What tests use, and may rely on:
   audit trail of one that was given away can be read); ``endpoint``, the ``AwsEndpoint`` that this node alone speaks to;
   ``clients``, the ``Interposed`` between its daemons and Slurm's commands; ``player``. Acts: ``fault()``,
   ``power_off()``, ``power_on()``, ``reboot()``, ``come_up()``, ``become(instance_id)``. Questions: ``asked()``,
-  ``said()``, ``cases()``, ``ends()``, ``fences()``, ``reason()``, ``flags()``, ``is_back()``.
+  ``said()``, ``remediations()``, ``ends()``, ``fences()``, ``reason()``, ``flags()``, ``is_back()``.
   ``wait(condition, within_s, what)`` fails with everything that is known.
 * ``Platform``: a row of the table; ``players.PLATFORMS`` has them all. ``reboot`` and ``replace`` are what ``asked()``
   must hold once after such a repair; "" where a node cannot do it itself. ``drains``: whether a drain leaves the
@@ -356,17 +356,17 @@ class NodeMachine:
         """The audit trails of all machines that had the name, oldest first."""
         return "\n".join(f"--- {daemon.folder.parent.name}\n{daemon.said()}" for daemon in self.daemons)
 
-    def cases(self) -> list[Remediation]:
+    def remediations(self) -> list[Remediation]:
         """The cases of the machine as it is now, oldest first."""
         store = Store(self.daemon.state_dir / "healthd.db", now=datetime.now(UTC))
         try:
-            return list(store.cases())
+            return list(store.remediations())
         finally:
             store.close()
 
     def ends(self) -> list[End | None]:
-        """How these cases ended; None for one that has not."""
-        return [case.end for case in self.cases()]
+        """How these remediations ended; None for one that has not."""
+        return [remediation.end for remediation in self.remediations()]
 
     def state(self) -> tuple[frozenset[str], str]:
         """The words of the node's state as slurmctld has it, and the reason without the stamp; empty where it does not

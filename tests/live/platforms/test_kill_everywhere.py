@@ -133,14 +133,15 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def test_undisturbed_a_life_ends_well(plain: dict[str, Played[Ending]], name: str) -> None:
-    """The node is back and nothing of ours is left on it; one request, one drain at most, one case, and it is over."""
+    """The node is back and nothing of ours is left on it; one request, one drain at most, one remediation, and it is
+    over."""
     ending = plain[name].ending
     assert ending == Ending(
         state="IDLE",
         reason="",
         slots=(),
         ends=("released",),
-        open_case=False,
+        open_remediation=False,
         asked=1,
         drains=int(name not in DRAINS_ARE_REPLACEMENTS),
         services=tuple(sorted(SERVICES)),

@@ -78,8 +78,8 @@ def no_substitute(lab: PlatformLab, platform: Platform) -> None:
 def reboot_ignored(lab: PlatformLab, platform: Platform) -> None:
     """The machine never goes down. At the time-out the next remedy is tried, once; where there is none it pages, and
     the node stays out."""
-    patience = {"remediation.reboot_timeout_s": 3, "remediation.max_attempts": 1}
-    with lab.machine(platform, settings=patience) as node:
+    settings = {"remediation.reboot_timeout_s": 3, "remediation.max_attempts": 1}
+    with lab.machine(platform, settings=settings) as node:
         node.player.reboots = "ignored"
         node.fault()
         if platform.replace:
@@ -193,7 +193,7 @@ def deletes_the_reservation(node: NodeMachine) -> None:
 
 
 def while_a_job_runs(act: Act, end: End) -> Callable[[PlatformLab, Platform], None]:
-    """Before anything irreversible was done: the case ends as it must, and nothing is asked of the platform."""
+    """Before anything irreversible was done: the remediation ends as it must, and nothing is asked of the platform."""
 
     def play(lab: PlatformLab, platform: Platform) -> None:
         with lab.machine(platform) as node:
@@ -209,7 +209,7 @@ def while_a_job_runs(act: Act, end: End) -> Callable[[PlatformLab, Platform], No
             time.sleep(QUIET_S)
             assert node.asked() == []
             ends = [] if len(node.daemons) == 2 else [end]
-            assert node.ends() == ends, "no other case is opened for a fault that a person has seen"
+            assert node.ends() == ends, "no other remediation is opened for a fault that a person has seen"
 
     play.__name__ = f"{act.__name__} while a job runs"
     return play

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from healthd.agent.agent import Agent, looking_agent
+from healthd.agent.agent import Agent, reading_agent
 from healthd.api.metric_families import MOST_SERIES
 from healthd.api.metrics import MetricsPage, metric_of
 from healthd.config.load import load
@@ -43,7 +43,7 @@ Samples = dict[tuple[str, ...], float]
 def agent(tmp_path: Path) -> Iterator[Agent]:
     settings = {name: check.settings for name, check in discover().items()}
     machine = SimulatedMachine(tmp_path / "machine")
-    made = looking_agent(load(machine.config, checks=settings, environ={}).config)
+    made = reading_agent(load(machine.config, checks=settings, environ={}).config)
     yield made
     made.close()
 
@@ -149,9 +149,9 @@ def test_no_metric_is_longer_than_the_bound_and_what_is_left_out_is_counted(agen
     text = page.render()
     families = {family.name: len(family.samples) for family in text_string_to_metric_families(text)}
     assert max(families.values()) == families["healthd_fault_occurrences"] == MOST_SERIES
-    assert len(agent.monitor.counts.opened) <= MOST_SERIES + 1
+    assert len(agent.monitor.stats.opened) <= MOST_SERIES + 1
     assert samples(page, "healthd_metrics_dropped_series")[()] > 2 * 2_000
-    assert sum(agent.monitor.counts.opened.values()) == 3_000
+    assert sum(agent.monitor.stats.opened.values()) == 3_000
 
 
 def test_every_reading_has_a_name_by_convention() -> None:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.live.slurm.slurm_lab import SlurmLab, why_not
+from tests.live.slurm.slurm_lab import SlurmLab, skip_reason
 
 
 @pytest.fixture(scope="session")
 def slurm() -> Iterator[SlurmLab]:
     """One cluster of eight nodes for the whole session; clean at the start of every test that asks for it."""
-    if reason := why_not():
+    if reason := skip_reason():
         pytest.skip(reason)
     with SlurmLab() as lab:
         yield lab
@@ -21,7 +21,7 @@ def slurm() -> Iterator[SlurmLab]:
 @pytest.fixture(scope="session")
 def slurm_lab_factory() -> Iterator[Callable[..., SlurmLab]]:
     """Start further labs with settings of their own, such as ``slurm_lab_factory(nodes=2, conf={"Prolog": path})``."""
-    if reason := why_not():
+    if reason := skip_reason():
         pytest.skip(reason)
     labs: list[SlurmLab] = []
 

@@ -36,7 +36,7 @@ def missing_tools() -> tuple[str, ...]:
     return tuple(tool for tool in NEEDED if shutil.which(tool, path=TOOL_DIRS) is None)
 
 
-def why_not() -> str:
+def skip_reason() -> str:
     """The sentence that says why no lab can run here; empty if one can."""
     missing = missing_tools()
     if missing:

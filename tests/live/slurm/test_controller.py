@@ -229,7 +229,9 @@ def falls_silent(lab: ControllerLab, name: str) -> None:
     """Our place and our drain, a mark that says that its reboot should be over long ago, with nothing behind it, and no
     slurmd."""
     since = datetime.now(UTC) - timedelta(seconds=700)
-    mark = HandoffRecord(case="f0f0f0f0", machine=lab.instance(name), remedy=Remedy.REBOOT_NODE, asked=since, attempt=1)
+    mark = HandoffRecord(
+        remediation_id="f0f0f0f0", machine=lab.instance(name), remedy=Remedy.REBOOT_NODE, asked=since, attempt=1
+    )
     slot = ("reservationname=healthd-cluster-0", f"nodes={name}", "starttime=now", "duration=UNLIMITED", "users=root")
     lab.slurm.scontrol("create", "reservation", *slot, "flags=MAINT,IGNORE_JOBS,STATIC_ALLOC")
     lab.slurm.update(name, "state=drain", "reason=healthd: gpu.xid.79 gpu:0 [f0f0f0f0]")
@@ -237,10 +239,10 @@ def falls_silent(lab: ControllerLab, name: str) -> None:
     lab.slurm.slurmd_stop(name)
 
 
-def forge(lab: ControllerLab, name: str, case: str = "f0f0f0f0") -> None:
+def forge(lab: ControllerLab, name: str, remediation: str = "f0f0f0f0") -> None:
     """A request as a node would leave it, written by somebody else."""
     asked = f"asks=replace_node attempt=1 asked={int(time.time())}"
-    lab.slurm.update(name, f"comment=healthd case={case} machine={lab.instance(name)} {asked}")
+    lab.slurm.update(name, f"comment=healthd case={remediation} machine={lab.instance(name)} {asked}")
 
 
 def test_a_forged_request_is_refused(lab: ControllerLab) -> None:

@@ -30,8 +30,8 @@ def _of(lab: SlurmLab, node: str = NODE, *, timeout_s: float = 5.0, bin_dir: str
     return SlurmOrchestrator(node=node, conf=str(lab.conf), timeout_s=timeout_s, bin_dir=bin_dir)
 
 
-def _counts(level: FleetSnapshot) -> tuple[frozenset[str], int]:
-    return level.out, level.total
+def _counts(snapshot: FleetSnapshot) -> tuple[frozenset[str], int]:
+    return snapshot.out, snapshot.total
 
 
 def _raises_in_time(act: Callable[[], object]) -> str:
@@ -122,7 +122,7 @@ def test_a_reason_reads_back_as_it_was_written(slurm: SlurmLab, text: str) -> No
     hold = orchestrator.view().hold
     assert hold is not None
     assert hold.text == text
-    assert orchestrator.level().out == {NODE}
+    assert orchestrator.snapshot().out == {NODE}
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_release_puts_a_drained_node_back(slurm: SlurmLab, resume: bool) -> None
     orchestrator.release(resume=resume)
     view = orchestrator.view()
     assert (view.in_service, view.hold) == (True, None)
-    assert _counts(orchestrator.level()) == (frozenset(), 8)
+    assert _counts(orchestrator.snapshot()) == (frozenset(), 8)
     slurm.wait_state(NODE, "IDLE")
 
 
@@ -216,7 +216,7 @@ def test_a_strangers_reason_cannot_forge_the_reading(slurm: SlurmLab, reason: st
     assert not view.in_service
     assert view.hold is not None
     assert view.hold.text == reason
-    assert _counts(_of(slurm).level()) == (frozenset({NODE}), 8)
+    assert _counts(_of(slurm).snapshot()) == (frozenset({NODE}), 8)
 
 
 def test_slurms_own_reason_is_a_hold(slurm: SlurmLab) -> None:
@@ -241,7 +241,7 @@ def test_a_maintenance_reservation_is_out_of_service_without_a_hold(slurm: Slurm
     slurm.wait(lambda: "MAINTENANCE" in orchestrator.view().flags, 15, "the flag MAINTENANCE")
     view = orchestrator.view()
     assert (view.in_service, view.hold) == (False, None)
-    assert _counts(orchestrator.level()) == (frozenset(), 8)
+    assert _counts(orchestrator.snapshot()) == (frozenset(), 8)
 
 
 def test_what_a_killed_slurmctld_left_of_a_reservation_is_none(slurm_lab_factory: Callable[..., SlurmLab]) -> None:
@@ -353,8 +353,8 @@ def test_the_level_counts_each_node_that_is_out_once(slurm: SlurmLab) -> None:
         slurm.update(node, *settings)
     slurm.update("n0003", "state=down", "reason=d")
     slurm.update("n0003", "state=drain", "reason=d")
-    level = _of(slurm, "n0008").level()
-    assert _counts(level) == (frozenset({"n0001", "n0002", "n0003", "n0004", "n0005"}), 8)
+    snapshot = _of(slurm, "n0008").snapshot()
+    assert _counts(snapshot) == (frozenset({"n0001", "n0002", "n0003", "n0004", "n0005"}), 8)
 
 
 def test_a_node_that_waits_for_a_reboot_is_out(slurm_lab_factory: Callable[..., SlurmLab]) -> None:
@@ -365,7 +365,7 @@ def test_a_node_that_waits_for_a_reboot_is_out(slurm_lab_factory: Callable[..., 
     assert lab.scontrol("reboot", NODE).returncode == 0
     lab.wait(lambda: "REBOOT_REQUESTED" in orchestrator.view().flags, 5, "REBOOT_REQUESTED")
     assert not orchestrator.view().in_service
-    assert orchestrator.level().out == {NODE}
+    assert orchestrator.snapshot().out == {NODE}
 
 
 @pytest.fixture(scope="module")
@@ -387,11 +387,11 @@ def mixed_fleet(slurm_lab_factory: Callable[..., SlurmLab]) -> SlurmLab:
 def test_names_without_a_machine_do_not_count(mixed_fleet: SlurmLab) -> None:
     """Total: real and dead nodes. Out: the dead one. Cloud nodes that sleep, drained too, and future ones are none."""
     orchestrator = _of(mixed_fleet)
-    assert _counts(orchestrator.level()) == (frozenset({"dead1"}), 3)
+    assert _counts(orchestrator.snapshot()) == (frozenset({"dead1"}), 3)
     mixed_fleet.update("cloud2", "state=drain", "reason=x")
-    level = orchestrator.level()
-    assert _counts(level) == (frozenset({"dead1"}), 3)
-    assert level.asleep == {"cloud1", "cloud2", "cloud3"}
+    snapshot = orchestrator.snapshot()
+    assert _counts(snapshot) == (frozenset({"dead1"}), 3)
+    assert snapshot.asleep == {"cloud1", "cloud2", "cloud3"}
 
 
 def test_a_node_of_several_partitions_is_read_once(mixed_fleet: SlurmLab) -> None:
@@ -423,7 +423,7 @@ def test_a_hung_controller_is_unknown_and_the_update_was_applied(slurm: SlurmLab
     slurm.ctld_pause()
     try:
         _raises_in_time(orchestrator.view)
-        _raises_in_time(orchestrator.level)
+        _raises_in_time(orchestrator.snapshot)
         message = _raises_in_time(lambda: orchestrator.quarantine(REASON))
     finally:
         slurm.ctld_resume()
@@ -438,7 +438,7 @@ def test_a_controller_that_is_gone_is_unknown_within_our_deadline(slurm: SlurmLa
     slurm.ctld_stop()
     for act in (
         orchestrator.view,
-        orchestrator.level,
+        orchestrator.snapshot,
         lambda: orchestrator.view(jobs=True),
         lambda: orchestrator.quarantine(REASON),
     ):
@@ -494,7 +494,7 @@ def test_a_missing_scontrol_is_unknown_not_a_refusal(slurm: SlurmLab, tmp_path: 
     orchestrator = _of(slurm, bin_dir=str(tmp_path))
     for act in (
         orchestrator.view,
-        orchestrator.level,
+        orchestrator.snapshot,
         lambda: orchestrator.quarantine(REASON),
         lambda: orchestrator.release(resume=True),
     ):
@@ -517,7 +517,7 @@ def test_a_node_that_slurm_does_not_know_is_refused(slurm: SlurmLab) -> None:
         with pytest.raises(BackendRefused, match=r"check \[node\] name"):
             act()
     with pytest.raises(BackendUnknown, match=r"lists 8 nodes, but not .*ip-10-0-0-1"):
-        orchestrator.level()
+        orchestrator.snapshot()
 
 
 def test_a_user_without_the_right_is_refused_and_may_still_read(slurm: SlurmLab) -> None:

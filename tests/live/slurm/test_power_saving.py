@@ -66,10 +66,10 @@ def asleep(slurm_lab_factory: Callable[..., SlurmLab]) -> Iterator[SlurmLab]:
         _of(lab, name).claim("cluster", index)
     _of(lab, "n0001").quarantine(TEXT)
     lab.update("n0003", "state=drain", f"reason={OPERATORS}")
-    _of(lab, "n0001").mark(HandoffRecord(case="abcd1234", code="gpu.xid.79").text)
+    _of(lab, "n0001").mark(HandoffRecord(remediation_id="abcd1234", code="gpu.xid.79").text)
     sleepers = {"n0001", "n0002", "n0003"}
     lab.wait(
-        lambda: _of(lab, "n0004").level().asleep == sleepers and _is_down(lab), 60, "three nodes to be powered down"
+        lambda: _of(lab, "n0004").snapshot().asleep == sleepers and _is_down(lab), 60, "three nodes to be powered down"
     )
     yield lab
     lab.stop()
@@ -85,9 +85,9 @@ def test_four_machines_and_480_sleeping_names_let_one_out(slurm_lab_factory: Cal
     lines = [cloud, "PartitionName=burst Nodes=c[001-480],n0001 State=UP"]
     more = {**POWER, "SuspendTime": "-1", "PrivateData": "cloud", "MaxNodeCount": "1024"}
     lab = slurm_lab_factory(nodes=4, conf=more, lines=lines)
-    level = _of(lab, "n0001").level()
-    assert (level.total, len(level.asleep), level.out) == (4, 480, frozenset())
-    scopes = scopes_of(level, {"cluster": "5%", "burst": "50%"})
+    snapshot = _of(lab, "n0001").snapshot()
+    assert (snapshot.total, len(snapshot.asleep), snapshot.out) == (4, 480, frozenset())
+    scopes = scopes_of(snapshot, {"cluster": "5%", "burst": "50%"})
     assert [(scope.name, scope.total, scope.limit) for scope in scopes] == [("cluster", 4, 1), ("burst", 1, 1)]
 
 
@@ -98,13 +98,13 @@ def test_what_sleeps_keeps_no_place_and_can_be_woken(asleep: SlurmLab) -> None:
     absent = AbsentNodes(
         node=lambda name: _of(lab, name),
         rules=lambda: Rules(mode=Mode.REPAIR),
-        patience=Timeouts(),
+        timeouts=Timeouts(),
         monotonic_s=time.monotonic,
         settle_s=1.0,
     )
-    assert absent.release(me.level(), me.slots(), datetime.now(UTC)) == ()
+    assert absent.release(me.snapshot(), me.slots(), datetime.now(UTC)) == ()
     time.sleep(1.1)
-    found = {each.node: each.message for each in absent.release(me.level(), me.slots(), datetime.now(UTC))}
+    found = {each.node: each.message for each in absent.release(me.snapshot(), me.slots(), datetime.now(UTC))}
     assert set(found) == {"n0001", "n0002"}
     assert me.slots() == ()
     assert "DRAIN" not in lab.state("n0001")
@@ -112,8 +112,8 @@ def test_what_sleeps_keeps_no_place_and_can_be_woken(asleep: SlurmLab) -> None:
     mark = parse(_of(lab, "n0001").marked())
     assert mark is not None
     assert mark.slept is not None
-    assert (mark.case, mark.code) == ("abcd1234", "gpu.xid.79")
-    scopes = scopes_of(me.level(), {"cluster": 1})
+    assert (mark.remediation_id, mark.code) == ("abcd1234", "gpu.xid.79")
+    scopes = scopes_of(me.snapshot(), {"cluster": 1})
     move = plan(node="n0004", scopes=scopes, slots=me.slots(), since_s=None, now_s=0.0)
     assert move == TakeSlot(scope="cluster", index=0)
     lab.submit("n0001")

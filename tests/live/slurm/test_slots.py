@@ -138,7 +138,7 @@ def test_running_jobs_go_on_and_new_ones_are_kept_off(slurm: SlurmLab) -> None:
     assert slurm.job(job)["JobState"] == "RUNNING"
     view = orchestrator.view()
     assert view.hold is None
-    assert orchestrator.level().out == frozenset()
+    assert orchestrator.snapshot().out == frozenset()
     orchestrator.give_back(orchestrator.slots()[0])
     slurm.wait_job(waiting, "RUNNING", "COMPLETED")
     assert slurm.job(job)["JobState"] == "RUNNING"
@@ -177,13 +177,13 @@ def test_the_level_shows_partitions_and_marks(slurm: SlurmLab) -> None:
     orchestrator.mark("healthd replaced=1795226977 id=k3")
     slurm.update(OTHER, "state=drain", "reason=x Comment=healthd forged")
     orchestrator.quarantine(TEXT)
-    level = orchestrator.level()
-    assert level.scopes == (ScopeSnapshot(scope="main", out=frozenset({NODE, OTHER}), total=8),)
-    assert NodeRecord(node=NODE, text="healthd replaced=1795226977 id=k3") in level.marks
+    snapshot = orchestrator.snapshot()
+    assert snapshot.scopes == (ScopeSnapshot(scope="main", out=frozenset({NODE, OTHER}), total=8),)
+    assert NodeRecord(node=NODE, text="healthd replaced=1795226977 id=k3") in snapshot.marks
     orchestrator.release(resume=False)
-    assert NodeRecord(node=NODE, text="healthd replaced=1795226977 id=k3") in orchestrator.level().marks
+    assert NodeRecord(node=NODE, text="healthd replaced=1795226977 id=k3") in orchestrator.snapshot().marks
     orchestrator.mark("")
-    assert NODE not in {mark.node for mark in orchestrator.level().marks}
+    assert NODE not in {mark.node for mark in orchestrator.snapshot().marks}
 
 
 def test_a_comment_of_somebody_else_is_left_alone(slurm: SlurmLab) -> None:

@@ -73,7 +73,9 @@ def reservations(lab: SlurmLab) -> list[str]:
 def taken_out(lab: SlurmLab, node: RunningNode) -> None:
     node.kernel_says(UNCONTAINED.format(pci=PCI))
     lab.wait(lambda: "DRAIN" in lab.state(NAME), 15.0, "drained")
-    node.wait(lambda: ((node.status() or {}).get("case") or {}).get("step") == "verify", 15.0, "it has read that back")
+    node.wait(
+        lambda: ((node.status() or {}).get("remediation") or {}).get("step") == "verify", 15.0, "it has read that back"
+    )
     assert len(reservations(lab)) == 1
 
 
@@ -121,7 +123,9 @@ def test_an_undone_drain_is_obeyed_on_a_node_that_is_opted_out(
         (tmp_path / "opt-out").touch()
     else:
         featured(slurm, NAME, FEATURE, FEATURE)
-    node.wait(lambda: "is paused at verify: opted out: " in (node.status() or {})["case"]["note"], 15.0, "paused")
+    node.wait(
+        lambda: "is paused at verify: opted out: " in (node.status() or {})["remediation"]["note"], 15.0, "paused"
+    )
     slurm.update(NAME, "state=resume")
     slurm.wait(lambda: not reservations(slurm), 10.0, "its place is given back")
     assert slurm.wait_job(slurm.submit(NAME, "true"), "COMPLETED")["JobState"] == "COMPLETED"

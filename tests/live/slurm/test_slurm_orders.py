@@ -73,7 +73,7 @@ def slots(lab: SlurmLab) -> list[str]:
 def test_a_node_is_taken_out_by_order_stays_out_and_comes_back_by_order(slurm: SlurmLab, node: RunningNode) -> None:
     """In observe mode, with nothing wrong: drained, also after a kill -9 and a restart; then verified and IDLE."""
     done = ask(node, "quarantine", "--reason", "psu looks odd")
-    assert (done.returncode, done.stdout.startswith("case ")) == (0, True), done.stderr
+    assert (done.returncode, done.stdout.startswith("remediation ")) == (0, True), done.stderr
     slurm.wait(lambda: "DRAIN" in slurm.state(NAME), 10.0, "drained")
     assert reason(slurm).startswith("healthd: operator.quarantine node [")
     assert len(slots(slurm)) == 1

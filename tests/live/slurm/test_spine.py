@@ -231,7 +231,7 @@ def test_killed_at_every_boundary_it_ends_in_the_same_place(slurm: SlurmLab, nod
         if process.poll() is not None and node.process is process:
             restart(node)
         slurm.wait(lambda: "DRAIN" not in slurm.state(name), 15.0, f"released, {call} {when}")
-        node.wait(lambda: "released: back in service" in node.said(), 10.0, "the case is closed")
+        node.wait(lambda: "released: back in service" in node.said(), 10.0, "the remediation is closed")
         drains = [line for line in bin_dir.calls() if "state=drain" in line]
         node.stop()
         assert bin_dir.acted(), f"the daemon made fewer than {call} calls"

@@ -18,7 +18,7 @@ from healthd.agent.wiring import FLEET, fleet_of
 from healthd.core.errors import BackendError
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.state.store import Store
-from tests.live.slurm.slurm_lab import SlurmLab, why_not
+from tests.live.slurm.slurm_lab import SlurmLab, skip_reason
 from tests.support.limits import limit_s
 from tests.support.running import RECOVERED, RunningNode
 
@@ -87,11 +87,11 @@ class Watch:
     def _look(self) -> None:
         while not self._stop.wait(0.25):
             try:
-                level, slots = self._slurm.level(), self._slurm.slots()
+                snapshot, slots = self._slurm.snapshot(), self._slurm.slots()
             except BackendError:  # the next look will do
                 continue
             held = frozenset(slot.node for slot in slots)
-            self.sights.append(Sight(at_s=time.monotonic(), drained=level.out, held=held))
+            self.sights.append(Sight(at_s=time.monotonic(), drained=snapshot.out, held=held))
 
 
 class Fleet:
@@ -139,7 +139,7 @@ def knows_the_fleet(node: RunningNode) -> bool:
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Sixty-four nodes at rest."""
-    if reason := why_not():
+    if reason := skip_reason():
         pytest.skip(reason)
     with SlurmLab(nodes=NODES) as lab:
         made = Fleet(lab, tmp_path_factory.mktemp("storm"))

@@ -30,7 +30,7 @@ def nodes(slurm: SlurmLab, tmp_path: Path) -> Iterator[Nodes]:
 
 
 def settings(more: str) -> str:
-    """A node that may be taken out, with little patience for Slurm's commands."""
+    """A node that may be taken out, with short timeouts for Slurm's commands."""
     return quarantine(more=more).replace("timeout_s = 5", "timeout_s = 1")
 
 
@@ -108,7 +108,7 @@ def test_slurm_that_cannot_be_asked(slurm: SlurmLab, nodes: Nodes, name: str) ->
     assert status is not None
     assert said in status["decision"]
     assert words in status["decision"]
-    assert status["case"] is None
+    assert status["remediation"] is None
     assert quickest_check_s(node) < QUICK_S
     end()
     slurm.wait(lambda: "DRAIN" in slurm.state("n0001"), 15.0, "drained once Slurm answers")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from healthd.agent.agent import looking_agent
+from healthd.agent.agent import reading_agent
 from healthd.config.load import load
 from healthd.core.check import Check, discover, ok
 from healthd.core.model import Result
@@ -54,7 +54,7 @@ def runs() -> Runs:
 @pytest.fixture
 def checkup(tmp_path: Path, runs: Runs) -> Iterator[Checkup]:
     settings = {name: check.settings for name, check in discover().items()}
-    agent = looking_agent(load(SimulatedMachine(tmp_path / "machine").config, checks=settings, environ={}).config)
+    agent = reading_agent(load(SimulatedMachine(tmp_path / "machine").config, checks=settings, environ={}).config)
     made = Checkup(
         checks={name: runs.check(name) for name in NAMES},
         settings=agent.config.checks,

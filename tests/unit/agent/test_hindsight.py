@@ -11,7 +11,7 @@ from healthd.core.model import ClearsBy
 from healthd.remediation.decide.adoption import must_be_shown
 from healthd.remediation.decide.remediation import End
 from healthd.remediation.ports import Hold
-from tests.support.judgement import START, a_case
+from tests.support.judgement import START, a_remediation
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_what_ends_a_fault_is_what_its_table_says(code: str, ends: ClearsBy | No
     assert ends_by(code) is ends
 
 
-HELD = a_case(hold=Hold(text="healthd: …", user="root", stamp=int(START.timestamp())))
+HELD = a_remediation(hold=Hold(text="healthd: …", user="root", stamp=int(START.timestamp())))
 EARLIER, LATER = START - timedelta(hours=1), START + timedelta(hours=1)
 
 
@@ -64,4 +64,4 @@ def test_a_boot_after_the_drain_ends_all_but_wear(ends: ClearsBy | None, booted:
 def test_only_a_drain_that_was_found_must_be_shown_to_be_over() -> None:
     """Not a successor on another machine, and not a case that has ended."""
     for changes in ({"hold": None}, {"attempts": 1}, {"end": End.ABANDONED}):
-        assert not must_be_shown(a_case(**{"hold": HELD.hold, **changes}), ClearsBy.REBOOT, None)
+        assert not must_be_shown(a_remediation(**{"hold": HELD.hold, **changes}), ClearsBy.REBOOT, None)

@@ -153,7 +153,7 @@ def test_a_machine_answers_by_its_addresses_and_its_own_names(host: str, ours: b
 def test_who_asks_under_which_name_gets_what(path: str, host: str, code: int, text: str) -> None:
     """Evidence for this machine alone, nothing under a strange name, and a probe under any."""
     routes = {
-        "/verdict": Route(answer=lambda: HttpResponse(text="all of it"), afar=lambda: HttpResponse(text="less")),
+        "/verdict": Route(answer=lambda: HttpResponse(text="all of it"), remote=lambda: HttpResponse(text="less")),
         "/metrics": Route(answer=lambda: HttpResponse(text="numbers")),
         "/status": Route(answer=lambda: HttpResponse(text="secret"), local=True),
         "/healthz": Route(answer=lambda: HttpResponse(text="ok"), probe=True),

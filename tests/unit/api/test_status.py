@@ -128,39 +128,39 @@ def test_a_node_without_such_parts_has_no_strip() -> None:
 # -- the first lines ---------------------------------------------------------------------------------------------------
 
 XID = {"code": "gpu.xid.79", "component": "gpu:GPU-3", "where": "GPU 3", "reasons": ["off the bus"]}
-CASE = {
+REMEDIATION = {
     "code": "gpu.xid.79", "where": "GPU 3", "why": "off the bus", "order": "", "note": "", "end": None, "is_out": True,
     "at_rest": "", "steps": ["slot", "drain", "reboot", "verify", "release"], "step": "drain",
     "then": ["reboot", "verify", "release"],
 }  # fmt: skip
 
 
-def told(verdict: Verdict, *, case: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+def told(verdict: Verdict, *, remediation: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
     plain: dict[str, Any] = {"diagnoses": [], "checks": [], "decision": "nothing", "trouble": []}
-    return headline(verdict, case=case, **{**plain, **more})
+    return headline(verdict, remediation=remediation, **{**plain, **more})
 
 
 @pytest.mark.parametrize(
-    ("verdict", "case", "state", "usable"),
+    ("verdict", "remediation", "state", "usable"),
     [
         (Verdict.OK, None, "healthy", "yes"),
         (Verdict.WARNING, None, "warning", "yes"),
         (Verdict.CRITICAL, None, "critical", "no"),
         (Verdict.UNKNOWN, None, "unknown", "unknown"),
-        (Verdict.CRITICAL, CASE, "repairing", "no"),
-        (Verdict.OK, CASE, "repairing", "no"),
-        (Verdict.OK, {**CASE, "is_out": False}, "repairing", "no"),
-        (Verdict.CRITICAL, {**CASE, "steps": ["slot", "drain", "verify", "release"]}, "out", "no"),
-        (Verdict.OK, {**CASE, "steps": ["slot", "drain", "stay"], "step": "stay"}, "out", "no"),
-        (Verdict.CRITICAL, {**CASE, "end": "failed", "note": "out of attempts"}, "out", "no"),
-        (Verdict.CRITICAL, {**CASE, "at_rest": "observe mode"}, "out", "no"),
+        (Verdict.CRITICAL, REMEDIATION, "repairing", "no"),
+        (Verdict.OK, REMEDIATION, "repairing", "no"),
+        (Verdict.OK, {**REMEDIATION, "is_out": False}, "repairing", "no"),
+        (Verdict.CRITICAL, {**REMEDIATION, "steps": ["slot", "drain", "verify", "release"]}, "out", "no"),
+        (Verdict.OK, {**REMEDIATION, "steps": ["slot", "drain", "stay"], "step": "stay"}, "out", "no"),
+        (Verdict.CRITICAL, {**REMEDIATION, "end": "failed", "note": "out of attempts"}, "out", "no"),
+        (Verdict.CRITICAL, {**REMEDIATION, "at_rest": "observe mode"}, "out", "no"),
     ],
 )
 def test_a_node_that_is_out_is_not_usable_whatever_its_verdict(
-    verdict: Verdict, case: dict[str, Any] | None, state: str, usable: str
+    verdict: Verdict, remediation: dict[str, Any] | None, state: str, usable: str
 ) -> None:
     """The answer, its word for the page, and a sentence about what comes next, in every state."""
-    said = told(verdict, case=case, diagnoses=[XID] if verdict is Verdict.CRITICAL else [])
+    said = told(verdict, remediation=remediation, diagnoses=[XID] if verdict is Verdict.CRITICAL else [])
     assert (said["state"], said["usable"]) == (state, usable)
     assert said["words"].startswith({"yes": "Yes, ", "no": "No, ", "unknown": "Cannot tell "}[usable])
     assert said["next"].endswith(".")
@@ -202,14 +202,14 @@ def test_one_reason_is_told_once_for_all_checks_that_have_it() -> None:
 
 def test_a_case_says_why_it_began_when_its_fault_is_over() -> None:
     """After the reboot nothing is wrong any more, and the node is out all the same: for this reason."""
-    (why,) = told(Verdict.OK, case=CASE)["why"]
+    (why,) = told(Verdict.OK, remediation=REMEDIATION)["why"]
     assert why == {"code": "gpu.xid.79", "where": "GPU 3", "words": "off the bus (the cause of the drain)"}
 
 
 def test_steps_stand_as_done_now_and_to_do() -> None:
     """In their order, each with words."""
-    assert [each["state"] for each in steps_of(CASE)] == ["done", "now", "todo", "todo", "todo"]
-    assert all(each["words"] for each in steps_of(CASE))
+    assert [each["state"] for each in steps_of(REMEDIATION)] == ["done", "now", "todo", "todo", "todo"]
+    assert all(each["words"] for each in steps_of(REMEDIATION))
     assert steps_of(None) == []
 
 
@@ -228,7 +228,7 @@ def considered() -> Considered:
 
 
 def test_a_cluster_that_hangs_keeps_nobody_waiting() -> None:
-    """The answer comes within its patience and says that there is no plan; one question is asked, not one per asker."""
+    """The answer comes within its timeout and says that there is no plan; one question is asked, not one per asker."""
     asked, go_on = [], threading.Event()
 
     def consider() -> tuple[Considered, ...]:

@@ -15,7 +15,7 @@ from healthd.core.errors import StoreError
 from healthd.core.model import Event
 from healthd.remediation.decide.remediation import End, Remediation
 from healthd.state.store import Store
-from tests.support.judgement import START, a_case, at
+from tests.support.judgement import START, a_remediation, at
 
 FAULT = Event(
     at=at(1),
@@ -25,7 +25,7 @@ FAULT = Event(
 )
 ENDED = Event(at=at(90), kind="fault", text="gpu.xid.79 on gpu:GPU-0 ended: rebooted", data={**FAULT.data, "opened": 0})
 STEP = Event(at=at(3), kind="step", text="intends to drain")
-CASE = a_case(opened=at(2), since=at(60), index=6, end=End.RELEASED)
+REMEDIATION = a_remediation(opened=at(2), since=at(60), index=6, end=End.RELEASED)
 
 
 @pytest.fixture
@@ -36,30 +36,31 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def test_the_timeline_reads_from_old_to_new_with_evidence() -> None:
-    """A fault with what was seen, the case where it was opened, and what ended it; evidence is not repeated then."""
-    assert trail_text(Trail(events=(FAULT, STEP, ENDED), cases=(CASE,))).splitlines() == [
-        "2026-01-01 00:00:01  fault     gpu.xid.79 on gpu:GPU-0 opened: it fell off the bus",
+    """A fault with what was seen, the remediation where it was opened, and what ended it; evidence is not repeated
+    then."""
+    assert trail_text(Trail(events=(FAULT, STEP, ENDED), remediations=(REMEDIATION,))).splitlines() == [
+        "2026-01-01 00:00:01  fault        gpu.xid.79 on gpu:GPU-0 opened: it fell off the bus",
         "                               line: NVRM: Xid",
         "                               pid: 7",
         (
-            "2026-01-01 00:00:02  case      [c1] gpu.xid.79 on gpu:GPU-0, reboot_node: "
+            "2026-01-01 00:00:02  remediation  [c1] gpu.xid.79 on gpu:GPU-0, reboot_node: "
             "slot, drain, wait_idle, collect, reboot, verify, release; released at 2026-01-01 00:01:00"
         ),
-        "2026-01-01 00:00:03  step      intends to drain",
-        "2026-01-01 00:01:30  fault     gpu.xid.79 on gpu:GPU-0 ended: rebooted",
+        "2026-01-01 00:00:03  step         intends to drain",
+        "2026-01-01 00:01:30  fault        gpu.xid.79 on gpu:GPU-0 ended: rebooted",
     ]
 
 
 @pytest.mark.parametrize(
-    ("case", "words"),
+    ("remediation", "words"),
     [
-        (replace(CASE, end=None, index=2), "; open, at wait_idle since 2026-01-01 00:01:00"),
-        (replace(CASE, end=End.FAILED, note="no boot"), "; failed at 2026-01-01 00:01:00: no boot"),
+        (replace(REMEDIATION, end=None, index=2), "; open, at wait_idle since 2026-01-01 00:01:00"),
+        (replace(REMEDIATION, end=End.FAILED, note="no boot"), "; failed at 2026-01-01 00:01:00: no boot"),
     ],
 )
-def test_how_a_case_stands_is_said(case: Remediation, words: str) -> None:
-    """Open ones with their step, others with their end and why; a case newer than every event comes last."""
-    assert trail_text(Trail(events=(FAULT,), cases=(case,))).splitlines()[-1].endswith(words)
+def test_how_a_case_stands_is_said(remediation: Remediation, words: str) -> None:
+    """Open ones with their step, others with their end and why; a remediation newer than every event comes last."""
+    assert trail_text(Trail(events=(FAULT,), remediations=(remediation,))).splitlines()[-1].endswith(words)
 
 
 def test_a_quiet_node_says_so() -> None:
@@ -76,28 +77,30 @@ def test_a_terminal_is_not_written_to_by_a_log_line() -> None:
 
 def test_json_has_all_of_it() -> None:
     """Events with their data, cases with their text and end."""
-    data = json.loads(trail_json(Trail(events=(FAULT,), cases=(CASE,))))
+    data = json.loads(trail_json(Trail(events=(FAULT,), remediations=(REMEDIATION,))))
     assert data["schema"] == "healthd.history/v1"
     assert data["events"] == [
         {"at": "2026-01-01T00:00:01+00:00", "kind": "fault", "text": FAULT.text, "data": dict(FAULT.data)}
     ]
-    assert [(case["id"], case["end"], case["text"]) for case in data["cases"]] == [("c1", "released", CASE.text)]
+    assert [(remediation["id"], remediation["end"], remediation["text"]) for remediation in data["remediations"]] == [
+        ("c1", "released", REMEDIATION.text)
+    ]
 
 
 def test_the_newest_lines_bring_their_cases(store: Store) -> None:
-    """A case that was over before the oldest line shown is left out; one that is open never is."""
-    store.save_case(replace(CASE, id="old", opened=at(-50)), FAULT)
-    store.save_case(replace(CASE, id="waits", opened=at(-40), end=None), STEP)
+    """A remediation that was over before the oldest line shown is left out; one that is open never is."""
+    store.save_remediation(replace(REMEDIATION, id="old", opened=at(-50)), FAULT)
+    store.save_remediation(replace(REMEDIATION, id="waits", opened=at(-40), end=None), STEP)
     store.append(ENDED)
-    assert [case.id for case in trail_of(store, last=2).cases] == ["waits"]
+    assert [remediation.id for remediation in trail_of(store, last=2).remediations] == ["waits"]
     assert trail_of(store, last=2).events == (STEP, replace(ENDED))
-    assert [case.id for case in trail_of(store, last=3).cases] == ["waits"]
-    assert [case.id for case in trail_of(store, last=4).cases] == ["old", "waits"]
+    assert [remediation.id for remediation in trail_of(store, last=3).remediations] == ["waits"]
+    assert [remediation.id for remediation in trail_of(store, last=4).remediations] == ["old", "waits"]
 
 
 def test_a_database_is_read_without_its_daemon_and_not_touched(store: Store) -> None:
     """Also while the daemon has it open; and the trail is the same."""
-    store.save_case(CASE, FAULT)
+    store.save_remediation(REMEDIATION, FAULT)
     assert read_trail(store.path, last=10) == trail_of(store, last=10)
     store.close()
     before = store.path.read_bytes()
@@ -127,7 +130,7 @@ def test_a_later_versions_database_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(path) as db:
         db.execute("PRAGMA user_version = 9")
     db.close()
-    with pytest.raises(StoreError, match="its schema version is 9, this healthd knows 1"):
+    with pytest.raises(StoreError, match="its schema version is 9, this healthd knows 2"):
         read_trail(path, last=10)
 
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from healthd.agent.agent import kernel_needles
-from healthd.checklib.loglines import LineRow, explain_row, line_rows, words_of
+from healthd.checklib.loglines import LineRow, explain_row, line_rows, split_line
 from healthd.checklib.xids import SxidRow, _bits, nvlink5_rule, nvlink5_rules, sxid_table, xid74_bits
 from healthd.checks.kernel_rules import KernelRulesSettings, SiteRule
 from healthd.config.schema.config import CheckConfig
@@ -20,7 +20,7 @@ LINES = [row for name in ("kernel.efa", "kernel.host", "kernel.lustre") for row 
 @pytest.mark.parametrize("row", LINES, ids=lambda row: row.example[:40])
 def test_every_line_can_be_read_by_a_person(row: LineRow) -> None:
     """A row fits its own example, says what it means, why this remedy, and where that was read."""
-    assert row.pattern.match(row.example, words_of(row.example).at)
+    assert row.pattern.match(row.example, split_line(row.example).at)
     assert len(row.meaning) > 10
     assert row.reason.endswith(".")
     assert re.search(r"Linux|lustre-release|amzn-drivers|open-gpu-kernel-modules", row.source)

@@ -16,7 +16,7 @@ from healthd.checklib.loglines import (
     line_rows,
     must_agree,
     place_of,
-    words_of,
+    split_line,
 )
 from healthd.checklib.loglines import recognises as fits
 from healthd.core.model import NODE, Component, Finding
@@ -73,13 +73,13 @@ def test_past_the_bound_a_line_counts_for_the_node() -> None:
 
 def test_behind_a_head_of_the_kernels_own_no_name_is_looked_for() -> None:
     """What follows ``traps: `` is a name that a user chose, and no text in it is taken for the kernel's words."""
-    words = words_of("traps: x[1]: segfault at 0")
+    words = split_line("traps: x[1]: segfault at 0")
     assert (words.at, words.task) == (0, None)
 
 
 def test_what_is_longer_than_a_name_is_none() -> None:
     """A separator behind more bytes than the kernel keeps of a name ends no name."""
-    words = words_of("a" * 40 + "[4711]: segfault at 0")
+    words = split_line("a" * 40 + "[4711]: segfault at 0")
     assert (words.at, words.task) == (0, None)
 
 

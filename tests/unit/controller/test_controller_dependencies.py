@@ -87,8 +87,8 @@ def test_a_node_that_delegates_can_what_the_controller_can(kind: str, tmp_path: 
         machine = open_machine(config, lambda: KernelLogState(source="none", alive=True))
         provisioner = open_provisioner(config, machine, ScriptedScontrol("n1"), root=str(tmp_path), marks=Comment())
         assert (provisioner.kind, provisioner.delegates, provisioner.state_owner) == (kind, True, StateOwner.ENGINE)
-        assert not provisioner.why_not(Remedy.REBOOT_NODE)
-        assert (not provisioner.why_not(Remedy.REPLACE_NODE)) is can
+        assert not provisioner.reason_against(Remedy.REBOOT_NODE)
+        assert (not provisioner.reason_against(Remedy.REPLACE_NODE)) is can
 
 
 def test_without_slurm_there_is_nowhere_to_ask(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_head_node_says_nothing_of_its_nodes(tmp_path: Path) -> None:
     assert (found.platform, found.fixed) == (Platform.PARALLELCLUSTER, "")
     config = Config(provisioner=auto)
     there = open_elsewhere(config, "n1", "i-1", nothing, ScriptedScontrol("n1"), root=str(tmp_path))
-    assert not there.why_not(Remedy.REPLACE_NODE)
+    assert not there.reason_against(Remedy.REPLACE_NODE)
     assert not there.delegates
 
 

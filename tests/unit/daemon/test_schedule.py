@@ -27,7 +27,7 @@ def turned_until(schedule: Schedule, reached: Callable[[], bool]) -> bool:
     """Turn the schedule as the daemon's main thread does; whether that was reached within ten seconds."""
     until = time.monotonic() + 10.0
     while not reached() and time.monotonic() < until:
-        time.sleep(min(0.02, schedule.turn()))
+        time.sleep(min(0.02, schedule.run_due()))
     return reached()
 
 
@@ -36,10 +36,10 @@ def test_every_check_is_due_at_once_and_again_when_the_clock_was_set() -> None:
     started, schedule = Counter[str](), Schedule(Failures())
     for name in ("slow", "slower"):
         schedule.check(name, 3600.0, lambda each: started.update([each]))
-    assert 3590.0 < schedule.turn() < 3970.0
+    assert 3590.0 < schedule.run_due() < 3970.0
     assert started == Counter(slow=1, slower=1)
     schedule.again()
-    schedule.turn()
+    schedule.run_due()
     assert started == Counter(slow=2, slower=2)
     schedule.end()
 
@@ -139,6 +139,6 @@ def test_silence_is_the_time_since_it_was_turned() -> None:
     time.sleep(0.05)
     assert schedule.silent_s() >= 0.05
     schedule.duty("far", 60.0, lambda: None)
-    schedule.turn()
+    schedule.run_due()
     assert schedule.silent_s() < 0.05
     schedule.end()

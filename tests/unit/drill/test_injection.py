@@ -14,7 +14,7 @@ from healthd.config.schema.config import Config
 from healthd.core.check import discover
 from healthd.core.errors import SourceMissing, SourceTimeout, UsageError
 from healthd.core.node import KernelLogState, NvmlFailure
-from healthd.drill.chain import IN_THE_LINE, KINDS, DrillOrder
+from healthd.drill.chain import IN_THE_LINE, KINDS, DrillRequest
 from healthd.drill.injection import Injection, Overlay, prepare
 from healthd.sim import tree
 from healthd.sim.machine import SimulatedMachine
@@ -79,7 +79,7 @@ def play(machine: Machine, config: Config) -> Iterator[Any]:
 
     def prepared(name: str, **asked: Any) -> Injection:
         kind = KINDS[name]
-        order = DrillOrder(kind=kind, who="uid 0", number=asked.pop("number", kind.number), **asked)
+        order = DrillRequest(kind=kind, who="uid 0", number=asked.pop("number", kind.number), **asked)
         made.append(prepare(order, machine, config.checks[kind.check].settings))
         return made[-1]
 
@@ -139,7 +139,7 @@ def test_what_a_node_does_not_have_cannot_fail(machine: Machine, config: Config,
     write_state(Path(config.sources.nvml_library), {"lib.count": "0"})
     bare = replace(machine, sys=FakeTree({"bus/pci/devices/0000:00:00.0/vendor": "0x8086"}), proc=_without_mounts())
     with pytest.raises(UsageError, match=words):
-        prepare(DrillOrder(kind=KINDS[name], who="uid 0"), bare, config.checks[KINDS[name].check].settings)
+        prepare(DrillRequest(kind=KINDS[name], who="uid 0"), bare, config.checks[KINDS[name].check].settings)
 
 
 def _without_mounts() -> FakeTree:

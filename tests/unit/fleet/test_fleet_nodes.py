@@ -129,7 +129,7 @@ def test_a_silent_node_is_told_of_by_its_handoff_record() -> None:
     since = int(NOW.timestamp()) - 600
     silent = node(listed(record=f"healthd case=b7da code=gpu.xid.95 since={since}"))
     assert (silent.code, silent.since) == ("gpu.xid.95", NOW - timedelta(minutes=10))
-    assert silent.record.case == "b7da"
+    assert silent.record.remediation_id == "b7da"
 
 
 def test_the_slot_of_the_whole_cluster_is_the_one_that_is_shown() -> None:

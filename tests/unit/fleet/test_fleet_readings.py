@@ -90,6 +90,6 @@ def test_a_fault_is_as_old_as_its_finding_and_not_as_its_step() -> None:
     record = HandoffRecord(code="gpu.xid.79", since=since).text
     repairing = NodeState.REPAIRING
     (told,) = reading_of(node(repairing, hold=OURS, code="gpu.xid.79", step="reboot", record=record)).faults
-    (untold,) = reading_of(node(repairing, hold=OURS, code="gpu.xid.79", step="reboot")).faults
+    (not_reported,) = reading_of(node(repairing, hold=OURS, code="gpu.xid.79", step="reboot")).faults
     (plain,) = reading_of(node(NodeState.CRITICAL, code="gpu.xid.79")).faults
-    assert (told.since, untold.since, plain.since) == (since, None, NOW - timedelta(hours=2))
+    assert (told.since, not_reported.since, plain.since) == (since, None, NOW - timedelta(hours=2))

@@ -69,7 +69,7 @@ def a(
 
 OURS = Hold(text="healthd: gpu.xid.79 gpu:0000:05:00 [b7da]", user="root", stamp=STAMP - 240)
 RECORD = HandoffRecord(
-    case="b7da",
+    remediation_id="b7da",
     remedy=Remedy.REBOOT_NODE,
     asks=True,
     attempt=2,

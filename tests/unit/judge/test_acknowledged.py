@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from healthd.core.model import Component
-from healthd.judge.history import acknowledge, acknowledged_words, expire, faults_named, holds_as_long
+from healthd.judge.history import acknowledge, acknowledged_text, expire, faults_named, holds_as_long
 from tests.support.judgement import BY_PCI, GPU, at, fault, history
 
 BY_BOTH = Component(kind="gpu", id="GPU-0", aliases=("0000:05:00", "0"))
@@ -51,9 +51,9 @@ def test_nothing_changes_where_nothing_is_over() -> None:
 def test_how_it_reads() -> None:
     """With its end, without one, and not at all."""
     plain = fault()
-    assert acknowledged_words(plain) == ""
-    assert acknowledged_words(replace(plain, acknowledged=True)) == "acknowledged until it ends"
-    told = acknowledged_words(replace(plain, acknowledged=True, acknowledged_until=at(60)))
+    assert acknowledged_text(plain) == ""
+    assert acknowledged_text(replace(plain, acknowledged=True)) == "acknowledged until it ends"
+    told = acknowledged_text(replace(plain, acknowledged=True, acknowledged_until=at(60)))
     assert told == "acknowledged until 2026-01-01 00:01 UTC"
 
 

@@ -85,7 +85,7 @@ def test_a_level_stays_where_the_check_was_not_told_about_it() -> None:
     """A clean look that heard nothing about this code of this GPU ends everything else; by whichever of its names."""
     start = fold(History(), [looked(finding(), finding("gpu.worn"), finding(component=DRIVER))])
     for name in (GPU[0], BY_PCI[0]):
-        after = fold(start, [looked(untold=[(name, "gpu.sick")], seconds=60)])
+        after = fold(start, [looked(not_reported=[(name, "gpu.sick")], seconds=60)])
         assert list(after.faults) == [(str(GPU[0]), "gpu.sick")]
         assert fold(after, [looked(seconds=120)]).faults == {}
 
@@ -95,7 +95,7 @@ def test_what_belongs_to_a_component_that_told_nothing_stays() -> None:
     link, other = Component(kind="nvlink", id=f"{GPU[0].id}/3"), Component(kind="nvlink", id=f"{GPU[1].id}/3")
     start = fold(History(), [looked(*(finding(component=each) for each in (GPU[0], GPU[1], link, other, NODE)))])
     for name in (GPU[0], BY_PCI[0]):
-        after = fold(start, [looked(untold=[(name, "")], seconds=60)])
+        after = fold(start, [looked(not_reported=[(name, "")], seconds=60)])
         assert {where for where, _ in after.faults} == {str(GPU[0]), str(link), "node"}
 
 

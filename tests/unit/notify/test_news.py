@@ -31,7 +31,7 @@ from healthd.notify.news import (
 )
 from healthd.remediation.decide.remediation import End, Remediation
 from healthd.remediation.ports import Hold
-from tests.support.judgement import a_case
+from tests.support.judgement import a_remediation
 
 T0 = datetime(2026, 1, 1, 3, 0, tzinfo=UTC)
 GPU = Component(kind="gpu", id="GPU-1")
@@ -44,7 +44,7 @@ XID = Diagnosis(
     since=T0,
 )
 WARM = replace(XID, code="gpu.temperature.high", severity=Severity.WARNING, remedy=Remedy.NONE)
-CASE = a_case(
+REMEDIATION = a_remediation(
     component="gpu:GPU-1",
     steps=(Step.SLOT, Step.DRAIN, Step.REBOOT),
     index=2,
@@ -152,7 +152,7 @@ def test_what_breaks_together_is_told_together() -> None:
 
 
 def test_the_words_are_those_of_the_moment_it_is_told() -> None:
-    """What was known later, as a case that has moved on, is what people read."""
+    """What was known later, as a remediation that has moved on, is what people read."""
     memory, _ = tell({}, [A], T0)
     _, (piece,) = tell(memory, [replace(A, words="a is worse")], at(LASTS_S))
     assert piece.line == "PROBLEM: a is worse (since 2026-01-01 03:00:00 UTC)"
@@ -194,16 +194,16 @@ def test_what_stands_is_told_again_as_often_as_it_says() -> None:
 
 def test_what_ended_otherwise_than_well_is_not_said_to_be_over() -> None:
     """Its end is told in its own words, to those who know of it; where it says of which cause, for that one alone."""
-    teller, titled = Teller(), replace(A, cause="case c1", title="case c1")
-    ending = Topic(key="a", words="held by root now", cause="case c1", last=True)
+    teller, titled = Teller(), replace(A, cause="remediation c1", title="remediation c1")
+    ending = Topic(key="a", words="held by root now", cause="remediation c1", last=True)
     assert (teller.hears(0, ending), teller.memory) == ([], {})
     teller.hears(0, titled)
     teller.hears(LASTS_S, titled)
     teller.hears(100, ending)
     _, (piece,) = tell(teller.memory, (ending,), at(100 + LASTS_S))
     assert (piece.line, piece.closes) == ("CLOSED: held by root now (since 2026-01-01 03:00:00 UTC)", True)
-    _, (piece,) = tell(teller.memory, (replace(ending, cause="case c2"),), at(100 + LASTS_S))
-    assert piece.line == "RESOLVED: case c1 (since 2026-01-01 03:00:00 UTC)"
+    _, (piece,) = tell(teller.memory, (replace(ending, cause="remediation c2"),), at(100 + LASTS_S))
+    assert piece.line == "RESOLVED: remediation c1 (since 2026-01-01 03:00:00 UTC)"
     _, (piece,) = tell(teller.memory, (replace(ending, cause=""),), at(100 + LASTS_S))
     assert piece.news is NewsKind.ENDED
 
@@ -226,7 +226,7 @@ def told(
     diagnoses: tuple[Diagnosis, ...] = (),
     acknowledged: tuple[Diagnosis, ...] = (),
     decision: Decision | None = HOLD,
-    case: Remediation | None = None,
+    remediation: Remediation | None = None,
     least: Severity = Severity.CRITICAL,
     ended: Remediation | None = None,
     faults: tuple[Fault, ...] = (),
@@ -236,7 +236,7 @@ def told(
         diagnoses=diagnoses,
         acknowledged=acknowledged,
         decision=decision,
-        case=case,
+        remediation=remediation,
         least=least,
         ended=ended,
         faults=faults,
@@ -285,10 +285,10 @@ def test_an_acknowledged_fault_is_told_as_that_each_day_while_it_is_critical() -
 
 
 def test_a_critical_fault_that_nothing_is_done_about_is_told_each_day() -> None:
-    """An open case has a bound of its own, and its page."""
+    """An open remediation has a bound of its own, and its page."""
     (topic,) = told(diagnoses=(XID,))
     assert topic.again_s == AGAIN_S
-    assert [each.again_s for each in told(diagnoses=(XID,), case=CASE)] == [0, 0]
+    assert [each.again_s for each in told(diagnoses=(XID,), remediation=REMEDIATION)] == [0, 0]
     assert [each.again_s for each in told(diagnoses=(WARM,), least=Severity.WARNING)] == [0]
 
 
@@ -316,15 +316,16 @@ def test_a_node_that_cannot_be_told_to_be_well_is_worth_it_after_minutes() -> No
 
 
 def test_a_node_that_is_out_by_our_act_is_told_at_once() -> None:
-    """With the case, and what it waits for; one that holds no drain yet is not out, one without a drain step is."""
-    (topic,) = told(case=CASE)
-    assert (topic.key, topic.lasts_s, topic.cause) == ("node", 0, "case c1")
+    """With the remediation, and what it waits for; one that holds no drain yet is not out, one without a drain step
+    is."""
+    (topic,) = told(remediation=REMEDIATION)
+    assert (topic.key, topic.lasts_s, topic.cause) == ("node", 0, "remediation c1")
     assert topic.words == "out of service for gpu.xid.79 on gpu:GPU-1 [c1]: waiting for 12 to end"
     assert topic.title == "out of service for gpu.xid.79 on gpu:GPU-1 [c1]"
-    assert told(case=replace(CASE, hold=None)) == ()
-    by_slot = replace(CASE, hold=None, steps=(Step.SLOT, Step.REPLACE), index=1)
-    assert [each.key for each in told(case=by_slot)] == ["node"]
-    assert told(case=replace(by_slot, index=0)) == ()
+    assert told(remediation=replace(REMEDIATION, hold=None)) == ()
+    by_slot = replace(REMEDIATION, hold=None, steps=(Step.SLOT, Step.REPLACE), index=1)
+    assert [each.key for each in told(remediation=by_slot)] == ["node"]
+    assert told(remediation=replace(by_slot, index=0)) == ()
 
 
 def test_a_node_that_another_holds_is_told_as_that() -> None:
@@ -344,22 +345,25 @@ def test_what_waits_for_a_slot_on_a_node_of_somebody_elses_is_over_by_its_fault(
     foreign = Decision(
         action=Action.HOLD, reason="waits for a slot: already out of service", refusal=Refusal.FOREIGN_HOLD
     )
-    waits = replace(CASE, index=0, hold=None)
-    assert [topic.title for topic in told(decision=foreign, case=waits)] == [
-        f"{CASE.code} on {CASE.component}, on a node of another owner"
+    waits = replace(REMEDIATION, index=0, hold=None)
+    assert [topic.title for topic in told(decision=foreign, remediation=waits)] == [
+        f"{REMEDIATION.code} on {REMEDIATION.component}, on a node of another owner"
     ]
 
 
 def test_a_machine_that_follows_another_says_that_the_fault_of_that_is_over() -> None:
     """Its disk is empty: it takes up the topic of the fault while it is verified, so that somebody ends it."""
     steps = (Step.SLOT, Step.DRAIN, Step.REPLACE, Step.VERIFY)
-    follows = replace(CASE, steps=steps, index=3)
-    topic = told(case=follows)[0]
+    follows = replace(REMEDIATION, steps=steps, index=3)
+    topic = told(remediation=follows)[0]
     assert (topic.key, topic.cause) == ("gpu.xid.79 gpu:GPU-1", "replaced")
     assert topic.words == "gpu.xid.79 on gpu:GPU-1: machine replaced, verifying the new one"
-    assert [each.key for each in told(case=replace(follows, index=2))] == ["node"]
-    assert [each.key for each in told(case=replace(follows, code=""))] == ["node"]
-    assert [each.cause for each in told(case=follows, diagnoses=(XID,))] == ["critical reboot_node", "case c1"]
+    assert [each.key for each in told(remediation=replace(follows, index=2))] == ["node"]
+    assert [each.key for each in told(remediation=replace(follows, code=""))] == ["node"]
+    assert [each.cause for each in told(remediation=follows, diagnoses=(XID,))] == [
+        "critical reboot_node",
+        "remediation c1",
+    ]
 
 
 def test_a_drain_of_ours_without_a_case_is_told() -> None:
@@ -369,7 +373,7 @@ def test_a_drain_of_ours_without_a_case_is_told() -> None:
 
 
 def test_how_our_part_ended_is_said_where_the_node_is_not_simply_back() -> None:
-    """An operator's order with the fault open, a case that somebody took over; a release is over and no more."""
+    """An operator's order with the fault open, a remediation that somebody took over; a release is over and no more."""
     known = Decision(action=Action.HOLD, reason="acknowledged", refusal=Refusal.ACKNOWLEDGED, diagnosis=XID)
     (topic,) = told(decision=known)
     assert (topic.last, topic.words) == (
@@ -378,36 +382,37 @@ def test_how_our_part_ended_is_said_where_the_node_is_not_simply_back() -> None:
     )
     (topic,) = told(decision=replace(known, diagnosis=None))
     assert topic.words == "back in service by an operator"
-    (topic,) = told(ended=replace(CASE, end=End.LOST, note="held by root"))
+    (topic,) = told(ended=replace(REMEDIATION, end=End.LOST, note="held by root"))
     assert (topic.last, topic.cause, topic.words) == (
         True,
-        "case c1",
+        "remediation c1",
         "remediation ended without a release [c1]: held by root",
     )
-    left = replace(CASE, end=End.ABANDONED, note="the node stays drained by the cluster itself")
-    for next_case in (None, replace(CASE, id="c2", hold=None, index=CASE.steps.index(Step.SLOT))):
-        (stays,) = (each for each in told(case=next_case, ended=left) if each.key == "node")
+    left = replace(REMEDIATION, end=End.ABANDONED, note="the node stays drained by the cluster itself")
+    for next_case in (None, replace(REMEDIATION, id="c2", hold=None, index=REMEDIATION.steps.index(Step.SLOT))):
+        (stays,) = (each for each in told(remediation=next_case, ended=left) if each.key == "node")
         assert (stays.last, stays.words) == (
             True,
             "remediation ended without a release [c1]: the node stays drained by the cluster itself",
         )
-    assert told(ended=replace(CASE, end=End.RELEASED)) == ()
+    assert told(ended=replace(REMEDIATION, end=End.RELEASED)) == ()
 
 
 def test_a_fault_that_comes_and_goes_on_a_node_that_the_cluster_drained_is_told_of_a_few_times_a_day() -> None:
-    """Each time a case goes on with the cluster's own drain, and ends because nothing was repaired: the node is out
-    all the while, and that is not told six times an hour. That such a drain is undone by a repair is said at once."""
-    teller, heard, case = Teller(), list[str](), replace(CASE, adopted=True)
+    """Each time a remediation goes on with the cluster's own drain, and ends because nothing was repaired: the node is
+    out all the while, and that is not told six times an hour. That such a drain is undone by a repair is said at
+    once."""
+    teller, heard, remediation = Teller(), list[str](), replace(REMEDIATION, adopted=True)
     for number in range(144):
-        case = replace(case, id=f"c{number}")
-        heard += teller.hears(600.0 * number, *told(case=case))
+        remediation = replace(remediation, id=f"c{number}")
+        heard += teller.hears(600.0 * number, *told(remediation=remediation))
         left = replace(
-            case, end=End.ABANDONED, note="nothing was repaired; the node stays drained by the cluster itself"
+            remediation, end=End.ABANDONED, note="nothing was repaired; the node stays drained by the cluster itself"
         )
         for s in (240.0, 300.0, 420.0):
             heard += teller.hears(600.0 * number + s, *told(ended=left))
     assert 2 <= len(heard) <= 16
-    teller.hears(90_000.0, *told(case=case))
+    teller.hears(90_000.0, *told(remediation=remediation))
     assert teller.hears(90_000.0 + 60.0) == []
     assert teller.hears(90_000.0 + 60.0 + LASTS_S) == [f"over {NODE_KEY}"]
 
@@ -423,7 +428,7 @@ def test_what_asks_for_an_operator_is_told_at_once_and_each_day() -> None:
     (counted,) = told(decision=replace(page, reason="3 of 40 are out"))
     assert (counted.key, counted.cause) == (topic.key, topic.cause)
     given_up = Decision(action=Action.PAGE, reason="given up, an operator is needed")
-    _, other = told(decision=given_up, case=CASE)
+    _, other = told(decision=given_up, remediation=REMEDIATION)
     assert (other.key, other.words) == (topic.key, "given up, an operator is needed")
     assert other.cause != topic.cause
     assert [each.key for each in told(decision=given_up)] == ["page "]
@@ -441,7 +446,9 @@ def test_what_asks_for_an_operator_is_told_at_once_and_each_day() -> None:
 def test_a_page_is_no_other_one_for_the_error_of_the_moment(refusal: Refusal, cause: str, lasts_s: float) -> None:
     """A cluster that answers otherwise each minute is one cause; one that restarts is none. So is a fleet at its limit,
     by its slots or by its nodes."""
-    topic = told(decision=Decision(action=Action.PAGE, reason="no answer", refusal=refusal), case=CASE)[-1]
+    topic = told(decision=Decision(action=Action.PAGE, reason="no answer", refusal=refusal), remediation=REMEDIATION)[
+        -1
+    ]
     assert (topic.cause, topic.lasts_s) == (cause, lasts_s)
     assert told(decision=Decision(action=Action.PAGE, reason="no", refusal=Refusal.OVERDUE))[0].cause == "overdue "
 

@@ -1,4 +1,5 @@
-"""The bundle of a case: every part that can be had, every other one named, within the deadline, and the oldest gone."""
+"""The bundle of a remediation: every part that can be had, every other one named, within the deadline, and the oldest
+gone."""
 
 from __future__ import annotations
 
@@ -82,7 +83,7 @@ def test_what_cannot_be_had_is_named_and_the_rest_is_there(tmp_path: Path) -> No
 
 
 def test_the_oldest_bundles_go_first(tmp_path: Path) -> None:
-    """As many stay as are asked for, the new one among them; a case that collects again keeps its own folder."""
+    """As many stay as are asked for, the new one among them; a remediation that collects again keeps its own folder."""
     for number in range(4):
         (tmp_path / f"old{number}").mkdir()
         os.utime(tmp_path / f"old{number}", (number, number))

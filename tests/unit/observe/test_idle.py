@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from healthd.core.errors import SourceMissing, SourceTimeout
-from healthd.observe.idle import why_not_idle
+from healthd.observe.idle import not_idle_reason
 from healthd.remediation.ports import NodeView
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
 from healthd.testing import FakeClock, FakeNode, FakeNvml, gpu_with, healthy_gpu, pci_tree
@@ -24,53 +24,53 @@ def node(**answers: object) -> FakeNode:
 
 def test_nobody_works_here(cluster: FakeCluster) -> None:
     """Without a process on a GPU and without a job, the node is idle; so it is where there is no cluster."""
-    assert why_not_idle(node(), FakeOrchestrator(cluster, "n1")) == ""
-    assert why_not_idle(node(), None) == ""
+    assert not_idle_reason(node(), FakeOrchestrator(cluster, "n1")) == ""
+    assert not_idle_reason(node(), None) == ""
 
 
 @pytest.mark.parametrize("call", ["nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"])
 def test_a_process_on_a_gpu_is_work(cluster: FakeCluster, call: str) -> None:
     """Whoever holds a GPU is named, whatever the cluster says."""
-    busy = why_not_idle(node(**{call: [HOLDER]}), FakeOrchestrator(cluster, "n1"))
+    busy = not_idle_reason(node(**{call: [HOLDER]}), FakeOrchestrator(cluster, "n1"))
     assert busy == "the GPUs are in use: GPU 0 by process 4711"
 
 
 def test_what_nvml_cannot_tell_is_not_idle() -> None:
     """A driver that does not answer has not said that nobody is there."""
     silent = FakeNode(nvml=FakeNvml(error=SourceTimeout("NVML: no answer in 5 s")))
-    assert why_not_idle(silent, None) == "cannot read which processes hold the GPUs: NVML: no answer in 5 s"
+    assert not_idle_reason(silent, None) == "cannot read which processes hold the GPUs: NVML: no answer in 5 s"
 
 
 def test_a_node_without_a_gpu_has_none_that_is_held() -> None:
     """No library is no answer where the bus has a GPU; where it has none, there is nothing to hold."""
     missing = FakeNvml(error=SourceMissing("NVML: libnvidia-ml.so.1 is not there"))
-    assert why_not_idle(FakeNode(nvml=missing, sys=pci_tree()), None) == ""
-    assert "cannot read which processes" in why_not_idle(
+    assert not_idle_reason(FakeNode(nvml=missing, sys=pci_tree()), None) == ""
+    assert "cannot read which processes" in not_idle_reason(
         FakeNode(nvml=missing, sys=pci_tree(gpus=["0000:53:00"])), None
     )
     hidden = FakeNode(nvml=missing, sys={})
-    assert "cannot read which processes" in why_not_idle(hidden, None)
+    assert "cannot read which processes" in not_idle_reason(hidden, None)
 
 
 def test_a_job_of_the_cluster_is_work(cluster: FakeCluster) -> None:
     """A job that has not touched its GPUs yet may at any moment."""
     cluster.nodes["n1"].jobs.append("17")
-    assert "runs jobs on this node: 17" in why_not_idle(node(), FakeOrchestrator(cluster, "n1"))
+    assert "runs jobs on this node: 17" in not_idle_reason(node(), FakeOrchestrator(cluster, "n1"))
 
 
 def test_the_job_that_asks_may_test_its_own_node(cluster: FakeCluster) -> None:
     """Inside an allocation the own job is no reason; a second one is."""
     cluster.nodes["n1"].jobs.append("17")
     orchestrator = FakeOrchestrator(cluster, "n1")
-    assert why_not_idle(node(), orchestrator, own_job="17") == ""
+    assert not_idle_reason(node(), orchestrator, own_job="17") == ""
     cluster.nodes["n1"].jobs.append("18")
-    assert why_not_idle(node(), orchestrator, own_job="17").endswith("runs jobs on this node: 18")
+    assert not_idle_reason(node(), orchestrator, own_job="17").endswith("runs jobs on this node: 18")
 
 
 def test_a_controller_that_does_not_answer_has_not_said_idle(cluster: FakeCluster) -> None:
     """Jobs that cannot be listed count as there."""
     cluster.hung = True
-    assert why_not_idle(node(), FakeOrchestrator(cluster, "n1")).startswith("cannot read the jobs of this node")
+    assert not_idle_reason(node(), FakeOrchestrator(cluster, "n1")).startswith("cannot read the jobs of this node")
 
 
 def test_what_still_completes_is_work() -> None:
@@ -80,5 +80,5 @@ def test_what_still_completes_is_work() -> None:
         def view(self, *, jobs: bool = False) -> NodeView:
             return NodeView(name="n1", in_service=True, flags=frozenset({"COMPLETING", "IDLE"}), hold=None)
 
-    said = why_not_idle(node(), Completing(FakeCluster("n1", clock=FakeClock()), "n1"))
+    said = not_idle_reason(node(), Completing(FakeCluster("n1", clock=FakeClock()), "n1"))
     assert said.endswith("reports that this node is not idle: COMPLETING, IDLE")

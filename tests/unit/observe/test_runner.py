@@ -78,11 +78,11 @@ def test_the_same_part_has_the_same_name_wherever_it_is_told() -> None:
         findings=(finding("x", ODD), finding("x", GPU[0])),
         readings=(counter(1, ODD),),
         clearances=(Clearance(by=ClearsBy.REBOOT, component=ODD),),
-        untold=((ODD, "x"),),
+        not_reported=((ODD, "x"),),
     )
     result = outcome_of(lambda _node, _settings: seen).result
     named = [result.findings[0], result.readings[0], result.clearances[0]]
-    assert {str(each.component) for each in named} == {str(component) for component, _ in result.untold}
+    assert {str(each.component) for each in named} == {str(component) for component, _ in result.not_reported}
     assert result.findings[1].component is GPU[0]
 
 

@@ -50,7 +50,7 @@ def test_a_torn_or_foreign_file_is_unknown_with_its_path(tmp_path: Path, content
     path = tmp_path / HOLD_FILE
     path.write_bytes(content)
     orchestrator = _of(tmp_path)
-    for act in (orchestrator.view, orchestrator.level, lambda: orchestrator.quarantine(REASON)):
+    for act in (orchestrator.view, orchestrator.snapshot, lambda: orchestrator.quarantine(REASON)):
         with pytest.raises(BackendUnknown, match=f"{path}: expected a hold as JSON"):
             act()
     assert path.read_bytes() == content

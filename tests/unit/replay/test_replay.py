@@ -16,7 +16,7 @@ import pytest
 from healthd.api.grammar import parse
 from healthd.cli import policy as policy_verb
 from healthd.cli import replay as replay_verb
-from healthd.cli.output import standing
+from healthd.cli.output import progress_line
 from healthd.config.schema.config import CheckConfig, Config, PolicySection, SourcesSection
 from healthd.config.schema.replay import ReplaySection
 from healthd.core.check import discover
@@ -438,12 +438,12 @@ def test_long_work_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.Monkey
     mine, theirs = os.openpty()
     with open(theirs, "w") as terminal:
         monkeypatch.setattr("sys.stderr", terminal)
-        standing("1,000 lines read")
+        progress_line("1,000 lines read")
         assert os.read(mine, 100) == b"\r\x1b[K1,000 lines read"
-        standing("")
+        progress_line("")
         assert os.read(mine, 100) == b"\r\x1b[K"
     os.close(mine)
     monkeypatch.setattr("sys.stderr", io.StringIO())
-    standing("nobody watches")
+    progress_line("nobody watches")
     assert isinstance(sys.stderr, io.StringIO)
     assert not sys.stderr.getvalue()

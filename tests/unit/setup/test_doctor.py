@@ -22,7 +22,7 @@ from healthd.sim.machine import SimulatedMachine
 CHECKS = {name: check.settings for name, check in discover().items()}
 OK = DoctorResult(about="a", told=LookResult.OK, why="as it must be")
 GONE = DoctorResult(about="b", told=LookResult.MISSING, why="it is\nnot there\x1b[2J", fix="install it")
-UNTOLD = DoctorResult(about="c", told=LookResult.UNTOLD, why="no answer", fix="look")
+NOT_REPORTED = DoctorResult(about="c", told=LookResult.NOT_REPORTED, why="no answer", fix="look")
 SPARE = DoctorResult(about="d", told=LookResult.MISSING, why="not there", fix="install it", optional=True)
 UNNEEDED = DoctorResult(about="e", told=LookResult.UNNEEDED, why="no GPU")
 
@@ -33,9 +33,9 @@ UNNEEDED = DoctorResult(about="e", told=LookResult.UNNEEDED, why="no GPU")
         ((), 0),
         ((OK, UNNEEDED), 0),
         ((OK, SPARE), 0),
-        ((UNTOLD, OK), 2),
-        ((UNTOLD, GONE, OK), 1),
-        ((SPARE, UNTOLD), 2),
+        ((NOT_REPORTED, OK), 2),
+        ((NOT_REPORTED, GONE, OK), 1),
+        ((SPARE, NOT_REPORTED), 2),
     ],
 )
 def test_the_exit_code_is_the_worst_that_counts(lines: tuple[DoctorResult, ...], code: int) -> None:
@@ -46,7 +46,7 @@ def test_the_exit_code_is_the_worst_that_counts(lines: tuple[DoctorResult, ...],
 
 def test_a_person_reads_what_why_and_the_fix() -> None:
     """A fix stands below its line, one that can be done without is in brackets, and no text reaches the terminal."""
-    assert as_text((OK, GONE, UNTOLD, SPARE, UNNEEDED)).splitlines() == [
+    assert as_text((OK, GONE, NOT_REPORTED, SPARE, UNNEEDED)).splitlines() == [
         "ok               a: as it must be",
         "missing          b: it is?not there?[2J",
         "                 fix: install it",
@@ -146,7 +146,7 @@ def test_what_a_machine_does_not_need_is_named(tmp_path: Path) -> None:
     bare = load(path, checks=CHECKS, environ={}).config
     for name in ("NVML", "nvidia-smi", "nvidia-bug-report.sh", "fi_info", "lfs", "NCCL", "metadata", "efa.provider"):
         assert line(bare, name).told is LookResult.UNNEEDED, name
-    assert (line(bare, "instance").told, line(bare, "instance").optional) == (LookResult.UNTOLD, True)
+    assert (line(bare, "instance").told, line(bare, "instance").optional) == (LookResult.NOT_REPORTED, True)
 
 
 @pytest.mark.process
@@ -162,8 +162,8 @@ def test_repair_is_tried_dry(config: Config) -> None:
     [
         (BackendDenied("AccessDenied"), LookResult.MISSING),
         (BackendRefused("no"), LookResult.MISSING),
-        (BackendBusy("throttled: it can be asked again"), LookResult.UNTOLD),
-        (BackendUnknown("no answer"), LookResult.UNTOLD),
+        (BackendBusy("throttled: it can be asked again"), LookResult.NOT_REPORTED),
+        (BackendUnknown("no answer"), LookResult.NOT_REPORTED),
     ],
 )
 def test_no_answer_is_not_a_missing_right(error: Exception, told: LookResult) -> None:

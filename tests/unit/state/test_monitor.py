@@ -97,11 +97,11 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def forget_how_to_write(store: Store) -> Callable[[], None]:
     """Make the disk refuse, as SQLite says it; what is returned makes it obey again."""
 
-    def obey() -> None:
+    def execute() -> None:
         store._db.execute("PRAGMA query_only = 0")
 
     store._db.execute("PRAGMA query_only = 1")
-    return obey
+    return execute
 
 
 def trail(store: Store) -> list[str]:
@@ -420,13 +420,13 @@ def test_what_keeps_a_node_from_being_trusted(outcome: Outcome, words: str) -> N
 def test_a_disk_that_refuses_is_said_and_caught_up_with(store: Store) -> None:
     """Faults, cursor and lines of the trail wait in memory, in order, and are written together when it can be."""
     monitor = Monitor(CHECKS, store)
-    obey = forget_how_to_write(store)
+    execute = forget_how_to_write(store)
     monitor.absorb(looked(finding("gpu.xid.79", clears_by=ClearsBy.REBOOT), check="kernel.xid"), cursor=("boot-1", 7))
     monitor.record(NOTE)
     assert "the state was not written: attempt to write a readonly database" in monitor.store_problem
     assert [each.code for each in monitor.diagnoses()] == ["gpu.xid.79"]
     assert (trail(store), store.history().faults, store.cursor()) == ([], {}, None)
-    obey()
+    execute()
     monitor.flush(at(1))
     assert monitor.store_problem == ""
     assert store.history() == monitor.history
@@ -451,10 +451,10 @@ def test_a_store_that_does_not_last_is_a_problem_however_well_it_writes(store: S
 def test_a_fault_that_came_and_went_while_the_disk_refused_leaves_its_lines(store: Store) -> None:
     """Nothing is open in the end, and the trail still tells both."""
     monitor = Monitor(CHECKS, store)
-    obey = forget_how_to_write(store)
+    execute = forget_how_to_write(store)
     monitor.absorb(looked(finding()))
     monitor.absorb(looked(seconds=60))
-    obey()
+    execute()
     monitor.flush(at(61))
     assert store.history().faults == {}
     assert [text.split(":")[0] for text in trail(store)] == [
@@ -466,10 +466,10 @@ def test_memory_is_bounded_and_the_trail_says_what_it_lost(store: Store, monkeyp
     """The newest lines are kept, and the number of those that had to go is written first."""
     monkeypatch.setattr(module, "_PENDING_EVENTS", 3)
     monitor = Monitor(CHECKS, store)
-    obey = forget_how_to_write(store)
+    execute = forget_how_to_write(store)
     for number in range(5):
         monitor.record(replace(NOTE, text=f"line {number}"))
-    obey()
+    execute()
     monitor.flush(at(1))
     monitor.record(NOTE)
     assert trail(store) == [
@@ -660,7 +660,7 @@ def test_after_the_clock_was_set_nothing_is_younger_or_older_than_it_is(store: S
     monitor.absorb(looked(finding(clears_by=ClearsBy.GPU_RESET), seconds=7200))
     monitor.clock_was_set(timedelta(hours=-1), at(3630), "the clock was set back by 3600 s")
     assert monitor.outcomes()["gpu.look"].at == at(3600)
-    assert monitor.counts.runs["gpu.look"].told == at(3600)
+    assert monitor.stats.runs["gpu.look"].told == at(3600)
     assert trail(store)[-1] == "the clock was set back by 3600 s"
     (kept,) = Monitor({"gpu.look": a_check("gpu.look")}, store).history.faults.values()
     assert (kept.first, kept.last) == (at(3600), at(3600))

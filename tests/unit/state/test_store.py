@@ -36,7 +36,7 @@ from healthd.state.store import EVENTS_KEPT, SCHEMA_VERSION, Store
 from tests.support.judgement import (
     GPU,
     START,
-    a_case,
+    a_remediation,
     any_component,
     anyhow,
     at,
@@ -53,7 +53,7 @@ from tests.support.judgement import (
 
 ROOT = Path(__file__).parents[3]
 EVENT = Event(at=START, kind="fault", text="gpu.sick on gpu:GPU-0 opened: it is sick", data={"code": "gpu.sick"})
-CASE = a_case()
+REMEDIATION = a_remediation()
 
 
 def opened(folder: Path) -> Store:
@@ -98,7 +98,7 @@ histories = st.builds(
     sightings=st.dictionaries(keys, sightings, max_size=2),
     names=st.dictionaries(anyhow, any_component, max_size=2),
 )
-cases = st.builds(
+remediations = st.builds(
     Remediation,
     id=st.sampled_from(["0a1b", "2c3d"]),
     opened=times,
@@ -146,31 +146,30 @@ def test_every_history_comes_back(steps: list[History]) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(cases, min_size=1, max_size=4))
+@given(st.lists(remediations, min_size=1, max_size=4))
 def test_every_case_comes_back(moves: list[Remediation]) -> None:
-    """The last word on each case is what is loaded, and the newest that still has to be looked after is open."""
+    """The last word on each remediation is what is loaded, and the newest that still has to be looked after is open."""
     with tempfile.TemporaryDirectory() as folder:
         store = opened(Path(folder))
-        for case in moves:
-            store.save_case(case, EVENT)
+        for remediation in moves:
+            store.save_remediation(remediation, EVENT)
         store.close()
         again = opened(Path(folder))
-        known, open_case, trail = again.cases(), again.open_case(), again.events()
+        known, open_remediation, trail = again.remediations(), again.open_remediation(), again.events()
         again.close()
-    last = {case.id: case for case in moves}
-    assert {case.id: case for case in known} == last
-    assert [case.id for case in known] == list(dict.fromkeys(case.id for case in moves))
-    still_open = [case for case in known if case.is_open]
-    assert open_case == (still_open[-1] if still_open else None)
+    last = {remediation.id: remediation for remediation in moves}
+    assert {remediation.id: remediation for remediation in known} == last
+    assert [remediation.id for remediation in known] == list(dict.fromkeys(remediation.id for remediation in moves))
+    still_open = [remediation for remediation in known if remediation.is_open]
+    assert open_remediation == (still_open[-1] if still_open else None)
     assert len(trail) == len(moves)
 
 
 def test_a_fresh_store_is_empty(tmp_path: Path) -> None:
-    """No history, no cursor, no case, no event, nothing set aside; folders are made."""
+    """No history, no cursor, no remediation, no event, nothing set aside; folders are made."""
     store = opened(tmp_path / "a" / "b")
-    assert (store.history(), store.cursor(), store.open_case(), store.cases(), store.events(), store.set_aside) == (
-        History(), None, None, (), (), "",
-    )  # fmt: skip
+    assert (store.history(), store.cursor(), store.open_remediation()) == (History(), None, None)
+    assert (store.remediations(), store.events(), store.set_aside) == ((), (), "")
     store.close()
 
 
@@ -235,13 +234,13 @@ def test_findings_and_cursor_are_one(tmp_path: Path) -> None:
 
 
 def test_a_case_and_its_event_are_one(tmp_path: Path) -> None:
-    """A case whose event cannot be written has not moved."""
+    """A remediation whose event cannot be written has not moved."""
     store = opened(tmp_path)
-    store.save_case(CASE, EVENT)
+    store.save_remediation(REMEDIATION, EVENT)
     impossible = replace(EVENT, kind=None)  # type: ignore[arg-type]
     with pytest.raises(StoreError, match="NOT NULL constraint failed"):
-        store.save_case(replace(CASE, index=3), impossible)
-    assert (store.open_case(), len(store.events())) == (CASE, 1)
+        store.save_remediation(replace(REMEDIATION, index=3), impossible)
+    assert (store.open_remediation(), len(store.events())) == (REMEDIATION, 1)
     store.close()
 
 
@@ -434,7 +433,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         names={"gpu:0000:10:1c": GPU[0]},
     )
     store.save_history(History(), full, events=[EVENT] * 20, cursor=("boot-1", 7))
-    store.save_case(CASE, EVENT)
+    store.save_remediation(REMEDIATION, EVENT)
     store.close()
     return Bytes(store.path.read_bytes())
 
@@ -445,11 +444,11 @@ def use(store: Store) -> None:
     store.cursor()
     store.cursor_at()
     store.journal_cursor()
-    store.cases()
-    store.open_case()
+    store.remediations()
+    store.open_remediation()
     store.events()
     store.save_history(before, history(fault("new")), events=[EVENT], cursor=("boot-2", 1))
-    store.save_case(replace(CASE, id="new"), EVENT)
+    store.save_remediation(replace(REMEDIATION, id="new"), EVENT)
     assert list(store.history().faults) == [("gpu:GPU-0", "new")]
     assert store.cursor() == ("boot-2", 1)
 
@@ -520,9 +519,9 @@ def test_an_empty_file_is_a_fresh_database(tmp_path: Path) -> None:
     [
         (
             f"PRAGMA user_version = {SCHEMA_VERSION + 1}",
-            f"its schema version is {SCHEMA_VERSION + 1}; this healthd reads 1",
+            f"its schema version is {SCHEMA_VERSION + 1}; this healthd reads 2",
         ),
-        ("PRAGMA user_version = 0", "its schema version is 0; this healthd reads 1"),
+        ("PRAGMA user_version = 0", "its schema version is 0; this healthd reads 2"),
         ("PRAGMA user_version = -7", "its schema version is -7"),
         ("UPDATE fault SET body = '{torn'", "JSON"),
         ("UPDATE fault SET body = '[]'", "Expected `object`"),
@@ -534,8 +533,8 @@ def test_an_empty_file_is_a_fresh_database(tmp_path: Path) -> None:
             "UPDATE fault SET body = replace(body, '\"line\":', '\"line\":' || replace(hex(zeroblob(9999)), '0', '['))",
             "recurs",
         ),
-        ("UPDATE remedial_case SET body = ''", "truncated"),
-        ("UPDATE remedial_case SET id = '9'", "the row of case 9 holds another case"),
+        ("UPDATE remediation SET body = ''", "truncated"),
+        ("UPDATE remediation SET id = '9'", "the row of remediation 9 holds another remediation"),
         ("UPDATE fault SET code = 'x' WHERE code = 'gpu.xid.7'", "the row of x on gpu:GPU-0 holds another fault"),
         ("UPDATE fact SET value = 'boot-1 seven' WHERE key = 'cursor'", "invalid literal"),
         ("INSERT INTO learned VALUES ('gpu:GPU-0', 'x', '{\"value\": 1.0}')", "missing required field `since`"),
@@ -675,13 +674,13 @@ def test_a_full_disk_is_a_store_error_and_loses_nothing(small_disk: Path) -> Non
     with pytest.raises(StoreError, match=r"the state was not written: .*full; healthd does not act until it can be"):
         store.save_history(history(fault("first")), bigger, events=[EVENT], cursor=("boot-1", 2))
     with pytest.raises(StoreError, match="full"):
-        store.save_case(replace(CASE, why="x" * 20_000), EVENT)
+        store.save_remediation(replace(REMEDIATION, why="x" * 20_000), EVENT)
     assert ([code for _, code in store.history().faults], store.cursor(), store.events()) == (
         ["first"],
         ("boot-1", 1),
         (),
     )
-    assert store.open_case() is None
+    assert store.open_remediation() is None
     filler.unlink()
     store.save_history(history(fault("first")), bigger, events=[EVENT], cursor=("boot-1", 2))
     store.close()
@@ -736,10 +735,10 @@ def test_the_monitor_keeps_what_a_full_disk_refuses(small_disk: Path) -> None:
 
 
 def test_steps_are_words_on_disk(tmp_path: Path, whole: bytes) -> None:
-    """A case is kept as JSON with the vocabulary's own words: another version, or a person, can read it."""
+    """A remediation is kept as JSON with the vocabulary's own words: another version, or a person, can read it."""
     (tmp_path / "healthd.db").write_bytes(whole)
     db = sqlite3.connect(tmp_path / "healthd.db")
-    body = msgspec.json.decode(db.execute("SELECT body FROM remedial_case").fetchone()[0])
+    body = msgspec.json.decode(db.execute("SELECT body FROM remediation").fetchone()[0])
     db.close()
     assert body["steps"] == [str(step) for step in REBOOT]
     assert body["steps"][0] == Step.SLOT
@@ -751,10 +750,10 @@ def test_a_disk_that_refuses_writing_can_still_be_read(tmp_path: Path, whole: by
     store = opened(tmp_path)
     store._db.execute("PRAGMA query_only = 1")
     with pytest.raises(StoreError, match="the state was not written: attempt to write a readonly database"):
-        store.save_case(CASE, EVENT)
-    assert store.open_case() == CASE
-    assert (len(store.history().faults), store.cursor(), len(store.events()), store.cases()) == (
-        20, ("boot-1", 7), 21, (CASE,),
+        store.save_remediation(REMEDIATION, EVENT)
+    assert store.open_remediation() == REMEDIATION
+    assert (len(store.history().faults), store.cursor(), len(store.events()), store.remediations()) == (
+        20, ("boot-1", 7), 21, (REMEDIATION,),
     )  # fmt: skip
     store.close()
 

@@ -24,7 +24,9 @@ from healthd.remediation.ports import Hold, NodeView
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 REBOOT, REPLACE = Remedy.REBOOT_NODE, Remedy.REPLACE_NODE
-MARK = HandoffRecord(case="k3", machine="i-1", remedy=REPLACE, asks=True, attempt=1, asked=NOW - timedelta(seconds=5))
+MARK = HandoffRecord(
+    remediation_id="k3", machine="i-1", remedy=REPLACE, asks=True, attempt=1, asked=NOW - timedelta(seconds=5)
+)
 LATE = replace(MARK, remedy=REBOOT, asked=NOW - timedelta(seconds=601), following=(REPLACE,))
 
 
@@ -38,7 +40,7 @@ def view(text: str = "healthd: gpu.xid.79 gpu:0 [k3]", *flags: str) -> NodeView:
 
 
 def test_a_request_is_wanted_once_by_its_attempt_and_its_time() -> None:
-    """The id has everything that makes it another request: node, case, remedy, attempt, and when it was made."""
+    """The id has everything that makes it another request: node, remediation, remedy, attempt, and when it was made."""
     epoch = int(NOW.timestamp()) - 5
     marks = (MARK, replace(MARK, attempt=2), replace(MARK, asked=NOW))
     ids = [found.id for mark in marks if (found := want(mark)) is not None and not found.unanswered]
@@ -72,7 +74,7 @@ def test_what_is_taken_for_a_silent_node_keeps_its_id() -> None:
         {"asks": False},
         {"remedy": None, "asks": False},
         {"asked": None},
-        {"case": ""},
+        {"remediation_id": ""},
         {"answer": RequestAnswer.REFUSED, "answered": NOW},
         {"asks": False, "remedy": REBOOT},
     ],
@@ -99,14 +101,14 @@ def test_a_reboot_that_nobody_made_is_no_reason_to_replace() -> None:
 
 
 def why(
-    found: WantedAct | None, mark: HandoffRecord = MARK, seen: NodeView | None = None, *, has_place: bool = True
+    found: WantedAct | None, mark: HandoffRecord = MARK, seen: NodeView | None = None, *, has_slot: bool = True
 ) -> str:
     assert found is not None
     refused = refusal(
         found,
         mark,
         seen or view(),
-        has_place=has_place,
+        has_slot=has_slot,
         platform_texts=frozenset({"Action:Reboot"}),
         now=NOW,
         timeout_s=600,
@@ -115,12 +117,12 @@ def why(
 
 
 def test_a_request_that_all_stands_for_is_not_refused() -> None:
-    """Place, drain with this case's id, machine, and not long ago."""
+    """Place, drain with this remediation's id, machine, and not long ago."""
     assert why(want(MARK)) == ""
 
 
 @pytest.mark.parametrize(
-    ("mark", "seen", "has_place", "words"),
+    ("mark", "seen", "has_slot", "words"),
     [
         (MARK, view(), False, f"{Refusal.NOT_PERMITTED}: no budget slot is held"),
         (MARK, view(""), True, f"{Refusal.FOREIGN_HOLD}: it is not drained"),
@@ -132,10 +134,10 @@ def test_a_request_that_all_stands_for_is_not_refused() -> None:
     ],
 )
 def test_what_one_of_them_does_not_stand_for_is_refused(
-    mark: HandoffRecord, seen: NodeView, has_place: bool, words: str
+    mark: HandoffRecord, seen: NodeView, has_slot: bool, words: str
 ) -> None:
     """Anybody who may write a comment can forge a mark: it is never enough."""
-    assert words in why(want(mark), mark, seen, has_place=has_place)
+    assert words in why(want(mark), mark, seen, has_slot=has_slot)
 
 
 def test_a_silent_node_may_have_its_platforms_text() -> None:
@@ -203,5 +205,5 @@ def test_what_is_withdrawn_is_not_wanted_and_is_the_same_request() -> None:
     left = withdrawing(MARK)
     assert want(left) is None
     assert withdrawn("n1", left) == want(MARK)
-    for other in (MARK, replace(left, asked=None), replace(left, case=""), replace(MARK, withdrawn=REPLACE)):
+    for other in (MARK, replace(left, asked=None), replace(left, remediation_id=""), replace(MARK, withdrawn=REPLACE)):
         assert withdrawn("n1", other) is None

@@ -47,7 +47,7 @@ def test_what_is_none_of_healthds_is_no_record() -> None:
     """Other comments, and other people's drains; and what is said of a time that is ahead."""
     ahead = NOW + timedelta(days=400)
     odd = HandoffRecord(code=CODE, since=ahead, replaced=ahead, history=(replace(past(PastAct.REBOOT, 0), at=ahead),))
-    level = FleetSnapshot(
+    snapshot = FleetSnapshot(
         out=frozenset(),
         total=7,
         marks=(
@@ -61,7 +61,7 @@ def test_what_is_none_of_healthds_is_no_record() -> None:
             HeldNode(node="f", text=f"healthd: {CODE} gpu:0 [1]", stamp=int(ahead.timestamp())),
         ),
     )
-    assert records_of(level, NOW) == FleetRecords(
+    assert records_of(snapshot, NOW) == FleetRecords(
         marks={"a": HandoffRecord(code=CODE), "e": HandoffRecord()},
         held={"c": (CODE, datetime.fromtimestamp(1, UTC))},
         total=7,

@@ -15,7 +15,7 @@ from healthd.testing import FakeClock
 from tests.support.fake_repairs import FakeProvisioner
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-LEFT = HandoffRecord(case="k3", machine="i-1", remedy=Remedy.REPLACE_NODE, attempt=1, asked=NOW)
+LEFT = HandoffRecord(remediation_id="k3", machine="i-1", remedy=Remedy.REPLACE_NODE, attempt=1, asked=NOW)
 ASKED = replace(LEFT, asks=True)
 
 
@@ -77,9 +77,9 @@ def test_its_platform_is_the_controllers_to_ask() -> None:
     provisioner = asking(Comment())
     assert provisioner.stands_down() == ""
     assert provisioner.machine() == "i-1"
-    assert not provisioner.why_not(Remedy.REPLACE_NODE)
-    assert provisioner.why_not(Remedy.RESET_GPU)
-    assert "instance id" in asking(Comment(), instance="").why_not(Remedy.REPLACE_NODE)
+    assert not provisioner.reason_against(Remedy.REPLACE_NODE)
+    assert provisioner.reason_against(Remedy.RESET_GPU)
+    assert "instance id" in asking(Comment(), instance="").reason_against(Remedy.REPLACE_NODE)
     assert "asks=replace_node machine=i-1" in provisioner.dry_run(Remedy.REPLACE_NODE)
     with pytest.raises(BackendRefused, match="no reset_gpu"):
         provisioner.dry_run(Remedy.RESET_GPU)

@@ -33,7 +33,7 @@ from healthd.remediation.decide.rules import (
     Rule,
     RuleAnswer,
 )
-from tests.support.judgement import GPU, START, a_case, at
+from tests.support.judgement import GPU, START, a_remediation, at
 
 RESETS = (Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)
 REBOOTS, REPLACES = RESETS[1:], RESETS[2:]
@@ -68,7 +68,7 @@ def fault(
 MINE = fault()
 WORSE = fault("gpu.xid.79", REBOOTS, GPU[1])
 MISSING = fault("lustre.missing", (), MOUNT)
-CASE = a_case(
+REMEDIATION = a_remediation(
     code="gpu.xid.95",
     component="gpu:GPU-0",
     remedy=Remedy.RESET_GPU,
@@ -76,8 +76,8 @@ CASE = a_case(
     steps=RESET,
     index=RESET.index(Step.WAIT_IDLE),
 )
-VERIFIES = replace(CASE, index=RESET.index(Step.VERIFY), attempts=1, acts=(Remedy.RESET_GPU,))
-KEPT = replace(CASE, steps=QUARANTINE, ladder=(), index=QUARANTINE.index(Step.VERIFY))
+VERIFIES = replace(REMEDIATION, index=RESET.index(Step.VERIFY), attempts=1, acts=(Remedy.RESET_GPU,))
+KEPT = replace(REMEDIATION, steps=QUARANTINE, ladder=(), index=QUARANTINE.index(Step.VERIFY))
 REPLACED = replace(VERIFIES, steps=REPLACE, index=REPLACE.index(Step.VERIFY), ladder=REPLACES, acts=REPLACES)
 REPAIRS = Decision(
     action=Action.REPAIR, reason="r", diagnosis=WORSE.about, steps=REBOOT, ladder=REBOOTS, rule=SITE.name
@@ -91,13 +91,13 @@ def seen(*open_: RuleAnswer, looked: bool = False, waited: timedelta = timedelta
 
 def test_a_case_is_about_its_code_on_its_component() -> None:
     """By any name of it; another GPU with the same code, or another code on it, is another fault."""
-    by_pci = replace(CASE, component="gpu:0000:10:1c")
-    assert own(CASE, (WORSE, MINE)) is own(by_pci, (WORSE, MINE)) is MINE
-    assert own(CASE, (fault(component=GPU[1]), fault("gpu.xid.79"))) is None
+    by_pci = replace(REMEDIATION, component="gpu:0000:10:1c")
+    assert own(REMEDIATION, (WORSE, MINE)) is own(by_pci, (WORSE, MINE)) is MINE
+    assert own(REMEDIATION, (fault(component=GPU[1]), fault("gpu.xid.79"))) is None
 
 
 def test_on_another_machine_the_code_tells() -> None:
-    """Its parts are others; a successor that does not know what the case was about takes any fault for it."""
+    """Its parts are others; a successor that does not know what the remediation was about takes any fault for it."""
     there = fault(component=GPU[1])
     assert is_replaced(REPLACED)
     assert own(REPLACED, (WORSE, there)) is there
@@ -109,11 +109,11 @@ def test_on_another_machine_the_code_tells() -> None:
 
 def test_the_law_of_acts() -> None:
     """An act is in the ladder of an open fault whose rule goes so far; an order needs none."""
-    assert undriven(CASE, (MISSING, MINE)) == ""
-    assert undriven(CASE, (MISSING, WORSE)) == "no open fault calls for reset_gpu"
-    assert undriven(CASE, (fault(mode=Mode.QUARANTINE),)) == "no open fault calls for reset_gpu"
-    assert undriven(replace(CASE, ladder=()), ()) == "no open fault calls for reset_gpu"
-    assert undriven(replace(CASE, order="kernel (uid 0)"), ()) == ""
+    assert undriven(REMEDIATION, (MISSING, MINE)) == ""
+    assert undriven(REMEDIATION, (MISSING, WORSE)) == "no open fault calls for reset_gpu"
+    assert undriven(REMEDIATION, (fault(mode=Mode.QUARANTINE),)) == "no open fault calls for reset_gpu"
+    assert undriven(replace(REMEDIATION, ladder=()), ()) == "no open fault calls for reset_gpu"
+    assert undriven(replace(REMEDIATION, order="kernel (uid 0)"), ()) == ""
 
 
 def test_only_its_own_fault_says_that_a_repair_did_not_help() -> None:
@@ -127,20 +127,20 @@ def test_only_its_own_fault_says_that_a_repair_did_not_help() -> None:
 
 def test_what_is_under_way_or_ordered_is_not_turned() -> None:
     """Nor what has ended, stays out by order, or is on its way back."""
-    assert may_turn(CASE)
+    assert may_turn(REMEDIATION)
     assert may_turn(VERIFIES)
-    at_act = replace(CASE, index=RESET.index(Step.RESET))
+    at_act = replace(REMEDIATION, index=RESET.index(Step.RESET))
     assert may_turn(at_act)
     others = (
         replace(at_act, phase=Phase.INTENDED),
-        replace(CASE, order="x"),
-        replace(CASE, release_order="x"),
-        replace(CASE, end=End.FAILED),
-        replace(CASE, index=RESET.index(Step.RELEASE)),
+        replace(REMEDIATION, order="x"),
+        replace(REMEDIATION, release_order="x"),
+        replace(REMEDIATION, end=End.FAILED),
+        replace(REMEDIATION, index=RESET.index(Step.RELEASE)),
     )
-    assert not any(may_turn(case) for case in others)
+    assert not any(may_turn(remediation) for remediation in others)
     assert not is_due(others[0], seen(WORSE))
-    assert not is_due(CASE, seen())
+    assert not is_due(REMEDIATION, seen())
 
 
 @pytest.mark.parametrize(
@@ -148,24 +148,24 @@ def test_what_is_under_way_or_ordered_is_not_turned() -> None:
 )
 def test_before_its_act_a_case_is_raised_or_turned_at_once(open_: tuple[RuleAnswer, ...], due: bool) -> None:
     """By a more serious fault, or once its own is over."""
-    assert is_due(CASE, seen(*open_)) is due
+    assert is_due(REMEDIATION, seen(*open_)) is due
 
 
 def test_before_its_act_only_more_than_its_remedy_raises_it() -> None:
-    """A repair that goes further; what a rule only keeps out waits until the fault of the case is over."""
-    assert turns(CASE, REPAIRS, seen(WORSE, MINE))
-    assert not turns(CASE, replace(REPAIRS, ladder=RESETS), seen(WORSE, MINE))
-    assert not turns(CASE, replace(REPAIRS, diagnosis=MINE.about), seen(WORSE, MINE))
-    assert not turns(CASE, KEEPS, seen(MISSING, MINE))
-    assert turns(CASE, KEEPS, seen(MISSING))
-    assert turns(CASE, REPAIRS, seen(WORSE))
+    """A repair that goes further; what a rule only keeps out waits until the fault of the remediation is over."""
+    assert turns(REMEDIATION, REPAIRS, seen(WORSE, MINE))
+    assert not turns(REMEDIATION, replace(REPAIRS, ladder=RESETS), seen(WORSE, MINE))
+    assert not turns(REMEDIATION, replace(REPAIRS, diagnosis=MINE.about), seen(WORSE, MINE))
+    assert not turns(REMEDIATION, KEEPS, seen(MISSING, MINE))
+    assert turns(REMEDIATION, KEEPS, seen(MISSING))
+    assert turns(REMEDIATION, REPAIRS, seen(WORSE))
 
 
 def test_a_decision_that_takes_nothing_out_turns_nothing() -> None:
     """Observe mode, an opt-out, a fault that many nodes have; nor does one about what is not open any more."""
-    assert not turns(CASE, Decision(action=Action.HOLD, reason="observe"), seen(WORSE))
-    assert not turns(CASE, replace(REPAIRS, steps=()), seen(WORSE))
-    assert not turns(CASE, REPAIRS, seen(MINE))
+    assert not turns(REMEDIATION, Decision(action=Action.HOLD, reason="observe"), seen(WORSE))
+    assert not turns(REMEDIATION, replace(REPAIRS, steps=()), seen(WORSE))
+    assert not turns(REMEDIATION, REPAIRS, seen(MINE))
 
 
 NEW, FRESH = fault("gpu.xid.79", REBOOTS, GPU[1], since=10), fault("gpu.xid.79", REBOOTS, GPU[1], since=95)
@@ -206,7 +206,7 @@ def test_after_its_act_what_is_only_kept_out_waits_until_every_check_has_looked(
 def test_a_node_that_is_only_kept_out_is_decided_about_once_more() -> None:
     """After the settle time, or where it was repaired the whole time; at once where another fault is all there is."""
     repairs_mine = replace(REPAIRS, diagnosis=MINE.about)
-    for case, waited, due in (
+    for remediation, waited, due in (
         (KEPT, SETTLE, True),
         (KEPT, timedelta(seconds=29), False),
         (replace(KEPT, attempts=1), SETTLE, False),
@@ -215,8 +215,8 @@ def test_a_node_that_is_only_kept_out_is_decided_about_once_more() -> None:
         (replace(KEPT, remedy=Remedy.NONE), LONG, True),
     ):
         known = seen(MINE, waited=waited)
-        assert is_due(case, known) is due
-        assert turns(case, repairs_mine, known) is due
+        assert is_due(remediation, known) is due
+        assert turns(remediation, repairs_mine, known) is due
     assert is_due(KEPT, seen(MISSING, looked=True))
     assert not is_due(KEPT, seen(MISSING))
     assert is_due(KEPT, seen(NEW, now=100))
@@ -246,16 +246,16 @@ def test_what_the_act_of_a_case_says_nothing_of() -> None:
 
 def test_the_trail_says_what_drives_a_case_now() -> None:
     """And that the text at the node names what it was about before, where that is so."""
-    turned = replace(CASE, code="gpu.xid.79", component="gpu:GPU-1")
+    turned = replace(REMEDIATION, code="gpu.xid.79", component="gpu:GPU-1")
     words = "goes on for gpu.xid.79 on gpu:GPU-1, which is open: r"
-    assert why_turned(CASE, turned, "r") == f'{words}; the reason that is shown stays "{CASE.text}"'
-    assert why_turned(CASE, replace(turned, text="healthd: new"), "r") == words
-    assert why_turned(CASE, replace(CASE, steps=REBOOT), "r") == "goes on to repair it: r"
+    assert why_turned(REMEDIATION, turned, "r") == f'{words}; the reason that is shown stays "{REMEDIATION.text}"'
+    assert why_turned(REMEDIATION, replace(turned, text="healthd: new"), "r") == words
+    assert why_turned(REMEDIATION, replace(REMEDIATION, steps=REBOOT), "r") == "goes on to repair it: r"
 
 
 def test_what_a_policy_answers_is_what_drives() -> None:
     """The same by a policy: the finding's own remedy, most far-reaching first."""
     open_ = Policy(rules=(OWN_REMEDY,)).answers((MINE.diagnosis, WORSE.diagnosis))
     assert [answer.root.code for answer in open_] == ["gpu.xid.79", "gpu.xid.95"]
-    case: Remediation = CASE
-    assert own(case, open_) == open_[1]
+    remediation: Remediation = REMEDIATION
+    assert own(remediation, open_) == open_[1]

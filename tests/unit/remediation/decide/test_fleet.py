@@ -18,9 +18,9 @@ from healthd.remediation.decide.fleet import (
     TakeSlot,
     WaitForSlot,
     day_limit,
-    glance,
     learning_s,
     plan,
+    quick_check,
     rate_held,
     replacements,
     scopes_of,
@@ -223,7 +223,7 @@ def test_all_or_none() -> None:
 
 def test_quotas_become_limits_per_scope() -> None:
     """A share is of the scope's own nodes, the floor is one, the cluster comes first, no quota means no scope."""
-    level = FleetSnapshot(
+    snapshot = FleetSnapshot(
         out=frozenset({"a", "b"}),
         total=100,
         scopes=(
@@ -232,13 +232,13 @@ def test_quotas_become_limits_per_scope() -> None:
             ScopeSnapshot(scope="gpu", out=frozenset(), total=30),
         ),
     )
-    found = scopes_of(level, {"gpu": "10%", "cluster": "5%", "all": "5%", "elsewhere": 3})
+    found = scopes_of(snapshot, {"gpu": "10%", "cluster": "5%", "all": "5%", "elsewhere": 3})
     assert [(one.name, sorted(one.out), one.total, one.limit) for one in found] == [
         ("cluster", ["a", "b"], 100, 5),
         ("all", ["a"], 10, 1),
         ("gpu", [], 30, 3),
     ]
-    assert [one.name for one in scopes_of(level, {"gpu": 2})] == ["gpu"]
+    assert [one.name for one in scopes_of(snapshot, {"gpu": 2})] == ["gpu"]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -248,14 +248,18 @@ def test_quotas_become_limits_per_scope() -> None:
 def test_full_slots_hold_without_a_reading_of_the_nodes() -> None:
     """As many slots as the last known limit: hold. Fewer, or one of our own: the nodes have to be read."""
     limits = {"cluster": 2, "gpu": 1}
-    assert glance(ME, slots("0:a"), limits) is None
-    assert glance(ME, slots("0:a", "1:me"), limits) is None
-    assert glance(ME, slots("0:a", "1:b"), {}) is None
-    assert glance(ME, slots("0:a", "5:b"), limits) == WaitForSlot(reason="at the fleet limit: all 2 slots are taken")
-    assert glance(ME, (), {"cluster": 0}) == WaitForSlot(
+    assert quick_check(ME, slots("0:a"), limits) is None
+    assert quick_check(ME, slots("0:a", "1:me"), limits) is None
+    assert quick_check(ME, slots("0:a", "1:b"), {}) is None
+    assert quick_check(ME, slots("0:a", "5:b"), limits) == WaitForSlot(
+        reason="at the fleet limit: all 2 slots are taken"
+    )
+    assert quick_check(ME, (), {"cluster": 0}) == WaitForSlot(
         reason="the fleet limit is 0: nothing is taken out until an operator allows it"
     )
-    assert glance(ME, slots("0:a", name="gpu"), limits) == WaitForSlot(reason="at the gpu limit: all 1 slots are taken")
+    assert quick_check(ME, slots("0:a", name="gpu"), limits) == WaitForSlot(
+        reason="at the gpu limit: all 1 slots are taken"
+    )
 
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -270,7 +274,7 @@ def mark(node: str, *minutes_ago: float, replaced: float | None = None) -> NodeR
     return NodeRecord(
         node=node,
         text=HandoffRecord(
-            case="x", replaced=old, history=tuple(past(PastAct.REPLACE, each) for each in minutes_ago)
+            remediation_id="x", replaced=old, history=tuple(past(PastAct.REPLACE, each) for each in minutes_ago)
         ).text,
     )
 
@@ -328,7 +332,7 @@ def test_the_bound_of_a_day_is_a_share_and_at_least_four(setting: str | int, tot
 def test_the_bounds_outlive_a_node_that_is_gone(minutes: list[float], now_in: float) -> None:
     """Its successor has another name: what the record counts within the day stays, and no request does."""
     gone = HandoffRecord(
-        case="k3",
+        remediation_id="k3",
         machine="i-1",
         remedy=Remedy.REPLACE_NODE,
         asks=True,
@@ -344,7 +348,7 @@ def test_the_bounds_outlive_a_node_that_is_gone(minutes: list[float], now_in: fl
     )
     assert that_counts(kept, now) == kept
     left = parse(kept)
-    assert left is None or not (left.asks or left.case or left.code)
+    assert left is None or not (left.asks or left.remediation_id or left.code)
 
 
 @pytest.mark.parametrize("text", ["", "of somebody else", "healthd does=reboot_node", "healthd replaced=1"])

@@ -13,10 +13,10 @@ from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, P
 from healthd.remediation.decide.ledger import Bounds, on_record, recent, repairs_of, rungs_left, same_fault
 from healthd.remediation.decide.remediation import End, Repair
 from healthd.remediation.decide.rules import QUARANTINE, STEPS
-from tests.support.judgement import START, a_case, at
+from tests.support.judgement import START, a_remediation, at
 
 RESET, REBOOT, REPLACE = Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE
-CASE = a_case(
+REMEDIATION = a_remediation(
     since=at(60),
     code="gpu.xid.95",
     remedy=RESET,
@@ -69,13 +69,15 @@ def test_recent_is_so_many_days() -> None:
 
 
 def test_cases_become_repairs() -> None:
-    """A case that began an act is one repair, by the largest it came to; a quarantine, one that never got so far, and
-    one whose attempts were all refused are none."""
-    reset = replace(CASE, acts=(RESET,))
-    rebooted = replace(CASE, id="c2", steps=STEPS[REBOOT], ladder=(REBOOT,), acts=(RESET, REBOOT), end=End.FAILED)
-    drained = replace(CASE, id="c3", steps=QUARANTINE, ladder=(), attempts=0)
-    given_up = replace(CASE, id="c4", attempts=0, end=End.ABANDONED)
-    refused = replace(CASE, id="c5", end=End.FAILED)
+    """A remediation that began an act is one repair, by the largest it came to; a quarantine, one that never got so
+    far, and one whose attempts were all refused are none."""
+    reset = replace(REMEDIATION, acts=(RESET,))
+    rebooted = replace(
+        REMEDIATION, id="c2", steps=STEPS[REBOOT], ladder=(REBOOT,), acts=(RESET, REBOOT), end=End.FAILED
+    )
+    drained = replace(REMEDIATION, id="c3", steps=QUARANTINE, ladder=(), attempts=0)
+    given_up = replace(REMEDIATION, id="c4", attempts=0, end=End.ABANDONED)
+    refused = replace(REMEDIATION, id="c5", end=End.FAILED)
     made = repairs_of([reset, rebooted, drained, given_up, refused])
     assert [(each.remedy, each.outcome) for each in made] == [(RESET, "released"), (REBOOT, "failed")]
     assert (made[0].began, made[0].ended, made[0].at) == (at(0), at(60), at(60))
@@ -86,22 +88,22 @@ def test_a_case_that_was_lowered_after_its_repair_is_one(step: Step) -> None:
     """It has no repair among its steps any more, and was rebooted all the same. While it is open it is judged by
     itself, and not counted against its own second attempt."""
     steps = STEPS[REBOOT]
-    rebooted = replace(CASE, steps=steps, index=steps.index(step), ladder=(REBOOT,), acts=(REBOOT,), end=None)
+    rebooted = replace(REMEDIATION, steps=steps, index=steps.index(step), ladder=(REBOOT,), acts=(REBOOT,), end=None)
     assert repairs_of([lowered(rebooted)]) == ()
     (made,) = repairs_of([replace(lowered(rebooted), end=End.RELEASED)])
     assert (made.remedy, made.outcome) == (REBOOT, "released")
 
 
 def test_what_a_successor_goes_on_with_is_the_record_s_to_count() -> None:
-    """Its store knows nothing of the case but that it is one."""
-    assert repairs_of([replace(CASE, remedy=Remedy.NONE, steps=STEPS[REPLACE], ladder=())]) == ()
+    """Its store knows nothing of the remediation but that it is one."""
+    assert repairs_of([replace(REMEDIATION, remedy=Remedy.NONE, steps=STEPS[REPLACE], ladder=())]) == ()
 
 
 def test_only_an_act_that_was_begun_is_a_repair() -> None:
     """One that was not needed is none, whatever stood in the ladder; a reset before a reboot that was not needed is
     one reset."""
-    assert repairs_of([replace(CASE, attempts=0)]) == ()
-    (made,) = repairs_of([replace(CASE, steps=STEPS[REBOOT], ladder=(REBOOT,), attempts=0, acts=(RESET, RESET))])
+    assert repairs_of([replace(REMEDIATION, attempts=0)]) == ()
+    (made,) = repairs_of([replace(REMEDIATION, steps=STEPS[REBOOT], ladder=(REBOOT,), attempts=0, acts=(RESET, RESET))])
     assert made.remedy is RESET
 
 
@@ -143,12 +145,12 @@ def test_the_acts_of_one_case_are_one_repair() -> None:
 
 
 def test_what_the_store_knows_is_not_counted_twice() -> None:
-    """The same code within the time of a repair that the store knows, or of the case that is open."""
+    """The same code within the time of a repair that the store knows, or of the remediation that is open."""
     known = Repair(code="gpu.xid.95", component="gpu:GPU-0", remedy=RESET, began=at(1000), ended=at(2000))
     record = recorded(past(PastAct.RESET, 100), past(PastAct.RESET, 1500), past(PastAct.REBOOT, 5000))
     made = on_record([known], None, record)
     assert [each.began for each in made] == [at(100), at(1000), at(5000)]
-    under_way = replace(CASE, opened=at(4900), end=None)
+    under_way = replace(REMEDIATION, opened=at(4900), end=None)
     assert [each.began for each in on_record([known], under_way, record)] == [at(100), at(1000)]
     of_another = replace(under_way, code="gpu.xid.79")
     assert len(on_record([known], of_another, record)) == 3

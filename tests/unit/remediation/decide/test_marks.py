@@ -63,7 +63,7 @@ def marks(draw: st.DrawFn) -> HandoffRecord:
     answer = draw(st.none() | st.sampled_from(list(RequestAnswer)))
     recent = TIMES
     return HandoffRecord(
-        case=draw(WORDS),
+        remediation_id=draw(WORDS),
         machine=draw(WORDS),
         remedy=remedy,
         asks=remedy is not None and draw(st.booleans()),
@@ -99,7 +99,11 @@ def test_what_is_written_is_read_back(mark: HandoffRecord) -> None:
     assert mark.text.strip(' "') == mark.text
     assert " Comment=" not in mark.text
     assert " Extra=" not in mark.text
-    assert (back.case, back.machine, back.became) == (word(mark.case), word(mark.machine), word(mark.became))
+    assert (back.remediation_id, back.machine, back.became) == (
+        word(mark.remediation_id),
+        word(mark.machine),
+        word(mark.became),
+    )
     assert (back.driver, back.kernel, back.image) == (word(mark.driver), word(mark.kernel), word(mark.image))
     assert (back.given_up, back.said) == (word(mark.given_up), plain(mark.said))
     assert back.history == newest(mark.history)
@@ -203,7 +207,7 @@ def test_a_mark_of_the_first_healthd_is_understood() -> None:
     """It said only whose machine was given away, and when."""
     old = parse("healthd case=k3 machine=i-1 replaced=1795226977")
     assert old is not None
-    assert (old.case, old.machine, old.is_of_replacement) == ("k3", "i-1", True)
+    assert (old.remediation_id, old.machine, old.is_of_replacement) == ("k3", "i-1", True)
     assert (old.asks, old.remedy, old.answer) == (False, None, None)
 
 
@@ -218,7 +222,7 @@ def test_a_mark_of_the_first_healthd_is_understood() -> None:
     ],
 )
 def test_a_reboot_after_a_replacement_is_a_reboot(text: str, is_of_replacement: bool) -> None:
-    """The time of the last replacement is carried on for the rate, and is no claim about this case."""
+    """The time of the last replacement is carried on for the rate, and is no claim about this remediation."""
     mark = parse(text)
     assert mark is not None
     assert mark.is_of_replacement is is_of_replacement
@@ -226,7 +230,7 @@ def test_a_reboot_after_a_replacement_is_a_reboot(text: str, is_of_replacement: 
 
 def test_a_sentence_cannot_pretend_to_be_more() -> None:
     """What a platform says goes last, on one line, and no word of it is taken for one of ours."""
-    mark = HandoffRecord(case="k3", said='no "capacity" | replaced=1795226977\nasks=replace_node Comment=x')
+    mark = HandoffRecord(remediation_id="k3", said='no "capacity" | replaced=1795226977\nasks=replace_node Comment=x')
     back = parse(mark.text)
     assert back is not None
     assert (back.replaced, back.asks) == (None, False)
@@ -240,7 +244,7 @@ def test_a_launch_time_is_no_part_of_an_instance() -> None:
 
 def test_what_a_node_shows_of_itself_leaves_the_rest_alone() -> None:
     """A finding comes and goes beside a request; with neither there is no mark."""
-    request = HandoffRecord(case="k3", machine="i-1", remedy=Remedy.REBOOT_NODE, asks=True).text
+    request = HandoffRecord(remediation_id="k3", machine="i-1", remedy=Remedy.REBOOT_NODE, asks=True).text
     shown = showing(request, "gpu.xid.79", NOW)
     assert "code=gpu.xid.79" in shown
     assert showing(shown, "", None) == request
@@ -284,5 +288,10 @@ def test_a_request_that_is_withdrawn_asks_for_nothing_and_stays_known(mark: Hand
     left = withdrawing(mark)
     assert (left.asks, left.remedy, left.answer, left.withdrawn) == (False, None, None, mark.remedy)
     assert left.is_withdrawn is (mark.remedy is not None)
-    assert (left.case, left.machine, left.attempt, left.asked) == (mark.case, mark.machine, mark.attempt, mark.asked)
+    assert (left.remediation_id, left.machine, left.attempt, left.asked) == (
+        mark.remediation_id,
+        mark.machine,
+        mark.attempt,
+        mark.asked,
+    )
     assert (left.history, left.replaced, left.code) == (mark.history, mark.replaced, mark.code)

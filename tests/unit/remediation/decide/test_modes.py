@@ -1,4 +1,4 @@
-"""What a mode or a rule that was changed makes of an open case: plain calls."""
+"""What a mode or a rule that was changed makes of an open remediation: plain calls."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from healthd.remediation.decide.drive import lowered, may_be_lowered, why_lowere
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import End, Phase
 from healthd.remediation.decide.rules import OWN_REMEDY, QUARANTINE, REBOOT, Policy, Rule, without_drain
-from tests.support.judgement import GPU, START, a_case, diagnosis
+from tests.support.judgement import GPU, START, a_remediation, diagnosis
 
 SICK = diagnosis(code="gpu.xid.79", remedy=Remedy.REBOOT_NODE)
-CASE = a_case(ladder=(Remedy.REBOOT_NODE, Remedy.REPLACE_NODE), index=REBOOT.index(Step.WAIT_IDLE))
+REMEDIATION = a_remediation(ladder=(Remedy.REBOOT_NODE, Remedy.REPLACE_NODE), index=REBOOT.index(Step.WAIT_IDLE))
 
 
 def ruled(**changes: object) -> Rules:
@@ -40,47 +40,49 @@ def ruled(**changes: object) -> Rules:
 )
 def test_a_mode_or_a_rule_that_was_lowered_is_named(rules: Rules, why: str) -> None:
     """The mode before the rule; an order is its own mode and its own rule."""
-    assert why_lowered(CASE, rules, (SICK,)) == why
-    assert why_lowered(replace(CASE, order="kernel (uid 0)"), rules, (SICK,)) == ""
+    assert why_lowered(REMEDIATION, rules, (SICK,)) == why
+    assert why_lowered(replace(REMEDIATION, order="kernel (uid 0)"), rules, (SICK,)) == ""
 
 
 def test_only_the_rule_for_this_fault_on_this_component_counts() -> None:
-    """Another code, another GPU, and a fault that is over say nothing of the case; a root of a diagnosis does."""
+    """Another code, another GPU, and a fault that is over say nothing of the remediation; a root of a diagnosis
+    does."""
     rules = ruled(mode=Mode.QUARANTINE)
     elsewhere = diagnosis(code="gpu.xid.79", remedy=Remedy.REBOOT_NODE, component=GPU[1])
-    assert why_lowered(CASE, rules, ()) == ""
-    assert why_lowered(CASE, rules, (diagnosis(), elsewhere)) == ""
+    assert why_lowered(REMEDIATION, rules, ()) == ""
+    assert why_lowered(REMEDIATION, rules, (diagnosis(), elsewhere)) == ""
     root = Root(code="gpu.xid.79", severity=Severity.CRITICAL, remedy=Remedy.REBOOT_NODE, since=START)
-    assert why_lowered(CASE, rules, (replace(diagnosis(), roots=(root,)),)) != ""
+    assert why_lowered(REMEDIATION, rules, (replace(diagnosis(), roots=(root,)),)) != ""
 
 
 def test_what_the_finding_itself_no_longer_calls_for_is_not_done() -> None:
-    """It got worse since: what it calls for now is decided anew. A case that knows no ladder has none to be lowered."""
+    """It got worse since: what it calls for now is decided anew. A remediation that knows no ladder has none to be
+    lowered."""
     worse = diagnosis(Remedy.REPLACE_NODE, code="gpu.xid.79")
     words = "the finding itself does not say reboot_node any more"
-    assert why_lowered(CASE, Rules(mode=Mode.REPAIR), (worse,)) == words
-    assert why_lowered(replace(CASE, ladder=()), Rules(mode=Mode.REPAIR), (worse,)) == ""
+    assert why_lowered(REMEDIATION, Rules(mode=Mode.REPAIR), (worse,)) == words
+    assert why_lowered(replace(REMEDIATION, ladder=()), Rules(mode=Mode.REPAIR), (worse,)) == ""
 
 
 def test_one_name_that_allows_it_is_enough() -> None:
     """Two diagnoses may know the component, by its UUID and by its address: what either allows goes on."""
     worse = diagnosis(Remedy.REPLACE_NODE, code="gpu.xid.79")
-    assert why_lowered(CASE, Rules(mode=Mode.REPAIR), (worse, SICK)) == ""
+    assert why_lowered(REMEDIATION, Rules(mode=Mode.REPAIR), (worse, SICK)) == ""
 
 
 def test_what_was_begun_or_ordered_or_is_over_is_not_lowered() -> None:
-    """Only a case that has a repair before it, and not the one that it is in the middle of."""
-    assert may_be_lowered(CASE)
-    at_reboot = replace(CASE, index=REBOOT.index(Step.REBOOT))
+    """Only a remediation that has a repair before it, and not the one that it is in the middle of."""
+    assert may_be_lowered(REMEDIATION)
+    at_reboot = replace(REMEDIATION, index=REBOOT.index(Step.REBOOT))
     assert may_be_lowered(at_reboot)
     others = (
         replace(at_reboot, phase=Phase.INTENDED),
-        replace(CASE, order="x"),
-        replace(CASE, release_order="x"),
-        replace(CASE, end=End.FAILED),
-        replace(CASE, steps=QUARANTINE),
+        replace(REMEDIATION, order="x"),
+        replace(REMEDIATION, release_order="x"),
+        replace(REMEDIATION, end=End.FAILED),
+        replace(REMEDIATION, steps=QUARANTINE),
     )
-    assert not any(may_be_lowered(case) for case in others)
+    assert not any(may_be_lowered(remediation) for remediation in others)
 
 
 @pytest.mark.parametrize("drains", [True, False])
@@ -90,7 +92,7 @@ def test_lowered_it_only_keeps_its_node_out(step: Step, drains: bool) -> None:
     steps = REBOOT if drains else without_drain(REBOOT)
     if step not in steps:
         return
-    low = lowered(replace(CASE, steps=steps, index=steps.index(step), phase=Phase.INTENDED, good_since=START))
+    low = lowered(replace(REMEDIATION, steps=steps, index=steps.index(step), phase=Phase.INTENDED, good_since=START))
     assert low.steps == (QUARANTINE if drains else without_drain(QUARANTINE))
     assert low.mode is Mode.QUARANTINE
     kept = step in QUARANTINE

@@ -1,4 +1,4 @@
-"""What an order makes of a case, and who may opt a node out: plain calls."""
+"""What an order makes of a remediation, and who may opt a node out: plain calls."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from healthd.remediation.decide.commands import (
     REMEDIES,
     Command,
     Verb,
-    let_in,
-    may_be_mended,
-    mended_meanwhile,
+    may_be_repaired,
     quarantined,
+    release_by_command,
     repaired,
+    repaired_meanwhile,
     stays,
 )
 from healthd.remediation.decide.drive import heading_back, instead, only_out
@@ -26,7 +26,7 @@ from healthd.remediation.decide.policy import Rules, Situation, question
 from healthd.remediation.decide.remediation import End, Phase, Remediation
 from healthd.remediation.decide.rules import LABEL, QUARANTINE, STEPS, by_feature, by_label, kept_out, without_drain
 from healthd.remediation.ports import FleetSnapshot, NodeView
-from tests.support.judgement import START, a_case, all_read, decided_by, diagnosis
+from tests.support.judgement import START, a_remediation, all_read, decided_by, diagnosis
 
 OUT = Command(verb=Verb.QUARANTINE, who="uid 0", why="psu looks odd")
 MEND = Command(verb=Verb.REPAIR, who="uid 0")
@@ -36,14 +36,15 @@ LATER = START + timedelta(minutes=5)
 
 
 def test_a_quarantine_says_who_and_why_and_stays() -> None:
-    """The text names the case and no person; the case has both, and a step that no step leaves by itself."""
-    case = quarantined(OUT, "c1", START, drains=True)
-    assert case.text == "healthd: operator.quarantine node [c1]"
-    assert (case.order, case.why) == ("psu looks odd (uid 0)", "by command: psu looks odd (uid 0)")
+    """The text names the remediation and no person; the remediation has both, and a step that no step leaves by
+    itself."""
+    remediation = quarantined(OUT, "c1", START, drains=True)
+    assert remediation.text == "healthd: operator.quarantine node [c1]"
+    assert (remediation.order, remediation.why) == ("psu looks odd (uid 0)", "by command: psu looks odd (uid 0)")
     assert OUT.title == "quarantine by command: psu looks odd (uid 0)"
-    assert case.steps == (Step.SLOT, Step.DRAIN, Step.STAY, Step.VERIFY, Step.RELEASE)
-    assert quarantined(OUT, "c1", START, drains=False).steps == without_drain(case.steps)
-    assert (case.by_order, case.mode, case.fenced) == (True, Mode.QUARANTINE, True)
+    assert remediation.steps == (Step.SLOT, Step.DRAIN, Step.STAY, Step.VERIFY, Step.RELEASE)
+    assert quarantined(OUT, "c1", START, drains=False).steps == without_drain(remediation.steps)
+    assert (remediation.by_command, remediation.mode, remediation.fenced) == (True, Mode.QUARANTINE, True)
 
 
 def test_a_repair_is_of_a_fault_or_of_none() -> None:
@@ -59,23 +60,30 @@ def test_a_repair_is_of_a_fault_or_of_none() -> None:
 @pytest.mark.parametrize("drains", [True, False])
 def test_what_is_out_by_order_is_mended_where_it_stands(remedy: Remedy, drains: bool) -> None:
     """From waiting until idle on, and back to staying out; without a drain where there was none."""
-    case = replace(quarantined(OUT, "c1", START, drains=drains), index=2 if drains else 1)
-    mended = mended_meanwhile(case, MEND, remedy, LATER)
+    remediation = replace(quarantined(OUT, "c1", START, drains=drains), index=2 if drains else 1)
+    mended = repaired_meanwhile(remediation, MEND, remedy, LATER)
     steps = kept_out(STEPS[remedy])
     assert mended.steps == (steps if drains else without_drain(steps))
     assert (mended.step, mended.since, mended.ladder) == (Step.WAIT_IDLE, LATER, (remedy,))
     assert mended.order == "psu looks odd (uid 0); then repair, no reason given (uid 0)"
-    assert mended.text == case.text
+    assert mended.text == remediation.text
 
 
 @pytest.mark.parametrize("drains", [True, False])
 def test_what_the_policy_only_keeps_out_is_mended_where_it_stands(drains: bool) -> None:
-    """Whatever the other case is, the drain, its text, the place and the id are those that the cluster shows."""
+    """Whatever the other remediation is, the drain, its text, the place and the id are those that the cluster shows."""
     steps = QUARANTINE if drains else without_drain(QUARANTINE)
-    case = a_case(steps=steps, index=steps.index(Step.VERIFY), good_since=START, fenced=True, controller="start 1")
+    remediation = a_remediation(
+        steps=steps, index=steps.index(Step.VERIFY), good_since=START, fenced=True, controller="start 1"
+    )
     new = repaired(MEND, "c2", LATER, ladder=(Remedy.REBOOT_NODE,), about=None, drains=True)
-    mended = instead(case, new)
-    assert (mended.id, mended.text, mended.opened, mended.fenced) == (case.id, case.text, case.opened, True)
+    mended = instead(remediation, new)
+    assert (mended.id, mended.text, mended.opened, mended.fenced) == (
+        remediation.id,
+        remediation.text,
+        remediation.opened,
+        True,
+    )
     assert (mended.code, mended.order, mended.ladder) == (new.code, new.order, new.ladder)
     assert mended.steps == (STEPS[Remedy.REBOOT_NODE] if drains else without_drain(STEPS[Remedy.REBOOT_NODE]))
     assert (mended.step, mended.since, mended.good_since) == (Step.WAIT_IDLE, LATER, None)
@@ -85,44 +93,44 @@ def test_what_the_policy_only_keeps_out_is_mended_where_it_stands(drains: bool) 
 def test_a_case_that_has_not_taken_its_node_out_stays_where_it_is(drains: bool) -> None:
     """What it is about may change; its text does too, unless somebody may have seen it."""
     steps = STEPS[Remedy.RESET_GPU] if drains else without_drain(STEPS[Remedy.RESET_GPU])
-    case = a_case(steps=steps, fenced=True)
-    new = a_case(id="c2", code="gpu.xid.95", text="healthd: another", since=LATER, ladder=(Remedy.REBOOT_NODE,))
-    turned = instead(case, new)
-    assert (turned.id, turned.step, turned.since, turned.text) == ("c1", Step.SLOT, case.since, new.text)
+    remediation = a_remediation(steps=steps, fenced=True)
+    new = a_remediation(id="c2", code="gpu.xid.95", text="healthd: another", since=LATER, ladder=(Remedy.REBOOT_NODE,))
+    turned = instead(remediation, new)
+    assert (turned.id, turned.step, turned.since, turned.text) == ("c1", Step.SLOT, remediation.since, new.text)
     assert turned.steps == (STEPS[Remedy.REBOOT_NODE] if drains else without_drain(STEPS[Remedy.REBOOT_NODE]))
     for seen in ({"drain_unanswered": START}, {"phase": Phase.INTENDED}):
-        assert instead(replace(case, **seen), new).text == case.text
+        assert instead(replace(remediation, **seen), new).text == remediation.text
 
 
 @pytest.mark.parametrize(("remedy", "waits_on"), [(Remedy.REBOOT_NODE, True), (Remedy.REPLACE_NODE, False)])
 def test_a_job_is_waited_for_since_the_first_fault_of_the_same_remedy(remedy: Remedy, waits_on: bool) -> None:
     """Faults that take turns give the job no more time; one that calls for more begins anew, and so does an order."""
     steps = STEPS[Remedy.REBOOT_NODE]
-    case = a_case(steps=steps, index=steps.index(Step.WAIT_IDLE), remedy=Remedy.REBOOT_NODE)
-    new = a_case(id="c2", since=LATER, steps=STEPS[remedy], remedy=remedy, ladder=(remedy,))
-    assert instead(case, new).since == (case.since if waits_on else LATER)
-    assert instead(case, replace(new, order="by uid 0")).since == LATER
-    assert instead(replace(case, end=End.FAILED), new).since == LATER
-    assert instead(replace(case, index=steps.index(Step.VERIFY)), new).since == LATER
+    remediation = a_remediation(steps=steps, index=steps.index(Step.WAIT_IDLE), remedy=Remedy.REBOOT_NODE)
+    new = a_remediation(id="c2", since=LATER, steps=STEPS[remedy], remedy=remedy, ladder=(remedy,))
+    assert instead(remediation, new).since == (remediation.since if waits_on else LATER)
+    assert instead(remediation, replace(new, order="by uid 0")).since == LATER
+    assert instead(replace(remediation, end=End.FAILED), new).since == LATER
+    assert instead(replace(remediation, index=steps.index(Step.VERIFY)), new).since == LATER
 
 
 def test_what_a_case_did_for_another_fault_is_kept() -> None:
     """An act that was begun is a repair of that fault; what was refused, or goes on, is none."""
     steps = STEPS[Remedy.RESET_GPU]
-    case = a_case(steps=steps, index=steps.index(Step.VERIFY), attempts=1, acts=(Remedy.RESET_GPU,))
-    new = a_case(id="c2", code="gpu.xid.95", ladder=(Remedy.REBOOT_NODE,))
-    turned = instead(case, new)
-    assert [(each.code, each.remedy) for each in turned.earlier] == [(case.code, Remedy.RESET_GPU)]
+    remediation = a_remediation(steps=steps, index=steps.index(Step.VERIFY), attempts=1, acts=(Remedy.RESET_GPU,))
+    new = a_remediation(id="c2", code="gpu.xid.95", ladder=(Remedy.REBOOT_NODE,))
+    turned = instead(remediation, new)
+    assert [(each.code, each.remedy) for each in turned.earlier] == [(remediation.code, Remedy.RESET_GPU)]
     assert (turned.acts, turned.attempts) == ((), 0)
-    goes_on = instead(case, replace(new, attempts=1))
-    assert (goes_on.acts, goes_on.earlier) == (case.acts, ())
-    assert instead(replace(case, acts=(), attempts=0), new).earlier == ()
+    goes_on = instead(remediation, replace(new, attempts=1))
+    assert (goes_on.acts, goes_on.earlier) == (remediation.acts, ())
+    assert instead(replace(remediation, acts=(), attempts=0), new).earlier == ()
 
 
 def test_only_what_the_policy_keeps_out_without_mending_it_is_only_out() -> None:
     """Not before it is out, not with a repair of its own, not by order, and not when it is over."""
-    case = a_case(steps=QUARANTINE, index=QUARANTINE.index(Step.VERIFY))
-    assert only_out(case)
+    remediation = a_remediation(steps=QUARANTINE, index=QUARANTINE.index(Step.VERIFY))
+    assert only_out(remediation)
     others = (
         {"index": 0},
         {"steps": STEPS[Remedy.REBOOT_NODE], "index": 5},
@@ -130,47 +138,47 @@ def test_only_what_the_policy_keeps_out_without_mending_it_is_only_out() -> None
         {"release_order": "x"},
         {"end": End.FAILED},
     )
-    assert not any(only_out(replace(case, **other)) for other in others)
+    assert not any(only_out(replace(remediation, **other)) for other in others)
 
 
 @pytest.mark.parametrize("remedy", [None, Remedy.REPLACE_NODE])
 def test_an_order_to_mend_takes_over_what_nothing_is_done_to(remedy: Remedy | None) -> None:
     """Kept out, or given up; what is out by order only by name. Not what is under repair, nor what is not out yet."""
     mend = replace(MEND, remedy=remedy)
-    kept = a_case(steps=QUARANTINE, index=QUARANTINE.index(Step.VERIFY))
-    under_repair = a_case(index=STEPS[Remedy.REBOOT_NODE].index(Step.REBOOT), phase=Phase.INTENDED, attempts=2)
+    kept = a_remediation(steps=QUARANTINE, index=QUARANTINE.index(Step.VERIFY))
+    under_repair = a_remediation(index=STEPS[Remedy.REBOOT_NODE].index(Step.REBOOT), phase=Phase.INTENDED, attempts=2)
     given_up = replace(under_repair, end=End.FAILED)
-    by_order = quarantined(OUT, "c1", START, drains=True)
-    staying = replace(by_order, index=by_order.steps.index(Step.STAY))
-    assert may_be_mended(kept, mend)
-    assert may_be_mended(given_up, mend)
-    assert not may_be_mended(under_repair, mend)
-    assert not may_be_mended(by_order, mend)
-    for out in (staying, replace(by_order, steps=kept_out(STEPS[Remedy.REBOOT_NODE]), index=4, end=End.FAILED)):
-        assert may_be_mended(out, mend) == (remedy is not None)
+    by_command = quarantined(OUT, "c1", START, drains=True)
+    staying = replace(by_command, index=by_command.steps.index(Step.STAY))
+    assert may_be_repaired(kept, mend)
+    assert may_be_repaired(given_up, mend)
+    assert not may_be_repaired(under_repair, mend)
+    assert not may_be_repaired(by_command, mend)
+    for out in (staying, replace(by_command, steps=kept_out(STEPS[Remedy.REBOOT_NODE]), index=4, end=End.FAILED)):
+        assert may_be_repaired(out, mend) == (remedy is not None)
     new = repaired(mend, "c2", LATER, ladder=(Remedy.REPLACE_NODE,), about=None, drains=True)
     assert (instead(given_up, new).end, instead(given_up, new).attempts) == (None, 0)
-    assert mended_meanwhile(replace(staying, end=End.FAILED), mend, Remedy.REPLACE_NODE, LATER).end is None
+    assert repaired_meanwhile(replace(staying, end=End.FAILED), mend, Remedy.REPLACE_NODE, LATER).end is None
 
 
 def test_only_a_quarantine_at_its_place_stays() -> None:
-    """Not before it is out, not once it was released, and no other case."""
-    case = quarantined(OUT, "c1", START, drains=True)
-    at_stay = replace(case, index=2)
+    """Not before it is out, not once it was released, and no other remediation."""
+    remediation = quarantined(OUT, "c1", START, drains=True)
+    at_stay = replace(remediation, index=2)
     assert stays(at_stay)
-    assert not stays(case)
+    assert not stays(remediation)
     assert not stays(replace(at_stay, release_order="x"))
     assert not stays(replace(at_stay, code="gpu.xid.79"))
 
 
 def test_trouble_refuses_a_release_unless_it_is_forced() -> None:
     """What is wrong is in the sentence, and what would do it all the same."""
-    case = quarantined(OUT, "c1", START, drains=True)
-    refused = let_in(case, IN, "gpu.xid.79 on gpu:0 is still open")
+    remediation = quarantined(OUT, "c1", START, drains=True)
+    refused = release_by_command(remediation, IN, "gpu.xid.79 on gpu:0 is still open")
     assert isinstance(refused, Refused)
     assert refused.kind is Refusal.NOT_WELL
     assert "gpu.xid.79 on gpu:0 is still open; it is released all the same" in refused.words
-    forced = let_in(case, replace(IN, forced=True), "gpu.xid.79 on gpu:0 is still open")
+    forced = release_by_command(remediation, replace(IN, forced=True), "gpu.xid.79 on gpu:0 is still open")
     assert isinstance(forced, Remediation)
     assert (forced.forced, forced.release_order) == (True, "it is new (uid 7)")
 
@@ -178,23 +186,25 @@ def test_trouble_refuses_a_release_unless_it_is_forced() -> None:
 @pytest.mark.parametrize(("end", "after"), [(None, None), (End.FAILED, None), (End.RELEASED, End.RELEASED)])
 def test_a_case_that_was_given_up_is_taken_up_again(end: End | None, after: End | None) -> None:
     """And one that is over stays over; what was forced stays forced."""
-    case = repaired(MEND, "c1", START, ladder=(Remedy.REBOOT_NODE,), about=SICK, drains=True)
-    case = replace(case, index=case.steps.index(Step.REBOOT), phase=Phase.INTENDED, end=end, forced=True)
-    let = let_in(case, IN, "")
+    remediation = repaired(MEND, "c1", START, ladder=(Remedy.REBOOT_NODE,), about=SICK, drains=True)
+    remediation = replace(
+        remediation, index=remediation.steps.index(Step.REBOOT), phase=Phase.INTENDED, end=end, forced=True
+    )
+    let = release_by_command(remediation, IN, "")
     assert isinstance(let, Remediation)
     assert (let.end, let.forced) == (after, True)
     assert let.phase is (Phase.PLANNED if end is End.FAILED else Phase.INTENDED)
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> Remediation:
-    """A case of any repair, at any of its steps, ended or not, ordered back or not."""
+def remediations(draw: st.DrawFn) -> Remediation:
+    """A remediation of any repair, at any of its steps, ended or not, ordered back or not."""
     ladder = (draw(st.sampled_from(list(REMEDIES.values()))),)
-    case = repaired(MEND, "c1", START, ladder=ladder, about=SICK, drains=draw(st.booleans()))
-    steps = kept_out(case.steps) if draw(st.booleans()) else case.steps
+    remediation = repaired(MEND, "c1", START, ladder=ladder, about=SICK, drains=draw(st.booleans()))
+    steps = kept_out(remediation.steps) if draw(st.booleans()) else remediation.steps
     order = draw(st.sampled_from(["", "it is new (uid 7)"]))
     return replace(
-        case,
+        remediation,
         steps=steps,
         index=draw(st.integers(0, len(steps) - 1)),
         phase=draw(st.sampled_from(list(Phase))),
@@ -204,24 +214,24 @@ def cases(draw: st.DrawFn) -> Remediation:
     )
 
 
-@given(cases())
-def test_heading_back_never_goes_to_an_act(case: Remediation) -> None:
+@given(remediations())
+def test_heading_back_never_goes_to_an_act(remediation: Remediation) -> None:
     """Without an order nothing moves. With one nothing but verifying and releasing is ahead, except where the node is
     not out yet, where the machine was asked for something, and where it is over; and a second look changes nothing."""
-    back = heading_back(case, LATER)
-    asked = case.phase is Phase.INTENDED and case.step in (Step.RESET, Step.REBOOT, Step.REPLACE)
-    if not case.release_order or case.has_ended or asked or case.step in (Step.SLOT, Step.DRAIN):
-        assert back == case
+    back = heading_back(remediation, LATER)
+    asked = remediation.phase is Phase.INTENDED and remediation.step in (Step.RESET, Step.REBOOT, Step.REPLACE)
+    if not remediation.release_order or remediation.has_ended or asked or remediation.step in (Step.SLOT, Step.DRAIN):
+        assert back == remediation
     else:
-        assert back.step in ((Step.RELEASE,) if case.forced else (Step.VERIFY, Step.RELEASE))
-        assert back == case or (back.phase, back.since) == (Phase.PLANNED, LATER)
+        assert back.step in ((Step.RELEASE,) if remediation.forced else (Step.VERIFY, Step.RELEASE))
+        assert back == remediation or (back.phase, back.since) == (Phase.PLANNED, LATER)
     assert heading_back(back, LATER + timedelta(hours=1)) == back
 
 
 def test_a_case_that_is_verified_is_not_begun_anew_by_the_order() -> None:
     """It goes on from where it stands: what it has proved counts."""
-    case = repaired(MEND, "c1", START, ladder=(Remedy.REBOOT_NODE,), about=SICK, drains=True)
-    ordered = replace(case, index=case.steps.index(Step.VERIFY), release_order="it is new (uid 7)")
+    remediation = repaired(MEND, "c1", START, ladder=(Remedy.REBOOT_NODE,), about=SICK, drains=True)
+    ordered = replace(remediation, index=remediation.steps.index(Step.VERIFY), release_order="it is new (uid 7)")
     assert heading_back(ordered, LATER) is ordered
     assert heading_back(replace(ordered, forced=True), LATER).step is Step.RELEASE
 
@@ -262,7 +272,7 @@ def test_a_feature_holds_a_decision(mode: Mode) -> None:
     """Before anything else that the cluster shows: somebody else's hold included."""
     rules = Rules(mode=mode, opt_out_feature="mine")
     view = NodeView(name="n1", in_service=False, flags=frozenset({"DRAIN"}), hold=None, features=frozenset({"mine"}))
-    situation = Situation(view=view, level=FleetSnapshot(out=frozenset(), total=9))
+    situation = Situation(view=view, snapshot=FleetSnapshot(out=frozenset(), total=9))
     decision, _ = decided_by(question([SICK], (), rules, START), all_read(situation))
     assert (decision.refusal, decision.reason) == (Refusal.OPTED_OUT, "opted out: the node has the feature mine")
     assert rules.hands_off(None) == ""

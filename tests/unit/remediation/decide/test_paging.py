@@ -21,14 +21,16 @@ from healthd.remediation.decide.paging import (
 from healthd.remediation.decide.remediation import End, Phase, Remediation
 from healthd.remediation.decide.rules import QUARANTINE, REBOOT, REPLACE, kept_out
 from healthd.remediation.ports import Hold
-from tests.support.judgement import a_case
+from tests.support.judgement import a_remediation
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 LIMITS = Limits()
 STAMP = int(T0.timestamp())
 HOLD = Hold(text="t", user="healthd", stamp=1)
 REPAIR = Decision(action=Action.REPAIR, reason="repair for gpu.xid.79")
-CASE = replace(a_case(steps=REBOOT, index=1, hold=HOLD, note="drained"), opened=T0, since=T0, remedy=Remedy.REBOOT_NODE)
+REMEDIATION = replace(
+    a_remediation(steps=REBOOT, index=1, hold=HOLD, note="drained"), opened=T0, since=T0, remedy=Remedy.REBOOT_NODE
+)
 
 
 def at(seconds: float) -> datetime:
@@ -36,56 +38,59 @@ def at(seconds: float) -> datetime:
 
 
 def stands(
-    case: Remediation, seconds: float = 0, *, decided: Decision = REPAIR, problem: str = "", page: bool = False
+    remediation: Remediation, seconds: float = 0, *, decided: Decision = REPAIR, problem: str = "", page: bool = False
 ) -> str:
-    """What is wanted so many seconds after the case was opened, as ``action refusal``."""
+    """What is wanted so many seconds after the remediation was opened, as ``action refusal``."""
     refusal = Refusal.BUDGET if page else None
-    turn = Stands(case=case, page=page, refusal=refusal)
+    turn = Stands(remediation=remediation, page=page, refusal=refusal)
     decision = wanted(decided, turn, problem, at(seconds), LIMITS)
     return f"{decision.action} {decision.refusal or ''}".strip()
 
 
 def test_what_was_decided_stands_while_its_case_goes_on() -> None:
-    """Nobody is asked for; without a case what was decided stands as it is."""
-    assert stands(CASE) == "repair"
+    """Nobody is asked for; without a remediation what was decided stands as it is."""
+    assert stands(REMEDIATION) == "repair"
     assert wanted(REPAIR, None, "", T0, LIMITS) is REPAIR
 
 
 def test_a_page_ends_with_its_cause() -> None:
-    """A turn that pages does so while it does; a page from before the case is none of the case."""
+    """A turn that pages does so while it does; a page from before the remediation is none of the remediation."""
     full = Decision(action=Action.PAGE, reason="at the limit", refusal=Refusal.BUDGET)
-    assert stands(CASE, page=True) == "page budget"
-    assert stands(CASE, decided=full) == "repair"
-    assert stands(replace(CASE, steps=QUARANTINE), decided=full) == "quarantine"
+    assert stands(REMEDIATION, page=True) == "page budget"
+    assert stands(REMEDIATION, decided=full) == "repair"
+    assert stands(replace(REMEDIATION, steps=QUARANTINE), decided=full) == "quarantine"
 
 
 def test_a_case_that_was_given_up_pages_for_as_long_as_it_is_open() -> None:
     """Also when it kept its slot, and whatever was wanted before."""
-    decision = wanted(REPAIR, Stands(case=replace(CASE, end=End.FAILED, note="given up")), "", T0, LIMITS)
+    decision = wanted(REPAIR, Stands(remediation=replace(REMEDIATION, end=End.FAILED, note="given up")), "", T0, LIMITS)
     assert (decision.action, decision.reason) == (Action.PAGE, "given up")
 
 
 def test_a_case_that_was_opened_to_wait_for_an_operator_asks_for_as_long_as_it_does() -> None:
     """After a restart too, when nothing has been decided; not once an operator has given an order."""
     asks = Refused(kind=Refusal.PERSON, words="only an operator can repair it")
-    case, decided = replace(CASE, asks=asks), Decision(action=Action.PAGE, reason=asks.words, refusal=asks.kind)
-    assert stands(case) == "page person"
-    assert wanted(decided, Stands(case=case), "", T0, LIMITS) is decided
-    assert stands(replace(case, release_order="uid 0")) == "repair"
+    remediation, decided = (
+        replace(REMEDIATION, asks=asks),
+        Decision(action=Action.PAGE, reason=asks.words, refusal=asks.kind),
+    )
+    assert stands(remediation) == "page person"
+    assert wanted(decided, Stands(remediation=remediation), "", T0, LIMITS) is decided
+    assert stands(replace(remediation, release_order="uid 0")) == "repair"
 
 
 def test_how_a_case_ended_is_said_as_it_is() -> None:
     """Lost to another owner and acknowledged are states of their own; released is neither."""
-    assert stands(replace(CASE, end=End.LOST)) == "hold foreign_hold"
-    assert stands(replace(CASE, end=End.ACKNOWLEDGED)) == "hold acknowledged"
-    assert stands(replace(CASE, end=End.RELEASED)) == "hold"
+    assert stands(replace(REMEDIATION, end=End.LOST)) == "hold foreign_hold"
+    assert stands(replace(REMEDIATION, end=End.ACKNOWLEDGED)) == "hold acknowledged"
+    assert stands(replace(REMEDIATION, end=End.RELEASED)) == "hold"
 
 
 def test_turns_that_fail_page_unless_somebody_is_asked_for_already() -> None:
-    """With a case and without one."""
+    """With a remediation and without one."""
     assert wanted(REPAIR, None, "no answer", T0, LIMITS).refusal is Refusal.STUCK
-    assert stands(CASE, problem="no answer") == "page stuck"
-    assert stands(CASE, page=True, problem="no answer") == "page budget"
+    assert stands(REMEDIATION, problem="no answer") == "page stuck"
+    assert stands(REMEDIATION, page=True, problem="no answer") == "page budget"
 
 
 ORDERED = kept_out(QUARANTINE)
@@ -93,22 +98,24 @@ IDLE, PARTS = Step.WAIT_IDLE, REBOOT.index(Step.WAIT_IDLE)
 
 
 @pytest.mark.parametrize(
-    ("case", "seconds"),
+    ("remediation", "seconds"),
     [
-        (CASE, LIMITS.overdue_s),
-        (replace(CASE, hold=None, index=0), LIMITS.overdue_s),
-        (replace(CASE, index=PARTS, since=at(100)), 100 + LIMITS.idle_patience_s),
-        (replace(CASE, index=PARTS, since=at(14_000)), LIMITS.overdue_s),
-        (replace(CASE, index=PARTS, remedy=Remedy.RESET_GPU), LIMITS.overdue_s),
+        (REMEDIATION, LIMITS.overdue_s),
+        (replace(REMEDIATION, hold=None, index=0), LIMITS.overdue_s),
+        (replace(REMEDIATION, index=PARTS, since=at(100)), 100 + LIMITS.wait_idle_timeout_s),
+        (replace(REMEDIATION, index=PARTS, since=at(14_000)), LIMITS.overdue_s),
+        (replace(REMEDIATION, index=PARTS, remedy=Remedy.RESET_GPU), LIMITS.overdue_s),
         (
-            replace(CASE, steps=REPLACE, index=REPLACE.index(Step.REPLACE), phase=Phase.INTENDED, since=at(9_000)),
+            replace(
+                REMEDIATION, steps=REPLACE, index=REPLACE.index(Step.REPLACE), phase=Phase.INTENDED, since=at(9_000)
+            ),
             9_000 + LIMITS.replace_timeout_s,
         ),
-        (replace(CASE, steps=REPLACE, index=REPLACE.index(Step.REPLACE)), LIMITS.overdue_s),
-        (replace(CASE, steps=ORDERED, index=ORDERED.index(Step.STAY), since=at(9_000)), ORDERED_FOR_S),
-        (replace(CASE, steps=ORDERED, index=0, since=at(9_000)), 9_000 + LIMITS.overdue_s),
-        (replace(CASE, steps=ORDERED, index=0, since=at(80_000)), ORDERED_FOR_S),
-        (replace(CASE, end=End.RELEASED, fenced=True), LIMITS.overdue_s),
+        (replace(REMEDIATION, steps=REPLACE, index=REPLACE.index(Step.REPLACE)), LIMITS.overdue_s),
+        (replace(REMEDIATION, steps=ORDERED, index=ORDERED.index(Step.STAY), since=at(9_000)), ORDERED_FOR_S),
+        (replace(REMEDIATION, steps=ORDERED, index=0, since=at(9_000)), 9_000 + LIMITS.overdue_s),
+        (replace(REMEDIATION, steps=ORDERED, index=0, since=at(80_000)), ORDERED_FOR_S),
+        (replace(REMEDIATION, end=End.RELEASED, fenced=True), LIMITS.overdue_s),
     ],
     ids=[
         "out",
@@ -124,19 +131,21 @@ IDLE, PARTS = Step.WAIT_IDLE, REBOOT.index(Step.WAIT_IDLE)
         "slot left",
     ],
 )
-def test_what_lasts_longer_than_its_bound_pages(case: Remediation, seconds: float) -> None:
+def test_what_lasts_longer_than_its_bound_pages(remediation: Remediation, seconds: float) -> None:
     """Out, or not moved; with what it waits for and what the operator can do. Not a second sooner."""
-    assert (due(case, LIMITS), stands(case, seconds)) == (at(seconds), "page overdue")
-    assert not stands(case, seconds - 1).startswith("page")
+    assert (due(remediation, LIMITS), stands(remediation, seconds)) == (at(seconds), "page overdue")
+    assert not stands(remediation, seconds - 1).startswith("page")
 
 
 def test_a_fault_that_comes_and_goes_is_one_page() -> None:
     """What is overdue is so until it has been well for an hour, or is back; what is not overdue settles in peace."""
     overdue = Decision(action=Action.PAGE, reason="out of service", refusal=Refusal.OVERDUE)
-    settles = replace(CASE, good_since=at(LIMITS.overdue_s))
+    settles = replace(REMEDIATION, good_since=at(LIMITS.overdue_s))
 
-    def after(seconds: float, was: Decision, case: Remediation = settles) -> Refusal | None:
-        return wanted(REPAIR, Stands(case=case), "", at(LIMITS.overdue_s + seconds), LIMITS, was=was).refusal
+    def after(seconds: float, was: Decision, remediation: Remediation = settles) -> Refusal | None:
+        return wanted(
+            REPAIR, Stands(remediation=remediation), "", at(LIMITS.overdue_s + seconds), LIMITS, was=was
+        ).refusal
 
     assert after(WELL_FOR_S - 1, overdue) is Refusal.OVERDUE
     assert (after(WELL_FOR_S, overdue), after(1, REPAIR)) == (None, None)
@@ -147,10 +156,12 @@ def test_a_fault_that_comes_and_goes_is_one_page() -> None:
 def test_a_drain_that_was_found_counts_from_when_it_was_made() -> None:
     """A lost disk gives no node four hours more of silence; what was found has ten minutes to verify. A text of the
     cluster's own, or a drain of its own that was adopted, says nothing of when healthd began."""
-    found = replace(CASE, opened=at(10_000), since=at(10_000), hold=replace(HOLD, text=CASE.text, stamp=STAMP))
+    found = replace(
+        REMEDIATION, opened=at(10_000), since=at(10_000), hold=replace(HOLD, text=REMEDIATION.text, stamp=STAMP)
+    )
     assert due(found, LIMITS) == at(LIMITS.overdue_s)
     assert due(replace(found, opened=at(80_000)), LIMITS) == at(80_000 + STUCK_AFTER_S)
-    words = wanted(REPAIR, Stands(case=found), "", at(LIMITS.overdue_s), LIMITS).reason
+    words = wanted(REPAIR, Stands(remediation=found), "", at(LIMITS.overdue_s), LIMITS).reason
     assert words.startswith("out of service since 2026-01-01 00:00 UTC")
     ordered = replace(found, steps=ORDERED, index=ORDERED.index(Step.STAY))
     assert due(ordered, LIMITS) == at(ORDERED_FOR_S)
@@ -158,7 +169,7 @@ def test_a_drain_that_was_found_counts_from_when_it_was_made() -> None:
     for other in (
         replace(found, hold=HOLD),
         replace(found, adopted=True),
-        replace(found, hold=replace(HOLD, text=CASE.text, stamp=0)),
+        replace(found, hold=replace(HOLD, text=REMEDIATION.text, stamp=0)),
         replace(found, hold=None),
     ):
         assert out_since(other) == at(10_000)
@@ -167,14 +178,15 @@ def test_a_drain_that_was_found_counts_from_when_it_was_made() -> None:
 def test_an_overdue_case_says_what_it_waits_for() -> None:
     """Since when, for what, and what keeps it now: the error where no turn succeeds, else its own note."""
     late = at(LIMITS.overdue_s)
-    waiting = Stands(case=replace(CASE, index=PARTS, note="waiting for 12 to end"))
+    waiting = Stands(remediation=replace(REMEDIATION, index=PARTS, note="waiting for 12 to end"))
     words = wanted(REPAIR, waiting, "", late, LIMITS).reason
     assert words.startswith(
-        f"out of service since 2026-01-01 00:00 UTC for {CASE.code} on {CASE.component} [{CASE.id}]"
+        f"out of service since 2026-01-01 00:00 UTC for {REMEDIATION.code} on {REMEDIATION.component}"
+        f" [{REMEDIATION.id}]"
     )
     assert words.endswith(
         ": waiting for 12 to end. The repair waits for these jobs: cancel them, or have their owner do so"
     )
     assert ": no answer. " in wanted(REPAIR, waiting, "no answer", late, LIMITS).reason
-    held_up = Stands(case=replace(CASE, hold=None, index=0))
+    held_up = Stands(remediation=replace(REMEDIATION, hold=None, index=0))
     assert wanted(REPAIR, held_up, "", late, LIMITS).reason.startswith("not moved since")

@@ -7,25 +7,25 @@ from dataclasses import replace
 
 import pytest
 
-from healthd.api.plan import as_text, case_plan, entry, paused_by
+from healthd.api.plan import as_text, entry, paused_by, remediation_plan
 from healthd.core.model import Action, Diagnosis, Mode, Remedy, Severity, Step
 from healthd.remediation.decide.policy import Considered, Needs, Readings, Rules, Situation, decide_each, question
 from healthd.remediation.decide.remediation import End, Remediation, Repair
 from healthd.remediation.decide.rules import OWN_REMEDY, QUARANTINE, REBOOT, Policy, Rule
 from healthd.remediation.ports import FleetSnapshot, Hold, NodeView
-from tests.support.judgement import GPU, START, a_case, all_read, decided_by, diagnosis
+from tests.support.judgement import GPU, START, a_remediation, all_read, decided_by, diagnosis
 
 SICK = diagnosis(code="gpu.xid.79", remedy=Remedy.REBOOT_NODE)
 OTHER = diagnosis(code="gpu.remap.failure", component=GPU[1], remedy=Remedy.REPLACE_NODE)
 VIEW = NodeView(name="n1", in_service=True, flags=frozenset({"IDLE"}), hold=None)
-WELL = Situation(view=VIEW, level=FleetSnapshot(out=frozenset(), total=100))
+WELL = Situation(view=VIEW, snapshot=FleetSnapshot(out=frozenset(), total=100))
 REPAIR = Rules(mode=Mode.REPAIR)
 HEAD = {
     "node": "n1", "mode": "repair", "policy": "p", "orchestrator": "slurm", "opted_out": "", "opt_out_unread": "",
     "operator": "",
 }  # fmt: skip
-CASE = a_case(index=2, ladder=(Remedy.REBOOT_NODE, Remedy.REPLACE_NODE))
-ORDERED = replace(CASE, order="new kernel (uid 0)")
+REMEDIATION = a_remediation(index=2, ladder=(Remedy.REBOOT_NODE, Remedy.REPLACE_NODE))
+ORDERED = replace(REMEDIATION, order="new kernel (uid 0)")
 
 
 def plans(
@@ -42,10 +42,10 @@ def plans(
     return found
 
 
-def shown(each: Considered, case: Remediation | None = None) -> str:
+def shown(each: Considered, remediation: Remediation | None = None) -> str:
     """The text for one diagnosis on a node of its own."""
-    said = None if case is None else case_plan(case, REPAIR)
-    return as_text({**HEAD, "case": said, "plans": [entry(each, case)]})
+    said = None if remediation is None else remediation_plan(remediation, REPAIR)
+    return as_text({**HEAD, "remediation": said, "plans": [entry(each, remediation)]})
 
 
 @pytest.mark.parametrize(
@@ -111,13 +111,13 @@ def test_why_a_repair_cannot_be_made_is_said() -> None:
         ({"rules": Rules(mode=Mode.REPAIR, opted_out="/etc/x exists")}, "opted out: /etc/x exists"),
         ({"seen": (SICK,)}, "acknowledged: "),
         (
-            {"situation": Situation(view=VIEW, level=FleetSnapshot(out=frozenset({"n2"}), total=10))},
+            {"situation": Situation(view=VIEW, snapshot=FleetSnapshot(out=frozenset({"n2"}), total=10))},
             "at the fleet limit: 1 of 10 nodes are out, 1 may be",
         ),
         (
             {
                 "situation": Situation(
-                    view=replace(VIEW, in_service=False, hold=Hold(text="burned", user="ops", stamp=1)), level=None
+                    view=replace(VIEW, in_service=False, hold=Hold(text="burned", user="ops", stamp=1)), snapshot=None
                 )
             },
             'already out of service, held by ops with "burned": left alone',
@@ -141,41 +141,41 @@ def test_a_rules_own_cap_is_shown() -> None:
 
 def test_an_open_case_is_all_that_goes_on() -> None:
     """While it is open nothing new is decided; its next steps are named, and what follows if they do not help."""
-    mine, other = (entry(each, CASE) for each in plans(SICK, OTHER))
+    mine, other = (entry(each, REMEDIATION) for each in plans(SICK, OTHER))
     assert (mine["words"], mine["action"]) == ("remediation c1 of this fault goes on with wait_idle", "hold")
     assert other["words"].startswith(
         "remediation c1 is open for gpu.xid.79 on gpu:GPU-0; healthd decides about other faults after"
     )
-    assert case_plan(CASE, REPAIR)["words"] == (
+    assert remediation_plan(REMEDIATION, REPAIR)["words"] == (
         "[c1] gpu.xid.79 on gpu:GPU-0 at wait_idle since 2026-01-01 00:00:00 UTC; then collect, reboot, verify, "
         "release; if that does not help replace_node"
     )
-    kept = replace(CASE, steps=QUARANTINE, index=QUARANTINE.index(Step.VERIFY))
+    kept = replace(REMEDIATION, steps=QUARANTINE, index=QUARANTINE.index(Step.VERIFY))
     about = "remediation c1 is open for gpu.xid.79 on gpu:GPU-0"
     (beside,) = plans(OTHER)
     assert entry(beside, kept)["words"] == (
         f"{about} and only keeps the node out; healthd decides about the open faults next"
     )
     assert entry(beside, kept, paused="observe")["words"] == f"{about}, paused at verify: observe"
-    last = replace(CASE, index=len(REBOOT) - 1, ladder=())
-    assert str(case_plan(last, REPAIR)["words"]).endswith("; then nothing more")
+    last = replace(REMEDIATION, index=len(REBOOT) - 1, ladder=())
+    assert str(remediation_plan(last, REPAIR)["words"]).endswith("; then nothing more")
 
 
 @pytest.mark.parametrize(
-    ("case", "rules", "words"),
+    ("remediation", "rules", "words"),
     [
-        (replace(CASE, end=End.FAILED, note="no boot"), REPAIR, "given up, an operator is needed: no boot"),
-        (CASE, Rules(mode=Mode.REPAIR, opted_out="/etc/x exists"), "; paused: opted out: /etc/x exists"),
+        (replace(REMEDIATION, end=End.FAILED, note="no boot"), REPAIR, "given up, an operator is needed: no boot"),
+        (REMEDIATION, Rules(mode=Mode.REPAIR, opted_out="/etc/x exists"), "; paused: opted out: /etc/x exists"),
         (ORDERED, Rules(mode=Mode.OBSERVE, opted_out="/etc/x exists"), "; paused: opted out: /etc/x exists"),
-        (CASE, Rules(mode=Mode.OBSERVE), "; paused: observe mode"),
+        (REMEDIATION, Rules(mode=Mode.OBSERVE), "; paused: observe mode"),
     ],
 )
-def test_a_case_that_is_paused_says_why(case: Remediation, rules: Rules, words: str) -> None:
+def test_a_case_that_is_paused_says_why(remediation: Remediation, rules: Rules, words: str) -> None:
     """Given up, opted out, or in observe mode, it is not said to go on; neither is the fault that it is open for."""
-    assert str(case_plan(case, rules)["words"]).endswith(words)
+    assert str(remediation_plan(remediation, rules)["words"]).endswith(words)
     (each,) = plans(SICK, rules=rules)
-    said = str(entry(each, case, paused=paused_by(case, rules))["words"])
-    assert said.startswith(f"remediation {case.id} of this fault ")
+    said = str(entry(each, remediation, paused=paused_by(remediation, rules))["words"])
+    assert said.startswith(f"remediation {remediation.id} of this fault ")
     assert "goes on" not in said
     assert said.endswith(words.rpartition("; paused: ")[2].rpartition("needed: ")[2])
 
@@ -183,27 +183,27 @@ def test_a_case_that_is_paused_says_why(case: Remediation, rules: Rules, words: 
 def test_an_order_is_paused_by_an_opt_out_alone() -> None:
     """No mode is too low for what a person ordered; who opts the node out has said more."""
     assert paused_by(ORDERED, Rules(mode=Mode.OBSERVE)) == ""
-    assert "; then collect" in str(case_plan(ORDERED, Rules(mode=Mode.OBSERVE))["words"])
+    assert "; then collect" in str(remediation_plan(ORDERED, Rules(mode=Mode.OBSERVE))["words"])
     assert paused_by(ORDERED, Rules(mode=Mode.REPAIR, opted_out="x exists")) == "opted out: x exists"
 
 
 def test_a_well_node_says_that_it_is_opted_out() -> None:
     """Without a fault there is no plan that could say so; and where the cluster did not answer, that is said."""
-    text = as_text({**HEAD, "opted_out": "/etc/x exists", "case": None, "plans": []})
+    text = as_text({**HEAD, "opted_out": "/etc/x exists", "remediation": None, "plans": []})
     assert "\nopted out: /etc/x exists; healthd only observes here\n" in text
-    text = as_text({**HEAD, "opt_out_unread": "sinfo: no answer", "case": None, "plans": []})
+    text = as_text({**HEAD, "opt_out_unread": "sinfo: no answer", "remediation": None, "plans": []})
     assert "\nopt-out unknown, the cluster does not answer: sinfo: no answer\n" in text
 
 
 def test_a_plan_says_what_an_operator_is_needed_for_beside_the_faults() -> None:
-    """A drain without a case, a node that is out for too long: then not that nothing would be done."""
-    text = as_text({**HEAD, "operator": "held by a drain of ours", "case": None, "plans": []})
+    """A drain without a remediation, a node that is out for too long: then not that nothing would be done."""
+    text = as_text({**HEAD, "operator": "held by a drain of ours", "remediation": None, "plans": []})
     assert "\nan operator is needed: held by a drain of ours\n" in text
     assert "no fault is open" not in text
 
 
 def test_a_well_node_has_nothing_planned() -> None:
     """And that is said."""
-    text = as_text({**HEAD, "case": None, "plans": []})
+    text = as_text({**HEAD, "remediation": None, "plans": []})
     assert text.endswith("no fault is open, so there is nothing to do\n")
     assert "opt" not in text

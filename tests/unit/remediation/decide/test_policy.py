@@ -15,12 +15,12 @@ from healthd.remediation.decide.policy import Rules, SeenElsewhere, Situation, l
 from healthd.remediation.decide.remediation import Repair
 from healthd.remediation.decide.rules import OWN_REMEDY, QUARANTINE, REBOOT, REPLACE, RESET, STEPS, Policy, Rule
 from healthd.remediation.ports import FleetSnapshot, Hold, NodeView
-from tests.support.judgement import GPU, START, a_case, all_read, at, decided_by, diagnosis
+from tests.support.judgement import GPU, START, a_remediation, all_read, at, decided_by, diagnosis
 
 SICK = diagnosis(code="gpu.xid.79", remedy=Remedy.REBOOT_NODE)
 VIEW = NodeView(name="n1", in_service=True, flags=frozenset({"IDLE"}), hold=None)
 LEVEL = FleetSnapshot(out=frozenset(), total=100)
-WELL = Situation(view=VIEW, level=LEVEL)
+WELL = Situation(view=VIEW, snapshot=LEVEL)
 REPAIR = Rules(mode=Mode.REPAIR)
 
 
@@ -33,10 +33,10 @@ def decided(
     ledger: Sequence[Repair] = (),
     day: float = 0.0,
     is_held: bool = False,
-    by_order: bool = False,
+    by_command: bool = False,
 ) -> Decision:
     now, why = START + timedelta(days=day), dict.fromkeys(cannot, "nobody can")
-    asked = question(diagnoses, seen, rules, now, is_held=is_held, by_order=by_order)
+    asked = question(diagnoses, seen, rules, now, is_held=is_held, by_command=by_command)
     return decided_by(asked, all_read(situation, ledger, why))[0]
 
 
@@ -73,7 +73,7 @@ def test_a_node_that_is_out_is_repaired_for_what_is_its_own() -> None:
     assert (alone.refusal, alone.reason) == (Refusal.CORRELATED, all_shared.reason)
     kept = decided(SICK, situation=one, is_held=True, rules=Rules(mode=Mode.QUARANTINE))
     assert kept.action is Action.QUARANTINE
-    assert decided(SICK, situation=one, is_held=True, by_order=True).action is Action.REPAIR
+    assert decided(SICK, situation=one, is_held=True, by_command=True).action is Action.REPAIR
 
 
 def test_a_fault_becomes_a_repair() -> None:
@@ -123,12 +123,12 @@ def test_a_case_that_has_tried_a_remedy_takes_none_that_is_smaller(
     ladder: tuple[Remedy, ...], attempts: int, left: tuple[Remedy, ...]
 ) -> None:
     """Nor anything after another machine; a successor without a memory knows only that it is one."""
-    case = a_case(remedy=Remedy.NONE, ladder=ladder, attempts=attempts, steps=QUARANTINE)
-    decision = left_of(decided(diagnosis()), case)
+    remediation = a_remediation(remedy=Remedy.NONE, ladder=ladder, attempts=attempts, steps=QUARANTINE)
+    decision = left_of(decided(diagnosis()), remediation)
     assert decision.ladder == left
     assert (decision.action, decision.steps) == ((Action.REPAIR, STEPS[left[0]]) if left else (Action.PAGE, QUARANTINE))
     assert decision.refusal is (None if left else Refusal.EXHAUSTED)
-    assert left_of(decided(diagnosis(), rules=Rules(mode=Mode.QUARANTINE)), case).action is Action.QUARANTINE
+    assert left_of(decided(diagnosis(), rules=Rules(mode=Mode.QUARANTINE)), remediation).action is Action.QUARANTINE
 
 
 def test_a_well_node_is_held() -> None:
@@ -178,8 +178,11 @@ def test_an_owner_can_opt_out() -> None:
 @pytest.mark.parametrize(
     ("situation", "words"),
     [
-        (Situation(view=None, level=LEVEL, problem="sinfo: timed out"), "the node's state in the cluster could not be"),
-        (Situation(view=VIEW, level=None, problem="sinfo: timed out"), "the fleet's level could not be"),
+        (
+            Situation(view=None, snapshot=LEVEL, problem="sinfo: timed out"),
+            "the node's state in the cluster could not be",
+        ),
+        (Situation(view=VIEW, snapshot=None, problem="sinfo: timed out"), "the fleet's level could not be"),
     ],
 )
 def test_what_cannot_be_read_pages_and_takes_nothing_out(situation: Situation, words: str) -> None:
@@ -199,7 +202,7 @@ def test_what_cannot_be_read_pages_and_takes_nothing_out(situation: Situation, w
 def test_a_node_that_is_out_already_is_left_alone(hold: Hold | None, flags: set[str], holder: str) -> None:
     """Somebody else's drain, and a node that is down, are named and not touched; the level is not asked for."""
     view = replace(VIEW, in_service=False, flags=frozenset(flags), hold=hold)
-    decision = decided(SICK, situation=Situation(view=view, level=None))
+    decision = decided(SICK, situation=Situation(view=view, snapshot=None))
     assert decision.action is Action.HOLD
     assert decision.reason == f"already out of service, held by {holder}: left alone"
 
@@ -218,7 +221,7 @@ def test_what_the_cluster_drained_by_itself_is_repaired_where_that_is_allowed() 
     situation = replace(WELL, view=KILLED)
     assert decided(SICK, situation=situation, rules=ADOPTING).action is Action.REPAIR
     full = FleetSnapshot(out=frozenset({"n2", "n3", "n4", "n5", "n6"}), total=100)
-    assert decided(SICK, situation=replace(situation, level=full), rules=ADOPTING).refusal is Refusal.BUDGET
+    assert decided(SICK, situation=replace(situation, snapshot=full), rules=ADOPTING).refusal is Refusal.BUDGET
 
 
 @pytest.mark.parametrize(
@@ -248,8 +251,8 @@ def test_at_the_limit_it_pages() -> None:
     """Five of a hundred may be out: the fifth goes, the sixth does not."""
     out = [f"n{index}" for index in range(2, 8)]
     fifth, sixth = (FleetSnapshot(out=frozenset(out[:count]), total=100) for count in (4, 5))
-    assert decided(SICK, situation=replace(WELL, level=fifth)).action is Action.REPAIR
-    refused = decided(SICK, situation=replace(WELL, level=sixth))
+    assert decided(SICK, situation=replace(WELL, snapshot=fifth)).action is Action.REPAIR
+    refused = decided(SICK, situation=replace(WELL, snapshot=sixth))
     assert refused.action is Action.PAGE
     assert refused.reason == "at the fleet limit: 5 of 100 nodes are out, 5 may be"
 
@@ -266,8 +269,8 @@ def test_a_limit_that_the_cluster_holds_everybody_to_goes_before_the_configured_
     limit: int, action: Action, reason: str
 ) -> None:
     """Five of a hundred are out, and 5 % is what the agent's own configuration allows: Kubernetes' Lease decides."""
-    level = FleetSnapshot(out=frozenset(f"n{index}" for index in range(2, 7)), total=100, limit=limit)
-    decision = decided(SICK, rules=Rules(mode=Mode.REPAIR, max_out="5%"), situation=replace(WELL, level=level))
+    snapshot = FleetSnapshot(out=frozenset(f"n{index}" for index in range(2, 7)), total=100, limit=limit)
+    decision = decided(SICK, rules=Rules(mode=Mode.REPAIR, max_out="5%"), situation=replace(WELL, snapshot=snapshot))
     assert decision.action is action
     assert decision.reason.startswith(reason)
 
@@ -275,7 +278,7 @@ def test_a_limit_that_the_cluster_holds_everybody_to_goes_before_the_configured_
 def test_where_nobody_can_go_out_the_node_itself_is_not_asked_for() -> None:
     """The places alone say that the fleet is full: it pages as at the limit, whatever the node is."""
     full = fleet.WaitForSlot(reason="at the fleet limit: all 5 slots are taken")
-    refused = decided(SICK, situation=Situation(view=None, level=None, full=full))
+    refused = decided(SICK, situation=Situation(view=None, snapshot=None, full=full))
     assert (refused.action, refused.refusal) == (Action.PAGE, Refusal.BUDGET)
     assert refused.reason == "at the fleet limit: all 5 slots are taken"
 
@@ -283,15 +286,15 @@ def test_where_nobody_can_go_out_the_node_itself_is_not_asked_for() -> None:
 def test_who_waits_for_its_turn_calls_nobody() -> None:
     """The cluster is slow; seconds later it is known whether there is a place."""
     crowded = fleet.WaitForSlot(reason="the cluster took 2.0 s", passing=True)
-    refused = decided(SICK, situation=Situation(view=None, level=None, full=crowded))
+    refused = decided(SICK, situation=Situation(view=None, snapshot=None, full=crowded))
     assert (refused.action, refused.refusal, refused.steps) == (Action.HOLD, Refusal.BUDGET, ())
     assert refused.reason == "the cluster took 2.0 s"
 
 
 def test_a_node_does_not_stand_in_its_own_way() -> None:
     """A level that counts this node among those out does not keep its slot from it."""
-    level = FleetSnapshot(out=frozenset({"n1"}), total=8)
-    assert decided(SICK, situation=replace(WELL, level=level)).action is Action.REPAIR
+    snapshot = FleetSnapshot(out=frozenset({"n1"}), total=8)
+    assert decided(SICK, situation=replace(WELL, snapshot=snapshot)).action is Action.REPAIR
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -522,10 +525,10 @@ def test_what_is_this_nodes_own_is_still_repaired() -> None:
         (decided(SICK, rules=Rules(mode=Mode.REPAIR, policy=site("*", mode=Mode.OBSERVE))), Refusal.SHADOW),
         (decided(SICK, rules=Rules(mode=Mode.REPAIR, opted_out="/x exists")), Refusal.OPTED_OUT),
         (decided(SICK, seen=(SICK,)), Refusal.ACKNOWLEDGED),
-        (decided(SICK, situation=Situation(view=None, level=None, problem="silence")), Refusal.UNREADABLE),
-        (decided(SICK, situation=Situation(view=VIEW, level=None, problem="silence")), Refusal.UNREADABLE),
+        (decided(SICK, situation=Situation(view=None, snapshot=None, problem="silence")), Refusal.UNREADABLE),
+        (decided(SICK, situation=Situation(view=VIEW, snapshot=None, problem="silence")), Refusal.UNREADABLE),
         (decided(SICK, situation=replace(WELL, view=replace(VIEW, in_service=False))), Refusal.FOREIGN_HOLD),
-        (decided(SICK, situation=replace(WELL, level=FleetSnapshot(out=frozenset({"a"}), total=9))), Refusal.BUDGET),
+        (decided(SICK, situation=replace(WELL, snapshot=FleetSnapshot(out=frozenset({"a"}), total=9))), Refusal.BUDGET),
         (decided(diagnosis(Remedy.ASK_HUMAN, severity=Severity.WARNING)), Refusal.PERSON),
         (
             decided(SICK, ledger=[tried(Remedy.REPLACE_NODE, code="gpu.xid.79")] * 4),

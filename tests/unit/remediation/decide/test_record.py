@@ -1,4 +1,4 @@
-"""What a case leaves in the history of its node: plain calls."""
+"""What a remediation leaves in the history of its node: plain calls."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from healthd.remediation.decide.handoff import (
 )
 from healthd.remediation.decide.remediation import QUARANTINE_CODE, End, after, begun, is_begun, with_act
 from healthd.remediation.decide.rules import QUARANTINE, REBOOT, REPLACE, RESET
-from tests.support.judgement import START, a_case
+from tests.support.judgement import START, a_remediation
 
-CASE = a_case(index=REBOOT.index(Step.REBOOT), attempts=1, acts=(Remedy.REBOOT_NODE,), opened=START)
+REMEDIATION = a_remediation(index=REBOOT.index(Step.REBOOT), attempts=1, acts=(Remedy.REBOOT_NODE,), opened=START)
 LATER = START + timedelta(minutes=5)
 
 
@@ -35,41 +35,41 @@ def test_an_act_that_is_begun_is_an_entry_with_its_code() -> None:
     """A reset, a reboot, and a replacement; the history before it stays."""
     text = ""
     for step, steps in ((Step.RESET, RESET), (Step.REBOOT, REBOOT), (Step.REPLACE, REPLACE)):
-        case = replace(CASE, id=str(step), steps=steps, index=steps.index(step))
-        text = repair_mark(case, START, before=text)
+        remediation = replace(REMEDIATION, id=str(step), steps=steps, index=steps.index(step))
+        text = repair_mark(remediation, START, before=text)
     assert words(text) == ["reset gpu.xid.79", "reboot gpu.xid.79", "replace gpu.xid.79"]
 
 
 def test_what_follows_in_the_same_case_says_that_the_one_before_failed() -> None:
     """A second attempt is a second act."""
-    first = repair_mark(CASE, START)
-    second = repair_mark(replace(CASE, attempts=2), LATER, before=first)
+    first = repair_mark(REMEDIATION, START)
+    second = repair_mark(replace(REMEDIATION, attempts=2), LATER, before=first)
     assert words(second) == ["reboot gpu.xid.79 failed", "reboot gpu.xid.79"]
 
 
 def test_what_follows_for_another_fault_says_nothing_of_the_one_before() -> None:
-    """The case was turned: whether the first act helped is not known by that."""
-    first = repair_mark(replace(CASE, code="gpu.xid.95"), START)
-    second = repair_mark(CASE, LATER, before=first)
+    """The remediation was turned: whether the first act helped is not known by that."""
+    first = repair_mark(replace(REMEDIATION, code="gpu.xid.95"), START)
+    second = repair_mark(REMEDIATION, LATER, before=first)
     assert words(second) == ["reboot gpu.xid.95", "reboot gpu.xid.79"]
 
 
 def test_a_case_without_a_code_has_that_of_the_mark() -> None:
     """A successor that lost its disk knows the code by what the node shows."""
-    entries = begun(HandoffRecord(code="gpu.xid.95"), replace(CASE, code=""), Remedy.REBOOT_NODE, START)
+    entries = begun(HandoffRecord(code="gpu.xid.95"), replace(REMEDIATION, code=""), Remedy.REBOOT_NODE, START)
     assert [each.code for each in entries] == ["gpu.xid.95"]
 
 
 def test_what_the_controller_is_asked_for_is_its_entry_to_make() -> None:
     """A request that waits counts for nothing; a reset is the node's own act all the same."""
-    assert words(repair_mark(CASE, START, delegated=True)) == []
-    reset = replace(CASE, steps=RESET, index=RESET.index(Step.RESET))
+    assert words(repair_mark(REMEDIATION, START, delegated=True)) == []
+    reset = replace(REMEDIATION, steps=RESET, index=RESET.index(Step.RESET))
     assert words(repair_mark(reset, START, delegated=True)) == ["reset gpu.xid.79"]
 
 
 def test_a_reset_gives_no_machine_away() -> None:
     """Its mark names no machine that a successor could be the successor of."""
-    reset = replace(CASE, steps=RESET, index=RESET.index(Step.RESET), machine="i-1")
+    reset = replace(REMEDIATION, steps=RESET, index=RESET.index(Step.RESET), machine="i-1")
     mark = parse(repair_mark(reset, START, before="healthd case=k1 machine=i-0 replaced=1795226977"))
     assert mark is not None
     assert (mark.machine, mark.is_of_replacement, mark.asks) == ("", False, False)
@@ -87,43 +87,43 @@ def test_a_reset_gives_no_machine_away() -> None:
 )
 def test_the_end_of_a_case_says_what_its_act_came_to(changes: dict[str, object], left: list[str]) -> None:
     """Helped where the node was proven healthy, failed where it was given up, and else nobody can say."""
-    assert words(after(repair_mark(CASE, START), replace(CASE, **changes))) == left  # type: ignore[arg-type]
+    assert words(after(repair_mark(REMEDIATION, START), replace(REMEDIATION, **changes))) == left  # type: ignore[arg-type]
 
 
 def test_a_repair_that_helped_says_when_the_node_was_let_in() -> None:
     """That may be a day later: the node waited for its other faults. It is told once."""
-    case = replace(CASE, end=End.RELEASED, since=START + timedelta(hours=20))
-    left = after(repair_mark(CASE, START), case)
-    assert [(each.at, each.back) for each in parse(left).history] == [(START, case.since)]  # type: ignore[union-attr]
-    assert after(left, case) == left
+    remediation = replace(REMEDIATION, end=End.RELEASED, since=START + timedelta(hours=20))
+    left = after(repair_mark(REMEDIATION, START), remediation)
+    assert [(each.at, each.back) for each in parse(left).history] == [(START, remediation.since)]  # type: ignore[union-attr]
+    assert after(left, remediation) == left
 
 
 def test_a_node_that_was_given_up_and_is_well_by_itself_has_returned() -> None:
     """What was done failed, and the node came back all the same: as much a return as one without a repair."""
-    given_up = after(repair_mark(CASE, START), replace(CASE, end=End.FAILED))
-    case = replace(CASE, end=End.RELEASED, since=LATER)
-    left = after(given_up, case)
+    given_up = after(repair_mark(REMEDIATION, START), replace(REMEDIATION, end=End.FAILED))
+    remediation = replace(REMEDIATION, end=End.RELEASED, since=LATER)
+    left = after(given_up, remediation)
     assert words(left) == ["reboot gpu.xid.79 failed", "return gpu.xid.79"]
-    assert after(left, case) == left
-    assert words(after(given_up, replace(case, settling=True))) == ["reboot gpu.xid.79 failed"]
+    assert after(left, remediation) == left
+    assert words(after(given_up, replace(remediation, settling=True))) == ["reboot gpu.xid.79 failed"]
 
 
 def test_a_repair_for_another_finding_is_no_repair_of_the_last_one() -> None:
     """The GPU was reset for one fault, and the link that came and went is why the node was out: it has returned."""
-    before = repair_mark(replace(CASE, code="gpu.xid.95"), START)
-    case = replace(CASE, code="gpu.pcie.degraded", end=End.RELEASED, since=LATER)
-    left = after(before, case)
+    before = repair_mark(replace(REMEDIATION, code="gpu.xid.95"), START)
+    remediation = replace(REMEDIATION, code="gpu.pcie.degraded", end=End.RELEASED, since=LATER)
+    left = after(before, remediation)
     assert words(left) == ["reboot gpu.xid.95 helped", "return gpu.pcie.degraded"]
-    assert after(left, case) == left
+    assert after(left, remediation) == left
 
 
 def test_only_the_case_whose_act_it_was_says_what_it_came_to() -> None:
-    """A later case that is given up says nothing about an older repair."""
-    before = repair_mark(CASE, START)
-    assert words(after(before, replace(CASE, id="other", end=End.FAILED))) == ["reboot gpu.xid.79"]
+    """A later remediation that is given up says nothing about an older repair."""
+    before = repair_mark(REMEDIATION, START)
+    assert words(after(before, replace(REMEDIATION, id="other", end=End.FAILED))) == ["reboot gpu.xid.79"]
 
 
-OUT = a_case(steps=QUARANTINE, opened=START, end=End.RELEASED)
+OUT = a_remediation(steps=QUARANTINE, opened=START, end=End.RELEASED)
 
 
 @pytest.mark.parametrize(
@@ -141,10 +141,10 @@ OUT = a_case(steps=QUARANTINE, opened=START, end=End.RELEASED)
 )
 def test_a_node_that_came_back_without_a_repair_has_returned(changes: dict[str, object], is_one: bool) -> None:
     """Out for a finding, by healthd's own decision, and back by it: else a person was there, or nothing was."""
-    case = replace(OUT, **changes)  # type: ignore[arg-type]
-    left = after("healthd code=gpu.xid.79 since=1795226977", case)
+    remediation = replace(OUT, **changes)  # type: ignore[arg-type]
+    left = after("healthd code=gpu.xid.79 since=1795226977", remediation)
     assert words(left) == (["return gpu.xid.79"] if is_one else [])
-    assert words(after(left, case)) == words(left), "told twice, it is one return"
+    assert words(after(left, remediation)) == words(left), "told twice, it is one return"
 
 
 def test_a_case_that_was_given_up_is_out_for_its_finding_all_the_same() -> None:
@@ -157,7 +157,9 @@ def test_a_case_that_was_given_up_is_out_for_its_finding_all_the_same() -> None:
     assert showing(given_up.text, "gpu.xid.48", START) == HandoffRecord(code="gpu.xid.48", since=START).text
 
 
-REQUEST = HandoffRecord(case=CASE.id, machine="i-1", remedy=Remedy.REBOOT_NODE, asks=True, attempt=1, asked=START)
+REQUEST = HandoffRecord(
+    remediation_id=REMEDIATION.id, machine="i-1", remedy=Remedy.REBOOT_NODE, asks=True, attempt=1, asked=START
+)
 
 
 @pytest.mark.parametrize(
@@ -196,10 +198,10 @@ def test_a_request_that_was_never_taken_leaves_a_return_and_fails_nothing() -> N
     """The node came back by itself: an entry of its own, and none before it is said to have helped or failed."""
     earlier = PastRepair(act=PastAct.REBOOT, at=START - timedelta(days=1), code="gpu.xid.79")
     before = replace(REQUEST, history=(earlier,))
-    returned = replace(CASE, acts=(), end=End.RELEASED, since=LATER)
+    returned = replace(REMEDIATION, acts=(), end=End.RELEASED, since=LATER)
     assert words(after(before.text, returned)) == ["reboot gpu.xid.79", "return gpu.xid.79"]
     assert words(after(before.text, replace(returned, end=End.FAILED))) == ["reboot gpu.xid.79"]
-    assert words(repair_mark(replace(CASE, attempts=2), LATER, before=before.text, delegated=True)) == [
+    assert words(repair_mark(replace(REMEDIATION, attempts=2), LATER, before=before.text, delegated=True)) == [
         "reboot gpu.xid.79"
     ]
 
@@ -224,5 +226,5 @@ def test_a_node_whose_request_was_withdrawn_has_returned() -> None:
     """No repair was made: the entry before it gets no outcome."""
     earlier = PastRepair(act=PastAct.REBOOT, at=START - timedelta(days=1), code="gpu.xid.79")
     before = withdrawing(replace(REQUEST, history=(earlier,)))
-    returned = replace(CASE, acts=(), end=End.RELEASED, since=LATER)
+    returned = replace(REMEDIATION, acts=(), end=End.RELEASED, since=LATER)
     assert words(after(before.text, returned)) == ["reboot gpu.xid.79", "return gpu.xid.79"]

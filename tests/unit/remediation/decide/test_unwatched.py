@@ -20,9 +20,11 @@ TEXT = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"
 OVERDUE_S = 14_400.0
 
 
-def level(*, asleep: str = "", down: str = "", watched: datetime | None = None, drained: bool = True) -> FleetSnapshot:
+def snapshot(
+    *, asleep: str = "", down: str = "", watched: datetime | None = None, drained: bool = True
+) -> FleetSnapshot:
     held = (HeldNode(node="n1", text=TEXT, stamp=int(NOW.timestamp())),) if drained else ()
-    mark = HandoffRecord(case="k3v9", code="gpu.xid.79", watched=watched)
+    mark = HandoffRecord(remediation_id="k3v9", code="gpu.xid.79", watched=watched)
     return FleetSnapshot(
         out=frozenset({"n1"}),
         total=3,
@@ -38,9 +40,9 @@ SLOT = Slot(scope="cluster", index=3, node="n1")
 
 def test_a_drain_of_healthd_is_held_with_its_time_and_its_last_word() -> None:
     """The words say all that an operator needs."""
-    (found,) = held_out(level(watched=NOW + timedelta(hours=2)), [SLOT])
+    (found,) = held_out(snapshot(watched=NOW + timedelta(hours=2)), [SLOT])
     assert (found.since, found.watched) == (NOW, NOW + timedelta(hours=2))
-    (before,) = held_out(level(), [SLOT])
+    (before,) = held_out(snapshot(), [SLOT])
     assert found.seen != before.seen
     assert found.message.startswith(
         f'held since 2026-03-01 12:00 UTC by "{TEXT}" for gpu.xid.79 [k3v9], and its own healthd has said nothing since'
@@ -51,8 +53,8 @@ def test_a_drain_of_healthd_is_held_with_its_time_and_its_last_word() -> None:
 def test_a_slot_without_a_drain_of_healthd_is_held_without_a_time() -> None:
     """It fences alone, or Slurm wrote its own text over the drain. A slot that was taken by hand names no node."""
     by_hand = Slot(scope="cluster", index=4, node="nodes n[1-9], flags MAINT, users bob: not made by healthd")
-    (found,) = held_out(level(drained=False), [SLOT, by_hand])
-    assert (found.node, found.text, found.case) == ("n1", "slot cluster 3", "k3v9")
+    (found,) = held_out(snapshot(drained=False), [SLOT, by_hand])
+    assert (found.node, found.text, found.remediation_id) == ("n1", "slot cluster 3", "k3v9")
     assert not found.is_silent(NOW + timedelta(days=9), OVERDUE_S)
     assert replace(found, code=QUARANTINE_CODE).bound_s(OVERDUE_S) == OVERDUE_S
     assert 'held by "slot cluster 3" for gpu.xid.79 [k3v9], and its own healthd has said nothing of it' in found.message
@@ -60,9 +62,9 @@ def test_a_slot_without_a_drain_of_healthd_is_held_without_a_time() -> None:
 
 def test_a_node_that_somebody_else_pages_for_is_left_to_that() -> None:
     """A name without a machine, and a slot of a node that is DOWN; one that is DOWN without a slot is none of them."""
-    assert held_out(level(asleep="n1"), [SLOT]) == ()
-    assert held_out(level(down="n1"), [SLOT]) == ()
-    assert [each.node for each in held_out(level(down="n1"), [])] == ["n1"]
+    assert held_out(snapshot(asleep="n1"), [SLOT]) == ()
+    assert held_out(snapshot(down="n1"), [SLOT]) == ()
+    assert [each.node for each in held_out(snapshot(down="n1"), [])] == ["n1"]
 
 
 @pytest.mark.parametrize(("code", "bound_s"), [("gpu.xid.79", SILENT_S), (QUARANTINE_CODE, ORDERED_FOR_S)])

@@ -16,7 +16,7 @@ from healthd.notify.news import PAGED, of_absent
 from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair, parse
 from healthd.remediation.decide.paging import ORDERED_FOR_S
 from healthd.remediation.decide.policy import Rules
-from healthd.remediation.decide.remediation import QUARANTINE_CODE, parts_of
+from healthd.remediation.decide.remediation import QUARANTINE_CODE, parse_reason
 from healthd.remediation.decide.unwatched import SILENT_S
 from healthd.remediation.engine.absent import DEAD_S, SETTLE_S, AbsentNode, AbsentNodes
 from healthd.remediation.engine.dependencies import Timeouts
@@ -25,7 +25,7 @@ from healthd.testing import FakeClock
 
 TEXT = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"
 ORDER = f"healthd: {QUARANTINE_CODE} node [k3v9]"
-PATIENCE = Timeouts(reboot_timeout_s=600.0, replace_timeout_s=900.0)
+TIMEOUTS = Timeouts(reboot_timeout_s=600.0, replace_timeout_s=900.0)
 
 
 class Commented(FakeOrchestrator):
@@ -52,14 +52,14 @@ class Rig:
         self.absent = self.daemon()
 
     def daemon(self) -> AbsentNodes:
-        return AbsentNodes(node=self.node, rules=lambda: self.rules, patience=PATIENCE, monotonic_s=self.clock)
+        return AbsentNodes(node=self.node, rules=lambda: self.rules, timeouts=TIMEOUTS, monotonic_s=self.clock)
 
     def node(self, name: str) -> FakeOrchestrator:
         return Commented(self.cluster, name, self.comment) if self.comment else FakeOrchestrator(self.cluster, name)
 
     def look(self) -> tuple[AbsentNode, ...]:
         me = self.node("n3")
-        return self.absent.release(me.level(), me.slots(), self.clock.now())
+        return self.absent.release(me.snapshot(), me.slots(), self.clock.now())
 
     def after(self, seconds: float) -> tuple[AbsentNode, ...]:
         """What it finds at the end of it. It looks twice an hour meanwhile."""
@@ -106,7 +106,7 @@ def test_a_slot_without_a_drain_is_released_and_the_record_keeps_its_history() -
     """As on ParallelCluster and PCS, where the slot alone fences."""
     rig = Rig()
     rig.cluster.claim("cluster", 4, "n1")
-    record = HandoffRecord(case="k3v9", machine="i-1", replaced=rig.clock.now() - timedelta(days=1))
+    record = HandoffRecord(remediation_id="k3v9", machine="i-1", replaced=rig.clock.now() - timedelta(days=1))
     rig.node("n1").mark(record.text)
     rig.cluster.asleep.add("n1")
     rig.look()
@@ -142,14 +142,14 @@ def test_an_act_that_never_came_to_an_end_is_no_reason_to_wait_for_ever() -> Non
     rig.held()
     rig.node("n1").mark(HandoffRecord(remedy=Remedy.REPLACE_NODE, asked=rig.clock.now()).text)
     rig.cluster.asleep.add("n1")
-    assert rig.after(PATIENCE.replace_timeout_s - 1) == rig.after(1) == ()
+    assert rig.after(TIMEOUTS.replace_timeout_s - 1) == rig.after(1) == ()
     assert [found.node for found in rig.after(SETTLE_S)] == ["n1"]
 
 
 @pytest.mark.parametrize("text", ["psu is being changed", ORDER])
 def test_a_drain_that_an_operator_made_or_ordered_stays(text: str) -> None:
     """Its slot counts a machine that is not there, and goes."""
-    assert parts_of(ORDER) is not None
+    assert parse_reason(ORDER) is not None
     rig = Rig()
     rig.held(text)
     rig.cluster.asleep.add("n1")
@@ -161,7 +161,7 @@ def test_a_drain_that_an_operator_made_or_ordered_stays(text: str) -> None:
     assert hold.text == text
 
 
-@pytest.mark.parametrize("record", [HandoffRecord(case="k3v9"), HandoffRecord(code="gpu.xid.79")])
+@pytest.mark.parametrize("record", [HandoffRecord(remediation_id="k3v9"), HandoffRecord(code="gpu.xid.79")])
 def test_a_drain_that_the_record_knows_is_released_without_a_slot(record: HandoffRecord) -> None:
     """A daemon that was killed between the two, or a controller that lost the reservation."""
     rig = Rig()
@@ -185,9 +185,9 @@ def test_an_act_of_a_time_that_has_not_come_is_no_reason_to_wait(ahead: timedelt
     assert [found.node for found in rig.after(SETTLE_S)] == ["n1"]
 
 
-@pytest.mark.parametrize("record", ["", HandoffRecord(case="other", code="gpu.xid.48").text])
+@pytest.mark.parametrize("record", ["", HandoffRecord(remediation_id="other", code="gpu.xid.48").text])
 def test_a_text_alone_undoes_no_drain_and_pages(record: str) -> None:
-    """Anybody can write it: without a slot and without a record of its case an operator has to decide."""
+    """Anybody can write it: without a slot and without a record of its remediation an operator has to decide."""
     rig = Rig()
     rig.cluster.update("n1", "drain", TEXT, user="bob")
     rig.node("n1").mark(record)
@@ -205,7 +205,7 @@ def test_a_node_that_was_given_up_stays_out_and_pages_while_it_sleeps() -> None:
     """Only its slot is released, and its daemon is not there to call an operator."""
     rig = Rig()
     rig.held()
-    rig.node("n1").mark(HandoffRecord(case="k3v9", code="gpu.xid.79", given_up="k3v9").text)
+    rig.node("n1").mark(HandoffRecord(remediation_id="k3v9", code="gpu.xid.79", given_up="k3v9").text)
     rig.cluster.asleep.add("n1")
     assert rig.look() == ()
     (found,) = rig.after(SETTLE_S)
@@ -242,7 +242,8 @@ def test_a_node_that_goes_out_again_each_time_it_wakes_stays_out_past_the_bound(
 
 
 def test_what_the_record_says_the_node_is_out_for_is_what_returns() -> None:
-    """A case that goes on for another finding keeps the text of its first one: the bound holds for what is wrong."""
+    """A remediation that goes on for another finding keeps the text of its first one: the bound holds for what is
+    wrong."""
     rig = Rig()
     rig.node("n1").mark(HandoffRecord(code="mount.missing").text)
     for _ in range(rig.rules.bounds.returns_per_day):
@@ -278,8 +279,8 @@ def test_what_an_operator_drained_over_a_node_that_was_given_up_is_theirs() -> N
 
 
 def test_what_was_seen_before_a_gap_is_forgotten_and_what_paged_stays() -> None:
-    """An agent with a case of its own does not look for hours. A page that stood before it is over when a look shows
-    that; what was on its way to one begins again."""
+    """An agent with a remediation of its own does not look for hours. A page that stood before it is over when a look
+    shows that; what was on its way to one begins again."""
     rig = Rig()
     rig.cluster.update("n1", "drain", TEXT, user="healthd")
     rig.node("n1").mark(HandoffRecord(code="gpu.xid.79").text)
@@ -364,7 +365,7 @@ def test_a_text_of_slurms_own_over_a_drain_that_stays_pages_until_somebody_undoe
     "record", [HandoffRecord(), HandoffRecord(code=QUARANTINE_CODE), HandoffRecord(code="x", given_up="k3v9")]
 )
 def test_slurms_own_drain_stays_where_the_one_under_it_would(record: HandoffRecord) -> None:
-    """Ordered, given up, or of no case."""
+    """Ordered, given up, or of no remediation."""
     rig = Rig()
     rig.held()
     rig.node("n1").mark(record.text)
@@ -383,9 +384,9 @@ def test_a_cluster_that_does_not_answer_is_asked_again() -> None:
     rig.cluster.asleep.add("n1")
     rig.look()
     rig.clock.advance(SETTLE_S)
-    level, slots = rig.node("n3").level(), rig.node("n3").slots()
+    snapshot, slots = rig.node("n3").snapshot(), rig.node("n3").slots()
     rig.cluster.hung = True
-    (found,) = rig.absent.release(level, slots, rig.clock.now())
+    (found,) = rig.absent.release(snapshot, slots, rig.clock.now())
     assert "not released yet" in found.message
     rig.cluster.wake()
     assert [found.node for found in rig.look()] == ["n1"]
@@ -416,7 +417,7 @@ def test_the_record_of_a_dead_node_tells_a_daemon_that_has_just_begun() -> None:
     rig = Rig()
     rig.held()
     rig.cluster.nodes["n1"].flags |= {"DOWN", "NOT_RESPONDING"}
-    mark = HandoffRecord(case="k3v9", watched=rig.clock.now())
+    mark = HandoffRecord(remediation_id="k3v9", watched=rig.clock.now())
     rig.node("n1").mark(mark.text)
     rig.clock.advance(DEAD_S - 1)
     rig.absent = rig.daemon()
@@ -467,7 +468,7 @@ def test_a_node_that_is_being_repaired_says_nothing_for_as_long_as_that_takes() 
     rig.look()
     rig.clock.advance(SILENT_S)
     rig.node("n1").mark(HandoffRecord(remedy=Remedy.REPLACE_NODE, asked=asked).text)
-    assert rig.look() == rig.after(PATIENCE.replace_timeout_s - 1) == ()
+    assert rig.look() == rig.after(TIMEOUTS.replace_timeout_s - 1) == ()
     assert [each.node for each in rig.after(1)] == ["n1"]
 
 

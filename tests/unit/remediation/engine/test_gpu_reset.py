@@ -177,7 +177,7 @@ def test_our_own_worker_does_not_hold_us_up(rig: Rig) -> None:
 def test_a_process_that_cannot_be_ended_makes_a_reset_useless(rig: Rig) -> None:
     """D state: no signal ends it, only a reboot does, so the ladder goes on at once."""
     rig.process(9, "nvidia-smi", "D")
-    assert rig.reset.why_not() == "held by 9 nvidia-smi in uninterruptible sleep: only a reboot ends that"
+    assert rig.reset.reason_against() == "held by 9 nvidia-smi in uninterruptible sleep: only a reboot ends that"
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_process_that_cannot_be_ended_makes_a_reset_useless(rig: Rig) -> None:
 def test_without_the_tool_there_is_no_reset(rig: Rig, tools: Tools, error: SourceError, words: str) -> None:
     """A machine without a working nvidia-smi says so before anything is stopped."""
     tools.answers["nvidia-smi --help"] = error
-    assert words in rig.reset.why_not()
+    assert words in rig.reset.reason_against()
 
 
 def test_a_reset_that_fails_says_what_the_tool_said(rig: Rig, tools: Tools) -> None:
@@ -292,7 +292,7 @@ def test_where_none_is_allowed_nothing_is_asked(tmp_path: Path) -> None:
     """A container without devices and processes of the host would find no holder, and reset under a job."""
     rig = Rig(tmp_path, Tools())
     rig.reset.allowed = False
-    assert "[remediation] gpu_reset is false" in rig.reset.why_not()
+    assert "[remediation] gpu_reset is false" in rig.reset.reason_against()
     assert rig.tools.ran == []
 
 

@@ -28,9 +28,9 @@ class Counting(FakeOrchestrator):
         self.takes_s = 0.0
         self.unfenced = 0
 
-    def level(self) -> FleetSnapshot:
-        self.asked["level"] += 1
-        return super().level()
+    def snapshot(self) -> FleetSnapshot:
+        self.asked["snapshot"] += 1
+        return super().snapshot()
 
     def slots(self) -> tuple[Slot, ...]:
         self.asked["slots"] += 1
@@ -150,7 +150,7 @@ def test_a_full_fleet_whose_size_is_known_is_told_by_its_slots_alone(cluster: Fa
     for index in (0, 1):
         cluster.claim("cluster", index, f"n{index + 1}")
     assert keeper.take() == WaitForSlot(reason="at the fleet limit: all 2 slots are taken")
-    assert orchestrator.asked == {"level": 1, "slots": 1}
+    assert orchestrator.asked == {"snapshot": 1, "slots": 1}
 
 
 def test_a_full_fleet_is_told_as_rarely_as_it_is_asked_for_a_slot(cluster: FakeCluster, clock: FakeClock) -> None:
@@ -197,7 +197,7 @@ def test_who_is_answered_slowly_asks_in_its_turn_and_not_for_ever(clock: FakeClo
     for _ in range(2):
         clock.advance(keeper.due_in_s())
         assert keeper.full() == hold
-    assert orchestrator.asked == {"level": 1, "slots": 3}
+    assert orchestrator.asked == {"snapshot": 1, "slots": 3}
     clock.advance(keeper.due_in_s())
     assert keeper.full() is None
     assert isinstance(keeper.take(), Settle)
@@ -360,7 +360,7 @@ def test_a_controller_that_does_not_answer_is_not_asked_again_at_once(cluster: F
 
 def test_a_daemon_that_starts_anew_knows_what_the_one_before_it_read(cluster: FakeCluster, clock: FakeClock) -> None:
     """It waits by the slots alone, and reads the fleet when the one before it would have."""
-    fleet = FakeOrchestrator(cluster, "n0").level()
+    fleet = FakeOrchestrator(cluster, "n0").snapshot()
     for index in (0, 1):
         cluster.claim("cluster", index, f"n{index + 1}")
     orchestrator = Counting(cluster, "n0", clock)
@@ -393,7 +393,7 @@ def test_a_size_that_was_read_too_long_ago_makes_nobody_wait(cluster: FakeCluste
         cluster.claim("cluster", index, f"n{index + 1}")
     clock.advance(2 * learning_s(len(NODES)) + 1)
     keeper.take()
-    assert orchestrator.asked["level"] == 2
+    assert orchestrator.asked["snapshot"] == 2
 
 
 def test_an_objection_is_asked_for_with_the_fleet_just_read_and_only_without_a_slot(

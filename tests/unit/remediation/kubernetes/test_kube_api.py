@@ -47,7 +47,7 @@ def test_what_is_read_in_order_to_be_changed_waits_for_both_turns_first() -> Non
     assert Pace(rate_per_s=1.0, burst=1, monotonic_s=time).wait_s(5.0, ahead=1) == 0.0, "more than a burst never comes"
 
 
-def test_who_is_next_has_a_turn_however_short_its_patience() -> None:
+def test_who_is_next_has_a_turn_however_short_its_timeout() -> None:
     """Two requests from an empty bucket, by a deadline of one second: told no, the agent would come back for ever."""
     time = Time()
     pace = Pace(rate_per_s=1.0, burst=2, monotonic_s=time)

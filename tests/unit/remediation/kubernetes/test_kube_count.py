@@ -17,10 +17,10 @@ from healthd.remediation.orchestrators.kubernetes.count import (
     count,
     lasting,
     left_fences,
-    level_of,
     named_in,
     oddities,
     rejoined,
+    snapshot_of,
     suspected,
     uncovered,
 )
@@ -143,10 +143,10 @@ def test_the_level_has_everybody_who_is_out_and_every_mark() -> None:
     """What the controller's own questions need: holders that show a drain as well."""
     there = seen(node("n1", UNHEALTHY), node("n2", ready=False), node("n3"))
     budget = budget_before("cluster", claimed("n1", text="healthd: x [k3]"))
-    level = level_of(there, budget, {"n1": "healthd case=k3"})
-    assert (set(level.out), level.total, [mark.node for mark in level.marks]) == ({"n1", "n2"}, 3, ["n1"])
-    assert [held.node for held in level.held] == ["n1"]
-    assert level_of(there, budget_before("cluster", claimed("n1")), {}).held == ()
+    snapshot = snapshot_of(there, budget, {"n1": "healthd case=k3"})
+    assert (set(snapshot.out), snapshot.total, [mark.node for mark in snapshot.marks]) == ({"n1", "n2"}, 3, ["n1"])
+    assert [held.node for held in snapshot.held] == ["n1"]
+    assert snapshot_of(there, budget_before("cluster", claimed("n1")), {}).held == ()
 
 
 def test_what_does_not_fit_together_is_found() -> None:

@@ -122,7 +122,9 @@ def test_of_a_gone_node_stays_what_the_bounds_of_a_day_count() -> None:
     server, clock = Server("n1", "n2"), FakeClock()
     fleet = fleet_of(server, clock)
     given_away = PastRepair(act=PastAct.REPLACE, at=clock.now().replace(microsecond=0), code="gpu.xid.79")
-    asked = HandoffRecord(case="k3", machine="i-1", remedy=Remedy.REPLACE_NODE, asks=True, history=(given_away,))
+    asked = HandoffRecord(
+        remediation_id="k3", machine="i-1", remedy=Remedy.REPLACE_NODE, asks=True, history=(given_away,)
+    )
     server.healths["n2"] = {"status": {"state": "repairing"}, "record": record_of(asked)}
     server.healths["n3"] = {"status": {"state": "held"}}
     server.nodes.remove("n2")
@@ -146,7 +148,9 @@ def test_of_a_gone_node_of_an_older_agent_stays_the_same_on_its_lease() -> None:
     server, clock = Server("n1", "n2"), FakeClock()
     fleet = fleet_of(server, clock)
     given_away = PastRepair(act=PastAct.REPLACE, at=clock.now().replace(microsecond=0), code="gpu.xid.79")
-    asked = HandoffRecord(case="k3", machine="i-1", remedy=Remedy.REPLACE_NODE, asks=True, history=(given_away,))
+    asked = HandoffRecord(
+        remediation_id="k3", machine="i-1", remedy=Remedy.REPLACE_NODE, asks=True, history=(given_away,)
+    )
     server.notes[MARKS] = {key_of("n2", MARK): json.dumps({"node": "n2", "text": asked.text})}
     server.nodes.remove("n2")
 
@@ -173,7 +177,7 @@ def test_a_record_of_a_node_that_does_not_count_is_another_controllers() -> None
         clock=clock.now,
         selector="pool=a",
     )
-    server.healths = {name: {"record": record_of(HandoffRecord(case="k3"))} for name in ("n1", "n2")}
+    server.healths = {name: {"record": record_of(HandoffRecord(remediation_id="k3"))} for name in ("n1", "n2")}
     server.elsewhere = {"n2"}
     for _ in range(3):
         fleet.count()

@@ -64,7 +64,7 @@ def test_what_somebody_else_set_meanwhile_is_theirs(own: Own) -> None:
 
 
 def test_a_name_that_is_no_clients_is_not_written(own: Own) -> None:
-    """Whatever a case on disk says."""
+    """Whatever a remediation on disk says."""
     KubeGpuClients(own).stop([DRIVER, "nvidia.com/other"])
     assert own.bodies == []
 

@@ -35,7 +35,7 @@ def diagnosis(code: str = "gpu.xid.79", severity: Severity = Severity.CRITICAL) 
     return Diagnosis(code=code, component=gpu, severity=severity, remedy=Remedy.REBOOT_NODE, since=NOW, reasons=("r",))
 
 
-def case(step: Step, steps: tuple[Step, ...] = REBOOT, code: str = "gpu.xid.79") -> Remediation:
+def remediation(step: Step, steps: tuple[Step, ...] = REBOOT, code: str = "gpu.xid.79") -> Remediation:
     return Remediation(
         id="k3v9",
         opened=NOW,
@@ -77,15 +77,15 @@ def test_only_a_node_of_which_all_is_known_to_be_well_is_ok(conditions: tuple[Co
 )
 def test_a_case_is_shown_by_its_step(step: Step, steps: tuple[Step, ...], state: NodeState) -> None:
     """Out, on its way out, or at work; its code is what it was opened for, whatever the conditions say by now."""
-    assert labels_of([WELL], (), case(step, steps), HOLD) == Labels(state=state, code="gpu.xid.79")
+    assert labels_of([WELL], (), remediation(step, steps), HOLD) == Labels(state=state, code="gpu.xid.79")
 
 
 def test_a_page_is_shown_before_anything_else() -> None:
-    """Of a case, of a decision about a fault, or of turns that fail."""
+    """Of a remediation, of a decision about a fault, or of turns that fail."""
     page = Decision(action=Action.PAGE, reason="p", diagnosis=diagnosis("gpu.xid.95"))
     shown = labels_of([SICK], [diagnosis()], None, page)
     assert shown == Labels(state="needs-operator", code="gpu.xid.95")
-    assert labels_of([SICK], [], case(Step.REBOOT), page) == Labels(state="needs-operator", code="gpu.xid.79")
+    assert labels_of([SICK], [], remediation(Step.REBOOT), page) == Labels(state="needs-operator", code="gpu.xid.79")
     stuck = Decision(action=Action.PAGE, reason="p", refusal=Refusal.STUCK)
     assert labels_of([WELL], [], None, stuck) == Labels(state="needs-operator")
 

@@ -88,7 +88,7 @@ def test_a_hold_is_taint_and_annotation_together() -> None:
     for note in ({}, {HOLD: "not JSON"}, {HOLD: "{}"}):
         strange = {**out, "metadata": {**out["metadata"], "annotations": note}}
         assert hold_of(read(strange)) is None
-        assert not view_of(read(strange)).standing
+        assert not view_of(read(strange)).undrained
 
 
 def test_an_uncordon_undoes_what_we_cordoned_and_nothing_else() -> None:
@@ -96,7 +96,7 @@ def test_an_uncordon_undoes_what_we_cordoned_and_nothing_else() -> None:
     out = taken_out(node(), cordon=True)
     uncordoned = {**out, "spec": {key: value for key, value in out["spec"].items() if key != "unschedulable"}}
     view = view_of(read(uncordoned))
-    assert (view.hold, view.fenced, view.standing, view.in_service) == (None, True, True, False)
+    assert (view.hold, view.fenced, view.undrained, view.in_service) == (None, True, True, False)
     assert was_undone(read(uncordoned)) is not None
     assert was_undone(read(out)) is None
     assert was_undone(read(taken_out(node()))) is None
@@ -108,7 +108,7 @@ def test_a_cordon_left_without_its_taint_is_theirs_now() -> None:
     out = taken_out(node(), cordon=True)
     kept = {**out, "spec": {"unschedulable": True}}
     view = view_of(read(kept))
-    assert (view.hold, view.standing, view.flags) == (None, False, frozenset({"CORDONED"}))
+    assert (view.hold, view.undrained, view.flags) == (None, False, frozenset({"CORDONED"}))
     assert patched(kept, release_patch(read(kept)))["spec"] == {"unschedulable": True, "taints": []}
 
 
@@ -132,7 +132,7 @@ def test_a_fence_is_ours_and_passes() -> None:
     """It keeps pods off and the node stands; over a drain it does not show."""
     fenced = patched(node(), fence_patch(read(node())))
     view = view_of(read(fenced))
-    assert (view.in_service, view.fenced, view.standing, view.flags) == (False, True, True, frozenset({"FENCED"}))
+    assert (view.in_service, view.fenced, view.undrained, view.flags) == (False, True, True, frozenset({"FENCED"}))
     assert fence_patch(read(fenced)) is None
     assert not view_of(read(taken_out(fenced))).fenced
     bare = patched(fenced, without_taint_patch(read(fenced), "healthd.io/claimed"))
@@ -170,7 +170,8 @@ def test_a_reason_that_is_not_one_line_is_refused(text: str) -> None:
 
 
 def test_our_whole_hold_is_a_drain() -> None:
-    """By the word that the engine looks for where a drain of ours has no case; a part of one, or a fence, is none."""
+    """By the word that the engine looks for where a drain of ours has no remediation; a part of one, or a fence, is
+    none."""
     out = taken_out(node(), cordon=True)
     assert "DRAINED" in view_of(read(out)).flags
     for part in ({**out, "spec": {**out["spec"], "unschedulable": False}}, {**out, "spec": {}}, node()):
@@ -226,7 +227,7 @@ def read():
         node.node_of({"metadata": {"name": "n1"}, "spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}})
         old_records.marks_in({"mark.healthd.io/n1": '{"node": "n1", "text": "healthd case=1"}'})
         node_health.healths_in(b'{"items": [{"metadata": {"name": "n1"}, "status": {"state": "ok"}}]}')
-        node_health.text_of({"case": "k3v9", "history": [{"act": "reboot", "at": "2026-11-21T00:00:00Z"}]})
+        node_health.text_of({"remediationID": "k3v9", "history": [{"act": "reboot", "at": "2026-11-21T00:00:00Z"}]})
 threads = [threading.Thread(target=read) for _ in range(8)]
 for each in threads: each.start()
 for each in threads: each.join()

@@ -56,12 +56,12 @@ def test_drained_is_complete() -> None:
 
 
 @pytest.mark.parametrize("rules", [(), (rule(EvictMode.NEVER),), (rule(EvictMode.EVICT),)])
-def test_one_that_slurm_has_not_drained_pages_after_the_patience(rules: tuple[EvictionRule, ...]) -> None:
+def test_one_that_slurm_has_not_drained_pages_after_the_timeout(rules: tuple[EvictionRule, ...]) -> None:
     """Whatever its rule, since Slurm goes on giving it jobs. While Slurm drains it, nothing is overdue."""
     for states, after_s, late in ((("Idle",), 599.0, 0), (("Idle",), 600.0, 1), (("Mixed", "Drain"), 1e6, 0)):
         now = SINCE + timedelta(seconds=after_s)
         plans = planned([worker(*states)], rules, drain(), now)
-        assert len(overdue(plans, rules, drain(), done=(), patience_s=600.0, now=now)) == late
+        assert len(overdue(plans, rules, drain(), done=(), timeout_s=600.0, now=now)) == late
 
 
 def test_other_pods_are_none() -> None:

@@ -11,7 +11,7 @@ from healthd.core.errors import BackendBusy, BackendUnknown
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, Missing, ResourceKind
 from healthd.remediation.orchestrators.kubernetes.leader_election import (
     DURATION_S,
-    NOBODY,
+    NO_HOLDER,
     RENEW_S,
     Lead,
     Record,
@@ -145,7 +145,7 @@ def test_a_lease_that_was_deleted_is_made_and_held_by_nobody_for_a_while(clock: 
     assert not one.attempt()
     assert not one.holds()
     made: object = lease.spec
-    assert made == {"holderIdentity": NOBODY, "leaseDurationSeconds": 15}
+    assert made == {"holderIdentity": NO_HOLDER, "leaseDurationSeconds": 15}
     assert not one.attempt()
     clock.now += DURATION_S
     assert one.attempt()

@@ -35,7 +35,7 @@ from healthd.remediation.orchestrators.kubernetes.node_health import (
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 RESOURCE = Path(__file__).resolve().parents[4] / "packaging" / "kubernetes" / "nodehealths.yaml"
 MARK = HandoffRecord(
-    case="k3v9",
+    remediation_id="k3v9",
     machine="i-1@2026-11-20T00:00:00+00:00",
     remedy=Remedy.REBOOT_NODE,
     asks=True,
@@ -53,7 +53,7 @@ MARK = HandoffRecord(
     ),
     said="not idle: train-0",
 )
-CASE = Remediation(
+REMEDIATION = Remediation(
     id="k3v9",
     opened=NOW,
     since=NOW + timedelta(minutes=5),
@@ -127,9 +127,9 @@ def _is_bound(schema: dict[str, Any]) -> bool:
 )
 def test_what_is_odd_is_named_and_hides_nothing_else(odd: dict[str, Any], named: str) -> None:
     """One field that no healthd of this version writes; all others are read."""
-    read = read_record({"case": "k3v9", "code": "gpu.xid.79", **odd}, NOW)
+    read = read_record({"remediationID": "k3v9", "code": "gpu.xid.79", **odd}, NOW)
     assert read.odd == named
-    assert (read.mark.case, read.mark.code) == ("k3v9", "gpu.xid.79")
+    assert (read.mark.remediation_id, read.mark.code) == ("k3v9", "gpu.xid.79")
 
 
 def test_a_time_that_is_ahead_is_odd_and_stays_for_those_who_leave_it_out() -> None:
@@ -154,8 +154,10 @@ def test_a_patch_sets_every_field() -> None:
     """A merge patch leaves what it does not name: a word of the record before must not stay."""
     record = record_patch("n1", "healthd case=k3v9")[RECORD]
     assert set(record) == FIELDS
-    assert {name: value for name, value in record.items() if value is not None} == {"case": "k3v9"}
-    assert without_nulls({STATUS: None, **record_patch("n1", "healthd case=k3v9")}) == {RECORD: {"case": "k3v9"}}
+    assert {name: value for name, value in record.items() if value is not None} == {"remediationID": "k3v9"}
+    assert without_nulls({STATUS: None, **record_patch("n1", "healthd case=k3v9")}) == {
+        RECORD: {"remediationID": "k3v9"}
+    }
 
 
 @pytest.mark.parametrize("text", ["two\nlines", "somebody's", "healthd case=" + "x" * 2000, ""])
@@ -167,8 +169,10 @@ def test_only_a_handoff_record_is_left(text: str) -> None:
 
 def test_objects_are_read_as_they_come() -> None:
     """One, and a page of them; a status of another version is written anew."""
-    there = {"metadata": {"name": "n1", "uid": "u1", "resourceVersion": "7"}, "record": {"case": "k3v9"}}
-    assert health_of(there) == NodeHealth(name="n1", uid="u1", version="7", status=None, record={"case": "k3v9"})
+    there = {"metadata": {"name": "n1", "uid": "u1", "resourceVersion": "7"}, "record": {"remediationID": "k3v9"}}
+    assert health_of(there) == NodeHealth(
+        name="n1", uid="u1", version="7", status=None, record={"remediationID": "k3v9"}
+    )
     assert health_of(there).text == "healthd case=k3v9"
     page = b'{"items": [{"metadata": {"name": "n1"}, "status": {"state": "held", "waitsFor": "x"}}]}'
     assert healths_in(page)[0].status == HealthStatus(state="held", waits_for="x")
@@ -187,12 +191,12 @@ def decided(action: Action, refusal: Refusal | None = None) -> Decision:
 def test_a_case_shows_since_when_its_step_and_what_it_waits_for() -> None:
     """What the engine waits for comes before what its step is about; a page waits for an operator."""
     labels, shown = Labels(state="draining", code="gpu.xid.79"), HealthStatus()
-    plain = status_of(labels, CASE, None, shown, NOW + timedelta(hours=1))
+    plain = status_of(labels, REMEDIATION, None, shown, NOW + timedelta(hours=1))
     assert plain == HealthStatus(
         state="draining", code="gpu.xid.79", since="2026-11-21T12:00:00Z", step="wait_idle", waits_for="its jobs to end"
     )
     waits = {
-        status_of(labels, CASE, each, shown, NOW).waits_for
+        status_of(labels, REMEDIATION, each, shown, NOW).waits_for
         for each in (
             decided(Action.HOLD, Refusal.BUDGET),
             decided(Action.HOLD, Refusal.OBSERVE),
@@ -230,7 +234,7 @@ def test_of_a_quiet_node_no_object_is_made_and_a_change_is_news() -> None:
     showing.written(held, 0.0)
     assert (showing.is_due(GAP_S - 1), showing.is_due(GAP_S)) == (False, True)
     assert (showing.is_news(held), showing.is_news(quiet)) == (False, True)
-    there = NodeHealth(name="n1", uid="u", version="1", status=None, record={"case": "k3v9"})
+    there = NodeHealth(name="n1", uid="u", version="1", status=None, record={"remediationID": "k3v9"})
     assert showing.read(there) == HealthStatus()
     assert showing.is_news(quiet)
 

@@ -89,8 +89,8 @@ def test_karpenter_is_asked_for_another_machine_whatever_was_found_and_never_for
 ) -> None:
     """Its answer to the condition is always a replacement. The reason is one that the API and the policy take."""
     held = node(labels=labels, held=f"healthd: {code} node [k3v9]")
-    assert "replaces it on any request" in EKS.why_not(held, Remedy.REBOOT_NODE)
-    assert EKS.why_not(held, Remedy.REPLACE_NODE) == ""
+    assert "replaces it on any request" in EKS.reason_against(held, Remedy.REBOOT_NODE)
+    assert EKS.reason_against(held, Remedy.REPLACE_NODE) == ""
     with pytest.raises(BackendRefused, match="no reason that means reboot_node"):
         EKS.patch(held, Remedy.REBOOT_NODE, NOW)
     patch = EKS.patch(held, Remedy.REPLACE_NODE, NOW)
@@ -105,8 +105,8 @@ def test_karpenter_is_asked_for_another_machine_whatever_was_found_and_never_for
 @pytest.mark.parametrize("labels", [{}, {"eks.amazonaws.com/nodegroup": "p5"}, {"eks.amazonaws.com/compute-type": "x"}])
 def test_any_other_node_may_be_rebooted(labels: dict[str, str]) -> None:
     """A managed node group's repair does both, by the reason."""
-    assert EKS.why_not(node(labels=labels), Remedy.REBOOT_NODE) == ""
-    assert HYPERPOD.why_not(node(labels=KARPENTER_MADE[0]), Remedy.REBOOT_NODE) == ""
+    assert EKS.reason_against(node(labels=labels), Remedy.REBOOT_NODE) == ""
+    assert HYPERPOD.reason_against(node(labels=KARPENTER_MADE[0]), Remedy.REBOOT_NODE) == ""
 
 
 def test_the_condition_is_one_patch_with_the_version_that_was_read() -> None:

@@ -203,10 +203,10 @@ class Rig:
         self.server.pods = [each for each in self.server.pods if each.spec.nodeName != name]
         self.server.pods.append(plugin(f"plugin-{name}", name))
 
-    def round(self, **seen: KubeNode) -> dict[str, str]:
+    def sync(self, **seen: KubeNode) -> dict[str, str]:
         """``seen``: Nodes as this round's list has them, where they are others by now."""
         listed = {name: node_of(body) for name, body in self.server.nodes.items()} | seen
-        return dict(self.plugins.round(listed))
+        return dict(self.plugins.sync(listed))
 
     def _check(self) -> None:
         if not self.leads:
@@ -220,24 +220,24 @@ def rig() -> Rig:
 
 def test_it_is_restarted_once_per_reset(rig: Rig) -> None:
     """However often it is looked at; another reset is another restart, after ten minutes."""
-    assert rig.round() == {"n1": "device plugin, after reset r1: team-a/plugin-n1 was evicted for its restart"}
+    assert rig.sync() == {"n1": "device plugin, after reset r1: team-a/plugin-n1 was evicted for its restart"}
     rig.server.pods = [plugin("plugin-new", made=rig.clock.now())]
     for _ in range(5):
         rig.clock.advance(10.0)
-        assert "was evicted for its restart" in rig.round()["n1"]
+        assert "was evicted for its restart" in rig.sync()["n1"]
     assert rig.server.evicted == ["plugin-n1"]
     rig.asks("n1", reset="r2", at=rig.clock.now())
     rig.clock.advance(40.0)
-    assert "not restarted yet: it was restarted less than 600 s ago" in rig.round()["n1"]
+    assert "not restarted yet: it was restarted less than 600 s ago" in rig.sync()["n1"]
     rig.clock.advance(WITHIN_S)
-    rig.round()
+    rig.sync()
     assert rig.server.evicted == ["plugin-n1", "plugin-n1"]
 
 
 def test_another_controller_does_not_restart_it_again(rig: Rig) -> None:
     """A plugin that began after the reset has been restarted, whoever did it; that it did not help is for a person."""
     rig.server.pods = [plugin("plugin-new", made=NOW + timedelta(seconds=5))]
-    assert "was restarted and still counts 1 of nvidia.com/gpu as unhealthy: an operator" in rig.round()["n1"]
+    assert "was restarted and still counts 1 of nvidia.com/gpu as unhealthy: an operator" in rig.sync()["n1"]
     assert rig.server.evicted == []
 
 
@@ -262,7 +262,7 @@ def test_what_keeps_it_from_being_restarted(rig: Rig, change: Callable[[Rig], ob
     """All GPUs allocatable; asked a moment or an hour ago, or not at all; an opt-out; nobody to be meant; a lost lead;
     what the server says."""
     change(rig)
-    said = rig.round().get("n1", "")
+    said = rig.sync().get("n1", "")
     assert words in said if words else not said
     assert rig.server.evicted == []
 
@@ -270,7 +270,7 @@ def test_what_keeps_it_from_being_restarted(rig: Rig, change: Callable[[Rig], ob
 def test_a_plugin_that_is_going_is_left_to_go(rig: Rig) -> None:
     """It was asked already."""
     rig.server.pods = [plugin("plugin-n1", deletionTimestamp="2026-11-21T10:00:00Z")]
-    assert "team-a/plugin-n1 is being deleted" in rig.round()["n1"]
+    assert "team-a/plugin-n1 is being deleted" in rig.sync()["n1"]
     assert rig.server.evicted == []
 
 
@@ -278,9 +278,9 @@ def test_the_node_is_read_anew_before_the_act(rig: Rig) -> None:
     """What a list of a minute ago said is no reason any more."""
     before = node_of(rig.server.nodes["n1"])
     rig.asks("n1", healthy=8)
-    assert rig.round(n1=before) == {}
+    assert rig.sync(n1=before) == {}
     rig.asks("n1", reset="r9")
-    assert rig.round(n1=before) == {}
+    assert rig.sync(n1=before) == {}
     assert rig.server.evicted == []
 
 
@@ -288,12 +288,12 @@ def test_a_fleet_that_asks_at_once_is_served_ten_at_a_time(rig: Rig) -> None:
     """Agents that lie, or a driver that resets every node: ten in ten minutes."""
     for number in range(30):
         rig.asks(f"m{number:02}")
-    said = rig.round()
+    said = rig.sync()
     assert len(rig.server.evicted) == AT_ONCE
     assert (
         sum("not restarted yet: 10 device plugins were restarted within 600 s" in each for each in said.values())
         == 31 - AT_ONCE
     )
     rig.clock.advance(WITHIN_S)
-    rig.round()
+    rig.sync()
     assert len(rig.server.evicted) == 2 * AT_ONCE

@@ -16,7 +16,7 @@ from healthd.remediation.orchestrators.kubernetes.silent_nodes import (
     Watched,
     beat_of,
     quiet_nodes,
-    silence_words,
+    silence_message,
     silent_in,
     silent_text,
 )
@@ -100,9 +100,9 @@ def test_the_latest_of_our_heartbeats_counts_and_no_others() -> None:
     assert beat_of(node(beat="")) == ""
 
 
-def test_it_pages_after_the_patience_and_until_a_sign_of_life() -> None:
+def test_it_pages_after_the_timeout_and_until_a_sign_of_life() -> None:
     """Another heartbeat ends it, and so does the end of the Node."""
-    silences = Silences(patience_s=600.0, gap_s=60.0, paging={})
+    silences = Silences(timeout_s=600.0, gap_s=60.0, paging={})
     assert silences.look({"n1": SILENT}, 1000.0) == {}
     for now_s in range(1060, 1600, 60):
         assert silences.look({"n1": SILENT}, float(now_s)) == {}
@@ -115,7 +115,7 @@ def test_it_pages_after_the_patience_and_until_a_sign_of_life() -> None:
 
 def test_what_was_not_seen_does_not_count() -> None:
     """While the API server answered nobody, no agent could write."""
-    silences = Silences(patience_s=600.0, gap_s=60.0, paging={})
+    silences = Silences(timeout_s=600.0, gap_s=60.0, paging={})
     silences.look({"n1": SILENT}, 0.0)
     assert silences.look({"n1": SILENT}, 7200.0) == {}
     assert silences.look({"n1": SILENT}, 7260.0) == {}
@@ -124,7 +124,7 @@ def test_what_was_not_seen_does_not_count() -> None:
 def test_the_next_leader_goes_on_with_what_paged() -> None:
     """It neither says that it is over nor begins anew; what makes no sense is no page."""
     kept = silent_text({"n1": SILENT, "": Quiet(trouble=ClusterTrouble.NO_POLICIES)})
-    silences = Silences(patience_s=600.0, gap_s=60.0, paging=silent_in(kept))
+    silences = Silences(timeout_s=600.0, gap_s=60.0, paging=silent_in(kept))
     assert silences.look({"n1": SILENT, "n2": DOWN}, 5.0) == {"n1": SILENT}
     assert silent_in("") == silent_in("garbage") == silent_in('{"n1": 1}') == {}
     assert silent_text({}) == ""
@@ -133,8 +133,8 @@ def test_the_next_leader_goes_on_with_what_paged() -> None:
 
 def test_the_words_name_the_next_step() -> None:
     """Where to look, and since when; they stay the same while it lasts."""
-    assert "kubectl describe node n1" in silence_words("n1", DOWN, 600.0)
-    assert BEAT in silence_words("n1", SILENT, 600.0)
-    assert "no condition written yet" in silence_words("n1", replace(SILENT, beat=""), 600.0)
+    assert "kubectl describe node n1" in silence_message("n1", DOWN, 600.0)
+    assert BEAT in silence_message("n1", SILENT, 600.0)
+    assert "no condition written yet" in silence_message("n1", replace(SILENT, beat=""), 600.0)
     uncovered = Quiet(trouble=ClusterTrouble.UNCOVERED)
-    assert "kubectl healthd release n1 --by-hand" in silence_words("n1", uncovered, 600.0)
+    assert "kubectl healthd release n1 --by-hand" in silence_message("n1", uncovered, 600.0)

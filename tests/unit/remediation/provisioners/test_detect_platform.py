@@ -64,7 +64,7 @@ def test_a_file_that_is_broken_still_says_where_this_is(tmp_path: Path) -> None:
     lay(tmp_path, "opt/ml/config/resource_config.json", ["?"])
     assert found(tmp_path).platform is Platform.HYPERPOD
     provisioner = open_for(ProvisionerSection(), HERE, found(tmp_path), None)
-    assert provisioner.why_not(Remedy.REBOOT_NODE)
+    assert provisioner.reason_against(Remedy.REBOOT_NODE)
 
 
 def test_parallelcluster_by_its_folder_and_its_dna(tmp_path: Path) -> None:
@@ -135,9 +135,9 @@ def test_each_platform_has_its_provisioner(platform: Platform) -> None:
     for subject in (HERE, TargetNode(node="n1", here=False)):
         provisioner = open_for(ProvisionerSection(), subject, shown, ScriptedScontrol("n1"))
         assert provisioner.kind == platform
-        assert not provisioner.why_not(Remedy.REBOOT_NODE)
-        assert provisioner.why_not(Remedy.RESET_GPU)
-        assert (not provisioner.why_not(Remedy.REPLACE_NODE)) is (platform is not Platform.EC2)
+        assert not provisioner.reason_against(Remedy.REBOOT_NODE)
+        assert provisioner.reason_against(Remedy.RESET_GPU)
+        assert (not provisioner.reason_against(Remedy.REPLACE_NODE)) is (platform is not Platform.EC2)
 
 
 def test_hyperpod_is_asked_by_slurm_on_the_node_and_by_the_api_elsewhere() -> None:
@@ -166,7 +166,7 @@ def test_a_node_without_an_instance_id_is_not_acted_upon() -> None:
     nameless = TargetNode(node="n1")
     section = ProvisionerSection(autoscaling=AutoscalingSection(replace="unhealthy"), ec2=Ec2Section())
     provisioner = open_for(section, nameless, DetectedPlatform(platform=Platform.AUTOSCALING, why=""), None)
-    assert all(provisioner.why_not(remedy) for remedy in Remedy)
+    assert all(provisioner.reason_against(remedy) for remedy in Remedy)
 
 
 def machine_of(config: Config) -> Machine:
@@ -194,7 +194,7 @@ def test_a_nodes_own_provisioner_is_what_its_configuration_says(tmp_path: Path) 
     ):
         config = configured(tmp_path, section)
         provisioner = open_provisioner(config, machine_of(config), ScriptedScontrol("n1"), root=str(tmp_path))
-        can.append((provisioner.kind, *(not provisioner.why_not(remedy) for remedy in remedies)))
+        can.append((provisioner.kind, *(not provisioner.reason_against(remedy) for remedy in remedies)))
     assert can == [("local", False, False), ("local", True, False), ("hyperpod", True, True)]
 
 

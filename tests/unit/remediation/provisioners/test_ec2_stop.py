@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from healthd.remediation.provisioners.ec2 import why_not_stop
+from healthd.remediation.provisioners.ec2 import no_stop_reason
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 PLAIN: dict[str, Any] = {"InstanceId": "i-1", "RootDeviceType": "ebs", "Placement": {"Tenancy": "default"}}
@@ -21,9 +21,9 @@ KEPT: dict[str, Any] = {
 
 def test_a_place_that_is_kept_is_left_and_taken_again() -> None:
     """A targeted reservation keeps it, full or not; without one only at any risk."""
-    assert why_not_stop(PLAIN, KEPT, False, NOW) == ""
-    assert why_not_stop(PLAIN, None, True, NOW) == ""
-    assert "its capacity could be lost" in why_not_stop(PLAIN, None, False, NOW)
+    assert no_stop_reason(PLAIN, KEPT, False, NOW) == ""
+    assert no_stop_reason(PLAIN, None, True, NOW) == ""
+    assert "its capacity could be lost" in no_stop_reason(PLAIN, None, False, NOW)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_place_that_is_kept_is_left_and_taken_again() -> None:
 )
 def test_some_instances_are_never_stopped(more: dict[str, Any], why: str) -> None:
     """Whatever risk is accepted, and whatever reservation there is."""
-    assert why in why_not_stop({**PLAIN, **more}, KEPT, True, NOW)
+    assert why in no_stop_reason({**PLAIN, **more}, KEPT, True, NOW)
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,11 @@ def test_some_instances_are_never_stopped(more: dict[str, Any], why: str) -> Non
 )
 def test_some_reservations_keep_no_place(more: dict[str, Any], why: str) -> None:
     """Ended, near its end, a block, or open to everybody and full."""
-    assert why in why_not_stop(PLAIN, {**KEPT, **more}, False, NOW)
+    assert why in no_stop_reason(PLAIN, {**KEPT, **more}, False, NOW)
 
 
 def test_a_reservation_that_lasts_or_has_room_is_good() -> None:
     """Half a day to its end, or open with a place to spare."""
-    assert why_not_stop(PLAIN, {**KEPT, "EndDate": "2026-11-22 00:30:00+00:00"}, False, NOW) == ""
+    assert no_stop_reason(PLAIN, {**KEPT, "EndDate": "2026-11-22 00:30:00+00:00"}, False, NOW) == ""
     spare = {**KEPT, "InstanceMatchCriteria": "open", "AvailableInstanceCount": 1}
-    assert why_not_stop(PLAIN, spare, False, NOW) == ""
+    assert no_stop_reason(PLAIN, spare, False, NOW) == ""

@@ -64,9 +64,9 @@ def karpenter(claims: Claims | None, *, machine: str = MACHINE, instance_type: s
 
 def test_karpenter_replaces_and_does_not_reboot() -> None:
     """Nor replaces what is a part of an UltraServer."""
-    assert not karpenter(Claims()).why_not(Remedy.REPLACE_NODE)
-    assert "cannot reboot a node" in karpenter(Claims()).why_not(Remedy.REBOOT_NODE)
-    assert "UltraServer" in karpenter(Claims(), instance_type="p6e-gb200.36xlarge").why_not(Remedy.REPLACE_NODE)
+    assert not karpenter(Claims()).reason_against(Remedy.REPLACE_NODE)
+    assert "cannot reboot a node" in karpenter(Claims()).reason_against(Remedy.REBOOT_NODE)
+    assert "UltraServer" in karpenter(Claims(), instance_type="p6e-gb200.36xlarge").reason_against(Remedy.REPLACE_NODE)
     with pytest.raises(BackendRefused, match="cannot reboot a node"):
         karpenter(Claims()).reboot()
 
@@ -124,13 +124,13 @@ def test_a_request_that_nobody_got_is_found_out() -> None:
 
 def test_a_machine_without_a_node_claim_is_refused_and_one_that_cannot_be_read_waits() -> None:
     """The first is said before anything is asked for; the second for as long as it lasts."""
-    assert "has no NodeClaim of i-9" in karpenter(Claims(), machine="i-9").why_not(Remedy.REPLACE_NODE)
+    assert "has no NodeClaim of i-9" in karpenter(Claims(), machine="i-9").reason_against(Remedy.REPLACE_NODE)
     assert "unknown whether Karpenter" in karpenter(Claims(), machine="i-9").stands_down()
     denied = karpenter(Claims(denied=True))
     assert "unknown whether Karpenter ends this machine already: forbidden" in denied.stands_down()
     with pytest.raises(BackendRefused, match="forbidden"):
-        denied.why_not(Remedy.REPLACE_NODE)
-    assert not karpenter(None).why_not(Remedy.REPLACE_NODE)
+        denied.reason_against(Remedy.REPLACE_NODE)
+    assert not karpenter(None).reason_against(Remedy.REPLACE_NODE)
 
 
 def test_a_machine_that_keeps_its_id_is_told_by_its_launch() -> None:
@@ -144,8 +144,8 @@ def test_the_node_says_which_machine_it_is_and_the_platform_acts() -> None:
     inner = FakeProvisioner(lambda: None, lambda: None)
     led = ByProviderId(inner, machine=lambda: "i-7", leads=lambda: None)
     assert (led.machine(), led.state_owner) == ("i-7", StateOwner.ENGINE)
-    assert (led.why_not(Remedy.REPLACE_NODE), led.stands_down(), led.progress()) == (
-        inner.why_not(Remedy.REPLACE_NODE),
+    assert (led.reason_against(Remedy.REPLACE_NODE), led.stands_down(), led.progress()) == (
+        inner.reason_against(Remedy.REPLACE_NODE),
         inner.stands_down(),
         inner.progress(),
     )

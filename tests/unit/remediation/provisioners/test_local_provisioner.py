@@ -15,9 +15,9 @@ pytestmark = pytest.mark.process
 
 def test_it_can_do_what_its_command_can() -> None:
     """With a command: a reboot, and never a replacement. Without one: nothing."""
-    can = {remedy for remedy in Remedy if not LocalProvisioner(reboot_command=("true",)).why_not(remedy)}
+    can = {remedy for remedy in Remedy if not LocalProvisioner(reboot_command=("true",)).reason_against(remedy)}
     assert can == {Remedy.REBOOT_NODE}
-    assert all(LocalProvisioner().why_not(remedy) for remedy in Remedy)
+    assert all(LocalProvisioner().reason_against(remedy) for remedy in Remedy)
 
 
 def test_the_command_is_run_as_it_is(tmp_path: Path) -> None:

@@ -116,13 +116,14 @@ def test_on_karpenters_node_a_reboot_is_none_of_the_remedies() -> None:
     node = OneNode(**{"karpenter.sh/nodepool": "gpu"})
     provisioner = of(node, "eks")
     assert (
-        provisioner.why_not(Remedy.REBOOT_NODE) == "Karpenter made n1, and replaces it on any request: no reboot_node"
+        provisioner.reason_against(Remedy.REBOOT_NODE)
+        == "Karpenter made n1, and replaces it on any request: no reboot_node"
     )
-    assert provisioner.why_not(Remedy.REPLACE_NODE) == ""
+    assert provisioner.reason_against(Remedy.REPLACE_NODE) == ""
     with pytest.raises(BackendRefused, match="Karpenter made n1"):
         provisioner.dry_run(Remedy.REBOOT_NODE)
     node.is_gone = True
-    assert provisioner.why_not(Remedy.REBOOT_NODE) == ""
+    assert provisioner.reason_against(Remedy.REBOOT_NODE) == ""
     with pytest.raises(BackendUnknown, match="n1 is no longer in the cluster"):
         provisioner.reboot()
     assert node.writes == []
@@ -152,9 +153,9 @@ def test_who_speaks_for_the_node_is_named_and_not_talked_over() -> None:
 def test_what_no_platform_does_is_not_asked() -> None:
     """No GPU reset, and no single node of an UltraServer."""
     provisioner = of(hyperpod_node(), "hyperpod", instance_type="p6e-gb200.36xlarge")
-    assert not provisioner.why_not(Remedy.REBOOT_NODE)
-    assert provisioner.why_not(Remedy.RESET_GPU)
-    assert "is a part of an UltraServer" in provisioner.why_not(Remedy.REPLACE_NODE)
+    assert not provisioner.reason_against(Remedy.REBOOT_NODE)
+    assert provisioner.reason_against(Remedy.RESET_GPU)
+    assert "is a part of an UltraServer" in provisioner.reason_against(Remedy.REPLACE_NODE)
     with pytest.raises(BackendRefused, match="UltraServer"):
         provisioner.dry_run(Remedy.REPLACE_NODE)
 
@@ -177,7 +178,7 @@ def test_a_request_of_which_nothing_comes_is_a_persons_business() -> None:
     """After three quarters of an hour by the mark, with what to look at; before, it says what the node shows."""
     node = hyperpod_node()
     of(node, "hyperpod").replace()
-    mark = HandoffRecord(case="k3v9", machine=MACHINE, remedy=Remedy.REPLACE_NODE, attempt=1, asked=NOW).text
+    mark = HandoffRecord(remediation_id="k3v9", machine=MACHINE, remedy=Remedy.REPLACE_NODE, attempt=1, asked=NOW).text
     shown = f"the node shows {HYPERPOD_LABEL}={REPLACE}"
     assert of(node, "hyperpod", mark=mark).progress() == shown
     assert of(node, "hyperpod").progress() == shown
@@ -294,8 +295,8 @@ def test_on_kubernetes_a_node_does_not_call_hyperpods_api_by_itself() -> None:
     section = ProvisionerSection(kind="hyperpod", hyperpod=HyperpodSection(cluster="c"))
     alone = open_provisioner(Config(provisioner=section), machine, None, marks=marks, asking=asking_of)
     for remedy in (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE):
-        assert "act_from = controller" in alone.why_not(remedy)
+        assert "act_from = controller" in alone.reason_against(remedy)
     asking = ProvisionerSection(kind="hyperpod", act_from="controller", hyperpod=HyperpodSection(cluster="c"))
     there = open_provisioner(Config(provisioner=asking), machine, None, marks=marks, asking=asking_of)
     assert there.delegates
-    assert "act_from" not in there.why_not(Remedy.REBOOT_NODE)
+    assert "act_from" not in there.reason_against(Remedy.REBOOT_NODE)

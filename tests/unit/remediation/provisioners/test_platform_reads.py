@@ -26,7 +26,7 @@ class Platform:
     refuses: bool = False
     asked: list[str] = field(default_factory=list)
 
-    def why_not(self, remedy: Remedy) -> str:
+    def reason_against(self, remedy: Remedy) -> str:
         return ""
 
     def stands_down(self) -> str:
@@ -104,7 +104,7 @@ def test_after_an_act_everything_is_asked_anew(clock: FakeClock, act: str) -> No
     assert paced.progress() == "look 1"
     getattr(paced, act)()
     assert paced.progress() == "look 3"
-    assert (paced.why_not(Remedy.REBOOT_NODE), paced.take_back(carried_out=True)) == ("", True)
+    assert (paced.reason_against(Remedy.REBOOT_NODE), paced.take_back(carried_out=True)) == ("", True)
     assert paced.dry_run(Remedy.REPLACE_NODE) == "would replace_node"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.remediation.orchestrators.slurm.orchestrator import parse_level
+from healthd.remediation.orchestrators.slurm.orchestrator import parse_snapshot
 from healthd.remediation.orchestrators.slurm.reasons import (
     AUTOMATIC,
     REBOOTS,
@@ -88,8 +88,8 @@ def test_a_reason_that_stayed_behind_is_no_reason() -> None:
     for state in ("IDLE", "MIXED+MAINTENANCE+RESERVED", "IDLE+NOT_RESPONDING"):
         stale = record.format(state, "Action:Replace")
         assert read_node(lambda *_, text=stale: text, "n1").reason == ""
-        assert parse_level("n1", record.format(state, OURS)).held == ()
-    assert parse_level("n1", record.format("IDLE+DRAIN", OURS)).held == (HeldNode(node="n1", text=OURS, stamp=5),)
+        assert parse_snapshot("n1", record.format(state, OURS)).held == ()
+    assert parse_snapshot("n1", record.format("IDLE+DRAIN", OURS)).held == (HeldNode(node="n1", text=OURS, stamp=5),)
 
 
 def test_a_hold_is_still_ours_by_text_user_and_stamp() -> None:

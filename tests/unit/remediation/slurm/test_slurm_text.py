@@ -18,9 +18,9 @@ from healthd.remediation.orchestrators.slurm.orchestrator import (
     detect,
     parse_boot_time,
     parse_jobs,
-    parse_level,
     parse_partitions,
     parse_slurm_user,
+    parse_snapshot,
     parse_view,
     update_error,
 )
@@ -193,10 +193,10 @@ def _line(name: str, state: str, rest: str = "") -> str:
 )
 def test_out_follows_every_flag(state: str, is_out: bool) -> None:
     """What counts against the fleet's limit: orders and faults, not silence, sleep or a bare reservation."""
-    level = parse_level("me", _line("me", "IDLE") + _line("n1", state))
-    assert (level.out, level.total) == (frozenset({"n1"} if is_out else ()), 2)
+    snapshot = parse_snapshot("me", _line("me", "IDLE") + _line("n1", state))
+    assert (snapshot.out, snapshot.total) == (frozenset({"n1"} if is_out else ()), 2)
     is_dead = state in ("DOWN+NOT_RESPONDING", "DOWN*+CLOUD")
-    assert level.down == (frozenset({"n1"}) if is_dead else frozenset())
+    assert snapshot.down == (frozenset({"n1"}) if is_dead else frozenset())
 
 
 @pytest.mark.parametrize(
@@ -218,11 +218,11 @@ def test_out_follows_every_flag(state: str, is_out: bool) -> None:
 def test_a_name_that_sleeps_is_no_machine(state: str) -> None:
     """Neither out nor in the total of fleet or partition, drained or down; what it shows of healthd remains."""
     sleeper = _line("s", state, "MCS_label=N/A Partitions=main BootTime=1 Comment=healthd case=x")
-    level = parse_level("me", _line("me", "IDLE", "MCS_label=N/A Partitions=main BootTime=1") + sleeper)
-    assert (level.out, level.total, level.asleep) == (frozenset(), 1, frozenset({"s"}))
-    assert level.drained == frozenset()
-    assert level.scopes == (ScopeSnapshot(scope="main", out=frozenset(), total=1),)
-    assert level.marks == (NodeRecord(node="s", text="healthd case=x"),)
+    snapshot = parse_snapshot("me", _line("me", "IDLE", "MCS_label=N/A Partitions=main BootTime=1") + sleeper)
+    assert (snapshot.out, snapshot.total, snapshot.asleep) == (frozenset(), 1, frozenset({"s"}))
+    assert snapshot.drained == frozenset()
+    assert snapshot.scopes == (ScopeSnapshot(scope="main", out=frozenset(), total=1),)
+    assert snapshot.marks == (NodeRecord(node="s", text="healthd case=x"),)
 
 
 @pytest.mark.parametrize(
@@ -236,72 +236,74 @@ def test_a_name_that_sleeps_is_no_machine(state: str) -> None:
 def test_a_name_that_sleeps_and_that_slurm_drained_by_itself_is_told_from_others(reason: str, drained: bool) -> None:
     """By the text that Slurm itself writes. What a person wrote is theirs."""
     free = f"MCS_label=N/A Partitions=main BootTime=1 Reason={reason} [root@1767690567]"
-    level = parse_level("", _line("n1", "IDLE+CLOUD+DRAIN+POWERED_DOWN", free))
-    assert level.drained == frozenset({"n1"} if drained else ())
+    snapshot = parse_snapshot("", _line("n1", "IDLE+CLOUD+DRAIN+POWERED_DOWN", free))
+    assert snapshot.drained == frozenset({"n1"} if drained else ())
 
 
 @pytest.mark.parametrize(("state", "held"), [("DOWN+CLOUD+POWERED_DOWN", True), ("DOWN+CLOUD", False)])
 def test_our_reason_of_a_node_that_sleeps_and_is_down_holds_it(state: str, held: bool) -> None:
     """Its drain is lost, and no job wakes it. A machine that is DOWN has a daemon that sees to it."""
     reason = "Reason=healthd: gpu.xid.79 node [k3v9] [healthd@1767690567]"
-    level = parse_level("", _line("n1", state, f"MCS_label=N/A Partitions=main BootTime=1 {reason}"))
-    assert [each.node for each in level.held] == ["n1"] * held
+    snapshot = parse_snapshot("", _line("n1", state, f"MCS_label=N/A Partitions=main BootTime=1 {reason}"))
+    assert [each.node for each in snapshot.held] == ["n1"] * held
 
 
 def test_our_own_node_has_a_machine_whatever_its_power_state() -> None:
     """slurmctld shows a node that it starts as POWERING_UP until slurmd registers; the daemon runs there already."""
-    level = parse_level("me", _line("me", "DOWN+POWERING_UP"))
-    assert (level.out, level.total, level.asleep) == (frozenset({"me"}), 1, frozenset())
+    snapshot = parse_snapshot("me", _line("me", "DOWN+POWERING_UP"))
+    assert (snapshot.out, snapshot.total, snapshot.asleep) == (frozenset({"me"}), 1, frozenset())
 
 
 def test_a_fleet_that_sleeps_as_a_whole_is_a_level() -> None:
     """From the head node at night: no machine is out, and that is an answer."""
-    level = parse_level("", _line("n1", "IDLE+CLOUD+POWERED_DOWN"))
-    assert (level.out, level.total, level.asleep) == (frozenset(), 0, frozenset({"n1"}))
+    snapshot = parse_snapshot("", _line("n1", "IDLE+CLOUD+POWERED_DOWN"))
+    assert (snapshot.out, snapshot.total, snapshot.asleep) == (frozenset(), 0, frozenset({"n1"}))
 
 
 @given(st.lists(st.sampled_from(["IDLE", "DOWN", "IDLE+POWERED_DOWN", "DOWN+POWERED_DOWN"]), max_size=60))
 def test_sleeping_names_change_nothing(states: list[str]) -> None:
     """With any number of sleeping names among them, the fleet is what its machines are, and so is the limit."""
     machines = [state for state in states if "POWERED" not in state]
-    every = parse_level("me", _line("me", "IDLE") + "".join(_line(f"n{i}", state) for i, state in enumerate(states)))
-    alone = parse_level("me", _line("me", "IDLE") + "".join(_line(f"n{i}", state) for i, state in enumerate(machines)))
-    limits = [scopes_of(level, {"cluster": "5%"})[0].limit for level in (every, alone)]
+    every = parse_snapshot("me", _line("me", "IDLE") + "".join(_line(f"n{i}", state) for i, state in enumerate(states)))
+    alone = parse_snapshot(
+        "me", _line("me", "IDLE") + "".join(_line(f"n{i}", state) for i, state in enumerate(machines))
+    )
+    limits = [scopes_of(snapshot, {"cluster": "5%"})[0].limit for snapshot in (every, alone)]
     assert (every.total, len(every.out), limits[0]) == (alone.total, len(alone.out), limits[1])
 
 
 def test_four_machines_and_480_sleeping_names_let_one_out() -> None:
     """5 % of the machines, never less than one."""
     sleepers = "".join(_line(f"c{number}", "IDLE+CLOUD+POWERED_DOWN") for number in range(480))
-    level = parse_level("n1", sleepers + "".join(_line(f"n{number}", "IDLE") for number in range(1, 5)))
-    assert [scope.limit for scope in scopes_of(level, {"cluster": "5%"})] == [1]
+    snapshot = parse_snapshot("n1", sleepers + "".join(_line(f"n{number}", "IDLE") for number in range(1, 5)))
+    assert [scope.limit for scope in scopes_of(snapshot, {"cluster": "5%"})] == [1]
 
 
 def test_nodes_of_the_future_are_not_there() -> None:
     """FUTURE nodes count neither as out nor in the total, drained or not."""
-    assert parse_level("me", _line("me", "IDLE") + _line("f", "FUTURE+DRAIN")).total == 1
+    assert parse_snapshot("me", _line("me", "IDLE") + _line("f", "FUTURE+DRAIN")).total == 1
 
 
 def test_a_reason_of_several_lines_adds_no_node() -> None:
     """The rest of a reason with newlines is not a record."""
     text = _line("me", "IDLE+DRAIN", "Reason=one [root@1]") + "two State=DOWN\n" + _line("n1", "IDLE")
-    level = parse_level("me", text)
-    assert (level.out, level.total, level.speakers) == (frozenset({"me"}), 2, ("n1",))
+    snapshot = parse_snapshot("me", text)
+    assert (snapshot.out, snapshot.total, snapshot.speakers) == (frozenset({"me"}), 2, ("n1",))
 
 
 @pytest.mark.parametrize("answer", ["", "No nodes in the system\n", _line("n1", "IDLE"), "NodeName=me\n"])
 def test_a_list_without_our_own_node_is_unknown(answer: str) -> None:
     """An empty or partial list is never a level of 0."""
     with pytest.raises(BackendUnknown, match="but not me, this node"):
-        parse_level("me", answer)
+        parse_snapshot("me", answer)
 
 
 def test_from_elsewhere_no_node_is_our_own() -> None:
     """The head node need not be a node: every partition is another's, and no nodes at all is still no level."""
-    level = parse_level("", _line("n1", "IDLE") + _line("n2", "DOWN*"))
-    assert level == FleetSnapshot(out=frozenset({"n2"}), total=2, down=frozenset({"n2"}), speakers=("n1",))
+    snapshot = parse_snapshot("", _line("n1", "IDLE") + _line("n2", "DOWN*"))
+    assert snapshot == FleetSnapshot(out=frozenset({"n2"}), total=2, down=frozenset({"n2"}), speakers=("n1",))
     with pytest.raises(BackendUnknown, match="scontrol lists no node"):
-        parse_level("", "No nodes in the system\n")
+        parse_snapshot("", "No nodes in the system\n")
 
 
 @given(
@@ -310,9 +312,9 @@ def test_from_elsewhere_no_node_is_our_own() -> None:
 def test_every_node_counts_once(records: list[tuple[int, str]]) -> None:
     """However often a node is listed, it is one of the total, and out if any record says so."""
     text = _line("me", "IDLE") + "".join(_line(f"n{number}", state) for number, state in records)
-    level = parse_level("me", text)
-    assert level.total == 1 + len({number for number, _ in records})
-    assert level.out == {f"n{number}" for number, state in records if state != "IDLE"}
+    snapshot = parse_snapshot("me", text)
+    assert snapshot.total == 1 + len({number for number, _ in records})
+    assert snapshot.out == {f"n{number}" for number, state in records if state != "IDLE"}
 
 
 def test_the_boot_time_is_found_or_unknown() -> None:
@@ -503,12 +505,12 @@ def test_the_level_has_our_partitions_and_every_mark() -> None:
             node.format("c", "DOWN", "cpu,all", "Comment=somebody's healthd"),
         ]
     )
-    level = parse_level("me", text)
-    assert level.scopes == (
+    snapshot = parse_snapshot("me", text)
+    assert snapshot.scopes == (
         ScopeSnapshot(scope="all", out=frozenset({"c"}), total=2),
         ScopeSnapshot(scope="gpu", out=frozenset({"b"}), total=2),
     )
-    assert level.marks == (
+    assert snapshot.marks == (
         NodeRecord(node="me", text="healthd replaced=1 id=x"),
         NodeRecord(node="b", text="healthd y"),
     )
