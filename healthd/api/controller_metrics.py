@@ -36,6 +36,7 @@ class ControllerPage(Bounded):
         yield from self._requests()
         yield from budget(self._stats.scopes, limits=self._stats.limits)
         yield from notifications(self._stats.notifier)
+        yield from self._ledger()
 
     def _process(self) -> Iterator[Metric]:
         stats = self._stats
@@ -144,3 +145,47 @@ class ControllerPage(Bounded):
         for labels, count in sorted(self._stats.calls.counted.items()):
             requests.add_metric(labels, count)
         yield requests
+
+    def _ledger(self) -> Iterator[Metric]:
+        """The fleet over the last thirty days, by its ledger."""
+        yield GaugeMetricFamily(
+            "healthd_controller_ledger_failing",
+            "1 while the fleet cannot be read for the ledger, or the ledger not written: a gap in its statistics",
+            value=self._stats.ledger_failing,
+        )
+        report = self._stats.ledger
+        hours = GaugeMetricFamily(
+            "healthd_controller_ledger_node_seconds",
+            "Node-seconds of the last 30 days that the ledger watched, by state; serving is the exposure",
+            labels=["state"],
+        )
+        faults = GaugeMetricFamily(
+            "healthd_controller_ledger_faults",
+            "Critical faults that began in the exposure of the last 30 days, by code",
+            labels=["code"],
+        )
+        repairs = GaugeMetricFamily(
+            "healthd_controller_ledger_repairs",
+            "Repairs that began in the last 30 days, by act and outcome: helped, failed, not_known",
+            labels=["act", "outcome"],
+        )
+        lemons = GaugeMetricFamily(
+            "healthd_controller_ledger_lemons",
+            "Nodes and GPUs that failed in the last 30 days far more often than the rest of the fleet",
+            labels=["kind"],
+        )
+        if report is not None:
+            for state, value in report.hours.items():
+                hours.add_metric([state], value * 3600.0)
+            for rate in report.by_code:
+                faults.add_metric([rate.key], rate.failures)
+            acts: Counter[tuple[str, str]] = Counter()
+            for each in report.repairs:
+                acts[each.act, "helped"] += each.helped
+                acts[each.act, "failed"] += each.failed
+                acts[each.act, "not_known"] += each.tried - each.helped - each.failed
+            for labels, count in sorted(acts.items()):
+                repairs.add_metric(labels, count)
+            for kind in ("node", "gpu"):
+                lemons.add_metric([kind], sum(each.is_lemon and each.kind == kind for each in report.offenders))
+        yield from (hours, faults, repairs, lemons)

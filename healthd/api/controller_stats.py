@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from healthd.core.model import Mode
+from healthd.ledger.report import FleetReport
 from healthd.notify.notifier import Notifier
 from healthd.remediation.controller.node_status import NodeStatus, RepairStats
 from healthd.remediation.decide.fleet import Scope
@@ -43,6 +44,7 @@ class ControllerStats:
 
     ``scopes``: the budget as the last sync read it; ``limits``: whether it knows how many may be out. ``problem``:
     why the last sync failed, or "". ``slow``: the activity that takes too long, or "".
+    ``ledger``: the ledger's report of the last thirty days; None where this controller keeps none, or has none yet.
     """
 
     orchestrator: str
@@ -65,6 +67,8 @@ class ControllerStats:
     problem: str = ""
     store_failing: bool = False
     notifier: Notifier | None = None
+    ledger: FleetReport | None = None
+    ledger_failing: bool = False
 
     def ended(self, result: str, took_s: float, said: str) -> None:
         """Note the end of a sync: its result, one of ``SYNC_RESULTS``, its duration in seconds, and its error, or

@@ -140,9 +140,16 @@ def _overseeing(verbs: Any) -> None:
         "fleet", help="show every node of the cluster, grouped by cause (from a head node; needs no daemon)"
     )
     fleet.add_argument(
-        "node", nargs="?", default="", metavar="NODE",
-        help="all that the cluster knows of this node; `incidents`: each cause that many nodes share",
+        "node", nargs="?", default="", metavar="NODE|incidents|history|report",
+        help="all that the cluster knows of this node; causes that many share; the ledger's history or report",
     )  # fmt: skip
+    fleet.add_argument("--node", dest="of_node", default="", metavar="NODE", help="history: only of this node")
+    fleet.add_argument("--gpu", default="", metavar="SERIAL|UUID", help="history: only of this GPU, in whatever node")
+    fleet.add_argument("--code", default="", metavar="CODE", help="history: only of this finding")
+    fleet.add_argument(
+        "--since", type=_length, metavar="TIME", help="history, report: so far back (report: 30d by default)"
+    )
+    fleet.add_argument("--markdown", action="store_true", help="report: as markdown")
     fleet.add_argument(
         "--why", action="store_true", help="a line for each node that is out: by whom, why, since when, at which step"
     )
@@ -161,6 +168,11 @@ def _overseeing(verbs: Any) -> None:
         "--every", type=_seconds, default=10.0, metavar="SECONDS", help="with --watch: how often to read (default: 10)"
     )
     _common(fleet, json=True)
+
+    case = verbs.add_parser("case", help="write the text of a support case about a node, from the fleet's ledger")
+    case.add_argument("node", metavar="NODE")
+    case.add_argument("--since", type=_length, metavar="TIME", help="so far back (default: 30d)")
+    _common(case)
 
 
 def _freezing(verbs: Any) -> None:
@@ -353,7 +365,7 @@ def _contributing(verbs: Any) -> None:
 _GROUPS: Mapping[Callable[[Any], None], tuple[str, ...]] = {
     _looking: ("check", "run", "status"),
     _controlling: ("controller", "uninstall"),
-    _overseeing: ("fleet",),
+    _overseeing: ("fleet", "case"),
     _freezing: ("freeze",),
     _telling: ("plan", "history"),
     _ordering: ("relearn", "ack", "quarantine", "release", "repair"),

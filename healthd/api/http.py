@@ -29,6 +29,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from healthd.agent.agent import Agent
+from healthd.api.inventory import NodeInventory
 from healthd.api.plan_cache import PlanCache
 from healthd.api.rate_limit import RateLimit
 from healthd.api.status import status_data, status_json
@@ -102,7 +103,10 @@ def common_routes(*, metrics: Callable[[], tuple[str, str]], problem: Callable[[
 
 def agent_routes(agent: Agent, *, metrics: Callable[[], tuple[str, str]], problem: Callable[[], str]) -> Routes:
     """The paths of a node's daemon."""
-    board = PlanCache.of(agent)
+    board, inventory = PlanCache.of(agent), NodeInventory(agent)
+
+    def machine() -> HttpResponse:
+        return HttpResponse(kind="application/json", text=inventory.text(), headers=HEADERS)
 
     def status() -> HttpResponse:
         text = status_json(status_data(agent, board, problem=problem()))
@@ -120,6 +124,7 @@ def agent_routes(agent: Agent, *, metrics: Callable[[], tuple[str, str]], proble
         "/": Route(answer=front, local=True),
         "/status": Route(answer=status, local=True),
         **common_routes(metrics=metrics, problem=problem),
+        "/inventory": Route(answer=machine),
         "/verdict": Route(answer=partial(verdict, evidence=True), remote=partial(verdict, evidence=False)),
     }
 

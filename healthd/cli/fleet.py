@@ -12,6 +12,8 @@ from pathlib import Path
 
 from healthd.agent.node_facts import is_in_pod, runs_slurm
 from healthd.api.wire import Reply
+from healthd.cli.fleet_memory import WORDS
+from healthd.cli.fleet_memory import answer as remembered
 from healthd.cli.output import Screen
 from healthd.cli.settings import loaded
 from healthd.config.schema.config import Config
@@ -26,6 +28,16 @@ INCIDENTS = "incidents"
 def answer(options: Namespace) -> Reply:
     """Exit 0: every node is usable, or out by another's order; 1: one is not; 2: the cluster could not be read. With
     ``--watch`` 0, at Ctrl-C."""
+    if options.node in WORDS:
+        if options.watch or options.why or options.state or options.by != "cause":
+            raise UsageError(
+                f"healthd fleet {options.node}: --watch, --why, --state and --by show the fleet as it is now"
+            )
+        return remembered(options)
+    if options.of_node or options.gpu or options.code or options.since or options.markdown:
+        raise UsageError(
+            "healthd fleet: --node, --gpu, --code, --since and --markdown need `healthd fleet history` or `report`"
+        )
     if options.watch and options.json:
         raise UsageError(
             "healthd fleet: --watch does not work with --json; run `healthd fleet --json` as often as you like"

@@ -166,6 +166,9 @@ class KubernetesWork:
             plugins=plugins if section.device_plugin else None,
         )
 
+    def fleet_source(self) -> None:
+        """None: the ledger reads no Kubernetes cluster yet."""
+
     def _watch(self) -> KubeWatch:
         config, acts = self._config, controller_timeouts(self._config)
         settings = WatchSettings(

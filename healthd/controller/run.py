@@ -26,6 +26,7 @@ from healthd.api.scrape import on_demand
 from healthd.api.wire import EXIT_FAILED
 from healthd.config.schema.config import Config
 from healthd.controller.dependencies import metadata_of
+from healthd.controller.ledger import LedgerKeeper
 from healthd.controller.notifications import controller_notifier
 from healthd.controller.progress import Progress
 from healthd.controller.status import KeptText, StatusBoard, StatusFile, status_of
@@ -33,6 +34,7 @@ from healthd.core.errors import BackendError, ConfigError, ExtraMissing, StoreEr
 from healthd.core.model import Event, Mode
 from healthd.daemon.logging import service_logger
 from healthd.daemon.service_manager import Signals, notify, take_address
+from healthd.ledger.feed import FleetSource
 from healthd.notify.notifier import Notifier, keep_notifying
 from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.decide.fleet import Scope
@@ -105,6 +107,9 @@ class Work(Protocol):
 
     def sync(self, store: Store) -> ControllerSync:
         """The sync that runs every few seconds."""
+
+    def fleet_source(self) -> FleetSource | None:
+        """Where the ledger reads the fleet; None where it does not."""
 
 
 class ControllerService:
@@ -222,6 +227,7 @@ class ControllerService:
             self._leading = True
             held.callback(self._left)
             self._begin_telling(store, held)
+            self._begin_ledger(held)
         while not self._stop.is_set() and self._work.leads():
             with self._progress.at("a sync"):
                 self._tell(self._sync(sync), store)
@@ -263,6 +269,25 @@ class ControllerService:
             self._failed = True
             if not self._stop.is_set():  # as there
                 self._signals.end()
+
+    def _begin_ledger(self, held: contextlib.ExitStack) -> None:
+        """Keep the fleet's ledger for as long as this controller leads, from a thread of its own."""
+        source = self._work.fleet_source()
+        if self._once or source is None or not self._config.ledger.enabled:
+            return
+        keeper = LedgerKeeper(self._config, source, self._stats, self._log)
+        stop = threading.Event()
+        thread = threading.Thread(target=self._keep_ledger, args=(keeper, stop), name="ledger", daemon=True)
+        thread.start()
+        held.callback(thread.join, timeout=_JOIN_S)
+        held.callback(stop.set)
+
+    def _keep_ledger(self, keeper: LedgerKeeper, stop: threading.Event) -> None:
+        try:
+            keeper.keep(stop)
+        except Exception:  # noqa: BLE001 - statistics alone are lost, and the syncs go on; the log and the metric say so
+            self._log.critical("the ledger failed; please report this defect of healthd", exc_info=True)
+            self._stats.ledger_failing = True
 
     def _sync(self, sync: ControllerSync) -> Sequence[NodeStatus]:
         """The node statuses after one more sync. A sync that fails keeps the last known statuses in the stats."""

@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from healthd.api.controller_stats import ControllerStats
@@ -21,7 +22,10 @@ from healthd.controller.incidents import IncidentKeeper
 from healthd.controller.progress import Progress
 from healthd.controller.status import StatusFile
 from healthd.fleet.incident_memory import rules_of
+from healthd.fleet.readings import readings_of
 from healthd.fleet.slurm import read_fleet
+from healthd.ledger.feed import FleetSource
+from healthd.ledger.inventories import completed_readings
 from healthd.notify.notifier import NEWS
 from healthd.remediation.controller.controller import Controller
 from healthd.remediation.controller.node_status import NodeStatus
@@ -105,6 +109,14 @@ class SlurmWork:
             stats=self.stats,
         )
         return SlurmSync(controller, absent, keeper)
+
+    def fleet_source(self) -> FleetSource:
+        """The list that ``healthd fleet`` reads, with racks, and the nodes' inventories."""
+        config, host = self._config, self._host
+        return FleetSource(
+            listed=lambda now: readings_of(read_fleet(config, host, lambda: now, racks=True).nodes),
+            completed=partial(completed_readings, config.ledger.inventory_url),
+        )
 
     def _slurm(self, node: str) -> SlurmOrchestrator:
         return SlurmOrchestrator.of(self._config, node, run=self.stats.calls.of_commands("slurm", run_command))

@@ -44,7 +44,7 @@ def test_a_refusal_of_a_fault_that_comes_back_is_recorded_again(tmp_path: Path) 
 def test_a_level_that_cannot_be_read_takes_nothing_out(tmp_path: Path) -> None:
     """Unknown is not room; recorded once, while the controller hangs and after."""
     world = quarantine_story(tmp_path)
-    when(world, "before level", no_answer)
+    when(world, "before snapshot", no_answer)
     world.run(30)
     said = "the fleet's level could not be read, so nothing is taken out: no answer within 5 s"
     assert refusals(world) == [said]

@@ -56,7 +56,7 @@ def replay(name: str, tmp_path: Path) -> Replay:
 def test_undisturbed_a_case_ends_well(replay: Replay, name: str) -> None:
     """One drain, one release, a reboot where the story has one; and boundaries enough for the rest to mean a thing."""
     assert replay.plain.provisioner.requests == (name == "repair")
-    for label in ("before view", "before level", "before quarantine", "before release", "before save"):
+    for label in ("before view", "before snapshot", "before quarantine", "before release", "before save"):
         assert replay.numbers(label), label
     assert len(replay.passed) > 60
 

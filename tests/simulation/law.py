@@ -36,7 +36,7 @@ MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 YEAR = 365 * DAY
 _ASKED = (
     "after view",
-    "after level",
+    "after snapshot",
     "after slots",
     "after quarantine",
     "after release",

@@ -17,6 +17,7 @@ from healthd.config.schema.controller import ControllerSection
 from healthd.config.schema.daemon import DaemonSection
 from healthd.config.schema.evidence import EvidenceSection
 from healthd.config.schema.kubernetes import KubernetesSection
+from healthd.config.schema.ledger import LedgerSection
 from healthd.config.schema.notify import MetricsSection, NotifySection
 from healthd.config.schema.provisioner import ProvisionerSection
 from healthd.config.schema.replay import ReplaySection
@@ -535,6 +536,9 @@ class Config:
 
     controller: ControllerSection = field(default_factory=ControllerSection)
     """``healthd controller`` on the head node."""
+
+    ledger: LedgerSection = field(default_factory=LedgerSection)
+    """The memory of the fleet, which the controller keeps."""
 
     checks: Mapping[str, CheckConfig] = field(default_factory=dict)
     """One table per check, ``[checks."gpu.ecc"]``: the common keys and the check's own."""

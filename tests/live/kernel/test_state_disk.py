@@ -15,6 +15,7 @@ import structlog
 from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.config import Config
 from healthd.config.schema.controller import ControllerSection
+from healthd.config.schema.ledger import LedgerSection
 from healthd.controller.progress import Progress
 from healthd.controller.run import ControllerService
 from healthd.controller.slurm import StoreTold
@@ -22,6 +23,7 @@ from healthd.controller.status import StatusFile
 from healthd.core.errors import StoreError
 from healthd.core.model import Event, Mode
 from healthd.daemon.service_manager import Signals
+from healthd.ledger.feed import FleetSource
 from healthd.remediation.controller.node_status import NodeStatus
 from healthd.state.ballast import BALLAST, Ballast
 from healthd.state.lock import is_usable, lock_state
@@ -128,6 +130,9 @@ class Leading:
     def sync(self, store: Store) -> Recording:
         return Recording(store)
 
+    def fleet_source(self) -> FleetSource:
+        return FleetSource(listed=lambda _: {})
+
 
 def test_a_controller_acts_once_more_on_a_full_disk(disk: Path) -> None:
     """As the daemon does: the round that finds it full writes nothing, the one after it has the ballast's room, and
@@ -142,7 +147,8 @@ def test_a_controller_acts_once_more_on_a_full_disk(disk: Path) -> None:
         fill(disk)
 
     work = Leading(disk, look, full, look, look, (disk / "fill").unlink, look)
-    config = Config(controller=ControllerSection(state_dir=str(disk), interval_s=0.01))
+    controller, ledger = ControllerSection(state_dir=str(disk), interval_s=0.01), LedgerSection(enabled=False)
+    config = Config(controller=controller, ledger=ledger)
     log = structlog.get_logger()
     service = ControllerService(config, log, work, once=False, manager="", signals=Signals("", log, lambda: None))
     with ExitStack() as held:

@@ -1,0 +1,44 @@
+"""The memory of the fleet: ``[ledger]``.
+
+As ``schema``: a docstring under every field, and nothing here reads a file or the machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
+
+LedgerInterval = Annotated[float, Meta(ge=10, le=3_600, description="seconds, from 10 to 3600")]
+RetentionDays = Annotated[float, Meta(ge=1, le=36_500, description="days, from 1 to 36500")]
+InventoryUrl = Annotated[
+    str,
+    Meta(
+        pattern=r"^(http://[^\s/]*\{node\}[^\s/]*/inventory)?\Z",
+        description='a URL such as "http://{node}:9809/inventory", or ""',
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerSection:
+    """The ledger that ``healthd controller`` keeps: faults, repairs, returns, replacements and exposure, for ``healthd
+    fleet history`` and ``healthd fleet report``. The file is ``ledger.db`` in ``[controller] state_dir``; losing it
+    loses statistics and nothing else. Only the controller and these verbs read this section."""
+
+    enabled: bool = True
+    """Whether the controller that leads keeps a ledger."""
+
+    interval_s: LedgerInterval = 60.0
+    """How often, in seconds, it reads the fleet: one list of the nodes. After three intervals without a reading the
+    time between is a gap, and counts as exposure of no node."""
+
+    retention_days: RetentionDays = 730.0
+    """How long, in days, entries are kept. Two years: so long a GPU that comes back under another name is known."""
+
+    inventory_url: InventoryUrl = ""
+    """Where a node tells its instance, its GPUs' UUIDs and serial numbers, and every open fault: the ``/inventory`` of
+    its ``[daemon] http``, with ``{node}`` for the node's name. It is read when a node changes, and once a day. Empty:
+    nodes are not asked; the ledger then knows only the worst fault of a node at a time, and its GPU by index alone. Set
+    it if the controller can reach that port, which is on loopback by default."""

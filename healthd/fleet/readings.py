@@ -1,0 +1,89 @@
+"""A node of the fleet as the ledger reads it: its state, its cause, its open faults, and what was done to it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from healthd.fleet.nodes import FleetNode, FleetState
+from healthd.ledger.changes import NodeReading, SeenFault
+from healthd.ledger.entries import MachineIdentity, SpanState
+from healthd.remediation.decide.handoff import by_now
+from healthd.remediation.decide.summary import NodeState, NodeSummary
+
+_HARMLESS = frozenset({NodeState.OK, NodeState.WARNING})
+_NO_FAULT = frozenset({NodeState.OK, NodeState.UNKNOWN})
+
+
+def readings_of(nodes: Iterable[FleetNode]) -> dict[str, NodeReading]:
+    """One reading for each node, by name."""
+    return {each.name: reading_of(each) for each in nodes}
+
+
+def reading_of(node: FleetNode) -> NodeReading:
+    """The reading of one node. A node without a report has no fault that is known, and none of its faults is over."""
+    state, record = _state(node), by_now(node.record, node.now)
+    summary = None if node.is_silent else node.summary
+    return NodeReading(
+        node=node.name,
+        state=state,
+        cause=_cause(node, state),
+        faults=tuple(_faults(node)),
+        is_whole=summary is not None and not summary.more,
+        history=record.history,
+        machine=MachineIdentity(
+            instance_type=node.summary.instance_type if node.summary is not None else "",
+            rack=node.listed.group,
+            image=record.image,
+            driver=record.driver,
+        ),
+    )
+
+
+def _state(node: FleetNode) -> SpanState:
+    match node.state:
+        case FleetState.ASLEEP:
+            return SpanState.ASLEEP
+        case _ if node.listed.out:
+            return SpanState.OUT
+        case FleetState.OK | FleetState.WARNING:
+            return SpanState.SERVING
+        case FleetState.UNKNOWN:
+            return SpanState.UNKNOWN
+        case FleetState.SILENT:
+            return SpanState.SILENT
+        case _:
+            return SpanState.FAULTY
+
+
+def _cause(node: FleetNode, state: SpanState) -> str:
+    """Why a node does not serve: the finding, where healthd holds it; else the owner of the hold."""
+    if state in (SpanState.SERVING, SpanState.ASLEEP):
+        return ""
+    if state is SpanState.SILENT:
+        return "no report"
+    hold = node.listed.hold
+    if state is SpanState.OUT and hold is not None and not node.is_ours:
+        return f"{hold.user or 'the configuration'}: {hold.text}" if not hold.automatic else f"the cluster: {hold.text}"
+    return node.code or ("down" if state is SpanState.OUT else "")
+
+
+def _faults(node: FleetNode) -> Iterable[SeenFault]:
+    """The worst open fault, as far as the cluster shows it. A check that cannot tell is none."""
+    summary = node.summary
+    if summary is None or node.is_silent or summary.state in _NO_FAULT or not summary.code:
+        return
+    yield SeenFault(
+        code=summary.code,
+        component=summary.component,
+        since=_since(node, summary),
+        critical=summary.state not in _HARMLESS,
+    )
+
+
+def _since(node: FleetNode, summary: NodeSummary) -> datetime | None:
+    """Since when it is there. The summary of a node that is being repaired has the time of the step instead."""
+    record = by_now(node.record, node.now)
+    if record.code == summary.code and record.since is not None:
+        return record.since
+    return None if summary.step else summary.since

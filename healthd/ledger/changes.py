@@ -1,0 +1,245 @@
+"""The news in a reading of one node: faults that began or ended, repairs, returns, another state. Pure.
+
+A reading that says what the one before said adds nothing. Everything else is written under natural keys, so that a
+controller that died before, in or after the write does the same again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from healthd.ledger.entries import (
+    UNKNOWN_MACHINE,
+    EntryKind,
+    GpuSighting,
+    LedgerEntry,
+    MachineIdentity,
+    NodeSpan,
+    SpanState,
+)
+from healthd.remediation.decide.handoff import PastAct, PastRepair
+
+_KINDS = {PastAct.RETURN: EntryKind.RETURN, PastAct.REPLACE: EntryKind.REPLACEMENT}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SeenFault:
+    """One open fault. ``since`` None: not reported. ``component``: ``gpu:GPU-…``, ``GPU 3``, or "" for the node."""
+
+    code: str
+    component: str = ""
+    since: datetime | None = None
+    critical: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeReading:
+    """One node as the cluster shows it now.
+
+    ``faults``: the open ones that are known; ``is_whole``: there are no others. ``history``: the acts in its handoff
+    record. ``machine``: the identity of its machine, as far as this reading has it.
+    """
+
+    node: str
+    state: SpanState
+    cause: str = ""
+    faults: tuple[SeenFault, ...] = ()
+    is_whole: bool = True
+    history: tuple[PastRepair, ...] = ()
+    machine: MachineIdentity = UNKNOWN_MACHINE
+
+    def tells_the_same(self, before: NodeReading | None) -> bool:
+        """Whether nothing is new in it but times of open faults, which move with the steps of a repair."""
+        return self == before or (before is not None and _without_times(self) == _without_times(before))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeMemory:
+    """The open rows of one node: its machine, its span, and the faults that are not over."""
+
+    machine: MachineIdentity = UNKNOWN_MACHINE
+    span: NodeSpan | None = None
+    faults: tuple[LedgerEntry, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeChanges:
+    """Rows to write, each inserted or replaced by its key, and what is open after that."""
+
+    after: NodeMemory
+    entries: tuple[LedgerEntry, ...] = ()
+    spans: tuple[NodeSpan, ...] = ()
+    gpus: tuple[GpuSighting, ...] = ()
+
+
+def node_changes(
+    before: NodeMemory, reading: NodeReading, now: datetime, *, known_until: datetime | None = None
+) -> NodeChanges:
+    """The changes by one reading at ``now``. ``known_until``: where the ledger did not watch until now, the end of the
+    time that it did: what ended in between ended for it then."""
+    machine = reading.machine.completed_by(before.machine)
+    ended = known_until or now
+    spans = _spans(before.span, reading, machine, now, ended)
+    going_on, changed = _faults(before.faults, reading, machine, now, ended)
+    past = tuple(_past(reading.node, each, machine) for each in reading.history)
+    sightings = tuple(
+        GpuSighting(
+            gpu=each.uuid, serial=each.serial, node=reading.node, instance=machine.instance, first=now, last=now
+        )
+        for each in reading.machine.gpus
+    )
+    after = NodeMemory(machine=machine, span=spans[-1] if spans else before.span, faults=going_on)
+    return NodeChanges(after=after, entries=(*changed, *past), spans=spans, gpus=sightings)
+
+
+def with_inventory(reading: NodeReading, machine: MachineIdentity, faults: tuple[SeenFault, ...]) -> NodeReading:
+    """A reading completed by what the node says of itself: its machine, and every open fault by its component. A fault
+    that the cluster shows alone stays, because the node may have had it repaired by now."""
+    said = {each.code for each in faults}
+    shown = tuple(each for each in reading.faults if each.code not in said)
+    whole = machine.completed_by(reading.machine)
+    return replace(reading, machine=whole, faults=(*faults, *shown), is_whole=True)
+
+
+def gone_changes(before: NodeMemory, ended: datetime) -> NodeChanges:
+    """The changes where a node is no longer listed: its span and its faults end."""
+    spans = () if before.span is None else (replace(before.span, until=ended),)
+    entries = tuple(replace(each, until=ended) for each in before.faults)
+    return NodeChanges(after=NodeMemory(machine=before.machine), entries=entries, spans=spans)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _without_times(reading: NodeReading) -> NodeReading:
+    faults = tuple(sorted((replace(each, since=None) for each in reading.faults), key=str))
+    return replace(reading, faults=faults)
+
+
+def _spans(
+    before: NodeSpan | None, reading: NodeReading, machine: MachineIdentity, now: datetime, ended: datetime
+) -> tuple[NodeSpan, ...]:
+    """The span that ends, if one does, and the one that begins; none where the state goes on."""
+    began = NodeSpan(
+        node=reading.node,
+        start=now,
+        state=reading.state,
+        cause=reading.cause,
+        instance_type=machine.instance_type,
+        rack=machine.rack,
+    )
+    if before is None:
+        return (began,)
+    if replace(before, start=now, until=None) == began:
+        return ()
+    return (replace(before, until=max(ended, before.start)), began) if before.start < now else (began,)
+
+
+def _faults(
+    open_before: Sequence[LedgerEntry],
+    reading: NodeReading,
+    machine: MachineIdentity,
+    now: datetime,
+    ended: datetime,
+) -> tuple[tuple[LedgerEntry, ...], tuple[LedgerEntry, ...]]:
+    """(the faults that are open after this reading, the entries that are new or changed).
+
+    While a node is silent, or a check of it cannot tell, no fault is over because it is not named.
+    """
+    going_on: list[LedgerEntry] = []
+    changed: list[LedgerEntry] = []
+    left = list(reading.faults)
+    for entry in open_before:
+        seen = _same(entry, left)
+        if seen is not None:
+            left.remove(seen)
+            told = _identified(replace(entry, critical=entry.critical or seen.critical), seen, machine)
+            going_on.append(told)
+            changed += [told] if told != entry else []
+        elif not reading.is_whole or reading.state in (SpanState.SILENT, SpanState.UNKNOWN):
+            going_on.append(entry)
+        else:
+            changed.append(replace(entry, until=max(ended, entry.at)))
+    begun = [_begun(reading, each, machine, now) for each in left]
+    return (*going_on, *begun), (*changed, *begun)
+
+
+def _same(entry: LedgerEntry, seen: Iterable[SeenFault]) -> SeenFault | None:
+    """The fault that an open entry is about: same code and component, or the same code where one side names the
+    component otherwise (an index, or nothing)."""
+    alike = [each for each in seen if each.code == entry.code]
+    exact = next((each for each in alike if each.component == entry.component), None)
+    return exact or next(
+        (each for each in alike if not (_is_exact(each.component) and _is_exact(entry.component))), None
+    )
+
+
+def _is_exact(component: str) -> bool:
+    return ":" in component
+
+
+def _identified(entry: LedgerEntry, seen: SeenFault, machine: MachineIdentity) -> LedgerEntry:
+    """The entry with the GPU that a later reading told. Its key stays: it is the same fault."""
+    if entry.serial or not (_is_exact(seen.component) or _is_exact(entry.component)):
+        return entry
+    gpu = machine.gpu_of(seen.component if _is_exact(seen.component) else entry.component)
+    return entry if gpu is None else replace(entry, gpu=gpu.uuid, serial=gpu.serial)
+
+
+def _begun(reading: NodeReading, seen: SeenFault, machine: MachineIdentity, now: datetime) -> LedgerEntry:
+    """The entry of a fault. An index names a GPU only beside the inventory of this very reading: an earlier one may be
+    of another machine."""
+    since = seen.since if seen.since is not None and seen.since <= now else now
+    gpu = (machine if _is_exact(seen.component) else reading.machine).gpu_of(seen.component)
+    uuid = seen.component.partition(":")[2].partition("/")[0]
+    return _entry(
+        EntryKind.FAULT,
+        reading.node,
+        since,
+        machine,
+        code=seen.code,
+        component=seen.component,
+        critical=seen.critical,
+        gpu=gpu.uuid if gpu is not None else uuid if uuid.startswith("GPU-") else "",
+        serial=gpu.serial if gpu is not None else "",
+    )
+
+
+def _past(node: str, past: PastRepair, machine: MachineIdentity) -> LedgerEntry:
+    """The entry of an act in a handoff record. The store keeps the machine of its first writing."""
+    kind = _KINDS.get(past.act, EntryKind.REPAIR)
+    entry = _entry(kind, node, past.at, machine, code=past.code, act=past.act.value)
+    return replace(entry, outcome=past.outcome.value, until=past.back)
+
+
+def _entry(
+    kind: EntryKind,
+    node: str,
+    at: datetime,
+    machine: MachineIdentity,
+    *,
+    code: str,
+    component: str = "",
+    critical: bool = False,
+    act: str = "",
+    gpu: str = "",
+    serial: str = "",
+) -> LedgerEntry:
+    return LedgerEntry(
+        kind=kind,
+        node=node,
+        at=at,
+        code=code,
+        component=component,
+        critical=critical,
+        act=act,
+        gpu=gpu,
+        serial=serial,
+        instance=machine.instance,
+        instance_type=machine.instance_type,
+        rack=machine.rack,
+        image=machine.image,
+        driver=machine.driver,
+    )

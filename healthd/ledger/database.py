@@ -1,0 +1,269 @@
+"""The ledger on disk: SQLite, one file, a versioned schema, rows under natural keys.
+
+Each reading of the fleet is one transaction: a controller that is killed in it loses that reading, and the next one
+finds what the cluster still shows. A file that cannot be used is set aside, and a fresh one is started.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import astuple, fields
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from healthd.core.errors import StoreError
+from healthd.ledger.changes import NodeChanges, NodeMemory
+from healthd.ledger.entries import (
+    EntryKind,
+    GpuSighting,
+    LedgerContents,
+    LedgerEntry,
+    MachineIdentity,
+    NodeSpan,
+    SpanState,
+    WatchInterval,
+)
+
+LEDGER = "ledger.db"
+LEDGER_VERSION = 1
+_SCHEMA = """
+CREATE TABLE watched (start REAL PRIMARY KEY, until REAL NOT NULL);
+CREATE TABLE span (node TEXT NOT NULL, start REAL NOT NULL, state TEXT NOT NULL, cause TEXT NOT NULL, until REAL,
+                   instance_type TEXT NOT NULL, rack TEXT NOT NULL, PRIMARY KEY (node, start));
+CREATE TABLE entry (key TEXT PRIMARY KEY, kind TEXT NOT NULL, node TEXT NOT NULL, at REAL NOT NULL, until REAL,
+                    code TEXT NOT NULL, component TEXT NOT NULL, critical INTEGER NOT NULL, act TEXT NOT NULL,
+                    outcome TEXT NOT NULL, gpu TEXT NOT NULL, serial TEXT NOT NULL, instance TEXT NOT NULL,
+                    instance_type TEXT NOT NULL, rack TEXT NOT NULL, image TEXT NOT NULL, driver TEXT NOT NULL);
+CREATE INDEX entry_at ON entry (at);
+CREATE TABLE gpu (gpu TEXT NOT NULL, serial TEXT NOT NULL, node TEXT NOT NULL, instance TEXT NOT NULL,
+                  first REAL NOT NULL, last REAL NOT NULL, PRIMARY KEY (gpu, node, instance));
+CREATE TABLE machine (node TEXT PRIMARY KEY, body TEXT NOT NULL);
+"""
+_COLUMNS = tuple(each.name for each in fields(LedgerEntry))
+_STAYS = ("instance", "instance_type", "rack", "image", "driver")  # as they were when the entry was first written
+_CHANGES = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS if name not in _STAYS)
+_PUT_ENTRY = (
+    f"INSERT INTO entry (key, {', '.join(_COLUMNS)}) VALUES (?{', ?' * len(_COLUMNS)})"  # noqa: S608 - our own names
+    f" ON CONFLICT (key) DO UPDATE SET {_CHANGES}"
+)
+_PUT_SPAN = (
+    "INSERT INTO span (node, start, state, cause, until, instance_type, rack) VALUES (?, ?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (node, start) DO UPDATE SET state = excluded.state, cause = excluded.cause, until = excluded.until"
+)
+_PUT_GPU = (
+    "INSERT INTO gpu (gpu, serial, node, instance, first, last) VALUES (?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (gpu, node, instance) DO UPDATE SET last = max(last, excluded.last),"
+    " serial = CASE excluded.serial WHEN '' THEN serial ELSE excluded.serial END"
+)
+_READS_MACHINE = msgspec.json.Decoder(MachineIdentity)
+
+
+class Ledger:
+    """One open ledger. Each public method is one transaction. Raises StoreError where the disk refuses, and writes
+    nothing then. ``reads_only``: for a reader beside the controller, which sets no file aside."""
+
+    def __init__(self, path: Path, *, now: datetime, reads_only: bool = False) -> None:
+        self.path, self.set_aside = path, ""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._db = _connect(path) if reads_only else self._opened(now)
+        except (OSError, sqlite3.Error, _LedgerUnusable) as error:
+            advice = "run it as root" if isinstance(error, PermissionError) else "check [controller] state_dir"
+            raise StoreError(f"{path}: cannot open the ledger: {error}; {advice}") from error
+
+    def close(self) -> None:
+        """Close it; committed transactions stay."""
+        self._db.close()
+
+    def watched_until(self) -> datetime | None:
+        """The end of the last watched interval; None in a fresh ledger."""
+        with self._transaction(writes=False) as db:
+            (until,) = db.execute("SELECT max(until) FROM watched").fetchone()
+        return _time(until)
+
+    def memories(self) -> dict[str, NodeMemory]:
+        """The open rows, by node."""
+        with self._transaction(writes=False) as db:
+            machines = dict(db.execute("SELECT node, body FROM machine"))
+            spans = {each.node: each for each in _spans(db, "WHERE until IS NULL")}
+            faults: dict[str, list[LedgerEntry]] = {}
+            for entry in _entries(db, "WHERE until IS NULL AND kind = ?", EntryKind.FAULT.value):
+                faults.setdefault(entry.node, []).append(entry)
+        return {
+            node: NodeMemory(
+                machine=_READS_MACHINE.decode(machines[node]) if node in machines else MachineIdentity(),
+                span=spans.get(node),
+                faults=tuple(faults.get(node, ())),
+            )
+            for node in {*machines, *spans, *faults}
+        }
+
+    def write(
+        self, changes: Mapping[str, NodeChanges], now: datetime, *, gap: timedelta, gone: Iterable[str] = ()
+    ) -> None:
+        """Write one reading: the changes of nodes, and that the fleet was watched until now; after more than ``gap``
+        without a reading, from now on. ``gone``: nodes that are no longer listed."""
+        with self._transaction() as db:
+            for node, each in changes.items():
+                db.executemany(_PUT_SPAN, [_span_row(span) for span in each.spans])
+                db.executemany(_PUT_ENTRY, [_entry_row(entry) for entry in each.entries])
+                db.executemany(_PUT_GPU, [_gpu_row(gpu) for gpu in each.gpus])
+                body = msgspec.json.encode(each.after.machine).decode()
+                db.execute(
+                    "INSERT INTO machine (node, body) VALUES (?, ?)"
+                    " ON CONFLICT (node) DO UPDATE SET body = excluded.body",
+                    (node, body),
+                )
+            db.executemany("DELETE FROM machine WHERE node = ?", [(node,) for node in gone])
+            _extend(db, now, gap)
+
+    def contents(self) -> LedgerContents:
+        """Everything."""
+        with self._transaction(writes=False) as db:
+            gpus = db.execute("SELECT gpu, serial, node, instance, first, last FROM gpu ORDER BY first, gpu")
+            watched = db.execute("SELECT start, until FROM watched ORDER BY start")
+            return LedgerContents(
+                entries=tuple(_entries(db, "ORDER BY at, key")),
+                spans=tuple(_spans(db, "ORDER BY start, node")),
+                watched=tuple(WatchInterval(start=_at(start), until=_at(until)) for start, until in watched),
+                gpus=tuple(
+                    GpuSighting(gpu=gpu, serial=serial, node=node, instance=instance, first=_at(first), last=_at(last))
+                    for gpu, serial, node, instance, first, last in gpus
+                ),
+            )
+
+    def forget(self, before: datetime) -> None:
+        """Delete what was over before that time. Open faults and spans stay."""
+        at = before.timestamp()
+        with self._transaction() as db:
+            db.execute(
+                "DELETE FROM entry WHERE at < ? AND (until < ? OR (until IS NULL AND kind != 'fault'))", (at, at)
+            )
+            db.execute("DELETE FROM span WHERE until < ?", (at,))
+            db.execute("DELETE FROM watched WHERE until < ?", (at,))
+            db.execute("DELETE FROM gpu WHERE last < ?", (at,))
+
+    # -- opening ------------------------------------------------------------------------------------------------------
+
+    def _opened(self, now: datetime) -> sqlite3.Connection:
+        try:
+            return _connect(self.path)
+        except (sqlite3.DatabaseError, _LedgerUnusable) as problem:
+            if isinstance(problem, sqlite3.OperationalError):
+                raise  # the disk, or another process: the file itself may be sound
+            numbered = (f"{self.path}.set-aside-{now:%Y%m%dT%H%M%S}-{number}" for number in itertools.count(1))
+            aside = next(each for each in numbered if not os.path.exists(each))
+            for suffix in ("", "-wal", "-shm"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.replace(f"{self.path}{suffix}", f"{aside}{suffix}")
+            self.set_aside = f"{self.path}: {problem}; healthd keeps it as {aside} and starts a fresh ledger"
+            return _connect(self.path)
+
+    @contextlib.contextmanager
+    def _transaction(self, *, writes: bool = True) -> Iterator[sqlite3.Connection]:
+        try:
+            self._db.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+            try:
+                yield self._db
+            except BaseException:
+                self._db.rollback()
+                raise
+            self._db.execute("COMMIT")
+        except (sqlite3.Error, msgspec.MsgspecError, ValueError) as error:
+            with contextlib.suppress(sqlite3.Error):  # SQLite ends it itself where the disk is full
+                self._db.rollback()
+            what = "written" if writes else "read"
+            raise StoreError(f"{self.path}: the ledger was not {what}: {error}; check its disk") from error
+
+
+class _LedgerUnusable(Exception):
+    """The file is no ledger that this version can use."""
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    db = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
+    try:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        if version == 0 and not db.execute("SELECT 1 FROM sqlite_master").fetchone():
+            db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {LEDGER_VERSION}; COMMIT;")
+            version = LEDGER_VERSION
+        if version != LEDGER_VERSION:
+            raise _LedgerUnusable(f"its schema version is {version}; this healthd reads {LEDGER_VERSION}")
+        (state,) = db.execute("PRAGMA quick_check(1)").fetchone()
+        if state != "ok":
+            raise _LedgerUnusable(f"it is damaged: {state}")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _extend(db: sqlite3.Connection, now: datetime, gap: timedelta) -> None:
+    """Extend the last watched interval to now, or begin another one after a gap, or where the clock was set back."""
+    last = db.execute("SELECT start, until FROM watched ORDER BY until DESC LIMIT 1").fetchone()
+    if last is not None and last[1] <= now.timestamp() <= last[1] + gap.total_seconds():
+        db.execute("UPDATE watched SET until = ? WHERE start = ?", (now.timestamp(), last[0]))
+    elif last is None or now.timestamp() > last[1]:
+        db.execute("INSERT INTO watched (start, until) VALUES (?, ?)", (now.timestamp(), now.timestamp()))
+
+
+def _entries(db: sqlite3.Connection, rest: str, *values: Any) -> Iterator[LedgerEntry]:
+    for row in db.execute(f"SELECT {', '.join(_COLUMNS)} FROM entry {rest}", values):  # noqa: S608 - our own names
+        known = dict(zip(_COLUMNS, row, strict=True))
+        known |= {"kind": EntryKind(known["kind"]), "critical": bool(known["critical"])}
+        yield LedgerEntry(**{**known, "at": _at(known["at"]), "until": _time(known["until"])})
+
+
+def _spans(db: sqlite3.Connection, rest: str) -> Iterator[NodeSpan]:
+    columns = "node, start, state, cause, until, instance_type, rack"
+    for node, start, state, cause, until, kind, rack in db.execute(f"SELECT {columns} FROM span {rest}"):  # noqa: S608
+        yield NodeSpan(
+            node=node,
+            start=_at(start),
+            state=SpanState(state),
+            cause=cause,
+            until=_time(until),
+            instance_type=kind,
+            rack=rack,
+        )
+
+
+def _entry_row(entry: LedgerEntry) -> tuple[Any, ...]:
+    return (entry.key, *(_plain(each) for each in astuple(entry)))
+
+
+def _span_row(span: NodeSpan) -> tuple[Any, ...]:
+    row = (span.node, span.start, span.state, span.cause, span.until, span.instance_type, span.rack)
+    return tuple(_plain(each) for each in row)
+
+
+def _gpu_row(gpu: GpuSighting) -> tuple[Any, ...]:
+    return tuple(_plain(each) for each in astuple(gpu))
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case datetime():
+            return value.timestamp()
+        case EntryKind() | SpanState():
+            return value.value
+        case _:
+            return value
+
+
+def _at(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else _at(seconds)

@@ -1,0 +1,157 @@
+"""The rows of a fleet's ledger: entries, spans of node states, watch intervals, and sightings of GPUs. Pure.
+
+Each has a natural key, so that the same fact written twice is one row. Times are aware UTC.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+
+class EntryKind(StrEnum):
+    """The kinds of entries. RETURN: a node that went out came back without a repair for that finding."""
+
+    FAULT = "fault"
+    REPAIR = "repair"
+    REPLACEMENT = "replacement"
+    RETURN = "return"
+
+
+class SpanState(StrEnum):
+    """The state of a node over a span of time.
+
+    SERVING: in service, and its agent reports no critical fault: only this is exposure. FAULTY: in service with one.
+    UNKNOWN: in service, and a check cannot tell. OUT: gets no new jobs. SILENT: its agent does not report, so that
+    nothing is known. ASLEEP: a name without a machine.
+    """
+
+    SERVING = "serving"
+    FAULTY = "faulty"
+    UNKNOWN = "unknown"
+    OUT = "out"
+    SILENT = "silent"
+    ASLEEP = "asleep"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LedgerGpu:
+    """One GPU of a node. ``serial``: the serial number of its board; "" where the driver does not tell it."""
+
+    uuid: str
+    serial: str = ""
+    index: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MachineIdentity:
+    """The machine behind a node's name, as far as it is known; "" for what is not.
+
+    ``rack``: the leaf switch, block or rack that the cluster knows it in.
+    """
+
+    instance: str = ""
+    instance_type: str = ""
+    rack: str = ""
+    image: str = ""
+    driver: str = ""
+    gpus: tuple[LedgerGpu, ...] = ()
+
+    def completed_by(self, earlier: MachineIdentity) -> MachineIdentity:
+        """This identity, with what an earlier one of the same machine knew beside it. Another instance is another
+        machine: of that one only type and rack stay."""
+        is_same = not (self.instance and earlier.instance and self.instance != earlier.instance)
+        return MachineIdentity(
+            instance=self.instance or earlier.instance,
+            instance_type=self.instance_type or earlier.instance_type,
+            rack=self.rack or earlier.rack,
+            image=self.image or (earlier.image if is_same else ""),
+            driver=self.driver or (earlier.driver if is_same else ""),
+            gpus=self.gpus or (earlier.gpus if is_same else ()),
+        )
+
+    def gpu_of(self, component: str) -> LedgerGpu | None:
+        """The GPU that a component names: ``gpu:GPU-…``, or a part of it such as ``nvlink:GPU-…/3``, or ``GPU 3``."""
+        name = component.partition(":")[2].partition("/")[0]
+        index = component.removeprefix("GPU ") if component.startswith("GPU ") else None
+        return next((each for each in self.gpus if each.uuid == name or (index and each.index == index)), None)
+
+
+UNKNOWN_MACHINE = MachineIdentity()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LedgerEntry:
+    """One thing that happened to a node.
+
+    ``until``: when it was over; None while it lasts, or where that is not known. ``critical``: of a fault, whether it
+    takes a node out. ``act`` and ``outcome``: of a repair, ``reset``, ``reboot`` or ``replace``, and ``helped``,
+    ``failed`` or "" for not known. ``machine``: the one that the node had then.
+    """
+
+    kind: EntryKind
+    node: str
+    at: datetime
+    until: datetime | None = None
+    code: str = ""
+    component: str = ""
+    critical: bool = False
+    act: str = ""
+    outcome: str = ""
+    gpu: str = ""
+    serial: str = ""
+    instance: str = ""
+    instance_type: str = ""
+    rack: str = ""
+    image: str = ""
+    driver: str = ""
+
+    @property
+    def key(self) -> str:
+        """Its natural key: the same thing reported again has the same one. Times count in whole seconds."""
+        what = f"{self.code}|{self.component}" if self.kind is EntryKind.FAULT else self.act
+        return f"{self.kind}|{self.node}|{int(self.at.timestamp())}|{what}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeSpan:
+    """A node was in one state from ``start`` to ``until``, None while it is. ``cause``: why it was not SERVING."""
+
+    node: str
+    start: datetime
+    state: SpanState
+    cause: str = ""
+    until: datetime | None = None
+    instance_type: str = ""
+    rack: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WatchInterval:
+    """The ledger read the fleet from ``start`` to ``until`` without a gap. Outside such intervals nothing is known."""
+
+    start: datetime
+    until: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuSighting:
+    """One GPU was in one node from ``first`` to ``last``, as far as it was seen."""
+
+    gpu: str
+    serial: str
+    node: str
+    instance: str
+    first: datetime
+    last: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LedgerContents:
+    """All that a report or a history is made from."""
+
+    entries: tuple[LedgerEntry, ...] = ()
+    spans: tuple[NodeSpan, ...] = ()
+    watched: tuple[WatchInterval, ...] = ()
+    gpus: tuple[GpuSighting, ...] = ()

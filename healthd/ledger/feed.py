@@ -1,0 +1,88 @@
+"""Feeds the ledger: reads the fleet, asks the nodes that changed for their details, and writes what is new.
+
+It runs beside the controller's syncs and stops none of them. A fleet that cannot be read is a gap: nothing is written,
+and that time is no exposure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from healthd.ledger.changes import NodeMemory, NodeReading, gone_changes, node_changes
+from healthd.ledger.database import Ledger
+
+GAP = 3.0
+"""Of intervals: after so many without a reading the time between counts as not watched."""
+_FORGET = timedelta(days=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetSource:
+    """Where readings come from. ``listed``: every node as the cluster shows it; raises BackendError. ``completed``: of
+    these readings, those whose node answered, completed by it."""
+
+    listed: Callable[[datetime], Mapping[str, NodeReading]]
+    completed: Callable[[Sequence[NodeReading]], Mapping[str, NodeReading]] = lambda _: {}
+
+
+class LedgerFeed:
+    """``interval_s``: between two readings. ``keep_days``: older entries are deleted. ``asks``: how many nodes are
+    asked in one reading at most; ``again_s``: after how long a node is asked without a change. Raises BackendError,
+    StoreError; the next reading then finds the same."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        source: FleetSource,
+        *,
+        interval_s: float,
+        keep_days: float,
+        asks: int = 64,
+        again_s: float = 86_400.0,
+    ) -> None:
+        self._ledger, self._source = ledger, source
+        self._gap, self._keep = timedelta(seconds=GAP * interval_s), timedelta(days=keep_days)
+        self._asks, self._again = asks, timedelta(seconds=again_s)
+        self._memories: dict[str, NodeMemory] = ledger.memories()
+        self._last: dict[str, NodeReading] = {}
+        self._ask_at: dict[str, datetime] = {}
+        self._forget_at: datetime | None = None
+
+    def read(self, now: datetime) -> int:
+        """One reading. Returns how many nodes had something new."""
+        listed = self._source.listed(now)
+        watched = self._ledger.watched_until()
+        known_until = watched if watched is not None and not now - watched <= self._gap else None
+        news = {name: each for name, each in listed.items() if not each.tells_the_same(self._last.get(name))}
+        asked = self._due(news, listed, now)
+        answered = self._source.completed([listed[name] for name in asked])
+        changed = {
+            name: node_changes(
+                self._memories.get(name, NodeMemory()), answered.get(name, listed[name]), now, known_until=known_until
+            )
+            for name in {*news, *answered}
+        }
+        gone = [name for name in self._memories if name not in listed]
+        changed |= {name: gone_changes(self._memories[name], known_until or now) for name in gone}
+        self._ledger.write(changed, now, gap=self._gap, gone=gone)
+        self._memories |= {name: each.after for name, each in changed.items()}
+        for name in gone:
+            del self._memories[name]
+        self._last = dict(listed)
+        self._ask_at |= {name: now + self._again * (1.0 if name in answered else 1 / 144) for name in asked}
+        self._ask_at |= {name: now for name in news if name not in asked}
+        self._forget(now)
+        return len(changed)
+
+    def _due(self, news: Mapping[str, NodeReading], listed: Mapping[str, NodeReading], now: datetime) -> list[str]:
+        """The nodes to ask: those with news first, then those that were not asked for longest."""
+        due = [name for name in listed if name not in news and self._ask_at.get(name, now) <= now]
+        due.sort(key=lambda name: self._ask_at.get(name, now))
+        return [*news, *due][: self._asks]
+
+    def _forget(self, now: datetime) -> None:
+        if self._forget_at is None or now >= self._forget_at:
+            self._ledger.forget(now - self._keep)
+            self._forget_at = now + _FORGET

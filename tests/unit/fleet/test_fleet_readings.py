@@ -1,0 +1,95 @@
+"""A node of the fleet as the ledger reads it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from healthd.fleet.nodes import FleetNode
+from healthd.fleet.readings import reading_of, readings_of
+from healthd.ledger.entries import SpanState
+from healthd.remediation.decide.handoff import HandoffRecord
+from healthd.remediation.decide.summary import NodeState, NodeSummary
+from healthd.remediation.ports import Hold, ListedNode
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+OURS = Hold(text="healthd: gpu.xid.79 GPU 3 [k1]", user="root", stamp=1)
+ALICE = Hold(text="fan swap", user="alice", stamp=1)
+SLURM = Hold(text="Kill task failed", user="root", stamp=1, automatic=True)
+NOBODY = Hold(text="spare", user="", stamp=0)
+
+
+def node(
+    state: NodeState | None,
+    *,
+    hold: Hold | None = None,
+    code: str = "",
+    step: str = "",
+    record: str = "",
+    old_s: float = 0.0,
+    down: bool = False,
+    asleep: bool = False,
+) -> FleetNode:
+    at, since = NOW - timedelta(seconds=old_s), NOW - timedelta(hours=2)
+    summary = None if state is None else NodeSummary(state=state, at=at, code=code, since=since, step=step)
+    flags = {"IDLE"} | ({"DRAIN"} if hold is not None else set()) | ({"DOWN"} if down else set())
+    listed = ListedNode(
+        name="n1",
+        state="IDLE",
+        flags=frozenset(flags),
+        out=hold is not None or down,
+        asleep=asleep,
+        hold=hold,
+        record=record,
+        summary=summary.text if summary is not None else "",
+    )
+    return FleetNode(listed=listed, now=NOW, silent_after_s=1500.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "state", "cause"),
+    [
+        (node(NodeState.OK), SpanState.SERVING, ""),
+        (node(NodeState.WARNING, code="efa.slow"), SpanState.SERVING, ""),
+        (node(NodeState.CRITICAL, code="gpu.xid.79"), SpanState.FAULTY, "gpu.xid.79"),
+        (node(NodeState.UNKNOWN, code="gpu.count"), SpanState.UNKNOWN, "gpu.count"),
+        (node(NodeState.OK, old_s=2000.0), SpanState.SILENT, "no report"),
+        (node(None), SpanState.SILENT, "no report"),
+        (node(NodeState.REPAIRING, hold=OURS, code="gpu.xid.79"), SpanState.OUT, "gpu.xid.79"),
+        (node(NodeState.OK, hold=ALICE), SpanState.OUT, "alice: fan swap"),
+        (node(NodeState.OK, hold=SLURM), SpanState.OUT, "the cluster: Kill task failed"),
+        (node(NodeState.OK, hold=NOBODY), SpanState.OUT, "the configuration: spare"),
+        (node(NodeState.OK, down=True), SpanState.OUT, "down"),
+        (node(None, asleep=True), SpanState.ASLEEP, ""),
+    ],
+)
+def test_every_state_of_the_fleet_is_one_of_the_ledger(given: FleetNode, state: SpanState, cause: str) -> None:
+    """With its cause, by whom a node is held."""
+    found = readings_of([given])["n1"]
+    assert (found.state, found.cause) == (state, cause)
+
+
+def test_a_check_that_cannot_tell_is_no_fault() -> None:
+    """Nor is anything known of a silent node, and its reading ends no fault."""
+    assert reading_of(node(NodeState.UNKNOWN, code="gpu.count")).faults == ()
+    silent = reading_of(node(NodeState.CRITICAL, code="gpu.xid.79", old_s=2000.0))
+    assert (silent.faults, silent.is_whole) == ((), False)
+
+
+def test_a_warning_is_a_fault_that_takes_no_node_out() -> None:
+    """It is in the history, and in no rate."""
+    (warning,) = reading_of(node(NodeState.WARNING, code="efa.slow")).faults
+    (critical,) = reading_of(node(NodeState.CRITICAL, code="gpu.xid.79")).faults
+    assert (warning.critical, critical.critical) == (False, True)
+
+
+def test_a_fault_is_as_old_as_its_finding_and_not_as_its_step() -> None:
+    """The handoff record has its time; without it that of a node under repair is not known."""
+    since = NOW - timedelta(hours=5)
+    record = HandoffRecord(code="gpu.xid.79", since=since).text
+    repairing = NodeState.REPAIRING
+    (told,) = reading_of(node(repairing, hold=OURS, code="gpu.xid.79", step="reboot", record=record)).faults
+    (not_reported,) = reading_of(node(repairing, hold=OURS, code="gpu.xid.79", step="reboot")).faults
+    (plain,) = reading_of(node(NodeState.CRITICAL, code="gpu.xid.79")).faults
+    assert (told.since, not_reported.since, plain.since) == (since, None, NOW - timedelta(hours=2))

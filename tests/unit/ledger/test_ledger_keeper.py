@@ -1,0 +1,116 @@
+"""The ledger beside a controller: nodes that answer, a fleet that cannot be read, a file that cannot be used."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import structlog
+
+from healthd.api.controller_stats import ControllerStats
+from healthd.config.schema.config import Config
+from healthd.config.schema.controller import ControllerSection
+from healthd.controller.ledger import LedgerKeeper, ledger_path
+from healthd.core.errors import BackendUnknown, StoreError
+from healthd.core.model import Mode
+from healthd.ledger.changes import NodeReading
+from healthd.ledger.database import Ledger
+from healthd.ledger.entries import SpanState
+from healthd.ledger.feed import FleetSource, LedgerFeed
+from healthd.ledger.inventories import completed_readings
+
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+INVENTORY = {
+    "schema": "healthd.inventory/v1",
+    "node": "127.0.0.1",
+    "instance": "i-1",
+    "gpus": [{"uuid": "GPU-a", "serial": "16a", "index": "0"}],
+    "faults": [{"code": "gpu.xid.79", "component": "gpu:GPU-a", "severity": "critical", "since": T0.isoformat()}],
+}
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """An agent's HTTP server."""
+
+    class Agent(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(INVENTORY).encode() if self.path == "/inventory" else b"no JSON"
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Agent)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server.server_port
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_node_tells_its_machine_and_its_faults(port: int) -> None:
+    """And a node that is not there, answers otherwise, or under another name, tells nothing."""
+    here = NodeReading(node="127.0.0.1", state=SpanState.SERVING)
+    found = completed_readings(f"http://{{node}}:{port}/inventory", [here])["127.0.0.1"]
+    assert (found.machine.instance, found.machine.gpus[0].serial, found.faults[0].component) == (
+        "i-1",
+        "16a",
+        "gpu:GPU-a",
+    )
+    assert completed_readings(f"http://{{node}}:{port}/other", [here]) == {}
+    assert completed_readings("http://{node}:1/inventory", [here]) == {}
+    other = NodeReading(node="localhost", state=SpanState.SERVING)
+    assert completed_readings(f"http://{{node}}:{port}/inventory", [other]) == {}
+    assert completed_readings("", [here]) == {}
+
+
+def test_a_fleet_that_cannot_be_read_is_a_gap_and_ends_nothing(tmp_path: Path) -> None:
+    """The metric says so, and nothing was watched."""
+
+    def listed(_: datetime) -> dict[str, NodeReading]:
+        stop.set()
+        raise BackendUnknown("slurmctld does not answer")
+
+    stop = threading.Event()
+    stats = ControllerStats(orchestrator="slurm", provisioner="none", mode=Mode.OBSERVE)
+    config = Config(controller=ControllerSection(state_dir=str(tmp_path)))
+    LedgerKeeper(config, FleetSource(listed=listed), stats, structlog.get_logger()).keep(stop)
+    assert stats.ledger_failing
+    ledger = Ledger(ledger_path(config), now=T0)
+    assert ledger.watched_until() is None
+    ledger.close()
+
+
+def test_what_is_too_old_is_forgotten(tmp_path: Path) -> None:
+    """Spans and watched time before the retention; what goes on stays."""
+    ledger = Ledger(tmp_path / "ledger.db", now=T0)
+    states = {0: SpanState.SERVING, 1: SpanState.OUT, 40: SpanState.SERVING}
+    day = 0
+    source = FleetSource(listed=lambda _: {"n1": NodeReading(node="n1", state=states[day])})
+    feed = LedgerFeed(ledger, source, interval_s=86_400.0, keep_days=30.0)
+    for day in states:
+        feed.read(T0 + timedelta(days=day))
+    contents = ledger.contents()
+    assert [each.state for each in contents.spans] == [SpanState.SERVING]
+    assert [each.start for each in contents.watched] == [T0 + timedelta(days=40)]
+    ledger.close()
+
+
+def test_a_damaged_ledger_is_set_aside_by_its_writer_alone(tmp_path: Path) -> None:
+    """A reader says what is wrong, and moves nothing."""
+    path = tmp_path / "ledger.db"
+    path.write_bytes(b"no database at all, in more than a hundred bytes of text" * 4)
+    with pytest.raises(StoreError, match="cannot open the ledger"):
+        Ledger(path, now=T0, reads_only=True)
+    ledger = Ledger(path, now=T0)
+    assert "starts a fresh ledger" in ledger.set_aside
+    assert len(list(tmp_path.glob("ledger.db.set-aside-*"))) == 1
+    ledger.close()
