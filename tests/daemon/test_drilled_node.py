@@ -208,6 +208,7 @@ def test_each_kind_runs_through_the_whole_chain_and_leaves_nothing(node: DrillNo
     assert [(each["mode"], each["here"]) for each in report["levels"]] == [
         ("observe", False),
         ("quarantine", True),
+        ("approve", False),
         ("repair", False),
     ]
     assert report["levels"][0]["steps"] == []
@@ -239,7 +240,7 @@ def test_what_is_said_of_a_drill_says_that_it_is_one(node: DrillNode) -> None:
     told = node.healthd("history", "--socket", str(node.socket)).stdout
     mine = [line for line in told.splitlines() if report["id"] in line]
     assert len(mine) == 2
-    assert all(f"drill     DRILL {report['id']}: " in line for line in mine)
+    assert all(f"drill        DRILL {report['id']}: " in line for line in mine)
     assert f'"said": "DRILL {report["id"]}: ends, complete' in node.log.read_text()
     assert float(node.metric('healthd_drills_total{kind="xid",result="complete"}')) == float(counted) + 1
     assert node.metric('healthd_drill_running{kind="xid"}') == "0.0"
@@ -484,7 +485,7 @@ def test_at_the_very_moment_of_the_fault_the_prolog_passes(agent: Agent) -> None
     report = drills_of(agent, meanwhile).run(DrillRequest(kind=KINDS["xid"], who="uid 0", number=79), lambda _: None)
     assert (report.ended, [level.action for level in report.levels]) == (
         Ended.COMPLETE,
-        ["hold", "quarantine", "repair"],
+        ["hold", "quarantine", "repair", "repair"],
     )
     assert seen == [(0, Verdict.OK, "nothing calls for taking the node out")]
     assert agent.monitor.history.faults == {}
