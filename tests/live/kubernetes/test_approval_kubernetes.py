@@ -36,7 +36,8 @@ def node(control_plane: ControlPlane, tmp_path: Path) -> Iterator[AgentNode]:
 
 
 def plan(node: AgentNode) -> dict[str, object] | None:
-    remediation = json.loads(node.daemon.healthd("plan", "--json", "--socket", str(node.daemon.socket)).stdout)["remediation"]
+    shown = node.daemon.healthd("plan", "--json", "--socket", str(node.daemon.socket))
+    remediation = json.loads(shown.stdout)["remediation"]
     return remediation if remediation and remediation["approval"] else None
 
 
