@@ -223,7 +223,7 @@ def test_a_full_disk_costs_no_finding_and_drains_nothing(node: RunningNode, smal
     assert not is_held(node)
     filler.unlink()
     node.wait(lambda: is_held(node), 20.0, "drained once the intent can be written")
-    assert status_of(node)["store_problem"] == ""
+    node.wait(lambda: status_of(node)["store_problem"] == "", 20.0, "and the trouble is over")
     assert f"gpu.xid.95 on gpu:{PCI} opened" in node.said()
     node.kernel_says(RECOVERED.format(pci=PCI))
     node.wait(lambda: not is_held(node), 10.0, "and released")
