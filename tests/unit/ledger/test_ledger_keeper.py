@@ -73,7 +73,7 @@ def test_a_node_tells_its_machine_and_its_faults(port: int) -> None:
 
 
 def test_a_fleet_that_cannot_be_read_is_a_gap_and_ends_nothing(tmp_path: Path) -> None:
-    """The metric says so, and nothing was watched."""
+    """The metric and the log say so, and nothing was watched."""
 
     def listed(_: datetime) -> dict[str, NodeReading]:
         stop.set()
@@ -82,8 +82,11 @@ def test_a_fleet_that_cannot_be_read_is_a_gap_and_ends_nothing(tmp_path: Path) -
     stop = threading.Event()
     stats = ControllerStats(orchestrator="slurm", provisioner="none", mode=Mode.OBSERVE)
     config = Config(controller=ControllerSection(state_dir=str(tmp_path)))
-    LedgerKeeper(config, FleetSource(listed=listed), stats, structlog.get_logger()).keep(stop)
+    lines = structlog.testing.CapturingLogger()
+    log = structlog.wrap_logger(lines, processors=[], wrapper_class=structlog.make_filtering_bound_logger(0))
+    LedgerKeeper(config, FleetSource(listed=listed), stats, log).keep(stop)
     assert stats.ledger_failing
+    assert "slurmctld does not answer" in str(lines.calls)
     ledger = Ledger(ledger_path(config), now=T0)
     assert ledger.watched_until() is None
     ledger.close()
