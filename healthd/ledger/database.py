@@ -7,7 +7,6 @@ finds what the cluster still shows. A file that cannot be used is set aside, and
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,6 +29,7 @@ from healthd.ledger.entries import (
     SpanState,
     WatchInterval,
 )
+from healthd.state.versioned_file import FileUnusable, move_aside, prepare_file
 
 LEDGER = "ledger.db"
 LEDGER_VERSION = 1
@@ -74,7 +74,7 @@ class Ledger:
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._db = _connect(path) if reads_only else self._opened(now)
-        except (OSError, sqlite3.Error, _LedgerUnusable) as error:
+        except (OSError, sqlite3.Error, FileUnusable) as error:
             advice = "run it as root" if isinstance(error, PermissionError) else "check [controller] state_dir"
             raise StoreError(f"{path}: cannot open the ledger: {error}; {advice}") from error
 
@@ -155,14 +155,10 @@ class Ledger:
     def _opened(self, now: datetime) -> sqlite3.Connection:
         try:
             return _connect(self.path)
-        except (sqlite3.DatabaseError, _LedgerUnusable) as problem:
+        except (sqlite3.DatabaseError, FileUnusable) as problem:
             if isinstance(problem, sqlite3.OperationalError):
                 raise  # the disk, or another process: the file itself may be sound
-            numbered = (f"{self.path}.set-aside-{now:%Y%m%dT%H%M%S}-{number}" for number in itertools.count(1))
-            aside = next(each for each in numbered if not os.path.exists(each))
-            for suffix in ("", "-wal", "-shm"):
-                with contextlib.suppress(FileNotFoundError):
-                    os.replace(f"{self.path}{suffix}", f"{aside}{suffix}")
+            aside = move_aside(self.path, now)
             self.set_aside = f"{self.path}: {problem}; healthd keeps it as {aside} and starts a fresh ledger"
             return _connect(self.path)
 
@@ -183,25 +179,11 @@ class Ledger:
             raise StoreError(f"{self.path}: the ledger was not {what}: {error}; check its disk") from error
 
 
-class _LedgerUnusable(Exception):
-    """The file is no ledger that this version can use."""
-
-
 def _connect(path: Path) -> sqlite3.Connection:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     db = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
     try:
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        if version == 0 and not db.execute("SELECT 1 FROM sqlite_master").fetchone():
-            db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {LEDGER_VERSION}; COMMIT;")
-            version = LEDGER_VERSION
-        if version != LEDGER_VERSION:
-            raise _LedgerUnusable(f"its schema version is {version}; this healthd reads {LEDGER_VERSION}")
-        (state,) = db.execute("PRAGMA quick_check(1)").fetchone()
-        if state != "ok":
-            raise _LedgerUnusable(f"it is damaged: {state}")
+        prepare_file(db, schema=_SCHEMA, version=LEDGER_VERSION, check="quick_check")
     except BaseException:
         db.close()
         raise

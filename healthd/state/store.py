@@ -8,7 +8,6 @@ is started; :attr:`Store.set_aside` has the reason, and the daemon shows it as a
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import sqlite3
 import threading
@@ -27,6 +26,7 @@ from healthd.judge.history import Fault, History
 from healthd.judge.trends import Baseline, Days, Highest
 from healthd.remediation.decide.remediation import Remediation
 from healthd.state.ballast import Ballast
+from healthd.state.versioned_file import FileUnusable, move_aside, prepare_file
 
 SCHEMA_VERSION = 2
 _SCHEMA = """
@@ -219,11 +219,8 @@ class Store:
         """The database, or a fresh one beside the unusable old one."""
         try:
             return _connect(self.path)
-        except _Unusable as problem:
-            aside = _unused(self.path.with_name(f"{self.path.name}.set-aside-{now:%Y%m%dT%H%M%S}"))
-            for suffix in ("", "-wal", "-shm"):
-                with contextlib.suppress(FileNotFoundError):
-                    os.replace(f"{self.path}{suffix}", f"{aside}{suffix}")
+        except FileUnusable as problem:
+            aside = move_aside(self.path, now)
             self.set_aside = f"{self.path}: {problem}; healthd keeps it as {aside} and starts a fresh database"
             return _connect(self.path)
 
@@ -253,20 +250,16 @@ class Store:
             self._db.rollback()
 
 
-class _Unusable(Exception):
-    """The file is not a database that this version can use."""
-
-
 def _connect(path: Path) -> sqlite3.Connection:
     _make_private(path)
     db = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
     try:
         _prepare(db)
-    except (sqlite3.Error, msgspec.MsgspecError, ValueError, RecursionError, _Unusable) as error:
+    except (sqlite3.Error, msgspec.MsgspecError, ValueError, RecursionError, FileUnusable) as error:
         db.close()
         if isinstance(error, sqlite3.Error) and _is_of_the_disk(error, path):
             raise
-        raise _Unusable(f"cannot be used: {error}") from error
+        raise FileUnusable(f"cannot be used: {error}") from error
     return db
 
 
@@ -290,25 +283,9 @@ def _is_full(error: Exception) -> bool:
     return code & 0xFF == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_WRITE
 
 
-def _unused(path: Path) -> Path:
-    """This path, or the first free one with a number behind it: earlier files are not overwritten."""
-    numbered = (path.with_name(f"{path.name}.{number}") for number in itertools.count(2))
-    return next(each for each in itertools.chain([path], numbered) if not each.exists())
-
-
 def _prepare(db: sqlite3.Connection) -> None:
     """Make a fresh database, or prove that this one can be used, rows included."""
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = FULL")
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    if version == 0 and not db.execute("SELECT 1 FROM sqlite_master").fetchone():
-        db.executescript(f"BEGIN; {_SCHEMA} {_STAYS}; PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
-        version = SCHEMA_VERSION
-    if version != SCHEMA_VERSION:
-        raise _Unusable(f"its schema version is {version}; this healthd reads {SCHEMA_VERSION}")
-    (state,) = db.execute("PRAGMA integrity_check(1)").fetchone()
-    if state != "ok":
-        raise _Unusable(f"it is damaged: {state}")
+    prepare_file(db, schema=f"{_SCHEMA} {_STAYS};", version=SCHEMA_VERSION, check="integrity_check")
     _prove(db)
     if db.execute("SELECT sql FROM sqlite_master WHERE name = 'event_stays'").fetchone() != (_STAYS,):
         db.executescript(f"BEGIN; DROP TRIGGER IF EXISTS event_stays; {_STAYS}; COMMIT;")  # one that kept every line
@@ -321,7 +298,7 @@ def _prove(db: sqlite3.Connection) -> None:
     _history(db)
     for remediation_id, body in db.execute("SELECT id, body FROM remediation"):
         if _decode(body, Remediation).id != remediation_id:
-            raise _Unusable(f"the row of remediation {remediation_id} holds another remediation")
+            raise FileUnusable(f"the row of remediation {remediation_id} holds another remediation")
     for key, _ in db.execute("SELECT key, value FROM fact"):
         _fact(db, key)
     _cursor(db)
