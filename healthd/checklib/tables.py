@@ -58,6 +58,12 @@ def instance_profile(instance_type: str | None) -> InstanceProfile | None:
     return instance_types().get(instance_type.strip().removeprefix("ml."))
 
 
+def is_ultraserver(instance_type: str) -> bool:
+    """Whether it is one node of an NVLink domain that spans several, by its family: P6e, with or without ``ml.``, and
+    also of a size that the table does not know yet."""
+    return instance_type.removeprefix("ml.").startswith("p6e-")
+
+
 def keyed_rows(
     name: str, parse: Callable[[Mapping[str, str]], R], key: Callable[[R], K], package: str = _CHECKS
 ) -> Mapping[K, R]:

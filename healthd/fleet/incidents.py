@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from math import comb
 
+from healthd.checklib.tables import is_ultraserver
 from healthd.core.hostlist import folded
 from healthd.fleet.nodes import FleetNode
 from healthd.remediation.decide.summary import NodeState
@@ -34,7 +35,6 @@ _MOST_OF = 0.9  # of the members must share a cause, and twice as large a part o
 _FABRIC = ("gpu.fabric.", "gpu.imex.", "gpu.nvlink.", "gpu.nvswitch.")
 """Codes of the hardware of an NVLink domain: links, switches, fabric manager and IMEX (checks gpu.fabric, gpu.imex,
 gpu.nvlink and gpu.nvswitch)."""
-_ULTRASERVERS = ("p6e-",)  # as in target_node: instance types whose NVLink domain spans nodes
 _FAULTY = frozenset(NodeState) - {NodeState.OK, NodeState.UNKNOWN}
 
 
@@ -167,11 +167,9 @@ def observed(
     nodes: Sequence[FleetNode],
     now: datetime,
     rules: IncidentRules,
-    domains: Mapping[str, str] | None = None,
 ) -> IncidentMemory:
-    """The memory after this reading of the fleet. ``domains``: the NVLink domain of each node; None to take them from
-    the nodes themselves."""
-    domains = nvlink_domains(nodes) if domains is None else domains
+    """The memory after this reading of the fleet."""
+    domains = nvlink_domains(nodes)
     seen = {(each.root, each.node): each for each in _sightings(nodes, now, rules, domains)}
     unknown = {each.name for each in nodes if _is_unknown(each)}
     sightings = _merged(memory.sightings, seen, unknown, now)
@@ -208,7 +206,7 @@ def nvlink_domains(nodes: Iterable[FleetNode]) -> dict[str, str]:
     return {
         each.name: group
         for group, members in of_group.items()
-        if any(_type(one).removeprefix("ml.").startswith(_ULTRASERVERS) for one in members)
+        if any(is_ultraserver(one.instance_type) for one in members)
         for each in members
     }
 
@@ -219,10 +217,6 @@ def is_fabric(code: str) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-def _type(node: FleetNode) -> str:
-    return node.summary.instance_type if node.summary is not None else ""
 
 
 def _is_unknown(node: FleetNode) -> bool:
@@ -253,6 +247,12 @@ def _root(code: str, component: str, domain: str) -> str:
     if component.startswith("mount:"):
         return f"{code.partition('.')[0]} {component}"
     return f"{CauseKind.NVLINK_DOMAIN} {domain}" if domain and is_fabric(code) else code
+
+
+def _domain_of(root: str) -> str:
+    """The NVLink domain that a root names, or ""."""
+    kind, _, domain = root.partition(f"{CauseKind.NVLINK_DOMAIN} ")
+    return "" if kind else domain
 
 
 def _is_gpu(code: str) -> bool:
@@ -311,8 +311,8 @@ def _of_domain(
     root: str, active: Sequence[Sighting], domains: Mapping[str, str], nodes: Sequence[FleetNode]
 ) -> datetime | None:
     """The same for most nodes of one NVLink domain, which may be fewer."""
-    domain = root.removeprefix(f"{CauseKind.NVLINK_DOMAIN} ")
-    is_most = domain != root and _is_most(domain, {each.node for each in active if each.grave}, domains, nodes)
+    domain = _domain_of(root)
+    is_most = bool(domain) and _is_most(domain, {each.node for each in active if each.grave}, domains, nodes)
     return min(each.at for each in active) if is_most else None
 
 
@@ -391,8 +391,8 @@ def _broken_domain(
 ) -> str:
     """The NVLink domain whose own hardware is at fault in most of its nodes, and in no node outside at that time;
     else ""."""
-    domain = incident.root.removeprefix(f"{CauseKind.NVLINK_DOMAIN} ")
-    if domain == incident.root or incident.ended is not None:
+    domain = _domain_of(incident.root)
+    if not domain or incident.ended is not None:
         return ""
     outside = any(
         is_fabric(each.code)
@@ -410,8 +410,8 @@ def shared_cause(incident: Incident, nodes: Sequence[FleetNode], domains: Mappin
     _, is_mount, path = incident.root.partition(" mount:")
     if is_mount:
         return SharedCause(kind=CauseKind.FILE_SYSTEM, value=path)
-    if incident.root.startswith(f"{CauseKind.NVLINK_DOMAIN} "):
-        return SharedCause(kind=CauseKind.NVLINK_DOMAIN, value=incident.root.removeprefix(CauseKind.NVLINK_DOMAIN)[1:])
+    if domain := _domain_of(incident.root):
+        return SharedCause(kind=CauseKind.NVLINK_DOMAIN, value=domain)
     active = set(incident.active)
     best: tuple[float, SharedCause] = (2.0, SharedCause(kind=CauseKind.NOT_KNOWN))
     for kind, values in _TRAITS.items():
@@ -433,7 +433,7 @@ _TRAITS: Mapping[CauseKind, Callable[[FleetNode, Mapping[str, str]], tuple[str, 
     CauseKind.IMAGE: lambda node, _: (node.record.image,) if node.record.image else (),
     CauseKind.KERNEL: lambda node, _: (node.record.kernel,) if node.record.kernel else (),
     CauseKind.RACK: lambda node, _: (node.listed.group,) if node.listed.group else (),
-    CauseKind.TYPE: lambda node, _: (_type(node),) if _type(node) else (),
+    CauseKind.TYPE: lambda node, _: (node.instance_type,) if node.instance_type else (),
     CauseKind.PARTITION: lambda node, _: node.listed.partitions,
 }
 

@@ -32,7 +32,7 @@ def reading_of(node: FleetNode) -> NodeReading:
         is_whole=summary is not None and not summary.more,
         history=record.history,
         machine=MachineIdentity(
-            instance_type=node.summary.instance_type if node.summary is not None else "",
+            instance_type=node.instance_type,
             rack=node.listed.group,
             image=record.image,
             driver=record.driver,

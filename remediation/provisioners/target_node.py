@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from healthd.checklib.tables import is_ultraserver
 from healthd.core.model import Remedy
-
-# One node of an NVLink domain that spans several: AWS informs the owner, who ends all instances of the block and opens
-# a support case (Amazon EC2 User Guide, "Capacity Blocks for ML: P6e-GB200 UltraServers", 2026).
-_ULTRASERVERS = ("p6e-",)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +27,9 @@ class TargetNode:
             return f"{remedy} is not a task of the machine's provider"
         if self.here and not self.instance_id:
             return "the instance id of this node is unknown: check [sources] imds_endpoint"
-        if remedy is Remedy.REPLACE_NODE and self.instance_type.removeprefix("ml.").startswith(_ULTRASERVERS):
+        # AWS informs the owner, who ends all instances of the block and opens a support case
+        # (Amazon EC2 User Guide, "Capacity Blocks for ML: P6e-GB200 UltraServers", 2026).
+        if remedy is Remedy.REPLACE_NODE and is_ultraserver(self.instance_type):
             return (
                 f"{self.instance_type} is a part of an UltraServer, which AWS replaces as a whole: replace it yourself"
             )
