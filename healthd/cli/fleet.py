@@ -12,8 +12,6 @@ from pathlib import Path
 
 from healthd.agent.node_facts import is_in_pod, runs_slurm
 from healthd.api.wire import Reply
-from healthd.cli.fleet_memory import WORDS
-from healthd.cli.fleet_memory import answer as remembered
 from healthd.cli.output import Screen
 from healthd.cli.settings import loaded
 from healthd.config.schema.config import Config
@@ -21,18 +19,20 @@ from healthd.core.errors import BackendError, ExtraMissing, UsageError
 from healthd.fleet.nodes import FleetPicture, in_states
 from healthd.fleet.text import SCHEMA, fleet_data, fleet_json, fleet_text, node_data, node_text, why_text
 
-INCIDENTS = "incidents"
+INCIDENTS, REMEMBERED = "incidents", ("history", "report")
 """In the place of a node's name: a node of this name is shown by --json without a name."""
 
 
 def answer(options: Namespace) -> Reply:
     """Exit 0: every node is usable, or out by another's order; 1: one is not; 2: the cluster could not be read. With
     ``--watch`` 0, at Ctrl-C."""
-    if options.node in WORDS:
+    if options.node in REMEMBERED:
         if options.watch or options.why or options.state or options.by != "cause":
             raise UsageError(
                 f"healthd fleet {options.node}: --watch, --why, --state and --by show the fleet as it is now"
             )
+        from healthd.cli.fleet_memory import answer as remembered  # heavy: SQLite and the report
+
         return remembered(options)
     if options.of_node or options.gpu or options.code or options.since or options.markdown:
         raise UsageError(

@@ -25,8 +25,6 @@ from healthd.ledger.text import (
     selected,
 )
 
-WORDS = ("history", "report")
-"""The words of ``healthd fleet`` that are no node."""
 DEFAULT_SINCE = timedelta(days=30)
 """How far a report goes back."""
 

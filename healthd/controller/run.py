@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -255,11 +256,7 @@ class ControllerService:
         self._stats.notifier = notifier
         if notifier is None or self._once:
             return
-        stop = threading.Event()
-        thread = threading.Thread(target=self._keep_telling, args=(notifier, stop), name="notify", daemon=True)
-        thread.start()
-        held.callback(thread.join, timeout=_JOIN_S)
-        held.callback(stop.set)
+        _begin_thread(held, "notify", partial(self._keep_telling, notifier))
 
     def _keep_telling(self, notifier: Notifier, stop: threading.Event) -> None:
         try:
@@ -276,11 +273,7 @@ class ControllerService:
         if self._once or source is None or not self._config.ledger.enabled:
             return
         keeper = LedgerKeeper(self._config, source, self._stats, self._log)
-        stop = threading.Event()
-        thread = threading.Thread(target=self._keep_ledger, args=(keeper, stop), name="ledger", daemon=True)
-        thread.start()
-        held.callback(thread.join, timeout=_JOIN_S)
-        held.callback(stop.set)
+        _begin_thread(held, "ledger", partial(self._keep_ledger, keeper))
 
     def _keep_ledger(self, keeper: LedgerKeeper, stop: threading.Event) -> None:
         try:
@@ -336,6 +329,15 @@ class ControllerService:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # parts
+
+
+def _begin_thread(held: contextlib.ExitStack, name: str, keep: Callable[[threading.Event], None]) -> None:
+    """Run ``keep`` in a thread of its own until what is held is given back: then its event is set, and it is joined."""
+    stop = threading.Event()
+    thread = threading.Thread(target=keep, args=(stop,), name=name, daemon=True)
+    thread.start()
+    held.callback(thread.join, timeout=_JOIN_S)
+    held.callback(stop.set)
 
 
 def read_status(config: Config) -> dict[str, Any] | None:

@@ -22,6 +22,7 @@ from healthd.controller.incidents import IncidentKeeper
 from healthd.controller.progress import Progress
 from healthd.controller.status import StatusFile
 from healthd.fleet.incident_memory import rules_of
+from healthd.fleet.nodes import FleetPicture
 from healthd.fleet.readings import readings_of
 from healthd.fleet.slurm import read_fleet
 from healthd.ledger.feed import FleetSource
@@ -103,7 +104,7 @@ class SlurmWork:
             monotonic_s=time.monotonic,
         )
         keeper = IncidentKeeper(
-            lambda: read_fleet(config, self._host, lambda: datetime.now(UTC), racks=True),
+            lambda: self._read_fleet(datetime.now(UTC)),
             folder=self._folder,
             rules=rules_of(config.policy),
             stats=self.stats,
@@ -112,11 +113,13 @@ class SlurmWork:
 
     def fleet_source(self) -> FleetSource:
         """The list that ``healthd fleet`` reads, with racks, and the nodes' inventories."""
-        config, host = self._config, self._host
         return FleetSource(
-            listed=lambda now: readings_of(read_fleet(config, host, lambda: now, racks=True).nodes),
-            completed=partial(completed_readings, config.ledger.inventory_url),
+            listed=lambda now: readings_of(self._read_fleet(now).nodes),
+            completed=partial(completed_readings, self._config.ledger.inventory_url),
         )
+
+    def _read_fleet(self, now: datetime) -> FleetPicture:
+        return read_fleet(self._config, self._host, lambda: now, racks=True)
 
     def _slurm(self, node: str) -> SlurmOrchestrator:
         return SlurmOrchestrator.of(self._config, node, run=self.stats.calls.of_commands("slurm", run_command))
