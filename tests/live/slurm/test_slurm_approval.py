@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.live.slurm.reboot_asked import repairing
 from tests.live.slurm.slurm_lab import SlurmLab
 from tests.support.limits import limit_s
 from tests.support.running import OFF_THE_BUS, RunningNode
@@ -18,26 +19,6 @@ pytestmark = [pytest.mark.slurm, pytest.mark.process]
 
 NAME = "n0001"
 PCI = "0000:05:00"
-SECTIONS = """
-[remediation]
-mode = "approve"
-settle_s = 0.2
-opt_out_file = ""
-[remediation.approve]
-reboot_node = "{without_answer}"
-[budget]
-max_out = 8
-settle_s = 0.2
-[provisioner]
-kind = "local"
-[provisioner.local]
-reboot_command = ["/bin/sh", "-c", "date >> {asked}"]
-[orchestrator]
-kind = "slurm"
-[orchestrator.slurm]
-timeout_s = 5
-unanswered_s = 10
-"""
 
 
 class AskingNode:
@@ -48,7 +29,8 @@ class AskingNode:
         self.daemon = RunningNode(folder / "node", NAME, sections=self.sections("ask"), environ=slurm.env())
 
     def sections(self, without_answer: str) -> str:
-        return SECTIONS.format(without_answer=without_answer, asked=self.asked_file)
+        more = f'[remediation.approve]\nreboot_node = "{without_answer}"'
+        return repairing(self.asked_file, mode="approve", more=more)
 
     @property
     def reboots(self) -> int:

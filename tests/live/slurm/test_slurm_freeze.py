@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from healthd.remediation.orchestrators.slurm.slots import parse_freezes
+from tests.live.slurm.reboot_asked import repairing
 from tests.live.slurm.slurm_lab import SlurmLab
 from tests.support.limits import limit_s
 from tests.support.running import OFF_THE_BUS, RunningNode
@@ -17,24 +18,6 @@ pytestmark = [pytest.mark.slurm, pytest.mark.process]
 
 NAME = "n0001"
 PCI = "0000:05:00"
-SECTIONS = """
-[remediation]
-mode = "repair"
-settle_s = 0.2
-opt_out_file = ""
-[budget]
-max_out = 8
-settle_s = 0.2
-[provisioner]
-kind = "local"
-[provisioner.local]
-reboot_command = ["/bin/sh", "-c", "date >> {asked}"]
-[orchestrator]
-kind = "slurm"
-[orchestrator.slurm]
-timeout_s = 5
-unanswered_s = 10
-"""
 
 
 def listed(slurm: SlurmLab) -> list[str]:
@@ -45,7 +28,7 @@ def test_a_freeze_holds_repairs_through_restarts_and_its_end_lets_them_go(slurm:
     """Begun from the head node; slurmctld is reconfigured, killed and started again, the daemon too: jobs run on every
     node, the faulty node is drained and not rebooted. Ended, it is rebooted once."""
     asked = tmp_path / "asked"
-    node = RunningNode(tmp_path / "node", NAME, sections=SECTIONS.format(asked=asked), environ=slurm.env())
+    node = RunningNode(tmp_path / "node", NAME, sections=repairing(asked, mode="repair"), environ=slurm.env())
     verb = ("--config", str(node.config))
     assert "no freeze is on" in node.healthd("freeze", *verb).stdout
     dry = node.healthd("freeze", "--for", "2h", "--reason", "driver rollout", "--dry-run", *verb)
