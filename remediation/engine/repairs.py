@@ -278,9 +278,7 @@ class Repairs:
         )
         try:
             result = self._unmarked(begun, now, act) or self._still_allowed(begun, remediation, now, act)
-        except (
-            BackendError
-        ) as error:  # nothing was done, which nobody would know of a remediation that stays as intended
+        except BackendError as error:  # a remediation that stays as intended would not show that nothing was done
             words = f"the last reading before it got no answer: {error}"
             result = waits(self._not_begun(begun), act, Refused(kind=Refusal.UNREADABLE, words=words))
         if result is not None:

@@ -502,7 +502,7 @@ class SlotGate:
         is_new = remediation.since == now
         over = "" if is_new else self._gates.is_needless(remediation)
         if not is_new and not over and self._slots.due_in_s():
-            return self._answered(remediation, self._slots.take(), now, hurry=hurry)  # as it was: nobody is asked
+            return self._answered(remediation, self._slots.take(), now, hurry=hurry)  # as it was: no backend is asked
         if not is_new or remediation.order:  # else the decision has just read what an intent must be read from
             view = self._orchestrator.view()
             if not view.undrained and not self._gates.adopts(remediation, view):

@@ -120,7 +120,7 @@ def test_a_remedy_that_is_set_to_go_needs_no_approval(tmp_path: Path) -> None:
 
 
 def test_an_escalation_asks_again(tmp_path: Path) -> None:
-    """The approval of a reset is none of the reboot that follows, also not by a daemon that was started anew."""
+    """The approval of a reset is none of the reboot that follows, also not by a daemon that was started again."""
     world = asking("reset", tmp_path)
     world.reset_heals = False
     world.levels.add(XID_95)
@@ -278,7 +278,7 @@ def test_a_dry_run_shows_the_act_and_does_nothing(tmp_path: Path) -> None:
 
 
 def test_a_command_to_repair_is_its_own_approval(tmp_path: Path) -> None:
-    """Nobody is asked about what was just commanded."""
+    """No approval is asked for what was just commanded."""
     world = World(tmp_path, mode=Mode.APPROVE, can_reset=True).run(1)
     assert world.orders(Command(verb=Verb.REPAIR, who="uid 0", remedy=Remedy.RESET_GPU)).done
     assert world.run_to_end().ending() == WELL

@@ -182,7 +182,7 @@ def test_a_good_node_is_let_in(
     tmp_path: Path, kubelet: KubeletSocket, *, remediation: str, lease: str, restarts: bool
 ) -> None:
     """Whatever stands in Lease and Node, and whatever remediation is open: some minutes later a node with nothing wrong
-    has no fence. What keeps it out then is a person's taint, or a drain of ours that nobody claims, which is named with
+    has no fence. An administrator's taint can keep it out then, or a drain of ours without a claim, which is named with
     its way out. A claim that neither fences the node nor belongs to a remediation is found at the next start."""
     for number, (is_fenced, hold) in enumerate(itertools.product((False, True), HOLDS)):
         server = Server()

@@ -123,7 +123,7 @@ def test_a_node_that_waits_for_its_repair_is_kept_awake(tmp_path: Path) -> None:
 
 
 def test_a_kill_between_the_step_back_and_the_slot_leaves_no_drain(tmp_path: Path) -> None:
-    """The step back is written before the slot is given back: whoever comes after finds the remediation at its slot."""
+    """The step back is written before the slot is given back: a later daemon finds the remediation at its slot."""
     plain = one_of_many(tmp_path / "plain").run(8)
     (first, *_) = plain.wire.numbers("before give_back", "after give_back")
     for number in (first - 2, first - 1, first, first + 1):

@@ -48,7 +48,7 @@ def test_nothing_irreversible_is_begun_in_a_freeze_of_the_fleet(name: str, tmp_p
 
 
 def test_the_wait_is_said_and_counted_once(tmp_path: Path) -> None:
-    """With the reason and the user of the freeze; it pages nobody: the operator knows of it."""
+    """With the reason and the user of the freeze; it pages no operator, who knows of it."""
     world = STORIES["repair"](tmp_path)
     freezes(world)
     world.run(60)
