@@ -114,7 +114,7 @@ bench: .venv/dev.stamp
 
 # By way of the sdist, from nothing: a build/ left behind would bring deleted modules back.
 wheel: .venv/dev.stamp
-	rm -rf build dist
+	rm -rf build/lib build/bdist.* build/scripts-* dist/healthd-*.whl dist/healthd-*.tar.gz
 	$(VENV)/python -m build --no-isolation --outdir dist .
 
 # With the distribution's own Python: packaging/stage.sh.

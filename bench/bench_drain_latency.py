@@ -75,11 +75,11 @@ def main() -> int:
 
 def one_fault(lab: SlurmLab, node: RunningNode) -> tuple[float, float]:
     """One fault, from its line to its fence and to its drain, in milliseconds; then its end, and the node's return."""
-    mark = slurmctld_log(lab).stat().st_size
+    record = slurmctld_log(lab).stat().st_size
     at = node.kernel_says(UNCONTAINED.format(pci=PCI))
-    node.wait(lambda: logged_at(lab, DRAINED.format(node.name), mark), 15.0, "drained")
-    drained = logged_at(lab, DRAINED.format(node.name), mark)
-    fenced = logged_at(lab, FENCED.format(node.name), mark)
+    node.wait(lambda: logged_at(lab, DRAINED.format(node.name), record), 15.0, "drained")
+    drained = logged_at(lab, DRAINED.format(node.name), record)
+    fenced = logged_at(lab, FENCED.format(node.name), record)
     node.kernel_says(RECOVERED.format(pci=PCI))
     lab.wait_state(node.name, "IDLE", within_s=30.0)
     wait_no_slot(lab, node.name)
@@ -93,10 +93,10 @@ def wait_no_slot(lab: SlurmLab, name: str) -> None:
         time.sleep(0.05)
 
 
-def logged_at(lab: SlurmLab, line: str, mark: int) -> list[float]:
+def logged_at(lab: SlurmLab, line: str, record: int) -> list[float]:
     """When slurmctld did it, by its own log after byte ``mark``; empty while it has not."""
     with slurmctld_log(lab).open() as log:
-        log.seek(mark)
+        log.seek(record)
         found = re.findall(rf"\[([^\]]+)\] {line}", log.read())
     return [datetime.fromisoformat(stamp).timestamp() for stamp in found]
 

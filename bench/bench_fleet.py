@@ -128,7 +128,7 @@ def one_storm(lab: SlurmLab, count: int, kills: int, *, known: bool, same: bool,
     ):  # what msgspec learns of a type it must not learn in 25 threads at once: it crashes
         msgspec.json.Decoder(kind)
     nodes = [*lab.nodes, *(f"f{number:04d}" for number in range(1, count))]
-    said, seen, calls = Notes(lab.root / "said"), Notes(lab.root / "seen"), Notes(lab.root / "calls")
+    notes, seen, calls = Notes(lab.root / "said"), Notes(lab.root / "seen"), Notes(lab.root / "calls")
     conf, limit, dice = str(lab.conf), out_limit(QUOTAS["cluster"], count), random.Random(seed)  # noqa: S311  no secret
     groups = [nodes[start : start + GROUP] for start in range(0, count, GROUP)]
     disks = [lab.root / f"disk-{number}" for number in range(len(groups))]
@@ -139,7 +139,7 @@ def one_storm(lab: SlurmLab, count: int, kills: int, *, known: bool, same: bool,
             (disk / "fleet").write_text(kept)
     killed_last_s, others, began_s = 0.0, os.getloadavg()[0], time.monotonic() + WARM_UP_S * count / 1000
     storm = Storm(conf=conf, began_s=began_s, same=same)
-    running = {number: begin(live, storm, disks[number], group, said, calls) for number, group in enumerate(groups)}
+    running = {number: begin(live, storm, disks[number], group, notes, calls) for number, group in enumerate(groups)}
     time.sleep(max(0.0, began_s - time.monotonic()))
     watch, spent_ms = begin(look, conf, nodes[0], seen), cpu_ms(lab.pid("slurmctld"))
     os.setpriority(os.PRIO_PROCESS, 0, AHEAD)  # else its kills come when the agents leave it time, seconds late
@@ -152,8 +152,8 @@ def one_storm(lab: SlurmLab, count: int, kills: int, *, known: bool, same: bool,
             if turn % NEW_DISK_EVERY == 0:
                 disks[number] = lab.root / f"disk-{number}-{turn}"
                 disks[number].mkdir()
-            running[number] = begin(live, storm, disks[number], groups[number], said, calls)
-        until_decided(said, set(nodes), began_s + 60.0)
+            running[number] = begin(live, storm, disks[number], groups[number], notes, calls)
+        until_decided(notes, set(nodes), began_s + 60.0)
         ctld_s = (cpu_ms(lab.pid("slurmctld")) - spent_ms) / 1000
         time.sleep(1.0)
     finally:
@@ -168,7 +168,7 @@ def one_storm(lab: SlurmLab, count: int, kills: int, *, known: bool, same: bool,
         "killed_last_s": round(killed_last_s, 1),
         "agents_new_at_first": 0 if known else count,
         "same_finding": same,
-        **figures_of(said, seen, limit, began_s),
+        **figures_of(notes, seen, limit, began_s),
         "aim_last_decision_s": AIM_DECIDED_S,
         "ctld_cpu_s": round(ctld_s, 2),
         "aim_ctld_cpu_s": AIM_CTLD_S,
@@ -212,17 +212,17 @@ class Storm:
     same: bool
 
 
-def live(storm: Storm, disk: Path, group: list[str], said: Notes, calls: Notes) -> None:
+def live(storm: Storm, disk: Path, group: list[str], notes: Notes, calls: Notes) -> None:
     """Fail within the first second, each node at its own moment, and go on for ever."""
     random.seed()  # a fork has its parent's
-    threads = [threading.Thread(target=agent, args=(storm, disk, node, said, calls)) for node in group]
+    threads = [threading.Thread(target=agent, args=(storm, disk, node, notes, calls)) for node in group]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
 
-def agent(storm: Storm, disk: Path, node: str, said: Notes, calls: Notes) -> None:
+def agent(storm: Storm, disk: Path, node: str, notes: Notes, calls: Notes) -> None:
     """What a daemon does between its fault and its drain, as often as the daemon does it."""
     fault = OneFault()
     engine, last = engine_of(storm, disk, node, fault, calls), ""
@@ -233,7 +233,7 @@ def agent(storm: Storm, disk: Path, node: str, said: Notes, calls: Notes) -> Non
     while True:
         what, reason = kind_of(engine.reconcile(datetime.now(UTC)))
         if what != last:
-            said.add({"node": node, "at_s": time.monotonic(), "what": what, "reason": reason})
+            notes.add({"node": node, "at_s": time.monotonic(), "what": what, "reason": reason})
             last = what
         time.sleep(max(0.2, engine.next_in_s(POLL_S)))
 
@@ -398,23 +398,23 @@ def look(conf: str, node: str, seen: Notes) -> None:
         time.sleep(0.25)
 
 
-def until_decided(said: Notes, nodes: set[str], end_s: float) -> None:
+def until_decided(notes: Notes, nodes: set[str], end_s: float) -> None:
     """Until every agent, those that came back included, holds or goes."""
-    while time.monotonic() < end_s and not decided(said).keys() >= nodes:
+    while time.monotonic() < end_s and not decided(notes).keys() >= nodes:
         time.sleep(0.25)
 
 
-def decided(said: Notes) -> dict[str, float]:
+def decided(notes: Notes) -> dict[str, float]:
     """The nodes whose agents last said that they hold or go, and when they did."""
-    last = {note["node"]: note for note in said.read()}
+    last = {note["node"]: note for note in notes.read()}
     return {node: note["at_s"] for node, note in last.items() if note["what"] in ("hold", "go")}
 
 
-def figures_of(said: Notes, seen: Notes, limit: int, began_s: float) -> dict[str, Any]:
+def figures_of(notes: Notes, seen: Notes, limit: int, began_s: float) -> dict[str, Any]:
     """What the notes of the agents and of the watch come to."""
-    times = [at_s - began_s for at_s in decided(said).values()]
+    times = [at_s - began_s for at_s in decided(notes).values()]
     over = [note["at_s"] for note in seen.read() if note["out"] > limit]
-    trouble = [note["reason"] for note in said.read() if note["what"] == "trouble"]
+    trouble = [note["reason"] for note in notes.read() if note["what"] == "trouble"]
     return {
         "decided": len(times),
         "out_at_the_end": seen.read()[-1]["out"],

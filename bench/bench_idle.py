@@ -70,15 +70,15 @@ def daemon(venv: Path, machine: SimulatedMachine) -> Iterator[int]:
     writer = os.open(machine.kmsg, os.O_RDWR)
     argv = [str(venv / "bin/python"), "-m", "healthd", "run", "--config", str(machine.config)]
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    said = machine.folder / "said"
-    with said.open("wb") as log:
+    sent = machine.folder / "said"
+    with sent.open("wb") as log:
         process = subprocess.Popen(argv, stderr=log, cwd="/", env=environ)
     try:
         time.sleep(SETTLE_S)
         yield process.pid
     finally:
         if process.poll() is not None:
-            sys.stderr.write(f"the daemon ended with {process.returncode}: {said.read_text()[-2000:]}\n")
+            sys.stderr.write(f"the daemon ended with {process.returncode}: {sent.read_text()[-2000:]}\n")
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=30)
         os.close(writer)

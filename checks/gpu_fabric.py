@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from healthd.checklib.fabric_health import faults_of, lacks_partition
 from healthd.checklib.gpus import MIG, GpuValues, ask_gpus, in_mig, judged_gpus, not_supporting, of_the_node
+from healthd.checklib.nvlink_domain import domain_of, domain_readings
 from healthd.checklib.tables import InstanceProfile, instance_profile
 from healthd.core.check import FindingCode, check, not_applicable
 from healthd.core.model import NODE, Finding, Reading, Remedy, Result, Severity
@@ -84,6 +84,8 @@ def gpu_fabric(node: Node, _settings: object) -> Result:
         findings.extend(_domain(answered))
     name = "gpu_fabric_clique_id"
     readings = [Reading(component=gpu.gpu, name=name, value=gpu.values[_INFO]["cliqueId"]) for gpu in answered]
+    if profile.nvlink == "nvl72":
+        readings.extend(domain_readings([gpu.values[_INFO] for gpu in answered]))
     rests_on, what = {_INFO: (NOT_READY, NO_PARTITION, FAILED, UNHEALTHY)}, "the state of the fabric"
     return judged_gpus(gpus, findings, readings, questions=(_INFO,), rests_on=rests_on, what=what)
 
@@ -126,11 +128,7 @@ def _less_with_mig(gpu: GpuValues, finding: Finding) -> Finding:
 
 
 def _domain(gpus: Sequence[GpuValues]) -> Iterator[Finding]:
-    domains = {_domain_of(gpu.values[_INFO]) for gpu in gpus}
+    domains = {domain_of(gpu.values[_INFO]) for gpu in gpus}
     if len(domains) > 1:
         message = f"the GPUs of this node are in {len(domains)} NVLink domains (cluster/clique); expected 1"
         yield SPLIT.at(NODE, message, domains=sorted(domains))
-
-
-def _domain_of(info: Mapping[str, Any]) -> str:
-    return f"{bytes(info['clusterUuid']).hex()}/{info['cliqueId']}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from healthd.checklib.gpus import GpuValues, ask_gpus, driver_epoch, gaps_of
 from healthd.checklib.nvml_codes import field_key
-from healthd.checklib.stragglers import CLOCK, QUESTIONS, REASONS, stragglers
+from healthd.checklib.stragglers import CLOCK, LOAD, QUESTIONS, REASONS, stragglers
 from healthd.core.check import FindingCode, Rate, check, judged, not_applicable
 from healthd.core.model import Finding, Reading, ReadingKind, Remedy, Repeats, Result, Severity
 from healthd.core.node import Node
@@ -111,3 +111,5 @@ def _readings(gpu: GpuValues, epoch: str) -> Iterator[Reading]:
             yield Reading(component=gpu.gpu, name=name, value=seconds, kind=ReadingKind.COUNTER, epoch=epoch)
     if CLOCK in gpu.values:
         yield Reading(component=gpu.gpu, name="gpu_sm_clock_mhz", value=gpu.values[CLOCK])
+    if LOAD in gpu.values:
+        yield Reading(component=gpu.gpu, name="gpu_utilization_ratio", value=gpu.values[LOAD]["gpu"] / 100)

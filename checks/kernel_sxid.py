@@ -12,7 +12,7 @@ from typing import Any
 from healthd.checklib import xids
 from healthd.checklib.loglines import LINE_CHARS, Burst, BurstFold, label
 from healthd.checklib.xids import SxidRow, sxid_rows
-from healthd.core.check import FindingCode, NoSettings, check, judged
+from healthd.core.check import CodeForm, FindingCode, NoSettings, check, judged
 from healthd.core.errors import SourceError
 from healthd.core.model import NODE, ClearsBy, Component, Finding, Remedy, Result, Severity
 from healthd.core.node import KernelRecord, Node
@@ -24,6 +24,7 @@ FAMILY = FindingCode(
     meaning="The driver reported an NVSwitch error (SXid); its severity word decides, else its number",
 )
 _LINKS = 16
+_NO_ROW = "not in checks/data/sxid.csv for this driver"
 _LOADING = "NVRM: loading NVIDIA"
 _Verdict = tuple[Severity, Remedy, ClearsBy, str]
 _FATAL_WHY = (
@@ -47,17 +48,30 @@ _WORDS: Mapping[str, _Verdict] = {
 }
 
 
-def explain(code: str) -> str | None:
-    """The table's text about ``nvswitch.sxid.20034``, ``sxid 20034``; None for another code."""
+def explain(code: str) -> tuple[CodeForm, ...]:
+    """The judgements of ``nvswitch.sxid.20034`` or ``sxid 20034``: of a line without a severity word, then by each
+    word; none for another code."""
     prefix, _, number = code.strip().lower().replace(" ", ".").rpartition(".")
     if prefix not in ("nvswitch.sxid", "sxid") or not number.isdecimal():
-        return None
-    lines = [f"SXid {number}: its severity word decides; a line without one is judged as follows."]
-    for row in sxid_rows(int(number)) or ():
-        drivers = f" (drivers {row.drivers})" if row.drivers else ""
-        lines.append(f"{row.meaning}{drivers}. {row.severity}; calls for: {row.remedy}; ends by: {row.clears_by}.")
-        lines.append(f"{row.reason} Source: {row.source}")
-    return "\n".join(lines if len(lines) > 1 else [*lines, "It is not in healthd's table: a warning, remedy watch."])
+        return ()
+    sxid = int(number)
+    return tuple(_form(sxid, word, row) for word in (None, *_WORDS) for row in sxid_rows(sxid) or (None,))
+
+
+def _form(sxid: int, word: str | None, row: SxidRow | None) -> CodeForm:
+    severity, remedy, clears_by, why = _verdict(word, row)
+    drivers = f"drivers {row.drivers}" if row is not None and row.drivers else ""
+    return CodeForm(
+        code=_code(sxid),
+        form=", ".join(filter(None, (word, drivers))),
+        meaning=row.meaning if row is not None else _unknown(sxid),
+        severity=severity,
+        remedy=remedy,
+        clears_by=clears_by,
+        reason=why,
+        source=row.source if row is not None else _NO_ROW,
+        notes=() if word else ("The severity word of its line goes before this.",),
+    )
 
 
 def _wants(text: str, _settings: NoSettings) -> bool:
@@ -144,7 +158,7 @@ def _finding(group: _SxidBurst, running: int | None) -> Finding:
     """``running``: the driver that is loaded now, for lines from before the first that names one."""
     line, record, major = group.line, group.first, group.major or running
     row = _row(line.sxid, major)
-    severity, remedy, clears_by, why = _verdict(line, row)
+    severity, remedy, clears_by, why = _verdict(line.word, row)
     meaning = row.meaning if row else _unknown(line.sxid)
     word = f" {line.word}" if line.word else ""
     evidence: dict[str, Any] = {
@@ -156,7 +170,7 @@ def _finding(group: _SxidBurst, running: int | None) -> Finding:
         "registers": group.more,
         "driver": major,
         "why": why,
-        "source": row.source if row else "not in checks/data/sxid.csv for this driver",
+        "source": row.source if row else _NO_ROW,
     }
     return Finding(
         code=_code(line.sxid),
@@ -170,12 +184,12 @@ def _finding(group: _SxidBurst, running: int | None) -> Finding:
     )
 
 
-def _verdict(line: xids.SxidLine, row: SxidRow | None) -> _Verdict:
+def _verdict(word: str | None, row: SxidRow | None) -> _Verdict:
     """The word decides. For a Non-fatal line the row decides where NVIDIA's guide says more, or says to ignore it.
     Without a word the row decides; without either, the remedy is watch."""
-    if line.word is not None:
-        severity, remedy, clears_by, why = _WORDS[line.word]
-        if line.word != "Non-fatal" or row is None:
+    if word is not None:
+        severity, remedy, clears_by, why = _WORDS[word]
+        if word != "Non-fatal" or row is None:
             return severity, remedy, clears_by, why
         if row.nonfatal_remedy is not None:
             return severity, row.nonfatal_remedy, row.clears_by, row.reason

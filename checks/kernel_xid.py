@@ -15,7 +15,7 @@ from typing import Any
 from healthd.checklib import xids
 from healthd.checklib.jobs import owner_of
 from healthd.checklib.loglines import Burst, BurstFold, label
-from healthd.core.check import FindingCode, check, judged
+from healthd.core.check import CodeForm, FindingCode, check, judged
 from healthd.core.model import (
     NODE,
     Clearance,
@@ -61,26 +61,48 @@ class KernelXidSettings:
     """Within how many seconds. A day is NVSentinel's default."""
 
 
-def explain(code: str) -> str | None:
-    """The table's text about ``gpu.xid.79``, ``xid 79`` or ``79``; None for another code."""
+def explain(code: str) -> tuple[CodeForm, ...]:
+    """The rows of ``gpu.xid.79``, ``xid 79`` or ``79``: its own, those of its text, and those of its registers where
+    they judge otherwise; none for another code."""
     xid = xids.xid_number(code)
     if xid is None:
-        return None
+        return ()
     row = xids.xid_row(xid)
-    lines = [
-        f"XID {xid} {row.mnemonic}".rstrip() + f": {row.meaning}.",
-        f"{row.severity}; calls for: {row.remedy}; ends by: {row.clears_by}. {row.reason}",
+    rules = [rule for rule in xids.nvlink5_rules() if rule.xid == xid]
+    notes = (
+        *((f"Its unit, sub-code and status decide where one of {len(rules)} rules fits.",) if rules else ()),
+        *(("NVML calls may hang after it, so healthd pauses them.",) if row.pauses_nvml else ()),
+        *((_on_job(row),) if row.ends_process else ()),
+    )
+    meaning = f"{row.meaning} ({row.mnemonic})" if row.mnemonic else row.meaning
+    cases: list[tuple[str, _Judgement]] = [
+        (case, found) for (number, case), found in xids.xid_cases().items() if number == xid
     ]
-    lines += [
-        f"{case.case}: {case.meaning}. {case.severity}; calls for: {case.remedy}. {case.reason}"
-        for (number, _), case in xids.xid_cases().items()
-        if number == xid
-    ]
-    if rules := sum(rule.xid == xid for rule in xids.nvlink5_rules()):
-        lines.append(f"Its unit, sub-code and status decide where one of {rules} rules fits (nvlink5_rules.csv).")
-    if row.pauses_nvml:
-        lines.append("NVML calls may hang after it, so healthd pauses them.")
-    return "\n".join([*lines, f"Source: {row.source}"])
+    judgements: list[_Judgement] = [row, *(found for _, found in cases)]
+    listed = {(found.severity, found.remedy) for found in judgements}
+    by_registers = {(each.severity, each.remedy): each for each in (rule.verdict for rule in rules)}
+    cases += [("registers", found) for verdict, found in by_registers.items() if verdict not in listed]
+    plain = _form(xid, row, meaning=meaning, notes=notes)
+    return (plain, *(_form(xid, found, meaning=found.meaning, form=case) for case, found in cases))
+
+
+def _on_job(row: xids.XidRow) -> str:
+    contained = f", unless XID {row.contained_by} is open on the same GPU" if row.contained_by else ""
+    return f"The process that had the GPU cannot go on{contained}: on_job of the policy holds for its job."
+
+
+def _form(xid: int, found: _Judgement, *, meaning: str, form: str = "", notes: tuple[str, ...] = ()) -> CodeForm:
+    return CodeForm(
+        code=f"gpu.xid.{xid}",
+        form=form,
+        meaning=meaning,
+        severity=found.severity,
+        remedy=found.remedy,
+        clears_by=found.clears_by,
+        reason=found.reason,
+        source=found.source,
+        notes=notes,
+    )
 
 
 def _wants(text: str, _settings: KernelXidSettings) -> bool:
@@ -107,6 +129,8 @@ def kernel_xid(node: Node, settings: KernelXidSettings) -> Result:
     The evidence has the Slurm job or pod of the process that a line names, while the process still lives; healthd never
     guesses the job of a process that is gone. The same job-level error in several jobs on one GPU is a finding of its
     own.
+
+    Sources: rows of xid.csv, xid_cases.csv and nvlink5_rules.csv; NVSentinel (the same error again within a day).
     """
     lines = _XidFold()
     for record in node.kernel_records:
@@ -191,7 +215,7 @@ def _gpu(pci: str | None) -> Component:
 
 
 @lru_cache(maxsize=1024)
-def _read(text: str) -> tuple[xids.Said, _Judgement | None, str | None]:
+def _read(text: str) -> tuple[xids.Parsed, _Judgement | None, str | None]:
     """The parsed line, its row, and the name of the row's case. Cached, because a storm repeats few lines."""
     line = xids.parse_line(text)
     return (line, *_judgement(line)) if isinstance(line, xids.XidLine) else (line, None, None)

@@ -57,6 +57,8 @@ def kmsg_reader(node: Node, settings: KmsgReaderSettings) -> Result:
     unnoticed. healthd counts records that the kernel overwrote before it read them. Growth of the count is a finding
     that stays until a reboot, which ends the faults in the lost records. A loss before the first value of the count
     shows no growth, so while this reader runs its losses are a finding by themselves as well.
+
+    Source: Linux, Documentation/ABI/testing/dev-kmsg (EPIPE: a record was overwritten before it was read).
     """
     state = node.kernel_log
     lost = f"{state.source}: the kernel overwrote unread records {state.gaps} times since this reader started"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from healthd.checklib.host_text import json_object, json_text
-from healthd.core.check import FindingCode, check, judged, not_applicable
+from healthd.core.check import CodeForm, FindingCode, check, judged, not_applicable
 from healthd.core.errors import SourceError, SourceUnreadable
 from healthd.core.model import NODE, Component, Finding, Remedy, Result, Severity
 from healthd.core.node import CommandResult, Node
@@ -75,10 +75,23 @@ class PluginRunSettings:
             raise ValueError(f"plugins: two plug-ins have the name {twice[0]!r}; rename one")
 
 
-def explain(code: str) -> str | None:
-    """The text about ``plugin.disk_quota``, or None for another code."""
-    _, dot, name = code.partition("plugin.")
-    return f'The site\'s own plug-in {name!r}, of [checks."plugin.run"] plugins, found a problem.' if dot else None
+def explain(code: str) -> tuple[CodeForm, ...]:
+    """The meaning of ``plugin.disk_quota``; none for another code."""
+    before, dot, name = code.partition("plugin.")
+    if before or not dot or not _NAME.fullmatch(name):
+        return ()
+    meaning = f'The site\'s own plug-in {name!r}, of [checks."plugin.run"] plugins, has found a problem'
+    note = "Critical where the plug-in has critical = true."
+    return (
+        CodeForm(
+            code=code,
+            meaning=meaning,
+            severity=PROBLEM.severity,
+            remedy=PROBLEM.remedy,
+            clears_by=PROBLEM.clears_by,
+            notes=(note,),
+        ),
+    )
 
 
 @check("plugin.run", interval_s=60, timeout_s=50, settings=PluginRunSettings, codes=(PROBLEM,), explain=explain)

@@ -27,18 +27,17 @@ sys.path.insert(0, str(ROOT))
 
 from healthd import __version__  # noqa: E402 - runs from a checkout in which nothing is installed
 from healthd.agent.agent import reading_agent  # noqa: E402
+from healthd.api.exit_codes import MEANINGS, ExitCode  # noqa: E402
 from healthd.api.grammar import _grammar  # noqa: E402
 from healthd.api.metrics import metric_of  # noqa: E402
-from healthd.api.wire import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE  # noqa: E402
-from healthd.checklib.xids import UNKNOWN_XID, xid_cases, xid_table  # noqa: E402
+from healthd.checklib.xids import UNKNOWN_XID, XidRow, xid_cases, xid_table  # noqa: E402
 from healthd.config.json_schema import FILE_NAME, config_schema_text, policy_schema_text  # noqa: E402
 from healthd.config.load import load  # noqa: E402
 from healthd.config.report import FieldDoc, documented_fields  # noqa: E402
 from healthd.config.schema import config as schema  # noqa: E402
 from healthd.config.schema.rule import PolicyRule  # noqa: E402
 from healthd.core.check import Check, NoSettings, discover  # noqa: E402
-from healthd.core.model import Reading, ReadingKind, Verdict  # noqa: E402
-from healthd.observe.report import EXIT_CODE  # noqa: E402
+from healthd.core.model import Reading, ReadingKind  # noqa: E402
 from healthd.remediation.decide.rules import STEPS, Rule  # noqa: E402
 from healthd.remediation.orchestrators.slurm.reasons import AUTOMATIC, REBOOTS  # noqa: E402
 from healthd.remediation.policy_files import SHIPPED as SHIPPED_POLICIES  # noqa: E402
@@ -50,6 +49,7 @@ from tests.faults.case import Case  # noqa: E402
 from tests.faults.matrix import CASES as FAULTS_PLAYED  # noqa: E402
 from tests.faults.matrix import NOT_ARRANGED  # noqa: E402
 from tests.faults.proof import CERTAIN, unproven  # noqa: E402
+from tests.support.mistakes import answered_commands, answered_configurations  # noqa: E402
 from tests.support.pure_modules import source_of  # noqa: E402
 from tests.support.slurm_versions import DIFFERENCES, TESTED, Difference, has  # noqa: E402
 
@@ -83,15 +83,17 @@ FINDINGS = """# Findings
 *Severity* decides whether a job may start now: a node with a critical finding is not fit for one. *Calls for* is the
 remedy: `reset_gpu`, `reboot_node` and `replace_node` need the node to themselves, so they take it out (mode
 `quarantine` or `repair`); the others never do. *Ends by* is the evidence that closes the fault; for a fault from the
-kernel log, age never does. `healthd explain CODE` prints the same on a node. [peers.md](peers.md) compares the codes
-with the fault classes of other projects; [faults.md](faults.md) lists the states of a node behind them.
+kernel log, age never does. `healthd explain CODE` prints the [runbook](explain.md) of a code on a node.
+[peers.md](peers.md) compares the codes with the fault classes of other projects; [faults.md](faults.md) lists the
+states of a node behind them.
 """
 
 XIDS = """## XIDs
 
 Family `gpu.xid.*`: the number is the last part of the code. *Pauses NVML*: NVML calls may hang after it, so healthd
-stops asking for a while. A number that is not in this table is {row.severity}, calls for {row.remedy} and ends by
-{row.clears_by}: {row.reason}
+stops asking for a while. *Ends process*: the process that had the GPU cannot go on, and neither can its job: for these
+alone [`on_job`](../how-to/job-restart.md) holds. A number that is not in this table is {row.severity}, calls for
+{row.remedy} and ends by {row.clears_by}: {row.reason}
 """
 
 CASES = """## XIDs whose text decides
@@ -133,7 +135,8 @@ METRICS = """# Metrics
 `GET /metrics` on `[daemon] http` (default `127.0.0.1:9809`), in Prometheus text format, made at the scrape.
 `/healthz` is 200 while the daemon makes progress and 503 with the reason when it does not; a sick node is no sick
 daemon. `/verdict` is the JSON of [verdict.md](verdict.md), `/` the status page, `/status` its JSON
-([status.md](status.md)): both are for this machine only, whatever the address. This port is read-only.
+([status.md](status.md)): both are for this machine only, whatever the address. `/readings` has the samples of the last
+forty minutes by which the nodes of a job are compared, in memory alone. This port is read-only.
 
 A scrape reads the daemon's memory, neither the machine nor the cluster; between scrapes nothing is computed.
 `[metrics] textfile` writes the same page for node_exporter's textfile collector.
@@ -242,9 +245,10 @@ asked up to three times.
 IAM = """## Policies
 
 `packaging/iam` has the minimum for each platform and way, made from this table. Fill in `PARTITION` (`aws`),
-`REGION`, `ACCOUNT` and `CLUSTER_ID`, and tag the instances and Auto Scaling groups that healthd may act on with
-`{tag}` = `true`. IAM cannot limit a node of HyperPod, or of an Auto Scaling group, to itself: a role that may replace
-one may replace all of them, so prefer the controller there. The policies were not tried on AWS; `--dry-run` asks EC2.
+`REGION`, `ACCOUNT`, `CLUSTER_ID`, `BUCKET` and `PREFIX`, and tag the instances and Auto Scaling groups that healthd may
+act on with `{tag}` = `true`. IAM cannot limit a node of HyperPod, or of an Auto Scaling group, to itself: a role that
+may replace one may replace all of them, so prefer the controller there. The policies were not tried on AWS; `--dry-run`
+asks EC2.
 """
 
 ASKING = ("`ask_human`", "no repair: the node stays out until the fault is over, or until you run `healthd release`")
@@ -252,6 +256,12 @@ BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
 PEERS_BEGIN, PEERS_END = "<!-- peers: begin -->\n", "<!-- peers: end -->\n"
 BESIDES = "Besides detection"
 # Those of docs/peers.toml that run on the nodes of a GPU cluster and may replace healthd.
+MISTAKES = """# Mistakes, and what healthd answers
+
+Forty mistyped commands and forty wrong configurations, each with the answer of this version. A command line that is
+wrong ends with 64, a wrong configuration with 78, and all its mistakes are named at once.
+"""
+
 COMPARED = ("gpud", "NVS", "gcm", "NMA", "HMA", "NPD", "NHC")
 AIMS = ("aim_", "least_")
 # Which figure an aim is about, where its name alone does not say.
@@ -268,6 +278,7 @@ def pages() -> Mapping[Path, str]:
         reference / "config.md": config_page,
         reference / FILE_NAME: lambda: config_schema_text({name: c.settings for name, c in discover().items()}),
         reference / "cli.md": cli_page,
+        reference / "mistakes.md": mistakes_page,
         reference / "metrics.md": metrics_page,
         reference / "peers.md": peers_page,
         reference / "policy.md": policy_page,
@@ -401,12 +412,19 @@ def xids_table() -> str:
             row.remedy,
             row.clears_by,
             "yes" if row.pauses_nvml else "",
+            _ends_process(row),
             row.reason,
             row.source,
         )
         for row in xid_table().values()
     ]
-    return table(("XID", "meaning", "severity", "calls for", "ends by", "pauses NVML", "why", "source"), rows)
+    names = ("XID", "meaning", "severity", "calls for", "ends by", "pauses NVML", "ends process", "why", "source")
+    return table(names, rows)
+
+
+def _ends_process(row: XidRow) -> str:
+    contained = f", unless {row.contained_by} is open on the same GPU" if row.contained_by else ""
+    return f"yes{contained}" if row.ends_process else ""
 
 
 def cases_table() -> str:
@@ -478,36 +496,7 @@ def cli_page() -> str:
 
 def exit_codes() -> str:
     """The exit codes, with the numbers that the program itself uses."""
-    rows = [
-        (
-            EXIT_CODE[Verdict.OK],
-            "`check`: usable, which is ok or warning. Elsewhere: it worked. `hook`: the job passes",
-        ),
-        (
-            EXIT_CODE[Verdict.CRITICAL],
-            (
-                "`check`: critical. `hook prolog`: not fit, and healthd's drain stands. A command: refused. "
-                "`drill`: a link is missing. `doctor`: something is missing. `demo`: it failed. "
-                "`controller --status`: an operator is needed"
-            ),
-        ),
-        (
-            EXIT_CODE[Verdict.UNKNOWN],
-            (
-                "`check`: unknown. `status`: no daemon answers. `doctor`: undecided. `drill`: refused. "
-                "`controller --status`: none leads"
-            ),
-        ),
-        (EXIT_USAGE, "the command line is wrong (sysexits.h EX_USAGE), a misspelt `hook` included"),
-        (
-            EXIT_FAILED,
-            (
-                "it could not be done, such as a state directory that cannot be used (EX_SOFTWARE). A daemon that "
-                "cannot start on this machine as it is now ends so, and systemd starts it again"
-            ),
-        ),
-        (EXIT_CONFIG, "the configuration is wrong, whatever machine it is for (EX_CONFIG)"),
-    ]
+    rows = [(code.value, MEANINGS[code]) for code in ExitCode]
     return "## Exit codes\n\n" + table(("code", "meaning"), rows)
 
 
@@ -541,6 +530,22 @@ def values(action: argparse.Action) -> str:
     """The words that an argument takes, if they are a choice."""
     words = ", ".join(f"`{choice}`" for choice in action.choices or ())
     return f"{words} (default `{action.default}`)" if words and action.default else words
+
+
+def mistakes_page() -> str:
+    """Each mistake of the table, with its answer."""
+    parts = [
+        NOTE.format(source="tests/support/mistakes.py and healthd's answers"),
+        MISTAKES,
+        "## On the command line\n",
+    ]
+    for line, reply in answered_commands():
+        parts.append(f"```text\n$ {line}\n{reply.err.rstrip()}\n```\n")
+    parts.append("## In a configuration\n")
+    for text, problems in answered_configurations():
+        answer = "\n".join(problems)
+        parts.append(f"```text\n{text}\n\n{answer}\n```\n")
+    return "\n".join(parts)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -764,7 +769,7 @@ def acting(call: aws_calls.AwsCall) -> str:
 
 def used_by(call: aws_calls.AwsCall) -> Iterator[str]:
     """``ec2 (node, controller)`` for each platform."""
-    for platform in aws_calls.Platform:
+    for platform in (*aws_calls.Platform, *aws_calls.Feature):
         if ways := [way for way in aws_calls.Way if (platform, way) in call.uses]:
             yield f"{platform} ({', '.join(ways)})"
 

@@ -4,8 +4,9 @@
     python docs/site.py FOLDER     FOLDER
 
 The site has the paths of the repository, so that a link means the same in both: what is built is a copy of the pages
-and of each file that one of them leads to. What it looks like, and its table of contents, is in docs/mkdocs.yml.
-Nothing of it is fetched from elsewhere, neither here nor in a browser.
+and of each file that one of them leads to; beside them the runbook pages, which docs/runbooks.py makes. What it looks
+like, and its table of contents, is in docs/mkdocs.yml. Nothing of it is fetched from elsewhere, neither here nor in a
+browser.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CONFIG = ROOT / "docs/mkdocs.yml"
 _LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
 _TITLED = re.compile(r"^(```\w+) \S.*$", re.MULTILINE)  # Python-Markdown takes it for no fence
+FINDINGS = Path("docs/reference/findings.md")
 FOLDERS = {
     "Tutorials": "docs/tutorial",
     "How to": "docs/how-to",
@@ -65,6 +67,18 @@ def copied(folder: Path) -> None:
             (folder / path).write_text(_TITLED.sub(r"\1", text), encoding="utf-8")
         else:
             shutil.copy2(ROOT / path, folder / path)
+    if FINDINGS in wanted:
+        with_runbooks(folder)
+
+
+def with_runbooks(folder: Path) -> None:
+    """The page of each code and alert, and the links to them on the page of all findings."""
+    sys.path.insert(0, str(ROOT))
+    from docs import runbooks
+
+    runbooks.written(folder / FINDINGS.parent / "runbooks")
+    findings = folder / FINDINGS
+    findings.write_text(runbooks.linked(findings.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def contents() -> list[Any]:

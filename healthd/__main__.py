@@ -20,7 +20,19 @@ _REPEATED = ("--watch",)  # repeated requests: for the full command line
 _LOCAL_ONLY = ("--no-daemon", "--config", "--help", "-h", "--version")
 _HOOK_LOCAL_ONLY = ("--help", "-h")  # a hook's --config is for check runs without a daemon; a daemon comes first
 _HOOK_CODES = (0, 1, 64)  # any other drains the node with "Prolog error": an error of healthd never refuses a job
-_HOOK_ENVIRON = ("SLURM_JOB_ID", "SLURM_JOB_USER", "SLURMD_NODENAME")
+_HOOK_ENVIRON = (  # what healthd.job.job reads of a hook's job
+    "SLURMD_NODENAME",
+    "SLURM_JOB_DERIVED_EC",
+    "SLURM_JOB_END_TIME",
+    "SLURM_JOB_EXIT_CODE2",
+    "SLURM_JOB_GPUS",
+    "SLURM_JOB_ID",
+    "SLURM_JOB_NODELIST",
+    "SLURM_JOB_RESTART_COUNT",
+    "SLURM_JOB_START_TIME",
+    "SLURM_JOB_USER",
+    "SLURM_NODELIST",
+)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -22,6 +22,7 @@ from healthd.config.values import close_match, converted, did_you_mean, shortene
 from healthd.core.check import discover
 from healthd.core.errors import ConfigError
 from healthd.core.model import Remedy
+from healthd.remediation.decide.on_job import parse
 from healthd.remediation.decide.rules import Policy, Rule, layered
 
 SHIPPED = ("nvidia", "replace-first")
@@ -37,7 +38,8 @@ def policy_of(section: PolicySection, instance_type: str | None, use: str = "") 
     if problems := code_problems(section):
         raise ConfigError(tuple(str(problem) for problem in problems))
     name = use or section.use
-    return layered(name, (as_rule(row, site=True) for row in section.rule), rules_named(name), instance_type)
+    site = (as_rule(row, site=True) for row in section.rule)
+    return layered(name, site, rules_named(name), instance_type, parse(section.on_job))
 
 
 def code_problems(section: PolicySection, source: str = "configuration", text: str = "") -> tuple[Problem, ...]:
@@ -83,6 +85,7 @@ def as_rule(row: PolicyRule, *, site: bool) -> Rule:
         instance_types=row.instance_types,
         together_with=row.together_with,
         ladder=None if row.ladder is None else tuple(Remedy(rung) for rung in row.ladder),
+        on_job=None if row.on_job is None else parse(row.on_job),
         mode=row.mode,
         site=site,
     )

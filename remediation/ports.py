@@ -135,7 +135,7 @@ class HeldNode:
 class FleetSnapshot:
     """How many nodes are out of service now, for any cause, and how many there are. Read from the cluster itself.
 
-    A held slot alone does not count here. ``scopes``: the partitions or groups of this node. ``marks``: the records
+    A held slot alone does not count here. ``scopes``: the partitions or groups of this node. ``records``: the records
     that all nodes show. ``held``: the nodes whose reason is a healthd's. ``asleep``: the names that the cluster has
     powered down, which have no machine and are neither out nor in the total. ``drained``: those of them that the
     cluster's controller drained by itself. ``down``: the machines that are DOWN and do not answer: a node that rebooted
@@ -147,7 +147,7 @@ class FleetSnapshot:
     out: frozenset[str]
     total: int
     scopes: tuple[ScopeSnapshot, ...] = ()
-    marks: tuple[NodeRecord, ...] = ()
+    records: tuple[NodeRecord, ...] = ()
     held: tuple[HeldNode, ...] = ()
     asleep: frozenset[str] = frozenset()
     drained: frozenset[str] = frozenset()
@@ -241,11 +241,65 @@ class Orchestrator(Protocol):
     def give_back(self, slot: Slot) -> None:
         """Give a slot of this node back. One that is gone already is fine; one that is another's is refused."""
 
-    def mark(self, text: str) -> None:
+    def write_record(self, text: str) -> None:
         """Leave a handoff record with the node, "" to take ours away. Refused where another text is in its place."""
 
-    def marked(self) -> str:
+    def read_record(self) -> str:
         """Read this node's handoff record; "" where it has none of ours. Constant cost."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeJob:
+    """One run of a batch system's job, as its cluster shows it.
+
+    ``state``: the cluster's word, upper case. ``nodes``: all of them, as a host list; "" while it waits. ``restarts``:
+    how often it was requeued before. ``is_batch`` and ``may_requeue``: whether it can be requeued, and allows it.
+    ``is_part``: one part of a job of several. ``is_here``: this node is one of its nodes. ``began`` and ``ended``: in
+    seconds since the epoch; the end of a job that runs is a planned one, or None.
+    """
+
+    id: str
+    state: str
+    user: str = ""
+    nodes: str = ""
+    restarts: int = 0
+    is_batch: bool = False
+    may_requeue: bool = False
+    is_part: bool = False
+    is_here: bool = False
+    began: int | None = None
+    ended: int | None = None
+
+    @property
+    def words(self) -> str:
+        """``12 of alice on n[1-4]``: all nodes are named."""
+        return f"{self.id}{f' of {self.user}' if self.user else ''}{f' on {self.nodes}' if self.nodes else ''}"
+
+
+class JobControl(Protocol):
+    """Restarts the jobs of one node. Every call has its own deadline, and raises as of an Orchestrator."""
+
+    def jobs(self) -> tuple[NodeJob, ...]:
+        """The jobs that run on this node, and those that ended here and are not forgotten yet."""
+
+    def job(self, job: str) -> NodeJob | None:
+        """One job, wherever it is; None where the cluster does not know it any more."""
+
+    def take_job(self, job: str, run: int, *, for_s: int) -> None:
+        """Take this run of a job, so that no other node acts on it for so many seconds. Raises SlotTaken where another
+        has taken it, or this node before."""
+
+    def taken_at(self, job: str, run: int) -> int | None:
+        """When this run of a job was taken, in seconds since the epoch, or None."""
+
+    def signal_job(self, job: str, signal: str) -> None:
+        """Send a signal to all steps of a job; ``B:USR1`` to its batch script."""
+
+    def requeue_job(self, job: str) -> None:
+        """Requeue a job, on all of its nodes."""
+
+    def start_job(self, job: str) -> None:
+        """Let a requeued job start now, where its nodes are free."""
 
 
 class StateOwner(StrEnum):

@@ -42,6 +42,12 @@ LANES = {
         "tests/live/kernel/test_dev_kmsg.py",
         "tests/live/kernel/test_dev_syslog.py",
     ),
+    # Each plays six repairs or more at once with real daemons: side by side, those would wait longest for the cores.
+    "repairs": (
+        "tests/live/platforms/test_kill_everywhere.py",
+        "tests/live/platforms/test_kill_hands.py",
+        "tests/live/platforms/test_platforms.py",
+    ),
 }
 # Long files whose tests share nothing: each of these goes where there is time for it.
 SPREAD = (

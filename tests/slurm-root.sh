@@ -6,7 +6,8 @@
 # $HEALTHD_SLURM_ROOTS (default: ~/.cache/healthd/slurm-roots). Needs root, unshare and debootstrap. The mirror is
 # debootstrap's own, or $HEALTHD_TEST_DEBIAN_MIRROR; pip is configured as it is here. Everything is mounted in a
 # namespace of its own, which ends with the run.
-# $HEALTHD_SLURM_TESTS replaces the paths below.
+# $HEALTHD_SLURM_TESTS replaces the paths below. $HEALTHD_SLURM_MODULE, such as bench.bench_job_restart, is run instead
+# of the tests, with the arguments.
 set -eu
 PATH=$PATH:/usr/sbin:/sbin
 cd "$(dirname "$0")/.."
@@ -79,7 +80,8 @@ inside() {
     # shellcheck disable=SC2016  # the variables are the inner shell's
     chroot "$root" /bin/sh -ec '
         export HOME=/root LC_ALL=C.UTF-8 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
-        unset HEALTHD_SLURM_TESTS
+        module=${HEALTHD_SLURM_MODULE:-}
+        unset HEALTHD_SLURM_TESTS HEALTHD_SLURM_MODULE
         venv=/opt/healthd-venv needs=$1 project=$2 tests=$3
         shift 3
         cd /checkout
@@ -96,6 +98,7 @@ inside() {
         fi
         ln -s "$venv" .venv
         echo "tests/slurm-root.sh: $(slurmctld -V), $(python3 -V)"
+        test -z "$module" || exec "$venv/bin/python" -m "$module" "$@"
         exec "$venv/bin/python" -m pytest -p no:cacheprovider -m slurm "$@" $tests
     ' sh "$needs" "$project" "$TESTS" "$@"
 }

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from healthd.config.match import Match
 from healthd.config.schema.config import CheckConfig, Config
 from healthd.core.check import Check, discover
 from healthd.core.errors import SourceError
@@ -31,11 +32,13 @@ from healthd.state.monitor import Monitor, gone_jobs
 # An agent that only observes loads no remediation, no SQLite, no drills and no notifications; one without kernel checks
 # loads no reader of the kernel log either.
 if TYPE_CHECKING:
+    from healthd.agent.job_verdicts import JobVerdicts
     from healthd.agent.jobs import JobRuns
     from healthd.agent.plugin_restart import PluginRestart
     from healthd.core.unseen import Unseen
     from healthd.drill.drills import Drills
     from healthd.notify.notifier import Notifier
+    from healthd.remediation.decide.incident_notices import IncidentNotices
     from healthd.remediation.decide.remediation import Remediation
     from healthd.remediation.engine.absent import AbsentNode, AbsentWatch
     from healthd.remediation.engine.dependencies import Beat
@@ -77,6 +80,8 @@ class Agent:
     """Plays faults that are not there; None where no daemon runs."""
     absent: AbsentWatch | None = None
     """Releases what healthd holds of nodes that Slurm has powered down; None where the cluster is not Slurm."""
+    job_verdicts: JobVerdicts | None = None
+    """Judges the jobs that end here; None where only an answer is read."""
     plugin_restart: PluginRestart | None = None
     """Asks for the device plugin's restart after a GPU reset, where that is configured."""
 
@@ -118,8 +123,8 @@ class Agent:
 
         if fleet := self.engine.learn():
             self.store.keep(FLEET, kept_of(fleet, now))
-            for said in self.absent.look(fleet, now) if self.absent is not None else ():
-                self.monitor.record(Event(at=now, kind="decision", text=said))
+            for message in self.absent.look(fleet, now) if self.absent is not None else ():
+                self.monitor.record(Event(at=now, kind="decision", text=message))
 
     @property
     def paged_absent(self) -> tuple[AbsentNode, ...]:
@@ -131,10 +136,10 @@ class Agent:
         refused."""
         for clearance in gone_jobs(self.monitor.history, lambda pid: self.machine.proc.exists(str(pid))):
             self.monitor.clear(clearance, now)
-        if self.plugin_restart is not None and (said := self.plugin_restart.due()):
-            self.monitor.record(Event(at=now, kind="step", text=said))
-        if self.unseen is not None and (said := self.unseen.news()):
-            self.monitor.record(Event(at=now, kind="hook", text=said))
+        if self.plugin_restart is not None and (message := self.plugin_restart.due()):
+            self.monitor.record(Event(at=now, kind="step", text=message))
+        if self.unseen is not None and (message := self.unseen.news()):
+            self.monitor.record(Event(at=now, kind="hook", text=message))
         self.monitor.flush(now)
         if self.store is not None and not self.monitor.store_problem:
             self.store.ballast.lay()
@@ -194,16 +199,20 @@ def acting_agent(
     beat: Beat | None = None,
     stopgap: Stopgap | None = None,
     hurry: Hurry | None = None,
+    by_job: Sequence[Match] = (),
 ) -> Agent:
     """An agent with a store and an engine. ``changed`` is called when a fault opened or ended; ``beat``: make_engine's.
     ``stopgap``: where the store is while its own folder refuses. ``hurry``: as of MetadataSource.
+    ``by_job``: as of make_engine.
 
     Raises ConfigError for an orchestrator that is not there, StoreError where the state directory cannot be used.
     """
     from healthd.agent.plugin_restart import open_plugin_restart
     from healthd.agent.wiring import make_engine, open_absent, open_orchestrator
+    from healthd.judge.peers import COMPARED
     from healthd.observe import journal
     from healthd.remediation.policy_files import policy_of
+    from healthd.state.recent_readings import RecentReadings
     from healthd.state.store import Store
 
     now = datetime.now(UTC)
@@ -214,7 +223,8 @@ def acting_agent(
     checks = enabled_checks(config)
     policy = policy_of(config.policy, machine.instance_type)
     unkept = stopgap.why if stopgap is not None else ""
-    monitor = Monitor(checks, store, changed=changed, policy=policy, unkept=unkept)
+    recent = RecentReadings(COMPARED)
+    monitor = Monitor(checks, store, changed=changed, policy=policy, unkept=unkept, recent=recent)
     notices = (*notices, *simulated(config), *((store.set_aside,) if store.set_aside else ()))
     agent = _assembled(config, checks, machine, monitor, source=source, notices=notices)
     agent.store, agent.orchestrator, agent.changed = store, orchestrator, changed
@@ -230,9 +240,12 @@ def acting_agent(
         orchestrator=orchestrator,
         policy=policy,
         collect=lambda remediation: collect_evidence(agent, remediation),
+        upload=lambda remediation: upload_evidence(config, machine, remediation),
         after_reset=agent.plugin_restart.wanted if agent.plugin_restart is not None else lambda: None,
         beat=beat,
+        by_job=by_job,
     )
+    agent.job_verdicts = open_job_verdicts(agent)
     if store.set_aside:
         monitor.record(Event(at=now, kind="daemon", text=f"database set aside: {store.set_aside}"))
     monitor.retire(now)
@@ -247,9 +260,10 @@ def acting_agent(
 @dataclass(frozen=True, kw_only=True)
 class Reporter:
     """Reports this node to its cluster. ``tick`` does what is due and returns what it did, ``every_s``: how often it is
-    to be called."""
+    to be called. ``stop`` reports that the daemon ends on purpose, and returns why it could not, or ""."""
 
     tick: Callable[[], str]
+    stop: Callable[[], str]
     every_s: float
 
 
@@ -264,6 +278,48 @@ def open_reporter(agent: Agent, environ: Mapping[str, str]) -> Reporter | None:
     if kind == "slurm" and agent.config.orchestrator.slurm.report:
         return _slurm_reporter(agent)
     return None
+
+
+def open_job_verdicts(agent: Agent) -> JobVerdicts | None:
+    """The judge of the jobs of this node; None without a store or an engine."""
+    if agent.store is None or agent.engine is None:
+        return None
+    from healthd.agent.job_verdicts import JobVerdicts
+    from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
+
+    engine, is_slurm = agent.engine, agent.orchestrator is not None and agent.orchestrator.kind == "slurm"
+
+    def holds() -> Remediation | None:
+        remediation = engine.remediation
+        return remediation if remediation is not None and remediation.hold is not None else None
+
+    return JobVerdicts(
+        node=agent.machine.name,
+        monitor=agent.monitor,
+        store=agent.store,
+        checks=agent.checkup.checks,
+        mode=agent.mode,
+        section=agent.config.orchestrator.slurm,
+        slurm=SlurmOrchestrator.of(agent.config, agent.machine.name) if is_slurm else None,
+        holds=holds,
+        clock=lambda: datetime.now(UTC),
+    )
+
+
+def notices_of(agent: Agent, environ: Mapping[str, str]) -> Callable[[], IncidentNotices] | None:
+    """Where the notices of incidents are read; None where the cluster has none."""
+    kind = agent.orchestrator.kind if agent.orchestrator is not None else ""
+    if kind == "kubernetes":
+        from healthd.remediation.orchestrators.kubernetes.from_config import open_api, read_notices
+
+        api = open_api(agent.config, environ)
+        agent.ends.append(api.close)
+        return lambda: read_notices(api, agent.config.orchestrator.kubernetes.namespace)
+    if kind != "slurm":
+        return None
+    from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
+
+    return SlurmOrchestrator.of(agent.config, agent.machine.name).incident_notices
 
 
 def _kubernetes_reporter(agent: Agent, environ: Mapping[str, str]) -> Reporter | None:
@@ -292,19 +348,22 @@ def _kubernetes_reporter(agent: Agent, environ: Mapping[str, str]) -> Reporter |
     api = open_api(config, environ)
     agent.ends.append(api.close)
     reporter = open_it(config, api, orchestrator, node=agent.machine.name, known=known, fenced=fenced)
-    return Reporter(tick=reporter.tick, every_s=1.0)
+    return Reporter(tick=reporter.tick, stop=reporter.stop, every_s=1.0)
 
 
 def _slurm_reporter(agent: Agent) -> Reporter:
-    from healthd.agent.wiring import driver_of
+    from healthd.agent.wiring import domain_of, driver_of
     from healthd.remediation.decide.summary import NodeSummary, summary_of
     from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
     from healthd.remediation.orchestrators.slurm.reporter import SlurmReporter
 
     engine, expected = agent.engine, frozenset(_expected(agent))
+    domain = ""
 
     def known() -> NodeSummary | None:
+        nonlocal domain
         outcomes = agent.monitor.outcomes()
+        domain = domain_of(outcomes) or domain  # a fabric that broke has none
         if not expected <= outcomes.keys() or (engine is not None and not engine.has_decided):
             return None
         blind = next((each for each in outcomes.values() if each.counts_as_unknown), None)
@@ -317,12 +376,14 @@ def _slurm_reporter(agent: Agent) -> Reporter:
             decision=engine.decision if engine is not None else None,
             names=agent.monitor.history.names,
             instance_type=agent.machine.instance_type or "",
+            domain=domain,
             driver=driver_of(agent.machine),
         )
 
     slurm = SlurmOrchestrator.of(agent.config, agent.machine.name)
     heartbeat_s = agent.config.orchestrator.slurm.heartbeat_s
-    return Reporter(tick=SlurmReporter(slurm, known=known, heartbeat_s=heartbeat_s).tick, every_s=_SUMMARY_POLL_S)
+    reporter = SlurmReporter(slurm, known=known, heartbeat_s=heartbeat_s)
+    return Reporter(tick=reporter.tick, stop=reporter.stop, every_s=_SUMMARY_POLL_S)
 
 
 def _expected(agent: Agent) -> tuple[str, ...]:
@@ -415,7 +476,7 @@ def collect_evidence(agent: Agent, remediation: Remediation) -> str:
 
     config = agent.config
     return save_bundle(
-        Path(config.daemon.state_dir) / "bundles" / remediation.id,
+        _bundle(config, remediation),
         {
             "verdict.json": lambda: json.dumps(as_data(agent.checkup.report(deadline_s=0.0)), indent=2, default=str),
             "events.txt": lambda: _trail_text(agent),
@@ -425,6 +486,21 @@ def collect_evidence(agent: Agent, remediation: Remediation) -> str:
         timeout_s=config.evidence.timeout_s,
         keep=config.evidence.keep,
     )
+
+
+def upload_evidence(config: Config, machine: Machine, remediation: Remediation) -> str:
+    """Upload the bundle of a remediation; returns its address, or "" where the site has no bucket. Raises BackendError,
+    StoreError."""
+    from healthd.remediation.provisioners.evidence_bucket import open_bucket
+
+    bucket = open_bucket(config, machine.imds.read)
+    if bucket is None:
+        return ""
+    return bucket.upload(_bundle(config, remediation), node=machine.name, remediation_id=remediation.id)
+
+
+def _bundle(config: Config, remediation: Remediation) -> Path:
+    return Path(config.daemon.state_dir) / "bundles" / remediation.id
 
 
 def _trail_text(agent: Agent) -> str:

@@ -47,12 +47,12 @@ class PluginRestart:
         new_id: Callable[[], str] = lambda: secrets.token_hex(4),
     ) -> None:
         self._facts, self._ask, self._clock, self._new_id = facts, ask, clock, new_id
-        self._pending, self._said, self._lock = facts.fact(FACT), "", threading.Lock()
+        self._pending, self._last_message, self._lock = facts.fact(FACT), "", threading.Lock()
 
     def wanted(self) -> None:
         """The GPUs were reset. The request survives a disk that takes no writes, unless this process ends."""
         with self._lock:
-            self._said = ""
+            self._last_message = ""
             self._set(f"{self._new_id()} {int(self._clock().timestamp())}")
 
     def due(self) -> str:
@@ -75,9 +75,9 @@ class PluginRestart:
         with contextlib.suppress(StoreError):  # a request that stays there is made again, and the controller knows it
             self._facts.keep(FACT, pending)
 
-    def _new(self, said: str) -> str:
-        known, self._said = self._said, said
-        return "" if said == known else said
+    def _new(self, message: str) -> str:
+        known, self._last_message = self._last_message, message
+        return "" if message == known else message
 
 
 def open_plugin_restart(config: Config, orchestrator: Orchestrator, facts: Facts) -> PluginRestart | None:

@@ -9,26 +9,33 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from healthd import __version__
+from healthd.agent.driver_at_fault import DriverAtFault
 from healthd.agent.freezes import freezes_on
 from healthd.agent.hindsight import JournalHindsight
+from healthd.agent.jobs_here import JobsHere
 from healthd.agent.node_facts import runs_kubernetes, runs_slurm
+from healthd.checklib.nvlink_domain import DOMAIN
 from healthd.checks.gpu_recovery import OWED
+from healthd.config.load import NO_JOBS
+from healthd.config.match import Match
 from healthd.config.schema.config import ApproveSection, Config, PolicySection
 from healthd.core.check import judged
-from healthd.core.errors import ExtraMissing, SourceError
+from healthd.core.errors import ConfigError, ExtraMissing, SourceError
 from healthd.core.model import NODE, Outcome, Remedy
 from healthd.core.node import CommandResult
 from healthd.judge.findings import OwnResets
 from healthd.observe.checkup import Checkup
+from healthd.remediation.decide.canary import revision_of
 from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.decide.handoff import Versions
 from healthd.remediation.decide.ledger import Bounds, repairs_of
@@ -41,8 +48,9 @@ from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.gpu_reset import Clients, GpuReset
 from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.orchestrators.local import LocalOrchestrator
+from healthd.remediation.orchestrators.slurm.jobs import SlurmJobs
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
-from healthd.remediation.ports import FleetSnapshot, Orchestrator, Provisioner
+from healthd.remediation.ports import FleetSnapshot, JobControl, Orchestrator, Provisioner
 from healthd.remediation.provisioners.own_node import Asking
 from healthd.remediation.provisioners.slurm_node import MANAGERS_TEXTS, OUR_TEXTS, Scontrol
 from healthd.sources.command import run_command
@@ -61,9 +69,9 @@ _ABOUT_PODS = ", and no unit stops them; pods of NVIDIA's GPU Operator: [orchest
 class Cluster:
     """Arguments of an engine's parts. ``settle_s``, ``unanswered_s``, ``calm_s``: seconds, see SlotKeeper and the
     engine's timeouts. ``quotas``: how many nodes may be out, by scope. ``opt_out``: the feature of the node by which an
-    operator opts it out, and the cluster's word for such a feature. ``marks``, ``scontrol``, ``asking``: see
+    operator opts it out, and the cluster's word for such a feature. ``records``, ``scontrol``, ``asking``: see
     open_provisioner. ``gpu_clients``: services that hold the GPUs and may be stopped for a reset; ``clients_help``: the
-    advice about those that may not.
+    advice about those that may not. ``jobs``: restarts the jobs of the node; None where the cluster has no such jobs.
     """
 
     settle_s: float
@@ -71,11 +79,12 @@ class Cluster:
     opt_out: tuple[str, str]
     unanswered_s: float = 0.0
     calm_s: float = 0.0
-    marks: Orchestrator | None = None
+    records: Orchestrator | None = None
     scontrol: Scontrol | None = None
     asking: Callable[[str], Asking] | None = None
     gpu_clients: Clients | None = None
     clients_help: str = ""
+    jobs: JobControl | None = None
 
 
 def cluster_of(config: Config, orchestrator: Orchestrator) -> Cluster:
@@ -90,8 +99,9 @@ def cluster_of(config: Config, orchestrator: Orchestrator) -> Cluster:
             quotas=lambda: quotas,
             opt_out=opt_out,
             unanswered_s=config.orchestrator.slurm.unanswered_s,
-            marks=orchestrator,
+            records=orchestrator,
             scontrol=orchestrator.scontrol,
+            jobs=SlurmJobs(orchestrator),
         )
     return Cluster(settle_s=0.0, quotas=lambda: quotas, opt_out=opt_out)  # it has nobody to wait for
 
@@ -118,7 +128,7 @@ def _kubernetes(config: Config, orchestrator: KubernetesOrchestrator) -> Cluster
         quotas=orchestrator.quotas,
         opt_out=(config.remediation.opt_out_label, LABEL),
         calm_s=min(_CALM_S, config.remediation.settle_s),
-        marks=orchestrator,
+        records=orchestrator,
         asking=lambda kind: KubePlatformRequests(orchestrator, kind),
         gpu_clients=KubeGpuClients(orchestrator) if stops else None,
         clients_help=_ABOUT_PODS,
@@ -188,22 +198,42 @@ def make_engine(
     orchestrator: Orchestrator,
     policy: Policy,
     collect: Callable[[Remediation], str],
+    upload: Callable[[Remediation], str] = lambda _: "",
     run: Callable[..., CommandResult] = run_command,
     after_reset: Callable[[], None] = lambda: None,
     beat: Beat | None = None,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     monotonic_s: Callable[[], float] = time.monotonic,
+    by_job: Sequence[Match] = (),
 ) -> Engine:
-    """The engine of this node. ``collect`` saves the evidence of a remediation and returns where. ``run``: how repairs
-    run commands; tests count them. ``after_reset`` is called after each GPU reset. ``beat``: the engine's sign of life,
-    with the time that the evidence and each command may take. ``clock`` and ``monotonic_s``: the engine's own; budget
-    slots settle by the machine's."""
+    """The engine of this node. ``collect`` saves the evidence of a remediation and returns where, ``upload`` puts it
+    into the site's bucket. ``run``: how repairs run commands; tests count them. ``after_reset`` is called after each
+    GPU reset. ``beat``: the engine's sign of life, with the time that the evidence and each command may take. ``clock``
+    and ``monotonic_s``: the engine's own; budget slots settle by the machine's. ``by_job``: the matches by the job on
+    this node. Raises ConfigError where nothing tells the jobs."""
     beat, cluster = beat or Beat(), cluster_of(config, orchestrator)
-    run = beat.announcing(run)
+    run, bounds = beat.announcing(run), bounds_of(config.policy)
+    jobs_here = jobs_of(by_job, orchestrator, monotonic_s)
+    # There the next machine comes under another name, and the handoff record goes with the Node.
+    uncounted = frozenset({Remedy.REPLACE_NODE} if orchestrator.kind == "kubernetes" else ())
+    revision, driver = (
+        cache(partial(revision_of, __version__, policy, bounds)),
+        DriverAtFault(lambda: driver_of(machine)),
+    )
+
+    def rules() -> Rules:
+        made = rules_of(config, policy, cluster, clock())
+        now = jobs_here.mode(made.mode, is_calling=bool(by_job and monitor.diagnoses()))
+        decider = revision(driver(monitor.history.faults))
+        return replace(made, mode=now.mode, by_job=now.why, revision=decider, uncounted=uncounted)
 
     def announced(remediation: Remediation) -> str:
         beat(config.evidence.timeout_s)  # its commands run side by side, in threads of their own
         return collect(remediation)
+
+    def announced_upload(remediation: Remediation) -> str:
+        beat(config.evidence.upload_timeout_s)
+        return upload(remediation)
 
     return Engine(
         Dependencies(
@@ -228,11 +258,13 @@ def make_engine(
             slots=_slots(machine, orchestrator, cluster, store),
             judgement=monitor,
             remediations=store,
-            rules=lambda: rules_of(config, policy, cluster, clock()),
+            rules=rules,
             ledger=lambda: repairs_of(store.remediations()),
             versions=versions_of(machine),
             hindsight=JournalHindsight(checkup, machine.proc),
+            jobs=cluster.jobs,
             collect=announced,
+            upload=announced_upload,
             recheck=checkup.start_older_than,
             timeouts=timeouts_of(config, cluster),
             platform_texts=OUR_TEXTS | MANAGERS_TEXTS,
@@ -241,6 +273,16 @@ def make_engine(
             monotonic_s=monotonic_s,
         )
     )
+
+
+def jobs_of(matches: Sequence[Match], orchestrator: Orchestrator, monotonic_s: Callable[[], float]) -> JobsHere:
+    """The jobs of this node for the matches by job; none on a node without a cluster. Raises ConfigError where the
+    cluster does not tell them."""
+    if matches and orchestrator.kind == "kubernetes":
+        places = ", ".join(each.place for each in matches)
+        raise ConfigError((f"{places}: {NO_JOBS}; remove the job_ conditions, or match by label",))
+    read = orchestrator.running if isinstance(orchestrator, SlurmOrchestrator) else tuple
+    return JobsHere(matches, read, monotonic_s)
 
 
 def provisioner_of(
@@ -261,7 +303,7 @@ def provisioner_of(
         cluster.scontrol,
         made_by_us=made_by_us,
         run=run,
-        marks=cluster.marks,
+        records=cluster.records,
         asking=cluster.asking,
     )
 
@@ -410,6 +452,7 @@ def bounds_of(section: PolicySection) -> Bounds:
         storm_hours=section.storm_hours,
         repairs_in_vain=section.repairs_in_vain,
         repairs_judged=section.repairs_judged,
+        canary_repairs=section.canary_repairs,
         replacements_in_vain=section.replacements_in_vain,
     )
 
@@ -432,6 +475,13 @@ def versions_of(machine: Machine) -> Callable[[], Versions]:
 def driver_of(machine: Machine) -> str:
     """The version of the NVIDIA driver that is loaded, or ""."""
     return _told(lambda: machine.sys.read("module/nvidia/version"))
+
+
+def domain_of(outcomes: Mapping[str, Outcome]) -> str:
+    """The NVLink domain that the GPUs of this node are in, as eight hexadecimal digits; "" where it is not known."""
+    fabric = outcomes.get("gpu.fabric")
+    readings = fabric.result.readings if fabric is not None else ()
+    return next((f"{int(each.value):08x}" for each in readings if each.name == DOMAIN), "")
 
 
 def _told(read: Callable[[], str | None]) -> str:

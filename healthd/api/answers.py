@@ -5,6 +5,7 @@ They only render, but for the prolog, which runs the engine before it answers.
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from healthd.state.monitor import has_live_job
 if TYPE_CHECKING:
     from healthd.agent.agent import Agent
     from healthd.api.plan_cache import PlanCache
+    from healthd.job.blame import JobVerdict
 
 CHECK_DEADLINE_S = 20.0
 _PROLOG_DEADLINE_S = 5.0
@@ -54,8 +56,13 @@ def check_answer(
     if options.context != "manual":  # a script decides by this answer: the audit trail shows it
         text = f"{options.context} asked for the verdict: {report.verdict}"
         (note or agent.monitor.record)(Event(at=report.generated_at, kind="check", text=text))
-    as_asked = as_json if options.json else as_brief if options.brief else as_text
-    return Reply(code=EXIT_CODE[report.verdict], out=as_asked(report))
+    return Reply(code=EXIT_CODE[report.verdict], out=_as_asked(report, agent, options))
+
+
+def _as_asked(report: Report, agent: Agent, options: Namespace) -> str:
+    if options.json:
+        return as_json(report)
+    return as_brief(report) if options.brief else as_text(report, mode=agent.mode, verbose=options.verbose)
 
 
 def is_active(options: Namespace) -> bool:
@@ -83,7 +90,7 @@ def status_answer(agent: Agent, board: PlanCache, options: Namespace) -> Reply:
     from healthd.api.status import status_data, status_json, status_text  # loads the plan, and with it remediation
 
     data = status_data(agent, board)
-    return Reply(code=0, out=status_json(data) if options.json else status_text(data))
+    return Reply(code=0, out=status_json(data) if options.json else status_text(data, verbose=options.verbose))
 
 
 def history_answer(agent: Agent, options: Namespace, *, most: int | None = None) -> Reply:
@@ -100,12 +107,22 @@ def history_answer(agent: Agent, options: Namespace, *, most: int | None = None)
     return Reply(code=0, out=trail_json(trail) if options.json else trail_text(trail))
 
 
+def job_answer(agent: Agent, options: Namespace) -> Reply:
+    """This node's own verdicts on a job, oldest first, as JSON: ``healthd job`` completes them. Raises StoreError."""
+    if agent.store is None:
+        raise StoreError("this agent only observes and keeps no history; start the daemon: `healthd run`")
+    from healthd.job.blame import JOB_EVENT  # loads the table of XIDs
+
+    found = [event.data for event in agent.store.events_about(JOB_EVENT, "job", options.job)]
+    return Reply(code=0, out=json.dumps({"verdicts": found}) + "\n")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HookReply:
     """A hook's answer, and the record of it for ``hook_ended``, once it is known whether the hook read the answer.
 
-    ``drain``: the reason of our drain, for which the job is refused; "" where it passes. ``passed``: why a job passes
-    on a node that is not healthy.
+    ``drain``: the reason of our drain, for which a prolog refuses the job, or an epilog blames the node; "" where it
+    passes. ``passed``: why a job passes on a node that is not healthy, or that is to blame for its end.
     """
 
     answer: Reply
@@ -117,14 +134,17 @@ class HookReply:
 
     @property
     def refuses(self) -> bool:
-        """Whether the answer refuses the job. A hook that does not read it lets the job pass."""
+        """Whether the answer refuses the job, or blames the node. A hook that does not read it lets the job pass."""
         return bool(self.drain)
 
 
 def hook_answer(agent: Agent, options: Namespace, environ: Mapping[str, str]) -> HookReply:
-    """Answer a Slurm hook. Only the prolog may refuse, and only while our drain for the cause is in place."""
+    """Answer a Slurm hook. The prolog may refuse, and the epilog may blame the node: both only while our drain is in
+    place."""
     if options.kind == "epilog":
-        _job_has_ended(agent, environ.get("SLURM_JOB_ID") or "unknown")
+        return _epilog_answer(agent, environ)
+    if options.kind == "prolog" and agent.job_verdicts is not None:
+        agent.job_verdicts.begins(environ.get("SLURM_JOB_ID") or "unknown", datetime.now(UTC))
     report = agent.checkup.report(deadline_s=_PROLOG_DEADLINE_S)
     drain, reason_against = _our_drain(agent, report) if options.kind == "prolog" else ("", "")
     job = environ.get("SLURM_JOB_ID") or "?"
@@ -140,10 +160,56 @@ def hook_answer(agent: Agent, options: Namespace, environ: Mapping[str, str]) ->
     return replace(reply, answer=Reply(code=0, err=f"healthd: {passed}\n"), passed=passed)
 
 
+def _epilog_answer(agent: Agent, environ: Mapping[str, str]) -> HookReply:
+    """Judge the job that has ended, write that down, and decide whether the Epilog blames this node to Slurm.
+
+    Only where slurmctld asks its Epilogs, for a critical fault, behind our drain that was read back, and within the
+    limit of an hour. Never for an unknown, and never for an error of ours.
+    """
+    now, job_id = datetime.now(UTC), environ.get("SLURM_JOB_ID") or "?"
+    before = agent.monitor.history.faults
+    _job_has_ended(agent, environ.get("SLURM_JOB_ID") or "unknown")
+    report = agent.checkup.report(deadline_s=_PROLOG_DEADLINE_S)
+    is_fine = report.verdict in (Verdict.OK, Verdict.WARNING)
+    err = "" if is_fine else f"healthd: epilog: verdict {report.verdict}\n"
+    reply = HookReply(answer=Reply(code=0, err=err), kind="epilog", verdict=report.verdict, job=job_id)
+    if agent.job_verdicts is None or agent.job_verdicts.was_refused(job_id):
+        return reply
+    outcomes = [view.outcome for view in report.checks]
+    job, verdict = agent.job_verdicts.judge(environ, before, outcomes, now)
+    from healthd.job.blame import Blame  # loads the table of XIDs
+
+    if verdict.blame is not Blame.NODE:
+        agent.job_verdicts.keep(job, verdict, blamed=False, now=now)
+        return reply
+    drain, against = _blaming(agent, report, verdict)
+    agent.job_verdicts.keep(job, verdict, blamed=bool(drain), now=now)
+    if not drain:
+        return replace(reply, passed=f"epilog of job {job_id} does not blame this node to Slurm: {against}")
+    words = f"healthd: node {agent.machine.name} is to blame for the end of job {job_id}: {drain}"
+    return replace(reply, answer=Reply(code=1, out=f"blame {words}\n", err=f"{words}\n"), drain=drain)
+
+
+def _blaming(agent: Agent, report: Report, verdict: JobVerdict) -> tuple[str, str]:
+    """(the reason text of our drain, behind which this node is blamed; else why it is not)."""
+    assert agent.job_verdicts is not None  # noqa: S101 - it has judged
+    if not verdict.is_critical:
+        return "", "its fault is not critical"
+    if against := agent.job_verdicts.reason_against_blame():
+        return "", against
+    drain, reason_against = _our_drain(agent, report)
+    if not drain:
+        return "", reason_against.removeprefix(", but ") or "healthd has not drained the node"
+    return (drain, "") if not (over := agent.job_verdicts.over_limit()) else ("", over)
+
+
 def hook_ended(agent: Agent, reply: HookReply, receipt: Receipt = Receipt.TAKEN) -> str:
     """Record and count the hook's answer, and return the record. An answer that was read too late refuses nothing."""
     refused = reply.refuses and receipt is not Receipt.GONE
-    agent.hooks[reply.kind, reply.verdict, "refused" if refused else "passed"] += 1
+    if refused and reply.kind == "prolog" and agent.job_verdicts is not None:
+        agent.job_verdicts.refuses(reply.job)
+    word = "blamed" if reply.kind == "epilog" else "refused"
+    agent.hooks[reply.kind, reply.verdict, word if refused else "passed"] += 1
     text = _refusal(reply, receipt) if reply.refuses else reply.passed
     if text:
         agent.monitor.record(Event(at=datetime.now(UTC), kind="hook", text=text))
@@ -151,6 +217,8 @@ def hook_ended(agent: Agent, reply: HookReply, receipt: Receipt = Receipt.TAKEN)
 
 
 def _refusal(reply: HookReply, receipt: Receipt) -> str:
+    if reply.kind == "epilog":
+        return _blamed(reply, receipt)
     match receipt:
         case Receipt.TAKEN:
             return f"prolog refused job {reply.job}: {reply.drain}"
@@ -158,6 +226,16 @@ def _refusal(reply: HookReply, receipt: Receipt) -> str:
             return f"prolog let job {reply.job} pass: its hook ended before the refusal: {reply.drain}"
         case Receipt.UNKNOWN:
             return f"prolog refused job {reply.job}, which may pass: its hook has not read the refusal: {reply.drain}"
+
+
+def _blamed(reply: HookReply, receipt: Receipt) -> str:
+    match receipt:
+        case Receipt.TAKEN:
+            return f"epilog of job {reply.job} blames this node to Slurm: {reply.drain}"
+        case Receipt.GONE:
+            return f"epilog of job {reply.job} blames no node: its hook ended before the answer: {reply.drain}"
+        case Receipt.UNKNOWN:
+            return f"epilog of job {reply.job} may blame this node: its hook has not read the answer: {reply.drain}"
 
 
 def _our_drain(agent: Agent, report: Report) -> tuple[str, str]:
@@ -169,7 +247,7 @@ def _our_drain(agent: Agent, report: Report) -> tuple[str, str]:
         return "", ""
     if agent.mode is Mode.OBSERVE or agent.engine is None or agent.orchestrator is None:
         return "", ", but observe mode refuses no job"
-    said = agent.engine.reconcile(datetime.now(UTC), wait_s=_RECONCILE_WAIT_S, hurry=True)
+    message = agent.engine.reconcile(datetime.now(UTC), wait_s=_RECONCILE_WAIT_S, hurry=True)
     try:
         remediation = agent.engine.holds_node()
         hold = agent.orchestrator.view().hold
@@ -181,8 +259,8 @@ def _our_drain(agent: Agent, report: Report) -> tuple[str, str]:
         ):
             return remediation.text, ""
     except (StoreError, BackendError) as error:
-        said = str(error)
-    return "", f", but healthd has not drained the node: {said}"
+        message = str(error)
+    return "", f", but healthd has not drained the node: {message}"
 
 
 def _job_has_ended(agent: Agent, job: str) -> None:

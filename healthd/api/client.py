@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 
 from healthd.api.wire import Reply, Request, read_answer, write_request
-from healthd.core.errors import UsageError
+from healthd.core.errors import NoDaemon, NotPermitted
 from healthd.core.reach import connected
 
 _SILENCE_S = 60.0
@@ -18,8 +18,8 @@ _SILENCE_S = 60.0
 
 
 def ask(path: str, request: Request, progress: Callable[[str], None]) -> Reply | None:
-    """The daemon's answer, or None where no daemon listens at ``path``. Raises UsageError for an incomplete answer, and
-    for a daemon that does not answer."""
+    """The daemon's answer, or None where no daemon listens at ``path``. Raises UsageError for an incomplete answer,
+    NoDaemon for a daemon that does not answer, NotPermitted."""
     try:
         reached = connected(path, _SILENCE_S)
         if reached is None:
@@ -32,6 +32,6 @@ def ask(path: str, request: Request, progress: Callable[[str], None]) -> Reply |
                 return read_answer(stream, progress)
     except PermissionError as error:
         who = "be root, or in [daemon] readers or group"
-        raise UsageError(f"uid {os.geteuid()} may not ask the daemon at {path}; {who}") from error
+        raise NotPermitted(f"healthd: uid {os.geteuid()} may not ask the daemon at {path}; {who}") from error
     except OSError as error:
-        raise UsageError(f"the daemon at {path} does not answer: {error}; see its log") from error
+        raise NoDaemon(f"the daemon at {path} does not answer: {error}; see `journalctl -u healthd`") from error

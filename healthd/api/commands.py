@@ -5,20 +5,24 @@ Every command has a dry run, and the audit trail keeps each with its user and re
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from healthd.agent.agent import Agent
+from healthd.api.exit_codes import ExitCode
 from healthd.api.wire import Reply
 from healthd.config.values import did_you_mean
 from healthd.core.check import Learned
 from healthd.core.errors import HealthdError, UsageError
 from healthd.judge.history import Fault, acknowledged_text, faults_named
 from healthd.observe.report import printable
-from healthd.remediation.decide.commands import REMEDIES, Command, Verb
+from healthd.remediation.decide.commands import REMEDIES, Command, CommandOutcome, Verb
 
-EXIT_REFUSED = 1
+SCHEMA = "healthd.command/v1"
 
 
 def relearn_answer(agent: Agent, options: Namespace, *, who: str) -> Reply:
@@ -31,6 +35,12 @@ def relearn_answer(agent: Agent, options: Namespace, *, who: str) -> Reply:
         for name in names:
             if agent.checkup.checks[name].on == "interval":
                 agent.checkup.start(name)
+    if options.json:
+        seen = [
+            {"component": where, "reading": reading, "value": best.value, "since": best.since.isoformat()}
+            for (where, reading), best in learned.items()
+        ]
+        return _json({**_head(agent, options, dry_run=not options.yes), "done": True, "learned": seen})
     word = "forgotten" if options.yes else "would be forgotten"
     lines = [
         f"{word}: {reading} {best.value:g} of {where}, since {best.since:%Y-%m-%d %H:%M:%S} UTC"
@@ -45,11 +55,17 @@ def ack_answer(agent: Agent, options: Namespace, *, who: str) -> Reply:
     until = now + options.length
     if not options.dry_run:
         agent.monitor.acknowledge_until([each.key for each in faults], until, now, f"{options.reason} ({who})")
+    unwritten = "" if options.dry_run else agent.monitor.store_problem
+    err = f"healthd: acknowledged, but a restart loses it until the disk can be written: {unwritten}\n"
+    if options.json:
+        seen = [
+            {"code": each.code, "component": str(each.component), "was": acknowledged_text(each)} for each in faults
+        ]
+        data = {"done": True, "until": until.isoformat(), "faults": seen, "problem": unwritten}
+        return replace(_json({**_head(agent, options, dry_run=options.dry_run), **data}), err=err if unwritten else "")
     word = "would be acknowledged" if options.dry_run else "acknowledged"
     end = f"until {until:%Y-%m-%d %H:%M:%S} UTC"
     lines = [f"{word}: {each.code} on {each.component} {end}{_was(each)}" for each in faults]
-    unwritten = "" if options.dry_run else agent.monitor.store_problem
-    err = f"healthd: acknowledged, but a restart loses it until the disk can be written: {unwritten}\n"
     return Reply(code=0, out="\n".join(lines) + "\n", err=err if unwritten else "")
 
 
@@ -64,17 +80,46 @@ def command_answer(agent: Agent, options: Namespace, *, who: str) -> Reply:
     name, now = f"healthd {command.verb}", datetime.now(UTC)
     if options.dry_run or not getattr(options, "yes", True):
         done = agent.engine.rehearse(command, now)
-        lines = [f"would {command.verb}: {done.said}", *(f"  {line}" for line in done.lines)]
+        if options.json:
+            return _as_json(agent, command, done, dry_run=True)
+        lines = [f"would {command.verb}: {done.message}", *(f"  {line}" for line in done.lines)]
         if not done.lines:
-            lines = [done.said]
+            lines = [done.message]
         against = "" if done.done else f"{name}: would be refused: {done.refusal}\n"
         out = "".join(f"{printable(line)}\n" for line in lines)
-        return Reply(code=0, out=out) if done.done else Reply(code=EXIT_REFUSED, out=out, err=against)
+        return Reply(code=0, out=out) if done.done else Reply(code=ExitCode.NOT_OK, out=out, err=against)
     done = agent.engine.execute(command, now)
     agent.changed()
+    if options.json:
+        return _as_json(agent, command, done, dry_run=False)
     if not done.done:
-        return Reply(code=EXIT_REFUSED, err=f"{name}: refused: {printable(done.said)}\n")
-    return Reply(code=0, out=f"{printable(done.said)}\n")
+        return Reply(code=ExitCode.NOT_OK, err=f"{name}: refused: {printable(done.message)}\n")
+    return Reply(code=0, out=f"{printable(done.message)}\n")
+
+
+def _as_json(agent: Agent, command: Command, done: CommandOutcome, *, dry_run: bool) -> Reply:
+    """The outcome for programs, refused or not. ``steps``: of a dry run, what each would do."""
+    data = {
+        "schema": SCHEMA,
+        "node": agent.machine.name,
+        "command": command.verb,
+        "target": command.target,
+        "dry_run": dry_run,
+        "done": done.done,
+        "refusal": done.refusal,
+        "message": done.message,
+        "steps": list(done.lines),
+    }
+    return _json(data, code=0 if done.done else ExitCode.NOT_OK)
+
+
+def _head(agent: Agent, options: Namespace, *, dry_run: bool) -> dict[str, Any]:
+    """The beginning of the outcome of a command to the judgement."""
+    return {"schema": SCHEMA, "node": agent.machine.name, "command": options.verb, "dry_run": dry_run}
+
+
+def _json(data: Mapping[str, Any], *, code: int = 0) -> Reply:
+    return Reply(code=code, out=json.dumps(data, indent=2) + "\n")
 
 
 def _command(options: Namespace, who: str) -> Command:

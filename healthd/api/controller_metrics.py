@@ -109,7 +109,12 @@ class ControllerPage(Bounded):
             of_it = [each for each in incidents if each.critical is (severity == "critical")]
             count.add_metric([severity], len(of_it))
             nodes.add_metric([severity], sum(each.nodes for each in of_it))
-        yield from (count, nodes)
+        fenced = GaugeMetricFamily(
+            "healthd_controller_fenced_domains",
+            "NVLink domains that new jobs are kept off as one, for an incident",
+            value=len(self._stats.fences),
+        )
+        yield from (count, nodes, fenced)
 
     def _acts(self) -> Iterator[Metric]:
         repair_stats = self._stats.repair_stats

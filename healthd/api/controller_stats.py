@@ -37,6 +37,16 @@ class IncidentStatus:
     began: datetime
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FenceStatus:
+    """The fence of an NVLink domain. ``waits``: why it stays although its incident is over; "" while that is open."""
+
+    domain: str
+    incident: str
+    nodes: int
+    waits: str
+
+
 @dataclass(kw_only=True)
 class ControllerStats:
     """The stats of one controller since its process started. ``began`` is in Unix time; ``succeeded_s`` and ``led_s``
@@ -44,7 +54,8 @@ class ControllerStats:
 
     ``scopes``: the budget as the last sync read it; ``limits``: whether it knows how many may be out. ``problem``:
     why the last sync failed, or "". ``slow``: the activity that takes too long, or "".
-    ``ledger``: the ledger's report of the last thirty days; None where this controller keeps none, or has none yet.
+    ``fleet_problem``: why incidents are not kept now, or "". ``ledger``: the ledger's report of the last thirty days;
+    None where this controller keeps none, or has none yet.
     """
 
     orchestrator: str
@@ -62,20 +73,22 @@ class ControllerStats:
     statuses: Sequence[NodeStatus] = ()
     repair_stats: RepairStats = field(default_factory=RepairStats)
     incidents: Sequence[IncidentStatus] = ()
+    fences: Sequence[FenceStatus] = ()
     scopes: Sequence[Scope] = ()
     limits: bool = False
     problem: str = ""
     store_failing: bool = False
     notifier: Notifier | None = None
+    fleet_problem: str = ""
     ledger: FleetReport | None = None
     ledger_failing: bool = False
 
-    def ended(self, result: str, took_s: float, said: str) -> None:
+    def ended(self, result: str, took_s: float, message: str) -> None:
         """Note the end of a sync: its result, one of ``SYNC_RESULTS``, its duration in seconds, and its error, or
         ""."""
         self.syncs[result] += 1
         self.syncs_s[result] += took_s
-        self.problem, self.store_failing = said, result == "store"
+        self.problem, self.store_failing = message, result == "store"
         if result == SYNC_RESULTS[0]:
             self.succeeded_s = time.monotonic()
 
@@ -85,7 +98,7 @@ class ControllerStats:
 
     def left_lead(self) -> None:
         """Note that another controller may lead now: that one reports the status of the nodes."""
-        self.statuses, self.scopes, self.incidents, self.problem = (), (), (), ""
+        self.statuses, self.scopes, self.incidents, self.fences, self.problem = (), (), (), (), ""
 
     def behind_s(self) -> float:
         """Seconds since a sync succeeded, or since the lead was taken where none has; 0 while another leads."""

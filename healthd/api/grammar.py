@@ -28,6 +28,7 @@ FLEET_STATES = (
     "needs-operator",
     "critical",
     "unknown",
+    "stopped",
     "silent",
     "down",
     "drained",
@@ -39,6 +40,22 @@ MAX_LINES = 100_000
 LONGEST = timedelta(days=365)
 _MINUTES = {"m": 1, "h": 60, "d": 1440, "w": 10_080}
 _TIME = re.compile(r"([0-9]{1,6})([mhdw])")
+_JOB_ID = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?")
+
+
+_SYNONYMS = {
+    "cordon": "quarantine",
+    "drain": "quarantine",
+    "logs": "history",
+    "mute": "ack",
+    "resume": "release",
+    "silence": "ack",
+    "uncordon": "release",
+    "undrain": "release",
+    "validate": "config validate",
+    "why": "fleet --why",
+}
+"""Words of Slurm, Kubernetes and Alertmanager for it; the nearest spelling of ``drain`` would be ``drill``."""
 
 
 class TextRequested(Exception):
@@ -57,6 +74,38 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: {message}; see {self.prog} --help")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As the base's. An option that the verb does not have is answered with the nearest that it has."""
+        options, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            verb = self.verbs()[options.verb]
+            known = [each for each in verb._option_string_actions if each.startswith("--")]
+            near = _nearest(unknown[0].partition("=")[0], known) if unknown[0].startswith("-") else ""
+            verb.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
+        return options
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        choices = [str(each) for each in action.choices]
+        if isinstance(action, argparse._SubParsersAction):
+            near = f"; did you mean {_SYNONYMS[value]}?" if value in _SYNONYMS else _nearest(value, choices)
+            self.error(f"unknown verb {value!r}{near or '; `healthd help` lists all'}")
+        listed = f" (choose from {', '.join(choices)})"
+        raise argparse.ArgumentError(action, f"invalid choice: {value!r}{listed}{_nearest(value, choices)}")
+
+    def verbs(self) -> Mapping[str, argparse.ArgumentParser]:
+        """The grammar of each verb, by its name."""
+        verbs: Mapping[str, argparse.ArgumentParser] = self._subcommands().choices
+        return verbs
+
+    def abouts(self) -> Mapping[str, str]:
+        """The one line of help of each verb."""
+        return {each.dest: each.help or "" for each in self._subcommands()._choices_actions}
+
+    def _subcommands(self) -> Any:
+        return next(each for each in self._actions if isinstance(each, argparse._SubParsersAction))
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         raise TextRequested(message or "")
@@ -78,9 +127,19 @@ class _Version(argparse.Action):
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The options of a command line. ``module`` of ``healthd.cli`` answers it; "": the one of the verb's own name.
 
-    Raises UsageError; Shown for what asks for a text, such as --help.
+    Raises UsageError; TextRequested for what asks for a text: --help, ``help``, ``help VERB``, ``version``, nothing.
     """
-    return _grammar(arguments[0] if arguments else "").parse_args(arguments)
+    match list(arguments):
+        case [] | ["help"] | ["-h"] | ["--help"]:
+            from healthd.api.overview import overview  # no verb needs it
+
+            raise TextRequested(overview(_grammar().abouts()))
+        case ["version", *more]:
+            arguments = ["--version", *more]
+        case ["help", verb, *_]:
+            arguments = [verb, "--help"]
+    options: argparse.Namespace = _grammar(arguments[0]).parse_args(arguments)
+    return options
 
 
 def _grammar(verb: str = "") -> _Parser:
@@ -104,6 +163,7 @@ def _looking(verbs: Any) -> None:
     check.add_argument("--active", action="store_true", help="also run active tests, on an idle node: NCCL, GDRCopy")
     check.add_argument("--brief", action="store_true", help="one line without host and device, for `clush -b`")
     check.add_argument("--no-daemon", action="store_true", help="run the checks now, without the daemon")
+    _verbose(check)
     _common(check, json=True, socket=True)
 
     run = verbs.add_parser("run", help="run the daemon")
@@ -114,6 +174,7 @@ def _looking(verbs: Any) -> None:
     status.add_argument(
         "--every", type=_seconds, default=2.0, metavar="SECONDS", help="with --watch: how often to ask (default: 2)"
     )
+    _verbose(status)
     _common(status, json=True, socket=True)
 
 
@@ -141,7 +202,7 @@ def _overseeing(verbs: Any) -> None:
     )
     fleet.add_argument(
         "node", nargs="?", default="", metavar="NODE|incidents|history|report",
-        help="all that the cluster knows of this node; causes that many share; the ledger's history or report",
+        help="this node, by the cluster and by itself; causes that many share; the ledger's history or report",
     )  # fmt: skip
     fleet.add_argument("--node", dest="of_node", default="", metavar="NODE", help="history: only of this node")
     fleet.add_argument("--gpu", default="", metavar="SERIAL|UUID", help="history: only of this GPU, in whatever node")
@@ -175,6 +236,18 @@ def _overseeing(verbs: Any) -> None:
     _common(case)
 
 
+def _blaming(verbs: Any) -> None:
+    """A job and the blame for its end."""
+    job = verbs.add_parser("job", help="say whose fault the end of a job was: a node's, its own, or unknown")
+    job.add_argument("job", type=_job_id, metavar="JOBID", help="the number of the job in Slurm")
+    job.add_argument(
+        "--compare",
+        action="store_true",
+        help="a running job: rank its nodes and GPUs by how far they are from their peers",
+    )
+    _common(job, json=True, socket=True)
+
+
 def _freezing(verbs: Any) -> None:
     """The freeze of a whole cluster."""
     freeze = verbs.add_parser(
@@ -184,7 +257,7 @@ def _freezing(verbs: Any) -> None:
     freeze.add_argument("--end", action="store_true", help="end it now")
     _reason(freeze)
     _dry_run(freeze, "what would change")
-    _common(freeze)
+    _common(freeze, json=True)
 
 
 def _telling(verbs: Any) -> None:
@@ -192,6 +265,7 @@ def _telling(verbs: Any) -> None:
     plan = verbs.add_parser(
         "plan", help="show what healthd would do about each fault, by which rule, and what forbids it"
     )
+    _verbose(plan)
     _asking(plan)
 
     history = verbs.add_parser("history", help="show findings, decisions, steps and commands; newest last")
@@ -213,7 +287,7 @@ def _ordering(verbs: Any) -> None:
     how = relearn.add_mutually_exclusive_group()
     how.add_argument("--yes", action="store_true", help="do not ask")
     _dry_run(how, "what would be forgotten")
-    _daemons(relearn)
+    _daemons(relearn, json=True)
 
     ack = verbs.add_parser("ack", help="acknowledge an open fault: keep the node in service for a time")
     ack.add_argument("fault", metavar="FAULT", help="an open fault: CODE, or CODE@COMPONENT where several have it")
@@ -222,12 +296,12 @@ def _ordering(verbs: Any) -> None:
     )
     _reason(ack, required=True)
     _dry_run(ack, "what would be acknowledged")
-    _daemons(ack)
+    _daemons(ack, json=True)
 
     quarantine = verbs.add_parser("quarantine", help="take this node out of service until `healthd release`")
     _reason(quarantine, required=True)
     _dry_run(quarantine, "what each step would do")
-    _daemons(quarantine)
+    _daemons(quarantine, json=True)
 
     release = verbs.add_parser("release", help="verify this node and put it back in service")
     _reason(release)
@@ -235,7 +309,7 @@ def _ordering(verbs: Any) -> None:
         "--force", action="store_true", help="release even if faults are open, and acknowledge them; needs --reason"
     )
     _dry_run(release, "what each step would do")
-    _daemons(release)
+    _daemons(release, json=True)
 
     repair = verbs.add_parser("repair", help="take this node out of service, repair it, verify it and release it")
     repair.add_argument(
@@ -245,7 +319,7 @@ def _ordering(verbs: Any) -> None:
     how = repair.add_mutually_exclusive_group()
     how.add_argument("--yes", action="store_true", help="do not ask")
     _dry_run(how, "what each step would do, with AWS's own dry run")
-    _daemons(repair)
+    _daemons(repair, json=True)
 
 
 def _approving(verbs: Any) -> None:
@@ -255,20 +329,22 @@ def _approving(verbs: Any) -> None:
     approve.add_argument("--step", choices=REPAIR_STEPS, help="the act that waits, as `healthd plan` shows it")
     _reason(approve)
     _dry_run(approve, "what each step would do")
-    _daemons(approve)
+    _daemons(approve, json=True)
 
     undo = verbs.add_parser("undo", help="take a remediation back before its act: request, drain and slot")
     undo.add_argument("target", metavar="REMEDIATION|NODE", help="the id that `healthd status` shows, or this node")
     _reason(undo, required=True)
     _dry_run(undo, "what each step would do")
-    _daemons(undo)
+    _daemons(undo, json=True)
 
 
 def _explaining(verbs: Any) -> None:
     """Facts that need no node."""
-    explain = verbs.add_parser("explain", help="explain a finding code or an XID, and its remedy")
-    explain.add_argument("code", metavar="CODE|XID")
-    explain.add_argument("--json", action="store_true", help="as JSON")
+    explain = verbs.add_parser("explain", help="show the runbook of a finding code, or explain a text of healthd's")
+    explain.add_argument(
+        "code", metavar="CODE|XID|TEXT", help="such as gpu.xid.79, 79, a reason, a condition, a reservation's name"
+    )
+    _common(explain, json=True)
 
     checks = verbs.add_parser("checks", help="list the checks, their settings and the codes they find")
     _common(checks, json=True)
@@ -366,6 +442,7 @@ _GROUPS: Mapping[Callable[[Any], None], tuple[str, ...]] = {
     _looking: ("check", "run", "status"),
     _controlling: ("controller", "uninstall"),
     _overseeing: ("fleet", "case"),
+    _blaming: ("job",),
     _freezing: ("freeze",),
     _telling: ("plan", "history"),
     _ordering: ("relearn", "ack", "quarantine", "release", "repair"),
@@ -379,6 +456,14 @@ _GROUPS: Mapping[Callable[[Any], None], tuple[str, ...]] = {
     _contributing: ("new-check",),
 }
 """The parts of the grammar, in the order of the help, each with the verbs that it adds."""
+
+
+def _nearest(word: str, known: Sequence[str]) -> str:
+    """``; did you mean WORD?``, or "" where nothing is near."""
+    from healthd.config.values import did_you_mean  # only for a mistyped word
+
+    near = did_you_mean(word, known, "")
+    return f"; {near}" if near else ""
 
 
 def _count(text: str) -> int:
@@ -400,9 +485,18 @@ def _length(text: str) -> timedelta:
     parts = _TIME.fullmatch(text)
     length = timedelta(minutes=int(parts[1]) * _MINUTES[parts[2]]) if parts else timedelta()
     if not timedelta() < length <= LONGEST:
+        loose = re.fullmatch(r"([0-9]{1,6}) ?([mhdw])[a-z]*", text.lower())
+        near = f"; did you mean {loose[1]}{loose[2]}?" if loose and not parts else ""
         expected = f"expected a number and m, h, d or w, such as 12h or 7d, up to {LONGEST.days}d"
-        raise argparse.ArgumentTypeError(f"{text!r} is not a valid length of time; {expected}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid length of time; {expected}{near}")
     return length
+
+
+def _job_id(text: str) -> str:
+    """The number of a job, of an array ``12_3``. Raises ArgumentTypeError."""
+    if not _JOB_ID.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not the number of a job; expected one such as 4711 or 4711_3")
+    return text
 
 
 def _text(text: str) -> str:
@@ -425,9 +519,11 @@ def _asking(parser: argparse.ArgumentParser) -> None:
     _daemons(parser)
 
 
-def _daemons(parser: argparse.ArgumentParser) -> None:
+def _daemons(parser: argparse.ArgumentParser, *, json: bool = False) -> None:
     """A verb that only the daemon answers, by a row of ``healthd.cli.daemon_verbs``: it reads no configuration."""
     parser.set_defaults(module="daemon_verbs")
+    if json:
+        parser.add_argument("--json", action="store_true", help="as JSON")
     _socket(parser)
 
 
@@ -450,6 +546,12 @@ def _dry_run(parser: argparse._ActionsContainer, what: str) -> None:
 def _trying(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--policy", metavar="NAME|FILE", default="", help="use this policy, not the configured one")
     parser.add_argument("--instance-type", metavar="TYPE", default="", help="act as if on this EC2 instance type")
+
+
+def _verbose(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="each finding by itself, with its UUID; each check"
+    )
 
 
 def _common(parser: argparse.ArgumentParser, *, json: bool = False, socket: bool = False) -> None:

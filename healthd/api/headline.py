@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from healthd.core.model import Refusal, Step, Verdict
+from healthd.judge.devices import DeviceNames
 from healthd.remediation.decide.rules import REPAIRS
 
 STEP_TEXT: Mapping[Step, str] = {
@@ -39,8 +40,8 @@ def headline(
     verdict: Verdict,
     *,
     remediation: Mapping[str, Any] | None,
-    diagnoses: Sequence[Mapping[str, Any]],
-    checks: Sequence[Mapping[str, Any]],
+    causes: Sequence[Mapping[str, Any]],
+    names: DeviceNames,
     decision: str,
     refusal: Refusal | None = None,
     trouble: Sequence[str],
@@ -48,7 +49,7 @@ def headline(
     """``state``: healthy, warning, critical, unknown, repairing or out. ``usable``: yes, no or unknown.
 
     ``remediation``: the open remediation, as the status has it.
-    ``diagnoses``: with ``where``, the component's name for an operator.
+    ``causes``: as ``cause_data`` has them. ``names``: of the node's devices.
     ``trouble``: the problems of healthd itself; they come first in the next step.
     """
     state, usable, words = _BY_VERDICT[verdict]
@@ -57,13 +58,14 @@ def headline(
         usable = "no"
     elif refusal is Refusal.ORPHAN:
         state, usable, words = "out", "no", "No, this node is out by a drain that healthd left without a remediation."
-    following = _next(verdict, remediation, decision, refusal, is_wrong=bool(diagnoses))
+    is_wrong = any(each["severity"] != "unknown" for each in causes)
+    following = _next(verdict, remediation, decision, refusal, is_wrong=is_wrong)
     return {
         "state": state,
         "usable": usable,
         "words": words,
-        "why": _why(verdict, remediation, diagnoses, checks),
-        "next": _named(f"{' '.join(map(_sentence, trouble))} {following}".strip(), diagnoses),
+        "why": _why(remediation, causes, names),
+        "next": names.plain(f"{' '.join(map(_sentence, trouble))} {following}".strip()),
     }
 
 
@@ -95,41 +97,22 @@ def _of_remediation(remediation: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _why(
-    verdict: Verdict,
-    remediation: Mapping[str, Any] | None,
-    diagnoses: Sequence[Mapping[str, Any]],
-    checks: Sequence[Mapping[str, Any]],
+    remediation: Mapping[str, Any] | None, causes: Sequence[Mapping[str, Any]], names: DeviceNames
 ) -> list[dict[str, str]]:
-    """The diagnoses, the most far-reaching first; without one, the unknown checks; the cause of an open remediation."""
-    reasons = [_reason(each["code"], each["where"], "; ".join(each["reasons"])) for each in diagnoses]
-    if verdict is Verdict.UNKNOWN:
-        reasons += _blind(checks)
+    """The causes, the worst first; before them the cause of an open remediation where that is over."""
+    reasons = [
+        _reason(each["code"], each["where"], "; ".join(each["words"]), each["next_step"], each["severity"])
+        for each in causes
+        if not each["optional"]
+    ]
     if remediation is not None and not any(each["code"] == remediation["code"] for each in reasons):
-        reasons.insert(
-            0,
-            _reason(
-                remediation["code"],
-                remediation["where"],
-                f"{remediation['order'] or remediation['why']} (the cause of the drain)",
-            ),
-        )
+        words = f"{names.plain(remediation['order'] or remediation['why'])} (the cause of the drain)"
+        reasons.insert(0, _reason(remediation["code"], remediation["where"], words))
     return reasons
 
 
-def _blind(checks: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """The unknown checks, each reason once: one missing driver makes a dozen checks unknown."""
-    by_reason: dict[str, list[str]] = {}
-    for each in checks:
-        if each["blind"]:
-            by_reason.setdefault(each["reason"] or "undecided", []).append(each["name"])
-    return [
-        _reason(names[0], f"and {len(names) - 1} more" if len(names) > 1 else "", reason)
-        for reason, names in by_reason.items()
-    ]
-
-
-def _reason(code: str, where: str, words: str) -> dict[str, str]:
-    return {"code": code, "where": where, "words": words}
+def _reason(code: str, where: str, words: str, step: str = "", severity: str = "") -> dict[str, str]:
+    return {"code": code, "where": where, "words": words, "next_step": step, "severity": severity}
 
 
 def _next(
@@ -156,13 +139,6 @@ def _next(
     now = STEP_TEXT[Step(remediation["step"])] + (f" ({remediation['note']})" if remediation["note"] else "")
     then = [STEP_TEXT[Step(step)] for step in remediation["then"]]
     return _sentence(f"now: {now}") + (" " + _sentence(f"then: {'; '.join(then)}") if then else "")
-
-
-def _named(words: str, diagnoses: Sequence[Mapping[str, Any]]) -> str:
-    """The text with the operator's names of components: ``GPU 3`` instead of a UUID."""
-    for each in diagnoses:
-        words = words.replace(each["component"], each["where"])
-    return words
 
 
 def _sentence(words: str) -> str:

@@ -1,7 +1,8 @@
-"""The read-only HTTP server of the daemon: the status page, /status, /metrics, /healthz, /verdict; of the controller
-/metrics and /healthz alone. Loopback by default; nothing here can act.
+"""The read-only HTTP server of the daemon: the status page, /status, /metrics, /healthz, /verdict, and for
+the fleet /inventory and /readings; of the controller /metrics, /healthz and the page of the fleet. Loopback by default;
+nothing here can act.
 
-The status page and its JSON are for this machine, even where other machines may scrape: they show the findings and the
+The pages and their JSON are for this machine, even where other machines may scrape: they show the findings and the
 operator who acted. Another machine gets /verdict without its evidence, which may quote the log. A request under a
 foreign host name is refused too: a web site may give its own name our address (DNS rebinding) and read the answer in
 its visitor's browser.
@@ -29,11 +30,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 from healthd.agent.agent import Agent
+from healthd.api.html_page import HEADERS, html_page
 from healthd.api.inventory import NodeInventory
 from healthd.api.plan_cache import PlanCache
 from healthd.api.rate_limit import RateLimit
+from healthd.api.readings import readings_json
 from healthd.api.status import status_data, status_json
-from healthd.api.status_page import HEADERS, page
 from healthd.core.capabilities import lay_down
 from healthd.observe.report import as_json
 
@@ -50,11 +52,11 @@ _ANSWER_S = 10.0
 """For an answer to be taken, in seconds."""
 _AGAIN_S = 0.2
 _LOG_EVERY_S = 60.0
-_NOT_LOCAL = """the status page is for this machine only; open a tunnel with `ssh -L 9809:127.0.0.1:9809 NODE` or
-`kubectl port-forward` and request http://127.0.0.1:9809/; /metrics, /healthz and /verdict are open to all clients
+_NOT_LOCAL = """this page is for this machine only; open a tunnel with `ssh -L {port}:127.0.0.1:{port} HOST` or
+`kubectl port-forward` and request http://127.0.0.1:{port}/; open to all clients: {open}
 """
-_NOT_HERE = """the status page is closed, because [daemon] readers is set and HTTP does not identify the user; run
-`healthd status`; /metrics, /healthz and, without its evidence, /verdict are open to all clients
+_NOT_HERE = """this page is closed, because [daemon] readers is set and HTTP does not identify the user; run
+`healthd status` or `healthd fleet`; open to all clients: {open}
 """
 _NOT_OURS = """unknown host name; use this machine's address or host name, or add the name to http_names of [daemon] or
 [controller]
@@ -64,12 +66,13 @@ _TEXT = "text/plain; charset=utf-8"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HttpResponse:
-    """The answer for one path."""
+    """The answer for one path. ``packed``: gzip of the same text, for clients that accept it."""
 
     code: int = 200
     kind: str = _TEXT
     text: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
+    packed: bytes = b""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,10 +98,20 @@ def common_routes(*, metrics: Callable[[], tuple[str, str]], problem: Callable[[
         return HttpResponse(kind=kind, text=text)
 
     def health() -> HttpResponse:
-        said = problem()
-        return HttpResponse(code=503 if said else 200, text=f"{said or 'ok'}\n")
+        message = problem()
+        return HttpResponse(code=503 if message else 200, text=f"{message or 'ok'}\n")
 
     return {"/metrics": Route(answer=page), "/healthz": Route(answer=health, probe=True)}
+
+
+def page_route(package: str, name: str) -> Route:
+    """A page for this machine only: a file of a package."""
+
+    def front() -> HttpResponse:
+        made = html_page(package, name)
+        return HttpResponse(kind="text/html; charset=utf-8", text=made.html, headers=made.headers)
+
+    return Route(answer=front, local=True)
 
 
 def agent_routes(agent: Agent, *, metrics: Callable[[], tuple[str, str]], problem: Callable[[], str]) -> Routes:
@@ -108,6 +121,9 @@ def agent_routes(agent: Agent, *, metrics: Callable[[], tuple[str, str]], proble
     def machine() -> HttpResponse:
         return HttpResponse(kind="application/json", text=inventory.text(), headers=HEADERS)
 
+    def readings() -> HttpResponse:
+        return HttpResponse(kind="application/json", text=readings_json(agent), headers=HEADERS)
+
     def status() -> HttpResponse:
         text = status_json(status_data(agent, board, problem=problem()))
         return HttpResponse(kind="application/json", text=text, headers=HEADERS)
@@ -116,15 +132,12 @@ def agent_routes(agent: Agent, *, metrics: Callable[[], tuple[str, str]], proble
         report = agent.checkup.report(deadline_s=_REPORT_DEADLINE_S)
         return HttpResponse(kind="application/json", text=as_json(report, evidence=evidence))
 
-    def front() -> HttpResponse:
-        made = page()
-        return HttpResponse(kind="text/html; charset=utf-8", text=made.html, headers={**HEADERS, **made.headers})
-
     return {
-        "/": Route(answer=front, local=True),
+        "/": page_route("healthd.api", "status.html"),
         "/status": Route(answer=status, local=True),
         **common_routes(metrics=metrics, problem=problem),
         "/inventory": Route(answer=machine),
+        "/readings": Route(answer=readings),
         "/verdict": Route(answer=partial(verdict, evidence=True), remote=partial(verdict, evidence=False)),
     }
 
@@ -249,7 +262,7 @@ class _Listener(ThreadingHTTPServer):
 
     def _say(self, words: str, *, exc_info: bool = False) -> None:
         if self._log is not None and (more := self._troubles.due(words)) is not None:
-            self._log.error(words, http=self.server_address, not_said=more, exc_info=exc_info)
+            self._log.error(words, http=self.server_address, suppressed=more, exc_info=exc_info)
 
     def server_bind(self) -> None:
         """Bind as the base class does, without asking a name server for our name; ``::`` includes IPv4."""
@@ -385,10 +398,15 @@ class _Handler(BaseHTTPRequestHandler):
         host = self.headers.get("Host", "")
         local = self.local and is_local(self.client_address[0], host)
         if route.local and not local:
-            return HttpResponse(code=403, text=_NOT_LOCAL if self.local else _NOT_HERE)
+            return HttpResponse(code=403, text=self._closed())
         if not (route.probe or is_ours(host, self.names)):
             return HttpResponse(code=403, text=_NOT_OURS)
         return self._answered(route.answer if local or route.remote is None else route.remote)
+
+    def _closed(self) -> str:
+        """Why a page is not for this client, and what is."""
+        free = ", ".join(path for path, each in self.routes.items() if not each.local)
+        return (_NOT_LOCAL if self.local else _NOT_HERE).format(port=self.server.server_address[1], open=free)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name that the base class gives it
         """Requests go to the log at debug level."""
@@ -402,8 +420,11 @@ class _Handler(BaseHTTPRequestHandler):
             return HttpResponse(code=500, text="the daemon failed to answer; see its log\n")
 
     def _send(self, answer: HttpResponse) -> None:
-        body = answer.text.encode(errors="replace")
+        packed = bool(answer.packed) and "gzip" in self.headers.get("Accept-Encoding", "")
+        body = answer.packed if packed else answer.text.encode(errors="replace")
         self.send_response(answer.code)
+        if packed:
+            self.send_header("Content-Encoding", "gzip")
         self.send_header("Content-Type", answer.kind)
         self.send_header("Content-Length", str(len(body)))
         for name, value in {"X-Content-Type-Options": "nosniff", **answer.headers}.items():

@@ -87,7 +87,12 @@ def notifications(notifier: Notifier | None) -> Iterator[Metric]:
         sent.add_metric([channel.name, "delivered"], channel.delivered)
         sent.add_metric([channel.name, "failed"], channel.failed)
         waiting.add_metric([channel.name], channel.undelivered)
-    yield from (sent, waiting)
+    held = GaugeMetricFamily(
+        "healthd_notifications_held", "Messages that an incident of many nodes reports, or that wait for one"
+    )
+    if notifier is not None:
+        held.add_metric([], len(notifier.held))
+    yield from (sent, waiting, held)
 
 
 def one_of(family: GaugeMetricFamily, words: Iterable[str], current: str | None) -> GaugeMetricFamily:

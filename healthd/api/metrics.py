@@ -22,6 +22,7 @@ from healthd.core.check import Check
 from healthd.core.errors import StoreError
 from healthd.core.model import NODE, Action, Mode, Outcome, ReadingKind, Refusal, Severity, Status, Step, Verdict
 from healthd.drill.chain import KINDS, Ended
+from healthd.job.blame import Blame
 from healthd.judge.history import Fault, History, canonical
 from healthd.remediation.decide.approval import awaited
 from healthd.remediation.decide.remediation import Approval
@@ -243,7 +244,9 @@ class MetricsPage(Bounded):
         yield from (decided, refused, steps)
         yield from self._remediation()
         hooks = CounterMetricFamily(
-            "healthd_hooks", "Slurm hooks answered; only a prolog refuses", labels=["kind", "verdict", "answer"]
+            "healthd_hooks",
+            "Slurm hooks answered; only a prolog refuses, only an epilog blames the node",
+            labels=["kind", "verdict", "answer"],
         )
         for labels, count in self._agent.hooks.copy().items():
             hooks.add_metric(labels, count)
@@ -254,7 +257,14 @@ class MetricsPage(Bounded):
         )
         for kind, count in (self._agent.unseen.counted() if self._agent.unseen else {}).items():
             unseen.add_metric([kind], count)
-        yield from (hooks, unseen)
+        ended = CounterMetricFamily(
+            "healthd_jobs",
+            "Slurm jobs that ended on this node, by whose fault it was; none: the job completed",
+            labels=["verdict"],
+        )
+        for blame in Blame:
+            ended.add_metric([blame], self._agent.job_verdicts.counted[blame] if self._agent.job_verdicts else 0)
+        yield from (hooks, unseen, ended)
 
     def _remediation(self) -> Iterator[Metric]:
         failing = bool(self._agent.monitor.store_problem)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from healthd.agent.agent import Agent
 from healthd.api.wire import Reply
 from healthd.core.errors import BackendError, HealthdError
 from healthd.core.model import Action, Diagnosis, Mode, Refusal, Step
+from healthd.judge.causes import causes_of
+from healthd.judge.devices import DeviceNames, device_range, renamed
 from healthd.judge.history import acknowledged_text
-from healthd.observe.report import diagnosis_data, printable
+from healthd.observe.cause_text import TextLine, cause_data, cause_lines
+from healthd.observe.report import diagnosis_data, joined
 from healthd.remediation.decide.approval import awaited, waiting_words
 from healthd.remediation.decide.drive import only_out
 from healthd.remediation.decide.policy import Considered, Rules
@@ -32,19 +35,26 @@ def plan_answer(agent: Agent, options: Namespace) -> Reply:
     considered = agent.engine.considered()
     opted_out, unread = _opted_out_now(agent.engine)
     paused = paused_by(remediation, rules, opted_out) if remediation is not None else ""
+    plans = [entry(each, remediation, _acknowledged(agent, each.diagnosis), paused=paused) for each in considered]
     data = {
         "schema": SCHEMA,
         "node": agent.machine.name,
         "mode": rules.mode,
+        "by_job": rules.by_job,
         "policy": rules.policy.name,
         "orchestrator": agent.orchestrator.kind if agent.orchestrator else None,
         "opted_out": opted_out,
         "opt_out_unread": unread,
         "remediation": None if remediation is None else remediation_plan(remediation, rules, opted_out),
         "operator": _operator(agent.engine),
-        "plans": [entry(each, remediation, _acknowledged(agent, each.diagnosis), paused=paused) for each in considered],
+        "plans": plans,
     }
-    return Reply(code=0, out=json.dumps(data, indent=2, default=str) + "\n" if options.json else as_text(data))
+    if options.json:
+        return Reply(code=0, out=json.dumps(data, indent=2, default=str) + "\n")
+    names, faults = agent.monitor.device_names(), agent.monitor.history.faults.values()
+    causes = causes_of([each.diagnosis for each in considered], faults, names)
+    shown = [{**cause_data(each), "decisions": decisions(cause_data(each), plans, names)} for each in causes]
+    return Reply(code=0, out=as_text(data, shown, names, datetime.now(UTC), verbose=options.verbose))
 
 
 def _operator(engine: Engine) -> str:
@@ -118,38 +128,77 @@ def entry(
     }
 
 
-def as_text(data: dict[str, Any]) -> str:
-    """The plan as text."""
+def decisions(cause: Mapping[str, Any], plans: Iterable[Mapping[str, Any]], names: DeviceNames) -> list[dict[str, Any]]:
+    """The decisions about a cause: one for all of its devices about which it is the same. ``where``: these devices; ""
+    where there is no other decision."""
+    by_component = {plan["component"]: plan for plan in plans}
+    groups: dict[str, tuple[dict[str, Any], list[str]]] = {}
+    for component in cause["components"]:
+        if (plan := by_component.get(component)) is None:
+            continue
+        where, words = names.of(component), names.plain(plan["words"])
+        if plan["code"] != cause["code"]:
+            words = f"{words} (decided for {plan['code']} there)"
+        shown = {key: plan[key] for key in ("action", "steps", "rule", "ladder", "mode", "cannot", "acknowledged")}
+        key = json.dumps([shown, renamed(words, where, "@")], default=str)
+        groups.setdefault(key, ({**shown, "words": words, "of": where}, []))[1].append(where)
+    found = []
+    for decision, devices in groups.values():
+        all_of_them = device_range(devices)
+        words, first = decision.pop("words"), decision.pop("of")
+        words = renamed(words, first, all_of_them) if len(devices) > 1 else words
+        found.append({"where": all_of_them if len(groups) > 1 else "", "words": words, **decision})
+    return found
+
+
+def as_text(
+    data: Mapping[str, Any],
+    causes: Sequence[Mapping[str, Any]],
+    names: DeviceNames,
+    now: datetime,
+    *,
+    verbose: bool = False,
+) -> str:
+    """The plan as text: each cause once, with the decision about it. ``causes``: with their ``decisions``.
+
+    ``verbose``: each component by its own name.
+    """
     lines = [
-        f"{data['node']}  mode {data['mode']}  policy {data['policy']}  orchestrator {data['orchestrator']}",
-        f"remediation  {data['remediation']['words'] if data['remediation'] else 'none'}",
+        TextLine(f"{data['node']}  mode {data['mode']}  policy {data['policy']}  orchestrator {data['orchestrator']}"),
+        TextLine(f"remediation  {names.plain(data['remediation']['words']) if data['remediation'] else 'none'}"),
     ]
+    if data["by_job"]:
+        lines.append(TextLine(f"by job: {data['by_job']}"))
     if data["opted_out"]:
-        lines.append(f"opted out: {data['opted_out']}; healthd only observes here")
+        lines.append(TextLine(f"opted out: {data['opted_out']}; healthd only observes here"))
     if data["opt_out_unread"]:
-        lines.append(f"opt-out unknown, the cluster does not answer: {data['opt_out_unread']}")
+        lines.append(TextLine(f"opt-out unknown, the cluster does not answer: {data['opt_out_unread']}"))
     if data["operator"]:
-        lines.append(f"an operator is needed: {data['operator']}")
-    for plan in data["plans"]:
-        lines += _entry_lines(plan)
-    if not (data["plans"] or data["operator"]):
-        lines.append("no fault is open, so there is nothing to do")
-    return "\n".join(printable(line) for line in lines) + "\n"
+        lines.append(TextLine(f"an operator is needed: {data['operator']}"))
+    more = {each["code"]: [line for one in each["decisions"] for line in decision_lines(one)] for each in causes}
+    if verbose:
+        for each in causes:
+            more[each["code"]] += each["components"]
+    lines += cause_lines(causes, now, more)
+    if not (causes or data["operator"]):
+        lines.append(TextLine("no fault is open, so there is nothing to do"))
+    return joined(lines)
 
 
-def _entry_lines(plan: dict[str, Any]) -> Iterator[str]:
-    rule = plan["rule"]
-    yield f"{plan['code']}  {plan['component']}  {plan['severity']}, calls for {plan['remedy']}"
-    yield f"  {plan['action']:<10}  {plan['words']}"
-    if plan["steps"]:
-        yield f"  steps       {', '.join(plan['steps'])}"
-    yield f"  rule        {rule['name'] or 'its own remedy'}: {rule['reason']}"
-    if plan["ladder"]:
-        yield f"  ladder      {', then '.join(plan['ladder'])}; as far as {plan['mode']}"
-    for remedy, why in plan["cannot"].items():
-        yield f"  cannot      {remedy}: {why}"
-    if plan["acknowledged"]:
-        yield f"  seen        {plan['acknowledged']}"
+def decision_lines(decision: Mapping[str, Any]) -> Iterator[str]:
+    """A decision: the act, the steps, the rule behind it and what forbids a remedy."""
+    rule = decision["rule"]
+    where = f"{decision['where']}: " if decision["where"] else ""
+    yield f"{decision['action']:<10}  {where}{decision['words']}"
+    if decision["steps"]:
+        yield f"steps       {', '.join(decision['steps'])}"
+    yield f"rule        {rule['name'] or 'its own remedy'}: {rule['reason']}"
+    if decision["ladder"]:
+        yield f"ladder      {', then '.join(decision['ladder'])}; as far as {decision['mode']}"
+    for remedy, why in decision["cannot"].items():
+        yield f"cannot      {remedy}: {why}"
+    if decision["acknowledged"]:
+        yield f"seen        {decision['acknowledged']}"
 
 
 def _remediation_message(remediation: Remediation, rules: Rules, opted_out: str) -> str:

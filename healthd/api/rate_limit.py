@@ -12,7 +12,7 @@ MOST = 256
 
 
 @dataclass(slots=True)
-class _Said:
+class _Seen:
     at_s: float
     since: int = 0
 
@@ -24,21 +24,21 @@ class RateLimit:
     def __init__(self, every_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._every_s, self._clock = every_s, clock
         self._lock = threading.Lock()
-        self._said: dict[Hashable, _Said] = {}
+        self._seen: dict[Hashable, _Seen] = {}
 
     def due(self, thing: Hashable) -> int | None:
         """How many were suppressed since the last one, if the message is due now; None if it is not."""
         with self._lock:
-            now_s, said = self._clock(), self._said.get(thing)
-            if said is not None and now_s - said.at_s < self._every_s:
-                said.since += 1
+            now_s, seen = self._clock(), self._seen.get(thing)
+            if seen is not None and now_s - seen.at_s < self._every_s:
+                seen.since += 1
                 return None
-            if said is None and len(self._said) >= MOST:
+            if seen is None and len(self._seen) >= MOST:
                 self._forget(now_s)
-                if len(self._said) >= MOST:
+                if len(self._seen) >= MOST:
                     return None
-            self._said[thing] = _Said(at_s=now_s)
-            return said.since if said is not None else 0
+            self._seen[thing] = _Seen(at_s=now_s)
+            return seen.since if seen is not None else 0
 
     def _forget(self, now_s: float) -> None:
-        self._said = {thing: said for thing, said in self._said.items() if now_s - said.at_s < self._every_s}
+        self._seen = {thing: seen for thing, seen in self._seen.items() if now_s - seen.at_s < self._every_s}

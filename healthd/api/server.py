@@ -25,6 +25,7 @@ from healthd.api.answers import (
     hook_answer,
     hook_ended,
     is_active,
+    job_answer,
     status_answer,
 )
 from healthd.api.client_queue import ClientLane, ClientQueue, Who
@@ -48,7 +49,7 @@ from healthd.api.wire import (
 )
 from healthd.core.capabilities import lay_down
 from healthd.core.encodable import encodable
-from healthd.core.errors import HealthdError, UsageError
+from healthd.core.errors import HealthdError, NotPermitted, UsageError
 from healthd.core.model import Event, Refusal
 
 _REQUEST_S = 5.0
@@ -210,13 +211,13 @@ class Server:
             self._failed_s = self._clock()
             self._failing_since_s = min(self._failing_since_s, self._failed_s)
             if (more := self._troubles.due(words)) is not None:
-                self._log.error(words, socket=self._listener.path, not_said=more)
+                self._log.error(words, socket=self._listener.path, suppressed=more)
         return False
 
     def _log_limited(self, words: str, peer: Peer, **more: object) -> None:
         """Log an event that any user can cause, once a minute for each user."""
-        if (not_said := self._rate_limit.due((words, peer.uid))) is not None:
-            self._log.info(words, uid=peer.uid, not_said=not_said, **more)
+        if (suppressed := self._rate_limit.due((words, peer.uid))) is not None:
+            self._log.info(words, uid=peer.uid, suppressed=suppressed, **more)
 
     # -- answering ----------------------------------------------------------------------------------------------------
 
@@ -239,10 +240,10 @@ class Server:
     def _answer_hook(self, client: socket.socket, raw: bytes, hook: HookReply) -> None:
         """Send a hook's answer and record its receipt: a hook that has waited for too long lets its job pass."""
         receipt = sent(client, raw, wait_s=_TAKEN_S if hook.refuses else 0.0)
-        said = self._do(lambda: hook_ended(self._agent, hook, receipt))
+        message = self._do(lambda: hook_ended(self._agent, hook, receipt))
         if hook.answer.err:
-            words = said or hook.answer.err.strip()
-            self._log.info("hook", kind=hook.kind, code=hook.answer.code, receipt=receipt.value, said=words)
+            words = message or hook.answer.err.strip()
+            self._log.info("hook", kind=hook.kind, code=hook.answer.code, receipt=receipt.value, message=words)
 
     def _answer(self, raw: bytes, peer: Peer, tick: Tick) -> _Reply:
         """The bytes of the answer, whatever happens. Raises _ClientGone."""
@@ -277,6 +278,8 @@ class Server:
             case "history":
                 most = None if self._surely_may_act(peer) else _LAST_FOR_ALL
                 return history_answer(self._agent, options, most=most)
+            case "job":
+                return job_answer(self._agent, options)
             case "plan":
                 return self._do(lambda: plan_answer(self._agent, options))
             case "drill":
@@ -295,7 +298,7 @@ class Server:
                     self._only_who_may_act(options.verb, peer)
                 answer = self._do(lambda: command_answer(self._agent, options, who=f"uid {peer.uid}"))
                 words = (answer.err or answer.out).strip()
-                self._log.info("order", verb=options.verb, uid=peer.uid, code=answer.code, said=words)
+                self._log.info("order", verb=options.verb, uid=peer.uid, code=answer.code, message=words)
                 return answer
             case "hook":
                 return self._hook(options, request, peer)
@@ -312,7 +315,7 @@ class Server:
         if not self._may_act(peer):
             words = f"uid {peer.uid} may not run active tests through the daemon"
             self._denied("check", peer)
-            raise UsageError(f"healthd check: {words}; be root or in [daemon] group, or add --no-daemon")
+            raise NotPermitted(f"healthd check: {words}; be root or in [daemon] group, or add --no-daemon")
         return self._do(answer)
 
     def _hook(self, options: Namespace, request: Request, peer: Peer) -> Reply | HookReply:
@@ -328,19 +331,19 @@ class Server:
         """Record in the audit trail the verdict that a script got. A user who may not act is named, and recorded at
         most once a minute for the same text."""
         if not self._surely_may_act(peer):
-            not_said = self._rate_limit.due((event.text, peer.uid))
-            if not_said is None:
+            suppressed = self._rate_limit.due((event.text, peer.uid))
+            if suppressed is None:
                 return
-            more = f", and {not_said} more times since the last such line" if not_said else ""
+            more = f", and {suppressed} more times since the last such line" if suppressed else ""
             event = replace(event, text=f"{event.text} (uid {peer.uid}{more})")
         self._agent.monitor.record(event)
 
     def _only_who_may_act(self, verb: str, peer: Peer) -> None:
-        """Raises UsageError for a user who may not act."""
+        """Raises NotPermitted for a user who may not act."""
         if not self._may_act(peer):
             self._denied(verb, peer)
             why = self._group.problem() or "be root or in [daemon] group"
-            raise UsageError(f"healthd {verb}: uid {peer.uid} may not act here; {why}")
+            raise NotPermitted(f"healthd {verb}: uid {peer.uid} may not act here; {why}")
 
     def _denied(self, verb: str, peer: Peer) -> None:
         """Log a refused command. The audit trail has each once, so that a user who may not act cannot fill a disk."""

@@ -11,43 +11,62 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Any
 
 from healthd import __version__
 from healthd.agent.agent import Agent
-from healthd.api.devices import label_of, strips
+from healthd.api.devices import strips
 from healthd.api.headline import STEP_TEXT, headline, steps_of
-from healthd.api.plan import entry, paused_by, remediation_plan
+from healthd.api.plan import decisions, entry, paused_by, remediation_plan
 from healthd.api.plan_cache import PlanCache
+from healthd.checklib.runbooks import runbook_url
 from healthd.checklib.tables import instance_profile
 from healthd.core.errors import StoreError
 from healthd.core.model import Event, Status, Step
-from healthd.observe.report import CheckView, as_data, diagnosis_data, printable
+from healthd.judge.devices import DeviceNames, folded_texts
+from healthd.observe.cause_text import TextLine, cause_data, cause_lines, finding_lines, head_line
+from healthd.observe.report import VERDICT_LEVEL, CheckView, as_data, diagnosis_data, joined, ok_line
 from healthd.remediation.decide.remediation import Remediation
 
 SCHEMA = "healthd.status/v1"
 _TRAIL = 300
 _TIMELINE = 100
 _EVENTS = 20
-_LINES = 15
+_LINES = 8
 _SIGN = {"ok": "o", "warning": "!", "critical": "X", "unknown": "?", "missing": "-"}
 
 
 def status_data(agent: Agent, board: PlanCache, *, problem: str = "") -> dict[str, Any]:
     """The status in the shape of ``healthd.status/v1``. ``problem``: why the daemon itself does not work, or ""."""
     report = agent.checkup.report(look=False)
-    remediation, said = _open_remediation(agent)
-    store_problem = agent.monitor.store_problem or said
+    remediation, message = _open_remediation(agent)
+    store_problem = agent.monitor.store_problem or message
     history, outcomes = agent.monitor.history, {view.outcome.check: view.outcome for view in report.checks}
     parts = strips(outcomes, history.faults.values(), history.names, _expected(agent))
     considered, no_plan = board.plans(report.diagnoses)
-    diagnoses = [{**diagnosis_data(each), "where": label_of(str(each.component), parts)} for each in report.diagnoses]
+    names, causes = report.names, [cause_data(each) for each in report.causes]
+    diagnoses = [{**diagnosis_data(each), "where": names.of(each.component)} for each in report.diagnoses]
     checks = [
         {**data, **_more(agent, view)} for data, view in zip(as_data(report)["checks"], report.checks, strict=True)
     ]
     decision = agent.engine.decision.reason if agent.engine else "this agent only observes"
-    remediation_data = _remediation_data(agent, remediation, parts)
+    remediation_data = _remediation_data(agent, remediation, names)
     trail = _events(agent)
+    plans = [
+        entry(each, remediation, paused=remediation_data["at_rest"] if remediation_data else "") for each in considered
+    ]
+    head = headline(
+        report.verdict,
+        remediation=None if remediation is None or remediation.has_ended else remediation_data,
+        causes=causes,
+        names=names,
+        decision=decision,
+        refusal=agent.engine.decision.refusal if agent.engine else None,
+        trouble=[each for each in (problem, store_problem) if each],
+    )
+    for reason in head["why"]:
+        reason["runbook"] = runbook_url(agent.config.notify.runbooks, reason["code"])
     return {
         "schema": SCHEMA,
         "node": agent.machine.name,
@@ -58,19 +77,11 @@ def status_data(agent: Agent, board: PlanCache, *, problem: str = "") -> dict[st
         "mode": agent.mode,
         "orchestrator": agent.orchestrator.kind if agent.orchestrator else None,
         "verdict": report.verdict,
-        "headline": headline(
-            report.verdict,
-            remediation=None if remediation is None or remediation.has_ended else remediation_data,
-            diagnoses=diagnoses,
-            checks=checks,
-            decision=decision,
-            refusal=agent.engine.decision.refusal if agent.engine else None,
-            trouble=[each for each in (problem, store_problem) if each],
-        ),
+        "headline": head,
         "notices": [
             *agent.checkup.notices,
-            *(said for trouble in agent.troubles if (said := trouble())),
-            *(agent.notifier.problems() if agent.notifier else ()),
+            *(message for trouble in agent.troubles if (message := trouble())),
+            *((*agent.notifier.problems(), *agent.notifier.held) if agent.notifier else ()),
         ],
         "problem": problem,
         "store_problem": store_problem,
@@ -80,15 +91,13 @@ def status_data(agent: Agent, board: PlanCache, *, problem: str = "") -> dict[st
         "remediation": remediation_data,
         "steps": steps_of(remediation_data),
         "devices": parts,
+        "causes": [{**each, "decisions": decisions(each, plans, names)} for each in causes],
         "diagnoses": diagnoses,
         "step_words": dict(STEP_TEXT),
-        "plans": [
-            entry(each, remediation, paused=remediation_data["at_rest"] if remediation_data else "")
-            for each in considered
-        ],
+        "plans": plans,
         "no_plan": no_plan,
         "checks": checks,
-        "timeline": [_event_data(event) for event in _news(trail)[-_TIMELINE:]],
+        "timeline": _timeline(_news(trail), names)[-_TIMELINE:],
         "events": [f"{_time(event.at)} {event.kind}: {event.text}" for event in trail[-_EVENTS:]],
     }
 
@@ -98,9 +107,9 @@ def status_json(data: Mapping[str, Any]) -> str:
     return json.dumps(data, indent=2, default=str) + "\n"
 
 
-def status_text(data: Mapping[str, Any]) -> str:
-    """The same facts for a terminal, in the same order."""
-    return "\n".join(printable(line) for line in _lines(data)) + "\n"
+def status_text(data: Mapping[str, Any], *, verbose: bool = False) -> str:
+    """The same facts for a terminal, in the same order. ``verbose``: each finding by itself, and every check."""
+    return joined(_lines(data, verbose=verbose))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -132,9 +141,7 @@ def _more(agent: Agent, view: CheckView) -> dict[str, Any]:
     }
 
 
-def _remediation_data(
-    agent: Agent, remediation: Remediation | None, parts: Sequence[Mapping[str, Any]]
-) -> dict[str, Any] | None:
+def _remediation_data(agent: Agent, remediation: Remediation | None, names: DeviceNames) -> dict[str, Any] | None:
     if remediation is None or agent.engine is None:
         return None
     opted_out, rules = agent.engine.opted_out(), agent.engine.rules
@@ -150,9 +157,10 @@ def _remediation_data(
         "order": remediation.order,
         "release_order": remediation.release_order,
         "note": remediation.note,
+        "evidence": remediation.evidence,
         "code": remediation.code,
         "component": remediation.component,
-        "where": label_of(remediation.component, parts),
+        "where": names.of(remediation.component),
         "since": remediation.since.isoformat(),
         "then": list(remediation.steps[remediation.index + 1 :]),
         "end": remediation.end,
@@ -191,85 +199,105 @@ def _news(events: Sequence[Event]) -> list[Event]:
     return news
 
 
-def _event_data(event: Event) -> dict[str, str]:
-    return {"at": event.at.isoformat(), "kind": event.kind, "text": event.text}
+def _timeline(events: Sequence[Event], names: DeviceNames) -> list[dict[str, str]]:
+    """The events in their order; neighbours that differ in their device alone are one, at the time of the last."""
+    found: list[dict[str, str]] = []
+    for kind, group in groupby(events, key=lambda event: event.kind):
+        alike = list(group)
+        told = [(each.text, max(each.members)) for each in folded_texts(names.plain(event.text) for event in alike)]
+        found += [
+            {"at": alike[last].at.isoformat(), "kind": kind, "text": text}
+            for text, last in sorted(told, key=lambda each: each[1])
+        ]
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # text
 
 
-def _lines(data: Mapping[str, Any]) -> Iterator[str]:
-    said = data["headline"]
-    yield f"{data['verdict'].upper()}  {said['words']}"
-    for reason in said["why"]:
-        yield f"  why     {' '.join(each for each in (reason['code'], reason['where']) if each)}: {reason['words']}"
-    yield f"  next    {said['next']}"
-    kind, place = data["instance_type"] or "unknown type", data["orchestrator"]
-    yield f"{data['node']}  {kind}  mode {data['mode']}  orchestrator {place}  boot {data['boot_id'][:8]}"
-    yield from (f"! {notice}" for notice in (*data["notices"], data["problem"], data["store_problem"]) if notice)
-    if data["opted_out"]:
-        yield f"opted out {data['opted_out']}"
-    yield f"decision  {data['decision']}"
-    yield from _remediation_lines(data)
-    for strip in data["devices"]:
-        yield from _strip_lines(strip)
-    yield from _plan_lines(data)
-    yield from _check_lines(data["checks"])
+def _lines(data: Mapping[str, Any], *, verbose: bool) -> Iterator[TextLine]:
+    message, level = data["headline"], VERDICT_LEVEL[data["verdict"]]
+    facts = (data["instance_type"] or "unknown type", data["orchestrator"], data["mode"], f"healthd {data['version']}")
+    yield head_line(data["node"], data["verdict"], message["words"], facts, level)
+    yield TextLine(f"  next  {message['next']}")
+    if message["why"] and not message["why"][0]["severity"]:
+        why = message["why"][0]
+        yield TextLine(f"  why   {' '.join(filter(None, (why['code'], why['where'])))}: {why['words']}")
+    more = {each["code"]: list(_decision_lines(each)) for each in data["causes"]}
+    if verbose:
+        for code, shown in more.items():
+            shown.extend(finding_lines(code, data["checks"]))
+    yield from cause_lines(data["causes"], datetime.fromisoformat(data["generated_at"]), more)
     yield from (
-        f"  {_time(datetime.fromisoformat(e['at']))} {e['kind']}: {e['text']}" for e in data["timeline"][-_LINES:]
+        TextLine(f"! {notice}", "warning")
+        for notice in (*data["notices"], data["problem"], data["store_problem"], data["no_plan"])
+        if notice
+    )
+    if data["opted_out"]:
+        yield TextLine(f"opted out {data['opted_out']}")
+    yield from (TextLine(_named(line, data)) for line in _remediation_lines(data))
+    for strip in data["devices"]:
+        yield from map(TextLine, _strip_lines(strip))
+    yield from _check_lines(data["checks"], verbose=verbose)
+    yield from (
+        TextLine(f"  {_time(datetime.fromisoformat(e['at']))} {e['kind']}: {e['text']}")
+        for e in data["timeline"][-_LINES:]
     )
 
 
 def _remediation_lines(data: Mapping[str, Any]) -> Iterator[str]:
-    """The remediation, its last note, and its steps."""
+    """The remediation, its last note, and its steps; without one, the decision."""
     remediation = data["remediation"]
     if remediation is None:
-        yield "remediation  none"
+        if _named(data["decision"], data)[1:] not in data["headline"]["next"]:
+            yield f"decision  {data['decision']}"
         return
     yield f"remediation  {remediation['text'] or remediation['id']} at {remediation['step']}"
     if remediation["note"]:
         yield f"             {remediation['note']}"
+    if remediation["evidence"]:
+        yield f"             evidence {remediation['evidence']}"
     marks = {"done": "[done] ", "now": "[now] ", "todo": ""}
     yield "steps     " + ", ".join(f"{marks[step['state']]}{step['step']}" for step in data["steps"])
 
 
+def _named(text: str, data: Mapping[str, Any]) -> str:
+    """The text with the operator's names of the components that have a fault."""
+    for each in data["diagnoses"]:
+        text = text.replace(each["component"], each["where"])
+    return text
+
+
 def _strip_lines(strip: Mapping[str, Any]) -> Iterator[str]:
-    """``GPU  o o o X o o o o``, and a line for each device that is not ok."""
+    """``GPU  o o o X o o o o``, and a line for those without a finding that are not ok."""
     parts = strip["parts"]
     signs = " ".join(_SIGN[part["state"]] for part in parts)
     healthy = sum(part["state"] == "ok" for part in parts)
     yield f"{strip['title']:<9} {signs}   {healthy} of {len(parts)} healthy"
-    for part in parts:
-        if part["state"] != "ok":
-            yield f"  {part['state']:<9} {strip['title']} {part['label']} {part['name']}: {'; '.join(part['words'])}"
-    yield from (f"  node      {note}" for note in strip["notes"])
+    yield from (f"  {gap['state']:<9} {gap['where']}: {gap['words']}" for gap in strip["gaps"])
+    if strip["as_of"]:
+        yield f"  {strip['as_of']}"
 
 
-def _plan_lines(data: Mapping[str, Any]) -> Iterator[str]:
-    for plan in data["plans"]:
-        yield f"fault     {plan['code']}  {plan['component']}  {plan['severity']}, calls for {plan['remedy']}"
-        yield f"  {plan['action']:<9} {plan['words']}"
-        if plan["steps"]:
-            yield f"  steps     {'; '.join(STEP_TEXT[Step(step)] for step in plan['steps'])}"
-    if data["no_plan"]:
-        yield f"fault     {data['no_plan']}"
+def _decision_lines(cause: Mapping[str, Any]) -> Iterator[str]:
+    """The decisions about a cause, and their steps. The rules behind them are in ``healthd plan``."""
+    for each in cause["decisions"]:
+        where = f"{each['where']}: " if each["where"] else ""
+        yield f"{each['action']}: {where}{each['words']}"
+        if each["steps"]:
+            yield f"steps: {'; '.join(STEP_TEXT[Step(step)] for step in each['steps'])}"
 
 
-def _check_lines(checks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A line for each check that is not ok, with its age; one for those with the same message; one for the rest."""
+def _check_lines(checks: Sequence[Mapping[str, Any]], *, verbose: bool) -> Iterator[TextLine]:
+    """How many checks are ok and how many do not apply; each of them, where that is wanted."""
     fine = [each for each in checks if each["outcome"] == Status.OK and not each["blind"]]
     absent = [each for each in checks if each["outcome"] == Status.NOT_APPLICABLE]
-    by_message: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for each in checks:
-        if each not in fine and each not in absent:
-            message = "; ".join(filter(None, [*(found["message"] for found in each["findings"]), each["reason"]]))
-            by_message.setdefault((each["outcome"], message), []).append(each)
-    for (outcome, message), alike in by_message.items():
-        names, age_s = ", ".join(each["name"] for each in alike), max(each["age_s"] for each in alike)
-        yield f"check     {names} {'is' if len(alike) == 1 else 'are'} {outcome}, {age_s:.0f} s ago: {message}"
     oldest = max((each["age_s"] for each in fine), default=0.0)
-    yield f"checks    {len(fine)} ok, the oldest {oldest:.0f} s ago; {len(absent)} not applicable"
+    yield ok_line(len(fine), len(absent), *([f"the oldest {oldest:.0f} s ago"] if fine else []))
+    if verbose:
+        yield from (TextLine(f"     {each['name']}, {each['age_s']:.0f} s ago", "ok") for each in fine)
+        yield from (TextLine(f"  -- {each['name']}: {each['reason']}") for each in absent)
 
 
 def _time(at: datetime) -> str:

@@ -13,14 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from healthd.core.errors import ConfigError, HealthdError, UsageError
+from healthd.api.exit_codes import exit_code_of
+from healthd.core.errors import ConfigError, HealthdError, NotPermitted, UsageError
 
 VERSION = "healthd/1"
 MAX_REQUEST_BYTES = 65536
 
-EXIT_USAGE = 64  # sysexits.h EX_USAGE
-EXIT_FAILED = 70  # sysexits.h EX_SOFTWARE
-EXIT_CONFIG = 78  # sysexits.h EX_CONFIG
 _HEAD = re.compile(rb"healthd/1 ([0-9]{1,3}) ([0-9]{1,9}) ([0-9]{1,9})\n")
 _COUNT = re.compile(r"[0-9]{1,5}")
 
@@ -59,7 +57,7 @@ def read_request(raw: bytes) -> Request:
 def write_answer(answer: Reply) -> bytes:
     """The bytes of an answer."""
     out, err = (text.encode("utf-8", "surrogateescape") for text in (answer.out, answer.err))
-    return f"{VERSION} {answer.code} {len(out)} {len(err)}\n".encode() + out + err
+    return f"{VERSION} {int(answer.code)} {len(out)} {len(err)}\n".encode() + out + err
 
 
 def write_request(request: Request) -> bytes:
@@ -96,10 +94,10 @@ def read_answer(stream: BinaryIO, progress: Callable[[str], None]) -> Reply:
 def failure(error: HealthdError) -> Reply:
     """The message and the exit code of an error."""
     match error:
-        case UsageError():
-            return Reply(code=EXIT_USAGE, err=f"{error}\n")
+        case UsageError() | NotPermitted():  # these begin with the command
+            words = f"{error}\n"
         case ConfigError():
-            listed = "".join(f"healthd: {problem}\n" for problem in error.problems)
-            return Reply(code=EXIT_CONFIG, err=listed)
+            words = "".join(f"healthd: {problem}\n" for problem in error.problems)
         case _:
-            return Reply(code=EXIT_FAILED, err=f"healthd: {error}\n")
+            words = f"healthd: {error}\n"
+    return Reply(code=exit_code_of(error), err=words)

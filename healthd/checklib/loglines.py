@@ -20,7 +20,7 @@ from math import inf
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from healthd.checklib.tables import filled, keyed_rows
-from healthd.core.check import FindingCode, judged
+from healthd.core.check import CodeForm, FindingCode, judged
 from healthd.core.model import NODE, Clearance, ClearsBy, Component, Finding, Remedy, Result, Severity
 from healthd.core.node import RECORD_LEAD, KernelRecord
 
@@ -164,11 +164,13 @@ def line_rows(check: str) -> tuple[LineRow, ...]:
 
 def must_agree(rows: Iterable[LineRow]) -> None:
     """Raises ValueError where rows that begin the fault of one code do not agree on what it calls for."""
-    said: dict[str, tuple[object, ...]] = {}
+    verdicts: dict[str, tuple[object, ...]] = {}
     for row in rows:
         verdict = (row.severity, row.remedy, row.clears_by, row.symptom_of, row.meaning)
-        if not row.ends and said.setdefault(row.code, verdict) != verdict:
-            raise ValueError(f"kernel_lines.csv: the rows of {row.code} do not agree: {said[row.code]} and {verdict}")
+        if not row.ends and verdicts.setdefault(row.code, verdict) != verdict:
+            raise ValueError(
+                f"kernel_lines.csv: the rows of {row.code} do not agree: {verdicts[row.code]} and {verdict}"
+            )
 
 
 def _line_row(cells: Mapping[str, str]) -> LineRow:
@@ -342,21 +344,25 @@ def recognises(check: str, text: str, _settings: object = None) -> bool:
     return _recognised(check, text) is not None
 
 
-def explain_row(check: str, code: str) -> str | None:
-    """A code's rows as text; None where it is no code of the check."""
+def explain_row(check: str, code: str) -> tuple[CodeForm, ...]:
+    """The form of a code, from its rows; none where it is no code of the check."""
     rows = [row for row in line_rows(check) if row.code == code and not row.ends]
     if not rows:
-        return None
+        return ()
     first = rows[0]
     ends = [f"It ends by such a line: {row.example}" for row in line_rows(check) if row.ends and row.code == code]
-    lines = [
-        f"{code}: {first.meaning}.",
-        f"{first.severity}; calls for: {first.remedy}; ends by: {first.clears_by}. {first.reason}",
-        *(f"Such a line: {row.example}" for row in rows),
-        *ends,
-        *dict.fromkeys(f"Source: {row.source}" for row in rows),
-    ]
-    return "\n".join(lines)
+    return (
+        CodeForm(
+            code=code,
+            meaning=first.meaning,
+            severity=first.severity,
+            remedy=first.remedy,
+            clears_by=first.clears_by,
+            reason=first.reason,
+            source="; ".join(dict.fromkeys(row.source for row in rows)),
+            notes=(*(f"Such a line: {row.example}" for row in rows), *ends),
+        ),
+    )
 
 
 def judge_lines(

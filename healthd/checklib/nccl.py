@@ -176,7 +176,7 @@ def _judged(
     """Wrong numbers; then the check's own findings; then the same result twice. Two different results are no
     finding."""
     measured = [attempt for attempt in attempts if isinstance(attempt, AllReduce)]
-    states, said = [_state(attempt, asked) for attempt in attempts], [_said(attempt) for attempt in attempts]
+    states, runs = [_state(attempt, asked) for attempt in attempts], [_run_text(attempt) for attempt in attempts]
     if any(attempt.wrong for attempt in measured):
         return [_wrong(codes, asked, measured)], ()
     if states[-1] in ("good", "slow"):
@@ -185,8 +185,8 @@ def _judged(
             return found
     code = {"failed": codes.failed, "slow": codes.slow, "hung": codes.hung}.get(states[-1])
     if code is None or len(set(states)) > 1:
-        return (), [f"two runs gave two results: {'; then '.join(said)}"]
-    return [code.at(NODE, f"twice: {said[-1]}", said=said, **_evidence(asked, measured))], ()
+        return (), [f"two runs gave two results: {'; then '.join(runs)}"]
+    return [code.at(NODE, f"twice: {runs[-1]}", runs=runs, **_evidence(asked, measured))], ()
 
 
 def _wrong(codes: Codes, asked: Demand, measured: Sequence[AllReduce]) -> Finding:
@@ -210,7 +210,7 @@ def _evidence(asked: Demand, measured: Sequence[AllReduce]) -> dict[str, Any]:
     }
 
 
-def _said(attempt: Attempt) -> str:
+def _run_text(attempt: Attempt) -> str:
     if isinstance(attempt, SourceError):
         return str(attempt)
     if attempt.failed:
@@ -227,7 +227,7 @@ def _too_few(node: Node, measured: AllReduce) -> str:
 
 
 def _text(asked: Demand, measured: AllReduce, attempts: Sequence[Attempt]) -> str:
-    again = f"; the first of two runs: {_said(attempts[0])}" if len(attempts) > 1 else ""
+    again = f"; the first of two runs: {_run_text(attempts[0])}" if len(attempts) > 1 else ""
     right = f"{measured.gpus} GPUs, {asked.size_bytes >> 20} MiB, every element right, by {measured.way}"
     if measured.busbw_gb_s is None:
         return f"{right}; with one GPU there is no bandwidth to judge{again}"

@@ -21,6 +21,11 @@ OF_A_LINK = {208: "nvlink_receive_errors_total", 214: "nvlink_recovery_failures_
 RECOVERED = 213
 """Field of nvml.h, for each link: recoveries that succeeded. Blackwell reports it; Hopper counts them as an error."""
 
+TRAFFIC = {138: "gpu_nvlink_transmitted_bytes_total", 139: "gpu_nvlink_received_bytes_total"}
+"""Fields of nvml.h: the payload of a GPU's links in KiB. They judge nothing: the nodes of a job are compared."""
+ALL_LINKS = 0xFFFFFFFF  # nvml.h: as the scope of these fields, the sum over all links
+_KIB = 1024
+
 _SLEEP_IN_MIG = "A100"  # NVIDIA MIG user guide: no NVLink between GPUs while MIG is on
 TABLE = keyed_rows(
     "nvlinks.csv", lambda row: (row["model"], range(int(row["links"])), filled(row, "source")), lambda row: row[0]
@@ -51,6 +56,7 @@ def expected(instance_type: str | None) -> tuple[str, range, str] | None:
 def questions(model: str, links: Sequence[int]) -> tuple[list[str], list[tuple[int, int]]]:
     """The calls, and the fields with their scopes, by which a GPU of this model reports its counters."""
     of_links = [(field, link) for field in (*OF_A_LINK, RECOVERED) for link in links]
+    of_links += [(field, ALL_LINKS) for field in TRAFFIC]
     if model in _HOPPER:
         return [_counter(link, kind) for kind in _OF_HOPPER for link in links], of_links
     return [], [*of_links, *((field, 0) for field in OF_A_GPU)]
@@ -85,6 +91,8 @@ def counted(gpu: GpuValues, links: Sequence[int], epoch: str) -> Iterator[Readin
         asked = [_counter(link, kind) for link in links]
         if all(each in gpu.values for each in asked):
             told.append((gpu.gpu, name, sum(gpu.values[each] for each in asked)))
+    moved = [(field_key(field, ALL_LINKS), name) for field, name in TRAFFIC.items()]
+    told += [(gpu.gpu, name, gpu.values[key] * _KIB) for key, name in moved if key in gpu.values]
     keys = [(gpu.gpu, field_key(field), name) for field, name in OF_A_GPU.items()]
     keys += _of_links(gpu, links)
     told += [(part, name, gpu.values[key]) for part, key, name in keys if key in gpu.values]
@@ -141,11 +149,11 @@ def apart_by_index(gpus: Sequence[GpuValues]) -> Iterator[tuple[GpuValues, dict[
     it is not repeated. The answers must hold :data:`P2P` and ``MIG``; a GPU with MIG on reaches none."""
     split = {index for index, gpu in enumerate(gpus) if in_mig(gpu)}
     alone = [() if index in split else gpu.values.get(P2P, ()) for index, gpu in enumerate(gpus)]
-    said = set[int]()
+    seen = set[int]()
     for index in sorted(range(len(gpus)), key=lambda each: -sum(map(bool, alone[each]))):
-        apart = {str(peer): _word(at) for peer, at in enumerate(alone[index]) if at and peer not in said | split}
+        apart = {str(peer): _word(at) for peer, at in enumerate(alone[index]) if at and peer not in seen | split}
         if apart:
-            said.add(index)
+            seen.add(index)
             yield gpus[index], apart
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from healthd.checklib.gpus import GpuValues
 
 REASONS, CLOCK = "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetClockInfo(1)"  # 1: NVML_CLOCK_SM
-_POWER, _LOAD = "nvmlDeviceGetPowerUsage", "nvmlDeviceGetUtilizationRates"
-QUESTIONS = (REASONS, CLOCK, _POWER, _LOAD)
+_POWER, LOAD = "nvmlDeviceGetPowerUsage", "nvmlDeviceGetUtilizationRates"
+QUESTIONS = (REASONS, CLOCK, _POWER, LOAD)
 """The calls that the answers must hold."""
 
 _COMPARED = {CLOCK: ("SM clock", "MHz", 1), _POWER: ("power draw", "W", 1000)}
@@ -36,7 +36,7 @@ def stragglers(gpus: Sequence[GpuValues], ratio: float) -> Iterator[tuple[GpuVal
 
 def _is_busy(gpu: GpuValues) -> bool:
     """Used nearly all the time, and not idle by its clocks. A GPU with MIG on does not report its utilization."""
-    used = gpu.values.get(_LOAD, {"gpu": 0})["gpu"]
+    used = gpu.values.get(LOAD, {"gpu": 0})["gpu"]
     return used >= _BUSY_PERCENT and not int(gpu.values.get(REASONS, _IDLE)) & _IDLE
 
 

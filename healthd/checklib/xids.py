@@ -12,7 +12,7 @@ the start of its record's words only (``loglines``).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from types import MappingProxyType
@@ -27,6 +27,7 @@ BUS_DROP_XID = 79
 GSP_TIMEOUT_XID = 119
 NVLINK_XID = 74
 
+_CODE = "gpu.xid."
 _NVRM = "NVRM: "
 _NO_PROCESS = "<unknown>"
 _FIRST = "XGlTifR"  # the first letters of known lines: the driver writes many others, on healthy nodes too
@@ -131,16 +132,16 @@ class SxidLine:
     continues: bool = False
 
 
-Said = XidLine | GpuIdentity | DriverLoad | ProbeHead | None
+Parsed = XidLine | GpuIdentity | DriverLoad | ProbeHead | None
 
 
-def parse_line(text: str) -> Said:
+def parse_line(text: str) -> Parsed:
     """One kernel record, parsed; None where it is not the NVIDIA driver's, or of another form. Never raises."""
     at = after_lead(text)
     if not text.startswith(_NVRM, at) or text[at + len(_NVRM) : at + len(_NVRM) + 1] not in _FIRST:
         return None
-    said = _said(text, at + len(_NVRM))
-    return said if said is not None and split_line(text).at == at else None
+    parsed = _parsed(text, at + len(_NVRM))
+    return parsed if parsed is not None and split_line(text).at == at else None
 
 
 @lru_cache(maxsize=1024)
@@ -155,14 +156,14 @@ def parse_sxid(text: str) -> SxidLine | None:
     if match is None or split_line(text).at != at:
         return None
     switch, pci, sxid, rest = match.groups()
-    said = _SXID_TEXT.match(rest)
+    parsed = _SXID_TEXT.match(rest)
     return SxidLine(
         sxid=int(sxid),
         pci=_pci(pci),
         switch=int(switch),
-        text=said[3] if said else rest,
-        word=said[1] if said else None,
-        link=int(said[2]) if said and said[2] else None,
+        text=parsed[3] if parsed else rest,
+        word=parsed[1] if parsed else None,
+        link=int(parsed[2]) if parsed and parsed[2] else None,
         continues=_SXID_MORE.match(rest) is not None,
     )
 
@@ -220,7 +221,7 @@ def caused_by(text: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def _said(text: str, at: int) -> Said:
+def _parsed(text: str, at: int) -> Parsed:
     if match := _XID.match(text, at):
         return _xid_line(match)
     if match := _IDENTITY.match(text, at):
@@ -280,7 +281,8 @@ def _pci(text: str) -> str | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class XidRow:
-    """The meaning of one XID and its remedy. ``pauses_nvml``: NVML calls may hang after it.
+    """The meaning of one XID and its remedy. ``pauses_nvml``: NVML calls may hang after it. ``ends_process``: the
+    process that had the GPU cannot go on, unless the XID ``contained_by`` is open on the same GPU (0: whatever is).
 
     ``reason`` says why this remedy, in a sentence; ``source`` names the source of the fact.
     """
@@ -295,6 +297,8 @@ class XidRow:
     pauses_nvml: bool
     reason: str
     source: str
+    ends_process: bool = False
+    contained_by: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -392,6 +396,18 @@ def xid_number(code: str) -> int | None:
     return int(match[1] or match[2]) if match else None
 
 
+def ends_process(code: str, beside: Collection[str] | None) -> bool:
+    """Whether the process that had the GPU cannot go on after this finding. ``beside``: the codes that are open on the
+    same GPU; None where they are not known: then one that may be contained does not say so. Nor does a code that is no
+    XID."""
+    if not code.startswith(_CODE) or (number := xid_number(code)) is None:
+        return False
+    row = xid_row(number)
+    if not row.contained_by:
+        return row.ends_process
+    return beside is not None and f"{_CODE}{row.contained_by}" not in beside
+
+
 @cache
 def nvlink5_rules() -> tuple[NvLink5Rule, ...]:
     """``nvlink5_rules.csv`` in its order. Raises ValueError naming the line that cannot be read."""
@@ -457,6 +473,8 @@ def _xid_row(cells: Mapping[str, str]) -> XidRow:
         pauses_nvml={"yes": True, "no": False}[cells["pauses_nvml"]],
         reason=filled(cells, "reason"),
         source=filled(cells, "source"),
+        ends_process={"yes": True, "unless": True, "no": False}[cells["ends_process"].partition(":")[0]],
+        contained_by=int(cells["ends_process"].partition(":")[2] or 0),
     )
 
 
@@ -475,20 +493,20 @@ def _xid_case(cells: Mapping[str, str]) -> XidCase:
 
 def _nvlink5_rule(cells: Mapping[str, str]) -> NvLink5Rule:
     xid, unit, subcode = int(cells["xid"]), filled(cells, "unit"), int(cells["subcode"])
-    status, said = int(cells["error_status"], 16), filled(cells, "nvidia_severity")
+    status, severity = int(cells["error_status"], 16), filled(cells, "nvidia_severity")
     return NvLink5Rule(
         xid=xid,
         units=frozenset(unit.split("/")),
         subcode=subcode,
         patterns=(_bits(cells["intrinfo_before_575"]), _bits(cells["intrinfo_from_575"])),
         error_status=status,
-        nonfatal=said.startswith("Non-fatal"),
+        nonfatal=severity.startswith("Non-fatal"),
         immediate=filled(cells, "nvidia_immediate"),
         investigate=filled(cells, "nvidia_investigate"),
         verdict=XidCase(
             xid=xid,
             case=f"{unit}/{subcode}/{status:#x}",
-            meaning=f"NVLink5 {unit}, sub-code {subcode}, status {status:#x}: {said}, {filled(cells, 'origin')}",
+            meaning=f"NVLink5 {unit}, sub-code {subcode}, status {status:#x}: {severity}, {filled(cells, 'origin')}",
             severity=Severity(cells["severity"]),
             remedy=Remedy(cells["remedy"]),
             clears_by=ClearsBy(cells["clears_by"]),

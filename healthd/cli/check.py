@@ -11,16 +11,22 @@ from healthd.api.client import ask
 from healthd.api.wire import Reply, Request
 from healthd.cli.output import talk
 from healthd.cli.settings import loaded, socket_path
+from healthd.core.errors import NoDaemon
 
 
 def answer(options: Namespace) -> Reply:
-    """The verdict of this node: the daemon's for active tests, else from check runs in this process."""
+    """The verdict of this node: the daemon's for active tests, else from check runs in this process. Raises NoDaemon
+    where the socket was named and no daemon answers there: checks in this process would answer another question."""
     active = is_active(options)
+    if options.socket and not active and not options.no_daemon and not options.config:
+        raise NoDaemon(f"no daemon answers at {options.socket}; leave --socket out to run the checks here")
     if active and not options.no_daemon and not options.config:
         environ = {name: os.environ[name] for name in ("SLURM_JOB_ID",) if name in os.environ}
         answered = ask(socket_path(options), Request(arguments=options.arguments, environ=environ), talk)
         if answered is not None:
             return answered
+        if options.socket:
+            raise NoDaemon(f"no daemon answers at {options.socket}; leave --socket out to run the tests here")
     values = loaded(options, names=options.names)
     agent = reading_agent(values.config, values.notices, options.names)
     try:

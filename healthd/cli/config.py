@@ -8,8 +8,9 @@ from argparse import Namespace
 from pathlib import Path
 
 from healthd.agent.node_facts import ThisNode
+from healthd.api.exit_codes import ExitCode
 from healthd.api.group import group_number, no_such_group
-from healthd.api.wire import EXIT_CONFIG, Reply
+from healthd.api.wire import Reply
 from healthd.cli.settings import check_settings, loaded
 from healthd.config.json_schema import config_schema_text
 from healthd.config.load import Examined, examine
@@ -39,8 +40,10 @@ def answer(options: Namespace) -> Reply:
     examined = examine(path, checks=check_settings(), environ=os.environ, who=who)
     problems = examined.problems or _policy_problems(examined)
     tried = examined.loaded.config if options.here and examined.loaded is not None and not problems else None
-    found, warnings = ((), ()) if tried is None else (_found(tried), _warnings(tried))
-    code = EXIT_CONFIG if problems or found else 0
+    found, warnings = ((), ()) if tried is None else (_found(tried), _groups_missing(tried))
+    if examined.loaded is not None:
+        warnings = (*warnings, *no_repair(examined.loaded.config))
+    code = ExitCode.CONFIG if problems or found else 0
     if options.json:
         data = {"problems": [*map(str, problems), *found], "warnings": warnings}
         return Reply(code=code, out=json.dumps(data, indent=2) + "\n")
@@ -60,7 +63,27 @@ def _found(config: Config) -> tuple[str, ...]:
     return ()
 
 
-def _warnings(config: Config) -> tuple[str, ...]:
+def no_repair(config: Config) -> tuple[str, ...]:
+    """The repairs that a mode asks for, and that this configuration gives nothing for."""
+    mode, section = config.remediation.mode, config.provisioner
+    if not mode.repairs:
+        return ()
+    found = []
+    if section.kind == "none" or (section.kind == "local" and not section.local.reboot_command):
+        how = "local, without provisioner.local.reboot_command" if section.kind == "local" else section.kind
+        found.append(
+            f"remediation.mode = {mode}, and provisioner.kind = {how}: nothing can reboot or replace this machine, so "
+            "healthd resets GPUs and keeps the node out for all else; name the platform, or set a reboot_command"
+        )
+    if config.orchestrator.kind == "local":
+        found.append(
+            f"remediation.mode = {mode}, and orchestrator.kind = local: no cluster keeps jobs off the node while it is "
+            "repaired; set slurm or kubernetes, or mode = observe"
+        )
+    return tuple(found)
+
+
+def _groups_missing(config: Config) -> tuple[str, ...]:
     groups = {"group": config.daemon.group, "readers": config.daemon.readers}
     return tuple(no_such_group(each, name) for each, name in groups.items() if name and group_number(name) is None)
 

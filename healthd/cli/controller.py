@@ -55,6 +55,6 @@ def _status(config: Config, *, as_json: bool) -> Reply:
 def _status_text(status: dict[str, Any]) -> str:
     head = f"leader  {status['leader']}, in {status['mode']} mode, at {status['at']}\n"
     head += "".join(f"! {notice}\n" for notice in status.get("notices", ()))
-    lines = [f"{'PAGE ' * each['page']}{each['node'] or 'cluster'}  {each['said']}\n" for each in status["nodes"]]
+    lines = [f"{'PAGE ' * each['page']}{each['node'] or 'cluster'}  {each['message']}\n" for each in status["nodes"]]
     more = f"and {left_out} more; see the leader's log\n" if (left_out := status.get("left_out")) else ""
     return head + ("".join(lines) or "no node has a request\n") + more

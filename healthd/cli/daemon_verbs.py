@@ -10,7 +10,7 @@ from healthd.api.client import ask
 from healthd.api.wire import Reply, Request
 from healthd.cli.output import confirmed, talk
 from healthd.cli.settings import socket_path
-from healthd.core.errors import HealthdError, UsageError
+from healthd.core.errors import NoDaemon, UsageError
 
 START = "start it with `systemctl start healthd`, or with `healthd run` where there is no unit"
 
@@ -40,15 +40,15 @@ VERBS: Mapping[str, DaemonVerb] = {
 
 
 def answer(options: Namespace) -> Reply:
-    """The daemon's answer, after the operator's confirmation where the verb asks. Raises HealthdError without a daemon,
+    """The daemon's answer, after the operator's confirmation where the verb asks. Raises NoDaemon without a daemon,
     UsageError without a terminal.
     """
     verb = VERBS[options.verb]
     if not verb.question or options.yes or options.dry_run:
         return _asked(options, verb)
-    rehearsed = _asked(options, verb, "--dry-run")
+    rehearsed = _asked(options, verb, "--dry-run", as_text=True)
     if rehearsed.code != 0:
-        return rehearsed
+        return _asked(options, verb, "--dry-run") if options.json else rehearsed
     is_confirmed = confirmed(f"{rehearsed.out}{verb.question}")
     if is_confirmed is None:
         raise UsageError(
@@ -57,9 +57,11 @@ def answer(options: Namespace) -> Reply:
     return _asked(options, verb, "--yes") if is_confirmed else Reply(code=0, err="healthd: nothing was done\n")
 
 
-def _asked(options: Namespace, verb: DaemonVerb, *more: str) -> Reply:
+def _asked(options: Namespace, verb: DaemonVerb, *more: str, as_text: bool = False) -> Reply:
+    """The daemon's answer. ``as_text``: for the question, also where the result is JSON."""
     path = socket_path(options)
-    answered = ask(path, Request(arguments=(*options.arguments, *more)), talk)
+    given = (each for each in options.arguments if not (as_text and each == "--json"))
+    answered = ask(path, Request(arguments=(*given, *more)), talk)
     if answered is None:
-        raise HealthdError(f"no daemon answers at {path}, and healthd {options.verb} needs one; {START}{verb.instead}")
+        raise NoDaemon(f"no daemon answers at {path}, and healthd {options.verb} needs one; {START}{verb.instead}")
     return answered

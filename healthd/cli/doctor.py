@@ -52,7 +52,7 @@ def _lines(name: str, told: list[DoctorResult] | SourceError) -> Iterable[Doctor
 
 def _configuration(options: Namespace) -> tuple[Config, list[DoctorResult]]:
     """The configuration of this node, and the doctor's lines about it. Raises ConfigError."""
-    path = Path(options.config) if options.config else None
+    path = Path(options.config).absolute() if options.config else None
     loaded = load(path, checks=check_settings(), environ=os.environ, who=lambda config: _DoctorNode(config, os.environ))
     files = sorted({each.partition(":")[0] for each in loaded.origins.values() if each.startswith("/")})
     why = (

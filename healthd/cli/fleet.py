@@ -15,9 +15,9 @@ from healthd.api.wire import Reply
 from healthd.cli.output import Screen
 from healthd.cli.settings import loaded
 from healthd.config.schema.config import Config
-from healthd.core.errors import BackendError, ExtraMissing, UsageError
+from healthd.core.errors import BackendError, ExtraMissing, StoreError, UsageError
 from healthd.fleet.nodes import FleetPicture, in_states
-from healthd.fleet.text import SCHEMA, fleet_data, fleet_json, fleet_text, node_data, node_text, why_text
+from healthd.fleet.text import fleet_data, fleet_json, fleet_text, why_text
 
 INCIDENTS, REMEMBERED = "incidents", ("history", "report")
 """In the place of a node's name: a node of this name is shown by --json without a name."""
@@ -54,14 +54,23 @@ def answer(options: Namespace) -> Reply:
 
 
 def _reply(options: Namespace, config: Config) -> Reply:
+    racks = options.by == "rack" or options.json or options.node == INCIDENTS
     try:
-        fleet = _read(config, racks=options.by == "rack" or options.json or options.node == INCIDENTS)
+        fleet = _read(config, racks=racks)
     except BackendError as error:
-        return Reply(code=2, err=f"healthd: the fleet could not be read: {error}\n")
+        problem = f"healthd: the fleet could not be read: {error}\n"
+        if options.node in ("", INCIDENTS):
+            return Reply(code=2, err=problem)
+        from healthd.cli.fleet_node import of_unlisted
+
+        return of_unlisted(options, config, problem)
+    fleet = _with_known_racks(config, fleet) if racks else fleet
     if options.node == INCIDENTS:
         return _incidents(options, config, fleet)
     if options.node:
-        return _of_node(options, fleet)
+        from healthd.cli.fleet_node import of_node
+
+        return of_node(options, config, fleet)
     nodes = tuple(in_states(fleet.nodes, options.state))
     troubled = any(each.is_trouble for each in nodes)
     if options.json:
@@ -74,34 +83,28 @@ def _reply(options: Namespace, config: Config) -> Reply:
 def _incidents(options: Namespace, config: Config, fleet: FleetPicture) -> Reply:
     """The incidents that the controller remembers, as they are now; without one, those of what nodes have now. Exit 1
     while one is open."""
+    from healthd.controller.dependencies import fence_rules
+    from healthd.fleet.fences import NO_FENCES, planned, with_fences
     from healthd.fleet.incident_memory import kept_memory, rules_of
     from healthd.fleet.incident_text import incidents_data, incidents_text
     from healthd.fleet.incidents import IncidentMemory, observed
 
     kept = kept_memory(config.controller.state_dir)
-    found = observed(kept or IncidentMemory(), fleet.nodes, fleet.at, rules_of(config.policy)).incidents
+    before = kept or IncidentMemory()
+    after = with_fences(observed(before, fleet.nodes, fleet.at, rules_of(config.policy)), fleet.fences)
+    found = after.incidents
     if options.json:
-        out = fleet_json(incidents_data(found, fleet.at, remembered=kept is not None))
+        out = fleet_json(incidents_data(found, fleet.at, remembered=kept is not None, fences=fleet.fences))
     else:
         by = (
             "remembered by the controller"
             if kept is not None
             else "of this reading alone: no memory of a controller is readable here"
         )
-        out = incidents_text(found, fleet.at, by)
+        rules = fence_rules(config, fleet.at) if runs_slurm(config, os.environ) else NO_FENCES
+        plan = planned(after, before, fleet.nodes, fleet.fences, rules)
+        out = incidents_text(found, fleet.at, by, fleet.fences, plan.held)
     return Reply(code=int(any(each.is_open for each in found)), out=out)
-
-
-def _of_node(options: Namespace, fleet: FleetPicture) -> Reply:
-    node = next((each for each in fleet.nodes if each.name == options.node), None)
-    if node is None:
-        import difflib  # only for a mistyped name
-
-        near = difflib.get_close_matches(options.node, [each.name for each in fleet.nodes], n=3)
-        meant = f"; did you mean {', '.join(near)}?" if near else "; `healthd fleet` lists all"
-        return Reply(code=64, err=f"healthd: the cluster has no node {options.node!r}{meant}\n")
-    out = fleet_json({"schema": SCHEMA, **node_data(node)}) if options.json else node_text(fleet, node)
-    return Reply(code=int(node.is_trouble), out=out)
 
 
 def _read(config: Config, *, racks: bool) -> FleetPicture:
@@ -123,6 +126,23 @@ def _read(config: Config, *, racks: bool) -> FleetPicture:
         raise ExtraMissing("healthd fleet of a Kubernetes cluster", "kubernetes", error) from error
 
     return read_kubernetes(config, os.environ, _now, kubeconfig=kubeconfig)
+
+
+def _with_known_racks(config: Config, fleet: FleetPicture) -> FleetPicture:
+    """With the racks of the controller's ledger, where it is readable here, for nodes without one of the cluster's."""
+    from healthd.ledger.database import LEDGER, Ledger  # SQLite
+
+    path = Path(config.controller.state_dir) / LEDGER
+    if not config.ledger.aws_topology or not os.access(path, os.R_OK | os.W_OK):
+        return fleet
+    try:
+        ledger = Ledger(path, now=_now(), reads_only=True)
+        try:
+            return fleet.with_racks({name: each.place for name, each in ledger.machines().items()})
+        finally:
+            ledger.close()
+    except StoreError:
+        return fleet  # they are missing in the answer, as without a ledger; `healthd fleet history` names the reason
 
 
 def _kubeconfig(config: Config, environ: Mapping[str, str]) -> str | None:

@@ -6,12 +6,13 @@ The freeze stands in one place in the cluster, which every node reads before eac
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pwd
 import socket
 from argparse import Namespace
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from healthd.agent.node_facts import runs_kubernetes, runs_slurm
@@ -21,6 +22,8 @@ from healthd.config.schema.config import Config
 from healthd.core.errors import BackendError, UsageError
 from healthd.observe.report import printable
 from healthd.remediation.decide.freeze import Freeze
+
+SCHEMA = "healthd.freeze/v1"
 
 
 class FreezePlace(Protocol):
@@ -56,22 +59,45 @@ def _done(options: Namespace, place: FreezePlace) -> Reply:
         if before and not options.dry_run:
             place.unfreeze()
         word = "would be ended" if options.dry_run else "ended"
-        return Reply(code=0, out=_lines(before, word))
+        return _shown(options, before, word)
     if not options.length:
-        return Reply(code=0, out=_lines(before, "on"))
+        return _shown(options, before, "on")
     if before:
         words = f"there is one already: {before[0].words}; end it first with `healthd freeze --end`"
-        return Reply(code=1, err=f"healthd freeze: refused: {printable(words)}\n")
+        shown = _data(before, "on", refused=words) if options.json else ""
+        return Reply(code=1, out=shown, err=f"healthd freeze: refused: {printable(words)}\n")
     return _begun(options, place)
 
 
 def _begun(options: Namespace, place: FreezePlace) -> Reply:
     minutes = int(options.length / timedelta(minutes=1))
+    if options.dry_run and options.json:
+        until = datetime.now(UTC).replace(microsecond=0) + timedelta(minutes=minutes)
+        return _shown(options, (Freeze(reason=options.reason, by=_user(), until=until),), "would be on")
     if options.dry_run:
         effect = "no reset, reboot or replacement would be begun on any node; nodes are still taken out and put back"
         return Reply(code=0, out=f"for {minutes} minutes {effect}\n")
     place.freeze(options.reason, _user(), minutes)
-    return Reply(code=0, out=_lines(place.freezes(), "on"))
+    return _shown(options, place.freezes(), "on")
+
+
+def _shown(options: Namespace, freezes: tuple[Freeze, ...], word: str) -> Reply:
+    return Reply(code=0, out=_data(freezes, word) if options.json else _lines(freezes, word))
+
+
+def _data(freezes: tuple[Freeze, ...], word: str, *, refused: str = "") -> str:
+    """The freezes for programs. ``state``: on, ended, or with --dry-run what they would be."""
+    rows = [
+        {
+            "state": word,
+            "reason": each.reason,
+            "by": each.by,
+            "until": each.until.isoformat() if each.until is not None else None,
+            "allow": sorted(each.allow),
+        }
+        for each in freezes
+    ]
+    return json.dumps({"schema": SCHEMA, "refused": refused, "freezes": rows}, indent=2) + "\n"
 
 
 def _lines(freezes: tuple[Freeze, ...], word: str) -> str:

@@ -65,12 +65,21 @@ def _checked(options: Namespace, deadline: _Deadline) -> Reply:
     config = values.config
     lock = lock_state(Path(config.daemon.state_dir), wait_s=_LOCK_WAIT_S if options.kind == "prolog" else 0.0)
     try:
-        agent = acting_agent(config, source="local", environ=os.environ, changed=lambda: None, notices=values.notices)
+        agent = acting_agent(
+            config,
+            source="local",
+            environ=os.environ,
+            changed=lambda: None,
+            notices=values.notices,
+            by_job=values.by_job,
+        )
         try:
             catch_up_kernel_log(agent)
             reply = hook_answer(agent, options, os.environ)
             deadline.answer = reply.answer
             hook_ended(agent, reply)
+            if agent.job_verdicts is not None:
+                agent.job_verdicts.tell()
             return reply.answer
         finally:
             agent.close()

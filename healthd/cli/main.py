@@ -6,6 +6,7 @@ import gc
 import importlib
 from collections.abc import Sequence
 
+from healthd.api.exit_codes import ExitCode
 from healthd.api.grammar import TextRequested, parse
 from healthd.api.wire import Reply, failure
 from healthd.cli.output import deliver
@@ -26,6 +27,6 @@ def run(arguments: Sequence[str]) -> int:
     except HealthdError as error:
         answer = failure(error)
     except KeyboardInterrupt:
-        answer = Reply(code=130, err="healthd: interrupted\n")
+        answer = Reply(code=ExitCode.INTERRUPTED, err="healthd: interrupted\n")
     gc.enable()  # also where a wrong command line kept it from that
     return deliver(answer)

@@ -5,34 +5,22 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
 from healthd.api.wire import Reply
-from healthd.checklib.xids import XidCase, XidRow, nvlink5_rules, sxid_rows, xid_cases, xid_number, xid_row
+from healthd.cli.codes import NUMBERED, forms_of, unknown_code
 from healthd.cli.settings import loaded
 from healthd.config.schema.config import Config
-from healthd.config.values import close_match
-from healthd.core.check import discover
+from healthd.core.check import CodeForm
 from healthd.core.errors import UsageError
-from healthd.core.model import Component, Mode, Remedy, Severity
+from healthd.core.model import Component, Mode, Remedy
+from healthd.remediation.decide.on_job import WAIT, parse
 from healthd.remediation.decide.rules import STANDING, Ladder, Policy, Rule
 from healthd.remediation.policy_files import as_rule, policy_of, rules_named
 
 _OPERATOR = "the operator"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Variant:
-    """One form of a code: an XID whose text decides has several, and a rule judges each."""
-
-    code: str
-    form: str
-    meaning: str
-    severity: Severity
-    remedy: Remedy
 
 
 def answer(options: Namespace) -> Reply:
@@ -61,7 +49,8 @@ def shown(config: Config, use: str) -> dict[str, Any]:
     """Every rule of a policy for any instance type, those of the configuration first."""
     policy_of(config.policy, None, use)  # raises ConfigError for its mistakes
     rules = [*(as_rule(row, site=True) for row in config.policy.rule), *rules_named(use), *STANDING]
-    return {"policy": use, "rules": [_rule_data(rule) for rule in rules]}
+    on_job = str(parse(config.policy.on_job))
+    return {"policy": use, "on_job": on_job, "rules": [_rule_data(rule) for rule in rules]}
 
 
 def _rule_data(rule: Rule) -> dict[str, Any]:
@@ -73,6 +62,7 @@ def _rule_data(rule: Rule) -> dict[str, Any]:
         "instance_types": list(rule.instance_types),
         "together_with": list(rule.together_with),
         "ladder": None if rule.ladder is None else list(rule.ladder),
+        "on_job": None if rule.on_job is None else str(rule.on_job),
         "mode": rule.mode,
         "reason": rule.reason,
         "source": rule.source,
@@ -80,7 +70,8 @@ def _rule_data(rule: Rule) -> dict[str, Any]:
 
 
 def _shown_text(data: dict[str, Any]) -> str:
-    lines = [f"policy {data['policy']}: the first rule that matches decides", ""]
+    of_jobs = f"; a job that cannot go on: {data['on_job']}" if data["on_job"] != str(WAIT) else ""
+    lines = [f"policy {data['policy']}: the first rule that matches decides{of_jobs}", ""]
     for number, rule in enumerate(data["rules"], 1):
         narrowed = [
             f"{word} {', '.join(rule[key])}"
@@ -89,6 +80,7 @@ def _shown_text(data: dict[str, Any]) -> str:
         ]
         ladder = "its own, then larger" if rule["ladder"] is None else ladder_text(rule["ladder"])
         cap = "" if rule["mode"] == Mode.REPAIR else f"; at most {rule['mode']}"
+        cap += "" if rule["on_job"] is None else f"; a job that cannot go on: {rule['on_job']}"
         lines += [
             f"{number}. {rule['name']} ({rule['of']})",
             *_wrapped(" ".join([", ".join(rule["codes"]), *narrowed])),
@@ -115,40 +107,15 @@ def tested(args: Iterable[str], policy: Policy, config: Config, instance_type: s
     return {"policy": policy.name, "instance_type": instance_type, "verdicts": verdicts}
 
 
-def variants(name: str) -> tuple[Variant, ...]:
+def variants(name: str) -> tuple[CodeForm, ...]:
     """The forms of a code. Raises UsageError, with the nearest code, for one that does not exist."""
-    number = xid_number(name)
-    if number is not None:
-        return tuple(_of_xid(number))
-    if name.startswith("gpu.sxid.") and name[9:].isdigit() and (rows := sxid_rows(int(name[9:]))):
-        return tuple(
-            Variant(code=name, form=row.drivers, meaning=row.meaning, severity=row.severity, remedy=row.remedy)
-            for row in rows
-        )
-    codes = {code.code: code for check in discover().values() for code in check.codes}
-    numbered = ("gpu.xid.*", "gpu.sxid.*")
-    families = [slug for slug in codes if slug.endswith(".*") and slug not in numbered and name.startswith(slug[:-1])]
-    if (found := codes.get(name if name not in numbered else "", codes.get(max(families, default="")))) is None:
-        guess = close_match(name, codes)
-        hint = f"did you mean {guess}?" if guess and guess not in numbered else "see `healthd checks`"
-        raise UsageError(f"healthd policy test: {name!r} is neither a code that a check reports nor a file; {hint}")
-    return (Variant(code=name, form="", meaning=found.meaning, severity=found.severity, remedy=found.remedy),)
+    found = forms_of(name) if name not in NUMBERED else None
+    if found is None:
+        raise unknown_code("healthd policy test", name, "expected a file, or a code that a check reports, got")
+    return found[1]
 
 
-def _of_xid(number: int) -> Iterator[Variant]:
-    """The row of the code, the cases by its text, and the results of its registers that differ from those."""
-    code = f"gpu.xid.{number}"
-    forms: list[tuple[str, XidRow | XidCase]] = [("", xid_row(number))]
-    forms += [(case, found) for (xid, case), found in xid_cases().items() if xid == number]
-    listed = {(found.severity, found.remedy) for _, found in forms}
-    verdicts = [rule.verdict for rule in nvlink5_rules() if rule.xid == number]
-    by_registers = {(found.severity, found.remedy): found for found in verdicts}
-    forms += [("registers", found) for key, found in by_registers.items() if key not in listed]
-    for form, found in forms:
-        yield Variant(code=code, form=form, meaning=found.meaning, severity=found.severity, remedy=found.remedy)
-
-
-def _verdict(variant: Variant, policy: Policy) -> dict[str, Any]:
+def _verdict(variant: CodeForm, policy: Policy) -> dict[str, Any]:
     """The result for a form of a code that is open alone, and the rules that apply when others are open beside it."""
     component = Component(kind=variant.code.partition(".")[0])
     alone = policy.rule_for(variant.code, component, ())
@@ -168,7 +135,7 @@ def _verdict(variant: Variant, policy: Policy) -> dict[str, Any]:
     }
 
 
-def _result(rule: Rule, variant: Variant) -> dict[str, Any]:
+def _result(rule: Rule, variant: CodeForm) -> dict[str, Any]:
     return {
         "takes_node_out": rule.takes_out(variant),
         "ladder": list(rule.ladder_for(variant)),
@@ -185,12 +152,12 @@ def _of_log(name: str, policy: Policy, config: Config) -> list[dict[str, Any]]:
 
     seen: dict[tuple[str, str, str], dict[str, Any]] = {}
     for finding in findings_in(Path(name), config):
-        variant = Variant(
+        variant = CodeForm(
             code=finding.code,
-            form="",
             meaning=finding.message,
             severity=finding.severity,
             remedy=finding.remedy,
+            clears_by=finding.clears_by,
         )
         verdict = _verdict(variant, policy)
         seen.setdefault((finding.code, finding.severity, finding.remedy), verdict)

@@ -25,4 +25,6 @@ def answer(options: Namespace) -> Reply:
     def load() -> None:
         try_out(loaded(options).config, os.environ)
 
-    return Reply(code=served(lambda: serve(values.config, values.notices, load=load, hurry=hurry)))
+    return Reply(
+        code=served(lambda: serve(values.config, values.notices, load=load, hurry=hurry, by_job=values.by_job))
+    )

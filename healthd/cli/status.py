@@ -7,6 +7,7 @@ answering, the first line says so, with the time since when: the status below it
 from __future__ import annotations
 
 import json
+import re
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
@@ -19,19 +20,20 @@ from healthd.api.wire import Reply, Request
 from healthd.cli.daemon_verbs import START
 from healthd.cli.output import Screen, progress, talk
 from healthd.cli.settings import loaded, socket_path
-from healthd.core.errors import HealthdError, UsageError
+from healthd.core.errors import HealthdError, NoDaemon, UsageError
+from healthd.judge.devices import device_range
 from healthd.observe.report import printable
 
 
 def answer(options: Namespace) -> Reply:
-    """Exit 2: unknown. With ``--watch`` 0, at Ctrl-C."""
+    """The daemon's answer; with ``--watch`` 0, at Ctrl-C. Raises NoDaemon."""
     path = _socket(options)
     if options.watch:
         return _watched(path, options)
     answered = ask(path, Request(arguments=options.arguments), talk)
     if answered is not None:
         return answered
-    return Reply(code=2, err=f"healthd: no daemon answers at {path}; {START}, or use `healthd check`\n")
+    raise NoDaemon(f"no daemon answers at {path}; {START}, or use `healthd check`")
 
 
 def _socket(options: Namespace) -> str:
@@ -77,37 +79,39 @@ def _on_a_screen(path: str, every_s: float) -> None:
 # -- a pipe, a log ----------------------------------------------------------------------------------------------------
 
 
+_NUMBERS = re.compile(r"[0-9]+")
+
+
 @dataclass(slots=True)
 class PrintedStatus:
     """The part of the status that has been printed so far. ``news`` changes only this."""
 
-    headline: tuple[str, ...] = ()
+    headline: tuple[object, ...] = ()
+    """Without the numbers in its sentences, such as the seconds for which a source is still paused."""
     parts: Mapping[str, str] = field(default_factory=dict)
-    checks: Mapping[str, str] = field(default_factory=dict)
+    unknown: Mapping[str, bool] = field(default_factory=dict)
     last: str = ""
     """The time of the newest printed line of the timeline; ``printed_at_last``: how many lines with this time."""
     printed_at_last: int = 0
 
     def news(self, data: Mapping[str, Any]) -> Iterator[str]:
         """A line for each change since the last call, in the order of the status."""
-        said = data["headline"]
-        why = [" ".join(filter(None, (each["code"], each["where"], each["words"]))) for each in said["why"]]
-        headline = (f"{data['verdict'].upper()}  {said['words']}", *(f"  why     {each}" for each in why),
-                    f"  next    {said['next']}")  # fmt: skip
-        if headline != self.headline:
+        summary = data["headline"]
+        why = [" ".join(filter(None, (each["code"], each["where"], each["words"]))) for each in summary["why"]]
+        headline = (f"{data['verdict'].upper()}  {summary['words']}", *(f"  why     {each}" for each in why),
+                    f"  next    {summary['next']}")  # fmt: skip
+        causes = ((each["code"], each["where"], _NUMBERS.sub("#", each["words"])) for each in summary["why"])
+        key = (data["verdict"], summary["words"], _NUMBERS.sub("#", summary["next"]), *causes)
+        if key != self.headline:
             yield from headline
         parts = {
             f"{strip['title']} {part['label']}": part["state"] for strip in data["devices"] for part in strip["parts"]
         }
-        checks = {each["name"]: each["outcome"] for each in data["checks"]}
-        yield from (f"  {name} is {state}" for name, state in parts.items() if self.parts.get(name, "ok") != state)
-        yield from (
-            f"  check {name} is {state}"
-            for name, state in checks.items()
-            if self.checks.get(name, state if state in ("ok", "not_applicable") else "") != state
-        )
+        unknown = {each["name"]: each["outcome"] == "unknown" for each in data["checks"]}
+        yield from _changed(self.parts, parts)
+        yield from _changed_checks(self.unknown, unknown)
         yield from self._happened(data["timeline"])
-        self.headline, self.parts, self.checks = headline, parts, checks
+        self.headline, self.parts, self.unknown = key, parts, unknown
 
     def _happened(self, timeline: list[Mapping[str, str]]) -> Iterator[str]:
         fresh = [each for each in timeline if each["at"] >= self.last] if self.last else timeline[-1:]
@@ -116,6 +120,28 @@ class PrintedStatus:
         if timeline:
             self.last = max(each["at"] for each in timeline)
             self.printed_at_last = sum(each["at"] == self.last for each in timeline)
+
+
+def _changed(before: Mapping[str, str], parts: Mapping[str, str]) -> Iterator[str]:
+    """``8 GPUs (0-7) are critical``: the devices that changed, those of one state in one line."""
+    by_state: dict[str, list[str]] = {}
+    for name, state in parts.items():
+        if before.get(name, "ok") != state:
+            by_state.setdefault(state, []).append(name)
+    for state, names in by_state.items():
+        yield f"  {device_range(names)} {'is' if len(names) == 1 else 'are'} {state}"
+
+
+def _changed_checks(before: Mapping[str, bool], unknown: Mapping[str, bool]) -> Iterator[str]:
+    """The checks that are unknown now, and those that no longer are. A finding has its line already."""
+    for now, word in ((True, "unknown"), (False, "no longer unknown")):
+        names = [
+            name for name, is_unknown in unknown.items() if is_unknown is now and before.get(name, False) is not now
+        ]
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 4 else ""
+            shown = ", ".join(names[:3] if more else names)
+            yield f"  check{'' if len(names) == 1 else 's'} {shown}{more} {'is' if len(names) == 1 else 'are'} {word}"
 
 
 def _line_by_line(path: str, every_s: float) -> None:

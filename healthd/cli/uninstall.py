@@ -44,9 +44,9 @@ def _instead(options: Namespace, work: KubeUninstall) -> Reply | None:
     """The reply of a dry run or a refusal; None where the operator confirms."""
     from healthd.remediation.orchestrators.kubernetes.uninstall_patches import kept_off_by
 
-    marked = work.marked()
-    rows = [f"{node.name}  {', '.join(kept_off_by(node))}\n" for node in marked if kept_off_by(node)]
-    effect = f"{''.join(rows)}{len(rows)} nodes would be put back in service; healthd has written to {len(marked)}\n"
+    annotated = work.annotated_nodes()
+    rows = [f"{node.name}  {', '.join(kept_off_by(node))}\n" for node in annotated if kept_off_by(node)]
+    effect = f"{''.join(rows)}{len(rows)} nodes would be put back in service; healthd has written to {len(annotated)}\n"
     if options.dry_run:
         return Reply(code=0, out=effect)
     is_confirmed = confirmed(

@@ -14,7 +14,7 @@ from healthd.config.key_lines import Key
 from healthd.config.schema import config as schema
 from healthd.config.table_lists import row_problems
 from healthd.config.toml_text import Problem
-from healthd.config.values import choices, close_match, converted, expected, from_text, shortened
+from healthd.config.values import close_match, converted, expected, from_text, meant, shortened
 from healthd.core.errors import RegistrationError
 
 # A variable whose name differs from its key: clients use it without reading any configuration.
@@ -140,8 +140,8 @@ def _leaf(
     try:
         fitting = from_text(value, hint) if from_environment else converted(value, hint)
     except ValueError:
-        guess = close_match(value, choices(hint)) if isinstance(value, str) else None
-        advice = f'did you mean "{guess}"?' if guess else "correct the value, or leave it out for the default"
+        guess = meant(value, hint)
+        advice = f"did you mean {guess}?" if guess else "correct the value, or leave it out for the default"
         return place.problem(name, f"expected {expected(hint)}", advice, value=shortened(value))
     return Setting(key=key, value=fitting, origin=place.origin)
 
@@ -156,8 +156,9 @@ def _unknown_advice(key: Key, value: Any, place: ConfigLocation, allowed: Table)
     table: Any = allowed
     for part in key[:-1]:
         table = table[part]
-    guess = close_match(key[-1], table)
-    return f"did you mean {place.within}{dotted((*key[:-1], guess))}?" if guess else _KEYS_ADVICE
+    if guess := close_match(key[-1], table):
+        return f"did you mean {place.within}{dotted((*key[:-1], guess))}?"
+    return "see `healthd checks` for every name" if key[:-1] == ("checks",) else _KEYS_ADVICE
 
 
 def variables(table: Table, path: Key) -> dict[str, tuple[Key, Any]]:

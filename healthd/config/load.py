@@ -50,12 +50,14 @@ class Loaded:
     """A valid configuration. ``origins`` maps every dotted key to the place of its value.
 
     ``rulings``: for every match section, whether it holds here; ``notices``: the sections that could not be decided.
+    ``by_job``: those that hold here while a certain job is on the node, in their order.
     """
 
     config: schema.Config
     origins: Mapping[str, str]
     rulings: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+    by_job: tuple[Match, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,10 +120,22 @@ def examine(
     if loaded is not None and matches:
         for match in matches:
             assembled(match.settings)
+        problems += _without_jobs(loaded.config.orchestrator.kind, matches)
         loaded = None if problems else _matched(loaded, matches, who, assembled)
     if loaded is not None and notices:
         loaded = replace(loaded, notices=(*notices, *loaded.notices))
     return Examined(loaded=loaded, problems=tuple(problems), texts=texts)
+
+
+NO_JOBS = "only Slurm tells healthd which job is on a node"
+
+
+def _without_jobs(kind: str, matches: Iterable[Match]) -> list[Problem]:
+    """The matches by job where no orchestrator tells the jobs."""
+    if kind != "kubernetes":
+        return []
+    advice = "remove its job_ conditions, or match by label"
+    return [Problem(source=each.place, wrong=NO_JOBS, advice=advice) for each in matches if each.is_by_job]
 
 
 def _matched(
@@ -134,11 +148,13 @@ def _matched(
     if who is None:
         return replace(plain, notices=("configuration: no match section is applied: the node is not known here",))
     rulings = tuple(decide(matches, who(plain.config)))
-    loaded = assembled(setting for each in rulings if each.holds for setting in each.match.settings)
+    holding = [each.match for each in rulings if each.holds]
+    loaded = assembled(setting for match in holding if not match.is_by_job for setting in match.settings)
     if loaded is None:
         return None
     undecided = tuple(f"configuration: {each}" for each in rulings if not each.decided)
-    return replace(loaded, rulings=tuple(map(str, rulings)), notices=undecided)
+    by_job = tuple(match for match in holding if match.is_by_job)
+    return replace(loaded, rulings=tuple(map(str, rulings)), notices=undecided, by_job=by_job)
 
 
 def _settings(

@@ -2,7 +2,7 @@
 
 Every condition of a match must hold, and one element of its list is enough. A condition that cannot be decided does not
 hold, and gives a notice. The caller passes the node's :class:`NodeFacts`: nothing here reads the machine, a file or a
-clock.
+clock. Conditions on the job of the node are not decided here but at each decision, by ``job_match``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fnmatch import translate
 from typing import Any, Protocol, get_type_hints
 
 from healthd.config.key_lines import Key, line_of
-from healthd.config.keys import Allowed, ConfigLocation, Setting, Table, checked, leaves
+from healthd.config.keys import Allowed, ConfigLocation, Setting, Table, checked, dotted, leaves
 from healthd.config.schema.config import MatchSection
 from healthd.config.toml_text import Problem
 from healthd.config.values import shortened
@@ -23,7 +23,9 @@ from healthd.core.errors import BackendError, SourceError
 NAME = "match"
 # They are needed to find out which node this is, or clients use them without reading a configuration.
 NOT_IN_A_MATCH = ("node", "sources", "daemon")
-_CONDITIONS = tuple(item.name for item in fields(MatchSection))
+_NAMES = tuple(item.name for item in fields(MatchSection))
+_CONDITIONS = tuple(name for name in _NAMES if not name.startswith("job_"))
+_MODE = ("remediation", "mode")
 _HOSTLIST = re.compile(r"\[(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)\]")
 
 
@@ -51,6 +53,11 @@ class Match:
     when: MatchSection
     settings: tuple[Setting, ...]
 
+    @property
+    def is_by_job(self) -> bool:
+        """Whether it has a condition on the job of the node."""
+        return any(getattr(self.when, name) for name in _NAMES if name not in _CONDITIONS)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ruling:
@@ -62,7 +69,8 @@ class Ruling:
     decided: bool = True
 
     def __str__(self) -> str:
-        return f"{self.match.place} {'holds' if self.holds else 'does not hold'} here: {self.why}"
+        holds = "holds" if self.holds else "does not hold"
+        return f"{self.match.place} {holds} here{' by job' if self.match.is_by_job else ''}: {self.why}"
 
 
 def read_matches(
@@ -124,17 +132,33 @@ def _read(
         for item in checked(key, value, hint, place=place, allowed=lambda: table):
             if isinstance(item, Problem):
                 problems.append(item)
-            elif key[0] in _CONDITIONS:
+            elif key[0] in _NAMES:
                 conditions[key[0]] = item.value
             else:
                 settings.append(item)
     place = ConfigLocation(source=source, line=line_of(lines, here), within=within)
     if not problems and not conditions:
         wrong = "no condition, so it would hold everywhere"
-        problems.append(place.problem(within.rstrip("."), wrong, f"add one of {', '.join(_CONDITIONS)}"))
-    yield from problems
+        problems.append(place.problem(within.rstrip("."), wrong, f"add one of {', '.join(_NAMES)}"))
     if not problems:
-        yield Match(place=place.origin, when=MatchSection(**conditions), settings=tuple(settings))
+        match = Match(place=place.origin, when=MatchSection(**conditions), settings=tuple(settings))
+        if match.is_by_job:
+            problems += _not_by_job(match, place)
+        if not problems:
+            yield match
+    yield from problems
+
+
+def _not_by_job(match: Match, place: ConfigLocation) -> Iterator[Problem]:
+    """The mistakes of a match by job: it decides the mode, and nothing else can change while jobs come and go."""
+    wrong = "not allowed in a match by job, which decides remediation.mode alone"
+    for setting in match.settings:
+        if setting.key != _MODE:
+            advice = "write it below a match without a job_ condition"
+            yield place.problem(place.within + dotted(setting.key), wrong, advice)
+    if not match.settings:
+        name = place.within + dotted(_MODE)
+        yield place.problem(name, "missing in a match by job", "add [match.remediation] with a mode")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -143,7 +167,7 @@ def _read(
 
 def _ruling(match: Match, ask: Callable[[str], Collection[str] | str]) -> Ruling:
     """The ruling. One condition that does not hold decides, also beside one that cannot be decided."""
-    undecided, because = "", []
+    undecided, because = "", ["any node"] if match.is_by_job else []
     for condition in _CONDITIONS:
         wanted = getattr(match.when, condition)
         if not wanted:

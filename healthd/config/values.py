@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, is_dataclass
@@ -17,6 +18,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import msgspec
 
 SHOWN_CHARACTERS = 60
+_LENGTH = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?) ?(ms|[smhd])[a-z]*")
+_UNIT_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _WORDS: Mapping[Any, str] = {
     bool: "true or false",
     int: "a whole number",
@@ -79,6 +82,19 @@ def choices(hint: Any) -> tuple[str, ...]:
     if isinstance(hint, type) and issubclass(hint, Enum):
         return tuple(str(member.value) for member in hint)
     return ()
+
+
+def meant(value: Any, hint: Any) -> str:
+    """The value of type ``hint`` that was probably meant, as TOML: the most similar word of a choice, or the seconds of
+    a length of time; "" where there is none."""
+    if not isinstance(value, str):
+        return ""
+    if guess := close_match(value, choices(hint)):
+        return toml_value(guess)
+    length = _LENGTH.fullmatch(value.lower())
+    if length is None or not expected(hint).startswith("seconds"):
+        return ""
+    return f"{float(length[1]) * _UNIT_S[length[2]]:g}"
 
 
 def toml_value(value: Any) -> str:

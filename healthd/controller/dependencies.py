@@ -7,10 +7,14 @@ from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from pathlib import Path
 
+from healthd.agent.freezes import freezes_on
 from healthd.config.schema.config import Config
+from healthd.core.model import Mode, Step
+from healthd.fleet.fences import FenceRules
 from healthd.remediation.controller.act import Fleet
 from healthd.remediation.controller.controller import Controller
 from healthd.remediation.controller.node_status import RepairStats
+from healthd.remediation.decide.freeze import frozen
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.rules import FEATURE
 from healthd.remediation.engine.dependencies import Timeouts
@@ -68,6 +72,18 @@ def controller_rules(config: Config, opt_out: str, feature_is: str = FEATURE) ->
         opt_out_feature=opt_out,
         feature_is=feature_is,
     )
+
+
+def fence_rules(config: Config, now: datetime) -> FenceRules:
+    """How many NVLink domains may be fenced, and why none may be now: the mode, the setting, or a freeze that allows no
+    drain."""
+    most = config.budget.max_domains_out
+    if config.remediation.mode is Mode.OBSERVE:
+        return FenceRules(most=most, objection="in observe mode")
+    if not most:
+        return FenceRules(most=most, objection="[budget] max_domains_out = 0")
+    refused = frozen(freezes_on(config.remediation.freeze, now), Step.DRAIN)
+    return FenceRules(most=most, objection=refused.words if refused is not None else "")
 
 
 def controller_timeouts(config: Config) -> Timeouts:

@@ -29,7 +29,7 @@ REASONS: Mapping[ClusterTrouble, str] = {
     ClusterTrouble.NO_TAINT: "ClaimWithoutTaint",
     ClusterTrouble.ODD_CLAIM: "OddClaim",
     ClusterTrouble.STRAY_CLAIM: "ClaimOutsideItsScope",
-    ClusterTrouble.ODD_MARK: "OddHandoffRecord",
+    ClusterTrouble.ODD_RECORD: "OddHandoffRecord",
     ClusterTrouble.UNCOVERED: "HeldOutsideSelector",
 }
 """The Event's reason for each trouble of a node. A drain has Events of its own; the policies belong to no node."""
@@ -43,11 +43,11 @@ _WORDS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClusterFinding:
-    """One trouble. ``node`` "": of the cluster. ``said``: the message for the operator, with the next step."""
+    """One trouble. ``node`` "": of the cluster. ``message``: the message for the operator, with the next step."""
 
     node: str
     trouble: ClusterTrouble
-    said: str
+    message: str
 
 
 def statuses_of(found: Sequence[ClusterFinding]) -> tuple[NodeStatus, ...]:
@@ -55,7 +55,7 @@ def statuses_of(found: Sequence[ClusterFinding]) -> tuple[NodeStatus, ...]:
     counts = Counter(each.trouble for each in found if each.trouble in _WORDS)
     many = {trouble for trouble, count in counts.items() if count > MANY}
     each_one = [
-        NodeStatus(node=each.node, said=each.said, page=each.trouble not in many, troubles=(each.trouble,))
+        NodeStatus(node=each.node, message=each.message, page=each.trouble not in many, troubles=(each.trouble,))
         for each in found
     ]
     return (*each_one, *(_together(trouble, found) for trouble in sorted(many)))
@@ -64,7 +64,7 @@ def statuses_of(found: Sequence[ClusterFinding]) -> tuple[NodeStatus, ...]:
 def news_of_trouble(found: ClusterFinding, uid: str) -> ClusterEvent | None:
     """The Event for a trouble of the Node with this UID, or None where the trouble has none."""
     reason = REASONS.get(found.trouble)
-    return None if reason is None else ClusterEvent(reason=reason, action="Watch", about=uid, note=found.said)
+    return None if reason is None else ClusterEvent(reason=reason, action="Watch", about=uid, note=found.message)
 
 
 class EventsDue:
@@ -88,4 +88,4 @@ class EventsDue:
 def _together(trouble: ClusterTrouble, found: Collection[ClusterFinding]) -> NodeStatus:
     names = sorted(each.node for each in found if each.trouble is trouble)
     shown = f"{', '.join(names[:MANY])} and {len(names) - MANY} more"
-    return NodeStatus(node="", said=f"{len(names)} {_WORDS[trouble]} ({shown})", page=True, troubles=(trouble,))
+    return NodeStatus(node="", message=f"{len(names)} {_WORDS[trouble]} ({shown})", page=True, troubles=(trouble,))

@@ -78,28 +78,28 @@ class KubeWatch:
         self._events = KubeTroubleEvents(api, leads=leads, clock=clock, monotonic_s=monotonic_s)
 
     def sync(
-        self, counted: SyncView, marks: Sequence[NodeRecord], statuses: Sequence[NodeStatus], now: datetime
+        self, counted: SyncView, records: Sequence[NodeRecord], statuses: Sequence[NodeStatus], now: datetime
     ) -> tuple[NodeStatus, ...]:
-        """The statuses that page now. ``marks``: the handoff records. ``statuses``: the statuses of this sync so
+        """The statuses that page now. ``records``: the handoff records. ``statuses``: the statuses of this sync so
         far."""
-        found = [ClusterFinding(node=odd.node, trouble=odd.kind, said=odd.said) for odd in counted.oddities]
-        silent, unread = self._silent(self._quiet(counted, marks, statuses, now))
+        found = [ClusterFinding(node=odd.node, trouble=odd.kind, message=odd.message) for odd in counted.oddities]
+        silent, unread = self._silent(self._quiet(counted, records, statuses, now))
         found += [
-            ClusterFinding(node=name, trouble=each.trouble, said=self._said(name, each))
+            ClusterFinding(node=name, trouble=each.trouble, message=self._message(name, each))
             for name, each in silent.items()
         ]
         problems = (unread, self._keep(silent), self._events.tell(found, {**counted.uncovered, **counted.seen.nodes}))
-        return (*statuses_of(found), *(NodeStatus(node="", said=each) for each in problems if each))
+        return (*statuses_of(found), *(NodeStatus(node="", message=each) for each in problems if each))
 
     def _quiet(
-        self, counted: SyncView, marks: Sequence[NodeRecord], statuses: Sequence[NodeStatus], now: datetime
+        self, counted: SyncView, records: Sequence[NodeRecord], statuses: Sequence[NodeStatus], now: datetime
     ) -> dict[str, Quiet]:
         """The silent nodes by name; incomplete policies under ""."""
         settings = self._settings
-        begun = {mark.node for mark in marks if is_acted_on(parse(mark.text), now, settings.takes_s)}
+        begun = {record.node for record in records if is_acted_on(parse(record.text), now, settings.takes_s)}
         watched = Watched(
             all_nodes=settings.all_nodes,
-            named={claim.node for claim in counted.budget.claims.values()} | {mark.node for mark in marks},
+            named={claim.node for claim in counted.budget.claims.values()} | {record.node for record in records},
             acted_on=begun | {each.node for each in statuses if each.remedy is not None},
             tolerated=settings.tolerated,
             opt_out_label=settings.opt_out_label,
@@ -140,7 +140,7 @@ class KubeWatch:
         self._written = text
         return ""
 
-    def _said(self, name: str, quiet: Quiet) -> str:
+    def _message(self, name: str, quiet: Quiet) -> str:
         if quiet.trouble is ClusterTrouble.NO_POLICIES and self._policies is not None:
             return self._policies.problem()
         return silence_message(name, quiet, self._settings.timeout_s)

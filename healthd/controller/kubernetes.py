@@ -18,15 +18,18 @@ from typing import Any
 from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.config import Config
 from healthd.controller.dependencies import controller_timeouts, make_controller, metadata_of
+from healthd.controller.fleet_reader import SharedReading
 from healthd.controller.kube_watch import KubeWatch, WatchSettings
 from healthd.controller.progress import Progress
 from healthd.controller.status import StatusNote
-from healthd.core.errors import ConfigError
+from healthd.core.errors import BackendUnknown, ConfigError, StoreError
 from healthd.core.model import ClusterTrouble, Mode, Refusal, Remedy
 from healthd.core.node import CommandResult
+from healthd.fleet.kubernetes import read_fleet
 from healthd.remediation.controller.controller import Controller
 from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.decide.fleet import CLUSTER, Scope
+from healthd.remediation.decide.incident_notices import IncidentNotice
 from healthd.remediation.decide.rules import LABEL
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, connect
 from healthd.remediation.orchestrators.kubernetes.budget import STATUS, STATUS_LEASE
@@ -36,6 +39,7 @@ from healthd.remediation.orchestrators.kubernetes.drain_record import RECORDS
 from healthd.remediation.orchestrators.kubernetes.eviction import EvictionRule, EvictMode, GangMode
 from healthd.remediation.orchestrators.kubernetes.fleet import KubeFleet, SyncView
 from healthd.remediation.orchestrators.kubernetes.gangs import GangLabels
+from healthd.remediation.orchestrators.kubernetes.incident_notes import INCIDENTS, INCIDENTS_LEASE, notices_text
 from healthd.remediation.orchestrators.kubernetes.leader_election import RENEW_S, Lead, Renewal
 from healthd.remediation.orchestrators.kubernetes.lease_notes import LeaseNotes
 from healthd.remediation.orchestrators.kubernetes.node import hold_of
@@ -54,6 +58,8 @@ _MANAGER = "healthd-controller"
 _RATE_PER_S, _BURST = 50.0, 200  # one process for the whole fleet, and the evictions of a sync come at once
 _LIST_S = 30.0  # a server that answers from its cache may give 10,000 nodes in one piece
 _GAP_S = 60.0  # between two syncs: the nodes count as watched without a gap
+READING_S = 60.0
+"""How often the whole fleet is read at most, in seconds: Nodes, NodeHealths and Leases, for incidents and ledger."""
 _COUNTS_IN_AN_AGE = 15  # so many counts may be missed before agents consider the last one stale
 
 
@@ -71,6 +77,20 @@ def connect_controller(
     )
 
 
+class KubeIncidents:
+    """Leaves the notices of incidents with the cluster, for its agents."""
+
+    def __init__(self, notes: LeaseNotes) -> None:
+        self._notes = notes
+
+    def show_incidents(self, notices: Sequence[IncidentNotice], now: datetime) -> None:
+        """Have exactly these notices stand there, for ``LASTS`` from now on. Raises BackendUnknown."""
+        try:
+            self._notes.keep(notices_text(notices, now))
+        except StoreError as error:
+            raise BackendUnknown(str(error)) from error
+
+
 class KubernetesWork:
     """The work of one controller. ``run`` runs the child that calls AWS; ``opened`` connects to the API server, as
     ``connect_controller`` does. Tests count both."""
@@ -85,6 +105,7 @@ class KubernetesWork:
     ) -> None:
         section = config.orchestrator.kubernetes
         self._config, self._run = config, run
+        self.reading, self.fence_hands = self._shared_reading(environ), None
         self._metadata = metadata_of(config)
         self._repairs = channel_of(config.provisioner) not in (RepairChannel.COMMAND, RepairChannel.OWN_NODE)
         self.about = self._checked()
@@ -97,11 +118,28 @@ class KubernetesWork:
             namespace=section.namespace,
             identity=f"{socket.gethostname()}_{secrets.token_hex(4)}",
         )
+        notes = LeaseNotes(
+            self._api,
+            namespace=section.namespace,
+            leads=self._lead.check,
+            key=INCIDENTS,
+            lease=INCIDENTS_LEASE,
+        )
+        self.incident_hands = KubeIncidents(notes)
+
+    def _shared_reading(self, environ: Mapping[str, str]) -> SharedReading:
+        """The list that ``healthd fleet`` reads, once a minute at most: three LISTs are not free."""
+        config = self._config
+        kubeconfig = config.orchestrator.kubernetes.kubeconfig
+        return SharedReading(
+            lambda: read_fleet(config, environ, _now, kubeconfig=kubeconfig, calls=self.stats.calls),
+            every_s=max(READING_S, config.ledger.interval_s if config.ledger.enabled else 0.0),
+        )
 
     @property
     def leader(self) -> str:
         """The holder of the Lease, or its last error."""
-        return self._lead.leader or self._lead.said or "no leader yet"
+        return self._lead.leader or self._lead.message or "no leader yet"
 
     def take_lead(self, held: contextlib.ExitStack, progress: Progress) -> bool:
         """Try to take the Lease. A thread renews it for as long as ``progress`` is not stuck."""
@@ -165,9 +203,6 @@ class KubernetesWork:
             watch=self._watch(),
             plugins=plugins if section.device_plugin else None,
         )
-
-    def fleet_source(self) -> None:
-        """None: the ledger reads no Kubernetes cluster yet."""
 
     def _watch(self) -> KubeWatch:
         config, acts = self._config, controller_timeouts(self._config)
@@ -280,17 +315,19 @@ class KubernetesSync:
     def __call__(self, now: datetime) -> Sequence[NodeStatus]:
         """The status of each node. Raises BackendError where the cluster does not answer, StoreError."""
         counted = self._fleet.count()
-        statuses = [NodeStatus(node=name, said=why) for name, why in (*counted.gone.items(), *counted.remarks.items())]
+        statuses = [
+            NodeStatus(node=name, message=why) for name, why in (*counted.gone.items(), *counted.remarks.items())
+        ]
         if self._mode is not Mode.OBSERVE:
             statuses += self._drained(counted)
         if self._mode is not Mode.OBSERVE and self._plugins is not None:
             told = self._plugins.sync(counted.seen.nodes)
-            statuses += [NodeStatus(node=name, said=said) for name, said in told.items()]
+            statuses += [NodeStatus(node=name, message=message) for name, message in told.items()]
         if self._controller is not None:
             for name, why in counted.gone.items():
                 self._controller.gone(name, why)
             statuses += self._controller.sync(now)
-        statuses += self._watch.sync(counted, self._fleet.fleet().marks, statuses, now)
+        statuses += self._watch.sync(counted, self._fleet.fleet().records, statuses, now)
         return merged(statuses)
 
     def _drained(self, counted: SyncView) -> list[NodeStatus]:
@@ -298,9 +335,9 @@ class KubernetesSync:
         claimed = {claim.node for claim in counted.budget.claims.values()}
         stuck = (ClusterTrouble.DRAIN_STUCK,)
         return [
-            NodeStatus(node=name, said=state.said, page=True, refusal=Refusal.OVERDUE, troubles=stuck)
+            NodeStatus(node=name, message=state.message, page=True, refusal=Refusal.OVERDUE, troubles=stuck)
             if state.stuck
-            else NodeStatus(node=name, said=state.said)
+            else NodeStatus(node=name, message=state.message)
             for name, state in self._drain.sync(drained, claimed).items()
         ]
 
@@ -315,8 +352,8 @@ def merged(statuses: Sequence[NodeStatus]) -> tuple[NodeStatus, ...]:
 
 
 def _both(known: NodeStatus, each: NodeStatus) -> NodeStatus:
-    said, troubles = f"{known.said}; {each.said}", tuple(dict.fromkeys((*known.troubles, *each.troubles)))
-    return replace(known, said=said, page=known.page or each.page, troubles=troubles)
+    message, troubles = f"{known.message}; {each.message}", tuple(dict.fromkeys((*known.troubles, *each.troubles)))
+    return replace(known, message=message, page=known.page or each.page, troubles=troubles)
 
 
 def drain_rules(config: Config) -> tuple[EvictionRule, ...]:
@@ -332,6 +369,7 @@ def drain_rules(config: Config) -> tuple[EvictionRule, ...]:
             empty_dir=rule.empty_dir,
             unmanaged=rule.unmanaged,
             tolerating=rule.tolerating,
+            ends_process=rule.ends_process,
             gang=GangMode(rule.gang),
         )
         for rule in config.controller.drain

@@ -1,24 +1,33 @@
-"""Keeps the fleet's ledger beside the syncs of the controller that leads, from a thread of its own.
+"""Keeps the fleet's ledger beside the syncs of the controller that leads: it writes down what is new in a reading.
 
-A ledger that cannot be written, or a fleet that cannot be read, is logged once and stops no sync.
+A ledger that cannot be written, or a fleet that cannot be read, is logged once and stops nothing else.
 """
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from healthd.api.controller_stats import ControllerStats
+from healthd.checklib.tables import is_ultraserver
 from healthd.config.schema.config import Config
-from healthd.core.errors import BackendError, StoreError
+from healthd.core.errors import BackendError, ConfigError, StoreError
+from healthd.fleet.inventories import completed_readings
+from healthd.fleet.nodes import FleetPicture
+from healthd.fleet.readings import readings_of
 from healthd.ledger.database import LEDGER, Ledger
-from healthd.ledger.feed import FleetSource, LedgerFeed
+from healthd.ledger.entries import MachineIdentity
+from healthd.ledger.feed import LedgerFeed
 from healthd.ledger.report import fleet_report
+from healthd.remediation.provisioners.instance_topology import InstancePlace
 
 REPORT_S = 600.0
 REPORT_DAYS = 30.0
+TOPOLOGY_S, TOPOLOGY_AGAIN_S = 3_600.0, 86_400.0
+"""EC2 is asked at most so often where there is a new instance, and so often for those that it does not describe."""
 
 
 def ledger_path(config: Config) -> Path:
@@ -27,39 +36,81 @@ def ledger_path(config: Config) -> Path:
 
 
 class LedgerKeeper:
-    """One ledger, for as long as this controller leads."""
+    """One ledger, for as long as this controller leads. ``reading``: the fleet as it was read last; raises
+    BackendError, ConfigError. ``topology``: where EC2 says that instances stand; raises BackendError. ``racks``: by
+    node, what of that is known."""
 
-    def __init__(self, config: Config, source: FleetSource, stats: ControllerStats, log: Any) -> None:
-        self._config, self._source, self._stats, self._log = config, source, stats, log
+    def __init__(
+        self,
+        config: Config,
+        reading: Callable[[], FleetPicture],
+        stats: ControllerStats,
+        log: Any,
+        *,
+        topology: Callable[[], Mapping[str, InstancePlace]] | None = None,
+    ) -> None:
+        self._config, self._reading, self._stats, self._log = config, reading, stats, log
         self._problem, self._report_at = "", datetime.min.replace(tzinfo=UTC)
+        self._ledger: Ledger | None = None
+        self._feed: LedgerFeed | None = None
+        self._fed_at = self._report_at
+        self._topology, self._wanted = topology, frozenset[str]()
+        self._asked_at, self._unplaced = self._report_at, ""
+        self.racks: Mapping[str, str] = {}
 
-    def keep(self, stop: threading.Event) -> None:
-        """Read the fleet again and again until ``stop``."""
-        ledger: Ledger | None = None
-        feed: LedgerFeed | None = None
+    def __call__(self) -> None:
+        """Write down what is new in the fleet, where a reading is due."""
         try:
-            while not stop.is_set():
-                now = datetime.now(UTC)
-                try:
-                    if ledger is None or feed is None:
-                        ledger = Ledger(ledger_path(self._config), now=now)
-                        feed = self._feed(ledger)
-                    feed.read(now)
-                    self._show(ledger, now)
-                    self._tell("")
-                except (BackendError, StoreError) as error:
-                    self._tell(str(error))
-                stop.wait(self._config.ledger.interval_s)
-        finally:
-            self._stats.ledger = None
-            if ledger is not None:
-                ledger.close()
+            fleet = self._reading()
+            if abs((fleet.at - self._fed_at).total_seconds()) < self._config.ledger.interval_s:
+                return
+            ledger, feed = self._opened(fleet.at)
+            feed.read(readings_of(fleet.nodes), fleet.at)
+            self._fed_at = fleet.at
+            self._place(feed, fleet.at)
+            self._show(ledger, fleet.at)
+            self._tell("")
+        except (BackendError, ConfigError, StoreError) as error:
+            self._tell(str(error))
 
-    def _feed(self, ledger: Ledger) -> LedgerFeed:
+    def close(self) -> None:
+        """Close the file, and show its report no longer."""
+        self._stats.ledger = None
+        if self._ledger is not None:
+            self._ledger.close()
+        self._ledger = self._feed = None
+
+    def _place(self, feed: LedgerFeed, now: datetime) -> None:
+        """Have the next reading know where new instances stand."""
+        machines = feed.machines
+        self.racks = {name: each.place for name, each in machines.items() if each.place}
+        wanted = frozenset(each.instance for each in machines.values() if each.instance and not _is_placed(each))
+        pause_s = TOPOLOGY_S if wanted - self._wanted else TOPOLOGY_AGAIN_S
+        if self._topology is None or not wanted or (now - self._asked_at).total_seconds() < pause_s:
+            return
+        self._asked_at, self._wanted, problem = now, wanted, ""
+        try:
+            feed.places |= self._topology()
+        except BackendError as error:
+            problem, self._wanted = str(error), frozenset()
+        if problem and problem != self._unplaced:
+            self._log.error("racks of EC2 are not known", message=problem)
+        self._unplaced = problem
+
+    def _opened(self, now: datetime) -> tuple[Ledger, LedgerFeed]:
+        if self._ledger is not None and self._feed is not None:
+            return self._ledger, self._feed
+        self._ledger = ledger = Ledger(ledger_path(self._config), now=now)
         if ledger.set_aside:
-            self._log.error("ledger set aside", said=ledger.set_aside)
+            self._log.error("ledger set aside", message=ledger.set_aside)
         section = self._config.ledger
-        return LedgerFeed(ledger, self._source, interval_s=section.interval_s, keep_days=section.retention_days)
+        self._feed = LedgerFeed(
+            ledger,
+            partial(completed_readings, section.inventory_url),
+            interval_s=section.interval_s,
+            keep_days=section.retention_days,
+        )
+        return ledger, self._feed
 
     def _show(self, ledger: Ledger, now: datetime) -> None:
         """Have the metrics show the report of the last thirty days, made every ten minutes."""
@@ -69,5 +120,10 @@ class LedgerKeeper:
 
     def _tell(self, problem: str) -> None:
         if problem and problem != self._problem:
-            self._log.error("the ledger has a gap: the fleet was not read, or not written down", said=problem)
+            self._log.error("the ledger has a gap: the fleet was not read, or not written down", message=problem)
         self._stats.ledger_failing, self._problem = bool(problem), problem
+
+
+def _is_placed(machine: MachineIdentity) -> bool:
+    """Whether its place is known whole: EC2 tells the Capacity Block of an UltraServer some time after its launch."""
+    return bool(machine.network) and (bool(machine.capacity_block) or not is_ultraserver(machine.instance_type))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from healthd.api.controller_stats import ControllerStats, IncidentStatus
+from healthd.api.controller_stats import ControllerStats, FenceStatus, IncidentStatus
 from healthd.config.schema.notify import NotifySection
 from healthd.notify.news import AGAIN_S, LASTS_S, PAGED, Topic
 from healthd.notify.notifier import Notifier, channels_of, still_told
@@ -13,6 +13,10 @@ from healthd.remediation.controller.node_status import RepairState
 
 FAILING_LASTS_S = 300.0
 """How long no sync must have succeeded before a message is sent, in seconds: slurmctld and API servers restart."""
+
+
+FENCED_LASTS_S = 1_800.0
+"""How long a fence must have outlasted its incident before a message is sent, in seconds: a node may be rebooting."""
 
 
 def controller_notifier(
@@ -31,6 +35,7 @@ def controller_notifier(
         keep=keep,
         kept=kept,
         head=_controllers_head,
+        runbooks=notify.runbooks,
     )
 
 
@@ -38,13 +43,14 @@ def wrong_with_controller(stats: ControllerStats) -> Sequence[Topic]:
     """The topics of a controller: incidents, a node that needs an operator, a node that does not come back, and failing
     syncs."""
     found = [_incident(each) for each in stats.incidents]
+    found += [_fence(each) for each in stats.fences if each.waits]
     for each in stats.statuses:
         if each.page:
-            words = f"{each.node or 'the cluster'}: an operator is needed: {each.said}"
+            words = f"{each.node or 'the cluster'}: an operator is needed: {each.message}"
             cause = " ".join((each.state, each.refusal or "", *each.troubles))
             found.append(Topic(key=f"{PAGED}{each.node or 'cluster'}", words=words, cause=cause, again_s=AGAIN_S))
         elif each.state is RepairState.SILENT:
-            found.append(Topic(key=f"silent {each.node}", words=f"{each.node}: {each.said}", again_s=AGAIN_S))
+            found.append(Topic(key=f"silent {each.node}", words=f"{each.node}: {each.message}", again_s=AGAIN_S))
     if why := stats.slow() or stats.problem:
         words = f"no sync succeeds: the controller counts, drains and replaces no node: {why}"
         lasts_s = LASTS_S if stats.slow() else FAILING_LASTS_S
@@ -53,12 +59,31 @@ def wrong_with_controller(stats: ControllerStats) -> Sequence[Topic]:
 
 
 def _incident(incident: IncidentStatus) -> Topic:
-    """The one topic of all its nodes. Another likely cause, and each time that twice as many nodes have had it, is
-    news."""
-    page = PAGED if incident.critical else ""
+    """The one topic of all its nodes, at once: their own messages wait for it. Another likely cause, and each time that
+    twice as many nodes have had it, is news."""
     words = f"incident {incident.id}: {incident.message}"
     cause = f"{incident.ever.bit_length()} {incident.cause}"
-    return Topic(key=f"{page}incident {incident.id}", words=words, cause=cause, again_s=AGAIN_S, title=incident.title)
+    return Topic(
+        key=incident_key(incident.id, critical=incident.critical),
+        words=words,
+        lasts_s=0.0,
+        cause=cause,
+        again_s=AGAIN_S,
+        title=incident.title,
+    )
+
+
+def _fence(fence: FenceStatus) -> Topic:
+    """The page for nodes that stay out although their incident is over."""
+    about = f"all {fence.nodes} nodes of NVLink domain {fence.domain} stay out after incident {fence.incident}"
+    words = f"{about}: {fence.waits}; repair these nodes, or delete the reservation healthd-fence:{fence.incident}:…"
+    title = f"NVLink domain {fence.domain} is back in service"
+    return Topic(key=f"{PAGED}fence {fence.domain}", words=words, lasts_s=FENCED_LASTS_S, again_s=AGAIN_S, title=title)
+
+
+def incident_key(id_: str, *, critical: bool) -> str:
+    """The key of an incident's topic."""
+    return f"{PAGED if critical else ''}incident {id_}"
 
 
 def about_controller(stats: ControllerStats, name: str) -> Mapping[str, Any]:

@@ -22,12 +22,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 from healthd import __version__
 from healthd.agent.node_facts import runs_kubernetes, runs_slurm
 from healthd.api.controller_stats import ControllerStats
+from healthd.api.exit_codes import ExitCode
 from healthd.api.http import HttpServer, common_routes, open_http
 from healthd.api.scrape import on_demand
-from healthd.api.wire import EXIT_FAILED
 from healthd.config.schema.config import Config
 from healthd.controller.dependencies import metadata_of
-from healthd.controller.ledger import LedgerKeeper
+from healthd.controller.fleet import FleetKeeper
+from healthd.controller.fleet_page import FleetPage
+from healthd.controller.fleet_reader import SharedReading
+from healthd.controller.incidents import FenceHands, IncidentHands
 from healthd.controller.notifications import controller_notifier
 from healthd.controller.progress import Progress
 from healthd.controller.status import KeptText, StatusBoard, StatusFile, status_of
@@ -35,7 +38,6 @@ from healthd.core.errors import BackendError, ConfigError, ExtraMissing, StoreEr
 from healthd.core.model import Event, Mode
 from healthd.daemon.logging import service_logger
 from healthd.daemon.service_manager import Signals, notify, take_address
-from healthd.ledger.feed import FleetSource
 from healthd.notify.notifier import Notifier, keep_notifying
 from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.decide.fleet import Scope
@@ -109,8 +111,17 @@ class Work(Protocol):
     def sync(self, store: Store) -> ControllerSync:
         """The sync that runs every few seconds."""
 
-    def fleet_source(self) -> FleetSource | None:
-        """Where the ledger reads the fleet; None where it does not."""
+    @property
+    def reading(self) -> SharedReading:
+        """The whole fleet as it was read last."""
+
+    @property
+    def incident_hands(self) -> IncidentHands | None:
+        """Where notices of incidents are left; None where nodes hold no message."""
+
+    @property
+    def fence_hands(self) -> FenceHands | None:
+        """The fences of NVLink domains; None where there are none."""
 
 
 class ControllerService:
@@ -123,7 +134,7 @@ class ControllerService:
         self._folder, self._work = Path(config.controller.state_dir), work
         self._stop, self._failed = threading.Event(), False
         self._progress = Progress(config.controller.sync_timeout_s)
-        self._said: dict[str, str] = {}
+        self._messages: dict[str, str] = {}
         self._status, self._unshown = work.status(), ""
         self._http: HttpServer | None = None
         self._leading, self._stats = False, work.stats
@@ -153,12 +164,21 @@ class ControllerService:
         if worker.is_alive():
             self._log.error("stopped during a sync; its requests are in the handoff records, and none is sent twice")
         self._log.info("stopping")
-        return EXIT_FAILED if self._failed else 0
+        return ExitCode.FAILED if self._failed else 0
 
     def _open_http(self) -> HttpServer | None:
         settings = self._config.controller
-        routes = common_routes(metrics=on_demand(self._page), problem=self.problem)
-        return open_http(settings.http, routes, self._log, settings.http_names)
+        fleet = FleetPage(
+            self._work.reading,
+            self._config,
+            self._log,
+            leads=self._stats.leads,
+            leader=lambda: self._work.leader,
+            host=socket.gethostname(),
+        )
+        routes = {**fleet.routes(), **common_routes(metrics=on_demand(self._page), problem=self.problem)}
+        local = not self._config.daemon.readers
+        return open_http(settings.http, routes, self._log, settings.http_names, local=local)
 
     def problem(self) -> str:
         """Why the controller itself does not sync, or "". A cluster that does not answer is no such reason."""
@@ -167,7 +187,9 @@ class ControllerService:
     def _is_stuck(self) -> bool:
         """Whether a sync does not end. The process then logs it and exits: another one leads, or this one restarts."""
         if why := self._progress.stuck():
-            self._log.critical("the controller is stuck: giving up the lead and exiting", said=why, leads=self._leading)
+            self._log.critical(
+                "the controller is stuck: giving up the lead and exiting", message=why, leads=self._leading
+            )
             self._failed = True
         return bool(why)
 
@@ -190,7 +212,7 @@ class ControllerService:
                 if self._once:
                     return
         except StoreError as error:
-            self._log.error("the controller cannot go on", said=str(error))
+            self._log.error("the controller cannot go on", message=str(error))
             self._failed = True
         except Exception:  # noqa: BLE001 - half a controller looks alive and is not: this one says so and goes
             self._log.critical("the controller failed; please report this defect of healthd", exc_info=True)
@@ -222,13 +244,13 @@ class ControllerService:
             store = Store(self._folder / _STORE, now=datetime.now(UTC))
             held.callback(store.close)
             if store.set_aside:
-                self._log.error("database set aside", said=store.set_aside)
+                self._log.error("database set aside", message=store.set_aside)
             sync = self._work.sync(store)
             self._stats.took_lead()
             self._leading = True
             held.callback(self._left)
+            self._begin_fleet(held)  # first: open incidents are shown before messages begin
             self._begin_telling(store, held)
-            self._begin_ledger(held)
         while not self._stop.is_set() and self._work.leads():
             with self._progress.at("a sync"):
                 self._tell(self._sync(sync), store)
@@ -250,7 +272,7 @@ class ControllerService:
         try:
             before = told.kept()
         except StoreError as error:
-            self._log.error("notification", said=f"{error}; some messages may be sent twice")
+            self._log.error("notification", message=f"{error}; some messages may be sent twice")
         name = socket.gethostname()
         notifier = controller_notifier(self._config.notify, self._stats, name=name, kept=before, keep=told.keep)
         self._stats.notifier = notifier
@@ -262,56 +284,68 @@ class ControllerService:
         try:
             keep_notifying(notifier, stop, self._log, speaks=self._stats.leads)
         except Exception:  # noqa: BLE001 - as in _or_end: operators would wait for messages that never come
-            self._log.critical("the notifier failed; please report this defect of healthd", exc_info=True)
-            self._failed = True
-            if not self._stop.is_set():  # as there
-                self._signals.end()
+            self._end_by_defect("the notifier")
 
-    def _begin_ledger(self, held: contextlib.ExitStack) -> None:
-        """Keep the fleet's ledger for as long as this controller leads, from a thread of its own."""
-        source = self._work.fleet_source()
-        if self._once or source is None or not self._config.ledger.enabled:
+    def _end_by_defect(self, what: str) -> None:
+        self._log.critical(f"{what} failed; please report this defect of healthd", exc_info=True)
+        self._failed = True
+        if not self._stop.is_set():  # as in _or_end
+            self._signals.end()
+
+    def _begin_fleet(self, held: contextlib.ExitStack) -> None:
+        """Keep incidents and ledger for as long as this controller leads, from one thread and one reading."""
+        if self._once:
             return
-        keeper = LedgerKeeper(self._config, source, self._stats, self._log)
-        _begin_thread(held, "ledger", partial(self._keep_ledger, keeper))
+        if not self._config.ledger.enabled:
+            self._log.info("no ledger here: [ledger] enabled is false")
+        work = self._work
+        hands, fencer = work.incident_hands, work.fence_hands
+        keeper = FleetKeeper(self._config, work.reading, hands, self._stats, self._log, fencer=fencer)
+        _begin_thread(held, "fleet", partial(self._keep_fleet, keeper))
 
-    def _keep_ledger(self, keeper: LedgerKeeper, stop: threading.Event) -> None:
+    def _keep_fleet(self, keeper: FleetKeeper, stop: threading.Event) -> None:
         try:
             keeper.keep(stop)
-        except Exception:  # noqa: BLE001 - statistics alone are lost, and the syncs go on; the log and the metric say so
-            self._log.critical("the ledger failed; please report this defect of healthd", exc_info=True)
-            self._stats.ledger_failing = True
+        except Exception:  # noqa: BLE001 - as in _or_end: messages of nodes would never be joined to one again
+            self._end_by_defect("the reading of the fleet")
 
     def _sync(self, sync: ControllerSync) -> Sequence[NodeStatus]:
         """The node statuses after one more sync. A sync that fails keeps the last known statuses in the stats."""
-        began, result, said = time.monotonic(), "ok", ""
+        began, result, message = time.monotonic(), "ok", ""
         statuses: Sequence[NodeStatus] = ()
         try:
             statuses = sync(datetime.now(UTC))
         except BackendError as error:
-            result, said = "cluster", f"sync failed, no node was changed: the cluster does not answer: {error}"
+            result, message = "cluster", f"sync failed, no node was changed: the cluster does not answer: {error}"
         except StoreError as error:
-            result, said = "store", f"sync failed, no node was changed: {error}"
-        if said:
-            statuses = (NodeStatus(node="", said=said, page=result == "store"),)
+            result, message = "store", f"sync failed, no node was changed: {error}"
+        if message:
+            statuses = (NodeStatus(node="", message=message, page=result == "store"),)
         else:
+            if self._stats.fleet_problem:
+                statuses = (*statuses, NodeStatus(node="", message=self._stats.fleet_problem))
             self._stats.statuses, self._stats.scopes = statuses, sync.scopes
-        self._stats.ended(result, time.monotonic() - began, said)
+        self._stats.ended(result, time.monotonic() - began, message)
         return statuses
 
     def _tell(self, statuses: Sequence[NodeStatus], store: Store) -> None:
         """Write new statuses to the log and the audit trail, and all of them to where ``--status`` reads them."""
         for each in statuses:
-            if self._said.get(each.node) == each.said:
+            if self._messages.get(each.node) == each.message:
                 continue
             snapshot = self._log.error if each.page else self._log.info
             snapshot(
-                "controller", node=each.node, said=each.said, remedy=each.remedy, machine=each.machine, page=each.page
+                "controller",
+                node=each.node,
+                message=each.message,
+                remedy=each.remedy,
+                machine=each.machine,
+                page=each.page,
             )
             with contextlib.suppress(StoreError):  # the next sync reports that nothing can be written
-                text = f"{each.node}: {each.said}" if each.node else each.said
+                text = f"{each.node}: {each.message}" if each.node else each.message
                 store.append(Event(at=datetime.now(UTC), kind="decision", text=text))
-        self._said = {each.node: each.said for each in statuses}
+        self._messages = {each.node: each.message for each in statuses}
         notices = self._stats.notifier.problems() if self._stats.notifier is not None else ()
         self._show(status_of(self._mode, statuses, leader=self._work.leader, now=datetime.now(UTC), notices=notices))
 
@@ -323,7 +357,7 @@ class ControllerService:
         except StoreError as error:
             problem = str(error)
         if problem and not self._unshown:
-            self._log.error("`healthd controller --status` is out of date", said=problem)
+            self._log.error("`healthd controller --status` is out of date", message=problem)
         self._unshown = problem
 
 

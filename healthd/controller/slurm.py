@@ -10,23 +10,20 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.config import Config
 from healthd.controller.dependencies import controller_rules, controller_timeouts, make_controller, metadata_of
-from healthd.controller.incidents import IncidentKeeper
+from healthd.controller.fleet import reading_every_s
+from healthd.controller.fleet_reader import SharedReading
+from healthd.controller.incidents import FenceHands, IncidentHands
 from healthd.controller.progress import Progress
 from healthd.controller.status import StatusFile
-from healthd.fleet.incident_memory import rules_of
 from healthd.fleet.nodes import FleetPicture
-from healthd.fleet.readings import readings_of
 from healthd.fleet.slurm import read_fleet
-from healthd.ledger.feed import FleetSource
-from healthd.ledger.inventories import completed_readings
 from healthd.notify.notifier import NEWS
 from healthd.remediation.controller.controller import Controller
 from healthd.remediation.controller.node_status import NodeStatus
@@ -51,6 +48,10 @@ class SlurmWork:
         self.stats = ControllerStats(orchestrator="slurm", provisioner=kind, mode=mode)
         self._host = socket.gethostname().partition(".")[0]
         self._fleet = self._slurm(self._host)
+        self.reading = SharedReading(self._read_fleet, every_s=reading_every_s(config))
+        hands = self._slurm(self._host)  # not the sync's: another thread has it
+        self.incident_hands: IncidentHands = hands
+        self.fence_hands: FenceHands = hands
 
     @property
     def about(self) -> str:
@@ -103,23 +104,10 @@ class SlurmWork:
             timeouts=controller_timeouts(config),
             monotonic_s=time.monotonic,
         )
-        keeper = IncidentKeeper(
-            lambda: self._read_fleet(datetime.now(UTC)),
-            folder=self._folder,
-            rules=rules_of(config.policy),
-            stats=self.stats,
-        )
-        return SlurmSync(controller, absent, keeper)
+        return SlurmSync(controller, absent)
 
-    def fleet_source(self) -> FleetSource:
-        """The list that ``healthd fleet`` reads, with racks, and the nodes' inventories."""
-        return FleetSource(
-            listed=lambda now: readings_of(self._read_fleet(now).nodes),
-            completed=partial(completed_readings, self._config.ledger.inventory_url),
-        )
-
-    def _read_fleet(self, now: datetime) -> FleetPicture:
-        return read_fleet(self._config, self._host, lambda: now, racks=True)
+    def _read_fleet(self) -> FleetPicture:
+        return read_fleet(self._config, self._host, lambda: datetime.now(UTC), racks=True)
 
     def _slurm(self, node: str) -> SlurmOrchestrator:
         return SlurmOrchestrator.of(self._config, node, run=self.stats.calls.of_commands("slurm", run_command))
@@ -128,8 +116,8 @@ class SlurmWork:
 class SlurmSync:
     """One sync, as often as it is called."""
 
-    def __init__(self, controller: Controller, absent: AbsentNodes, incidents: Callable[[], str] = str) -> None:
-        self._controller, self._absent, self._incidents = controller, absent, incidents
+    def __init__(self, controller: Controller, absent: AbsentNodes) -> None:
+        self._controller, self._absent = controller, absent
 
     @property
     def scopes(self) -> tuple[Scope, ...]:
@@ -138,14 +126,12 @@ class SlurmSync:
         return () if snapshot is None else (Scope(name=CLUSTER, out=snapshot.out, total=snapshot.total, limit=0),)
 
     def __call__(self, now: datetime) -> Sequence[NodeStatus]:
-        """The controller's own statuses, and the orphans of nodes that Slurm powered down; then the incidents. Raises
-        BackendError, StoreError."""
+        """The controller's own statuses, and the orphans of nodes that Slurm powered down. Raises BackendError,
+        StoreError."""
         statuses = self._controller.sync(now)
         snapshot = self._controller.snapshot
         found = () if snapshot is None else self._absent.release(snapshot, self._controller.slots, now)
-        joined = _joined(statuses, [NodeStatus(node=each.node, said=each.message, page=each.page) for each in found])
-        problem = self._incidents()
-        return (*joined, NodeStatus(node="", said=problem)) if problem else joined
+        return _joined(statuses, [NodeStatus(node=each.node, message=each.message, page=each.page) for each in found])
 
 
 def _joined(statuses: Sequence[NodeStatus], found: Sequence[NodeStatus]) -> tuple[NodeStatus, ...]:

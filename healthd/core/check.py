@@ -75,6 +75,29 @@ class FindingCode:
         )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CodeForm:
+    """The meaning of a code, in one of the forms that its finding may have.
+
+    ``form``: what tells this form from the others of the code: ``fatal`` where the line says so; "" for the plain one.
+    ``reason``: why this severity and remedy; ``source``: where that was read, "" where the check's docstring says it.
+    ``notes``: what else there is to know, a sentence each.
+    """
+
+    code: str
+    meaning: str
+    severity: Severity
+    remedy: Remedy
+    clears_by: ClearsBy | None
+    form: str = ""
+    reason: str = ""
+    source: str = ""
+    notes: tuple[str, ...] = ()
+
+
+Explain = Callable[[str], tuple[CodeForm, ...]]
+"""The forms of a code of the check's own family, the plain one first; none for any other code."""
+
 # Limits, which history judges over time. A limit names a reading and the code to find; ``source`` is the source of its
 # number. The first value of an epoch is a baseline for every limit on a counter, and so is a value that went backwards.
 
@@ -198,7 +221,7 @@ class Check:
     on: Trigger = "interval"
     needles: tuple[str, ...] = ()
     wants: Callable[[str, Any], bool] | None = field(default=None)
-    explain: Callable[[str], str | None] | None = field(default=None)
+    explain: Explain | None = field(default=None)
 
     @property
     def often(self) -> str:
@@ -227,13 +250,13 @@ def check(
     on: Trigger = "interval",
     needles: Iterable[str] = (),
     wants: Callable[[str, Any], bool] | None = None,
-    explain: Callable[[str], str | None] | None = None,
+    explain: Explain | None = None,
 ) -> Callable[[Callable[[Node, Any], Result]], Callable[[Node, Any], Result]]:
     """Register the decorated function as the check ``name``.
 
     ``interval_s``: how often the daemon runs it. ``timeout_s``: how long a caller waits for a run.
     ``settings``: a frozen dataclass, every field with a default and a docstring; ``[checks."<name>"]`` fills it.
-    ``explain``: for a family of codes, turns ``gpu.xid.79`` into text, or None if it is not one of the family.
+    ``explain``: for a family of codes, the forms of ``gpu.xid.79``, or none if it is not one of the family.
 
     Raises RegistrationError when the name or a code is taken, the name is malformed, a limit or a code could not be
     judged, or the function has no docstring.

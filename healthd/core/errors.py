@@ -2,6 +2,8 @@
 
     HealthdError
     ├── UsageError            the command line asks for something that is not there    exit 64
+    ├── NoDaemon              no daemon answers, and this needs one                    exit 69
+    ├── NotPermitted          the caller of a command may not do this                  exit 77
     ├── ConfigError           the configuration cannot be used; carries every problem  exit 78
     │   └── ExtraMissing      it asks for a part of healthd whose packages are not installed
     ├── StartError            a service cannot start on this machine as it is now      exit 70
@@ -31,6 +33,14 @@ class HealthdError(Exception):
 
 class UsageError(HealthdError):
     """The command line names something that does not exist."""
+
+
+class NoDaemon(HealthdError):
+    """No daemon answers at the socket, and what was asked for needs one."""
+
+
+class NotPermitted(HealthdError):
+    """The user of a command may not give it. Of a backend that refuses healthd itself: BackendDenied."""
 
 
 class ConfigError(HealthdError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 _MOST = 100_000
 """Names in one list: more is no list of hosts."""
@@ -33,10 +33,11 @@ def folded(names: Iterable[str]) -> str:
 def _folded(head: str, digits: int, tail: str, numbers: list[int]) -> str:
     if len(numbers) == 1:
         return f"{head}{numbers[0]:0{digits}d}{tail}"
-    return f"{head}[{','.join(_ranges(numbers, digits))}]{tail}"
+    return f"{head}[{','.join(ranges(numbers, digits))}]{tail}"
 
 
-def _ranges(numbers: list[int], digits: int) -> Iterator[str]:
+def ranges(numbers: Sequence[int], digits: int = 1) -> Iterator[str]:
+    """The numbers, which are in order, as ``0-3`` and ``7``, with at least so many digits."""
     first = last = numbers[0]
     for number in [*numbers[1:], -1]:
         if number == last + 1:

@@ -93,6 +93,10 @@ class Mode(StrEnum):
         return self in (Mode.APPROVE, Mode.REPAIR)
 
 
+MODE_RANK = {Mode.OBSERVE: 0, Mode.QUARANTINE: 1, Mode.APPROVE: 2, Mode.REPAIR: 3}
+"""How far each mode goes."""
+
+
 class Action(StrEnum):
     """The action that a decision calls for now."""
 
@@ -115,8 +119,23 @@ class ClusterTrouble(StrEnum):
     NO_TAINT = "no_taint"  # a claim without healthd's taint
     ODD_CLAIM = "odd_claim"  # a claim that is no claim of its node's agent
     STRAY_CLAIM = "stray_claim"  # a claim in a scope that the label of its node does not name
-    ODD_MARK = "odd_mark"  # a handoff record that is none of its node's agent
+    ODD_RECORD = "odd_record"  # a handoff record that is none of its node's agent
     UNCOVERED = "uncovered"  # out by healthd, and outside the controller's selector
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunningJob:
+    """A job on the node, as its cluster shows it; "" and 0 for what that does not tell. ``nodes``: how many it has."""
+
+    id: str
+    partition: str = ""
+    qos: str = ""
+    account: str = ""
+    nodes: int = 0
+
+    def __str__(self) -> str:
+        told = {"partition": self.partition, "qos": self.qos, "account": self.account, "nodes": self.nodes}
+        return ", ".join([f"job {self.id}", *(f"{name} {value}" for name, value in told.items() if value)])
 
 
 class Refusal(StrEnum):
@@ -421,9 +440,8 @@ class Refused:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """One line of the audit. ``kind``: check, fault, decision, step, order, hook, daemon, drill, sim.
-
-    ``text``: a sentence.
+    """One line of the audit. ``kind``: check, fault, decision, step, order, hook, job, daemon, drill,
+    sim. ``text``: a sentence.
     """
 
     at: datetime

@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from healthd import __version__
-from healthd.agent.agent import Agent, Stopgap, acting_agent, open_kernel_log, open_reporter
+from healthd.agent.agent import Agent, Stopgap, acting_agent, notices_of, open_kernel_log, open_reporter
 from healthd.agent.late_metadata import Latecomer
+from healthd.api.exit_codes import ExitCode
 from healthd.api.scrape import metrics_of
 from healthd.api.server import Server
-from healthd.api.wire import EXIT_FAILED
+from healthd.config.match import Match
 from healthd.config.schema.config import Config
 from healthd.core.errors import ConfigError, HealthdError, SourceError
 from healthd.core.model import Action, Event, Mode
@@ -60,18 +61,27 @@ _JOIN_S = 15.0  # a look at the machine or a word to the cluster, by their own d
 _LOCK_WAIT_S = 5.0  # a hook without a daemon holds it for as long as it looks
 
 
-def serve(config: Config, notices: tuple[str, ...], *, load: Callable[[], object], hurry: Hurry) -> int:
+def serve(
+    config: Config,
+    notices: tuple[str, ...],
+    *,
+    load: Callable[[], object],
+    hurry: Hurry,
+    by_job: tuple[Match, ...] = (),
+) -> int:
     """Run until SIGTERM or SIGINT. Raises HealthdError for what cannot work from the start; returns the exit code.
 
     ``load`` says whether the configuration can be used as it is at a SIGHUP, by raising HealthdError where it cannot.
-    ``hurry``: this start's, in which the configuration may have asked the metadata service already.
+    ``hurry``: this start's, in which the configuration may have asked the metadata service already. ``by_job``: its
+    matches by the job on this node.
     """
     log = service_logger(config.daemon.log_level)
     manager = take_address()
     signals = Signals(manager, log, load)
 
     def begin(config: Config, stopgap: Stopgap | None = None) -> Daemon:
-        return Daemon(config, log, notices, manager=manager, signals=signals, hurry=hurry, stopgap=stopgap)
+        jobs = () if stopgap is not None else by_job  # it only observes then
+        return Daemon(config, log, notices, manager=manager, signals=signals, hurry=hurry, stopgap=stopgap, by_job=jobs)
 
     with contextlib.ExitStack() as held:
         try:
@@ -94,7 +104,7 @@ def serve(config: Config, notices: tuple[str, ...], *, load: Callable[[], object
         if daemon.left:  # the end of this process lets go of it: until then what is under way may still write
             held.pop_all()
     signals.start_again()
-    return EXIT_FAILED if daemon.failed else 0
+    return ExitCode.FAILED if daemon.failed else 0
 
 
 def _memory(held: contextlib.ExitStack) -> Path:
@@ -128,6 +138,7 @@ class Daemon:
         signals: Signals,
         hurry: Hurry,
         stopgap: Stopgap | None = None,
+        by_job: tuple[Match, ...] = (),
     ) -> None:
         self._config, self._log, self._manager, self._signals = config, log, manager, signals
         self._wake, self._stop, self._caught_up = threading.Event(), threading.Event(), threading.Event()
@@ -142,6 +153,7 @@ class Daemon:
             beat=self._beat,
             stopgap=stopgap,
             hurry=hurry,
+            by_job=by_job,
         )
         self._log = log.bind(node=self.agent.machine.name)
         self._metadata = Latecomer(self.agent.machine.imds)
@@ -158,6 +170,7 @@ class Daemon:
             store=self.agent.store,
             mode=self.agent.mode,
             absent=lambda: self.agent.paged_absent,
+            notices=notices_of(self.agent, os.environ),
         )
         self._page = metrics_of(self.agent)
         metrics = config.metrics
@@ -181,6 +194,7 @@ class Daemon:
                 ("kmsg", self._follow_kernel_log),
                 *((("journal", self._follow_journal),) if self._journal is not None else ()),
                 ("engine", self._reconcile),
+                *((("jobs", self._tell_of_jobs),) if self.agent.job_verdicts is not None else ()),
                 ("api", server.serve),
             )
         ]
@@ -211,7 +225,7 @@ class Daemon:
         for duty in _DUTIES_ON_DISK:
             if (lasts := self._schedule.under_way_s(duty)) > _ENGINE_IS_STUCK_AFTER_S:
                 return f"{duty} has made no progress for {lasts:.0f} s"
-        return next((said for door in self._doors if (said := door.problem())), "")
+        return next((message for door in self._doors if (message := door.problem())), "")
 
     def _check_clock(self) -> None:
         """Where the clock was set since this was asked last: move the times that are remembered, and run every job now.
@@ -335,6 +349,17 @@ class Daemon:
         assert self._journal is not None  # noqa: S101 - else there is no such thread
         journal.follow(self._journal, self.agent.checkup, self._stop)
 
+    def _tell_of_jobs(self) -> None:
+        """Tell slurmctld of the jobs that ended here, as soon as there is something to tell."""
+        verdicts = self.agent.job_verdicts
+        assert verdicts is not None  # noqa: S101 - else there is no such thread
+        while not self._stop.is_set():
+            verdicts.wake.clear()
+            wait_s, problems = verdicts.tell()
+            for problem in problems:
+                self._log.warning("job.unreported", problem=problem)
+            verdicts.wake.wait(wait_s)
+
     def _reconcile(self) -> None:
         engine, last, before = self.agent.engine, "", None
         assert engine is not None  # noqa: S101 - an acting agent has one
@@ -343,13 +368,15 @@ class Daemon:
         poll_s = min(_ENGINE_POLL_S, self._config.remediation.settle_s)
         while not self._stop.is_set():
             self._wake.clear()
-            said = engine.reconcile(datetime.now(UTC))
+            message = engine.reconcile(datetime.now(UTC))
             self._drills.came_round()
-            if said != last:
-                last, log = said, self._log_of(engine.remediation or before)  # its end is logged as its own
+            if message != last:
+                last, log = message, self._log_of(engine.remediation or before)  # its end is logged as its own
                 level = log.error if engine.decision.action is Action.PAGE else log.info
-                level("engine", message=said, mode=self.agent.mode, action=engine.decision.action)
+                level("engine", message=message, mode=self.agent.mode, action=engine.decision.action)
             before = engine.remediation
+            if self.agent.job_verdicts is not None:
+                self.agent.job_verdicts.sees(before)
             self._wake.wait(engine.next_in_s(poll_s))
 
     def _log_of(self, remediation: Remediation | None) -> Any:
@@ -404,6 +431,8 @@ class Daemon:
         self._wake.set()
         self._caught_up.set()
         self._kernel_log.close()
+        if self.agent.job_verdicts is not None:
+            self.agent.job_verdicts.wake.set()
         if self._journal is not None:
             self._journal.close()
         acts = not self._engine_ends()
@@ -414,6 +443,7 @@ class Daemon:
         self.left = unfinished or (("engine",) if acts else ())
         if self._text_file is not None:
             self._text_file.remove()
+        self._report_stop()
         self.agent.checkup.close()
         text = "healthd stopped, to restart with its new configuration" if self._signals.reloads else "healthd stopped"
         if self.left:
@@ -423,6 +453,13 @@ class Daemon:
             self.failed = True
         self.agent.monitor.record(Event(at=datetime.now(UTC), kind="daemon", text=text))
         self.agent.close(keep_open=bool(self.left))
+
+    def _report_stop(self) -> None:
+        """Have the cluster show that this end is on purpose: no reload, no defect, and nothing left under way."""
+        if self._report is None or self._signals.reloads or self.failed or self.left:
+            return
+        if message := self._report.stop():
+            self._log.warning("cluster", message=message)
 
     def _still_ending(self) -> None:
         """Keep the watchdog while a reload ends what runs: for systemd the service is up all the while."""

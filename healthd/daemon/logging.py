@@ -21,6 +21,7 @@ SENTENCES: Mapping[str, str] = {
     "daemon.started": "healthd {version} started: node {node}, mode {mode}",
     "daemon.stopping": "stopping",
     "daemon.waiting": "stopping: waiting at most {at_most_s:g} s for the step under way to end",
+    "job.unreported": "{problem}",
     "fleet.unread": "the fleet was not read: {error}",
     "job.failed": "job {job} of the daemon failed; this is a defect of healthd",
     "metadata.answers": "the metadata service answers now: restarting with its answers",

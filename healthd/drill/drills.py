@@ -122,7 +122,7 @@ class Drills:
     def _note(self, drill_id: str, words: str, **data: Any) -> None:
         """Write to the log and to the audit trail, labelled as a drill."""
         text = f"{TITLE} {drill_id}: {words}"
-        self._say("drill", drill=drill_id, said=text)
+        self._say("drill", drill=drill_id, message=text)
         self._checkup.monitor.record(Event(at=datetime.now(UTC), kind="drill", text=text, data={"drill": True, **data}))
 
     def _reason_against(self, request: DrillRequest) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Literal
 
 from healthd.core.hostlist import folded
@@ -101,6 +100,8 @@ def _cause(node: FleetNode) -> str:
                 return "no reason given" if node.listed.out else "a maintenance reservation"
             owner = node.listed.orchestrator if hold.automatic else hold.user
             return f'by {owner}: "{hold.shown}"' if owner else f'"{hold.shown}"'
+        case FleetState.STOPPED:
+            return "stopped on purpose"
         case FleetState.SILENT:
             return _why_silent(node)
         case _:
@@ -110,13 +111,15 @@ def _cause(node: FleetNode) -> str:
 def _about(node: FleetNode) -> str:
     """The text beside the cause, where it is the same for all of a group."""
     match node.state:
+        case FleetState.HELD if node.fence:
+            return f"fenced as one: {node.fence}"
         case FleetState.DRAINING | FleetState.REPAIRING | FleetState.HELD:
             step = node.summary.step if node.summary is not None else ""
             return _DOING.get(step, "out by healthd")
         case FleetState.CRITICAL | FleetState.WARNING:
             is_observing = node.summary is not None and node.summary.mode is Mode.OBSERVE
             return "observe mode: nothing is done" if is_observing and node.state is FleetState.CRITICAL else ""
-        case FleetState.SILENT:
+        case FleetState.SILENT | FleetState.STOPPED:
             return f"cluster: {node.listed.state}" if node.listed.dead or node.listed.out else ""
         case FleetState.DRAINED:
             return "not healthd's"
@@ -128,17 +131,3 @@ def _note(members: list[FleetNode]) -> str:
     """The nodes' own note, what they wait for or why, where all have the same."""
     notes = {each.summary.note if each.summary is not None else "" for each in members}
     return notes.pop() if len(notes) == 1 else ""
-
-
-def age(since: datetime | None, now: datetime) -> str:
-    """``40 s``, ``12 min``, ``5 h``, ``3 d``; "" where it is not known."""
-    return "" if since is None else lasting((now - since).total_seconds())
-
-
-def lasting(seconds: float) -> str:
-    """A length of time with one unit, rounded down."""
-    seconds = max(seconds, 0.0)
-    for most, unit, name in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
-        if seconds < most:
-            return f"{int(seconds // unit)} {name}"
-    return f"{int(seconds // 86_400)} d"

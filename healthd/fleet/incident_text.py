@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from healthd.fleet.causes import age, lasting
+from healthd.core.hostlist import folded
 from healthd.fleet.incidents import CauseKind, Incident
+from healthd.judge.causes import age, lasting
 from healthd.observe.report import printable
+from healthd.remediation.decide.domain_fence import DomainFence
 
 SCHEMA = "healthd.incidents/v1"
 
 
-def incidents_text(incidents: Sequence[Incident], now: datetime, remembered: str) -> str:
-    """A block for each incident, the open ones first. ``remembered``: by whom, or that nothing is remembered."""
+def incidents_text(
+    incidents: Sequence[Incident],
+    now: datetime,
+    remembered: str,
+    fences: Sequence[DomainFence] = (),
+    unfenced: Mapping[str, str] | None = None,
+) -> str:
+    """A block for each incident, the open ones first. ``remembered``: by whom, or that nothing is remembered.
+    ``fences``: the NVLink domains that are fenced as one; ``unfenced``: why a broken one is not, by its incident."""
     ordered = sorted(incidents, key=lambda each: (each.ended is not None, each.began, each.id))
     still_open = sum(each.is_open for each in ordered)
     head = f"{still_open} open, {len(ordered) - still_open} ended within 7 days  ·  {remembered}"
-    return "".join(f"{printable(line)}\n" for line in [head, *(line for each in ordered for line in _block(each, now))])
+    blocks = [line for each in ordered for line in _block(each, now, fences, unfenced or {})]
+    return "".join(f"{printable(line)}\n" for line in [head, *blocks])
 
 
 def incident_data(incident: Incident) -> dict[str, Any]:
@@ -43,13 +53,19 @@ def incident_data(incident: Incident) -> dict[str, Any]:
     }
 
 
-def incidents_data(incidents: Iterable[Incident], now: datetime, *, remembered: bool) -> dict[str, Any]:
-    """All of them. ``remembered``: by a controller; else only what nodes have now is known."""
+def incidents_data(
+    incidents: Iterable[Incident], now: datetime, *, remembered: bool, fences: Sequence[DomainFence] = ()
+) -> dict[str, Any]:
+    """All of them, and the fences. ``remembered``: by a controller; else only what nodes have now is known."""
     return {
         "schema": SCHEMA,
         "read_at": now.isoformat(),
         "remembered": remembered,
         "incidents": [incident_data(each) for each in incidents],
+        "fences": [
+            {"domain": each.domain, "incident": each.incident, "nodes": sorted(each.nodes), "hosts": folded(each.nodes)}
+            for each in fences
+        ],
     }
 
 
@@ -58,7 +74,7 @@ def sentence(incident: Incident) -> str:
     code = incident.codes[0] if incident.codes else incident.root
     more = f" and {len(incident.codes) - 1} more codes" if len(incident.codes) > 1 else ""
     count = len(incident.active) if incident.is_open else len(incident.nodes)
-    about = [_cause_text(incident)]
+    about = [cause_text(incident)]
     if incident.slow:
         about.append("more and more nodes over days")
     if incident.unknown:
@@ -67,7 +83,8 @@ def sentence(incident: Incident) -> str:
     return f"{code}{more} on {where}, first {incident.first}: {'; '.join(about)} [{incident.id}]"
 
 
-def _cause_text(incident: Incident) -> str:
+def cause_text(incident: Incident) -> str:
+    """The likely cause: ``shared cause file system /fsx``."""
     if incident.broken_domain:
         return f"most of NVLink domain {incident.broken_domain} is broken, and no node outside"
     if incident.cause.kind is CauseKind.NOT_KNOWN:
@@ -75,10 +92,13 @@ def _cause_text(incident: Incident) -> str:
     return f"shared cause {incident.cause.text}"
 
 
-def _block(incident: Incident, now: datetime) -> list[str]:
+def _block(incident: Incident, now: datetime, fences: Sequence[DomainFence], unfenced: Mapping[str, str]) -> list[str]:
     if incident.ended is not None:
         lasts = lasting((incident.ended - incident.began).total_seconds())
         state = f"ENDED {age(incident.ended, now)} ago, lasted {lasts}"
     else:
         state = f"OPEN for {age(incident.began, now)}, {incident.trend}"
-    return [f"{incident.id}  {state}", f"  {sentence(incident)}"]
+    fenced = [f"  fenced as one: {folded(each.nodes)}" for each in fences if each.incident == incident.id]
+    if incident.id in unfenced:
+        fenced.append(f"  not fenced: {unfenced[incident.id]}")
+    return [f"{incident.id}  {state}", f"  {sentence(incident)}", *fenced]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from math import comb
@@ -19,6 +19,7 @@ from math import comb
 from healthd.checklib.tables import is_ultraserver
 from healthd.core.hostlist import folded
 from healthd.fleet.nodes import FleetNode
+from healthd.remediation.decide.incident_notices import DOMAIN_ROOT, is_fabric, root_of
 from healthd.remediation.decide.summary import NodeState
 
 ENDS_AFTER = timedelta(minutes=10)
@@ -32,9 +33,6 @@ TREND_WINDOW = timedelta(days=14)
 _CHANCE = 0.01
 _MOST_SIGHTINGS = 20_000  # in a memory; the oldest are dropped
 _MOST_OF = 0.9  # of the members must share a cause, and twice as large a part of them as of the other nodes
-_FABRIC = ("gpu.fabric.", "gpu.imex.", "gpu.nvlink.", "gpu.nvswitch.")
-"""Codes of the hardware of an NVLink domain: links, switches, fabric manager and IMEX (checks gpu.fabric, gpu.imex,
-gpu.nvlink and gpu.nvswitch)."""
 _FAULTY = frozenset(NodeState) - {NodeState.OK, NodeState.UNKNOWN}
 
 
@@ -102,7 +100,7 @@ class Incident:
     first. ``nodes``: those that have it, or had it while it was open; ``active``: those that have it now; ``unknown``:
     members of which that is not known. ``first``: the node that had it first. ``broken_domain``: the domain whose
     NVLink is broken in most of its nodes and in no node outside, else "". ``quiet``: since when fewer than two nodes
-    have it. ``slow``: a story of days."""
+    have it. ``slow``: a story of days. ``fenced``: its domain has been fenced as one."""
 
     id: str
     root: str
@@ -117,6 +115,7 @@ class Incident:
     grave: bool = False
     slow: bool = False
     broken_domain: str = ""
+    fenced: bool = False
     quiet: datetime | None = None
     ended: datetime | None = None
 
@@ -134,9 +133,11 @@ class Incident:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IncidentMemory:
     """The memory from one reading to the next. ``watched``: since when there is one; a slow story needs all its days.
-    A reader that remembers nothing begins with an empty one, and finds the incidents of what nodes have now."""
+    ``domains``: the NVLink domain of each node, also of one that does not report now. A reader that remembers nothing
+    begins with an empty one, and finds the incidents of what nodes have now."""
 
     watched: datetime | None = None
+    domains: Mapping[str, str] = field(default_factory=dict)
     sightings: tuple[Sighting, ...] = ()
     incidents: tuple[Incident, ...] = ()
 
@@ -169,7 +170,9 @@ def observed(
     rules: IncidentRules,
 ) -> IncidentMemory:
     """The memory after this reading of the fleet."""
-    domains = nvlink_domains(nodes)
+    names = {each.name for each in nodes}
+    kept = {name: domain for name, domain in memory.domains.items() if name in names}
+    domains = {**kept, **nvlink_domains(nodes)}
     seen = {(each.root, each.node): each for each in _sightings(nodes, now, rules, domains)}
     unknown = {each.name for each in nodes if _is_unknown(each)}
     sightings = _merged(memory.sightings, seen, unknown, now)
@@ -178,7 +181,6 @@ def observed(
         by_root.setdefault(each.root, []).append(each)
     watched = memory.watched or now
     reading = FleetReading(nodes=nodes, now=now, rules=rules, domains=domains, watched=watched)
-    names = {each.name for each in nodes}
     known = {each.root: each for each in memory.open}
     ended = [each for each in memory.incidents if each.ended is not None and now - each.ended < KEPT]
     found: list[Incident] = []
@@ -190,33 +192,53 @@ def observed(
         again = next((each for each in ended if each.id == incident.id), None)
         if again is not None:  # it came back on the day on which it began
             ended.remove(again)
-            incident = replace(again, ended=None, quiet=None)
+            incident = replace(again, ended=None, quiet=None, fenced=False)
         found.append(_updated(incident, group, reading, names & unknown, sightings))
     listed = sorted((*ended, *found), key=lambda each: (each.began, each.id))
-    return IncidentMemory(watched=watched, sightings=sightings, incidents=tuple(listed))
+    return IncidentMemory(watched=watched, domains=domains, sightings=sightings, incidents=tuple(listed))
 
 
-def nvlink_domains(nodes: Iterable[FleetNode]) -> dict[str, str]:
+def tells_the_same(memory: IncidentMemory, before: IncidentMemory) -> bool:
+    """Whether nothing is new in it but that nodes still have what they had."""
+    return _without_seen(memory) == _without_seen(before)
+
+
+def nvlink_domains(nodes: Collection[FleetNode]) -> dict[str, str]:
     """The NVLink domain of each node, where it is known: the block of Slurm's topology that holds instances of an
-    UltraServer. A silent node of such a block belongs to it as well."""
+    UltraServer, to which a silent node belongs as well; and what its GPUs say, where there is no such block, or where
+    its nodes say different things."""
     of_group: dict[str, list[FleetNode]] = {}
     for each in nodes:
         if each.listed.group:
             of_group.setdefault(each.listed.group, []).append(each)
-    return {
-        each.name: group
+    blocks = {
+        group: {name for name in map(_own_domain, members) if name}
         for group, members in of_group.items()
         if any(is_ultraserver(one.instance_type) for one in members)
-        for each in members
     }
+    found = {each.name: _domain_name(each, blocks) for each in nodes}
+    return {name: domain for name, domain in found.items() if domain}
 
 
-def is_fabric(code: str) -> bool:
-    """Whether a finding is of the hardware of an NVLink domain."""
-    return code.startswith(_FABRIC)
+def _domain_name(node: FleetNode, blocks: Mapping[str, Collection[str]]) -> str:
+    """``rack-7``, ``rack-7/9f86d081`` in a block of several domains, ``9f86d081`` without a block, or ""."""
+    own, group = _own_domain(node), node.listed.group
+    if group not in blocks:
+        return own
+    if len(blocks[group]) < 2:
+        return group
+    return f"{group}/{own}" if own else ""
+
+
+def _own_domain(node: FleetNode) -> str:
+    return node.summary.domain if node.summary is not None else ""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+
+
+def _without_seen(memory: IncidentMemory) -> IncidentMemory:
+    return replace(memory, sightings=tuple(replace(each, seen=each.at) for each in memory.sightings))
 
 
 def _is_unknown(node: FleetNode) -> bool:
@@ -236,22 +258,15 @@ def _sightings(
         if summary.code:
             at = min(summary.since or summary.at or now, now)
             grave = summary.state is not NodeState.WARNING
-            root = _root(summary.code, summary.component, domains.get(node.name, ""))
+            root = root_of(summary.code, summary.component, domains.get(node.name, ""))
             found.append(Sighting(root=root, code=summary.code, node=node.name, at=at, seen=now, grave=grave))
     roots = [each for each in found if each.grave and each.node in domains and _is_gpu(each.code)]
     return [each for each in found if not _is_sympathetic(each, roots, domains, timedelta(minutes=rules.minutes))]
 
 
-def _root(code: str, component: str, domain: str) -> str:
-    """``lustre mount:/fsx``, ``NVLink domain rack-7``, or the code itself."""
-    if component.startswith("mount:"):
-        return f"{code.partition('.')[0]} {component}"
-    return f"{CauseKind.NVLINK_DOMAIN} {domain}" if domain and is_fabric(code) else code
-
-
 def _domain_of(root: str) -> str:
     """The NVLink domain that a root names, or ""."""
-    kind, _, domain = root.partition(f"{CauseKind.NVLINK_DOMAIN} ")
+    kind, _, domain = root.partition(DOMAIN_ROOT)
     return "" if kind else domain
 
 

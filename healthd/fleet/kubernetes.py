@@ -18,18 +18,25 @@ from healthd.remediation.orchestrators.kubernetes.node import KubeNode, nodes_in
 from healthd.remediation.orchestrators.kubernetes.node_health import NodeHealth
 from healthd.remediation.orchestrators.kubernetes.node_health_api import NO_CRD, NodeHealths, Unserved
 from healthd.remediation.orchestrators.kubernetes.transport import Pace
+from healthd.remediation.request_stats import RequestStats
 
 _RATE_PER_S, _BURST = 50.0, 200  # one process for the whole fleet, as the controller
 _LIST_S = 30.0  # a server that answers from its cache may give 10,000 nodes in one piece
 
 
 def read_fleet(
-    config: Config, environ: Mapping[str, str], clock: Callable[[], datetime], *, kubeconfig: str
+    config: Config,
+    environ: Mapping[str, str],
+    clock: Callable[[], datetime],
+    *,
+    kubeconfig: str,
+    calls: RequestStats | None = None,
 ) -> FleetPicture:
-    """The fleet now. ``kubeconfig``: "" for the pod's own credentials. Raises BackendError, ConfigError."""
+    """The fleet now. ``kubeconfig``: "" for the pod's own credentials. ``calls``: where its requests are counted.
+    Raises BackendError, ConfigError."""
     timeout_s = max(config.orchestrator.kubernetes.timeout_s, _LIST_S)
     pace = Pace(rate_per_s=_RATE_PER_S, burst=_BURST)
-    api = connect(kubeconfig=kubeconfig, timeout_s=timeout_s, pace=pace, environ=environ)
+    api = connect(kubeconfig=kubeconfig, timeout_s=timeout_s, pace=pace, environ=environ, calls=calls)
     with closing(api):
         return _read(api, config, clock)
 
@@ -62,6 +69,7 @@ def _read(api: KubeApi, config: Config, clock: Callable[[], datetime]) -> FleetP
         taken=sum(slot.scope == CLUSTER for slot in leases.slots),
         only_slots=leases.only_slots,
         remarks=(*remarks, *leases.remarks),
+        freeze=leases.freeze.words if leases.freeze is not None else "",
     )
 
 

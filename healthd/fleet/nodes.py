@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
 
+from healthd.remediation.decide.domain_fence import DomainFence
 from healthd.remediation.decide.handoff import HandoffRecord, parse
 from healthd.remediation.decide.remediation import is_our_text
 from healthd.remediation.decide.summary import NodeState, NodeSummary, parse_summary
@@ -21,10 +22,11 @@ AHEAD = timedelta(minutes=5)
 class FleetState(StrEnum):
     """The state of a node in the fleet, in the order in which they are shown.
 
-    The first four and UNKNOWN: in service, by what it says itself. DRAINING, REPAIRING, HELD, NEEDS_OPERATOR: see
-    ``NodeState``. SILENT: its agent has said nothing for too long, or never, or its machine does not answer. DOWN: the
-    cluster calls it down. DRAINED: out by a hold that is not healthd's. ASLEEP: a name without a machine. NO_AGENT: in
-    service in a cluster that has nodes without healthd, and healthd has never run there.
+    The first two, CRITICAL and UNKNOWN: in service, by what it says itself. DRAINING, REPAIRING, HELD, NEEDS_OPERATOR:
+    see ``NodeState``. STOPPED: its agent ended on purpose, and has not begun again for as long as makes one silent.
+    SILENT: its agent has said nothing for too long, or never, or its machine does not answer. DOWN: the cluster calls
+    it down. DRAINED: out by a hold that is not healthd's. ASLEEP: a name without a machine. NO_AGENT: in service in a
+    cluster that has nodes without healthd, and healthd has never run there.
     """
 
     OK = "ok"
@@ -35,6 +37,7 @@ class FleetState(StrEnum):
     NEEDS_OPERATOR = "needs-operator"
     CRITICAL = "critical"
     UNKNOWN = "unknown"
+    STOPPED = "stopped"
     SILENT = "silent"
     DOWN = "down"
     DRAINED = "drained"
@@ -52,13 +55,15 @@ _HELD_BY_US = frozenset({NodeState.DRAINING, NodeState.REPAIRING, NodeState.HELD
 @dataclass(frozen=True, kw_only=True)
 class FleetNode:
     """One node. ``silent_s``: for how many seconds its agent has said nothing; None where it never said anything.
-    ``slot``: the budget slot that it holds, taken at ``slot_since``."""
+    ``slot``: the budget slot that it holds, taken at ``slot_since``. ``fence``: the fence of its NVLink domain, as
+    text; "" for none."""
 
     listed: ListedNode
     now: datetime
     silent_after_s: float
     slot: Slot | None = None
     slot_since: datetime | None = None
+    fence: str = ""
 
     @property
     def name(self) -> str:
@@ -89,10 +94,17 @@ class FleetNode:
         return self.silent_s is None or self.silent_s > self.silent_after_s
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether its agent has said nothing for so long because it was stopped on purpose, on a machine that
+        answers."""
+        return self.summary is not None and self.summary.stopped and self.is_silent and not self.listed.dead
+
+    @property
     def is_ours(self) -> bool:
-        """Whether healthd keeps it out: by its text, by a provisioner's text beside our slot, or by the slot alone."""
+        """Whether healthd keeps it out: by its text, by a provisioner's text beside our slot, by the slot alone, or by
+        the fence of its NVLink domain."""
         if not self.is_drained:
-            return self.slot is not None
+            return self.slot is not None or bool(self.fence)
         hold = self.listed.hold
         if hold is None:
             return False
@@ -114,6 +126,8 @@ class FleetNode:
             return FleetState.DRAINED
         if self.listed.agentless and not self.is_ours:
             return self._without_agent
+        if self.is_stopped:
+            return FleetState.STOPPED
         if self.summary is None or self.is_silent or (self.listed.dead and not self._is_expected_away):
             return FleetState.SILENT
         if self.summary.state in _HELD_BY_US:
@@ -153,8 +167,8 @@ class FleetNode:
     @property
     def code(self) -> str:
         """The finding that it is, or wants to be, out for, else its worst one."""
-        said = self.summary.code if self.summary is not None else ""
-        return said or self.record.code
+        message = self.summary.code if self.summary is not None else ""
+        return message or self.record.code
 
     @property
     def instance_type(self) -> str:
@@ -200,7 +214,8 @@ class FleetPicture:
     """All nodes as they were read at ``at``. ``limit``: how many may be out, for any cause, by the configuration of the
     machine that reads or by the cluster itself; None where that is not known. ``taken``: the slots of the whole cluster
     that are taken. ``only_slots``: the limit holds slots alone, as where no controller counts the nodes that are out.
-    ``remarks``: what of the cluster is not as healthd needs it, a sentence each. ``freeze``: that of the fleet."""
+    ``remarks``: what of the cluster is not as healthd needs it, a sentence each. ``freeze``: that of the fleet.
+    ``fences``: the NVLink domains that are fenced as one; ``out`` does not count their nodes."""
 
     cluster: str
     at: datetime
@@ -210,6 +225,13 @@ class FleetPicture:
     only_slots: bool = False
     remarks: tuple[str, ...] = ()
     freeze: str = ""
+    fences: tuple[DomainFence, ...] = ()
+
+    def with_racks(self, racks: Mapping[str, str]) -> FleetPicture:
+        """The fleet with these racks for the nodes of which the cluster names none. ``racks``: by node."""
+        if not any(each.name in racks and not each.listed.group for each in self.nodes):
+            return self
+        return replace(self, nodes=tuple(_in_rack(each, racks.get(each.name, "")) for each in self.nodes))
 
     @property
     def machines(self) -> tuple[FleetNode, ...]:
@@ -224,6 +246,10 @@ class FleetPicture:
         return sum(each.listed.out or each.slot is not None for each in self.machines)
 
 
+def _in_rack(node: FleetNode, rack: str) -> FleetNode:
+    return node if node.listed.group or not rack else replace(node, listed=replace(node.listed, group=rack))
+
+
 def fleet_nodes(
     listed: Iterable[ListedNode],
     slots: Iterable[Slot],
@@ -231,8 +257,10 @@ def fleet_nodes(
     now: datetime,
     *,
     silent_after_s: float,
+    fences: Iterable[DomainFence] = (),
 ) -> tuple[FleetNode, ...]:
     """The nodes, each once, by name. ``times``: when each slot was taken, in epoch seconds, by scope and index."""
+    fenced = {name: each.text for each in fences for name in each.nodes}
     of: dict[str, Slot] = {}
     for slot in sorted(slots, key=lambda each: (each.scope == "cluster", each.scope), reverse=True):
         of.setdefault(slot.node, slot)
@@ -246,6 +274,7 @@ def fleet_nodes(
             silent_after_s=silent_after_s,
             slot=held,
             slot_since=datetime.fromtimestamp(since, UTC) if since else None,
+            fence=fenced.get(each.name, ""),
         )
         if each.name not in found or each.out:  # a name that is listed twice is out if either record says so
             found[each.name] = node

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
+from healthd.core.model import Remedy
 from healthd.fleet.nodes import FleetNode, FleetState
 from healthd.ledger.changes import NodeReading, SeenFault
 from healthd.ledger.entries import MachineIdentity, SpanState
-from healthd.remediation.decide.handoff import by_now
+from healthd.remediation.decide.handoff import CLOSE, HandoffRecord, PastAct, by_now
 from healthd.remediation.decide.summary import NodeState, NodeSummary
 
 _HARMLESS = frozenset({NodeState.OK, NodeState.WARNING})
@@ -16,8 +17,8 @@ _NO_FAULT = frozenset({NodeState.OK, NodeState.UNKNOWN})
 
 
 def readings_of(nodes: Iterable[FleetNode]) -> dict[str, NodeReading]:
-    """One reading for each node, by name."""
-    return {each.name: reading_of(each) for each in nodes}
+    """One reading for each node on which healthd has ever run, by name."""
+    return {each.name: reading_of(each) for each in nodes if each.state is not FleetState.NO_AGENT}
 
 
 def reading_of(node: FleetNode) -> NodeReading:
@@ -31,6 +32,7 @@ def reading_of(node: FleetNode) -> NodeReading:
         faults=tuple(_faults(node)),
         is_whole=summary is not None and not summary.more,
         history=record.history,
+        evidence=_evidence(record),
         machine=MachineIdentity(
             instance_type=node.instance_type,
             rack=node.listed.group,
@@ -50,10 +52,19 @@ def _state(node: FleetNode) -> SpanState:
             return SpanState.SERVING
         case FleetState.UNKNOWN:
             return SpanState.UNKNOWN
-        case FleetState.SILENT:
+        case FleetState.SILENT | FleetState.STOPPED:
             return SpanState.SILENT
         case _:
             return SpanState.FAULTY
+
+
+def _evidence(record: HandoffRecord) -> str:
+    """The address of the bundle that was uploaded before the newest replacement in the history; "" while the request
+    that it was uploaded for is not begun, and after that was withdrawn."""
+    begun = max((each.at for each in record.history if each.act is PastAct.REPLACE), default=None)
+    if record.remedy is not Remedy.REPLACE_NODE or record.asked is None or begun is None:
+        return ""
+    return record.evidence if begun >= record.asked - CLOSE else ""
 
 
 def _cause(node: FleetNode, state: SpanState) -> str:

@@ -15,6 +15,7 @@ from healthd.core.hostlist import unfolded
 from healthd.fleet.nodes import FleetPicture, FleetState, fleet_nodes
 from healthd.remediation.decide.fleet import CLUSTER, out_limit
 from healthd.remediation.decide.freeze import in_words
+from healthd.remediation.orchestrators.slurm.incident_reservations import parse_fences
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator, parse_nodes
 from healthd.remediation.orchestrators.slurm.slots import parse_freezes, parse_slots, slot_times
 
@@ -42,7 +43,8 @@ def read_fleet(config: Config, host: str, clock: Callable[[], datetime], *, rack
         raise BackendRefused("PrivateData in slurm.conf hides reservations, and so the budget slots: run it as root")
     slots = parse_slots(reservations)
     silent_after_s = config.orchestrator.slurm.heartbeat_s * SILENT_AFTER
-    found = fleet_nodes(listed, slots, slot_times(reservations), now, silent_after_s=silent_after_s)
+    fences = parse_fences(reservations)
+    found = fleet_nodes(listed, slots, slot_times(reservations), now, silent_after_s=silent_after_s, fences=fences)
     machines = sum(each.state is not FleetState.ASLEEP for each in found)
     return FleetPicture(
         cluster=settings.get("ClusterName", ""),
@@ -51,6 +53,7 @@ def read_fleet(config: Config, host: str, clock: Callable[[], datetime], *, rack
         limit=out_limit(config.budget.max_out, machines),
         freeze=in_words(parse_freezes(reservations).values()),
         taken=len({each.index for each in slots if each.scope == CLUSTER}),
+        fences=fences,
     )
 
 

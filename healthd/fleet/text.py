@@ -9,8 +9,9 @@ from datetime import datetime
 from typing import Any
 
 from healthd.core.hostlist import folded
-from healthd.fleet.causes import By, CauseGroup, age, by_cause, by_key, lasting
+from healthd.fleet.causes import By, CauseGroup, by_cause, by_key
 from healthd.fleet.nodes import USABLE, FleetNode, FleetPicture, FleetState
+from healthd.judge.causes import age, lasting
 from healthd.observe.report import printable
 from healthd.remediation.decide.handoff import HandoffRecord
 
@@ -81,6 +82,8 @@ def node_data(node: FleetNode) -> dict[str, Any]:
         "state": node.state.value,
         "usable": node.state in USABLE,
         "cluster_state": node.listed.state,
+        "by": _owner(node),
+        "why": _why(node),
         "code": node.code,
         "component": summary.component if summary else "",
         "since": node.since.isoformat() if node.since else None,
@@ -88,6 +91,7 @@ def node_data(node: FleetNode) -> dict[str, Any]:
         "step": summary.step if summary else "",
         "waits_for": summary.note if summary else "",
         "instance_type": node.instance_type,
+        "stopped": bool(summary and summary.stopped),
         "reported_at": summary.at.isoformat() if summary and summary.at else None,
         "hold": None if hold is None else {"by": hold.user, "reason": hold.shown, "automatic": hold.automatic},
         "slot": None if node.slot is None else {"scope": node.slot.scope, "index": node.slot.index,
@@ -96,7 +100,7 @@ def node_data(node: FleetNode) -> dict[str, Any]:
         "rack": node.listed.group,
         "remediation": record.remediation_id,
         "asks": record.remedy.value if record.remedy is not None and record.asks else None,
-        "controller": {"answer": record.answer, "message": record.said} if record.answer else None,
+        "controller": {"answer": record.answer, "message": record.message} if record.answer else None,
         "history": [
             {"act": each.act, "at": each.at.isoformat(), "code": each.code, "outcome": each.outcome}
             for each in record.history
@@ -121,7 +125,8 @@ def _report_lines(node: FleetNode, now: datetime) -> Iterator[str]:
     more = f"and {summary.more} more" if summary.more else ""
     since = f"for {age(summary.since, now)}" if summary.since is not None else ""
     about = " ".join(filter(None, (summary.state.value, summary.code, summary.component, more, since)))
-    yield f"report    {about}, {lasting(node.silent_s or 0.0)} ago, mode {summary.mode or 'not reported'}"
+    stopped = ", as its daemon was stopped on purpose" if summary.stopped else ""
+    yield f"report    {about}, {lasting(node.silent_s or 0.0)} ago{stopped}, mode {summary.mode or 'not reported'}"
     for name, text in (("step", summary.step), ("note", summary.note), ("type", node.instance_type)):
         if text:
             yield f"{name:<10}{text}"
@@ -141,9 +146,11 @@ def _hold_lines(node: FleetNode, now: datetime) -> Iterator[str]:
 def _remedy_lines(record: HandoffRecord) -> Iterator[str]:
     """The request to the controller, and the history of repairs."""
     if record.remedy is not None:
-        answer = f"; the controller: {record.answer} {record.said}".rstrip() if record.answer else ""
+        answer = f"; the controller: {record.answer} {record.message}".rstrip() if record.answer else ""
         asks = "asks for" if record.asks else "does"
         yield f"remedy    {asks} {record.remedy}, attempt {record.attempt or 1}{answer}"
+    if record.evidence:
+        yield f"evidence  {record.evidence}"
     for past in record.history:
         outcome = past.outcome or "no outcome known"
         yield f"  {past.at:%Y-%m-%d %H:%M} {past.act} for {past.code or 'no code'}: {outcome}"
@@ -172,7 +179,7 @@ def _beside(group: CauseGroup) -> str:
     now = group.nodes[0].now
     if group.state is FleetState.OK:
         return ""
-    if group.state is FleetState.SILENT:
+    if group.state in (FleetState.SILENT, FleetState.STOPPED):
         known = [each.silent_s for each in group.nodes if each.silent_s is not None]
         lasts = f"for {lasting(max(known))}" if known else ""
     else:
@@ -192,15 +199,21 @@ def _key_rows(groups: dict[str, tuple[FleetNode, ...]]) -> list[tuple[str, ...]]
 
 
 def _why_row(node: FleetNode) -> tuple[str, ...]:
-    hold, summary = node.listed.hold, node.summary
-    if hold is not None and not node.is_ours:
-        why = hold.shown
-    else:
-        why = " ".join(filter(None, (node.code, summary.component if summary else "")))
+    summary = node.summary
     slot = f"{node.slot.scope} {node.slot.index}" if node.slot is not None else ""
     slot += f" for {age(node.slot_since, node.now)}" if node.slot_since is not None else ""
     step, waits = (summary.step, summary.note) if summary else ("", "")
-    return (node.name, _called(node.state), _owner(node), why, age(node.since, node.now), step, waits, slot)
+    return (node.name, _called(node.state), _owner(node), _why(node), age(node.since, node.now), step, waits, slot)
+
+
+def _why(node: FleetNode) -> str:
+    """The reason of another's hold, else the fence of its domain, else the finding and its device."""
+    hold = node.listed.hold
+    if hold is not None and not node.is_ours:
+        return hold.shown
+    if node.fence:
+        return f"fenced as one: {node.fence}"
+    return " ".join(filter(None, (node.code, node.summary.component if node.summary else "")))
 
 
 def _owner(node: FleetNode) -> str:

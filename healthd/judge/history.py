@@ -56,6 +56,12 @@ _PROVES: Mapping[ClearsBy, frozenset[ClearsBy]] = {
     ClearsBy.REPLACE: frozenset(ClearsBy) - {ClearsBy.NOTHING},
 }
 
+
+def evidence_that_ends(clears_by: ClearsBy) -> tuple[ClearsBy, ...]:
+    """The kinds of evidence that end a fault which waits for this one, the smallest first."""
+    return tuple(evidence for evidence, ended in _PROVES.items() if clears_by in ended)
+
+
 FaultKey = tuple[str, str]
 
 

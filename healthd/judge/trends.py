@@ -199,8 +199,8 @@ def _growth(base: Baseline | None, limit: Limit, component: Component, reading: 
     increase, allowed = reading.value - base.value, _allowed(limit, reading)
     if increase <= allowed:
         return JudgedReading(base)
-    said = f"{reading.name} rose by {increase:g}, from {base.value:g} to {reading.value:g}"
-    found = _found(limit, component, reading, said, baseline=base.value, epoch=reading.epoch, limit=allowed)
+    message = f"{reading.name} rose by {increase:g}, from {base.value:g} to {reading.value:g}"
+    found = _found(limit, component, reading, message, baseline=base.value, epoch=reading.epoch, limit=allowed)
     return JudgedReading(replace(base, value=reading.value), found)
 
 
@@ -215,9 +215,9 @@ def _rate(window: Window | None, limit: Rate, component: Component, reading: Rea
     increase = max(reading.value - inside, spread)
     if increase <= allowed:
         return JudgedReading(window, sure=started <= begin)
-    said = f"{reading.name} rose by {increase:.4g} in {limit.window_s:g} s (limit {allowed:g})"
+    message = f"{reading.name} rose by {increase:.4g} in {limit.window_s:g} s (limit {allowed:g})"
     return JudgedReading(
-        window, _found(limit, component, reading, said, increase=increase, window_s=limit.window_s, limit=allowed)
+        window, _found(limit, component, reading, message, increase=increase, window_s=limit.window_s, limit=allowed)
     )
 
 
@@ -227,8 +227,8 @@ def _stall(window: Window | None, limit: Stall, component: Component, reading: R
     still_s = now.timestamp() - since
     if still_s < limit.for_s or window.still < _LOOKS_OF_A_STALL:
         return JudgedReading(window, sure=window.marks[0][1] < reading.value)
-    said = f"{reading.name} has stood still at {reading.value:g} for {still_s:.0f} s (limit {limit.for_s:g} s)"
-    return JudgedReading(window, _found(limit, component, reading, said, still_s=still_s, limit=limit.for_s))
+    message = f"{reading.name} has stood still at {reading.value:g} for {still_s:.0f} s (limit {limit.for_s:g} s)"
+    return JudgedReading(window, _found(limit, component, reading, message, still_s=still_s, limit=limit.for_s))
 
 
 def _watched(window: Window | None, reading: Reading, now: datetime, length_s: float) -> Window:
@@ -267,9 +267,9 @@ def _learned(
     least = best.value * limit.within
     if reading.value >= least:
         return JudgedReading(best)
-    said = f"{reading.name} is {reading.value:g}; on this instance it has been {best.value:g}"
-    said += "" if limit.within == 1 else f" (limit {limit.within:.0%} of that)"
-    found = _found(limit, component, reading, said, limit=least, highest=best.value, since=best.since.isoformat())
+    message = f"{reading.name} is {reading.value:g}; on this instance it has been {best.value:g}"
+    message += "" if limit.within == 1 else f" (limit {limit.within:.0%} of that)"
+    found = _found(limit, component, reading, message, limit=least, highest=best.value, since=best.since.isoformat())
     return JudgedReading(best, found)
 
 
@@ -284,9 +284,9 @@ def _accelerating(
     if not days.growing:
         return JudgedReading(days)
     counts = [count for _, count in _buckets(days, reading.value, now)]
-    said = f"{reading.name} grows faster from day to day: {', '.join(f'{count:g}' for count in counts)}"
+    message = f"{reading.name} grows faster from day to day: {', '.join(f'{count:g}' for count in counts)}"
     ratio = f"likelihood ratio to a constant rate above {math.exp(_LOG_RATIO):,.0f}"
-    return JudgedReading(days, _found(limit, component, reading, said, by_day=counts, limit=ratio))
+    return JudgedReading(days, _found(limit, component, reading, message, by_day=counts, limit=ratio))
 
 
 def _counted(days: Days | None, reading: Reading, now: datetime) -> Days:
@@ -372,6 +372,6 @@ def _allowed(limit: Limit | Rate, reading: Reading) -> float:
     return limit.max_increase if reading.limit is None else reading.limit
 
 
-def _found(limit: AnyLimit, component: Component, reading: Reading, said: str, /, **evidence: Any) -> Finding:
+def _found(limit: AnyLimit, component: Component, reading: Reading, message: str, /, **evidence: Any) -> Finding:
     numbers: Mapping[str, Any] = {"reading": reading.name, "value": reading.value, **evidence}
-    return limit.code.at(component, f"{limit.code.meaning}: {said}", **numbers, limit_source=limit.source)
+    return limit.code.at(component, f"{limit.code.meaning}: {message}", **numbers, limit_source=limit.source)

@@ -39,7 +39,8 @@ class NodeReading:
     """One node as the cluster shows it now.
 
     ``faults``: the open ones that are known; ``is_whole``: there are no others. ``history``: the acts in its handoff
-    record. ``machine``: the identity of its machine, as far as this reading has it.
+    record. ``evidence``: the address of the bundle that was uploaded before the newest replacement. ``machine``: the
+    identity of its machine, as far as this reading has it.
     """
 
     node: str
@@ -48,6 +49,7 @@ class NodeReading:
     faults: tuple[SeenFault, ...] = ()
     is_whole: bool = True
     history: tuple[PastRepair, ...] = ()
+    evidence: str = ""
     machine: MachineIdentity = UNKNOWN_MACHINE
 
     def tells_the_same(self, before: NodeReading | None) -> bool:
@@ -83,7 +85,7 @@ def node_changes(
     ended = known_until or now
     spans = _spans(before.span, reading, machine, now, ended)
     going_on, changed = _faults(before.faults, reading, machine, now, ended)
-    past = tuple(_past(reading.node, each, machine) for each in reading.history)
+    past = tuple(_past(reading, each, machine) for each in reading.history)
     sightings = tuple(
         GpuSighting(
             gpu=each.uuid, serial=each.serial, node=reading.node, instance=machine.instance, first=now, last=now
@@ -97,8 +99,8 @@ def node_changes(
 def with_inventory(reading: NodeReading, machine: MachineIdentity, faults: tuple[SeenFault, ...]) -> NodeReading:
     """A reading completed by what the node says of itself: its machine, and every open fault by its component. A fault
     that the cluster shows alone stays, because the node may have had it repaired by now."""
-    said = {each.code for each in faults}
-    shown = tuple(each for each in reading.faults if each.code not in said)
+    messages = {each.code for each in faults}
+    shown = tuple(each for each in reading.faults if each.code not in messages)
     whole = machine.completed_by(reading.machine)
     return replace(reading, machine=whole, faults=(*faults, *shown), is_whole=True)
 
@@ -108,6 +110,16 @@ def gone_changes(before: NodeMemory, ended: datetime) -> NodeChanges:
     spans = () if before.span is None else (replace(before.span, until=ended),)
     entries = tuple(replace(each, until=ended) for each in before.faults)
     return NodeChanges(after=NodeMemory(machine=before.machine), entries=entries, spans=spans)
+
+
+def placed(
+    reading: NodeReading, known: MachineIdentity, *, network: tuple[str, ...], capacity_block: str
+) -> NodeReading:
+    """A reading of the machine that is known, with its place in EC2's network. A node that says that it is another
+    machine loses the place again."""
+    instance = reading.machine.instance or known.instance
+    machine = replace(reading.machine, instance=instance, network=network, capacity_block=capacity_block)
+    return replace(reading, machine=machine)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -128,7 +140,7 @@ def _spans(
         state=reading.state,
         cause=reading.cause,
         instance_type=machine.instance_type,
-        rack=machine.rack,
+        rack=machine.place,
     )
     if before is None:
         return (began,)
@@ -207,11 +219,13 @@ def _begun(reading: NodeReading, seen: SeenFault, machine: MachineIdentity, now:
     )
 
 
-def _past(node: str, past: PastRepair, machine: MachineIdentity) -> LedgerEntry:
-    """The entry of an act in a handoff record. The store keeps the machine of its first writing."""
+def _past(reading: NodeReading, past: PastRepair, machine: MachineIdentity) -> LedgerEntry:
+    """The entry of an act in a handoff record. The store keeps the machine of its first writing, and an address."""
     kind = _KINDS.get(past.act, EntryKind.REPAIR)
-    entry = _entry(kind, node, past.at, machine, code=past.code, act=past.act.value)
-    return replace(entry, outcome=past.outcome.value, until=past.back)
+    entry = _entry(kind, reading.node, past.at, machine, code=past.code, act=past.act.value)
+    newest = max((each.at for each in reading.history if each.act is PastAct.REPLACE), default=None)
+    evidence = reading.evidence if kind is EntryKind.REPLACEMENT and past.at == newest else ""
+    return replace(entry, outcome=past.outcome.value, until=past.back, evidence=evidence)
 
 
 def _entry(
@@ -239,7 +253,7 @@ def _entry(
         serial=serial,
         instance=machine.instance,
         instance_type=machine.instance_type,
-        rack=machine.rack,
+        rack=machine.place,
         image=machine.image,
         driver=machine.driver,
     )

@@ -20,6 +20,7 @@ import msgspec
 from healthd.core.errors import StoreError
 from healthd.ledger.changes import NodeChanges, NodeMemory
 from healthd.ledger.entries import (
+    UNKNOWN_MACHINE,
     EntryKind,
     GpuSighting,
     LedgerContents,
@@ -32,7 +33,7 @@ from healthd.ledger.entries import (
 from healthd.state.versioned_file import FileUnusable, move_aside, prepare_file
 
 LEDGER = "ledger.db"
-LEDGER_VERSION = 1
+LEDGER_VERSION = 2
 _SCHEMA = """
 CREATE TABLE watched (start REAL PRIMARY KEY, until REAL NOT NULL);
 CREATE TABLE span (node TEXT NOT NULL, start REAL NOT NULL, state TEXT NOT NULL, cause TEXT NOT NULL, until REAL,
@@ -40,7 +41,8 @@ CREATE TABLE span (node TEXT NOT NULL, start REAL NOT NULL, state TEXT NOT NULL,
 CREATE TABLE entry (key TEXT PRIMARY KEY, kind TEXT NOT NULL, node TEXT NOT NULL, at REAL NOT NULL, until REAL,
                     code TEXT NOT NULL, component TEXT NOT NULL, critical INTEGER NOT NULL, act TEXT NOT NULL,
                     outcome TEXT NOT NULL, gpu TEXT NOT NULL, serial TEXT NOT NULL, instance TEXT NOT NULL,
-                    instance_type TEXT NOT NULL, rack TEXT NOT NULL, image TEXT NOT NULL, driver TEXT NOT NULL);
+                    instance_type TEXT NOT NULL, rack TEXT NOT NULL, image TEXT NOT NULL, driver TEXT NOT NULL,
+                    evidence TEXT NOT NULL);
 CREATE INDEX entry_at ON entry (at);
 CREATE TABLE gpu (gpu TEXT NOT NULL, serial TEXT NOT NULL, node TEXT NOT NULL, instance TEXT NOT NULL,
                   first REAL NOT NULL, last REAL NOT NULL, PRIMARY KEY (gpu, node, instance));
@@ -48,10 +50,11 @@ CREATE TABLE machine (node TEXT PRIMARY KEY, body TEXT NOT NULL);
 """
 _COLUMNS = tuple(each.name for each in fields(LedgerEntry))
 _STAYS = ("instance", "instance_type", "rack", "image", "driver")  # as they were when the entry was first written
-_CHANGES = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS if name not in _STAYS)
+_CHANGES = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS if name not in (*_STAYS, "evidence"))
 _PUT_ENTRY = (
     f"INSERT INTO entry (key, {', '.join(_COLUMNS)}) VALUES (?{', ?' * len(_COLUMNS)})"  # noqa: S608 - our own names
-    f" ON CONFLICT (key) DO UPDATE SET {_CHANGES}"
+    f" ON CONFLICT (key) DO UPDATE SET {_CHANGES},"
+    " evidence = CASE excluded.evidence WHEN '' THEN evidence ELSE excluded.evidence END"
 )
 _PUT_SPAN = (
     "INSERT INTO span (node, start, state, cause, until, instance_type, rack) VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -91,14 +94,14 @@ class Ledger:
     def memories(self) -> dict[str, NodeMemory]:
         """The open rows, by node."""
         with self._transaction(writes=False) as db:
-            machines = dict(db.execute("SELECT node, body FROM machine"))
+            machines = _machines(db)
             spans = {each.node: each for each in _spans(db, "WHERE until IS NULL")}
             faults: dict[str, list[LedgerEntry]] = {}
             for entry in _entries(db, "WHERE until IS NULL AND kind = ?", EntryKind.FAULT.value):
                 faults.setdefault(entry.node, []).append(entry)
         return {
             node: NodeMemory(
-                machine=_READS_MACHINE.decode(machines[node]) if node in machines else MachineIdentity(),
+                machine=machines.get(node, UNKNOWN_MACHINE),
                 span=spans.get(node),
                 faults=tuple(faults.get(node, ())),
             )
@@ -124,6 +127,11 @@ class Ledger:
             db.executemany("DELETE FROM machine WHERE node = ?", [(node,) for node in gone])
             _extend(db, now, gap)
 
+    def machines(self) -> dict[str, MachineIdentity]:
+        """The last machine known behind each node's name."""
+        with self._transaction(writes=False) as db:
+            return _machines(db)
+
     def contents(self) -> LedgerContents:
         """Everything."""
         with self._transaction(writes=False) as db:
@@ -137,7 +145,14 @@ class Ledger:
                     GpuSighting(gpu=gpu, serial=serial, node=node, instance=instance, first=_at(first), last=_at(last))
                     for gpu, serial, node, instance, first, last in gpus
                 ),
+                machines=_machines(db),
             )
+
+    def entries_since(self, since: datetime) -> tuple[LedgerEntry, ...]:
+        """The entries that began or ended since then."""
+        at = since.timestamp()
+        with self._transaction(writes=False) as db:
+            return tuple(_entries(db, "WHERE at >= ? OR until >= ? ORDER BY at, key", at, at))
 
     def forget(self, before: datetime) -> None:
         """Delete what was over before that time. Open faults and spans stay."""
@@ -197,6 +212,10 @@ def _extend(db: sqlite3.Connection, now: datetime, gap: timedelta) -> None:
         db.execute("UPDATE watched SET until = ? WHERE start = ?", (now.timestamp(), last[0]))
     elif last is None or now.timestamp() > last[1]:
         db.execute("INSERT INTO watched (start, until) VALUES (?, ?)", (now.timestamp(), now.timestamp()))
+
+
+def _machines(db: sqlite3.Connection) -> dict[str, MachineIdentity]:
+    return {node: _READS_MACHINE.decode(body) for node, body in db.execute("SELECT node, body FROM machine")}
 
 
 def _entries(db: sqlite3.Connection, rest: str, *values: Any) -> Iterator[LedgerEntry]:

@@ -5,7 +5,8 @@ Each has a natural key, so that the same fact written twice is one row. Times ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -48,7 +49,8 @@ class LedgerGpu:
 class MachineIdentity:
     """The machine behind a node's name, as far as it is known; "" for what is not.
 
-    ``rack``: the leaf switch, block or rack that the cluster knows it in.
+    ``rack``: the leaf switch, block or rack that the cluster knows it in. ``network``: its network nodes by EC2, the
+    top layer first; ``capacity_block``: of an UltraServer, its NVLink domain by EC2.
     """
 
     instance: str = ""
@@ -57,6 +59,13 @@ class MachineIdentity:
     image: str = ""
     driver: str = ""
     gpus: tuple[LedgerGpu, ...] = ()
+    network: tuple[str, ...] = ()
+    capacity_block: str = ""
+
+    @property
+    def place(self) -> str:
+        """Its rack; where the cluster knows none, its Capacity Block, else the network node that it is connected to."""
+        return self.rack or self.capacity_block or (self.network[-1] if self.network else "")
 
     def completed_by(self, earlier: MachineIdentity) -> MachineIdentity:
         """This identity, with what an earlier one of the same machine knew beside it. Another instance is another
@@ -69,6 +78,8 @@ class MachineIdentity:
             image=self.image or (earlier.image if is_same else ""),
             driver=self.driver or (earlier.driver if is_same else ""),
             gpus=self.gpus or (earlier.gpus if is_same else ()),
+            network=self.network or (earlier.network if is_same else ()),
+            capacity_block=self.capacity_block or (earlier.capacity_block if is_same else ""),
         )
 
     def gpu_of(self, component: str) -> LedgerGpu | None:
@@ -87,7 +98,8 @@ class LedgerEntry:
 
     ``until``: when it was over; None while it lasts, or where that is not known. ``critical``: of a fault, whether it
     takes a node out. ``act`` and ``outcome``: of a repair, ``reset``, ``reboot`` or ``replace``, and ``helped``,
-    ``failed`` or "" for not known. ``machine``: the one that the node had then.
+    ``failed`` or "" for not known. ``evidence``: of a replacement, the address of the bundle that was uploaded before
+    it. ``instance`` to ``driver``: the machine that the node had then.
     """
 
     kind: EntryKind
@@ -106,6 +118,7 @@ class LedgerEntry:
     rack: str = ""
     image: str = ""
     driver: str = ""
+    evidence: str = ""
 
     @property
     def key(self) -> str:
@@ -149,9 +162,10 @@ class GpuSighting:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LedgerContents:
-    """All that a report or a history is made from."""
+    """All that a report or a history is made from. ``machines``: the last one known behind each node's name."""
 
     entries: tuple[LedgerEntry, ...] = ()
     spans: tuple[NodeSpan, ...] = ()
     watched: tuple[WatchInterval, ...] = ()
     gpus: tuple[GpuSighting, ...] = ()
+    machines: Mapping[str, MachineIdentity] = field(default_factory=dict)

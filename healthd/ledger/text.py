@@ -8,7 +8,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
-from healthd.ledger.entries import EntryKind, GpuSighting, LedgerContents, LedgerEntry, SpanState
+from healthd.ledger.entries import UNKNOWN_MACHINE, EntryKind, GpuSighting, LedgerContents, LedgerEntry, SpanState
 from healthd.ledger.failure_rate import CONFIDENCE, FailureRate
 from healthd.ledger.report import FleetReport, Offender
 from healthd.observe.report import printable
@@ -66,11 +66,16 @@ def history_json(entries: Sequence[LedgerEntry], places: Sequence[GpuSighting], 
     return _json(
         {
             "schema": HISTORY_SCHEMA,
-            "entries": [_plain(asdict(each)) for each in entries],
+            "entries": [entry_data(each) for each in entries],
             "places": [_plain(asdict(each)) for each in places],
             "offenders": [asdict(each) for each in offenders],
         }
     )
+
+
+def entry_data(entry: LedgerEntry) -> dict[str, Any]:
+    """One entry as data."""
+    return _plain(asdict(entry))
 
 
 def _history_row(entry: LedgerEntry) -> tuple[str, ...]:
@@ -81,7 +86,7 @@ def _history_row(entry: LedgerEntry) -> tuple[str, ...]:
         case _:
             end = entry.outcome or ("" if entry.kind is EntryKind.RETURN else "outcome not known")
             what = entry.act
-    return (_minute(entry.at), entry.node, entry.kind.value, entry.code, what, end, entry.instance)
+    return (_minute(entry.at), entry.node, entry.kind.value, entry.code, what, end, entry.instance, entry.evidence)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -205,6 +210,7 @@ def case_text(node: str, contents: LedgerContents, since: datetime) -> str:
         f"Node {node}: {len(faults)} faults since {_minute(since)} UTC",
         "",
         f"Instance: {_or_not(latest.instance)}   Type: {_or_not(latest.instance_type)}   Rack: {_or_not(latest.rack)}",
+        *_place_lines(contents, node, latest.instance),
         f"Image: {_or_not(latest.image)}   Driver: {_or_not(latest.driver)}",
         "",
         "GPUs of this machine (UUID, board serial number):",
@@ -214,9 +220,19 @@ def case_text(node: str, contents: LedgerContents, since: datetime) -> str:
         *(_indented(_fault_rows(faults))),
         "",
         "What was tried:",
-        *(_indented([_history_row(each) for each in entries if each.kind is not EntryKind.FAULT])),
+        *(_indented([_history_row(each)[:-1] for each in entries if each.kind is not EntryKind.FAULT])),
+        "",
+        "Evidence that was uploaded before a replacement:",
+        *(_indented([(_minute(each.at), each.instance, each.evidence) for each in entries if each.evidence])),
     ]  # fmt: skip
     return _joined(lines)
+
+
+def _place_lines(contents: LedgerContents, node: str, instance: str) -> Iterator[str]:
+    """Where EC2 says that the machine stands, if it is still the one behind the name."""
+    machine = contents.machines.get(node, UNKNOWN_MACHINE)
+    if machine.network and machine.instance == instance:
+        yield f"EC2 network nodes: {' / '.join(machine.network)}   Capacity Block: {machine.capacity_block or 'none'}"
 
 
 def _gpu_lines(places: Sequence[GpuSighting]) -> list[str]:

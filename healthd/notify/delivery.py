@@ -21,7 +21,7 @@ from typing import Any
 from healthd.core.errors import SourceError
 from healthd.core.strict_modes import not_run_by_root
 from healthd.sources.command import run_command
-from healthd.sources.exchange import Deadline, open_url
+from healthd.sources.exchange import Deadline, NoRedirect, open_url
 
 TIMEOUT_S = 10.0
 """The deadline of a POST, in seconds, up to the end of the answer; a daemon that stops waits no longer than this."""
@@ -95,11 +95,6 @@ def to_command(argv: Sequence[str], *, timeout_s: float = COMMAND_TIMEOUT_S) -> 
     return deliver
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: object) -> None:
-        """Follow no redirect: the POST would become a GET, which delivers nothing."""
-
-
 def _post(url: str, data: Mapping[str, Any], headers: Mapping[str, str], timeout_s: float) -> None:
     """Send the data. The message of a failure holds no secret, even if the server or the library quotes one."""
     try:
@@ -116,7 +111,7 @@ def _sent(url: str, data: Mapping[str, Any], headers: Mapping[str, str], timeout
     kind = {"Content-Type": "application/json", "User-Agent": "healthd"}
     try:
         request = urllib.request.Request(url, data=body, headers={**kind, **headers}, method="POST")  # noqa: S310
-        with open_url(request, Deadline(timeout_s), _NoRedirect()) as answer:
+        with open_url(request, Deadline(timeout_s), NoRedirect()) as answer:
             answer.read(_SHOWN)
     except urllib.error.HTTPError as error:
         with error:

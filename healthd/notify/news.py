@@ -12,12 +12,14 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import groupby
 
-from healthd.core.model import SEVERITY_RANK, Action, Decision, Diagnosis, Refusal, Severity, Step, Verdict
+from healthd.core.model import SEVERITY_RANK, Action, Decision, Diagnosis, Refusal, Remedy, Severity, Step, Verdict
+from healthd.judge.causes import reasons_of, roots_of
 from healthd.judge.clock import moved
+from healthd.judge.devices import folded_texts
 from healthd.judge.history import Fault, acknowledged_text
 from healthd.remediation.decide.remediation import End, Remediation
-from healthd.remediation.decide.rules import roots_of
 
 LASTS_S = 15.0
 """How long a problem must last before a message is sent, in seconds, and how long it must be over before it is
@@ -42,6 +44,20 @@ MOST_LINES = 20
 _MOST_CAUSES = 8
 _NOT_BACK = frozenset({End.LOST, End.ACKNOWLEDGED, End.ABANDONED})
 """Ends of a remediation by which healthd has not put its node back: its last note names the owner of the node."""
+_OF_FAULT = frozenset(
+    {
+        None,
+        Refusal.PERSON,
+        Refusal.CORRELATED,
+        Refusal.HELD_BACK,
+        Refusal.BUDGET,
+        Refusal.RATE,
+        Refusal.MAINTENANCE,
+        Refusal.FOREIGN_HOLD,
+    }
+)
+"""Refusals of a page that are about the fault alone, None where the policy decides so, or about a node that is out
+already. The others are about this node: a repair that failed, a node that is overdue, a question to an operator."""
 _NUMBERS = re.compile(r"\d+")
 
 
@@ -72,6 +88,10 @@ class Topic:
     ``cause``: another cause under a known key is news. ``again_s``: the pause between two reminders; 0 for none.
     ``title``: the text of its end; "" for ``words``. ``last``: the problem is no longer open, and ``words`` is how it
     ended; with a ``cause`` only if that cause was reported last. ``stays_out``: the node stays out of service.
+
+    ``code`` and ``component``: the one fault that it is about, where an incident of that fault says as much; else "".
+    ``critical``: it is a page, or a critical fault that no operator acknowledged. ``next_step``: what an operator does
+    about it, or ""; ``remedy``: what the fault calls for.
     """
 
     key: str
@@ -82,6 +102,11 @@ class Topic:
     title: str = ""
     last: bool = False
     stays_out: bool = False
+    code: str = ""
+    component: str = ""
+    critical: bool = False
+    remedy: Remedy | None = None
+    next_step: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +114,8 @@ class TopicMemory:
     """The memory of a topic. ``told``: it was reported with these ``words``, at ``at``. ``gone``: since when it is
     over. ``causes``: the reported causes, newest last. ``changed``: since when it has another cause. ``title``: the
     text of its end. ``over``: when its end was reported last, which is remembered for a day; ``returns``: how often it
-    came back within a day of that."""
+    came back within a day of that. ``waits``: it has lasted, and was not reported because an incident of it may come:
+    its end is reported all the same."""
 
     words: str
     since: datetime
@@ -101,17 +127,21 @@ class TopicMemory:
     title: str = ""
     over: datetime | None = None
     returns: int = 0
+    waits: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
-    """One piece of news: a problem since a time, or the end of one."""
+    """One piece of news: a problem since a time, or the end of one. ``code``: the code that an open one is about, ""
+    for none. ``next_step``: the operator's next step about it."""
 
     key: str
     words: str
     since: datetime
     over: datetime | None = None
     news: NewsKind = NewsKind.WRONG
+    code: str = ""
+    next_step: str = ""
 
     @property
     def closes(self) -> bool:
@@ -168,7 +198,7 @@ def of_absent(node: str, message: str) -> Topic:
 def unkept(problem: str) -> tuple[Topic, ...]:
     """The page for a state directory that cannot be written, for this reason; none without a reason."""
     words = f"an operator is needed: healthd cannot write its state, so it repairs nothing: {problem}"
-    page = Topic(key=f"{PAGED}state", words=words, lasts_s=UNKNOWN_LASTS_S, again_s=AGAIN_S)
+    page = Topic(key=f"{PAGED}state", words=words, lasts_s=UNKNOWN_LASTS_S, again_s=AGAIN_S, critical=True)
     return (page,) if problem else ()
 
 
@@ -195,19 +225,20 @@ def _faults(
             again_s = AGAIN_S if root.severity is Severity.CRITICAL else 0.0
             yield Topic(key=key, words=text, cause=f"acknowledged {root.severity}", again_s=again_s, title=title)
         else:
-            reasons = "; ".join(_reasons(diagnosis, index, len(roots)))
+            reasons = "; ".join(reasons_of(diagnosis, index))
             text = f"{title}: {root.severity}, calls for {root.remedy}: {reasons}"
-            again_s = AGAIN_S if again and root.severity is Severity.CRITICAL else 0.0
-            yield Topic(key=key, words=text, cause=f"{root.severity} {root.remedy}", again_s=again_s, title=title)
-
-
-def _reasons(diagnosis: Diagnosis, index: int, roots: int) -> Sequence[str]:
-    """The messages of one root cause: ``diagnose`` puts those of the roots first, in their order, then the
-    symptoms'."""
-    if not diagnosis.roots:
-        return diagnosis.reasons
-    own = diagnosis.reasons[index : index + 1]
-    return own if index else (*own, *diagnosis.reasons[roots:])
+            is_critical = root.severity is Severity.CRITICAL
+            yield Topic(
+                key=key,
+                words=text,
+                cause=f"{root.severity} {root.remedy}",
+                again_s=AGAIN_S if again and is_critical else 0.0,
+                title=title,
+                code=root.code,
+                component=str(diagnosis.component),
+                critical=is_critical,
+                remedy=root.remedy,
+            )
 
 
 def _symptoms(diagnoses: Sequence[Diagnosis], faults: Iterable[Fault]) -> Iterator[Topic]:
@@ -242,7 +273,13 @@ def _node(decision: Decision | None, remediation: Remediation | None, ended: Rem
     if remediation is not None and _is_out(remediation):
         title = f"out of service for {remediation.code} on {remediation.component} [{remediation.id}]"
         yield Topic(
-            key=NODE_KEY, words=f"{title}: {remediation.note}", lasts_s=0.0, cause=_story(remediation), title=title
+            key=NODE_KEY,
+            words=f"{title}: {remediation.note}",
+            lasts_s=0.0,
+            cause=_story(remediation),
+            title=title,
+            code=remediation.code,
+            component=remediation.component,
         )
     elif decision is not None and refusal is Refusal.FOREIGN_HOLD:
         about = decision.diagnosis
@@ -250,8 +287,15 @@ def _node(decision: Decision | None, remediation: Remediation | None, ended: Rem
         again_s = AGAIN_S if about is not None and about.severity is Severity.CRITICAL else 0.0
         over = about or remediation
         title = f"{over.code} on {over.component}, on a node of another owner" if over is not None else ""
-        words = f"{decision.reason}{still}"
-        yield Topic(key=NODE_KEY, words=words, cause="foreign", again_s=again_s, title=title)
+        yield Topic(
+            key=NODE_KEY,
+            words=f"{decision.reason}{still}",
+            cause="foreign",
+            again_s=again_s,
+            title=title,
+            code=over.code if over is not None else "",
+            component=str(over.component) if over is not None else "",
+        )
     elif decision is not None and refusal is Refusal.ORPHAN:
         yield Topic(key=NODE_KEY, words=decision.reason, cause="orphan")
     elif decision is not None and refusal is Refusal.ACKNOWLEDGED:
@@ -286,8 +330,18 @@ def _page(decision: Decision, remediation: Remediation | None) -> Topic:
     words = decision.reason if says_so else f"an operator is needed: {decision.reason}"
     lasts_s = UNREADABLE_LASTS_S if decision.refusal is Refusal.UNREADABLE else 0.0
     title = f"operator no longer needed for {about.code} on {about.component}" if about is not None else words
+    is_named = decision.diagnosis is not None or decision.refusal is not None
+    is_of_fault = is_named and decision.refusal in _OF_FAULT
     return Topic(
-        key=key, words=words, lasts_s=lasts_s, cause=_kind(decision, remediation), again_s=AGAIN_S, title=title
+        key=key,
+        words=words,
+        lasts_s=lasts_s,
+        cause=_kind(decision, remediation),
+        again_s=AGAIN_S,
+        title=title,
+        code=about.code if about is not None and is_of_fault else "",
+        component=str(about.component) if about is not None and is_of_fault else "",
+        critical=True,
     )
 
 
@@ -303,28 +357,39 @@ def _kind(decision: Decision, remediation: Remediation | None) -> str:
 
 
 def tell(
-    memory: Mapping[str, TopicMemory], wrong: Sequence[Topic], now: datetime
+    memory: Mapping[str, TopicMemory], wrong: Sequence[Topic], now: datetime, held: Mapping[str, str] | None = None
 ) -> tuple[dict[str, TopicMemory], tuple[Piece, ...]]:
     """The new memory, and the news: each topic once it has lasted, when its cause changes, as often as its reminder is
     due, and once when it is over.
+
+    ``held``: the keys of topics that are no news now, each with the incident that reports it, or "" where it waits for
+    one. A topic that ended while it waited is reported with its end.
 
     A topic that returns before its end was reported is no news; one that returns after that, within a day, must be over
     for longer each time.
     """
     after: dict[str, TopicMemory] = {}
     news: list[Piece] = []
+    held = held or {}
     for topic in (each for each in wrong if not each.last):
         seen = _remembered(memory.get(topic.key), topic, now)
-        after[topic.key], what = _heard(seen, topic, now)
+        incident = held.get(topic.key)
+        after[topic.key], what = (
+            _heard(seen, topic, now) if incident is None else (_held(seen, topic, incident, now), None)
+        )
         if what is not None:
-            news.append(Piece(key=topic.key, words=topic.words, since=seen.since, news=what))
+            code = topic.code or topic.key.removeprefix(PAGED).partition(" ")[0]
+            step = topic.next_step
+            news.append(Piece(key=topic.key, words=topic.words, since=seen.since, news=what, code=code, next_step=step))
     endings = {topic.key: topic for topic in wrong if topic.last}
     for key, seen in memory.items():
         if key in after:
             continue
         gone = seen.gone or now
         ending = endings.get(key)
-        if seen.told and now - gone >= _over_after(key, seen, gone, stays_out=ending is not None and ending.stays_out):
+        stays_out = ending is not None and ending.stays_out
+        is_over = seen.told and now - gone >= _over_after(key, seen, gone, stays_out=stays_out)
+        if seen.waits or is_over:
             news.append(_ending(key, seen, ending, gone))
             after[key] = TopicMemory(words="", since=gone, gone=gone, over=now, returns=seen.returns)
         elif seen.told or _is_within_a_day(seen.over, now):
@@ -338,6 +403,12 @@ def _remembered(seen: TopicMemory | None, topic: Topic, now: datetime) -> TopicM
         return TopicMemory(words=topic.words, since=now)
     is_back = seen.gone is not None and not seen.told
     return replace(seen, gone=None, since=now if is_back else seen.since)
+
+
+def _held(seen: TopicMemory, topic: Topic, incident: str, now: datetime) -> TopicMemory:
+    """The memory of an open topic that is not reported now."""
+    has_lasted = now - seen.since >= timedelta(seconds=topic.lasts_s)
+    return replace(seen, words=topic.words, title=topic.title, waits=has_lasted and not incident)
 
 
 def _over_after(key: str, seen: TopicMemory, gone: datetime, *, stays_out: bool) -> timedelta:
@@ -359,6 +430,7 @@ def _heard(seen: TopicMemory, topic: Topic, now: datetime) -> tuple[TopicMemory,
         words=topic.words,
         title=topic.title or topic.words,
         told=True,
+        waits=False,
         at=now,
         changed=None,
         causes=(*(cause for cause in seen.causes if cause != topic.cause), topic.cause)[-_MOST_CAUSES:],
@@ -400,7 +472,24 @@ def shifted(seen: TopicMemory, by: timedelta, now: datetime) -> TopicMemory:
 
 
 def lines(pieces: Sequence[Piece]) -> list[str]:
-    """One line for each piece, open problems first, and the number of pieces that did not fit."""
+    """One line for each cause, open problems first, with what to do about it, and the number of lines that did not fit.
+
+    Pieces that differ in their device alone are one line, with the devices as a range and since the first of them.
+    """
     ordered = sorted(pieces, key=lambda piece: (piece.closes, piece.since))
-    left = len(ordered) - MOST_LINES
-    return [piece.line for piece in ordered[:MOST_LINES]] + ([f"and {left} more"] if left > 0 else [])
+    found: list[list[str]] = []
+    for _, group in groupby(ordered, key=lambda piece: piece.closes):
+        alike: dict[NewsKind, list[Piece]] = {}
+        for piece in group:
+            alike.setdefault(piece.news, []).append(piece)
+        found += [line for members in alike.values() for line in _folded_lines(members)]
+    left = len(found) - MOST_LINES
+    shown = [line for each in found[:MOST_LINES] for line in each]
+    return shown + ([f"and {left} more"] if left > 0 else [])
+
+
+def _folded_lines(pieces: Sequence[Piece]) -> Iterator[list[str]]:
+    """The lines for news of one kind: what it is, and what to do."""
+    for each in folded_texts(piece.words for piece in pieces):
+        first = pieces[each.members[0]]
+        yield [replace(first, words=each.text).line, *([f"  do: {first.next_step}"] if first.next_step else [])]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from healthd.config.schema.notify import NotifySection
 from healthd.core.model import Mode, Severity
+from healthd.judge.devices import DeviceNames
 from healthd.notify.delivery import Deliver
+from healthd.notify.incident_hold import IncidentHold
 from healthd.notify.news import NODE_KEY, PAGED, Topic, of_absent, topics, unkept
-from healthd.notify.notifier import NEWS, Notifier, channels_of, still_told
+from healthd.notify.notifier import NEWS, Hold, Notifier, channels_of, still_told
+from healthd.observe.cause_text import operators_step
 from healthd.observe.checkup import Checkup
+from healthd.remediation.decide.incident_notices import IncidentNotices
 from healthd.remediation.decide.remediation import Remediation, ended_last
 from healthd.remediation.engine.absent import AbsentNode
 from healthd.remediation.engine.engine import Engine
@@ -26,9 +31,10 @@ def open_notifier(
     store: Store | None,
     mode: Mode,
     absent: Callable[[], Sequence[AbsentNode]] = tuple,
+    notices: Callable[[], IncidentNotices] | None = None,
 ) -> Notifier | None:
     """The notifier of this node, or None without a receiver. Raises StoreError. ``absent``: other nodes that page and
-    have no daemon.
+    have no daemon. ``notices``: reads the notices of incidents; None where the cluster has none.
 
     ``engine``: before its first reconcile. Pages of an earlier daemon stay open until the engine has decided: its first
     reconcile waits for the kernel log, and for a cluster that answers.
@@ -44,7 +50,14 @@ def open_notifier(
         store=store,
         about=lambda: about(checkup, mode),
         absent=absent,
+        hold=_hold_of(config, checkup.machine.name, notices),
     )
+
+
+def _hold_of(config: NotifySection, node: str, notices: Callable[[], IncidentNotices] | None) -> Hold | None:
+    if notices is None or not config.incident_wait_s:
+        return None
+    return IncidentHold(node, notices, wait_s=config.incident_wait_s)
 
 
 def node_notifier(
@@ -56,6 +69,7 @@ def node_notifier(
     store: Store,
     about: Callable[[], Mapping[str, Any]],
     absent: Callable[[], Sequence[AbsentNode]] = tuple,
+    hold: Hold | None = None,
 ) -> Notifier:
     """The notifier for these receivers; ``about`` gives the sender's fields. Raises StoreError."""
     kept = store.fact(NEWS)
@@ -81,6 +95,8 @@ def node_notifier(
         about=about,
         keep=lambda text: store.keep(NEWS, text),
         kept=kept,
+        hold=hold,
+        runbooks=config.runbooks,
     )
 
 
@@ -100,7 +116,14 @@ def wrong_with(
         ended=engine.ended or ended if engine is not None else None,
         faults=monitor.history.faults.values(),
     )
-    return [*found, *unkept(monitor.store_problem)]
+    return [*for_operators(found, monitor.device_names()), *unkept(monitor.store_problem)]
+
+
+def for_operators(found: Iterable[Topic], names: DeviceNames) -> Iterator[Topic]:
+    """The topics with the names that operators have for devices, and with what to do about a fault."""
+    for each in found:
+        step = operators_step(each.code, each.remedy) if each.remedy is not None else ""
+        yield replace(each, words=names.plain(each.words), title=names.plain(each.title), next_step=step)
 
 
 def about(checkup: Checkup, mode: Mode) -> Mapping[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from healthd.checklib.runbooks import runbook_url
 from healthd.config.schema.notify import NotifySection
 from healthd.core.backoff import pause_s
 from healthd.core.encodable import json_text
@@ -35,6 +36,9 @@ MOST_WAITING = 200
 many."""
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 30.0, 600.0
 _HOUR = timedelta(hours=1)
+
+
+Hold = Callable[[Sequence[Topic], Mapping[str, TopicMemory], datetime], Mapping[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,6 +134,8 @@ class Notifier:
     each message; ``head`` makes its first line of them.
 
     ``keep`` writes the state that outlives the daemon, ``kept`` is the state that the daemon before this one wrote.
+    ``hold``: which of the open topics are not to be reported now, as of ``tell``. ``runbooks``: the address of the
+    codes' pages, "" for none.
     """
 
     def __init__(
@@ -142,8 +148,11 @@ class Notifier:
         keep: Callable[[str], None],
         kept: str = "",
         head: Callable[[Mapping[str, Any]], str] = lambda about: f"{about['node']}: {about['verdict']}",
+        hold: Hold | None = None,
+        runbooks: str = "",
     ) -> None:
-        self._wrong, self._about, self._keep, self._head = wrong, about, keep, head
+        self._runbooks = runbooks
+        self._wrong, self._about, self._keep, self._head, self._hold = wrong, about, keep, head, hold
         before = _kept(kept)
         self._seen = dict(before.seen)
         self.channels = tuple(
@@ -151,6 +160,10 @@ class Notifier:
             for name, deliver in channels.items()
         )
         self._written, self._unsaved = kept, ""
+        self.held: tuple[str, ...] = ()
+        """A sentence for each message that is held for an incident."""
+        self.accepted: frozenset[str] | None = None
+        """The keys of the open topics that every receiver has accepted; None before the first ``tick``."""
 
     def tick(self, now: datetime, *, stopping: Callable[[], bool] = lambda: False) -> tuple[str, ...]:
         """Collect the news, and send the queues. Returns the failures, for the log.
@@ -158,7 +171,10 @@ class Notifier:
         ``stopping``: once true, no further receiver gets a message; the next daemon sends the queues. If the state
         cannot be written the messages are still sent, and the failure is returned once.
         """
-        self._seen, news = tell(self._seen, self._wrong(), now)
+        wrong = self._wrong()
+        held = self._hold(wrong, self._seen, now) if self._hold is not None else {}
+        self._seen, news = tell(self._seen, wrong, now, held)
+        self.held = tuple(_held_words(each, held[each.key]) for each in wrong if each.key in held)
         for channel in self.channels:
             channel.add(news)
         failures = [
@@ -166,6 +182,11 @@ class Notifier:
             for channel in self.channels
             if not stopping()
         ]
+        undelivered = {key for channel in self.channels for key in channel.waiting.pieces}
+        told = {key for key, seen in self._seen.items() if seen.told}
+        self.accepted = (
+            frozenset() if any(each.waiting.lost for each in self.channels) else frozenset(told - undelivered)
+        )
         state = NotifierState(
             seen=self._seen, waiting={each.name: each.waiting for each in self.channels if each.undelivered}
         )
@@ -204,6 +225,8 @@ class Notifier:
     def _message(self, waiting: ReceiverQueue, now: datetime) -> Message:
         about, pieces = self._about(), list(waiting.pieces.values())
         lost = [f"{waiting.lost} older pieces of news were dropped"] if waiting.lost else []
+        urls = {piece.key: runbook_url(self._runbooks, piece.code) for piece in pieces}
+        read = [f"runbook: {url}" for url in dict.fromkeys(filter(None, urls.values()))]
         data = {
             "schema": SCHEMA,
             **about,
@@ -215,12 +238,18 @@ class Notifier:
                     "words": piece.words,
                     "since": piece.since.isoformat(),
                     "over": piece.over.isoformat() if piece.over else None,
+                    "runbook": urls[piece.key],
                 }
                 for piece in pieces
             ],
             "lost": waiting.lost,
         }
-        return Message(text="\n".join([self._head(about), *about["notices"], *lines(pieces), *lost]), data=data)
+        return Message(text="\n".join([self._head(about), *about["notices"], *lines(pieces), *read, *lost]), data=data)
+
+
+def _held_words(topic: Topic, incident: str) -> str:
+    why = f"incident {incident} reports it" if incident else "an incident of many nodes may report it"
+    return f"message held: {why}: {topic.words}"
 
 
 def channels_of(config: NotifySection) -> dict[str, Deliver]:
@@ -268,7 +297,7 @@ class NotifyDuty:
         if self._stopping():
             return
         for failure in self._notifier.tick(now, stopping=self._stopping):
-            self._log.error("notification", said=failure)
+            self._log.error("notification", message=failure)
 
 
 def keep_notifying(notifier: Notifier, stop: threading.Event, log: Any, *, speaks: Callable[[], bool]) -> None:

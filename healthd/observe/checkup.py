@@ -241,6 +241,7 @@ class Checkup:
             checks=views,
             diagnoses=tuple(d for d in self.monitor.diagnoses() if codes.intersection(d.codes)),
             notices=(*self.notices, *((self.monitor.store_problem,) if self.monitor.store_problem else ())),
+            names=self.monitor.device_names(),
         )
 
     # -- running ------------------------------------------------------------------------------------------------------

@@ -6,18 +6,27 @@ The JSON is the published schema ``healthd.verdict/v1``; fields are added to it,
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import chain
 from typing import Any
 
-from healthd.core.model import SEVERITY_RANK, Diagnosis, Outcome, Reading, Severity, Status, Verdict
+from healthd import __version__
+from healthd.core.model import Diagnosis, Outcome, Reading, Severity, Status, Verdict
+from healthd.judge.causes import Cause, causes_of, unknowns_of
+from healthd.judge.devices import DeviceNames, device_range
 from healthd.judge.history import Fault, acknowledged_text
+from healthd.observe.cause_text import Level, TextLine, cause_data, cause_lines, finding_lines, head_line
 
 SCHEMA = "healthd.verdict/v1"
 EXIT_CODE: Mapping[Verdict, int] = {Verdict.OK: 0, Verdict.WARNING: 0, Verdict.CRITICAL: 1, Verdict.UNKNOWN: 2}
+
+VERDICT_LEVEL: Mapping[Verdict, Level] = {
+    Verdict.OK: "ok",
+    Verdict.WARNING: "warning",
+    Verdict.CRITICAL: "critical",
+    Verdict.UNKNOWN: "unknown",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +50,7 @@ class CheckView:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
     """The report of ``healthd check``. ``source``: ``daemon`` or ``local``. ``notices``: lines that the operator must
-    not miss."""
+    not miss. ``names``: of its devices."""
 
     node: str
     boot_id: str
@@ -52,6 +61,15 @@ class Report:
     checks: tuple[CheckView, ...]
     diagnoses: tuple[Diagnosis, ...]
     notices: tuple[str, ...] = ()
+    names: DeviceNames = field(default_factory=DeviceNames)
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        """The problems, then the unknowns, then news: each cause once."""
+        found = causes_of(self.diagnoses, (fault for view in self.checks for fault in view.faults), self.names)
+        unknowns = unknowns_of((view.outcome for view in self.checks), self.names)
+        problems = [each for each in found if each.is_problem]
+        return (*problems, *unknowns, *(each for each in found if not each.is_problem))
 
 
 def as_json(report: Report, *, evidence: bool = True) -> str:
@@ -87,40 +105,43 @@ def diagnosis_data(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def as_text(report: Report) -> str:
-    """The verdict as text: the worst first, all healthy checks in one line."""
-    kind = report.instance_type or "unknown instance type"
-    lines = [f"{report.verdict.upper()}  {report.node}  {kind}  ({report.source}, boot {report.boot_id[:8]})"]
-    lines += [f"! {notice}" for notice in report.notices]
-    for diagnosis in report.diagnoses:
-        lines.append(f"  {diagnosis.severity:<9} {diagnosis.code}  {diagnosis.component}  calls for {diagnosis.remedy}")
-        lines += [f"            {reason}" for reason in diagnosis.reasons]
-    loud = {view.outcome.check: _fault_lines(view) for view in report.checks}
-    lines += chain.from_iterable(loud.values())
-    lines += _unknown_lines(report.checks)
-    lines += [_figure_line(figure) for view in report.checks for figure in view.figures]
-    quiet = [each.outcome for each in report.checks if each.outcome.result.is_whole and not loud[each.outcome.check]]
-    lines.append(_healthy(quiet))
-    return "\n".join(printable(line) for line in lines) + "\n"
+def as_text(report: Report, *, mode: str = "", verbose: bool = False) -> str:
+    """The verdict as text: each cause once, the worst first; what is ok or not applicable is a count.
+
+    ``mode``: how far the daemon may go; "" without one. ``verbose``: each finding by itself, and the names of the
+    checks.
+    """
+    return joined(_lines(report, mode, verbose=verbose))
 
 
 def as_brief(report: Report) -> str:
     """The verdict in one line that is the same on equal nodes, for ``clush -b``: the codes of the faults, with how many
     devices have each, and the checks that are unknown; no host, device, boot or time."""
-    known = {code for diagnosis in report.diagnoses for code in (diagnosis.code, *diagnosis.codes)}
-    devices = Counter((diagnosis.severity, diagnosis.code) for diagnosis in report.diagnoses)
-    devices.update(
-        (each.severity, each.code) for view in report.checks for each in view.faults if each.code not in known
-    )
-    ranked = sorted(devices, key=lambda key: (-SEVERITY_RANK[key[0]], key[1]))
-    parts = [_counted(*key, devices[key]) for key in ranked if key[0] is not Severity.INFO]
+    parts = [_counted(each) for each in report.causes if each.is_problem]
     unknown = sorted(view.outcome.check for view in report.checks if view.outcome.counts_as_unknown)
     parts += [f"unknown {name}" for name in unknown]
     return printable("  ".join([report.verdict.upper(), "; ".join(parts)]).rstrip()) + "\n"
 
 
-def _counted(severity: Severity, code: str, devices: int) -> str:
-    return f"{severity} {code}" + (f" x{devices}" if devices > 1 else "")
+def usable(verdict: Verdict, causes: Iterable[Cause]) -> str:
+    """``usable, 1 problem``; ``not usable, 2 problems, 15 checks unknown``."""
+    causes = tuple(causes)
+    problems = sum(each.is_problem for each in causes)
+    unknown = sum(len(each.checks) for each in causes if not each.optional)
+    counts = [_number(problems, "problem")] * bool(problems)
+    counts += [f"{_number(unknown, 'check')} unknown"] * bool(unknown)
+    return ", ".join([_USABLE[verdict], *counts])
+
+
+def ok_line(fine: int, absent: int, *facts: str) -> TextLine:
+    """``ok 32 checks · 8 not applicable``."""
+    parts = [f"  ok {_number(fine, 'check')}", *facts, *([f"{absent} not applicable"] if absent else [])]
+    return TextLine(" · ".join(parts), "ok")
+
+
+def joined(lines: Iterable[TextLine]) -> str:
+    """The text of these lines: the one place where lines become a text."""
+    return "\n".join(printable(line.text) for line in lines) + "\n"
 
 
 def printable(line: str) -> str:
@@ -167,33 +188,61 @@ def _finding_data(fault: Fault, evidence: bool) -> dict[str, Any]:
     }
 
 
-def _fault_lines(view: CheckView) -> list[str]:
-    """A line per finding that is more than news."""
-    ranked = sorted(view.faults, key=lambda fault: SEVERITY_RANK[fault.severity], reverse=True)
-    return [_fault_line(view.outcome.check, each) for each in ranked if each.severity is not Severity.INFO]
+def _lines(report: Report, mode: str, *, verbose: bool) -> Iterator[TextLine]:
+    causes = report.causes
+    about = "no daemon" if report.source == "local" else mode
+    facts = (report.instance_type or "unknown instance type", about, f"healthd {__version__}")
+    yield head_line(report.node, report.verdict, usable(report.verdict, causes), facts, VERDICT_LEVEL[report.verdict])
+    yield from (TextLine(f"! {notice}", "warning") for notice in report.notices)
+    checks = as_data(report, evidence=False)["checks"] if verbose else ()
+    more = {each.code: list(finding_lines(each.code, checks)) for each in causes} if verbose else {}
+    more |= {each.code: list(each.checks) for each in causes if verbose and len(each.checks) > 1}
+    yield from cause_lines([cause_data(each) for each in causes], report.generated_at, more)
+    yield from (TextLine(line) for line in _figure_lines(report))
+    fine, absent = _quiet(report.checks)
+    yield ok_line(len(fine), len(absent))
+    if verbose:
+        yield from (TextLine(f"     {each.check}", "ok") for each in fine)
+        yield from (TextLine(f"  -- {each.check}: {each.result.reason}") for each in absent)
 
 
-def _unknown_lines(checks: Sequence[CheckView]) -> Iterator[str]:
-    """A line for each reason of an unknown: one cause is one line."""
-    by_reason: dict[tuple[str, str], list[str]] = {}
-    for outcome in (view.outcome for view in checks if not view.outcome.result.is_whole):
-        label = "(unknown)" if outcome.optional else "unknown"
-        by_reason.setdefault((label, outcome.result.reason), []).append(outcome.check)
-    yield from (f"  {label:<9} {', '.join(names)}: {reason}" for (label, reason), names in by_reason.items())
+_USABLE: Mapping[Verdict, str] = {
+    Verdict.OK: "usable",
+    Verdict.WARNING: "usable",
+    Verdict.CRITICAL: "not usable",
+    Verdict.UNKNOWN: "cannot tell",
+}
 
 
-def _fault_line(name: str, fault: Fault) -> str:
-    seen = f"  ({acknowledged_text(fault)})" if fault.acknowledged else ""
-    return f"  {fault.severity:<9} {name}: {fault.message}  [{fault.code}]{seen}"
+def _counted(cause: Cause) -> str:
+    devices = len(cause.components)
+    return f"{cause.severity} {cause.code}" + (f" x{devices}" if devices > 1 else "")
 
 
-def _figure_line(figure: Reading) -> str:
-    limit = "" if figure.limit is None else f" (limit {figure.limit:g}, {figure.limit_source})"
-    return f"  measured  {figure.component} {figure.name} {figure.value:g}{limit}"
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def _healthy(quiet: Sequence[Outcome]) -> str:
-    absent = [outcome.check for outcome in quiet if outcome.result.status is Status.NOT_APPLICABLE]
-    healthy = [outcome.check for outcome in quiet if outcome.check not in absent]
-    names, others = ", ".join(healthy) or "none", ", ".join(absent) or "none"
-    return f"  ok        {len(healthy)} checks ({names}); not applicable: {others}"
+def _figure_lines(report: Report) -> Iterator[str]:
+    """``measured  8 GPUs (0-7) nccl_busbw 380 to 391 (limit 350, source)``: a measurement of many devices once."""
+    alike: dict[tuple[str, float | None, str], list[Reading]] = {}
+    for figure in (figure for view in report.checks for figure in view.figures):
+        alike.setdefault((figure.name, figure.limit, figure.limit_source), []).append(figure)
+    for (name, limit, source), figures in alike.items():
+        low, high = (f"{edge(each.value for each in figures):g}" for edge in (min, max))
+        where = device_range(report.names.of(each.component) for each in figures)
+        about = "" if limit is None else f" (limit {limit:g}, {source})"
+        yield f"  measured  {where or 'node'} {name} {low if low == high else f'{low} to {high}'}{about}"
+
+
+def _quiet(checks: Sequence[CheckView]) -> tuple[list[Outcome], list[Outcome]]:
+    """The checks that are ok, news or not, and those that are not applicable."""
+    quiet = [view for view in checks if view.outcome.result.is_whole]
+    absent = [view.outcome for view in quiet if view.status is Status.NOT_APPLICABLE]
+    loud = (Severity.WARNING, Severity.CRITICAL)
+    fine = [
+        view.outcome
+        for view in quiet
+        if view.outcome not in absent and not any(fault.severity in loud for fault in view.faults)
+    ]
+    return fine, absent

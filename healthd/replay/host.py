@@ -55,7 +55,7 @@ class PastHost:
         self._job_ends: datetime | None = None
         self._person_comes: datetime | None = None
         self._turns_at: datetime | None = None
-        self._said, self._pause_s = "", _FIRST_PAUSE_S
+        self._last_message, self._pause_s = "", _FIRST_PAUSE_S
         self._begin_machine()
 
     def _begin_machine(self) -> None:
@@ -116,14 +116,14 @@ class PastHost:
         engine = self._engine = self._engine or self._new_engine()
         held = engine.stats.refused[Refusal.CORRELATED]
         before = self.monitor.history.faults
-        said = engine.reconcile(now)
+        message = engine.reconcile(now)
         self._ended(before, now, "the repair is assumed to have worked")
         remediation = self._remediations.open_remediation()
         if engine.stats.refused[Refusal.CORRELATED] > held:
             self._account.holds(remediation.code if remediation else self._code_of(engine))
         self._follow(engine, now)
         self._tell(engine, now)
-        self._wait(engine, remediation, said, now)
+        self._wait(engine, remediation, message, now)
 
     def _follow(self, engine: Engine, now: datetime) -> None:
         """Record the result of the reconcile. A node that goes out keeps its job for a while; one that is back gets a
@@ -151,7 +151,7 @@ class PastHost:
         is_wrong = self._is_out or not all(map(self.monitor.is_acknowledged, critical))
         self._account.message(now, wrong=is_wrong, told=bool(pieces))
 
-    def _wait(self, engine: Engine, remediation: Remediation | None, said: str, now: datetime) -> None:
+    def _wait(self, engine: Engine, remediation: Remediation | None, message: str, now: datetime) -> None:
         """Set the next reconcile: as often as in the daemon at first, and ever more rarely while nothing changes."""
         if not _asks(engine, remediation):
             self._person_comes = None
@@ -162,8 +162,8 @@ class PastHost:
             return
         longest_s = _longest_s(engine, remediation)
         longer_s = _LONGER * self._pause_s if self._pause_s < _WAITING_PAUSE_S else longest_s
-        self._pause_s = min(longest_s, longer_s) if said == self._said else _FIRST_PAUSE_S
-        self._said = said
+        self._pause_s = min(longest_s, longer_s) if message == self._last_message else _FIRST_PAUSE_S
+        self._last_message = message
         pause = timedelta(seconds=max(1.0, engine.next_in_s(self._pause_s)))
         self._turns_at = min([now + pause, *(at for at in self._bounds(remediation) if at > now)])
 

@@ -17,7 +17,7 @@ class Moved:
 
     before: Remediation | None
     remediation: Remediation
-    said: str
+    message: str
 
     @property
     def is_raised(self) -> bool:
@@ -42,8 +42,10 @@ class PastRemediations:
 
     def save_remediation(self, remediation: Remediation, event: Event) -> None:
         """Keep a remediation and the reason of its step."""
-        said = event.text.removeprefix(f"[{remediation.id}] ")
-        self.moved.append(Moved(before=self._remediations.get(remediation.id), remediation=remediation, said=said))
+        message = event.text.removeprefix(f"[{remediation.id}] ")
+        self.moved.append(
+            Moved(before=self._remediations.get(remediation.id), remediation=remediation, message=message)
+        )
         self._remediations[remediation.id] = remediation
 
     def remediations(self) -> tuple[Remediation, ...]:

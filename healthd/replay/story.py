@@ -135,7 +135,7 @@ def of_move(moved: Moved, now: datetime) -> Happening | None:
     return Happening(
         at=now,
         kind="back" if is_back else "done",
-        text=moved.said,
+        text=moved.message,
         code=remediation.code,
         component=remediation.component,
     )

@@ -45,7 +45,7 @@ class PastClock:
 class World:
     """The shared world of all nodes. ``kernel_checks``: the checks that judge lines. ``ids``: of remediations.
 
-    ``marked_s``: when each node last wrote its handoff record.
+    ``written_s``: when each node last wrote its handoff record.
     """
 
     config: Config
@@ -56,7 +56,7 @@ class World:
     cluster: FakeCluster
     clock: PastClock
     ids: Iterator[int] = field(default_factory=lambda: count(1))
-    marked_s: dict[str, float] = field(default_factory=dict)
+    written_s: dict[str, float] = field(default_factory=dict)
 
 
 class PastOrchestrator(FakeOrchestrator):
@@ -65,20 +65,22 @@ class PastOrchestrator(FakeOrchestrator):
 
     def __init__(self, world: World, node: str) -> None:
         super().__init__(world.cluster, node)
-        self._marked_s, self._seconds, self._me = world.marked_s, world.clock.seconds, node
+        self._written_s, self._seconds, self._me = world.written_s, world.clock.seconds, node
 
-    def mark(self, text: str) -> None:
+    def write_record(self, text: str) -> None:
         """Write the handoff record; other nodes see it a little later."""
-        super().mark(text)
-        self._marked_s[self._me] = self._seconds()
+        super().write_record(text)
+        self._written_s[self._me] = self._seconds()
 
     def snapshot(self) -> FleetSnapshot:
         """The fleet snapshot, without the latest writes of other nodes."""
         snapshot, seen_s = super().snapshot(), self._seconds() - TOGETHER_S
-        marks = [
-            mark for mark in snapshot.marks if mark.node == self._me or self._marked_s.get(mark.node, 0.0) <= seen_s
+        records = [
+            record
+            for record in snapshot.records
+            if record.node == self._me or self._written_s.get(record.node, 0.0) <= seen_s
         ]
-        return replace(snapshot, marks=tuple(marks))
+        return replace(snapshot, records=tuple(records))
 
 
 class PastMonitor(Monitor):

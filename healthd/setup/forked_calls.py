@@ -66,7 +66,7 @@ class _Fork:
 
     pid: int
     pipe: int
-    said: bytearray = field(default_factory=bytearray)
+    output: bytearray = field(default_factory=bytearray)
     ended: bool = False
     gone: bool = False
 
@@ -93,13 +93,13 @@ def _answer(question: Callable[[], Any], pipe: int) -> NoReturn:
         os.setsid()
         _let_go_of_the_terminal()
         try:
-            said = {"answer": question()}
+            output = {"answer": question()}
         except HealthdError as error:
-            said = {"problem": str(error)}
+            output = {"problem": str(error)}
         except Exception as error:  # noqa: BLE001  the process that asked reports it
-            said = {"problem": f"it broke: {error!r}: {' '.join(traceback.format_exc(limit=-1).split())}"}
+            output = {"problem": f"it broke: {error!r}: {' '.join(traceback.format_exc(limit=-1).split())}"}
         with os.fdopen(pipe, "wb") as stream:
-            stream.write(msgspec.json.encode(said))
+            stream.write(msgspec.json.encode(output))
     finally:
         os._exit(0)
 
@@ -118,7 +118,7 @@ def _collect(forks: Iterable[_Fork], until_s: float) -> None:
     while open_pipes and (left_s := until_s - time.monotonic()) > 0:
         for pipe, _ in poller.poll(left_s * 1000):
             chunk = os.read(pipe, 65536)
-            open_pipes[pipe].said += chunk
+            open_pipes[pipe].output += chunk
             if not chunk:
                 poller.unregister(pipe)
                 open_pipes.pop(pipe).ended = True
@@ -144,7 +144,7 @@ def _told(fork: _Fork, kind: Any, deadline_s: float) -> Any:
         left = "" if fork.gone else f"; process {fork.pid} cannot be ended (uninterruptible sleep) and was left alone"
         return SourceTimeout(f"no answer within {deadline_s:g} s{left}")
     try:
-        told = msgspec.json.decode(bytes(fork.said))
+        told = msgspec.json.decode(bytes(fork.output))
         if "problem" in told:
             return SourceUnreadable(told["problem"])
         return msgspec.convert(told["answer"], kind)

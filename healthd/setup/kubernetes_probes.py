@@ -23,6 +23,7 @@ from healthd.core.errors import BackendDenied, BackendError, BackendUnknown, Con
 from healthd.core.model import Mode
 from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.orchestrators.kubernetes import budget as leases
+from healthd.remediation.orchestrators.kubernetes.incident_notes import INCIDENTS_LEASE
 from healthd.remediation.ports import NodeView
 from healthd.setup.doctor import DoctorResult, LookResult
 from healthd.setup.machine_probes import Look, with_machine
@@ -208,6 +209,14 @@ def rights_of(config: Config, node: str) -> tuple[Right, ...]:
             )
             for name in kept
             for verb in ("get", "patch")
+        ),
+        Right(
+            verb="get",
+            group="coordination.k8s.io",
+            resource="leases",
+            namespace=namespace,
+            name=INCIDENTS_LEASE,
+            use="it cannot hold its messages while an incident is open",
         ),
         *(
             Right(verb=verb, group="healthd.io", resource="nodehealths", name=node, use=record)

@@ -41,7 +41,7 @@ class FakeClusterNode:
     hold: Hold | None = None
     jobs: list[str] = field(default_factory=list)
     suspended: list[str] = field(default_factory=list)
-    mark: str = ""
+    record: str = ""
     features: set[str] = field(default_factory=set)
 
 
@@ -278,7 +278,7 @@ class FakeOrchestrator:
             scopes=tuple(
                 ScopeSnapshot(scope=name, out=out & mine[name], total=len(mine[name])) for name in sorted(mine)
             ),
-            marks=tuple(NodeRecord(node=name, text=node.mark) for name, node in nodes.items() if node.mark),
+            records=tuple(NodeRecord(node=name, text=node.record) for name, node in nodes.items() if node.record),
             held=tuple(
                 HeldNode(node=name, text=without_remarks(node.hold.text)[0], stamp=node.hold.stamp)
                 for name, node in nodes.items()
@@ -313,15 +313,15 @@ class FakeOrchestrator:
             raise BackendRefused(f"slot {slot.scope}-{slot.index} is held by {holder}")
         self._cluster.give_back(slot.scope, slot.index)
 
-    def mark(self, text: str) -> None:
+    def write_record(self, text: str) -> None:
         """Write the handoff record; only healthd writes here."""
         self._cluster.ask()
-        self._cluster.nodes[self._node].mark = text
+        self._cluster.nodes[self._node].record = text
 
-    def marked(self) -> str:
+    def read_record(self) -> str:
         """The handoff record."""
         self._cluster.ask()
-        return self._cluster.nodes[self._node].mark
+        return self._cluster.nodes[self._node].record
 
     def quarantine(self, text: str) -> None:
         """Drain, with one line of text."""

@@ -129,6 +129,8 @@ reboot_command = {reboot!r}
 [remediation]
 mode = "repair"
 settle_s = 3
+[policy]
+canary_repairs = 0
 [daemon]
 socket = "{self.socket}"
 state_dir = "{self.state_dir}"

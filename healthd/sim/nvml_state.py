@@ -18,6 +18,10 @@ NVLINK_ERROR_FIELDS = (38, 52, 59, 206, 207, 208, 211, 213, 214, 215)
 """NVLink error counters: CRC flits, replays and recoveries of a whole GPU, then one for each link (nvml.h)."""
 
 
+NVLINK_TRAFFIC_FIELDS = (138, 139)
+"""Payload that a GPU sent and received over all its links, in KiB (nvml.h)."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Profile:
     """One instance type as NVML would show it. ``pci``: bus ids in index order."""
@@ -81,6 +85,7 @@ _HEALTHY: Mapping[str, str] = {
     **{f"field.{field}": f"int:{limit}" for field, limit in ((193, -7), (194, -2), (195, 0), (196, 0))},  # T.Limits
     **{f"field.{field}": "ull:0" for field in (74, 75, 269, 270, 271)},  # throttled time, nanoseconds
     **{f"field.{field}": "ull:0" for field in NVLINK_ERROR_FIELDS},
+    **{f"field.{field}": "ull:0" for field in NVLINK_TRAFFIC_FIELDS},
 }
 
 

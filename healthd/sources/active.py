@@ -232,11 +232,11 @@ class ActiveTestsSource:
                 for guarding in opened:
                     self._guards.remove(guarding)
                     os.close(guarding)
-        said = [line for line in done.stderr.splitlines() if line.startswith(guard.SAYS)]
-        if done.code == guard.TIMED_OUT and any(line.startswith(guard.NO_END) for line in said):
+        messages = [line for line in done.stderr.splitlines() if line.startswith(guard.SAYS)]
+        if done.code == guard.TIMED_OUT and any(line.startswith(guard.NO_END) for line in messages):
             raise SourceTimeout(f"{_named(argv)}: no end within {timeout_s:g} s, ended: {_last_output(done)}")
-        if done.code == guard.NOT_STARTED and said:
-            raise SourceMissing(said[-1].removeprefix(guard.SAYS))
+        if done.code == guard.NOT_STARTED and messages:
+            raise SourceMissing(messages[-1].removeprefix(guard.SAYS))
         return done
 
     def _require_quiet(self, argv: Sequence[str]) -> None:

@@ -260,11 +260,11 @@ def _shown(argv: tuple[str, ...]) -> str:
 
 def _timeout_text(argv: tuple[str, ...], timeout_s: float, died: bool, pid: int, stderr: str) -> str:
     fate = "killed" if died else f"killed, but process {pid} does not die (uninterruptible sleep); left alone"
-    said = f"; its output: {stderr.strip()[-200:]}" if stderr.strip() else ""
-    return f"{_shown(argv)}: no end within {timeout_s:g} s: {fate}{said}"
+    message = f"; its output: {stderr.strip()[-200:]}" if stderr.strip() else ""
+    return f"{_shown(argv)}: no end within {timeout_s:g} s: {fate}{message}"
 
 
-def _missing_text(name: str, dirs: Sequence[str], said: str) -> str:
-    said = said.strip().removeprefix(f"{_SHELL_SAYS}: ")
+def _missing_text(name: str, dirs: Sequence[str], message: str) -> str:
+    message = message.strip().removeprefix(f"{_SHELL_SAYS}: ")
     where = "" if "/" in name else f"; searched in {', '.join(folder for folder in dirs if folder)}"
-    return f"{said}{where}; install it, or set the folder it is in"
+    return f"{message}{where}; install it, or set the folder it is in"

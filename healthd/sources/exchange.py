@@ -47,6 +47,13 @@ def open_url(request: urllib.request.Request, deadline: Deadline, *handlers: url
     return urllib.request.build_opener(_Http(deadline), _Https(deadline), *handlers).open(request)
 
 
+class NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A handler for `open_url`: a redirect is an HTTPError, and no other server gets the request."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Follow none."""
+
+
 class _Http(urllib.request.HTTPHandler):
     def __init__(self, deadline: Deadline) -> None:
         super().__init__()

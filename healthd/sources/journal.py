@@ -75,7 +75,7 @@ class JournalLog:
     def __init__(self, wanted: WantedLines, *, cursor: str = "", options: Sequence[str] = ()) -> None:
         self._wanted, self._cursor, self._options = wanted, cursor, tuple(options)
         self._child: subprocess.Popen[bytes] | None = None
-        self._said: IO[bytes] | None = None
+        self._stderr: IO[bytes] | None = None
         self._rest, self._not_before = b"", 0.0
         self._closed = threading.Event()
         self._problem = "the journal has not been read yet"
@@ -127,9 +127,9 @@ class JournalLog:
         try:
             tool, options = find_tool("journalctl"), _arguments(self._cursor, self._options)
             argv = [tool, "--output=json", "--no-pager", "--follow", "--no-tail", *options]
-            self._said = tempfile.TemporaryFile()  # noqa: SIM115 - it is the child's until that has ended
+            self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - it is the child's until that has ended
             self._child = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._said, start_new_session=True
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._stderr, start_new_session=True
             )
         except SourceMissing as error:
             self._problem = f"{error}; {_NO_TOOL}"
@@ -143,16 +143,16 @@ class JournalLog:
 
     def _ended(self, child: subprocess.Popen[bytes]) -> None:
         ended = child.poll() is not None or kill_child(child, ("journalctl", "--follow"))
-        said = ""
-        if self._said is not None:
-            self._said.seek(0)
-            said = self._said.read(500).decode(errors="replace").strip()
-            self._said.close()
+        output = ""
+        if self._stderr is not None:
+            self._stderr.seek(0)
+            output = self._stderr.read(500).decode(errors="replace").strip()
+            self._stderr.close()
         if child.stdout is not None:
             child.stdout.close()
         self._child = None
         how = f"ended with {child.returncode}" if ended else f"was killed, but process {child.pid} does not die"
-        self._problem = f"journalctl {how}: {said or 'no output'}; healthd starts it again"
+        self._problem = f"journalctl {how}: {output or 'no output'}; healthd starts it again"
 
 
 def read_journal(wanted: WantedLines, *, cursor: str = "", options: Sequence[str] = ()) -> JournalBatch:
@@ -203,11 +203,11 @@ def kernel_record_of(fields: Mapping[str, Any]) -> KernelRecord | None:
         return None
     try:
         realtime_us, taken_us = (int(fields[f"__{name}_TIMESTAMP"]) for name in ("REALTIME", "MONOTONIC"))
-        said_us = int(fields.get("_SOURCE_MONOTONIC_TIMESTAMP", taken_us))
+        source_us = int(fields.get("_SOURCE_MONOTONIC_TIMESTAMP", taken_us))
         return KernelRecord(
             boot_id=str(UUID(str(fields["_BOOT_ID"]))),
-            sequence=said_us,
-            time=datetime.fromtimestamp((realtime_us - taken_us + said_us) / 1e6, UTC),
+            sequence=source_us,
+            time=datetime.fromtimestamp((realtime_us - taken_us + source_us) / 1e6, UTC),
             text=_text(fields.get("MESSAGE")),
             level=int(fields.get("PRIORITY", 6)),
         )

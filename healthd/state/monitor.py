@@ -33,6 +33,7 @@ from healthd.core.model import (
     Verdict,
 )
 from healthd.judge.clock import moved
+from healthd.judge.devices import DeviceNames, device_names
 from healthd.judge.diagnose import acknowledged_parts, diagnose, judge
 from healthd.judge.findings import seen_once
 from healthd.judge.history import (
@@ -56,6 +57,7 @@ from healthd.judge.trends import Highest, Key
 
 if TYPE_CHECKING:  # a monitor in memory needs neither a policy nor SQLite
     from healthd.remediation.decide.rules import Policy
+    from healthd.state.recent_readings import RecentReadings
     from healthd.state.store import Store
 
 _PENDING_EVENTS = 10_000
@@ -75,7 +77,7 @@ class Monitor:
     """The state of one node, as judged. ``store`` None keeps it in memory only: ``healthd check`` without a daemon.
 
     ``policy`` says which faults keep jobs off the node; None: each finding's own remedy. ``unkept``: why the contents
-    of the store do not last; "" where they do.
+    of the store do not last; "" where they do. ``recent``: the kept readings; None: none are.
     """
 
     def __init__(
@@ -86,8 +88,9 @@ class Monitor:
         changed: Callable[[], None] = lambda: None,
         policy: Policy | None = None,
         unkept: str = "",
+        recent: RecentReadings | None = None,
     ) -> None:
-        self._unkept = unkept
+        self._unkept, self.recent = unkept, recent
         self._checks, self._store, self._changed, self._policy = checks, store, changed, policy
         self._lock = threading.RLock()
         self._history = self._saved = store.history() if store else History()
@@ -145,6 +148,8 @@ class Monitor:
             if not past:
                 events = self._remember(history, outcome, is_kept=paused and not outcome.result.is_whole)
                 self.stats.ran(outcome)
+                if self.recent is not None:
+                    self.recent.add(outcome)
             if cursor:
                 self._cursor, self._cursor_at = cursor, outcome.at
             self._journal_cursor = journal_cursor or self._journal_cursor
@@ -183,6 +188,8 @@ class Monitor:
                 for name, outcome in self._outcomes.items()
             }
             self.stats.clock_was_set(by, now)
+            if self.recent is not None:
+                self.recent.shift(by)
             self._cursor_saved_at = datetime.min.replace(tzinfo=UTC)  # due
             self._fold(shifted(self._history, by, now), (), now, [Event(at=now, kind="daemon", text=message)])
 
@@ -293,6 +300,10 @@ class Monitor:
                 relearn(self._history, self._learning(names)), (), now, [Event(at=now, kind="daemon", text=text)]
             )
         return forgotten
+
+    def device_names(self) -> DeviceNames:
+        """The operator's names of this node's devices."""
+        return device_names(self.outcomes(), self.history.faults.values(), self.history.names)
 
     def outcomes(self) -> Mapping[str, Outcome]:
         """The last outcome of every check that has run."""

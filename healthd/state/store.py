@@ -204,6 +204,15 @@ class Store:
             rows = db.execute(f"SELECT {columns} FROM event ORDER BY id DESC LIMIT ?", (last,)).fetchall()  # noqa: S608
         return tuple(_event(*(value.decode("utf-8", "replace") for value in row)) for row in reversed(rows))
 
+    def events_about(self, kind: str, key: str, value: str) -> tuple[Event, ...]:
+        """The events of a kind whose data has this text under this key, oldest first."""
+        with self._transaction(writes=False) as db:
+            columns = "CAST(at AS BLOB), CAST(kind AS BLOB), CAST(text AS BLOB), CAST(data AS BLOB)"
+            has_it = "kind = ? AND json_valid(data) AND json_extract(data, ?) = ?"
+            select = f"SELECT {columns} FROM event WHERE {has_it} ORDER BY id"  # noqa: S608
+            rows = db.execute(select, (kind, f"$.{key}", value)).fetchall()
+        return tuple(_event(*(value.decode("utf-8", "replace") for value in row)) for row in rows)
+
     # -- opening ------------------------------------------------------------------------------------------------------
 
     def _opened_with_room(self, now: datetime) -> sqlite3.Connection:

@@ -60,6 +60,7 @@ HEALTHY_LINKS: Mapping[str, Any] = {
     **{f"nvmlDeviceGetNvLinkState({link})": 1 for link in range(18)},
     **{f"nvmlDeviceGetNvLinkErrorCounter({link}, {kind})": 0 for kind in (0, 1, 2) for link in range(18)},
     **{f"field:{field}": 0 for field in (38, 52, 59)},
+    **{field_key(field, 0xFFFFFFFF): 0 for field in (138, 139)},
     **{field_key(field, link): 0 for field in (208, 213, 214) for link in range(18)},
     **dict.fromkeys(("field:170", "field:171"), NOT_SUPPORTED),
     "nvmlDeviceGetGpuFabricInfoV": {

@@ -42,7 +42,7 @@ class RequestJournal:
         self._kept, self._clock, self.stats = kept, clock, stats
         self.known = {remediation.id: remediation for remediation in kept.remediations()}
 
-    def write(self, remediation: Remediation, said: str) -> None:
+    def write(self, remediation: Remediation, message: str) -> None:
         """Put it and the sentence why it moved on disk. Raises StoreError; then nothing was written."""
         data = {
             "remediation_id": remediation.id,
@@ -51,7 +51,7 @@ class RequestJournal:
             "end": remediation.end,
         }
         self._kept.save_remediation(
-            remediation, Event(at=self._clock(), kind="step", text=f"[{remediation.id}] {said}", data=data)
+            remediation, Event(at=self._clock(), kind="step", text=f"[{remediation.id}] {message}", data=data)
         )
         self.stats.time(self.known.get(remediation.id), remediation, self._clock())
         self.known[remediation.id] = remediation
@@ -65,7 +65,7 @@ class FoundRequest:
     """
 
     want: WantedAct
-    mark: HandoffRecord
+    record: HandoffRecord
     text: str
     has_slot: bool = False
 
@@ -107,29 +107,29 @@ class RequestedNode:
         """The remediation that is being carried out."""
         self._orchestrator, self._fleet, self._expected = orchestrator, fleet, found.text
         self._booted, self._rules, self._boot_id, self._too_many = booted, rules, boot_id, too_many
-        self._has_slot, self._marked, self._is_wanted = False, "", True
+        self._has_slot, self._written, self._is_wanted = False, "", True
 
     def view(self, *, jobs: bool = False) -> NodeView:
         """The node's slot and record, and then its state: nothing but the act follows the last reading."""
         self._has_slot = self.found.want.node in {slot.node for slot in self._fleet.slots()}
-        self._marked = self._orchestrator.marked()
+        self._written = self._orchestrator.read_record()
         return self._orchestrator.view(jobs=jobs)
 
-    def mark(self, text: str) -> None:
+    def write_record(self, text: str) -> None:
         """Leave the record, unless the node has written its own since: the reading that follows finds that, and
         forbids."""
         if self._is_wanted:
-            self._orchestrator.mark(text)
+            self._orchestrator.write_record(text)
 
-    def marked(self) -> str:
+    def read_record(self) -> str:
         """The record as the last reading found it."""
-        return self._marked
+        return self._written
 
-    def mark_as_taken(self, remediation: Remediation) -> None:
+    def write_taken(self, remediation: Remediation) -> None:
         """As it was to be written before the act: the controller before this one may have been killed in between."""
         _, text = self.record_of(remediation, remediation.since)
-        if _shown(text) != _shown(self._marked):
-            self.mark(text)
+        if _shown(text) != _shown(self._written):
+            self.write_record(text)
 
     @property
     def boot_id(self) -> str:
@@ -162,14 +162,14 @@ class RequestedNode:
         return ""
 
     def watched(self, remediation: Remediation, view: NodeView, now: datetime) -> StepResult | None:
-        """None while the node is as it was when it was judged: drain, place and mark, and silent if it was."""
+        """None while the node is as it was when it was judged: drain, place and record, and silent if it was."""
         want = self.found.want
         if not _is_still(view, remediation.hold):
             holder = f"{view.hold.user} with '{view.hold.shown}'" if view.hold else "nobody"
             return ended(remediation, End.LOST, f"the node is held by {holder} now: not touched")
         if not self._has_slot:
             return ended(remediation, End.LOST, "its budget slot is gone: not touched")
-        if _request(self._marked) != _request(self._expected):
+        if _request(self._written) != _request(self._expected):
             return ended(remediation, End.ABANDONED, "its handoff record was rewritten: not touched")
         if want.after_silence and not is_silent(view):
             return ended(remediation, End.ABANDONED, "it answers again: not touched")
@@ -208,11 +208,11 @@ class RequestedNode:
         is begun after all, the controller's answer replaces it.
 
         The record is read once more: since the last reading the platform was asked, and the node may have withdrawn."""
-        self._marked = self._orchestrator.marked()
-        self._is_wanted = _request(self._marked) == _request(self._expected)
+        self._written = self._orchestrator.read_record()
+        self._is_wanted = _request(self._written) == _request(self._expected)
         if not self._is_wanted:
-            return None, self._marked
-        want, there = self.found.want, parse(self._marked) or self.found.mark
+            return None, self._written
+        want, there = self.found.want, parse(self._written) or self.found.record
         taken = replace(
             with_act(there, want.remedy, now, boot_id=remediation.boot_id, after_silence=want.unanswered),
             asks=True,
@@ -221,7 +221,7 @@ class RequestedNode:
             following=() if want.unanswered else there.following,
             answer=RequestAnswer.TAKEN,
             answered=now,
-            said="",
+            message="",
         )
         self._expected = taken.text
         return None, self._expected
@@ -247,8 +247,8 @@ class RequestedAct:
         if why := self._provisioner.reason_against(self._want.remedy):
             return why
         machine = self._provisioner.machine()
-        if word(instance_of(machine)) != self._node.found.mark.machine:
-            return f"{machine} is behind the name now, and {self._node.found.mark.machine} was meant"
+        if word(instance_of(machine)) != self._node.found.record.machine:
+            return f"{machine} is behind the name now, and {self._node.found.record.machine} was meant"
         return ""
 
     def go(self, remediation: Remediation, now: datetime) -> StepResult:
@@ -263,19 +263,19 @@ class RequestedAct:
         remediation = self._node.remediation = result.remediation
         why = self.reason_against() or self._provisioner.stands_down() or self._against(remediation, now)
         if not why:
-            said = f"asks again for {self._want.remedy}: it is not known whether it was asked for"
-            self._node.journal.write(remediation, said)
-            self._node.mark_as_taken(remediation)
+            message = f"asks again for {self._want.remedy}: it is not known whether it was asked for"
+            self._node.journal.write(remediation, message)
+            self._node.write_taken(remediation)
             why = self._against(remediation, now)
         if why:
-            return replace(result, said=f"{result.said}; not asked for again: {why}")
+            return replace(result, message=f"{result.message}; not asked for again: {why}")
         return self._ask_again(result, now)
 
     def _against(self, remediation: Remediation, now: datetime) -> str:
         """The objection of a reading of everything to asking once more, or ""."""
         want, view = self._want, self._node.view(jobs=True)
         if (lost := self._node.watched(remediation, view, now)) is not None:
-            return lost.said
+            return lost.message
         if (why := self._node.no_repair_now(remediation, view)) is not None:
             return why.words
         if want.remedy is not Remedy.REBOOT_NODE:
@@ -290,12 +290,12 @@ class RequestedAct:
         try:
             self._provisioner.reboot() if act == "reboot" else self._provisioner.replace()
         except BackendBusy as error:  # it is at it, for the first request or for somebody else's
-            return replace(result, said=f"{result.said}; asked for again: {error}")
+            return replace(result, message=f"{result.message}; asked for again: {error}")
         except BackendUnknown as error:  # a reboot that is queued now must not be queued once more
-            return replace(result, said=f"{result.said}; asked for again: {error}", asked=act == "reboot")
+            return replace(result, message=f"{result.message}; asked for again: {error}", asked=act == "reboot")
         except BackendRefused as error:
             return self._repairs.again_or_fail(result.remediation, now, f"the {act} was refused: {error}")
-        return replace(result, said=f"{act} asked for again; its evidence is awaited", asked=True)
+        return replace(result, message=f"{act} asked for again; its evidence is awaited", asked=True)
 
 
 def _is_still(view: NodeView, before: Hold | None) -> bool:
@@ -314,10 +314,10 @@ def _request(text: str) -> HandoffRecord | None:
 
 def _shown(text: str) -> HandoffRecord | None:
     """A record without what the node shows of itself beside it, and without the sentence."""
-    mark = parse(text)
-    if mark is None:
+    record = parse(text)
+    if record is None:
         return None
-    return replace(mark, code="", since=None, driver="", kernel="", image="", history=(), said="")
+    return replace(record, code="", since=None, driver="", kernel="", image="", history=(), message="")
 
 
 class _NoReset:

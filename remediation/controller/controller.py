@@ -52,17 +52,17 @@ from healthd.remediation.engine.step_result import StepResult
 from healthd.remediation.ports import FleetSnapshot, NodeRecord, NodeView, Provisioner, Slot
 
 _STEP = {Remedy.REBOOT_NODE: Step.REBOOT, Remedy.REPLACE_NODE: Step.REPLACE}
-_SAID_ANEW_S = 30.0  # how often a mark is written only because its sentence changed
+_REPEATED_S = 30.0  # how often a record is written only because its sentence changed
 
 
 class Controller:
     """The controller of one cluster. ``round`` is called every few seconds; calls never overlap.
 
-    ``node`` gives what reads and marks one node, ``booted`` when slurmctld last heard of its boot, ``provisioner`` who
-    acts on it, by its name and the instance id that was asked for. ``silent_s``: see ``[controller]``. ``monotonic_s``
-    counts how long a node has been silent, ``clock`` stamps the trail. ``look_s``: how often, at most, the platform is
-    asked how far it is. ``platform_texts``: reasons that a provisioner leaves. ``boot_id``: a node's boot as the
-    cluster names it; left out, ``booted`` tells it. ``stats``: where it is counted.
+    ``node`` gives what reads and records one node, ``booted`` when slurmctld last heard of its boot, ``provisioner``
+    who acts on it, by its name and the instance id that was asked for. ``silent_s``: see ``[controller]``.
+    ``monotonic_s`` counts how long a node has been silent, ``clock`` stamps the trail. ``look_s``: how often, at most,
+    the platform is asked how far it is. ``platform_texts``: reasons that a provisioner leaves. ``boot_id``: a node's
+    boot as the cluster names it; left out, ``booted`` tells it. ``stats``: where it is counted.
     """
 
     def __init__(
@@ -114,9 +114,11 @@ class Controller:
         snapshot, slots = self._fleet.fleet(), self._fleet.slots()
         self.snapshot, self.slots = snapshot, slots
         holders = frozenset(slot.node for slot in slots)
-        marked = {mark.node for mark in snapshot.marks}
-        self._seen = {name: seen for name, seen in self._seen.items() if name in marked}
-        wants = [found for mark in snapshot.marks if (found := self._found(mark, snapshot, holders, now)) is not None]
+        named = {record.node for record in snapshot.records}
+        self._seen = {name: seen for name, seen in self._seen.items() if name in named}
+        wants = [
+            found for record in snapshot.records if (found := self._found(record, snapshot, holders, now)) is not None
+        ]
         names = {found.want.node for found in wants}
         self._silent = {name: since_s for name, since_s in self._silent.items() if name in names}
         self._asked &= {found.want.id for found in wants}
@@ -129,14 +131,14 @@ class Controller:
                 status = self._go_on(found, snapshot, now)
             except BackendError as error:
                 state, page = self.stats.before(found.want.node, found.want.id)
-                said = f"nothing was done: {error}"
-                status = _status_of(found, said, state, page=page, refusal=Refusal.UNREADABLE)
+                message = f"nothing was done: {error}"
+                status = _status_of(found, message, state, page=page, refusal=Refusal.UNREADABLE)
             self.stats.count(found.want.id, status)
             statuses.append(status)
         return tuple(statuses)
 
     def gone(self, node: str, why: str) -> None:
-        """The node is no more, and its place and mark with it: what was being done to it has come to its end."""
+        """The node is no more, and its place and record with it: what was being done to it has come to its end."""
         for remediation in [
             each for each in self._known.values() if each.end is None and each.id.startswith(f"{node}/")
         ]:
@@ -146,23 +148,23 @@ class Controller:
         self, shown: NodeRecord, snapshot: FleetSnapshot, holders: Collection[str], now: datetime
     ) -> FoundRequest | None:
         """The act that is wanted of a node; of one that asked for nothing, only while it is out and holds a slot."""
-        mark = parse(shown.text)
-        if mark is None:
+        record = parse(shown.text)
+        if record is None:
             return None
-        at = self._by_its_age(shown.node, mark, now)
-        want = wanted(shown.node, mark, at, reboot_timeout_s=self._timeouts.reboot_timeout_s)
-        want = want or self._begun_before(shown.node, mark)
+        at = self._by_its_age(shown.node, record, now)
+        want = wanted(shown.node, record, at, reboot_timeout_s=self._timeouts.reboot_timeout_s)
+        want = want or self._begun_before(shown.node, record)
         has_slot = shown.node in holders
         if want is None or (want.unanswered and not (has_slot and shown.node in snapshot.out)):
             return None
         known = self._known.get(want.id)
-        if known is not None and known.end is End.DONE and mark.said == plain(known.note):
+        if known is not None and known.end is End.DONE and record.message == plain(known.note):
             return None  # it is done, and the node was told
-        return FoundRequest(want=want, mark=mark, text=shown.text, has_slot=has_slot)
+        return FoundRequest(want=want, record=record, text=shown.text, has_slot=has_slot)
 
-    def _begun_before(self, node: str, mark: HandoffRecord) -> WantedAct | None:
+    def _begun_before(self, node: str, record: HandoffRecord) -> WantedAct | None:
         """A request that its node has withdrawn and that was begun, or may have been: the node has to know."""
-        want = withdrawn(node, mark)
+        want = withdrawn(node, record)
         remediation = self._known.get(want.id) if want is not None else None
         is_begun = remediation is not None and (self._may_be_sent(remediation.id) or remediation.end is End.DONE)
         return want if is_begun else None
@@ -181,12 +183,12 @@ class Controller:
         for remediation in waiting:
             self._journal.write(remediation, f"{was_set(by)}: what is waited for is waited for as long as before")
 
-    def _by_its_age(self, node: str, mark: HandoffRecord, now: datetime) -> datetime:
+    def _by_its_age(self, node: str, record: HandoffRecord, now: datetime) -> datetime:
         """The time to judge the age of a record by: the wall clock's when it was first seen, and from then on only what
         has really gone by. A clock that is set makes no request too old, and no reboot overdue."""
         known = self._seen.get(node)
-        if known is None or known[0] != mark.asked:
-            known = self._seen[node] = (mark.asked, now, self._monotonic_s())
+        if known is None or known[0] != record.asked:
+            known = self._seen[node] = (record.asked, now, self._monotonic_s())
         _, seen, seen_s = known
         return seen + timedelta(seconds=self._monotonic_s() - seen_s)
 
@@ -194,7 +196,7 @@ class Controller:
 
     def _go_on(self, found: FoundRequest, snapshot: FleetSnapshot, now: datetime) -> NodeStatus:
         remediation = self._known.get(found.want.id)
-        if remediation is None and found.mark.answer is RequestAnswer.TAKEN and not found.want.unanswered:
+        if remediation is None and found.record.answer is RequestAnswer.TAKEN and not found.want.unanswered:
             remediation = self._adopted(found, now)
         if remediation is None or (remediation.phase is Phase.PLANNED and remediation.end is None):
             return self._begin_unless_busy(found, snapshot, now)
@@ -205,7 +207,7 @@ class Controller:
 
     def _followed(self, found: FoundRequest, remediation: Remediation, now: datetime) -> NodeStatus:
         """It was asked for, or may have been: only its evidence counts now, which AWS is not asked for all the time."""
-        if found.mark.is_withdrawn:
+        if found.record.is_withdrawn:
             self._answer(found, remediation)
         if (known := self._looks.lately(remediation.id)) is not None:
             return known
@@ -221,7 +223,7 @@ class Controller:
         want, remediation = found.want, result.remediation
         if remediation.end is not None or remediation.step is not _STEP[want.remedy]:
             return False
-        if want.id in self._asked or found.mark.withdrawn is not None:
+        if want.id in self._asked or found.record.withdrawn is not None:
             return False
         after_s = self._provisioner_of(found).repeats_after_s(want.remedy)
         since_s = self._undecided.get(want.id, self._monotonic_s())
@@ -232,10 +234,10 @@ class Controller:
         try:
             view = self._node(found.want.node).view()
             if (why := self._refusal(found, view, now)) is not None:
-                return replace(result, said=f"{result.said}; not asked for again: {why.words}")
+                return replace(result, message=f"{result.message}; not asked for again: {why.words}")
             return act.again(replace(result, remediation=replace(result.remediation, hold=view.hold)), now)
         except BackendError as error:
-            return replace(result, said=f"{result.said}; not asked for again: {error}")
+            return replace(result, message=f"{result.message}; not asked for again: {error}")
 
     def _begin_unless_busy(self, found: FoundRequest, snapshot: FleetSnapshot, now: datetime) -> NodeStatus:
         """A platform that is at the machine, or has no time for us, is not asked again in every sync either."""
@@ -251,15 +253,15 @@ class Controller:
         view = self._node(want.node).view()
         if hands_off := self._rules().hands_off(view):
             self._silent.pop(want.node, None)
-            said = f"opted out: {hands_off}; nothing is touched, nor its handoff record"
-            return _status_of(found, said, RepairState.LEFT_ALONE, refusal=Refusal.OPTED_OUT)
+            message = f"opted out: {hands_off}; nothing is touched, nor its handoff record"
+            return _status_of(found, message, RepairState.LEFT_ALONE, refusal=Refusal.OPTED_OUT)
         if view.powered_down:
             return self._powered_down(found)
         why = self._refusal(found, view, now)
         if want.unanswered and (why or not is_silent(view)):
             self._silent.pop(want.node, None)
-            said = f"its reboot should be over: left to its own daemon, {why.words if why else 'it answers'}"
-            return _status_of(found, said, RepairState.LEFT_ALONE, refusal=why.kind if why else None)
+            message = f"its reboot should be over: left to its own daemon, {why.words if why else 'it answers'}"
+            return _status_of(found, message, RepairState.LEFT_ALONE, refusal=why.kind if why else None)
         if why:
             return self._refused(found, why, now)
         if want.unanswered and (waiting := self._silence(found)) is not None:
@@ -296,20 +298,20 @@ class Controller:
     def _refusal(self, found: FoundRequest, view: NodeView, now: datetime) -> Refused | None:
         return refusal(
             found.want,
-            found.mark,
+            found.record,
             view,
             has_slot=found.has_slot,
             platform_texts=self._platform_texts,
-            now=self._by_its_age(found.want.node, found.mark, now),
+            now=self._by_its_age(found.want.node, found.record, now),
             timeout_s=self._timeout_s(found.want.remedy),
         )
 
     def _silence(self, found: FoundRequest) -> NodeStatus | None:
         """None once a node has been silent for so long, at every reading, that its machine may be given up."""
         node = found.want.node
-        if why := needs_person(found.mark, self._booted(node)):
-            said = f"{why}: an operator has to look"
-            return _status_of(found, said, RepairState.SILENT, page=True, refusal=Refusal.PERSON)
+        if why := needs_person(found.record, self._booted(node)):
+            message = f"{why}: an operator has to look"
+            return _status_of(found, message, RepairState.SILENT, page=True, refusal=Refusal.PERSON)
         since_s = self._silent.setdefault(node, self._monotonic_s())
         if self._monotonic_s() - since_s >= self._silent_s:
             return None
@@ -320,13 +322,13 @@ class Controller:
         """The remediation of a request that a controller took whose store is not this one: it may have been carried
         out. The record has the boot that a reboot was to end; the present one may be the one after, and so may the
         machine."""
-        machine, mark = self._provisioner_of(found).machine(), found.mark
-        is_it = word(instance_of(machine)) == mark.machine and not launched_after(machine, mark.answered)
+        machine, record = self._provisioner_of(found).machine(), found.record
+        is_it = word(instance_of(machine)) == record.machine and not launched_after(machine, record.answered)
         remediation = replace(
             self._opened(found, None, now),
-            machine=machine if is_it else mark.machine,
-            boot_id=mark.boot,
-            since=mark.answered or now,
+            machine=machine if is_it else record.machine,
+            boot_id=record.boot,
+            since=record.answered or now,
             phase=Phase.INTENDED,
             attempts=1,
             acts=(found.want.remedy,),
@@ -337,37 +339,37 @@ class Controller:
     def _came_of(self, found: FoundRequest, result: StepResult) -> NodeStatus:
         """Write down the result of a step. An act that was not begun is taken out of the record first: the disk is
         believed."""
-        want, remediation = found.want, replace(result.remediation, note=result.said)
+        want, remediation = found.want, replace(result.remediation, note=result.message)
         if result.asked:
             self._asked.add(want.id)
         if remediation.end is None and remediation.step is not _STEP[want.remedy]:
             remediation = replace(remediation, end=End.DONE)
         elif remediation.end is None and remediation.phase is Phase.PLANNED:
-            why = Refused(kind=result.refusal or Refusal.REFUSED, words=result.said)
+            why = Refused(kind=result.refusal or Refusal.REFUSED, words=result.message)
             try:
                 return self._waits(found, why, page=result.page)
             finally:  # also where the node could not be told: what was not begun must not be waited for
                 if want.id in self._known:
-                    self._journal.write(remediation, result.said)
+                    self._journal.write(remediation, result.message)
         elif want.unanswered and remediation.end in (End.LOST, End.ABANDONED):
             self._put_back(found)
             if want.id in self._known:
-                self._journal.write(replace(remediation, end=None), result.said)
-            return _status_of(found, result.said, RepairState.LEFT_ALONE)
+                self._journal.write(replace(remediation, end=None), result.message)
+            return _status_of(found, result.message, RepairState.LEFT_ALONE)
         if remediation != self._known.get(remediation.id):
-            self._journal.write(remediation, result.said)
+            self._journal.write(remediation, result.message)
         self._answer(found, remediation)
         failed = remediation.end is End.FAILED
         refusal = Refusal.EXHAUSTED if failed else result.refusal
-        return _status_of(found, result.said, STATES[remediation.end], page=result.page or failed, refusal=refusal)
+        return _status_of(found, result.message, STATES[remediation.end], page=result.page or failed, refusal=refusal)
 
     # -- what the node is told ----------------------------------------------------------------------------------------
 
     def _refused(self, found: FoundRequest, why: Refused, now: datetime) -> NodeStatus:
         """For good: the node goes on from there, or an operator does."""
         if found.want.unanswered:
-            said = f"it did not come back from its reboot, and is not replaced: {why.words}"
-            return _status_of(found, said, RepairState.SILENT, page=True, refusal=why.kind)
+            message = f"it did not come back from its reboot, and is not replaced: {why.words}"
+            return _status_of(found, message, RepairState.SILENT, page=True, refusal=why.kind)
         remediation = replace(self._opened(found, None, now), end=End.FAILED, note=f"refused: {why.words}")
         self._journal.write(remediation, remediation.note)
         self._answer(found, remediation)
@@ -376,31 +378,31 @@ class Controller:
     def _waits(self, found: FoundRequest, why: Refused, *, page: bool = False) -> NodeStatus:
         if found.want.unanswered:
             self._put_back(found)
-            said = f"it did not come back from its reboot, and is not replaced yet: {why.words}"
-            return _status_of(found, said, RepairState.SILENT, page=True, refusal=why.kind)
-        self._tell(found, replace(found.mark, answer=RequestAnswer.WAITS, said=why.words), begun=None)
+            message = f"it did not come back from its reboot, and is not replaced yet: {why.words}"
+            return _status_of(found, message, RepairState.SILENT, page=True, refusal=why.kind)
+        self._tell(found, replace(found.record, answer=RequestAnswer.WAITS, message=why.words), begun=None)
         return _status_of(found, why.words, RepairState.WAITS, page=page, refusal=why.kind)
 
     def _answer(self, found: FoundRequest, remediation: Remediation) -> None:
         """Have the record say what the disk says. One that says so already is left alone."""
-        want, mark = found.want, found.mark
-        told = replace(mark, asks=True, remedy=want.remedy, attempt=want.attempt)
+        want, record = found.want, found.record
+        told = replace(record, asks=True, remedy=want.remedy, attempt=want.attempt)
         match remediation.end:
             case None:
-                told = replace(told, answer=RequestAnswer.TAKEN, said=remediation.note.partition("; ")[2])
+                told = replace(told, answer=RequestAnswer.TAKEN, message=remediation.note.partition("; ")[2])
             case End.DONE:
-                became = word(remediation.machine) if want.remedy is Remedy.REPLACE_NODE else mark.became
-                told = replace(told, answer=RequestAnswer.TAKEN, became=became, said=remediation.note)
+                became = word(remediation.machine) if want.remedy is Remedy.REPLACE_NODE else record.became
+                told = replace(told, answer=RequestAnswer.TAKEN, became=became, message=remediation.note)
             case _:
-                told = replace(told, answer=RequestAnswer.REFUSED, said=remediation.note)
+                told = replace(told, answer=RequestAnswer.REFUSED, message=remediation.note)
         self._tell(found, told, begun=remediation if remediation.acts else None)
 
     def _tell(self, found: FoundRequest, told: HandoffRecord, *, begun: Remediation | None) -> None:
         """Rewrite the record, if the node has not moved on meanwhile and there is something new to say. Of an act that
         was not ``begun`` nothing is counted, and a request that is withdrawn stays so."""
         want, orchestrator = found.want, self._node(found.want.node)
-        there = parse(orchestrator.marked())
-        mine = (want.remediation_id, found.mark.machine, want.remedy, want.attempt, want.asked)
+        there = parse(orchestrator.read_record())
+        mine = (want.remediation_id, found.record.machine, want.remedy, want.attempt, want.asked)
         if (
             there is None
             or (there.remediation_id, there.machine, _asked_for(there), there.attempt, there.asked) != mine
@@ -409,11 +411,11 @@ class Controller:
         if there.is_withdrawn and told.answer is not RequestAnswer.TAKEN:
             return
         is_new = (there.answer, there.became) != (told.answer, told.became)
-        if not is_new and (there.said == plain(told.said) or self._told_lately(want.node)):
+        if not is_new and (there.message == plain(told.message) or self._told_lately(want.node)):
             return
         if begun is not None and there.answer is not RequestAnswer.TAKEN:
             there = with_act(there, want.remedy, begun.since, boot_id=begun.boot_id, after_silence=want.unanswered)
-        orchestrator.mark(
+        orchestrator.write_record(
             replace(
                 there,
                 asks=True,
@@ -421,26 +423,26 @@ class Controller:
                 attempt=want.attempt,
                 answer=told.answer,
                 became=told.became,
-                said=told.said,
-                history=there.history if begun is not None else found.mark.history,
+                message=told.message,
+                history=there.history if begun is not None else found.record.history,
                 answered=there.answered if there.answer is told.answer else self._clock(),
                 boot=there.boot if told.answer is RequestAnswer.TAKEN else "",
-                replaced=there.replaced if begun is not None else found.mark.replaced,
+                replaced=there.replaced if begun is not None else found.record.replaced,
             ).text
         )
         self._written_s[want.node] = self._monotonic_s()
 
     def _told_lately(self, node: str) -> bool:
         written_s = self._written_s.get(node)
-        return written_s is not None and self._monotonic_s() - written_s < _SAID_ANEW_S
+        return written_s is not None and self._monotonic_s() - written_s < _REPEATED_S
 
     def _put_back(self, found: FoundRequest) -> None:
         """The record of a reboot, where nothing came of going on from it: the node may come back and be believed."""
-        orchestrator, mark = self._node(found.want.node), found.mark
-        there = parse(orchestrator.marked())
-        ours = (mark.remediation_id, mark.machine, found.want.remedy, mark.asked)
+        orchestrator, record = self._node(found.want.node), found.record
+        there = parse(orchestrator.read_record())
+        ours = (record.remediation_id, record.machine, found.want.remedy, record.asked)
         if there is not None and (there.remediation_id, there.machine, there.remedy, there.asked) == ours:
-            orchestrator.mark(found.text)
+            orchestrator.write_record(found.text)
 
     # -- parts --------------------------------------------------------------------------------------------------------
 
@@ -476,7 +478,7 @@ class Controller:
             steps=steps,
             index=steps.index(_STEP[want.remedy]),
             hold=view.hold if view is not None else None,
-            machine=found.mark.machine,
+            machine=found.record.machine,
             ladder=(want.remedy,),
         )
 
@@ -485,7 +487,7 @@ class Controller:
         want = found.want
         known = self._acting.get(want.node)
         if known is None or known[0] != want.id:
-            known = (want.id, self._provisioner(want.node, found.mark.machine))
+            known = (want.id, self._provisioner(want.node, found.record.machine))
             self._acting[want.node] = known
         return known[1]
 
@@ -515,24 +517,24 @@ class Controller:
             for remediation in known
             if Remedy.REPLACE_NODE in remediation.acts and remediation.since > now - window
         ]
-        return replacements(snapshot.marks, window, now) | Counter(
+        return replacements(snapshot.records, window, now) | Counter(
             remediation.id.partition("/")[0] for remediation in acts
         )
 
 
-def _asked_for(mark: HandoffRecord) -> Remedy | None:
-    return mark.withdrawn if mark.is_withdrawn else mark.remedy
+def _asked_for(record: HandoffRecord) -> Remedy | None:
+    return record.withdrawn if record.is_withdrawn else record.remedy
 
 
 def _status_of(
-    found: FoundRequest, said: str, state: RepairState, *, page: bool = False, refusal: Refusal | None = None
+    found: FoundRequest, message: str, state: RepairState, *, page: bool = False, refusal: Refusal | None = None
 ) -> NodeStatus:
     want = found.want
     return NodeStatus(
         node=want.node,
-        said=said,
+        message=message,
         remedy=want.remedy,
-        machine=found.mark.machine,
+        machine=found.record.machine,
         page=page,
         state=state,
         refusal=refusal,

@@ -1,6 +1,6 @@
 """How it stands with the nodes that ``healthd controller`` looks after: what it says of each, and what it counts.
 
-It decides nothing. Counts are of one process, for the metrics page; what must be remembered is in marks and on disk.
+It decides nothing. Counts are of one process, for the metrics page; what must be remembered is in records and on disk.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class NodeStatus:
     """
 
     node: str
-    said: str
+    message: str
     remedy: Remedy | None = None
     machine: str = ""
     page: bool = False

@@ -1,7 +1,7 @@
 """``healthd controller`` reads a handoff record: is anything wanted of it, and may it be done? Pure.
 
 Two things are wanted: what a node asked for, and another machine for a node that asked for a reboot and did not come
-back from it. Nothing is done for a node that healthd's own place, mark and text do not all stand for.
+back from it. Nothing is done for a node that healthd's own place, record and text do not all stand for.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class WantedAct:
     """One act on one machine. ``unanswered``: no node asked for it, this one does not answer after its reboot.
 
     ``asked``: when the request was made, or that reboot. It never changes while the request stands, and no later
-    request of the node has the same (``successor.repair_mark``).
+    request of the node has the same (``successor.repair_record``).
     """
 
     node: str
@@ -48,41 +48,49 @@ class WantedAct:
         return f"{self.node}/{self.remediation_id}/{self.remedy}-{self.attempt}@{int(self.asked.timestamp())}"
 
 
-def wanted(node: str, mark: HandoffRecord, now: datetime, *, reboot_timeout_s: float) -> WantedAct | None:
+def wanted(node: str, record: HandoffRecord, now: datetime, *, reboot_timeout_s: float) -> WantedAct | None:
     """The act that a record asks the controller to consider, or None. A reboot that should be over long ago is looked
     after."""
-    if mark.remedy is None or mark.asked is None or not mark.remediation_id:
+    if record.remedy is None or record.asked is None or not record.remediation_id:
         return None
-    was_begun = not mark.asks or mark.answer is RequestAnswer.TAKEN
-    if mark.remedy is Remedy.REBOOT_NODE and was_begun and _is_late(mark.asked, now, reboot_timeout_s):
+    was_begun = not record.asks or record.answer is RequestAnswer.TAKEN
+    if record.remedy is Remedy.REBOOT_NODE and was_begun and _is_late(record.asked, now, reboot_timeout_s):
         replacement = Remedy.REPLACE_NODE
         return WantedAct(
             node=node,
-            remediation_id=mark.remediation_id,
+            remediation_id=record.remediation_id,
             remedy=replacement,
             attempt=0,
-            asked=mark.asked,
+            asked=record.asked,
             unanswered=True,
         )
-    if not mark.asks or mark.answer is RequestAnswer.REFUSED:
+    if not record.asks or record.answer is RequestAnswer.REFUSED:
         return None
     return WantedAct(
-        node=node, remediation_id=mark.remediation_id, remedy=mark.remedy, attempt=mark.attempt, asked=mark.asked
+        node=node,
+        remediation_id=record.remediation_id,
+        remedy=record.remedy,
+        attempt=record.attempt,
+        asked=record.asked,
     )
 
 
-def withdrawn(node: str, mark: HandoffRecord) -> WantedAct | None:
+def withdrawn(node: str, record: HandoffRecord) -> WantedAct | None:
     """The request that a node has withdrawn, or None. Nothing is begun for it: it tells what may have been begun."""
-    if not mark.is_withdrawn or mark.withdrawn is None or mark.asked is None or not mark.remediation_id:
+    if not record.is_withdrawn or record.withdrawn is None or record.asked is None or not record.remediation_id:
         return None
     return WantedAct(
-        node=node, remediation_id=mark.remediation_id, remedy=mark.withdrawn, attempt=mark.attempt, asked=mark.asked
+        node=node,
+        remediation_id=record.remediation_id,
+        remedy=record.withdrawn,
+        attempt=record.attempt,
+        asked=record.asked,
     )
 
 
 def refusal(
     want: WantedAct,
-    mark: HandoffRecord,
+    record: HandoffRecord,
     view: NodeView,
     *,
     has_slot: bool,
@@ -96,10 +104,10 @@ def refusal(
         return Refused(kind=Refusal.NOT_PERMITTED, words=words)
     if why := _not_our_text(want, view, platform_texts):
         return Refused(kind=Refusal.FOREIGN_HOLD, words=why)
-    if not mark.machine:
+    if not record.machine:
         return Refused(kind=Refusal.UNREADABLE, words="its handoff record does not name the machine")
-    if not want.after_silence and mark.asked is not None and _is_late(mark.asked, now, timeout_s):
-        words = f"it was asked for at {mark.asked:%Y-%m-%d %H:%M:%S} UTC, which is too long ago"
+    if not want.after_silence and record.asked is not None and _is_late(record.asked, now, timeout_s):
+        words = f"it was asked for at {record.asked:%Y-%m-%d %H:%M:%S} UTC, which is too long ago"
         return Refused(kind=Refusal.LATE, words=words)
     return None
 
@@ -119,11 +127,11 @@ def is_moot(want: WantedAct, booted: datetime | None) -> bool:
     return want.remedy is Remedy.REBOOT_NODE and booted is not None and booted > want.asked + CLOSE
 
 
-def needs_person(mark: HandoffRecord, booted: datetime | None) -> str:
+def needs_person(record: HandoffRecord, booted: datetime | None) -> str:
     """Why a node that is silent after its reboot is not replaced but left to an operator, or ""."""
-    if Remedy.REPLACE_NODE not in mark.following:
+    if Remedy.REPLACE_NODE not in record.following:
         return "it did not come back from its reboot, and another machine is not what its policy has next"
-    if booted is not None and mark.asked is not None and booted > mark.asked:
+    if booted is not None and record.asked is not None and booted > record.asked:
         return f"it came back from its reboot at {booted:%H:%M:%S} UTC and fell silent again"
     return ""
 

@@ -31,24 +31,26 @@ from healthd.remediation.ports import NodeView, Slot
 _NO_ID = "without-an-id"
 
 
-def repair_mark(
+def repair_record(
     remediation: Remediation,
     now: datetime,
     *,
     before: str = "",
     following: Sequence[Remedy] = (),
     delegated: bool = False,
+    revision: str = "",
 ) -> str:
     """The record that is left with the node before its GPUs are reset, it is rebooted, or its machine is given away.
 
     ``before``: the one that it has. ``following``: what can be tried after this. ``delegated``: the controller acts,
-    and makes the entry in the history when it does.
+    and makes the entry in the history when it does. ``revision``: the one that decides about it, see ``canary``.
     """
     remedy, old = ACTS[remediation.step], parse(before) or HandoffRecord()
     is_reset = remedy is Remedy.RESET_GPU  # the machine stays, and no other daemon goes on from here
     is_same = is_reset or instance_of(old.became) == instance_of(remediation.machine)
     is_asked = delegated and not is_reset
     gives_away = remedy is Remedy.REPLACE_NODE and not delegated
+    history = followed(old, remediation) if is_asked else begun(old, remediation, remedy, now, revision)
     return replace(
         old.lasting,
         remediation_id=remediation.id,
@@ -58,9 +60,11 @@ def repair_mark(
         asked=_not_as_before(now, old.asked),
         following=() if is_reset else tuple(following),
         became=old.became if is_same else "",
+        evidence=remediation.evidence if remedy is Remedy.REPLACE_NODE else old.evidence,
         replaced=now if gives_away else old.replaced,
         given_up="",
-        history=followed(old, remediation) if is_asked else begun(old, remediation, remedy, now),
+        revision=revision if is_asked else "",
+        history=history,
     ).text
 
 
@@ -76,7 +80,7 @@ def _not_as_before(now: datetime, before: datetime | None) -> datetime:
 def found_remediation(
     view: NodeView,
     own: Sequence[Slot],
-    mark: str,
+    record: str,
     *,
     platform_texts: Collection[str],
     mode: Mode,
@@ -90,11 +94,11 @@ def found_remediation(
     """
     if not own:
         return None
-    shown = parse(mark) or HandoffRecord()
+    shown = parse(record) or HandoffRecord()
     named = _named(view, shown)
     given = shown if shown.remediation_id and shown.machine and shown.is_of_replacement else None
     if named is None and given is not None and (view.hold is None or view.hold.text in platform_texts):
-        follows = _follows(given.remediation_id, given.machine, without_drain(REPLACE), mode, now)
+        follows = _follows(given, without_drain(REPLACE), mode, now)
         return _by_command(replace(follows, code=shown.code), shown.code)
     if named is None and view.hold is None and shown.code == QUARANTINE_CODE:
         remediation = _remediation(
@@ -104,15 +108,16 @@ def found_remediation(
     if (
         named is None
         and shown.remediation_id
-        and shown.machine
+        and (shown.machine or shown.remedy is Remedy.REBOOT_NODE)
         and (view.hold is None or view.hold.text in platform_texts)
     ):
-        # Rebooted and not seen since: whoever manages the node may have put another machine in its place for that.
+        # Rebooted and not seen since: whoever manages the node may have put another machine in its place for that. A
+        # reboot is also asked for where the platform did not say which machine it is.
         remediation = _remediation(
             shown.remediation_id,
             mode,
             now,
-            why=f"a repair of {shown.machine}, under this name, was left unfinished",
+            why=f"a repair of {shown.machine or 'a machine'}, under this name, was left unfinished",
             steps=without_drain(QUARANTINE),
         )
         return _by_command(replace(remediation, index=remediation.steps.index(Step.VERIFY)), shown.code)
@@ -120,7 +125,7 @@ def found_remediation(
         return _remediation(_NO_ID, mode, now, why="only a slot was left", steps=QUARANTINE, end=End.ABANDONED)
     code, component, remediation_id = named
     if given is not None and given.remediation_id == remediation_id:
-        remediation = _follows(remediation_id, given.machine, REPLACE, mode, now)
+        remediation = _follows(given, REPLACE, mode, now)
     else:
         why = "our drain was found, and no remediation of it in the store"
         remediation = _remediation(remediation_id, mode, now, why=why, steps=QUARANTINE)
@@ -205,10 +210,11 @@ def _by_command(remediation: Remediation, code: str) -> Remediation:
     return replace(remediation, steps=steps, index=steps.index(Step.STAY))
 
 
-def _follows(remediation_id: str, machine: str, steps: tuple[Step, ...], mode: Mode, now: datetime) -> Remediation:
-    why = f"this machine follows {machine} under the same name"
-    remediation = _remediation(remediation_id, mode, now, why=why, steps=steps)
-    return replace(remediation, index=steps.index(Step.VERIFY), machine=machine, attempts=1)
+def _follows(given: HandoffRecord, steps: tuple[Step, ...], mode: Mode, now: datetime) -> Remediation:
+    why = f"this machine follows {given.machine} under the same name"
+    remediation = _remediation(given.remediation_id, mode, now, why=why, steps=steps)
+    at = steps.index(Step.VERIFY)
+    return replace(remediation, index=at, machine=given.machine, attempts=1, evidence=given.evidence)
 
 
 def _remediation(

@@ -3,7 +3,8 @@
 The node is taken out and everything is prepared without it: slot, drain, the end of its jobs, evidence. A reset, a
 reboot or a replacement then waits. An approval names its act: the remedy, and the fault that it is for. Another remedy,
 also the next one of the same remediation, or another fault, needs another approval. It holds for all attempts at that
-remedy within one remediation. A command needs none: it is the approval.
+remedy within one remediation. A command needs none: it is the approval. In every mode the first repairs of a canary ask
+as well: ``canary`` is the reason, or "".
 """
 
 from __future__ import annotations
@@ -35,10 +36,15 @@ def next_act(remediation: Remediation) -> Remedy | None:
     return None if is_begun or remediation.has_ended or remediation.release_order else act
 
 
-def needs_approval(remediation: Remediation, remedy: Remedy, rules: Rules, diagnoses: Sequence[Diagnosis]) -> bool:
-    """Whether this remedy waits for an operator, by the mode, the rule of the fault and the remedy's own setting."""
+def needs_approval(
+    remediation: Remediation, remedy: Remedy, rules: Rules, diagnoses: Sequence[Diagnosis], canary: str = ""
+) -> bool:
+    """Whether this remedy waits for an operator, by the mode, the rule of the fault and the remedy's own setting; or
+    for the ``canary``, whose reason this is."""
     if remediation.by_command or rules.approvals.get(remedy) == timedelta():
         return False
+    if canary and remedy not in rules.uncounted:
+        return True
     answers = [
         each for each in rules.policy.answers(diagnoses) if _is_about(remediation, each.root.code, each.diagnosis)
     ]
@@ -46,17 +52,20 @@ def needs_approval(remediation: Remediation, remedy: Remedy, rules: Rules, diagn
     return Mode.APPROVE in modes
 
 
-def ask(remediation: Remediation, rules: Rules, diagnoses: Sequence[Diagnosis], now: datetime) -> ApprovalGate:
+def ask(
+    remediation: Remediation, rules: Rules, diagnoses: Sequence[Diagnosis], now: datetime, canary: str = ""
+) -> ApprovalGate:
     """Before an act: whether it may be begun; else the remediation with the approval that it asks for.
 
     ``remediation``: stands at the act, which is not begun.
     """
     remedy = ACTS[remediation.step]
-    if not needs_approval(remediation, remedy, rules, diagnoses):
+    if not needs_approval(remediation, remedy, rules, diagnoses, canary):
         return ApprovalGate(remediation=remediation)
     approval, news = remediation.approval, ""
     if approval is None or not approval.is_of(remediation, remedy):
-        approval = Approval(remedy=remedy, code=remediation.code, component=remediation.component, asked=now)
+        why = "" if needs_approval(remediation, remedy, rules, diagnoses) else canary
+        approval = Approval(remedy=remedy, code=remediation.code, component=remediation.component, asked=now, why=why)
         news = f"asks for approval of {remedy}"
     if approval.given is None and (goes := _goes_at(approval, rules)) is not None and now >= goes:
         approval, news = (
@@ -68,10 +77,12 @@ def ask(remediation: Remediation, rules: Rules, diagnoses: Sequence[Diagnosis], 
     return ApprovalGate(remediation=asking, waits=waits, news=news)
 
 
-def objection(remediation: Remediation, rules: Rules, diagnoses: Sequence[Diagnosis]) -> Refused | None:
+def objection(
+    remediation: Remediation, rules: Rules, diagnoses: Sequence[Diagnosis], canary: str = ""
+) -> Refused | None:
     """The objection to an act by the last reading before it: an approval that is needed by now and was not given."""
     remedy = ACTS[remediation.step]
-    if _is_given(remediation, remedy) or not needs_approval(remediation, remedy, rules, diagnoses):
+    if _is_given(remediation, remedy) or not needs_approval(remediation, remedy, rules, diagnoses, canary):
         return None
     return Refused(kind=Refusal.APPROVAL, words=f"{remedy} needs an operator's approval")
 
@@ -84,6 +95,7 @@ def approve(
     rules: Rules,
     diagnoses: Sequence[Diagnosis],
     now: datetime,
+    canary: str = "",
 ) -> Remediation | Refused | str:
     """The remediation with the approval of its next act; why it is refused; or in words that it is so already.
 
@@ -98,11 +110,12 @@ def approve(
     if remedy is not act:
         named = "name the act" if remedy is None else f"its next act is {act}, not {remedy}"
         return Refused(kind=Refusal.APPROVAL, words=f"{named}: {approve_command(remediation.id, act)}")
-    if not needs_approval(remediation, act, rules, diagnoses):
+    if not needs_approval(remediation, act, rules, diagnoses, canary):
         return Refused(kind=Refusal.NOT_NEEDED, words=f"{act} needs no approval here: mode {rules.mode}")
-    asked = remediation.approval.asked if _is_asked(remediation, act) and remediation.approval else now
-    given = Approval(remedy=act, code=remediation.code, component=remediation.component, asked=asked, given=now, by=by)
-    return replace(remediation, approval=given)
+    asked = Approval(remedy=act, code=remediation.code, component=remediation.component, asked=now)
+    if remediation.approval is not None and _is_asked(remediation, act):
+        asked = remediation.approval
+    return replace(remediation, approval=replace(asked, given=now, by=by))
 
 
 def awaited(remediation: Remediation | None) -> Approval | None:
@@ -126,7 +139,8 @@ def waiting_words(remediation: Remediation, rules: Rules) -> str:
     ways = f"{approve_command(remediation.id, approval.remedy)}, or `healthd undo {remediation.id}`"
     goes = _goes_at(approval, rules)
     otherwise = f"it goes ahead at {goes:%Y-%m-%d %H:%M} UTC" if goes is not None else "the node stays out as it is"
-    return f"approval asked for at {approval.asked:%Y-%m-%d %H:%M} UTC; {ways}; without an answer {otherwise}"
+    asked = f"approval asked for at {approval.asked:%Y-%m-%d %H:%M} UTC"
+    return "; ".join(filter(None, (asked, approval.why, ways, f"without an answer {otherwise}")))
 
 
 def _is_about(remediation: Remediation, code: str, diagnosis: Diagnosis) -> bool:

@@ -77,13 +77,14 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandOutcome:
-    """The outcome of a command. ``done``: it is so, or has begun; else ``refusal`` says why not, and ``said`` in words.
+    """The outcome of a command. ``done``: it is so, or has begun; else ``refusal`` says why not, and ``message`` in
+    words.
 
     ``lines``: of a rehearsal, what each step would do.
     """
 
     done: bool
-    said: str
+    message: str
     lines: tuple[str, ...] = ()
     refusal: Refusal | None = None
 

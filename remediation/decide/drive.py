@@ -15,11 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from healthd.core.model import REMEDY_RANK, Action, Decision, Diagnosis, Mode, Remedy, Step
+from healthd.checklib.xids import ends_process
+from healthd.core.model import REMEDY_RANK, Action, Decision, Diagnosis, Mode, Remedy, Severity, Step
+from healthd.judge.causes import roots_of
 from healthd.remediation.decide.ledger import closed
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import REPAIR_CODE, Phase, Remediation
-from healthd.remediation.decide.rules import QUARANTINE, REPAIRS, RuleAnswer, roots_of, without_drain
+from healthd.remediation.decide.rules import QUARANTINE, REPAIRS, RuleAnswer, without_drain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -179,6 +181,15 @@ def _is_late(remediation: Remediation, seen: KnownFaults) -> bool:
     show for a while what it had before."""
     was_repaired = remediation.attempts or remediation.earlier or remediation.remedy is Remedy.NONE
     return seen.waited >= (seen.verify_timeout if was_repaired else seen.settle)
+
+
+def ending_job(open_: Sequence[RuleAnswer]) -> RuleAnswer | None:
+    """The open fault after which a job on the node cannot go on, and whose rule says more than to wait, or None."""
+    return next((answer for answer in open_ if answer.on_job.after_s is not None and _ends_job(answer)), None)
+
+
+def _ends_job(answer: RuleAnswer) -> bool:
+    return answer.root.severity is Severity.CRITICAL and ends_process(answer.root.code, answer.diagnosis.codes)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

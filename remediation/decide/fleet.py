@@ -188,10 +188,10 @@ def plan(
     return _held(scopes, slots, kept, now_s=now_s, looks_s=(first_look_s, first_look_s + settle_s))
 
 
-def replacements(marks: Iterable[NodeRecord], window: timedelta, now: datetime) -> Counter[str]:
+def replacements(records: Iterable[NodeRecord], window: timedelta, now: datetime) -> Counter[str]:
     """How many machines were given away under each name within ``window``, by the records. A record of no time, or of
     one that is ahead, counts as none, and one from before there were histories as one."""
-    counted = {mark.node: len(_replaced(mark.text, window, now)) for mark in marks}
+    counted = {record.node: len(_replaced(record.text, window, now)) for record in records}
     return Counter({node: times for node, times in counted.items() if times})
 
 
@@ -201,9 +201,9 @@ def that_counts(text: str, now: datetime) -> str:
     for nothing."""
     if not _replaced(text, DAY_WINDOW, now):
         return ""
-    mark = by_now(parse(text) or HandoffRecord(), now)
+    record = by_now(parse(text) or HandoffRecord(), now)
     return HandoffRecord(
-        replaced=mark.replaced, driver=mark.driver, kernel=mark.kernel, image=mark.image, history=mark.history
+        replaced=record.replaced, driver=record.driver, kernel=record.kernel, image=record.image, history=record.history
     ).text
 
 
@@ -235,12 +235,12 @@ def _counted(node: str, times: Mapping[str, int], most: int) -> dict[str, int]:
 
 
 def _replaced(text: str, window: timedelta, now: datetime) -> tuple[datetime, ...]:
-    mark = parse(text)
-    if mark is None:
+    record = parse(text)
+    if record is None:
         return ()
-    times = [each.at for each in mark.history if each.act is PastAct.REPLACE]
-    if mark.replaced is not None and not any(abs(mark.replaced - at) <= CLOSE for at in times):
-        times.append(mark.replaced)  # of a healthd that wrote no history
+    times = [each.at for each in record.history if each.act is PastAct.REPLACE]
+    if record.replaced is not None and not any(abs(record.replaced - at) <= CLOSE for at in times):
+        times.append(record.replaced)  # of a healthd that wrote no history
     return tuple(at for at in times if at > now - window and not is_ahead(at, now))
 
 

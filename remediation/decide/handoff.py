@@ -1,13 +1,13 @@
 """The handoff record that healthd leaves with the cluster under a node's name: its one grammar. Pure.
 
     healthd case=ID machine=INSTANCE asks=replace_node attempt=1 asked=EPOCH next=… taken=EPOCH boot=…
-        replaced=EPOCH slept=EPOCH awake=EPOCH watched=EPOCH gaveup=ID code=… since=EPOCH driver=… kernel=… image=…
-        history=reboot:EPOCH:CODE:helped,… said=…
+        revision=… bundle=s3://… replaced=EPOCH slept=EPOCH awake=EPOCH watched=EPOCH gaveup=ID code=… since=EPOCH
+        driver=… kernel=… image=… history=reboot:EPOCH:CODE:helped:EPOCH:REVISION,… said=…
 
 ``does=`` in the place of ``asks=``: the node repairs itself; ``withdrew=``: it needs no more what it asked for.
 ``code=`` and ``since=``: the finding for which the node wants to be out, for the others to see. A record outlives the
 disk and is evidence, never permission (every user who may write a Slurm comment can forge one). Words that are not
-known are left out, in whatever order they come; ``said`` is the last and takes the rest of the line. Each writer
+known are left out, in whatever order they come; ``message`` is the last and takes the rest of the line. Each writer
 carries on what the disk forgets: when the machine was last replaced, what was done to the node before, and what the
 node shows of itself.
 """
@@ -25,10 +25,12 @@ from healthd.core.model import Remedy
 
 PREFIX = "healthd"
 _EPOCH = re.compile(r"[0-9]{1,11}")
-_SAID_CHARACTERS = 200
+_MESSAGE_CHARACTERS = 200
 _ASKED = (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)  # what a controller can do
 _DOES = (Remedy.RESET_GPU, *_ASKED)
-_PAST_ENTRY = re.compile(r"(reset|reboot|replace|return):([0-9]{1,11}):([^:,]*):(helped|failed|)(?::([0-9]{1,11}))?")
+_PAST_ENTRY = re.compile(
+    r"(reset|reboot|replace|return):([0-9]{1,11}):([^:,]*):(helped|failed|)(?::([0-9]{0,11}))?(?::([0-9a-f]{8}))?"
+)
 CLOSE = timedelta(minutes=1)
 """So far apart the same moment may stand in two records: one has whole seconds, and no two clocks are alike."""
 UNASKED_S = 60.0
@@ -42,7 +44,7 @@ enough for every cluster's field. Each kind has its own room: a node that comes 
 
 
 class RequestAnswer(StrEnum):
-    """The answer of ``healthd controller`` to a request. WAITS: not yet, and ``said`` tells why."""
+    """The answer of ``healthd controller`` to a request. WAITS: not yet, and ``message`` tells why."""
 
     TAKEN = "taken"
     WAITS = "waits"
@@ -69,13 +71,15 @@ class Helped(StrEnum):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PastRepair:
     """One entry of a node's history: what was begun, when, for which finding, and what came of it. ``back``: when the
-    node was released after a repair that helped; of a return, ``at`` says it."""
+    node was released after a repair that helped; of a return, ``at`` says it. ``revision``: the one that decided about
+    it, see ``canary``; "" for one that is not known."""
 
     act: PastAct
     at: datetime
     code: str = ""
     outcome: Helped = Helped.NOT_KNOWN
     back: datetime | None = None
+    revision: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,14 +90,16 @@ class HandoffRecord:
     controller is to do it. ``following``: the remedies of the ladder that are left after it, as far as they can be
     carried out. ``withdrawn``: what the node asked for and then withdrew, before it saw that the controller had taken
     it; it stays beside an answer that comes too late. ``answer`` was given at ``answered``. ``boot``: of a reboot that
-    was taken, the boot that it is to end, as the controller knows it. ``became``: what the controller saw behind the
-    name afterwards. ``replaced``: when a machine of this name was last given away. ``slept``: when the cluster had
-    powered the node down while it was held, and another daemon released its drain and slots. ``awake``: since when the
-    cluster's power saving leaves the node alone by our request. ``watched``: when the daemon of a node that is out last
-    said that it watches over it; without that word others page. ``given_up``: the remediation that was given up, so
-    that the node stays out until an operator says otherwise; "" for none. ``code``: the finding for which the node is,
-    or wants to be, out; it was there ``since``. ``driver``, ``kernel`` and ``image``: which versions the node runs.
-    ``history``: the last acts on this node, newest last, whichever machine was behind the name then.
+    was taken, the boot that it is to end, as the controller knows it. ``revision``: the one that decided about the act,
+    see ``canary``. ``became``: what the controller saw behind the name afterwards. ``evidence``: the address of the
+    bundle that was uploaded before the last replacement, "" for none. ``replaced``: when a machine of this name was
+    last given away. ``slept``: when the cluster had powered the node down while it was held, and another daemon
+    released its drain and slots. ``awake``: since when the cluster's power saving leaves the node alone by our request.
+    ``watched``: when the daemon of a node that is out last said that it watches over it; without that word others page.
+    ``given_up``: the remediation that was given up, so that the node stays out until an operator says otherwise; "" for
+    none. ``code``: the finding for which the node is, or wants to be, out; it was there ``since``. ``driver``,
+    ``kernel`` and ``image``: which versions the node runs. ``history``: the last acts on this node, newest last,
+    whichever machine was behind the name then.
     """
 
     remediation_id: str = ""
@@ -108,6 +114,8 @@ class HandoffRecord:
     answer: RequestAnswer | None = None
     answered: datetime | None = None
     boot: str = ""
+    evidence: str = ""
+    revision: str = ""
     replaced: datetime | None = None
     slept: datetime | None = None
     awake: datetime | None = None
@@ -119,7 +127,7 @@ class HandoffRecord:
     kernel: str = ""
     image: str = ""
     history: tuple[PastRepair, ...] = ()
-    said: str = ""
+    message: str = ""
 
     @property
     def is_of_replacement(self) -> bool:
@@ -147,8 +155,9 @@ class HandoffRecord:
             answer=None,
             answered=None,
             boot="",
+            revision="",
             became="",
-            said="",
+            message="",
         )
 
     @property
@@ -165,6 +174,8 @@ class HandoffRecord:
             "became": word(self.became),
             self.answer or "": _epoch(self.answered) if self.answer else "",
             "boot": word(self.boot),
+            "bundle": word(self.evidence),
+            "revision": word(self.revision),
             "replaced": _epoch(self.replaced),
             "slept": _epoch(self.slept),
             "awake": _epoch(self.awake),
@@ -176,7 +187,7 @@ class HandoffRecord:
             "kernel": word(self.kernel),
             "image": word(self.image),
             "history": ",".join(_entry(each) for each in _kept(self.history)),
-            "said": plain(self.said),
+            "said": plain(self.message),
         }
         return " ".join([PREFIX, *(f"{key}={value}" for key, value in words.items() if value)])
 
@@ -188,7 +199,7 @@ def parse(text: str) -> HandoffRecord | None:
     head, *rest = text.split(" ", 1)
     if head != PREFIX:
         return None
-    listed, _, said = (f" {rest[0]}" if rest else "").partition(" said=")
+    listed, _, message = (f" {rest[0]}" if rest else "").partition(" said=")
     words: dict[str, str] = {}
     for each in listed.split():
         key, _, value = each.partition("=")
@@ -207,6 +218,8 @@ def parse(text: str) -> HandoffRecord | None:
         answer=answer,
         answered=_time(words.get(answer)) if answer else None,
         boot=words.get("boot", ""),
+        evidence=words.get("bundle", ""),
+        revision=words.get("revision", ""),
         replaced=_time(words.get("replaced")),
         slept=_time(words.get("slept")),
         awake=_time(words.get("awake")),
@@ -218,7 +231,7 @@ def parse(text: str) -> HandoffRecord | None:
         kernel=words.get("kernel", ""),
         image=words.get("image", ""),
         history=_history(words.get("history", "")),
-        said=said,
+        message=message,
     )
 
 
@@ -227,22 +240,22 @@ def is_ahead(at: datetime | None, now: datetime) -> bool:
     return at is not None and at > now + AHEAD
 
 
-def by_now(mark: HandoffRecord, now: datetime) -> HandoffRecord:
+def by_now(record: HandoffRecord, now: datetime) -> HandoffRecord:
     """The record without what it says of a time that is still ahead: that would count, or not end, for ever."""
 
     def come(at: datetime | None) -> datetime | None:
         return None if is_ahead(at, now) else at
 
     return replace(
-        mark,
-        code="" if is_ahead(mark.since, now) else mark.code,
-        since=come(mark.since),
-        asked=come(mark.asked),
-        replaced=come(mark.replaced),
-        slept=come(mark.slept),
-        awake=come(mark.awake),
-        watched=come(mark.watched),
-        history=tuple(replace(each, back=come(each.back)) for each in mark.history if come(each.at)),
+        record,
+        code="" if is_ahead(record.since, now) else record.code,
+        since=come(record.since),
+        asked=come(record.asked),
+        replaced=come(record.replaced),
+        slept=come(record.slept),
+        awake=come(record.awake),
+        watched=come(record.watched),
+        history=tuple(replace(each, back=come(each.back)) for each in record.history if come(each.at)),
     )
 
 
@@ -262,22 +275,24 @@ def showing(before: str, code: str, since: datetime | None, versions: Versions |
 
     ``versions``: what the node runs now; left out, they stay as they are.
     """
-    mark = replace(parse(before) or HandoffRecord(), code=code, since=since, given_up="")
+    record = replace(parse(before) or HandoffRecord(), code=code, since=since, given_up="")
     if versions is not None:
-        mark = replace(mark, driver=versions.driver, kernel=versions.kernel, image=versions.image)
-    return said_of(mark)
+        record = replace(record, driver=versions.driver, kernel=versions.kernel, image=versions.image)
+    return text_of_record(record)
 
 
-def said_of(mark: HandoffRecord) -> str:
+def text_of_record(record: HandoffRecord) -> str:
     """The text of a record, or "" where it tells only which versions the node runs."""
-    return "" if replace(mark, driver="", kernel="", image="") == HandoffRecord() else mark.text
+    return "" if replace(record, driver="", kernel="", image="") == HandoffRecord() else record.text
 
 
-def withdrawing(mark: HandoffRecord) -> HandoffRecord:
+def withdrawing(record: HandoffRecord) -> HandoffRecord:
     """A record whose request is withdrawn. The fields that tell this request from others stay: a controller that has
     begun it says so by that."""
-    asked = mark.remedy if mark.remedy in _ASKED else None
-    return replace(mark, remedy=None, asks=False, withdrawn=asked, following=(), answer=None, answered=None, said="")
+    asked = record.remedy if record.remedy in _ASKED else None
+    return replace(
+        record, remedy=None, asks=False, withdrawn=asked, following=(), answer=None, answered=None, message=""
+    )
 
 
 def remembering(history: Sequence[PastRepair], entry: PastRepair) -> tuple[PastRepair, ...]:
@@ -304,7 +319,7 @@ def plain(text: str) -> str:
     """A sentence as the end of a record: what Slurm, its readers or this grammar would trip over is written
     otherwise."""
     kept = re.sub(r"[^ -~]", "?", " ".join(text.split())).translate(str.maketrans('|="', "/:'"))
-    return kept[:_SAID_CHARACTERS].strip()
+    return kept[:_MESSAGE_CHARACTERS].strip()
 
 
 def instance_of(machine: str) -> str:
@@ -326,8 +341,8 @@ def _remedy(name: str, among: Sequence[Remedy] = _ASKED) -> Remedy | None:
 
 
 def _entry(past: PastRepair) -> str:
-    back = f":{_epoch(past.back)}" if past.back is not None else ""
-    return f"{past.act}:{_epoch(past.at)}:{re.sub('[:,]', '_', word(past.code))}:{past.outcome}{back}"
+    last = [_epoch(past.back), past.revision] if past.revision else [_epoch(past.back)] if past.back else []
+    return ":".join([past.act, _epoch(past.at), re.sub("[:,]", "_", word(past.code)), past.outcome, *last])
 
 
 def _history(text: str) -> tuple[PastRepair, ...]:
@@ -349,7 +364,8 @@ def _past(text: str) -> PastRepair | None:
     at = _time(found[2]) if found else None
     if found is None or at is None:
         return None
-    return PastRepair(act=PastAct(found[1]), at=at, code=found[3], outcome=Helped(found[4]), back=_time(found[5]))
+    outcome, back, revision = Helped(found[4]), _time(found[5]), found[6] or ""
+    return PastRepair(act=PastAct(found[1]), at=at, code=found[3], outcome=outcome, back=back, revision=revision)
 
 
 def _time(value: str | None) -> datetime | None:

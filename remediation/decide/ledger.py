@@ -55,6 +55,7 @@ class Bounds:
     repairs_in_vain: int = 5
     replacements_in_vain: int = 2
     repairs_judged: int = 20
+    canary_repairs: int = 3
 
 
 def same_fault(repairs: Iterable[Repair], code: str, names: Collection[str], since: datetime) -> tuple[Repair, ...]:
@@ -131,14 +132,14 @@ def _repair(remediation: Remediation) -> Repair:
 
 
 def on_record(
-    repairs: Sequence[Repair], open_remediation: Remediation | None, mark: HandoffRecord
+    repairs: Sequence[Repair], open_remediation: Remediation | None, record: HandoffRecord
 ) -> tuple[Repair, ...]:
     """These repairs, which the store knows, and those that only the handoff record knows, oldest first.
 
     The acts of one remediation are one repair: an act that failed and the one that followed for the same code. A repair
     that the store knows by the same code and time is the same, and the open one is judged by itself.
     """
-    unknown = [each for each in _entries(mark) if not _is_known(each, repairs, open_remediation)]
+    unknown = [each for each in _entries(record) if not _is_known(each, repairs, open_remediation)]
     cycles: list[list[PastRepair]] = []
     for each in unknown:
         goes_on = bool(cycles) and cycles[-1][-1].outcome is Helped.FAILED and cycles[-1][-1].code == each.code
@@ -147,12 +148,12 @@ def on_record(
     return tuple(sorted((*repairs, *found), key=lambda each: each.began))
 
 
-def _entries(mark: HandoffRecord) -> tuple[PastRepair, ...]:
+def _entries(record: HandoffRecord) -> tuple[PastRepair, ...]:
     """The repairs of a history. A record of before there was one says only when a machine was replaced."""
-    repairs = tuple(each for each in mark.history if each.act is not PastAct.RETURN)
-    if mark.replaced is None or any(each.act is PastAct.REPLACE for each in repairs):
+    repairs = tuple(each for each in record.history if each.act is not PastAct.RETURN)
+    if record.replaced is None or any(each.act is PastAct.REPLACE for each in repairs):
         return repairs
-    return (PastRepair(act=PastAct.REPLACE, at=mark.replaced, code=mark.code), *repairs)
+    return (PastRepair(act=PastAct.REPLACE, at=record.replaced, code=record.code), *repairs)
 
 
 def _is_known(entry: PastRepair, repairs: Iterable[Repair], open_remediation: Remediation | None) -> bool:
@@ -187,9 +188,9 @@ def _tried(remediation: Remediation) -> Remedy:
 
 _LARGE = (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)
 _VERSIONS: Mapping[str, Callable[[HandoffRecord], str]] = {
-    "driver": lambda mark: mark.driver,
-    "kernel": lambda mark: mark.kernel,
-    "image": lambda mark: mark.image,
+    "driver": lambda record: record.driver,
+    "kernel": lambda record: record.kernel,
+    "image": lambda record: record.image,
 }
 
 
@@ -198,7 +199,7 @@ class FleetRecords:
     """The handoff records of a fleet of ``total`` nodes, and the codes by which nodes are held and since when, by
     name."""
 
-    marks: Mapping[str, HandoffRecord]
+    records: Mapping[str, HandoffRecord]
     held: Mapping[str, tuple[str, datetime]]
     total: int
 
@@ -206,10 +207,10 @@ class FleetRecords:
 def records_of(snapshot: FleetSnapshot, now: datetime) -> FleetRecords:
     """The records in one reading of the fleet. A text that is none of healthd's says nothing, nor one of a time
     ahead."""
-    marks = {each.node: by_now(mark, now) for each in snapshot.marks if (mark := parse(each.text)) is not None}
+    records = {each.node: by_now(record, now) for each in snapshot.records if (record := parse(each.text)) is not None}
     drains = ((each.node, code_of(each.text), datetime.fromtimestamp(each.stamp, UTC)) for each in snapshot.held)
     held = {node: (code, at) for node, code, at in drains if code and not is_ahead(at, now)}
-    return FleetRecords(marks=marks, held=held, total=snapshot.total)
+    return FleetRecords(records=records, held=held, total=snapshot.total)
 
 
 def held_back(remedy: Remedy, code: str, me: str, records: FleetRecords, *, now: datetime, bounds: Bounds) -> str:
@@ -274,19 +275,19 @@ def _storm(code: str, me: str, records: FleetRecords, now: datetime, bounds: Bou
 def _out_for(code: str, records: FleetRecords, now: datetime) -> set[tuple[str, datetime]]:
     """The nodes that are out for a code, or show it, each with since when."""
     drained = {(node, min(at, now)) for node, (held, at) in records.held.items() if held == code}
-    shows = {(node, mark.since or now) for node, mark in records.marks.items() if mark.code == code}
+    shows = {(node, record.since or now) for node, record in records.records.items() if record.code == code}
     return drained | {(node, min(at, now)) for node, at in shows}
 
 
 def _returned_from(code: str, records: FleetRecords, now: datetime) -> set[tuple[str, datetime]]:
     """The nodes that were repaired for a code, or came back from it, each with when."""
-    past = ((node, each) for node, mark in records.marks.items() for each in mark.history if each.code == code)
+    past = ((node, each) for node, record in records.records.items() for each in record.history if each.code == code)
     return {(node, min(each.at, now)) for node, each in past}
 
 
 def _repaired_in_vain(code: str, records: FleetRecords, now: datetime, bounds: Bounds) -> str:
     since = now - timedelta(days=bounds.relapse_days)
-    ends = [end for node in records.marks.values() for end in _ends(node, code) if end[0] > since]
+    ends = [end for node in records.records.values() for end in _ends(node, code) if end[0] > since]
     last = sorted(ends)[-bounds.repairs_in_vain :]
     if len(last) < bounds.repairs_in_vain or any(helped for _, helped in last):
         return ""
@@ -297,8 +298,8 @@ def _repaired_in_vain(code: str, records: FleetRecords, now: datetime, bounds: B
 def _few_worked(records: FleetRecords, now: datetime, bounds: Bounds) -> str:
     """Of all codes: fewer than half of the last repairs of the fleet worked, so that its nodes are only taken out."""
     since = now - timedelta(days=bounds.relapse_days)
-    codes = {(node, each.code) for node, mark in records.marks.items() for each in mark.history}
-    ends = (end for node, code in codes for end in _ends(records.marks[node], code))
+    codes = {(node, each.code) for node, record in records.records.items() for each in record.history}
+    ends = (end for node, code in codes for end in _ends(records.records[node], code))
     last = sorted(end for end in ends if end[0] > since)[-bounds.repairs_judged :]
     worked = sum(helped for _, helped in last)
     if not bounds.repairs_judged or len(last) < bounds.repairs_judged or 2 * worked >= len(last):
@@ -309,7 +310,7 @@ def _few_worked(records: FleetRecords, now: datetime, bounds: Bounds) -> str:
 
 def _replaced_in_vain(code: str, records: FleetRecords, now: datetime, bounds: Bounds) -> str:
     since = now - timedelta(days=bounds.relapse_days)
-    nodes = sorted(node for node, mark in records.marks.items() if _in_vain(mark, code, since))
+    nodes = sorted(node for node, record in records.records.items() if _in_vain(record, code, since))
     if len(nodes) < bounds.replacements_in_vain:
         return ""
     return (
@@ -317,28 +318,30 @@ def _replaced_in_vain(code: str, records: FleetRecords, now: datetime, bounds: B
     )
 
 
-def _in_vain(mark: HandoffRecord, code: str, since: datetime) -> bool:
+def _in_vain(record: HandoffRecord, code: str, since: datetime) -> bool:
     """Whether a machine was given away for this code, and the code was there again after it."""
-    replaced = [each for each in mark.history if each.act is PastAct.REPLACE and each.code == code and each.at > since]
-    return any(each.outcome is Helped.FAILED or _came_back(mark, each) for each in replaced)
+    replaced = [
+        each for each in record.history if each.act is PastAct.REPLACE and each.code == code and each.at > since
+    ]
+    return any(each.outcome is Helped.FAILED or _came_back(record, each) for each in replaced)
 
 
-def _ends(mark: HandoffRecord, code: str) -> list[tuple[datetime, bool]]:
+def _ends(record: HandoffRecord, code: str) -> list[tuple[datetime, bool]]:
     """When each repair of this code came to its end, and whether it helped for good. An act that failed and is followed
     by the next is one repair with it; what is under way is none yet."""
-    acts = [each for each in mark.history if each.code == code and each.act is not PastAct.RETURN]
+    acts = [each for each in record.history if each.code == code and each.act is not PastAct.RETURN]
     ends = []
     for number, each in enumerate(acts):
         goes_on = each.outcome is Helped.FAILED and number + 1 < len(acts)
         if each.outcome is not Helped.NOT_KNOWN and not goes_on:
-            ends.append((each.at, each.outcome is Helped.HELPED and not _came_back(mark, each)))
+            ends.append((each.at, each.outcome is Helped.HELPED and not _came_back(record, each)))
     return ends
 
 
-def _came_back(mark: HandoffRecord, repair: PastRepair) -> bool:
+def _came_back(record: HandoffRecord, repair: PastRepair) -> bool:
     """Whether the code was there again after this repair: a later act for it, or the finding that the node shows."""
-    again = any(each.code == repair.code and each.at > repair.at for each in mark.history)
-    return again or (mark.code == repair.code and mark.since is not None and mark.since > repair.at)
+    again = any(each.code == repair.code and each.at > repair.at for each in record.history)
+    return again or (record.code == repair.code and record.since is not None and record.since > repair.at)
 
 
 def _versions(having: set[str], records: FleetRecords) -> list[str]:
@@ -346,8 +349,8 @@ def _versions(having: set[str], records: FleetRecords) -> list[str]:
     570``."""
     told = []
     for what, of in _VERSIONS.items():
-        here = Counter(of(mark) for node, mark in records.marks.items() if node in having and of(mark))
-        others = Counter(of(mark) for node, mark in records.marks.items() if node not in having and of(mark))
+        here = Counter(of(record) for node, record in records.records.items() if node in having and of(record))
+        others = Counter(of(record) for node, record in records.records.items() if node not in having and of(record))
         if len(here) != 1 or set(others) == set(here):
             continue
         ((version, count),) = here.items()

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from healthd.core.model import Action, Decision, Diagnosis, Mode, Refusal, Remedy, Step
+from healthd.remediation.decide.canary import canary
 from healthd.remediation.decide.fleet import WaitForSlot, at_limit, listed, out_limit
 from healthd.remediation.decide.freeze import Freeze, frozen
-from healthd.remediation.decide.ledger import Bounds, left_after, recent, rungs_left, same_fault
+from healthd.remediation.decide.ledger import Bounds, left_after, recent, records_of, rungs_left, same_fault
 from healthd.remediation.decide.remediation import Remediation, Repair
 from healthd.remediation.decide.rules import (
     BY_REMEDY,
@@ -45,7 +46,9 @@ class Rules:
     ``feature_is``: what such a thing is called there. ``adopt_automatic``: whether a node that the cluster's controller
     drained by itself may be repaired from there. ``approvals``: after which time without an answer a remedy goes ahead
     in mode ``approve``; no time: it needs no approval; None, and a remedy that is missing: it waits for ever.
-    ``freezes``: those of the configuration that are on now.
+    ``freezes``: those of the configuration that are on now. ``revision``: that of what decides here, see ``canary``; ""
+    where no repair is counted. ``uncounted``: the remedies of which no handoff record is left, so that no canary can
+    count them. ``by_job``: the job by which the mode is this, in words, or "".
     """
 
     mode: Mode
@@ -58,6 +61,9 @@ class Rules:
     adopt_automatic: bool = False
     approvals: Mapping[Remedy, timedelta | None] = field(default_factory=dict)
     freezes: tuple[Freeze, ...] = ()
+    revision: str = ""
+    uncounted: frozenset[Remedy] = frozenset()
+    by_job: str = ""
     policy: Policy = BY_REMEDY
     bounds: Bounds = field(default_factory=Bounds)
 
@@ -349,15 +355,27 @@ def _taken_out(answer: RuleAnswer, asked: Question, readings: Readings) -> Decis
         words = f"a node that comes back too often is a lemon: {many}; now {_what(answer)}"
         return _kept_out(answer, Refusal.LEMON, words)
     what = _what(answer, able[0], after=tuple(each.remedy for each in tried))
-    asks = answer.mode(asked.rules.mode) is Mode.APPROVE and asked.rules.approvals.get(able[0]) != timedelta()
     return Decision(
         action=Action.REPAIR,
-        reason=f"repair for {what}{', after approval' if asks else ''}",
+        reason=f"repair for {what}{_after_approval(answer, able[0], asked, readings)}",
         diagnosis=about,
         steps=STEPS[able[0]],
         ladder=able,
         rule=answer.rule.name,
     )
+
+
+def _after_approval(answer: RuleAnswer, remedy: Remedy, asked: Question, readings: Readings) -> str:
+    """``, after approval``, with the canary as the reason where the mode is none; or ""."""
+    rules, situation = asked.rules, readings.situation
+    if asked.by_command or rules.approvals.get(remedy) == timedelta():
+        return ""
+    if answer.mode(rules.mode) is Mode.APPROVE:
+        return ", after approval"
+    if situation is None or situation.snapshot is None or remedy in rules.uncounted:
+        return ""
+    why = canary(records_of(situation.snapshot, asked.now), rules.revision, rules.bounds)
+    return f", after approval; {why}" if why else ""
 
 
 def left_of(decision: Decision, remediation: Remediation) -> Decision:

@@ -23,10 +23,11 @@ from healthd.remediation.decide.handoff import (
     RequestAnswer,
     parse,
     remembering,
-    said_of,
+    text_of_record,
     with_outcome,
     word,
 )
+from healthd.remediation.decide.on_job import JobRestart
 from healthd.remediation.ports import Hold
 
 PREFIX = "healthd: "
@@ -76,7 +77,7 @@ class Repair:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Approval:
     """An approval that was asked for: of which act, for which fault, since when; and by whom it was given, None: not
-    yet."""
+    yet. ``why``: what asks for it, "" for the mode."""
 
     remedy: Remedy
     code: str
@@ -84,6 +85,7 @@ class Approval:
     asked: datetime
     given: datetime | None = None
     by: str = ""
+    why: str = ""
 
     def is_of(self, remediation: Remediation, remedy: Remedy) -> bool:
         """Whether it is of this act of a remediation."""
@@ -108,7 +110,8 @@ class Remediation:
     command to release the node; ``forced``: whatever is open on it. ``asks``: why it was opened to wait for an
     operator, whom it pages for as long as it is open; None where it repairs, or waits for the fault to end.
     ``adopted``: the cluster's controller made the drain by itself before ours; only a repair undoes it. ``approval``:
-    the last that was asked for, or given.
+    the last that was asked for, or given. ``evidence``: the address of its bundle outside this machine, "" for none.
+    ``job``: the restart of the job that its fault ended; None where none was looked for.
     """
 
     id: str
@@ -148,6 +151,8 @@ class Remediation:
     asks: Refused | None = None
     adopted: bool = False
     approval: Approval | None = None
+    evidence: str = ""
+    job: JobRestart | None = None
 
     @property
     def by_command(self) -> bool:
@@ -188,6 +193,7 @@ def shifted(remediation: Remediation, by: timedelta, now: datetime) -> Remediati
         drain_unanswered=remediation.drain_unanswered and moved(remediation.drain_unanswered, by, now),
         approval=remediation.approval
         and replace(remediation.approval, asked=moved(remediation.approval.asked, by, now)),
+        job=remediation.job and remediation.job.shifted(by, now),
     )
 
 
@@ -246,11 +252,12 @@ PAST_OF: Mapping[Remedy, PastAct] = {
 """The words by which a history names the remedies."""
 
 
-def begun(old: HandoffRecord, remediation: Remediation, remedy: Remedy, now: datetime) -> tuple[PastRepair, ...]:
-    """The history of a node on which this remediation begins an act now."""
-    return remembering(
-        followed(old, remediation), PastRepair(act=PAST_OF[remedy], at=now, code=remediation.code or old.code)
-    )
+def begun(
+    old: HandoffRecord, remediation: Remediation, remedy: Remedy, now: datetime, revision: str = ""
+) -> tuple[PastRepair, ...]:
+    """The history of a node on which this remediation begins an act now. ``revision``: see ``canary``."""
+    entry = PastRepair(act=PAST_OF[remedy], at=now, code=remediation.code or old.code, revision=revision)
+    return remembering(followed(old, remediation), entry)
 
 
 def followed(old: HandoffRecord, remediation: Remediation) -> tuple[PastRepair, ...]:
@@ -262,19 +269,19 @@ def followed(old: HandoffRecord, remediation: Remediation) -> tuple[PastRepair, 
     return with_outcome(old.history, Helped.FAILED) if is_mine and is_same else old.history
 
 
-def is_begun(mark: HandoffRecord) -> bool:
+def is_begun(record: HandoffRecord) -> bool:
     """Whether the act that a record names was begun. A request to the controller is none until the controller has taken
     it, which it says by its answer and by its entry in the history; one that it refused without taking never was."""
-    if mark.is_withdrawn:
+    if record.is_withdrawn:
         return False
-    if not mark.asks or mark.answer is RequestAnswer.TAKEN or mark.remedy is None or mark.asked is None:
+    if not record.asks or record.answer is RequestAnswer.TAKEN or record.remedy is None or record.asked is None:
         return True
-    return has_entry(mark, mark.remedy, mark.asked)
+    return has_entry(record, record.remedy, record.asked)
 
 
-def has_entry(mark: HandoffRecord, remedy: Remedy, since: datetime) -> bool:
+def has_entry(record: HandoffRecord, remedy: Remedy, since: datetime) -> bool:
     """Whether a history says that this was begun then or later."""
-    return any(each.act is PAST_OF[remedy] and each.at >= since - CLOSE for each in mark.history)
+    return any(each.act is PAST_OF[remedy] and each.at >= since - CLOSE for each in record.history)
 
 
 def with_act(
@@ -289,6 +296,7 @@ def with_act(
         act=PAST_OF[remedy],
         at=at.replace(microsecond=0),
         code=there.code or (there.history[-1].code if there.history else ""),
+        revision=there.revision,
     )
     is_entered = any((each.act, each.at) == (made.act, made.at) for each in there.history)
     past = with_outcome(there.history, Helped.FAILED) if after_silence and not is_entered else there.history
@@ -304,28 +312,28 @@ def after(before: str, remediation: Remediation) -> str:
     """The record of a node whose remediation has ended: it wants to be out no more, and what was done has helped or
     not. A node that came back without a repair for its last finding has returned; that is an entry as well. One that
     was given up stays out for its finding."""
-    mark = parse(before) or HandoffRecord()
+    record = parse(before) or HandoffRecord()
     is_given_up = remediation.end is End.FAILED
     over = (
-        replace(mark, given_up=remediation.id)
+        replace(record, given_up=remediation.id)
         if is_given_up
-        else replace(mark, given_up="", code="", since=None, watched=None)
+        else replace(record, given_up="", code="", since=None, watched=None)
     )
-    return said_of(replace(over, history=_ended(mark, remediation)))
+    return text_of_record(replace(over, history=_ended(record, remediation)))
 
 
-def _ended(mark: HandoffRecord, remediation: Remediation) -> tuple[PastRepair, ...]:
-    history = mark.history
+def _ended(record: HandoffRecord, remediation: Remediation) -> tuple[PastRepair, ...]:
+    history = record.history
     if remediation.end is End.FAILED:
         return (
             with_outcome(history, Helped.FAILED)
-            if mark.remediation_id == remediation.id and is_begun(mark)
+            if record.remediation_id == remediation.id and is_begun(record)
             else history
         )
     if remediation.end is not End.RELEASED or remediation.forced:
         return history
-    back, code = remediation.since.replace(microsecond=0), remediation.code or mark.code
-    is_repaired = mark.remediation_id == remediation.id and is_begun(mark)
+    back, code = remediation.since.replace(microsecond=0), remediation.code or record.code
+    is_repaired = record.remediation_id == remediation.id and is_begun(record)
     told = with_outcome(history, Helped.HELPED, back) if is_repaired else history
     is_known = any(each.code == code and back in (each.at, each.back) for each in told)
     if is_known or remediation.settling or remediation.by_command or remediation.code in ORDERED:

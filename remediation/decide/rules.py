@@ -13,11 +13,11 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Protocol
 
-from healthd.core.model import NODE, REMEDY_RANK, Component, Diagnosis, Mode, Remedy, Root, Severity, Step
+from healthd.core.model import MODE_RANK, NODE, REMEDY_RANK, Component, Diagnosis, Mode, Remedy, Root, Severity, Step
+from healthd.judge.causes import roots_of
+from healthd.remediation.decide.on_job import WAIT, OnJob
 
 Ladder = tuple[Remedy, ...]
-
-MODE_RANK = {Mode.OBSERVE: 0, Mode.QUARANTINE: 1, Mode.APPROVE: 2, Mode.REPAIR: 3}
 
 # What a remedy begins: a repair that did not help is followed by the next larger one.
 _OWN: dict[Remedy, Ladder] = {
@@ -51,8 +51,9 @@ class Rule:
     ``together_with`` (globs: a code of which must be open on the same component or on the node as well) narrow it down;
     empty means any. ``ladder``: the remedies in the order in which they are tried, one for each time that the fault
     comes back; empty: the node is never taken out for it; None: what the finding itself calls for. A ladder of
-    ``ask_human`` keeps the node out until an operator has seen to it. ``mode`` is a cap: ``observe`` puts this rule
-    alone in shadow. ``site``: the site wrote it.
+    ``ask_human`` keeps the node out until an operator has seen to it. ``on_job``: what becomes of a job that cannot go
+    on; None: as the policy says. ``mode`` is a cap: ``observe`` puts this rule alone in shadow. ``site``: the site
+    wrote it.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Rule:
     instance_types: tuple[str, ...] = ()
     together_with: tuple[str, ...] = ()
     ladder: Ladder | None = None
+    on_job: OnJob | None = None
     mode: Mode = Mode.REPAIR
     site: bool = False
 
@@ -108,12 +110,14 @@ STANDING = (USERS_OWN, OWN_REMEDY)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuleAnswer:
-    """The answer of a policy to one root of one diagnosis, where that takes the node out."""
+    """The answer of a policy to one root of one diagnosis, where that takes the node out. ``on_job``: what it says
+    about a job that cannot go on."""
 
     diagnosis: Diagnosis
     root: Root
     rule: Rule
     ladder: Ladder
+    on_job: OnJob = WAIT
 
     @property
     def about(self) -> Diagnosis:
@@ -127,10 +131,11 @@ class RuleAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """Rules in their order, as they hold on one instance type."""
+    """Rules in their order, as they hold on one instance type. ``on_job``: where a rule leaves it out."""
 
     name: str = "by remedy"
     rules: tuple[Rule, ...] = STANDING
+    on_job: OnJob = WAIT
 
     def rule_for(self, code: str, component: Component, beside: Collection[str]) -> Rule:
         """The first rule that matches."""
@@ -152,7 +157,8 @@ class Policy:
                     rules[asked] = self.rule_for(root.code, diagnosis.component, beside)
                 rule = rules[asked]
                 if rule.takes_out(root):
-                    found.append(RuleAnswer(diagnosis=diagnosis, root=root, rule=rule, ladder=rule.ladder_for(root)))
+                    ladder, on_job = rule.ladder_for(root), self.on_job if rule.on_job is None else rule.on_job
+                    found.append(RuleAnswer(diagnosis=diagnosis, root=root, rule=rule, ladder=ladder, on_job=on_job))
         return tuple(sorted(found, key=_reach, reverse=True))
 
     def calling(self, diagnoses: Sequence[Diagnosis]) -> tuple[Diagnosis, ...]:
@@ -169,20 +175,16 @@ class Policy:
 BY_REMEDY = Policy()
 
 
-def layered(name: str, site: Iterable[Rule], shipped: Iterable[Rule], instance_type: str | None) -> Policy:
+def layered(
+    name: str, site: Iterable[Rule], shipped: Iterable[Rule], instance_type: str | None, on_job: OnJob = WAIT
+) -> Policy:
     """The site's rules before the shipped ones, as far as they speak of this instance type, and STANDING behind all.
 
     A rule that names instance types does not hold on a machine whose type is not known.
     """
     rules = (*site, *shipped, *STANDING)
     holding = (rule for rule in rules if not rule.instance_types or _fits(instance_type or "", rule.instance_types))
-    return Policy(name=name, rules=tuple(holding))
-
-
-def roots_of(diagnosis: Diagnosis) -> tuple[Root, ...]:
-    """The faults that nothing else explains; a diagnosis that names none has the one that it is called by."""
-    own = Root(code=diagnosis.code, severity=diagnosis.severity, remedy=diagnosis.remedy, since=diagnosis.since)
-    return diagnosis.roots or (own,)
+    return Policy(name=name, rules=tuple(holding), on_job=on_job)
 
 
 class OpenCodes:

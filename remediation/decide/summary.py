@@ -1,11 +1,14 @@
 """The summary that a node leaves with the cluster: its state, the cause, and the step. Pure.
 
     healthd state=draining at=EPOCH since=EPOCH mode=repair step=wait_idle code=gpu.xid.79 on=GPU_3 more=2
-        type=p5.48xlarge driver=580.95.05 note=waits for 8812 of alice
+        type=p5.48xlarge dom=9f86d081 driver=580.95.05 note=waits for 8812 of alice
+
+    healthd state=ok at=EPOCH stopped=1 mode=repair
 
 It is for the reader of a fleet and is evidence of nothing: no decision reads it. A node writes it when its state
-changes, and as a heartbeat, so that silence shows. Every word of it has no blank; ``note`` is the last and takes the
-rest. Words that are not known are left out, in whatever order they come.
+changes, and as a heartbeat, so that silence shows; a daemon that is stopped on purpose writes it once more. Every word
+of it has no blank; ``note`` is the last and takes the rest. Words that are not known are left out, in whatever order
+they come.
 """
 
 from __future__ import annotations
@@ -63,12 +66,15 @@ class NodeSummary:
     """A summary, read. A field that it does not have is empty, None or 0; times have whole seconds.
 
     ``code`` and ``component``: the worst fault, or the check that is unknown; ``more``: how many other faults are open.
-    ``since``: when that began, or the step. ``at``: when the node wrote it. ``note``: the thing that it waits for, or
-    the reason. ``driver``: the NVIDIA driver's version; left out where there is no room for it.
+    ``since``: when that began, or the step. ``at``: when the node wrote it. ``stopped``: its daemon then ended on
+    purpose. ``note``: the thing that it waits for, or
+    the reason. ``domain``: the NVLink domain that its GPUs are in, a word that all of its nodes have; ``driver``: the
+    NVIDIA driver's version. Either is left out where there is no room for it.
     """
 
     state: NodeState
     at: datetime | None = None
+    stopped: bool = False
     code: str = ""
     component: str = ""
     more: int = 0
@@ -76,6 +82,7 @@ class NodeSummary:
     since: datetime | None = None
     instance_type: str = ""
     step: str = ""
+    domain: str = ""
     driver: str = ""
     note: str = ""
 
@@ -97,6 +104,7 @@ class NodeSummary:
         words = {  # what must not be cut comes first
             "state": self.state,
             "at": _epoch(self.at),
+            "stopped": "1" if self.stopped else "",
             "since": _epoch(self.since),
             "mode": self.mode or "",
             "step": self.step,
@@ -106,8 +114,11 @@ class NodeSummary:
             "type": _word(self.instance_type, 24),
         }
         text = " ".join([PREFIX, *(f"{key}={value}" for key, value in words.items() if value)])
-        driver = f" driver={word(self.driver)}" if self.driver else ""
-        text += driver if len(text + driver) <= most else ""
+        for more in (
+            f" dom={word(self.domain)}" * bool(self.domain),
+            f" driver={word(self.driver)}" * bool(self.driver),
+        ):
+            text += more if len(text + more) <= most else ""
         left = most - len(text) - len(" note=")
         note = plain(self.note).replace("\\", "/")[: max(left, 0)].strip()
         return f"{text} note={note}" if note else text[:most]
@@ -128,6 +139,7 @@ def parse_summary(text: str) -> NodeSummary | None:
     return NodeSummary(
         state=NodeState(words["state"]),
         at=_time(words.get("at", "")),
+        stopped=words.get("stopped", "") == "1",
         code=words.get("code", ""),
         component=words.get("on", "").replace("_", " "),
         more=int(more) if (more := words.get("more", "")).isascii() and more.isdigit() and len(more) < 6 else 0,
@@ -135,6 +147,7 @@ def parse_summary(text: str) -> NodeSummary | None:
         since=_time(words.get("since", "")),
         instance_type=words.get("type", ""),
         step=words.get("step", ""),
+        domain=words.get("dom", ""),
         driver=words.get("driver", ""),
         note=note,
     )
@@ -150,6 +163,7 @@ def summary_of(
     decision: Decision | None = None,
     names: Mapping[str, Component] | None = None,
     instance_type: str = "",
+    domain: str = "",
     driver: str = "",
 ) -> NodeSummary:
     """The summary of what is known now, without its time.
@@ -160,7 +174,7 @@ def summary_of(
     worst = max(diagnoses, key=lambda each: SEVERITY_RANK[each.severity], default=None)
     state = acting_state(remediation, decision) or NodeState(verdict.value)
     more = max(len(diagnoses) - 1, 0)
-    summary = NodeSummary(state=state, mode=mode, instance_type=instance_type, driver=driver, more=more)
+    summary = NodeSummary(state=state, mode=mode, instance_type=instance_type, domain=domain, driver=driver, more=more)
     if decision is not None and decision.action is Action.PAGE:
         summary = replace(summary, note=decision.reason)
     if remediation is not None:

@@ -73,22 +73,24 @@ def held_out(snapshot: FleetSnapshot, slots: Iterable[Slot]) -> tuple[HeldOut, .
     not answer page for that."""
     holders = {slot.node: slot for slot in slots if " " not in slot.node}  # a slot that was taken by hand names no node
     held = {each.node: each for each in snapshot.held}
-    marks = {mark.node: parse(mark.text) or HandoffRecord() for mark in snapshot.marks}
+    records = {record.node: parse(record.text) or HandoffRecord() for record in snapshot.records}
     names = (held.keys() | holders.keys()) - snapshot.asleep - (snapshot.down & holders.keys())
-    return tuple(_held_out(name, held.get(name), holders, marks.get(name) or HandoffRecord()) for name in sorted(names))
+    return tuple(
+        _held_out(name, held.get(name), holders, records.get(name) or HandoffRecord()) for name in sorted(names)
+    )
 
 
-def _held_out(name: str, drain: HeldNode | None, holders: Mapping[str, Slot], mark: HandoffRecord) -> HeldOut:
+def _held_out(name: str, drain: HeldNode | None, holders: Mapping[str, Slot], record: HandoffRecord) -> HeldOut:
     if drain is None:
         slot = holders[name]
         text = f"slot {slot.scope} {slot.index}"
         return HeldOut(
             node=name,
             text=text,
-            code=mark.code,
-            remediation_id=mark.remediation_id,
-            watched=mark.watched,
-            found=mark.since,
+            code=record.code,
+            remediation_id=record.remediation_id,
+            watched=record.watched,
+            found=record.since,
         )
     since, code = datetime.fromtimestamp(drain.stamp, UTC), code_of(drain.text)
     return HeldOut(
@@ -97,6 +99,6 @@ def _held_out(name: str, drain: HeldNode | None, holders: Mapping[str, Slot], ma
         code=code,
         remediation_id=remediation_id_of(drain.text) or "",
         since=since,
-        watched=mark.watched,
-        found=mark.since,
+        watched=record.watched,
+        found=record.since,
     )

@@ -116,19 +116,19 @@ class AbsentNodes:
         """The holders of slots that are DOWN and do not answer: for as long as this daemon has seen, or, after a
         restart or another agent's turn to speak, since the last word in their record."""
         down = snapshot.down & holders
-        marks = {mark.node: parse(mark.text) for mark in snapshot.marks if mark.node in down}
+        records = {record.node: parse(record.text) for record in snapshot.records if record.node in down}
         quiet = (
             name
-            for name, mark in marks.items()
-            if not is_acted_on(mark, now, self._takes) and _last_word_is_older(mark, self._dead_s, now)
+            for name, record in records.items()
+            if not is_acted_on(record, now, self._takes) and _last_word_is_older(record, self._dead_s, now)
         )
         return sorted({*self._since(self._dead, down, self._dead_s), *quiet})
 
     def _unwatched(self, snapshot: FleetSnapshot, slots: Sequence[Slot], now: datetime) -> tuple[AbsentNode, ...]:
         """The nodes that healthd holds and whose own daemon says nothing. The times in the cluster tell it after a
         restart of this daemon; what it saw itself, where a clock was set or there is no time."""
-        marks = _marks(snapshot)
-        held = [each for each in held_out(snapshot, slots) if not is_acted_on(marks.get(each.node), now, self._takes)]
+        records = _records(snapshot)
+        held = [each for each in held_out(snapshot, slots) if not is_acted_on(records.get(each.node), now, self._takes)]
         quiet = self._quiet_s(held)
         return tuple(
             AbsentNode(node=each.node, message=each.message, page=True)
@@ -165,11 +165,11 @@ class AbsentNodes:
         if not view.asleep or self._rules().hands_off(view):
             return None
         own = [slot for slot in node.slots() if slot.node == name]
-        mark = parse(node.marked())
-        drain = _our_drain(view, mark, now, self._rules().bounds, has_slot=bool(own))
+        record = parse(node.read_record())
+        drain = _our_drain(view, record, now, self._rules().bounds, has_slot=bool(own))
         if not own and drain is None:
             return None
-        code = "" if drain is None else (mark.code if mark is not None else "") or code_of(drain.text)
+        code = "" if drain is None else (record.code if record is not None else "") or code_of(drain.text)
         is_kept = drain is None and is_drain(view.flags)  # an order undoes it: nothing says that the node slept
         released(node)
         problem = "" if is_kept else _note_sleep(node, now, code)
@@ -184,8 +184,8 @@ class AbsentNodes:
             what = [*([f'its drain "{drain.text}"'] if drain else []), *slots]
             return AbsentNode(node=name, message=f"{_ASLEEP}; released {', '.join(what)}")
         stays = _stays(name, drain.text, f"its record cannot say that it slept: {problem}")
-        said = "".join(f"{each} was released; " for each in slots)
-        return AbsentNode(node=name, message=f"{_ASLEEP}; {said}{stays}", page=True)
+        message = "".join(f"{each} was released; " for each in slots)
+        return AbsentNode(node=name, message=f"{_ASLEEP}; {message}{stays}", page=True)
 
 
 class AbsentWatch:
@@ -221,18 +221,18 @@ def without_machine(
 
     ``takes_s``: how long an act may take before its record is no reason to wait any more.
     """
-    marks = _marks(snapshot)
+    records = _records(snapshot)
     holders = {slot.node for slot in slots}
     drained = {
         held.node
         for held in snapshot.held
-        if not why_it_stays(held.text, marks.get(held.node), now, bounds, has_slot=held.node in holders)
+        if not why_it_stays(held.text, records.get(held.node), now, bounds, has_slot=held.node in holders)
     }
-    acting = {name for name, mark in marks.items() if is_acted_on(mark, now, takes_s)}
+    acting = {name for name, record in records.items() if is_acted_on(record, now, takes_s)}
     return (snapshot.asleep & (holders | drained)) - acting
 
 
-def why_it_stays(text: str, mark: HandoffRecord | None, now: datetime, bounds: Bounds, *, has_slot: bool) -> str:
+def why_it_stays(text: str, record: HandoffRecord | None, now: datetime, bounds: Bounds, *, has_slot: bool) -> str:
     """Why a drain of this text under a name without a machine is not released, or "". ``mark``: the node's own record.
 
     A text alone proves nothing, since every user can write it. An operator's own drain stands until it is released, and
@@ -241,25 +241,25 @@ def why_it_stays(text: str, mark: HandoffRecord | None, now: datetime, bounds: B
     """
     for code in (
         code_of(text),
-        mark.code if mark is not None else "",
+        record.code if record is not None else "",
     ):  # a remediation that goes on keeps its first text
-        if bar := _bar(code, mark, now, bounds):
+        if bar := _bar(code, record, now, bounds):
             return bar
     recorded = (
-        mark is not None
+        record is not None
         and bool(remediation_id_of(text))
-        and (mark.remediation_id == remediation_id_of(text) or mark.code == code_of(text))
+        and (record.remediation_id == remediation_id_of(text) or record.code == code_of(text))
     )
     return "" if has_slot or recorded else "neither a slot nor the node's record shows that healthd made it"
 
 
-def _bar(code: str, mark: HandoffRecord | None, now: datetime, bounds: Bounds) -> str:
+def _bar(code: str, record: HandoffRecord | None, now: datetime, bounds: Bounds) -> str:
     """Why a node that is out for this code stays out, whosever text its drain has, or ""."""
     if code == QUARANTINE_CODE:
         return _ORDERED
-    if mark is not None and mark.given_up:
-        return f"healthd gave the node up [{mark.given_up}]"
-    many = 0 if mark is None or not code else returns_of(by_now(mark, now).history, code, now)
+    if record is not None and record.given_up:
+        return f"healthd gave the node up [{record.given_up}]"
+    many = 0 if record is None or not code else returns_of(by_now(record, now).history, code, now)
     if many >= bounds.returns_per_day:
         return f"the node went out for {code} again after each of {many} returns within a day"
     return ""
@@ -268,10 +268,10 @@ def _bar(code: str, mark: HandoffRecord | None, now: datetime, bounds: Bounds) -
 def kept_drains(snapshot: FleetSnapshot, holders: set[str], now: datetime, bounds: Bounds) -> tuple[AbsentNode, ...]:
     """The names without a machine whose drain stays: no daemon runs there to call an operator. Of an ordered drain the
     operator knows for a day. A name with a slot is heard of once that is released."""
-    marks = _marks(snapshot)
+    records = _records(snapshot)
     kept = []
-    for held in (*snapshot.held, *_written_over(snapshot, marks)):
-        why = why_it_stays(held.text, marks.get(held.node), now, bounds, has_slot=False)
+    for held in (*snapshot.held, *_written_over(snapshot, records)):
+        why = why_it_stays(held.text, records.get(held.node), now, bounds, has_slot=False)
         is_known = why == _ORDERED and not _is_older(held, ORDERED_FOR_S, now)
         if held.node in snapshot.asleep - holders and why and not is_known:
             words = f"Slurm powered it down; {_stays(held.node, held.text, why)}"
@@ -279,15 +279,15 @@ def kept_drains(snapshot: FleetSnapshot, holders: set[str], now: datetime, bound
     return tuple(kept)
 
 
-def _written_over(snapshot: FleetSnapshot, marks: dict[str, HandoffRecord | None]) -> Iterator[HeldNode]:
+def _written_over(snapshot: FleetSnapshot, records: dict[str, HandoffRecord | None]) -> Iterator[HeldNode]:
     """The names without a machine that healthd gave up, and over whose drain the cluster wrote its own text."""
     for name in sorted(snapshot.drained):
-        if (mark := marks.get(name)) is not None and mark.given_up:
-            yield HeldNode(node=name, text=f"the cluster's own, over that for {mark.code}", stamp=0)
+        if (record := records.get(name)) is not None and record.given_up:
+            yield HeldNode(node=name, text=f"the cluster's own, over that for {record.code}", stamp=0)
 
 
-def _marks(snapshot: FleetSnapshot) -> dict[str, HandoffRecord | None]:
-    return {mark.node: parse(mark.text) for mark in snapshot.marks}
+def _records(snapshot: FleetSnapshot) -> dict[str, HandoffRecord | None]:
+    return {record.node: parse(record.text) for record in snapshot.records}
 
 
 def _is_older(held: HeldNode, seconds: float, now: datetime) -> bool:
@@ -299,36 +299,36 @@ def _stays(name: str, text: str, why: str) -> str:
     return f'its drain "{text}" stays, because {why}. No job can wake the node: {todo}'
 
 
-def is_acted_on(mark: HandoffRecord | None, now: datetime, takes_s: dict[Remedy, float]) -> bool:
+def is_acted_on(record: HandoffRecord | None, now: datetime, takes_s: dict[Remedy, float]) -> bool:
     """Whether the act that a record tells of is begun, and may be under way. ``takes_s``: how long each may take."""
-    if mark is None or mark.remedy not in takes_s or mark.asked is None or is_ahead(mark.asked, now):
+    if record is None or record.remedy not in takes_s or record.asked is None or is_ahead(record.asked, now):
         return False
-    return is_begun(mark) and now - mark.asked < timedelta(seconds=takes_s[mark.remedy])
+    return is_begun(record) and now - record.asked < timedelta(seconds=takes_s[record.remedy])
 
 
-def _last_word_is_older(mark: HandoffRecord | None, seconds: float, now: datetime) -> bool:
+def _last_word_is_older(record: HandoffRecord | None, seconds: float, now: datetime) -> bool:
     """Whether the daemon of this record last said so long ago that it watches. A time ahead is no time."""
-    watched = mark.watched if mark is not None else None
+    watched = record.watched if record is not None else None
     return watched is not None and not is_ahead(watched, now) and now - watched >= timedelta(seconds=seconds)
 
 
 def _our_drain(
-    view: NodeView, mark: HandoffRecord | None, now: datetime, bounds: Bounds, *, has_slot: bool
+    view: NodeView, record: HandoffRecord | None, now: datetime, bounds: Bounds, *, has_slot: bool
 ) -> Hold | None:
     """The drain that is healthd's to undo, or None: also where only the DOWN is left that the node went through under
     it, since slurmctld lost the drain in a restart. No job wakes such a node either. A node that is back keeps its old
     reason on 24.11, so that a slot, or what it is out for, has to be there as well."""
     hold = view.hold
-    is_down = "DOWN" in view.flags and (has_slot or bool(mark is not None and mark.code))
+    is_down = "DOWN" in view.flags and (has_slot or bool(record is not None and record.code))
     if hold is None or not (is_drain(view.flags) or is_down):
         return None
     if (
-        view.drained_by_itself and has_slot and mark is not None
+        view.drained_by_itself and has_slot and record is not None
     ):  # the cluster wrote its own text over that of a remediation
-        is_ours = bool(mark.remediation_id or mark.code) and not _bar(mark.code, mark, now, bounds)
+        is_ours = bool(record.remediation_id or record.code) and not _bar(record.code, record, now, bounds)
     else:
         is_ours = bool(remediation_id_of(hold.text)) and not why_it_stays(
-            hold.text, mark, now, bounds, has_slot=has_slot
+            hold.text, record, now, bounds, has_slot=has_slot
         )
     return hold if is_ours else None
 
@@ -336,19 +336,24 @@ def _our_drain(
 def _note_kept(node: Orchestrator, view: NodeView) -> None:
     """Where the cluster wrote its own text over a drain that stays: leave in the record that the node was given up.
     Without its slot nothing else shows it. Raises BackendError."""
-    mark = parse(node.marked())
-    if view.drained_by_itself and mark is not None and not mark.given_up and mark.code not in ("", QUARANTINE_CODE):
-        node.mark(replace(mark, given_up=mark.remediation_id or mark.code).text)
+    record = parse(node.read_record())
+    if (
+        view.drained_by_itself
+        and record is not None
+        and not record.given_up
+        and record.code not in ("", QUARANTINE_CODE)
+    ):
+        node.write_record(replace(record, given_up=record.remediation_id or record.code).text)
 
 
 def _note_sleep(node: Orchestrator, now: datetime, code: str) -> str:
     """Leave it in the record, and that the node returns after it was out for ``code``. Returns why that cannot be, or
     "": another comment is in its place."""
-    mark = parse(node.marked()) or HandoffRecord()
+    record = parse(node.read_record()) or HandoffRecord()
     returned = PastRepair(act=PastAct.RETURN, at=now.replace(microsecond=0), code=code)
-    history = remembering(mark.history, returned) if code else mark.history
+    history = remembering(record.history, returned) if code else record.history
     try:
-        node.mark(replace(mark, slept=now, history=history).text)
+        node.write_record(replace(record, slept=now, history=history).text)
     except BackendRefused as error:
         return str(error)
     return ""

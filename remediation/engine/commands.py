@@ -150,8 +150,15 @@ class CommandChecks:
             return self._not_that_one(command, remediation)
         if (foreign := self._foreign(remediation, view)) is not None:
             return foreign
-        diagnoses = self._judgement.diagnoses()
-        return approve(remediation, command.remedy, command.words, rules=self._rules(), diagnoses=diagnoses, now=now)
+        return approve(
+            remediation,
+            command.remedy,
+            command.words,
+            rules=self._rules(),
+            diagnoses=self._judgement.diagnoses(),
+            now=now,
+            canary=self._dependencies.canary(remediation),
+        )
 
     def _undo(
         self, command: Command, remediation: Remediation | None, view: NodeView, now: datetime, remediation_id: str
@@ -167,7 +174,7 @@ class CommandChecks:
         """Whether what the remediation asks for stands with the cluster, and no controller has begun it."""
         if not self._provisioner.delegates:
             return False
-        record = parse(self._orchestrator.marked())
+        record = parse(self._orchestrator.read_record())
         return record is not None and record.remediation_id == remediation.id and not is_begun(record)
 
     def _not_that_one(self, command: Command, remediation: Remediation | None) -> Refused:
@@ -279,7 +286,8 @@ class CommandChecks:
             and remediation.approval.given is not None
             and remediation.approval.is_of(remediation, remedy)
         )
-        asks = not is_given and needs_approval(remediation, remedy, self._rules(), self._judgement.diagnoses())
+        canary, diagnoses = self._dependencies.canary(remediation), self._judgement.diagnoses()
+        asks = not is_given and needs_approval(remediation, remedy, self._rules(), diagnoses, canary)
         return self._after_maintenance(f"waits for an operator's approval; then {words}" if asks else words, refusal)
 
     def _after_maintenance(self, words: str, refusal: Refusal | None) -> tuple[str, Refusal | None]:
@@ -330,7 +338,7 @@ class CommandExecution:
             return self.refuse(command, wanted)
         if isinstance(wanted, str):
             self._judgement.record(Event(at=self._clock(), kind="order", text=f"{command.title}: {wanted}"))
-            return CommandOutcome(done=True, said=wanted)
+            return CommandOutcome(done=True, message=wanted)
         self._journal.write(wanted, command.title)
         return wanted
 
@@ -339,11 +347,13 @@ class CommandExecution:
         try:
             result = self._steps.take(wanted, now)
         except BackendError as error:
-            said = f"remediation {wanted.id} is open; the cluster did not answer yet, and it goes on: {error}"
-            return CommandOutcome(done=True, said=said, refusal=Refusal.UNREADABLE)
+            message = f"remediation {wanted.id} is open; the cluster did not answer yet, and it goes on: {error}"
+            return CommandOutcome(done=True, message=message, refusal=Refusal.UNREADABLE)
         self._stats.wait(result)
         is_lost = result.remediation.end is End.LOST
-        return CommandOutcome(done=not is_lost, said=f"remediation {wanted.id}: {result.said}", refusal=result.refusal)
+        return CommandOutcome(
+            done=not is_lost, message=f"remediation {wanted.id}: {result.message}", refusal=result.refusal
+        )
 
     def refuse(self, command: Command, refused: Refused) -> CommandOutcome:
         """Not done: counted, and in the trail with who asked and why not."""
@@ -351,22 +361,22 @@ class CommandExecution:
         text = f"refused: {command.verb} by command, {command.words}: {refused.words}"
         data = {"verb": command.verb, "refusal": refused.kind}
         self._judgement.record(Event(at=self._clock(), kind="order", text=text, data=data))
-        return CommandOutcome(done=False, said=refused.words, refusal=refused.kind)
+        return CommandOutcome(done=False, message=refused.words, refusal=refused.kind)
 
     def rehearse(self, command: Command, remediation: Remediation | None, now: datetime) -> CommandOutcome:
         """The beginning and each step of it, in words. Nothing is done, noted or counted."""
         try:
             wanted = self._checks.wanted(command, remediation, now, "…")
             if isinstance(wanted, Refused):
-                return CommandOutcome(done=False, said=wanted.words, refusal=wanted.kind)
+                return CommandOutcome(done=False, message=wanted.words, refusal=wanted.kind)
             if isinstance(wanted, str):
-                return CommandOutcome(done=True, said=wanted)
+                return CommandOutcome(done=True, message=wanted)
             steps = tuple(self._checks.rehearsed(heading_back(wanted, now)))
         except BackendError as error:
             words = f"the cluster did not answer: {error}"
-            return CommandOutcome(done=False, said=words, refusal=Refusal.UNREADABLE)
+            return CommandOutcome(done=False, message=words, refusal=Refusal.UNREADABLE)
         against = next((refusal for _, refusal in steps if refusal is not None), None)
-        said = f"{wanted.code} on {wanted.component}, {command.words}"
+        message = f"{wanted.code} on {wanted.component}, {command.words}"
         return CommandOutcome(
-            done=against is None, said=said, lines=tuple(words for words, _ in steps), refusal=against
+            done=against is None, message=message, lines=tuple(words for words, _ in steps), refusal=against
         )

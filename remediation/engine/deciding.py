@@ -144,7 +144,7 @@ class ClusterView:
         if self._own is None:
             name = self.viewed.name if self.viewed is not None else ""
             fleet = self._slots.recalled(max_age_s=self._monotonic_s() - self._began_s) if name else None
-            own = self._orchestrator.marked() if fleet is None else _own(name, fleet)
+            own = self._orchestrator.read_record() if fleet is None else _own(name, fleet)
             self._own = own
         return by_now(parse(self._own) or HandoffRecord(), self._clock())
 
@@ -213,12 +213,12 @@ class ClusterView:
     # -----------------------------------------------------------------------------------------------------------------
 
     def _read_own(self) -> str:
-        self._own = self._orchestrator.marked()
+        self._own = self._orchestrator.read_record()
         return self._own
 
     def _leave(self, before: str, text: str) -> None:
         if text != before:
-            self._orchestrator.mark(text)
+            self._orchestrator.write_record(text)
             self._own = text
 
     def _is_young(self) -> bool:
@@ -241,18 +241,18 @@ class ClusterView:
 
 
 def elsewhere(me: str, fleet: FleetSnapshot, now: datetime) -> tuple[SeenElsewhere, ...]:
-    """The findings on other nodes: of those that are held by their reason, of others by their mark; and those from
+    """The findings on other nodes: of those that are held by their reason, of others by their record; and those from
     which they returned. An entry of a time that has not come is none."""
     found = [
         SeenElsewhere(node=held.node, code=code, at=datetime.fromtimestamp(held.stamp, UTC))
         for held in fleet.held
         if (code := code_of(held.text))
     ]
-    for mark in fleet.marks:
-        shown = parse(mark.text) or HandoffRecord()
+    for record in fleet.records:
+        shown = parse(record.text) or HandoffRecord()
         if shown.code and shown.since is not None:
-            found.append(SeenElsewhere(node=mark.node, code=shown.code, at=shown.since))
-        found += [SeenElsewhere(node=mark.node, code=past.code, at=past.at, returned=True) for past in shown.history]
+            found.append(SeenElsewhere(node=record.node, code=shown.code, at=shown.since))
+        found += [SeenElsewhere(node=record.node, code=past.code, at=past.at, returned=True) for past in shown.history]
     return tuple(each for each in found if each.node != me and not is_ahead(each.at, now))
 
 
@@ -261,7 +261,7 @@ def _is_young(at: datetime, now: datetime) -> bool:
 
 
 def _own(name: str, fleet: FleetSnapshot) -> str:
-    return next((mark.text for mark in fleet.marks if mark.node == name), "")
+    return next((record.text for record in fleet.records if record.node == name), "")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

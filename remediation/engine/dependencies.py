@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from healthd.core.model import Clearance, ClearsBy, Component, Diagnosis, Event, Remedy
 from healthd.core.node import CommandResult
+from healthd.remediation.decide.canary import canary
 from healthd.remediation.decide.fleet import (
     DAY_WINDOW,
     RATE_WINDOW,
@@ -30,10 +31,14 @@ from healthd.remediation.decide.fleet import (
     replacements,
 )
 from healthd.remediation.decide.handoff import Versions
+from healthd.remediation.decide.ledger import records_of
 from healthd.remediation.decide.paging import Limits
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Remediation, Repair
-from healthd.remediation.ports import FleetSnapshot, Orchestrator, Provisioner, Slot
+from healthd.remediation.ports import FleetSnapshot, JobControl, Orchestrator, Provisioner, Slot
+
+_CANARY_AGE_S = 30.0
+"""How old a reading of the fleet may be by which the canary ends: what has ended well stays so."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -265,14 +270,15 @@ class Beat:
 class Dependencies:
     """The parts of one node's engine.
 
-    ``rules`` is asked before every step and once more right before every act: an operator may have spoken meanwhile.
-    ``collect`` saves the evidence of a remediation and returns where. ``recheck`` has every check run that has not
-    looked since then, and waits for none. ``platform_texts``: reasons that a provisioner leaves on a node which we
-    hold. ``ledger``: the repairs that were made on this node, as the store knows them. ``versions``: what the
-    node runs, for its record. ``hindsight``: what can be known of a
-    fault that only a drain tells of. ``new_id``: of a remediation that is opened. ``clock`` stamps the
-    audit trail: reconciling takes as long as the cluster does; ``monotonic_s`` tells where it was set. ``beat`` hears
-    of each call of the engine and each step.
+    ``rules`` is asked before every step and once more right before every act: an operator may have spoken
+    meanwhile. ``collect`` saves the evidence of a remediation and returns where; ``upload`` puts it where it
+    outlives the machine and returns its address, or "" where there is no such place. ``recheck`` has every check
+    run that has not looked since then, and waits for none. ``platform_texts``: reasons that a provisioner leaves on
+    a node which we hold. ``ledger``: the repairs that were made on this node, as the store knows them.
+    ``versions``: what the node runs, for its record. ``hindsight``: what can be known of a fault that only a drain
+    tells of. ``jobs``: restarts the jobs of this node; None where its cluster has no such jobs. ``new_id``: of a
+    remediation that is opened. ``clock`` stamps the audit trail: reconciling takes as long as the cluster does;
+    ``monotonic_s`` tells where it was set. ``beat`` hears of each call of the engine and each step.
     """
 
     orchestrator: Orchestrator
@@ -286,9 +292,11 @@ class Dependencies:
     recheck: Callable[[datetime], None]
     timeouts: Timeouts
     platform_texts: Collection[str] = ()
+    upload: Callable[[Remediation], str] = lambda _: ""
     ledger: Callable[[], Sequence[Repair]] = tuple
     versions: Callable[[], Versions] = Versions
     hindsight: Hindsight = field(default_factory=NoHindsight)
+    jobs: JobControl | None = None
     new_id: Callable[[], str] = lambda: secrets.token_hex(4)
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     monotonic_s: Callable[[], float] = time.monotonic
@@ -298,6 +306,16 @@ class Dependencies:
         """Why this remedy cannot be carried out here, or ""."""
         return self.resetter.reason_against() if remedy is Remedy.RESET_GPU else self.provisioner.reason_against(remedy)
 
+    def canary(self, remediation: Remediation, *, max_age_s: float | None = _CANARY_AGE_S) -> str:
+        """Why a repair of the revision that decides here asks an operator, or "", by the records of the fleet as they
+        were read so many seconds ago; None for the last reading that is there: right before an act the node alone is
+        read. A command is the approval. Raises BackendUnknown."""
+        rules = self.rules()
+        if remediation.by_command or not (rules.revision and rules.bounds.canary_repairs):
+            return ""
+        fleet = self.slots.recalled(max_age_s=max_age_s) or self.slots.learn()
+        return canary(records_of(fleet, self.clock()), rules.revision, rules.bounds)
+
     def too_many(self, *, by_command: bool = False) -> str:
         """Why no machine of the fleet may be replaced now, or "". An operator's command passes the bound of a day.
 
@@ -306,8 +324,8 @@ class Dependencies:
         snapshot, rules, now = self.orchestrator.snapshot(), self.rules(), self.clock()
         return rate_held(
             self.orchestrator.view().name,
-            replacements(snapshot.marks, RATE_WINDOW, now),
-            replacements(snapshot.marks, DAY_WINDOW, now),
+            replacements(snapshot.records, RATE_WINDOW, now),
+            replacements(snapshot.records, DAY_WINDOW, now),
             per_hour=rules.replacements_per_hour,
             per_day=None if by_command else day_limit(rules.replacements_per_day, snapshot.total),
         )

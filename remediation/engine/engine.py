@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 
 from healthd.core.errors import BackendError, StoreError
 from healthd.core.model import Action, Decision, Diagnosis, Event, Mode, Refusal, Refused, Step
+from healthd.judge.causes import roots_of
 from healthd.remediation.decide.commands import Command, CommandOutcome
 from healthd.remediation.decide.drive import (
     decided_about,
@@ -32,7 +33,7 @@ from healthd.remediation.decide.ledger import many_returns, returns_of
 from healthd.remediation.decide.paging import STUCK_AFTER_S, wanted
 from healthd.remediation.decide.policy import Considered, Rules
 from healthd.remediation.decide.remediation import Remediation, ended_last, reason_text
-from healthd.remediation.decide.rules import roots_of, without_drain
+from healthd.remediation.decide.rules import without_drain
 from healthd.remediation.engine.commands import CommandChecks, CommandExecution
 from healthd.remediation.engine.deciding import ClusterView, Decider, unsearched
 from healthd.remediation.engine.dependencies import Dependencies
@@ -109,13 +110,13 @@ class Engine:
                 return _ENDING
             self._steps.hurry = hurry
             remediation = self._resumed(now)
-            said = self._consider(now) if remediation is None else self._go_on(remediation, now)
+            message = self._consider(now) if remediation is None else self._go_on(remediation, now)
             self._watch()
         except StoreError as error:
-            said = problem = f"nothing was done: {error}"
+            message = problem = f"nothing was done: {error}"
         except BackendError as error:
-            said = problem = f"the cluster did not answer, so nothing more was done: {error}"
-            if self._note(said, Event(at=self._clock(), kind="step", text=said)):
+            message = problem = f"the cluster did not answer, so nothing more was done: {error}"
+            if self._note(message, Event(at=self._clock(), kind="step", text=message)):
                 self.stats.refuse(Refusal.UNREADABLE)
         finally:
             self._steps.hurry = False
@@ -123,7 +124,7 @@ class Engine:
             self._stands = self._steps.stood(now) > timedelta(seconds=2 * self._dependencies.timeouts.calm_s)
             self._dependencies.beat.end()
             self._lock.release()
-        return said
+        return message
 
     def execute(self, command: Command, now: datetime) -> CommandOutcome:
         """Begin to execute a command, or refuse it. The calls of ``result`` that follow do what is left.
@@ -168,7 +169,7 @@ class Engine:
             remediation = self._remediations.open_remediation()
             if remediation is None and self._orphan_slots.unknown:
                 words = f"the cluster did not answer, and {self._orphan_slots.unknown}"
-                return CommandOutcome(done=False, said=words, refusal=Refusal.UNREADABLE)
+                return CommandOutcome(done=False, message=words, refusal=Refusal.UNREADABLE)
             return self._execution.rehearse(command, remediation, now)
 
     def opted_out(self) -> str:
@@ -187,7 +188,7 @@ class Engine:
     def next_in_s(self, at_most_s: float) -> float:
         """In how many seconds the next call is of use: when a slot has settled, if that is sooner; later for a
         remediation that stands still, whose node others may have touched, and nothing else can have happened to."""
-        if due_s := self._slots.due_in_s():
+        if due_s := self._slots.due_in_s() or self._steps.job_due_in_s:
             return min(at_most_s, due_s)
         return max(at_most_s, self._dependencies.timeouts.calm_s) if self._stands else at_most_s
 
@@ -348,11 +349,11 @@ class Engine:
     def _fitting(self, steps: tuple[Step, ...]) -> tuple[Step, ...]:
         return without_drain(steps) if self._provisioner.state_owner is StateOwner.PLATFORM else steps
 
-    def _note(self, said: str, event: Event) -> bool:
+    def _note(self, message: str, event: Event) -> bool:
         """Record a reason that is new; whether it was."""
-        if said == self._last_noted:
+        if message == self._last_noted:
             return False
-        self._last_noted = said
+        self._last_noted = message
         self._judgement.record(event)
         return True
 
@@ -361,7 +362,7 @@ class Engine:
     def _go_on(self, remediation: Remediation, now: datetime) -> str:
         self._has_remediation = True
         if self._result is None or self._result.remediation.id != remediation.id:
-            self._result = StepResult(remediation=remediation, said=remediation.note)
+            self._result = StepResult(remediation=remediation, message=remediation.note)
         remediation = self._turned(remediation, now)
         while True:
             self._dependencies.beat()
@@ -372,7 +373,7 @@ class Engine:
             self._result = result
             self._ended = ended_last(remediation, self._ended)
             if not result.go_on or remediation.end is not None or self._ending.is_set():
-                return result.said
+                return result.message
 
     def _turned(self, remediation: Remediation, now: datetime) -> Remediation:
         """The remediation, turned to what is open now: its mode may have been raised since, its own fault may be over
@@ -384,13 +385,15 @@ class Engine:
             return remediation
         self._asked, self._asked_s = asked, now_s
         decision = self._decider.about_held(remediation, seen)
-        is_said = bool(decision.steps) or decision.action is Action.PAGE
-        if is_said and decision.reason != self._decided_last.reason:
+        is_reported = bool(decision.steps) or decision.action is Action.PAGE
+        if is_reported and decision.reason != self._decided_last.reason:
             self._tell(decision)
         if not turns(remediation, decision, seen) or decision.diagnosis is None:
             many = many_returns(remediation.returns, remediation.code, self._rules().bounds)
             return (
-                replace(remediation, asks=_asks(decision, many)) if is_said and only_out(remediation) else remediation
+                replace(remediation, asks=_asks(decision, many))
+                if is_reported and only_out(remediation)
+                else remediation
             )
         new = replace(
             self._opened(decision, decision.diagnosis, now), text=reason_text(decision.diagnosis, remediation.id)

@@ -20,7 +20,7 @@ from healthd.core.model import Event, Mode, Refusal, Refused, Remedy, Step
 from healthd.remediation.decide.approval import ApprovalGate, ask, objection
 from healthd.remediation.decide.drive import own, undriven, why_lowered
 from healthd.remediation.decide.freeze import frozen
-from healthd.remediation.decide.handoff import HandoffRecord, by_now, parse, said_of
+from healthd.remediation.decide.handoff import HandoffRecord, by_now, parse, text_of_record
 from healthd.remediation.decide.paging import out_since
 from healthd.remediation.decide.policy import holder
 from healthd.remediation.decide.remediation import QUARANTINE_CODE, REPAIR_CODE, End, Phase, Remediation
@@ -70,11 +70,14 @@ class Gates:
         words = why_lowered(remediation, self._rules(), self._judgement.diagnoses())
         if words:
             return Refused(kind=Refusal.LOWERED, words=words)
-        return objection(remediation, self._rules(), self._judgement.diagnoses()) or self._undriven(remediation)
+        canary = self._dependencies.canary(remediation, max_age_s=None)
+        against = objection(remediation, self._rules(), self._judgement.diagnoses(), canary)
+        return against or self._undriven(remediation)
 
     def approval(self, remediation: Remediation, now: datetime) -> ApprovalGate:
         """Whether an operator has approved the act that the remediation stands at, where that is needed."""
-        return ask(remediation, self._rules(), self._judgement.diagnoses(), now)
+        canary = self._dependencies.canary(remediation)
+        return ask(remediation, self._rules(), self._judgement.diagnoses(), now, canary)
 
     def reason_against(self, remedy: Remedy) -> str:
         """Why this remedy cannot be carried out here, or ""."""
@@ -152,21 +155,23 @@ class Gates:
             return None
         if self._is_late_drain(remediation, view, now):
             remediation = replace(remediation, hold=view.hold, controller=view.controller)
-            said = "a drain of ours that got no answer was applied late: it is ours as well"
-            return StepResult(remediation=remediation, said=said, go_on=True)
+            message = "a drain of ours that got no answer was applied late: it is ours as well"
+            return StepResult(remediation=remediation, message=message, go_on=True)
         if (result := self._remarked(remediation, view, now)) is not None:
             return result
         if view.hold is not None or not view.undrained:
             return lost(remediation, view)
         if view.controller and view.controller != remediation.controller:
-            said = "the controller restarted, or the Node was registered again, which lost our drain: it is made again"
-            return _made_again(remediation, now, said)
+            message = (
+                "the controller restarted, or the Node was registered again, which lost our drain: it is made again"
+            )
+            return _made_again(remediation, now, message)
         if self._slept_since(remediation, now):
-            said = "the node was powered down, and what held it was released meanwhile: it is held again"
-            return _made_again(remediation, now, said)
+            message = "the node was powered down, and what held it was released meanwhile: it is held again"
+            return _made_again(remediation, now, message)
         if Step.DRAIN in remediation.steps and self._comes_until(remediation.unanswered, now) is not None:
-            said = "an undrain of ours that got no answer was applied late: the drain is made again"
-            return _made_again(remediation, now, said)
+            message = "an undrain of ours that got no answer was applied late: the drain is made again"
+            return _made_again(remediation, now, message)
         what = "our drain was undone" if Step.DRAIN in remediation.steps else "our budget slot was taken away"
         why = f"{what} by an operator: that acknowledges the fault"
         until = now + self._undrain_holds
@@ -178,8 +183,8 @@ class Gates:
     def _slept_since(self, remediation: Remediation, now: datetime) -> bool:
         """Whether another daemon released the node because it had no machine: see ``absent``. A record that the daemon
         wrote since it woke, before it read its drain, keeps that."""
-        mark = parse(self._orchestrator.marked())
-        slept = by_now(mark, now).slept if mark is not None else None
+        record = parse(self._orchestrator.read_record())
+        slept = by_now(record, now).slept if record is not None else None
         held = remediation.since if remediation.hold is None else datetime.fromtimestamp(remediation.hold.stamp, UTC)
         return slept is not None and slept > held
 
@@ -210,14 +215,14 @@ class Gates:
             return None
         index = remediation.steps.index(Step.VERIFY) if remediation.step is Step.RELEASE else remediation.index
         phase = Phase.PLANNED if remediation.step is Step.RELEASE else remediation.phase
-        said = f'the cluster wrote "{hold.shown}" by itself, as {hold.user}, over our drain: the drain stays ours'
+        message = f'the cluster wrote "{hold.shown}" by itself, as {hold.user}, over our drain: the drain stays ours'
         opened = (
             out_since(remediation) if Step.STAY in remediation.steps else remediation.opened
         )  # an order counts from when it was given
         remediation = replace(
             remediation, opened=opened, hold=hold, controller=view.controller, index=index, phase=phase, good_since=None
         )
-        return StepResult(remediation=remediation, said=said, go_on=True)
+        return StepResult(remediation=remediation, message=message, go_on=True)
 
     def adopts(self, remediation: Remediation, view: NodeView) -> bool:
         """Whether this remediation may repair a node that the cluster's controller drained by itself. Its text
@@ -263,10 +268,10 @@ def _out_since(remediation: Remediation) -> datetime:
     return max(remediation.opened, drained)
 
 
-def _made_again(remediation: Remediation, now: datetime, said: str) -> StepResult:
+def _made_again(remediation: Remediation, now: datetime, message: str) -> StepResult:
     """Our drain is gone, and no operator undid it."""
     return StepResult(
-        remediation=replace(remediation, index=0, phase=Phase.PLANNED, hold=None, since=now, end=None), said=said
+        remediation=replace(remediation, index=0, phase=Phase.PLANNED, hold=None, since=now, end=None), message=message
     )
 
 
@@ -292,7 +297,7 @@ class Awake:
     def __init__(self, orchestrator: Orchestrator, judgement: Judgement) -> None:
         self._orchestrator, self._judgement = orchestrator, judgement
         self._refused_by: str | None = None
-        self._said = ""
+        self._message = ""
 
     def keep(self, view: NodeView, now: datetime) -> None:
         """Tell the cluster, where this reading shows that it may power the node down. A failure is recorded once, and
@@ -301,30 +306,30 @@ class Awake:
             return
         try:
             self._tell(now)
-            said = "kept awake: the cluster's power saving leaves it alone while it is held"
+            message = "kept awake: the cluster's power saving leaves it alone while it is held"
         except BackendRefused as error:
-            self._refused_by, said = view.controller, f"the cluster may power it down while it is held: {error}"
+            self._refused_by, message = view.controller, f"the cluster may power it down while it is held: {error}"
         except BackendError as error:
-            said = f"the cluster may power it down while it is held, and is asked again: {error}"
-        if said != self._said:
-            self._judgement.record(Event(at=now, kind="step", text=said))
-        self._said = said
+            message = f"the cluster may power it down while it is held, and is asked again: {error}"
+        if message != self._message:
+            self._judgement.record(Event(at=now, kind="step", text=message))
+        self._message = message
 
     def let_sleep(self) -> None:
         """Take back what this remediation, or a daemon before this one, has told. Raises BackendUnknown."""
         released(self._orchestrator)
-        self._refused_by, self._said = None, ""
+        self._refused_by, self._message = None, ""
 
     def _tell(self, now: datetime) -> None:
-        before = self._orchestrator.marked()
-        mark = parse(before) or HandoffRecord()
-        if mark.awake is None:
-            self._orchestrator.mark(replace(mark, awake=now).text)
+        before = self._orchestrator.read_record()
+        record = parse(before) or HandoffRecord()
+        if record.awake is None:
+            self._orchestrator.write_record(replace(record, awake=now).text)
         try:
             self._orchestrator.keep_awake(on=True)
         except BackendRefused:
-            if mark.awake is None:
-                self._orchestrator.mark(before)
+            if record.awake is None:
+                self._orchestrator.write_record(before)
             raise
 
 
@@ -334,9 +339,9 @@ def released(orchestrator: Orchestrator) -> None:
     Where the cluster refuses by now, or the record is another's, nothing of ours is left.
     """
     with contextlib.suppress(BackendRefused):
-        mark = parse(orchestrator.marked())
-        if mark is None or mark.awake is None:
+        record = parse(orchestrator.read_record())
+        if record is None or record.awake is None:
             return
         with contextlib.suppress(BackendRefused):
             orchestrator.keep_awake(on=False)
-        orchestrator.mark(said_of(replace(mark, awake=None)))
+        orchestrator.write_record(text_of_record(replace(record, awake=None)))

@@ -23,7 +23,7 @@ from healthd.sources.gpu_holders import FABRIC_MANAGERS, MONITORS, Holder, gpu_h
 
 _STOP_S = 60.0
 _RESET_S = 300.0
-_SAID_CHARACTERS = 300
+_MESSAGE_CHARACTERS = 300
 _FABRIC = "nvidia-fabricmanager"
 
 
@@ -198,8 +198,8 @@ class GpuReset:
         except SourceError as error:
             raise BackendUnknown(str(error)) from error
         if result.code:
-            said = " ".join((result.stderr or result.stdout).split())[-_SAID_CHARACTERS:]
-            raise BackendRefused(f"{' '.join(argv)}: exit status {result.code}: {said}")
+            output = " ".join((result.stderr or result.stdout).split())[-_MESSAGE_CHARACTERS:]
+            raise BackendRefused(f"{' '.join(argv)}: exit status {result.code}: {output}")
 
 
 def _clients_in(names: Collection[str]) -> tuple[str, ...]:

@@ -15,11 +15,11 @@ from datetime import UTC, datetime, timedelta
 
 from healthd.core.errors import BackendError
 from healthd.core.model import Action, Decision, Refusal, Refused
+from healthd.judge.causes import roots_of
 from healthd.remediation.decide.adoption import found_remediation, has_booted, must_be_shown
 from healthd.remediation.decide.handoff import HandoffRecord, parse
 from healthd.remediation.decide.ledger import many_returns, returns_of
 from healthd.remediation.decide.remediation import Remediation, remediation_id_of
-from healthd.remediation.decide.rules import roots_of
 from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.step_result import StepJournal
 from healthd.remediation.ports import Hold, is_drain
@@ -85,7 +85,7 @@ class OrphanSlots:
     def __init__(self, dependencies: Dependencies, journal: StepJournal) -> None:
         self._dependencies, self._journal, self.unknown = dependencies, journal, ""
         self._answered = False
-        self._since: datetime | None = None  # when the finding that the mark shows was first seen
+        self._since: datetime | None = None  # when the finding that the record shows was first seen
         self._due_s: float | None = None
         self._until_s: float | None = None
 
@@ -154,14 +154,16 @@ class OrphanSlots:
         if not own:
             return None
         view = dependencies.orchestrator.view(jobs=True)
-        mark = next((mark.text for mark in dependencies.orchestrator.snapshot().marks if mark.node == view.name), "")
-        shown = parse(mark)
+        record = next(
+            (record.text for record in dependencies.orchestrator.snapshot().records if record.node == view.name), ""
+        )
+        shown = parse(record)
         self._since = shown.since if shown is not None else None
         is_over = shown is not None and dependencies.remediations.knows(shown.remediation_id)
         remediation = found_remediation(
             view,
             own,
-            "" if is_over else mark,
+            "" if is_over else record,
             platform_texts=dependencies.platform_texts,
             mode=dependencies.rules().mode,
             boot_id=dependencies.judgement.boot_id,

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from healthd.core.errors import BackendBusy, BackendError, BackendRefused, BackendUnknown
 from healthd.core.model import NODE, Clearance, ClearsBy, Event, Refusal, Refused, Remedy, Step
-from healthd.remediation.decide.adoption import repair_mark
+from healthd.remediation.decide.adoption import repair_record
 from healthd.remediation.decide.approval import needs_approval
 from healthd.remediation.decide.drive import is_replaced
 from healthd.remediation.decide.handoff import UNASKED_S, HandoffRecord, instance_of, parse, word
@@ -35,10 +35,10 @@ class Door(Protocol):
     def view(self, *, jobs: bool = False) -> NodeView:
         """Read the node's state."""
 
-    def mark(self, text: str) -> None:
+    def write_record(self, text: str) -> None:
         """Leave the handoff record."""
 
-    def marked(self) -> str:
+    def read_record(self) -> str:
         """Read it."""
 
 
@@ -100,13 +100,22 @@ class OwnIntents:
 
     def record_of(self, remediation: Remediation, now: datetime) -> tuple[str | None, str]:
         """See Intents."""
-        before = self._orchestrator.marked()
+        before = self._orchestrator.read_record()
         rules, diagnoses = self._dependencies.rules(), self._dependencies.judgement.diagnoses()
+        canary = self._dependencies.canary(remediation)
         able = [remedy for remedy in remediation.ladder[1:] if not self._dependencies.reason_against(remedy)]
         # the controller goes on by what is written here, so only up to what an operator has to approve
-        following = list(takewhile(lambda remedy: not needs_approval(remediation, remedy, rules, diagnoses), able))
-        delegated = self._provisioner.delegates
-        return before, repair_mark(remediation, now, before=before, following=following, delegated=delegated)
+        following = list(
+            takewhile(lambda remedy: not needs_approval(remediation, remedy, rules, diagnoses, canary), able)
+        )
+        return before, repair_record(
+            remediation,
+            now,
+            before=before,
+            following=following,
+            delegated=self._provisioner.delegates,
+            revision=rules.revision,
+        )
 
 
 def before_the_act(remediation: Remediation, now: datetime) -> Remediation:
@@ -152,7 +161,9 @@ class Repairs:
         except BackendBusy as error:
             if now - remediation.since <= timedelta(seconds=self._timeouts.let_go_s):
                 self._resetting = remediation.id
-                return StepResult(remediation=remediation, said=f"GPU reset waits: {error}", refusal=Refusal.NOT_IDLE)
+                return StepResult(
+                    remediation=remediation, message=f"GPU reset waits: {error}", refusal=Refusal.NOT_IDLE
+                )
             why = f"no GPU reset: {error}, {self._timeouts.let_go_s:g} s later"
             return self.again_or_fail(self._refused(remediation, now), now, why)
         except (BackendRefused, BackendUnknown) as error:
@@ -160,7 +171,7 @@ class Repairs:
         self._judgement.clear(
             Clearance(by=ClearsBy.GPU_RESET, component=NODE, note=f"remediation {remediation.id}: {done}"), now
         )
-        return StepResult(remediation=at_next(remediation, now), said=f"GPUs reset: {done}", go_on=True)
+        return StepResult(remediation=at_next(remediation, now), message=f"GPUs reset: {done}", go_on=True)
 
     def reboot(self, remediation: Remediation, now: datetime) -> StepResult:
         """Ask for a reboot, once, and wait for another boot id."""
@@ -177,10 +188,10 @@ class Repairs:
             return self.again_or_fail(self._refused(begun, now), now, f"the reboot was refused: {error}")
         except BackendUnknown as error:
             return StepResult(
-                remediation=self._handed_over(begun), said=f"reboot: no answer, the boot id will tell: {error}"
+                remediation=self._handed_over(begun), message=f"reboot: no answer, the boot id will tell: {error}"
             )
-        said = f"reboot {self._asked}; waiting for a new boot id"
-        return StepResult(remediation=self._handed_over(begun), said=said, asked=True)
+        message = f"reboot {self._asked}; waiting for a new boot id"
+        return StepResult(remediation=self._handed_over(begun), message=message, asked=True)
 
     def replace(self, remediation: Remediation, now: datetime) -> StepResult:
         """Ask for another machine, once, and wait for another instance id behind the name.
@@ -191,7 +202,7 @@ class Repairs:
             return self._await_new_machine(self._taken_over(remediation), now)
         if (
             remediation.attempts == 0
-            and not self._has_its_mark(remediation)
+            and not self._has_its_record(remediation)
             and (why := self._gates.too_many(by_command=bool(remediation.order)))
         ):
             return waits(remediation, "replacement", Refused(kind=Refusal.RATE, words=why), page=True)
@@ -205,10 +216,10 @@ class Repairs:
         except BackendRefused as error:
             return self.again_or_fail(self._refused(begun, now), now, f"the replacement was refused: {error}")
         except BackendUnknown as error:
-            said = f"replacement: no answer, the instance id will tell: {error}"
-            return StepResult(remediation=self._handed_over(begun), said=said)
-        said = f"replacement of {begun.machine} {self._asked}; waiting for another instance"
-        return StepResult(remediation=self._handed_over(begun), said=said, asked=True)
+            message = f"replacement: no answer, the instance id will tell: {error}"
+            return StepResult(remediation=self._handed_over(begun), message=message)
+        message = f"replacement of {begun.machine} {self._asked}; waiting for another instance"
+        return StepResult(remediation=self._handed_over(begun), message=message, asked=True)
 
     def let_rest(self, result: StepResult) -> StepResult:
         """A remediation that is paused, its reset not under way any more: what that had stopped is started again,
@@ -225,12 +236,12 @@ class Repairs:
         again = before_the_act(remediation, now)
         if remediation.release_order:  # it waited for this act alone, and is obeyed from where it ended
             return StepResult(
-                remediation=again, said=f"not tried again, {remediation.release_order}: {why}", go_on=True
+                remediation=again, message=f"not tried again, {remediation.release_order}: {why}", go_on=True
             )
         if is_replaced(remediation):
             return ended(remediation, End.FAILED, f"another machine did not help, an operator is needed: {why}")
         if remediation.attempts < self._timeouts.max_attempts:
-            return StepResult(remediation=again, said=f"attempt {remediation.attempts} failed, trying again: {why}")
+            return StepResult(remediation=again, message=f"attempt {remediation.attempts} failed, trying again: {why}")
         following = [remedy for remedy in remediation.ladder[1:] if not self._gates.reason_against(remedy)]
         if not following:
             return ended(
@@ -241,7 +252,7 @@ class Repairs:
         up = replace(again, ladder=tuple(following), steps=steps, index=steps.index(Step.WAIT_IDLE), attempts=0)
         was_made = remediation.step is Step.VERIFY and remediation.ladder[0] in remediation.acts
         did_not_help = f"{remediation.ladder[0]} did not help, " if was_made else ""
-        return StepResult(remediation=up, said=f"{did_not_help}{following[0]} is next: {why}")
+        return StepResult(remediation=up, message=f"{did_not_help}{following[0]} is next: {why}")
 
     def _taken_up(self, remediation: Remediation, now: datetime) -> Remediation | StepResult:
         """A reset that is intended: the one that this process waits to make; else one that an earlier daemon may have
@@ -314,13 +325,13 @@ class Repairs:
         self._before = None
         try:
             before, text = self._intents.record_of(begun, now)
-            self._orchestrator.mark(text)
+            self._orchestrator.write_record(text)
         except (BackendRefused, BackendUnknown) as error:
-            said = f"no mark could be left with the node: {error}"
+            message = f"no record could be written to the node: {error}"
             needed = begun.step is Step.REPLACE or self._provisioner.delegates or isinstance(error, BackendUnknown)
             if needed and begun.step is not Step.RESET:
-                return waits(self._not_begun(begun), act, Refused(kind=Refusal.REFUSED, words=said), page=True)
-            self._note(begun, now, f"{said}; what is not in its history is not counted after this disk is lost")
+                return waits(self._not_begun(begun), act, Refused(kind=Refusal.REFUSED, words=message), page=True)
+            self._note(begun, now, f"{message}; what is not in its history is not counted after this disk is lost")
             return None
         self._before = before
         return None
@@ -331,20 +342,25 @@ class Repairs:
         if before is None:
             return
         try:
-            self._orchestrator.mark(before)
+            self._orchestrator.write_record(before)
         except BackendError as error:
             self._note(remediation, now, f"an act that was not begun stays in the node's history: {error}")
 
-    def _note(self, remediation: Remediation, now: datetime, said: str) -> None:
-        self._judgement.record(Event(at=now, kind="step", text=f"[{remediation.id}] {said}"))
+    def _note(self, remediation: Remediation, now: datetime, message: str) -> None:
+        self._judgement.record(Event(at=now, kind="step", text=f"[{remediation.id}] {message}"))
 
-    def _has_its_mark(self, remediation: Remediation) -> bool:
+    def _has_its_record(self, remediation: Remediation) -> bool:
         """Whether this remediation was let through already: the record of it is counted, and must not hold it up. A
         machine that came for another is let through by none: it is one more."""
-        mark = parse(self._orchestrator.marked())
-        if mark is None or mark.remediation_id != remediation.id or mark.replaced is None or not mark.is_of_replacement:
+        record = parse(self._orchestrator.read_record())
+        if (
+            record is None
+            or record.remediation_id != remediation.id
+            or record.replaced is None
+            or not record.is_of_replacement
+        ):
             return False
-        return mark.machine == word(instance_of(self._provisioner.machine()))
+        return record.machine == word(instance_of(self._provisioner.machine()))
 
     @property
     def _asked(self) -> str:
@@ -400,10 +416,10 @@ class Repairs:
         it is not known which boot was to end, none proves it."""
         boot_id = self._judgement.boot_id
         if remediation.boot_id and boot_id != remediation.boot_id:
-            said = f"rebooted: boot id {remediation.boot_id[:8]} became {boot_id[:8]}"
+            message = f"rebooted: boot id {remediation.boot_id[:8]} became {boot_id[:8]}"
             remediation = self._taken_over(self._without_untaken(remediation), came=True)
             self._provisioner.take_back(carried_out=True)
-            return StepResult(remediation=at_next(remediation, now), said=said, go_on=True)
+            return StepResult(remediation=at_next(remediation, now), message=message, go_on=True)
         if (result := self._taken_back(remediation, now, "reboot")) is not None:
             return result
         # asked of the controller it may be refused; asked of the platform, only the boot tells
@@ -417,20 +433,22 @@ class Repairs:
         waits_for = "waiting for a new boot id"
         if not remediation.boot_id:
             waits_for = "which boot it had is not known: its own daemon tells when it is back"
-        return StepResult(remediation=remediation, said=f"reboot {self._asked}; {progress or waits_for}")
+        return StepResult(remediation=remediation, message=f"reboot {self._asked}; {progress or waits_for}")
 
     def _await_new_machine(self, remediation: Remediation, now: datetime) -> StepResult:
         """Only another instance id says that the replacement happened. No capacity is a wait, not an end."""
         try:
             machine, unread = self._provisioner.machine(), ""
         except BackendRefused as error:
-            return self._said_no(remediation, now, "replacement", error)
+            return self._refused_by(remediation, now, "replacement", error)
         except BackendUnknown as error:
             machine, unread = remediation.machine, f"it is not known how far it is: {error}"
         if machine != remediation.machine:
-            said = f"replaced: {remediation.machine} became {machine}"
+            message = f"replaced: {remediation.machine} became {machine}"
             remediation = self._taken_over(remediation, came=True)
-            return StepResult(remediation=at_next(replace(remediation, machine=machine), now), said=said, go_on=True)
+            return StepResult(
+                remediation=at_next(replace(remediation, machine=machine), now), message=message, go_on=True
+            )
         if (result := self._taken_back(remediation, now, "replacement")) is not None:
             return result
         progress = unread or self._progress(remediation, now, "replacement")
@@ -440,15 +458,15 @@ class Repairs:
             return self._came_to_nothing(
                 remediation, now, f"no other machine came: {progress or 'no progress was reported'}"
             )
-        said = f"replacement of {remediation.machine} {self._asked}; {progress or 'waiting for another instance'}"
-        return StepResult(remediation=remediation, said=said)
+        message = f"replacement of {remediation.machine} {self._asked}; {progress or 'waiting for another instance'}"
+        return StepResult(remediation=remediation, message=message)
 
     def _progress(self, remediation: Remediation, now: datetime, act: str) -> str | StepResult:
         """How far it is; else what it comes to that it failed, or is held up."""
         try:
             return self._unasked(remediation, now) or self._provisioner.progress()
         except BackendRefused as error:
-            return self._said_no(remediation, now, act, error)
+            return self._refused_by(remediation, now, act, error)
         except BackendUnknown as error:
             return f"it is not known how far it is: {error}"
 
@@ -456,14 +474,14 @@ class Repairs:
         """That the node's record shows no request of this remediation to the controller, or "". The daemon before this
         one was killed before it left one, which is known a minute later: raises BackendRefused then. The record of an
         earlier request is no answer to this one."""
-        mark = self._record()
-        if mark is None or (mark.remediation_id, mark.attempt) == (remediation.id, remediation.attempts):
+        record = self._record()
+        if record is None or (record.remediation_id, record.attempt) == (remediation.id, remediation.attempts):
             return ""
         if now - remediation.since > timedelta(seconds=UNASKED_S):
             raise BackendRefused("the request was never left with the cluster")
         return "the request is not visible in the handoff record yet"
 
-    def _said_no(self, remediation: Remediation, now: datetime, act: str, why: BackendRefused) -> StepResult:
+    def _refused_by(self, remediation: Remediation, now: datetime, act: str, why: BackendRefused) -> StepResult:
         """For now: it is waited for, and pages. Or for good."""
         if isinstance(why, BackendBusy):
             return self._held_up(remediation, now, act, why)
@@ -473,35 +491,35 @@ class Repairs:
         """The act is not needed any more, and its platform lets it be taken back in time; else None."""
         if not (over := self._gates.is_over(remediation)) or not self._provisioner.take_back(carried_out=False):
             return None
-        said = f"the {act} was taken back before it began: {over}"
-        return StepResult(remediation=at_next(self._not_begun(remediation), now), said=said, go_on=True)
+        message = f"the {act} was taken back before it began: {over}"
+        return StepResult(remediation=at_next(self._not_begun(remediation), now), message=message, go_on=True)
 
     def _came_to_nothing(self, remediation: Remediation, now: datetime, why: str) -> StepResult:
         """The act that was awaited failed, or took too long. A request that the node itself withdrew is not even an
         attempt."""
         if self._is_withdrawn(remediation):
             return StepResult(
-                remediation=before_the_act(self._not_begun(remediation), now), said=f"{why}; judged again"
+                remediation=before_the_act(self._not_begun(remediation), now), message=f"{why}; judged again"
             )
         return self.again_or_fail(self._without_untaken(remediation), now, why)
 
     def _without_untaken(self, remediation: Remediation) -> Remediation:
         """A request that no controller took is an attempt, and no repair: also where another did it meanwhile. A record
         in which the request never stood has it in its history, if any controller began it."""
-        mark = self._record()
-        if mark is None or not remediation.acts:
+        record = self._record()
+        if record is None or not remediation.acts:
             return remediation
-        stands = mark.remediation_id == remediation.id and mark.asks
-        was_begun = is_begun(mark) if stands else has_entry(mark, remediation.acts[-1], remediation.since)
+        stands = record.remediation_id == remediation.id and record.asks
+        was_begun = is_begun(record) if stands else has_entry(record, remediation.acts[-1], remediation.since)
         return remediation if was_begun else replace(remediation, acts=remediation.acts[:-1])
 
     def _is_withdrawn(self, remediation: Remediation) -> bool:
-        mark = self._record()
-        return mark is not None and mark.remediation_id == remediation.id and mark.is_withdrawn
+        record = self._record()
+        return record is not None and record.remediation_id == remediation.id and record.is_withdrawn
 
     def _record(self) -> HandoffRecord | None:
         """The node's record, where a controller acts for it."""
-        return parse(self._orchestrator.marked()) if self._provisioner.delegates else None
+        return parse(self._orchestrator.read_record()) if self._provisioner.delegates else None
 
     def _held_up(self, remediation: Remediation, now: datetime, act: str, why: BackendBusy) -> StepResult:
         """Asked for, and held up by what an operator must see to. It is waited for as long as for the act itself."""
@@ -509,4 +527,4 @@ class Repairs:
         timeout_s = timeouts.reboot_timeout_s if remediation.step is Step.REBOOT else timeouts.replace_timeout_s
         if now - remediation.since > timedelta(seconds=timeout_s):
             return self._came_to_nothing(remediation, now, f"{act} was held up for too long: {why}")
-        return StepResult(remediation=remediation, said=f"{act} {self._asked}; held up: {why}", page=True)
+        return StepResult(remediation=remediation, message=f"{act} {self._asked}; held up: {why}", page=True)

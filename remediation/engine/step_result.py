@@ -22,7 +22,7 @@ class StepResult:
     """
 
     remediation: Remediation
-    said: str
+    message: str
     go_on: bool = False
     page: bool = False
     refusal: Refusal | None = None
@@ -48,9 +48,9 @@ def is_out(remediation: Remediation, now: datetime) -> Remediation:
     return replace(at_next(remediation, now), index=remediation.steps.index(repaired))
 
 
-def ended(remediation: Remediation, end: End, said: str) -> StepResult:
+def ended(remediation: Remediation, end: End, message: str) -> StepResult:
     """The remediation ends."""
-    return StepResult(remediation=replace(remediation, end=end), said=said)
+    return StepResult(remediation=replace(remediation, end=end), message=message)
 
 
 def left_to_cluster(remediation: Remediation, why: str) -> StepResult:
@@ -63,19 +63,19 @@ def left_to_cluster(remediation: Remediation, why: str) -> StepResult:
 
 def paused(remediation: Remediation, why: Refused) -> StepResult:
     """A remediation that goes on when the operator allows it."""
-    said = f"remediation {remediation.id} is paused at {remediation.step}: {why.words}, nothing is touched"
-    return StepResult(remediation=remediation, said=said, refusal=why.kind)
+    message = f"remediation {remediation.id} is paused at {remediation.step}: {why.words}, nothing is touched"
+    return StepResult(remediation=remediation, message=message, refusal=why.kind)
 
 
 def lingers(remediation: Remediation, why: str, until: datetime) -> StepResult:
     """A remediation that would be at its end, had every update of its own been answered."""
-    said = f"{why}; its place is kept until {until:%H:%M:%S}: an update without an answer may still be applied"
-    return StepResult(remediation=remediation, said=said, refusal=Refusal.UNREADABLE)
+    message = f"{why}; its place is kept until {until:%H:%M:%S}: an update without an answer may still be applied"
+    return StepResult(remediation=remediation, message=message, refusal=Refusal.UNREADABLE)
 
 
 def waits(remediation: Remediation, act: str, why: Refused, *, page: bool = False) -> StepResult:
     """An act that is tried again."""
-    return StepResult(remediation=remediation, said=f"{act} waits: {why.words}", page=page, refusal=why.kind)
+    return StepResult(remediation=remediation, message=f"{act} waits: {why.words}", page=page, refusal=why.kind)
 
 
 _TO_DO = {
@@ -98,7 +98,7 @@ class StepJournal:
         self.last = self._remediations.open_remediation()
         return self.last
 
-    def write(self, remediation: Remediation, said: str) -> None:
+    def write(self, remediation: Remediation, message: str) -> None:
         """Put it and the sentence why it moved on disk."""
         data = {
             "remediation_id": remediation.id,
@@ -108,7 +108,7 @@ class StepJournal:
             "code": remediation.code,
         }
         self._remediations.save_remediation(
-            remediation, Event(at=self._clock(), kind="step", text=f"[{remediation.id}] {said}", data=data)
+            remediation, Event(at=self._clock(), kind="step", text=f"[{remediation.id}] {message}", data=data)
         )
         self.last = remediation
 

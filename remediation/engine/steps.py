@@ -20,16 +20,18 @@ from datetime import datetime, timedelta
 
 from healthd.core.errors import BackendError, BackendRefused, BackendUnknown, HealthdError
 from healthd.core.model import ClearsBy, Refusal, Refused, Step
+from healthd.judge.causes import roots_of
 from healthd.judge.clock import JUMP, ClockWatch, moved, was_set
 from healthd.remediation.decide.drive import KnownFaults, heading_back, not_helped, only_out
 from healthd.remediation.decide.fleet import Go, MayClaim, Settle, WaitForSlot
 from healthd.remediation.decide.ledger import held_back, records_of, returns_of, settle_s
 from healthd.remediation.decide.policy import many_at_once
 from healthd.remediation.decide.remediation import ACTS, End, Phase, Remediation, shifted
-from healthd.remediation.decide.rules import REPAIRS, roots_of
+from healthd.remediation.decide.rules import REPAIRS
 from healthd.remediation.engine.deciding import ClusterView, Decider, elsewhere
 from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.gates import Gates, lost, seen
+from healthd.remediation.engine.on_job import JobRestarts
 from healthd.remediation.engine.repairs import OwnIntents, Repairs, before_the_act
 from healthd.remediation.engine.step_result import (
     StepJournal,
@@ -63,9 +65,11 @@ class Steps:
             intents=OwnIntents(dependencies, journal),
             timeouts=dependencies.timeouts,
         )
+        self._jobs = JobRestarts(dependencies, self._gates, journal)
         self._slot_gate = SlotGate(dependencies, cluster=cluster, gates=self._gates, decider=decider, journal=journal)
-        self._collect, self._recheck, self._start = (
+        self._collect, self._upload, self._recheck, self._start = (
             dependencies.collect,
+            dependencies.upload,
             dependencies.recheck,
             dependencies.resetter.start,
         )
@@ -89,8 +93,9 @@ class Steps:
             self._inherited = remediation.phase is Phase.INTENDED
         self._began, self._moved = self._began or now, self._moved or now
         remediation = self._repaid(
-            StepResult(remediation=heading_back(remediation, now), said=remediation.note)
+            StepResult(remediation=heading_back(remediation, now), message=remediation.note)
         ).remediation
+        remediation, of_job = self._jobs.go_on(remediation, now)
         if remediation.forced and not remediation.has_ended:
             self._judgement.acknowledge(now, f"released by force, {remediation.release_order}")
         if remediation.has_ended:
@@ -107,11 +112,13 @@ class Steps:
         stays_given_up = (
             remediation.end is result.remediation.end is End.FAILED
         )  # its note is why an operator is needed
+        if of_job:
+            result = replace(result, message=f"{result.message}; {of_job}")
         result = replace(
-            result, remediation=replace(result.remediation, note=remediation.note if stays_given_up else result.said)
+            result, remediation=replace(result.remediation, note=remediation.note if stays_given_up else result.message)
         )
         if result.remediation != self._journal.last:
-            self._journal.write(result.remediation, result.said)
+            self._journal.write(result.remediation, result.message)
             self._moved = now
         result = self._repaid(result)
         if result.remediation.is_open and result.remediation.has_ended and not remediation.has_ended:
@@ -123,6 +130,11 @@ class Steps:
         remediation = self._journal.last
         is_open = remediation is not None and remediation.is_open
         return now - self._moved if is_open and self._moved is not None else timedelta()
+
+    @property
+    def job_due_in_s(self) -> float | None:
+        """In how many seconds the next call is of use to the job that its fault ended; None for none."""
+        return self._jobs.due_in_s()
 
     @property
     def viewed(self) -> NodeView | None:
@@ -137,7 +149,7 @@ class Steps:
         if over := self._gates.is_over(remediation):
             return StepResult(
                 remediation=at_next(remediation, now),
-                said=f"no {_ACTS[remediation.step]} is needed: {over}",
+                message=f"no {_ACTS[remediation.step]} is needed: {over}",
                 go_on=True,
             )
         result = self._slot_gate.no_repair(remediation, now) or self._unapproved(remediation, now)
@@ -153,7 +165,7 @@ class Steps:
         if asked.news:
             self._journal.write(asked.remediation, asked.news)
         if asked.waits is None:
-            return StepResult(remediation=asked.remediation, said=asked.news, go_on=True)
+            return StepResult(remediation=asked.remediation, message=asked.news, go_on=True)
         return waits(asked.remediation, _ACTS[remediation.step], asked.waits, page=True)
 
     def seen(self, remediation: Remediation, now: datetime) -> KnownFaults:
@@ -184,8 +196,8 @@ class Steps:
             self._began = self._began and moved(self._began, by, now)
             self._moved = self._moved and moved(self._moved, by, now)
         if remediation is not None and self._unmoved:
-            said = f"{was_set(self._unmoved)}: what is waited for is waited for as long as before"
-            self._journal.write(shifted(remediation, self._unmoved, now), said)
+            message = f"{was_set(self._unmoved)}: what is waited for is waited for as long as before"
+            self._journal.write(shifted(remediation, self._unmoved, now), message)
         elif remediation is not None and remediation.since - now > JUMP:
             self._journal.write(
                 shifted(remediation, timedelta(), now), "the clock was set back since: what is waited for begins now"
@@ -203,13 +215,13 @@ class Steps:
         if not remediation.stopped or is_under_way:
             return result
         wrong = self._start(remediation.stopped)
-        said = f"{result.said}; not started again: {wrong}" if wrong else result.said
-        remediation = replace(remediation, stopped=(), note=said)
+        message = f"{result.message}; not started again: {wrong}" if wrong else result.message
+        remediation = replace(remediation, stopped=(), note=message)
         self._journal.write(
             remediation,
             f"not started again: {wrong}" if wrong else f"started again: {', '.join(result.remediation.stopped)}",
         )
-        return replace(result, remediation=remediation, said=said)
+        return replace(result, remediation=remediation, message=message)
 
     # -- the steps ----------------------------------------------------------------------------------------------------
 
@@ -264,18 +276,18 @@ class Steps:
         try:
             self._orchestrator.quarantine(remediation.text)
         except BackendRefused as error:
-            said = f"drain refused, will be tried again: {error}"
-            return StepResult(remediation=remediation, said=said, refusal=Refusal.REFUSED)
+            message = f"drain refused, will be tried again: {error}"
+            return StepResult(remediation=remediation, message=message, refusal=Refusal.REFUSED)
         except BackendUnknown as error:
-            said = f"drain: no answer, will be read back: {error}"
+            message = f"drain: no answer, will be read back: {error}"
             return StepResult(
-                remediation=replace(remediation, drain_unanswered=now), said=said, refusal=Refusal.UNREADABLE
+                remediation=replace(remediation, drain_unanswered=now), message=message, refusal=Refusal.UNREADABLE
             )
         view = self._orchestrator.view(jobs=True)
         if view.undrained:
             return StepResult(
                 remediation=replace(remediation, drain_unanswered=now),
-                said="drain: not to be seen yet, will be read back",
+                message="drain: not to be seen yet, will be read back",
             )
         return self._adopted_or_lost(remediation, view, now, is_made=True)
 
@@ -287,10 +299,10 @@ class Steps:
         is_adopted = not is_ours and self._gates.adopts(remediation, view)
         if view.hold is None or not (is_ours or is_adopted):
             return lost(remediation, view)
-        said = f'drained: "{view.hold.shown}" by {view.hold.user}, {remediation.why}'
+        message = f'drained: "{view.hold.shown}" by {view.hold.user}, {remediation.why}'
         if is_adopted:
             remediation = replace(remediation, adopted=True, drain_boot_id=self._judgement.boot_id)
-            said = (
+            message = (
                 f'goes on with the cluster\'s own drain, "{view.hold.shown}" by {view.hold.user}, for {remediation.why}'
             )
         if not remediation.order:  # it may have been let in by others while it was asleep, which is one return more
@@ -298,7 +310,7 @@ class Steps:
                 remediation, returns=returns_of(self._cluster.record().history, remediation.code, now)
             )
         remediation = replace(is_out(remediation, now), hold=view.hold, controller=view.controller)
-        return StepResult(remediation=remediation, said=said, go_on=True)
+        return StepResult(remediation=remediation, message=message, go_on=True)
 
     def _wait_idle(self, remediation: Remediation, now: datetime) -> StepResult:
         view = self._orchestrator.view(jobs=True)
@@ -306,28 +318,40 @@ class Steps:
             return result
         remediation = seen(remediation, view)
         if not view.idle:
-            said = f"drained; waiting for {', '.join(view.work or view.jobs) or 'completing work'} to end"
-            return StepResult(remediation=remediation, said=said, refusal=Refusal.NOT_IDLE)
+            message = f"drained; waiting for {', '.join(view.work or view.jobs) or 'completing work'} to end"
+            return StepResult(remediation=remediation, message=message, refusal=Refusal.NOT_IDLE)
         return StepResult(
-            remediation=at_next(remediation, now), said="idle: no job and no holder of a GPU is left", go_on=True
+            remediation=at_next(remediation, now), message="idle: no job and no holder of a GPU is left", go_on=True
         )
 
     def _collect_evidence(self, remediation: Remediation, now: datetime) -> StepResult:
         """Save the evidence before anything changes it. The result names what cannot be saved, and the repair goes
         on."""
         try:
-            said = f"evidence collected in {self._collect(remediation)}"
+            message = f"evidence collected in {self._collect(remediation)}"
         except (HealthdError, OSError) as error:
-            said = f"evidence could not be collected in full: {error}"
-        return StepResult(remediation=at_next(remediation, now), said=said, go_on=True)
+            message = f"evidence could not be collected in full: {error}"
+        if Step.REPLACE in remediation.steps:
+            remediation, message = self._uploaded(remediation, message)
+        return StepResult(remediation=at_next(remediation, now), message=message, go_on=True)
+
+    def _uploaded(self, remediation: Remediation, message: str) -> tuple[Remediation, str]:
+        """With the evidence where it outlives the machine, if the site has a place for it. One that refuses it holds no
+        replacement back."""
+        try:
+            address = self._upload(remediation)
+        except (HealthdError, OSError) as error:
+            why = f"{message}; not uploaded, so the machine takes it away: {error}"
+            return replace(remediation, evidence=""), why
+        return replace(remediation, evidence=address), f"{message}; uploaded to {address}" if address else message
 
     def _stay(self, remediation: Remediation, now: datetime) -> StepResult:
         """Out by an operator's command, until the next. Nothing here releases the node by itself."""
         view = self._orchestrator.view(jobs=True)
         if (result := self._gates.stopped(remediation, view, now)) is not None:
             return result
-        said = f"out by command, until `healthd release`: {remediation.order}"
-        return StepResult(remediation=seen(remediation, view), said=said)
+        message = f"out by command, until `healthd release`: {remediation.order}"
+        return StepResult(remediation=seen(remediation, view), message=message)
 
     def _verify(self, remediation: Remediation, now: datetime) -> StepResult:
         """Trust is earned back: nothing open, every check has run since, so for the settle time, and has run since
@@ -340,12 +364,12 @@ class Steps:
         if trouble := self._judgement.trouble(remediation.since):
             return self._not_well(replace(remediation, good_since=None), now, trouble)
         if self._is_unproven(remediation):
-            said = (
+            message = (
                 f"stays out, an operator is needed: {remediation.unproven};"
                 " see `healthd repair --step` and `healthd release`"
             )
             return StepResult(
-                remediation=replace(remediation, good_since=None), said=said, page=True, refusal=Refusal.PERSON
+                remediation=replace(remediation, good_since=None), message=message, page=True, refusal=Refusal.PERSON
             )
         good_since = remediation.good_since or now
         remediation = replace(remediation, good_since=good_since)
@@ -353,11 +377,11 @@ class Steps:
         long_s = settle_s(returns, plain_s, self._rules().bounds, is_repaired=bool(remediation.acts))
         if now - good_since < timedelta(seconds=long_s):
             after = f" for {long_s:g} s, after {returns} returns within a day" if long_s > plain_s else ""
-            return StepResult(remediation=remediation, said=f"healthy again; settling{after}")
+            return StepResult(remediation=remediation, message=f"healthy again; settling{after}")
         if unseen := self._judgement.trouble(good_since):
-            return StepResult(remediation=remediation, said=f"healthy again; settling: {unseen}")
+            return StepResult(remediation=remediation, message=f"healthy again; settling: {unseen}")
         return StepResult(
-            remediation=at_next(remediation, now), said=f"verified: healthy since {good_since:%H:%M:%S}", go_on=True
+            remediation=at_next(remediation, now), message=f"verified: healthy since {good_since:%H:%M:%S}", go_on=True
         )
 
     def _is_unproven(self, remediation: Remediation) -> bool:
@@ -381,12 +405,12 @@ class Steps:
         if failed and not remediation.attempts:
             return StepResult(
                 remediation=before_the_act(remediation, now),
-                said=f"{remediation.ladder[0]} is needed after all: {failed}",
+                message=f"{remediation.ladder[0]} is needed after all: {failed}",
             )
         if failed and late:
             return self._repairs.again_or_fail(remediation, now, f"not healthy after the repair: {failed}")
         return StepResult(
-            remediation=remediation, said=f"out until it is healthy: {trouble}", page=late, refusal=Refusal.NOT_WELL
+            remediation=remediation, message=f"out until it is healthy: {trouble}", page=late, refusal=Refusal.NOT_WELL
         )
 
     def _release(self, remediation: Remediation, now: datetime) -> StepResult:
@@ -404,7 +428,7 @@ class Steps:
         ):
             verify = remediation.steps.index(Step.VERIFY)
             remediation = replace(remediation, index=verify, phase=Phase.PLANNED, since=now, good_since=None)
-            return StepResult(remediation=remediation, said=f"release taken back: {trouble}")
+            return StepResult(remediation=remediation, message=f"release taken back: {trouble}")
         if self._is_clusters(remediation) and not (
             remediation.acts or remediation.earlier or remediation.release_order
         ):
@@ -423,15 +447,17 @@ class Steps:
         try:
             self._orchestrator.release(resume="DOWN" in view.flags)
         except BackendRefused as error:
-            said = f"release refused, will be tried again: {error}"
-            return StepResult(remediation=remediation, said=said, refusal=Refusal.REFUSED)
+            message = f"release refused, will be tried again: {error}"
+            return StepResult(remediation=remediation, message=message, refusal=Refusal.REFUSED)
         except BackendUnknown as error:
-            said = f"release: no answer, will be read back: {error}"
-            return StepResult(remediation=replace(remediation, unanswered=now), said=said, refusal=Refusal.UNREADABLE)
+            message = f"release: no answer, will be read back: {error}"
+            return StepResult(
+                remediation=replace(remediation, unanswered=now), message=message, refusal=Refusal.UNREADABLE
+            )
         view = self._orchestrator.view()
         if view.undrained:
             return self._undrained(remediation, view, now)
-        return StepResult(remediation=remediation, said="release: not to be seen yet, will be read back")
+        return StepResult(remediation=remediation, message="release: not to be seen yet, will be read back")
 
     def _is_clusters(self, remediation: Remediation) -> bool:
         """Whether what keeps the node out is the cluster's own word: it drained the node before us, or in this boot it
@@ -453,8 +479,8 @@ class Steps:
     def _released_by_slot(self, remediation: Remediation, view: NodeView) -> StepResult:
         """Where the platform has the node's state there is nothing of ours to undo but the budget slot."""
         if not view.undrained:
-            said = f"release waits: the platform has not put the node back yet: {'/'.join(sorted(view.flags))}"
-            return StepResult(remediation=remediation, said=said, refusal=Refusal.MANAGED)
+            message = f"release waits: the platform has not put the node back yet: {'/'.join(sorted(view.flags))}"
+            return StepResult(remediation=remediation, message=message, refusal=Refusal.MANAGED)
         return ended(remediation, End.RELEASED, "verified, and put back by its platform")
 
     def _watch(self, remediation: Remediation, now: datetime) -> StepResult:
@@ -463,7 +489,7 @@ class Steps:
         if (result := self._gates.watched(remediation, view, now)) is not None:
             return result
         self._slot_gate.given_up(remediation)
-        return StepResult(remediation=seen(remediation, view), said=remediation.note)
+        return StepResult(remediation=seen(remediation, view), message=remediation.note)
 
     def _intend_drain(self, remediation: Remediation, now: datetime) -> Remediation:
         """Write the intent, unless it is written. A node that is DOWN later is judged by the boot it was drained in."""
@@ -519,7 +545,7 @@ class SlotGate:
             move = self._slots.take() if is_new else self._taken(remediation, now)
         except BackendRefused as error:
             return StepResult(
-                remediation=remediation, said=f"no slot can be taken: {error}", page=True, refusal=Refusal.REFUSED
+                remediation=remediation, message=f"no slot can be taken: {error}", page=True, refusal=Refusal.REFUSED
             )
         return self._answered(remediation, move, now, hurry=hurry)
 
@@ -534,15 +560,15 @@ class SlotGate:
         match move := self._slots.take():
             case Go():
                 return StepResult(
-                    remediation=replace(remediation, settling=False), said=f"holds {_named(move)}", go_on=True
+                    remediation=replace(remediation, settling=False), message=f"holds {_named(move)}", go_on=True
                 )
             case Settle():
-                return StepResult(remediation=remediation, said=f"drained: {move.reason}")
+                return StepResult(remediation=remediation, message=f"drained: {move.reason}")
             case WaitForSlot():
                 release = replace(
                     remediation, index=remediation.steps.index(Step.RELEASE), phase=Phase.PLANNED, since=now
                 )
-                return StepResult(remediation=release, said=f"no place was left: {move.reason}", go_on=True)
+                return StepResult(remediation=release, message=f"no place was left: {move.reason}", go_on=True)
 
     def no_drain(self, remediation: Remediation, now: datetime) -> StepResult | None:
         """Why the node is not drained now although its slot is held: it would not be decided any more, or the slot is
@@ -552,7 +578,7 @@ class SlotGate:
             return self._stood_back(remediation, now, why) if is_let_go else _waits(remediation, "drain", why)
         if remediation.settling or remediation.since == now or isinstance(self._slots.take(), Go):
             return None
-        return StepResult(remediation=_at_slot(remediation, now), said="its slot has to settle before the drain")
+        return StepResult(remediation=_at_slot(remediation, now), message="its slot has to settle before the drain")
 
     def no_repair(self, remediation: Remediation, now: datetime) -> StepResult | None:
         """Why a drained node is not repaired now: its slot is gone and no other is free, or many have what it has."""
@@ -600,11 +626,11 @@ class SlotGate:
         except BackendError as error:
             return StepResult(
                 remediation=remediation,
-                said=f"{_without_slot(remediation)}; its slot could not be given back yet: {error}",
+                message=f"{_without_slot(remediation)}; its slot could not be given back yet: {error}",
             )
         slots = ", ".join(f"{slot.scope} {slot.index}" for slot in dropped)
-        said = f"{_without_slot(remediation)}; slot {slots} given back" if dropped else _without_slot(remediation)
-        return StepResult(remediation=replace(remediation, fenced=False), said=said)
+        message = f"{_without_slot(remediation)}; slot {slots} given back" if dropped else _without_slot(remediation)
+        return StepResult(remediation=replace(remediation, fenced=False), message=message)
 
     # -----------------------------------------------------------------------------------------------------------------
 
@@ -617,26 +643,26 @@ class SlotGate:
                     Step.DRAIN in remediation.steps or (why := self._not_now(remediation, now)) is None
                 ):  # a drain asks for itself
                     out = at_next(remediation, now) if Step.DRAIN in remediation.steps else is_out(remediation, now)
-                    return StepResult(remediation=out, said=f"holds {_named(move)}", go_on=True)
+                    return StepResult(remediation=out, message=f"holds {_named(move)}", go_on=True)
                 if why.kind is Refusal.CORRELATED:
                     return self._stood_back(remediation, now, why)
                 return _waits(remediation, "taking a slot", why)
             case Settle():
                 unseen = self.show(remediation)
                 if hurry and Step.DRAIN in remediation.steps:
-                    said = "holds a slot, and drains at once: a job is about to start"
+                    message = "holds a slot, and drains at once: a job is about to start"
                     return StepResult(
-                        remediation=replace(at_next(remediation, now), settling=True), said=said, go_on=True
+                        remediation=replace(at_next(remediation, now), settling=True), message=message, go_on=True
                     )
                 return StepResult(
-                    remediation=remediation, said="; ".join(filter(None, (f"fenced: {move.reason}", unseen)))
+                    remediation=remediation, message="; ".join(filter(None, (f"fenced: {move.reason}", unseen)))
                 )
             case WaitForSlot():
                 objected = self._objected is not None and self._objected.words == move.reason
                 kind = self._objected.kind if self._objected is not None and objected else Refusal.BUDGET
                 unseen = self.show(remediation) if kind is Refusal.CORRELATED else ""
-                said = "; ".join(filter(None, (f"waits for a slot: {move.reason}", unseen)))
-                return StepResult(remediation=remediation, said=said, page=True, refusal=kind)
+                message = "; ".join(filter(None, (f"waits for a slot: {move.reason}", unseen)))
+                return StepResult(remediation=remediation, message=message, page=True, refusal=kind)
 
     def _not_now(self, remediation: Remediation, now: datetime) -> Refused | None:
         """Whether what was decided then would be decided now. A command is its own decision, and stands; so does a
@@ -659,7 +685,9 @@ class SlotGate:
         self._objected, remediation = why, _at_slot(remediation, now)
         self._journal.write(remediation, f"intends to give its slot back: {why.words}")
         move = self._slots.stand_back(why.words)
-        return StepResult(remediation=remediation, said=f"waits for a slot: {move.reason}", page=True, refusal=why.kind)
+        return StepResult(
+            remediation=remediation, message=f"waits for a slot: {move.reason}", page=True, refusal=why.kind
+        )
 
     def _began(self, remediation: Remediation) -> datetime:
         """When what the remediation is about was first seen, if that is open still."""
@@ -678,7 +706,9 @@ def _waits(remediation: Remediation, act: str, why: Refused) -> StepResult:
 def _out_already(remediation: Remediation, view: NodeView, now: datetime) -> StepResult:
     """Drained before our drain: by this remediation, before it was killed or lost its slot; else by another."""
     if view.hold is not None and view.hold.text == remediation.text:
-        return StepResult(remediation=at_next(remediation, now), said="drained by this remediation already", go_on=True)
+        return StepResult(
+            remediation=at_next(remediation, now), message="drained by this remediation already", go_on=True
+        )
     return lost(remediation, view)
 
 

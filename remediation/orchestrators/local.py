@@ -18,7 +18,7 @@ from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
 from healthd.remediation.ports import FleetSnapshot, Hold, NodeRecord, NodeView, Slot
 from healthd.sources.gpu_holders import MONITORS, gpu_holders
 
-HOLD_FILE, SLOT_FOLDER, MARK_FILE = "hold.json", "slots", "mark"
+HOLD_FILE, SLOT_FOLDER, RECORD_FILE = "hold.json", "slots", "record"
 
 _SLOT_NAME = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]*)-(0|[1-9][0-9]{0,5})")
 
@@ -64,11 +64,11 @@ class LocalOrchestrator:
 
     def snapshot(self) -> FleetSnapshot:
         """A fleet of one."""
-        text = self._text(self._path.with_name(MARK_FILE))
+        text = self._text(self._path.with_name(RECORD_FILE))
         return FleetSnapshot(
             out=frozenset() if self._read() is None else frozenset({self._node}),
             total=1,
-            marks=(NodeRecord(node=self._node, text=text),) if text else (),
+            records=(NodeRecord(node=self._node, text=text),) if text else (),
         )
 
     def quarantine(self, text: str) -> None:
@@ -123,19 +123,19 @@ class LocalOrchestrator:
             raise BackendRefused(f"{path} not removed: {there.node} holds the slot, not {self._node}")
         self._remove(path)
 
-    def mark(self, text: str) -> None:
+    def write_record(self, text: str) -> None:
         """Write the handoff record beside the hold."""
         if not text.isprintable():
             raise BackendRefused(f"handoff record of {self._node} not written: the text is {text!r}, expected one line")
-        path = self._path.with_name(MARK_FILE)
+        path = self._path.with_name(RECORD_FILE)
         if text:
             self._put(path, text)
         else:
             self._remove(path)
 
-    def marked(self) -> str:
+    def read_record(self) -> str:
         """The handoff record beside the hold."""
-        return self._text(self._path.with_name(MARK_FILE)) or ""
+        return self._text(self._path.with_name(RECORD_FILE)) or ""
 
     @property
     def _slot_folder(self) -> Path:
@@ -215,7 +215,7 @@ class LocalOrchestrator:
 
 
 def _what(path: Path) -> str:
-    return {HOLD_FILE: "hold", MARK_FILE: "mark"}.get(path.name, "slot")
+    return {HOLD_FILE: "hold", RECORD_FILE: "record"}.get(path.name, "slot")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -130,8 +130,8 @@ class AutoScalingProvisioner:
         except BackendDenied:
             return ""
         serving, wanted = len(described["Serving"]), described["DesiredCapacity"]
-        said = f"Auto Scaling group {group}: {serving} of {wanted} in service"
-        return f"{said}; the last launch failed: {failed}" if failed and serving < wanted else said
+        message = f"Auto Scaling group {group}: {serving} of {wanted} in service"
+        return f"{message}; the last launch failed: {failed}" if failed and serving < wanted else message
 
     def dry_run(self, remedy: Remedy) -> str:
         """EC2's answer to a dry run of the reboot; Auto Scaling has no dry run. Raises as the act would."""

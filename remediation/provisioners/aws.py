@@ -109,15 +109,15 @@ class Aws:
                 limit_bytes=_LIMIT_BYTES,
             )
         except SourceTimeout as error:
-            return {"trouble": CallTrouble.UNKNOWN, "code": "Deadline", "said": str(error)}
+            return {"trouble": CallTrouble.UNKNOWN, "code": "Deadline", "message": str(error)}
         except SourceError as error:  # it was not started
-            return {"trouble": CallTrouble.UNSENT, "code": "NoChild", "said": str(error)}
+            return {"trouble": CallTrouble.UNSENT, "code": "NoChild", "message": str(error)}
         return _told(result)
 
     def _error(self, service: str, operation: str, told: Mapping[str, Any]) -> BackendError:
         call, trouble = find_call(service, operation), told.get("trouble")
         action = call.action if call else f"{service}:{operation}"
-        text = f"{action}: {told.get('code', '')}: {told.get('said', '')}"
+        text = f"{action}: {told.get('code', '')}: {told.get('message', '')}"
         none_ever = (
             trouble == CallTrouble.CREDENTIALS and told.get("code") == _NO_CREDENTIALS and not self._had_credentials
         )
@@ -153,8 +153,8 @@ def _told(result: CommandResult) -> Mapping[str, Any]:
     if result.code == 0 and isinstance(told, dict):
         return told
     cut = " (its answer was too long)" if TRUNCATED in result.stdout[-200:] else ""
-    said = f"the child ended with {result.code}{cut}: {result.stderr.strip()[-300:]}"
-    return {"trouble": CallTrouble.UNKNOWN, "code": "ChildBroke", "said": said}
+    output = f"the child ended with {result.code}{cut}: {result.stderr.strip()[-300:]}"
+    return {"trouble": CallTrouble.UNKNOWN, "code": "ChildBroke", "message": output}
 
 
 def _shown(parameters: Mapping[str, Any]) -> str:

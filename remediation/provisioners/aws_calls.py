@@ -34,6 +34,13 @@ class Platform(StrEnum):
     EC2 = "ec2"
 
 
+class Feature(StrEnum):
+    """The features that call AWS on any platform, where the site wants them. Each has IAM policies of its own."""
+
+    EVIDENCE = "evidence"
+    TOPOLOGY = "topology"
+
+
 class IamScope(Enum):
     """The resources that IAM can limit a call to."""
 
@@ -41,12 +48,14 @@ class IamScope(Enum):
     INSTANCE = "instances tagged healthd:managed=true; on a node, itself alone"
     GROUP = "Auto Scaling groups tagged healthd:managed=true"
     NODE_GROUP = "EKS managed node groups"
+    BUCKET = "keys below the prefix in the site's bucket"
     ANY = "nothing: IAM knows no narrower resource for it"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AwsCall:
     """One operation. ``acts``: it changes something. ``dry_run``: EC2 can be asked whether it would do it.
+    ``sends_file``: its Body is the path of a file, which is sent.
 
     ``whole``: its answer is wanted with all its pages; else the first page is enough. ``page``: the number of
     results per request, 0 for the service's default.
@@ -56,9 +65,10 @@ class AwsCall:
     operation: str
     why: str
     scope: IamScope
-    uses: frozenset[tuple[Platform, Way]]
+    uses: frozenset[tuple[Platform | Feature, Way]]
     acts: bool = False
     dry_run: bool = False
+    sends_file: bool = False
     whole: bool = False
     page: int = 0
 
@@ -87,14 +97,16 @@ def _call(cells: Mapping[str, str]) -> AwsCall:
         why=filled(cells, "why"),
         scope=IamScope[cells["limited_to"].upper()],
         uses=frozenset(use for words in cells["used_by"].split() for use in _uses(words)),
-        acts={"asks": False, "acts": True, "acts, dry run": True}[does],
+        acts={"asks": False, "acts": True, "acts, dry run": True, "acts, sends a file": True}[does],
         dry_run=does == "acts, dry run",
+        sends_file=does == "acts, sends a file",
         whole=answer != "",
         page=int(answer.removeprefix("all pages").removeprefix(" of ") or 0),
     )
 
 
-def _uses(words: str) -> Iterator[tuple[Platform, Way]]:
+def _uses(words: str) -> Iterator[tuple[Platform | Feature, Way]]:
     """``ec2/node``, or ``ec2`` for every way."""
-    platform, _, way = words.partition("/")
-    return ((Platform(platform), each) for each in Way if way in ("", each))
+    name, _, way = words.partition("/")
+    user = Feature(name) if name in list(Feature) else Platform(name)
+    return ((user, each) for each in Way if way in ("", each))

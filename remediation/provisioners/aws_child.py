@@ -7,6 +7,7 @@ anything: the caller knows the meaning of an error for a node.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import sys
@@ -31,11 +32,11 @@ def main() -> int:
 
 
 def answer(question: Mapping[str, Any], deadline_s: float) -> dict[str, Any]:
-    """``{"answer": …}``, or ``{"trouble": …, "code": …, "said": …}``. ``deadline_s``: monotonic, of all tries."""
+    """``{"answer": …}``, or ``{"trouble": …, "code": …, "message": …}``. ``deadline_s``: monotonic, of all tries."""
     call = find_call(question["service"], question["operation"])
     if call is None:
-        said = f"{question['service']}:{question['operation']} is not in healthd's table of calls; no call was made"
-        return _trouble(CallTrouble.REFUSED, "NotInTable", said)
+        message = f"{question['service']}:{question['operation']} is not in healthd's table of calls; no call was made"
+        return _trouble(CallTrouble.REFUSED, "NotInTable", message)
     if "DryRun" in question["parameters"] and not call.dry_run:
         return _trouble(CallTrouble.REFUSED, "NoDryRun", f"{call.action} has no dry run; no call was made")
     return _asked(call, question, deadline_s)
@@ -49,8 +50,11 @@ def _asked(call: AwsCall, question: Mapping[str, Any], deadline_s: float) -> dic
         try:
             return {"answer": _send(call, question, deadline_s - time.monotonic())}
         except ClientError as error:
-            said, status = error.response["Error"], error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-            trouble = _trouble(trouble_of(said["Code"], status), said["Code"], said.get("Message", ""))
+            message, status = (
+                error.response["Error"],
+                error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0),
+            )
+            trouble = _trouble(trouble_of(message["Code"], status), message["Code"], message.get("Message", ""))
         except BotoCoreError as error:
             return _trouble(_of_our_side(error), type(error).__name__, str(error))
         pause_s = random.uniform(0.1, 0.5 * 2**attempt)  # noqa: S311  spreads out tries, guards nothing
@@ -67,7 +71,11 @@ def _send(call: AwsCall, question: Mapping[str, Any], left_s: float) -> Any:
     from botocore.config import Config
 
     tries = 1 if call.acts else TRIES
+    settings: dict[str, Any] = {}
+    if call.service == "s3" and question["endpoint_url"]:  # a store that is not AWS's knows no host for each bucket
+        settings = {"s3": {"addressing_style": "path"}, "request_checksum_calculation": "when_required"}
     config = Config(
+        **settings,
         retries={"mode": "standard", "total_max_attempts": tries},
         connect_timeout=_CONNECT_S,
         read_timeout=max(1.0, (left_s - 1.0) / tries - _CONNECT_S),
@@ -85,7 +93,11 @@ def _send(call: AwsCall, question: Mapping[str, Any], left_s: float) -> Any:
         paginator = client.get_paginator(name)
         return paginator.paginate(**question["parameters"], PaginationConfig=pages).build_full_result()
     operation: Callable[..., dict[str, Any]] = getattr(client, name)
-    answered = operation(**question["parameters"])
+    with contextlib.ExitStack() as opened:
+        parameters = dict(question["parameters"])
+        if call.sends_file:
+            parameters["Body"] = opened.enter_context(open(parameters["Body"], "rb"))
+        answered = operation(**parameters)
     answered.pop("ResponseMetadata", None)
     return answered
 
@@ -104,8 +116,8 @@ def _of_our_side(error: Exception) -> CallTrouble:
     return CallTrouble.UNSENT if isinstance(error, unsent) else CallTrouble.UNKNOWN
 
 
-def _trouble(trouble: CallTrouble, code: str, said: str) -> dict[str, Any]:
-    return {"trouble": trouble, "code": code, "said": said[:_ERROR_CHARACTERS]}
+def _trouble(trouble: CallTrouble, code: str, message: str) -> dict[str, Any]:
+    return {"trouble": trouble, "code": code, "message": message[:_ERROR_CHARACTERS]}
 
 
 if __name__ == "__main__":

@@ -58,8 +58,8 @@ class DelegatedProvisioner:
 
     def machine(self) -> str:
         """This node's instance; where it keeps its id when it moves, as the controller last saw it after a move."""
-        mark = parse(self._read())
-        moved = mark.became if mark is not None else ""
+        record = parse(self._read())
+        moved = record.became if record is not None else ""
         return moved if instance_of(moved) == self._instance_id else self._instance_id
 
     def reboot(self) -> None:
@@ -77,37 +77,37 @@ class DelegatedProvisioner:
     def take_back(self, *, carried_out: bool) -> bool:
         """Withdraw a request that no controller has taken. True once it has been withdrawn for UNASKED_S: by then a
         controller that acts on it has answered. A request that was taken is waited for."""
-        mark = parse(self._read())
-        if mark is None or instance_of(mark.machine) != self._instance_id:
+        record = parse(self._read())
+        if record is None or instance_of(record.machine) != self._instance_id:
             return False
-        if mark.is_withdrawn:
-            return self._withdrawn_s(mark) >= UNASKED_S
+        if record.is_withdrawn:
+            return self._withdrawn_s(record) >= UNASKED_S
         self._withdrawn = None
-        if mark.remedy is not None and mark.answer in (None, RequestAnswer.WAITS):
-            self._write(withdrawing(mark).text)
+        if record.remedy is not None and record.answer in (None, RequestAnswer.WAITS):
+            self._write(withdrawing(record).text)
         return False
 
     def progress(self) -> str:
         """The controller's answer. BackendBusy: no controller took the request, or it waits for an operator."""
-        mark = parse(self._read())
-        age = self._clock() - mark.asked if mark is not None and mark.asked is not None else timedelta()
-        if mark is None or instance_of(mark.machine) != self._instance_id:
+        record = parse(self._read())
+        age = self._clock() - record.asked if record is not None and record.asked is not None else timedelta()
+        if record is None or instance_of(record.machine) != self._instance_id:
             raise BackendUnknown("the request is not in the node's handoff record")
-        if mark.is_withdrawn:
-            if self._withdrawn_s(mark) > 2 * UNASKED_S:
+        if record.is_withdrawn:
+            if self._withdrawn_s(record) > 2 * UNASKED_S:
                 raise BackendRefused("the request was withdrawn before any controller began it")
             raise BackendUnknown("the request is withdrawn; a controller that has begun it answers within a minute")
-        if not mark.asks:
+        if not record.asks:
             if age > timedelta(seconds=UNASKED_S):
                 raise BackendRefused("the request was never written to the cluster")
             raise BackendUnknown("the request is not in the node's handoff record yet")
-        match mark.answer:
+        match record.answer:
             case RequestAnswer.REFUSED:
-                raise BackendRefused(f"healthd controller: {mark.said}")
+                raise BackendRefused(f"healthd controller: {record.message}")
             case RequestAnswer.WAITS:
-                raise BackendBusy(f"healthd controller waits: {mark.said}")
+                raise BackendBusy(f"healthd controller waits: {record.message}")
             case RequestAnswer.TAKEN:
-                return f"the controller has taken the request{': ' * bool(mark.said)}{mark.said}"
+                return f"the controller has taken the request{': ' * bool(record.message)}{record.message}"
             case None:
                 return self._untaken(age)
 
@@ -119,17 +119,17 @@ class DelegatedProvisioner:
 
     def _ask(self, remedy: Remedy) -> None:
         """Turn the handoff record that the engine has written into a request. An existing request is not made again."""
-        mark = parse(self._read()) or HandoffRecord()
-        if (mark.remedy, instance_of(mark.machine)) != (remedy, self._instance_id):
+        record = parse(self._read()) or HandoffRecord()
+        if (record.remedy, instance_of(record.machine)) != (remedy, self._instance_id):
             raise BackendRefused("no request written: the node's handoff record was changed a moment ago")
-        if not mark.asks:
-            self._write(replace(mark, asks=True).text)
+        if not record.asks:
+            self._write(replace(record, asks=True).text)
 
-    def _withdrawn_s(self, mark: HandoffRecord) -> float:
+    def _withdrawn_s(self, record: HandoffRecord) -> float:
         """For how many seconds this process has seen this request withdrawn."""
         now_s = self._monotonic_s()
-        if self._withdrawn is None or self._withdrawn[:2] != (mark.remediation_id, mark.asked):
-            self._withdrawn = (mark.remediation_id, mark.asked, now_s)
+        if self._withdrawn is None or self._withdrawn[:2] != (record.remediation_id, record.asked):
+            self._withdrawn = (record.remediation_id, record.asked, now_s)
         return now_s - self._withdrawn[2]
 
     def _untaken(self, age: timedelta) -> str:

@@ -28,6 +28,14 @@ Metadata = Callable[[str], str | None]
 """The instance metadata service, as MetadataSource.read: an item by its path, or None. Raises SourceError."""
 
 
+def region_of(metadata: Metadata) -> str:
+    """The region by the instance metadata service; "" where it does not answer: boto3 then searches for it itself."""
+    try:
+        return metadata("placement/region") or ""
+    except SourceError:
+        return ""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DetectedPlatform:
     """``platform`` None: none of AWS's. ``why``: the evidence. ``cluster``: name or ARN, where it is known.

@@ -12,14 +12,20 @@ from typing import Protocol
 
 from healthd.config.schema.config import Config
 from healthd.config.schema.provisioner import ProvisionerSection
-from healthd.core.errors import ConfigError, SourceError
+from healthd.core.errors import ConfigError
 from healthd.core.node import CommandResult
 from healthd.remediation.ports import Provisioner, StateOwner
 from healthd.remediation.provisioners.autoscaling import AutoScalingProvisioner
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.aws_calls import Platform
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner
-from healthd.remediation.provisioners.detect import DetectedPlatform, Metadata, detect, replaces_what_is_drained
+from healthd.remediation.provisioners.detect import (
+    DetectedPlatform,
+    Metadata,
+    detect,
+    region_of,
+    replaces_what_is_drained,
+)
 from healthd.remediation.provisioners.ec2 import Ec2Provisioner
 from healthd.remediation.provisioners.kube_nodes import ByProviderId, KarpenterProvisioner, NodeClaims, launched
 from healthd.remediation.provisioners.local import LocalProvisioner
@@ -36,10 +42,10 @@ from healthd.sources.machine import Machine
 class RecordPort(Protocol):
     """This node's handoff record, as the orchestrator keeps it. Both raise BackendError."""
 
-    def mark(self, text: str) -> None:
+    def write_record(self, text: str) -> None:
         """Write the record."""
 
-    def marked(self) -> str:
+    def read_record(self) -> str:
         """Read the record."""
 
 
@@ -57,13 +63,13 @@ def open_provisioner(
     root: str = "/",
     made_by_us: Callable[[str], bool] | None = None,
     run: Callable[..., CommandResult] = run_command,
-    marks: RecordPort | None = None,
+    records: RecordPort | None = None,
     asking: Callable[[str], Asking] | None = None,
 ) -> Provisioner:
     """The provisioner of this node, by ``[provisioner]``. ``scontrol`` None: Slurm does not run the node.
 
     ``root``: the tree of the platforms' files, and ``run``: the runner of commands and of AWS's child; both for tests.
-    ``made_by_us``: see HyperPodProvisioner. ``marks``: where requests to ``healthd controller`` are written.
+    ``made_by_us``: see HyperPodProvisioner. ``records``: where requests to ``healthd controller`` are written.
     ``asking``: by kind, how a node of Kubernetes asks its platform by its own Node; None on any other cluster. Raises
     ConfigError for a kind that this node cannot have.
     """
@@ -81,17 +87,17 @@ def open_provisioner(
         node=machine.name, instance_id=machine.identity.instance_id, instance_type=machine.identity.instance_type
     )
     if channel is RepairChannel.NODE_CLAIM:
-        return _by_karpenter(section, subject, marks)
+        return _by_karpenter(section, subject, records)
     if channel is RepairChannel.OWN_NODE:
-        return _by_own_node(section.kind, subject, marks, asking)
+        return _by_own_node(section.kind, subject, records, asking)
     found = found_on(section, machine.imds.read, subject, root=root)
     if found.platform is None:
         wrong = f"provisioner.kind = {section.kind}: {found.why}; name the platform, or set none or local"
         raise ConfigError((wrong,))
     if PLATFORMS[found.platform].channel_of(section) is RepairChannel.OWN_NODE:
-        return _by_own_node(found.platform, subject, marks, asking)
+        return _by_own_node(found.platform, subject, records, asking)
     if delegates(section, found.platform, by_slurm=scontrol is not None):
-        return _delegated(section, subject, found, scontrol, marks)
+        return _delegated(section, subject, found, scontrol, records)
     if found.platform is Platform.HYPERPOD and asking is not None:
         found = replace(found, fixed=_NOT_BY_ITSELF)
     own = open_for(section, subject, found, scontrol, made_by_us=made_by_us, run=run)
@@ -224,11 +230,11 @@ def found_on(
             resource_config=files,
             metadata=metadata,
             on_ec2=bool(subject.instance_id),
-            group_of=lambda: _group_of(section, subject, _region(metadata)),
+            group_of=lambda: _group_of(section, subject, region_of(metadata)),
         )
     else:
         found = _named(Platform(section.kind), files, root)
-    return found if found.region or found.platform is None else replace(found, region=_region(metadata))
+    return found if found.region or found.platform is None else replace(found, region=region_of(metadata))
 
 
 def _delegated(
@@ -236,32 +242,34 @@ def _delegated(
     subject: TargetNode,
     found: DetectedPlatform,
     scontrol: Scontrol | None,
-    marks: RecordPort | None,
+    records: RecordPort | None,
 ) -> Provisioner:
-    if marks is None:
+    if records is None:
         raise ConfigError(("provisioner.act_from = controller needs a cluster: set [orchestrator] kind",))
     return DelegatedProvisioner(
         inner=open_for(section, replace(subject, here=False), found, scontrol),
         instance_id=subject.instance_id,
-        read=marks.marked,
-        write=marks.mark,
+        read=records.read_record,
+        write=records.write_record,
     )
 
 
-def _by_karpenter(section: ProvisionerSection, subject: TargetNode, marks: RecordPort | None) -> Provisioner:
-    if marks is None or section.act_from != "controller":
+def _by_karpenter(section: ProvisionerSection, subject: TargetNode, records: RecordPort | None) -> Provisioner:
+    if records is None or section.act_from != "controller":
         wrong = (
             "provisioner.kind = karpenter: a node may not delete NodeClaims; set act_from = controller, on Kubernetes"
         )
         raise ConfigError((wrong,))
     inner = KarpenterProvisioner(subject=replace(subject, here=False), machine=str, claims=None)
-    return DelegatedProvisioner(inner=inner, instance_id=subject.instance_id, read=marks.marked, write=marks.mark)
+    return DelegatedProvisioner(
+        inner=inner, instance_id=subject.instance_id, read=records.read_record, write=records.write_record
+    )
 
 
 def _by_own_node(
-    kind: str, subject: TargetNode, marks: RecordPort | None, asking: Callable[[str], Asking] | None
+    kind: str, subject: TargetNode, records: RecordPort | None, asking: Callable[[str], Asking] | None
 ) -> Provisioner:
-    if marks is None or asking is None:
+    if records is None or asking is None:
         how = 'provisioner.hyperpod.how = "label"' if kind == "hyperpod" else f"provisioner.kind = {kind}"
         raise ConfigError(
             (f"{how} writes to the node's own Node: set [orchestrator] kind = kubernetes, or another kind",)
@@ -270,7 +278,7 @@ def _by_own_node(
         kind=kind,
         subject=replace(subject, here=False),  # the Node names the instance
         asking=asking(kind),
-        read=marks.marked,
+        read=records.read_record,
         hint=KINDS[kind].hint,
     )
 
@@ -286,10 +294,3 @@ def _group_of(section: ProvisionerSection, subject: TargetNode, region: str) -> 
     answer = aws.call("autoscaling", "DescribeAutoScalingInstances", InstanceIds=[subject.instance_id])
     found = answer.get("AutoScalingInstances", [])
     return str(found[0]["AutoScalingGroupName"]) if found else ""
-
-
-def _region(metadata: Metadata) -> str:
-    try:
-        return metadata("placement/region") or ""
-    except SourceError:
-        return ""  # boto3 looks for it in its own places

@@ -1,8 +1,8 @@
-"""The least that IAM must allow, made from the table of calls: one policy for each platform and way. Pure.
+"""The least that IAM must allow, made from the table of calls: one policy for each platform, or feature, and way. Pure.
 
     python -m healthd.remediation.provisioners.iam FOLDER    write them (packaging/iam in a checkout)
 
-Fill in PARTITION, REGION, ACCOUNT and CLUSTER_ID; unfilled they match nothing. On a node, the instance
+Fill in PARTITION, REGION, ACCOUNT, CLUSTER_ID, BUCKET and PREFIX; unfilled they match nothing. On a node, the instance
 that the credentials came from (``ec2:SourceInstanceARN``) must be the one that is acted upon (``ec2:InstanceID``): the
 form that others report to work, where ``aws:ARN`` never matches and a bare variable is no valid resource. None of this
 was tried on AWS: try it with ``--dry-run`` first.
@@ -17,7 +17,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from healthd.remediation.provisioners.aws_calls import AwsCall, IamScope, Platform, Way, calls
+from healthd.remediation.provisioners.aws_calls import AwsCall, Feature, IamScope, Platform, Way, calls
 
 MANAGED_TAG = "healthd:managed"
 """Instances and groups that healthd may act on have this tag, with the value ``true``."""
@@ -27,6 +27,7 @@ _ARNS: Mapping[IamScope, str] = {
     IamScope.INSTANCE: "arn:PARTITION:ec2:REGION:ACCOUNT:instance/*",
     IamScope.GROUP: "arn:PARTITION:autoscaling:REGION:ACCOUNT:autoScalingGroup:*:autoScalingGroupName/*",
     IamScope.NODE_GROUP: "arn:PARTITION:eks:REGION:ACCOUNT:nodegroup/*/*/*",
+    IamScope.BUCKET: "arn:PARTITION:s3:::BUCKET/PREFIX/*",
     IamScope.ANY: "*",
 }
 _SELF = {"ec2:SourceInstanceARN": "arn:PARTITION:ec2:REGION:ACCOUNT:instance/${ec2:InstanceID}"}
@@ -34,21 +35,26 @@ _SELF = {"ec2:SourceInstanceARN": "arn:PARTITION:ec2:REGION:ACCOUNT:instance/${e
 
 def policies() -> Mapping[str, str]:
     """The text of every policy, by its file's name."""
-    return {f"{platform}-{way}.json": text(platform, way) for platform in Platform for way in Way}
+    users = [(user, way) for user in (*Platform, *Feature) for way in Way]
+    return {f"{user}-{way}.json": text(user, way) for user, way in users if _used(user, way)}
 
 
-def text(platform: Platform, way: Way) -> str:
+def text(user: Platform | Feature, way: Way) -> str:
     """One policy as JSON."""
-    return json.dumps(policy(platform, way), indent=2) + "\n"
+    return json.dumps(policy(user, way), indent=2) + "\n"
 
 
-def policy(platform: Platform, way: Way) -> dict[str, Any]:
+def policy(user: Platform | Feature, way: Way) -> dict[str, Any]:
     """One policy: a statement for each resource that IAM can limit calls to, reads apart from acts."""
-    return {"Version": "2012-10-17", "Statement": list(_statements(platform, way))}
+    return {"Version": "2012-10-17", "Statement": list(_statements(user, way))}
 
 
-def _statements(platform: Platform, way: Way) -> Iterator[dict[str, Any]]:
-    used = [call for call in calls().values() if (platform, way) in call.uses]
+def _used(user: Platform | Feature, way: Way) -> list[AwsCall]:
+    return [call for call in calls().values() if (user, way) in call.uses]
+
+
+def _statements(user: Platform | Feature, way: Way) -> Iterator[dict[str, Any]]:
+    used = _used(user, way)
     for (acts, scope), alike in groupby(sorted(used, key=_order), key=lambda call: (call.acts, call.scope)):
         statement: dict[str, Any] = {
             "Sid": f"{'Act' if acts else 'Look'}{scope.name.title().replace('_', '')}",
@@ -72,7 +78,7 @@ def _conditions(scope: IamScope, way: Way) -> dict[str, dict[str, str]]:
             return {**tagged, "ArnEquals": _SELF} if way is Way.NODE else tagged
         case IamScope.GROUP:
             return {"StringEquals": {f"autoscaling:ResourceTag/{MANAGED_TAG}": "true"}}
-        case IamScope.CLUSTER | IamScope.NODE_GROUP | IamScope.ANY:
+        case IamScope.CLUSTER | IamScope.NODE_GROUP | IamScope.BUCKET | IamScope.ANY:
             return {}
 
 

@@ -89,5 +89,5 @@ class LocalProvisioner:
         except SourceError as error:
             raise BackendUnknown(f"unknown whether the machine reboots: {error}") from error
         if result.code:
-            said = (result.stderr or result.stdout).strip()[-200:]
-            raise BackendRefused(f"no reboot: {shown}: exit status {result.code}: {said}")
+            output = (result.stderr or result.stdout).strip()[-200:]
+            raise BackendRefused(f"no reboot: {shown}: exit status {result.code}: {output}")

@@ -105,15 +105,15 @@ class OwnNodeProvisioner:
 
     def progress(self) -> str:
         """The request that the node shows. BackendBusy: without a result for so long that an operator is needed."""
-        mark, shown = parse(self._read()), self._asking.shown()
-        said = f"the node shows {shown}"
-        if mark is None or mark.remedy is None or mark.asked is None:
-            return said
-        if not self._asking.stands(mark.remedy):
-            said = f"{said}, not healthd's request: {self._asking.platform} or an operator has changed it"
-        if self._clock() - mark.asked > timedelta(seconds=UNHEARD_S):
-            raise BackendBusy(f"{said}; no result for {UNHEARD_S / 60:g} minutes: {self._hint}")
-        return said
+        record, shown = parse(self._read()), self._asking.shown()
+        message = f"the node shows {shown}"
+        if record is None or record.remedy is None or record.asked is None:
+            return message
+        if not self._asking.stands(record.remedy):
+            message = f"{message}, not healthd's request: {self._asking.platform} or an operator has changed it"
+        if self._clock() - record.asked > timedelta(seconds=UNHEARD_S):
+            raise BackendBusy(f"{message}; no result for {UNHEARD_S / 60:g} minutes: {self._hint}")
+        return message
 
     def dry_run(self, remedy: Remedy) -> str:
         """The request that would be written. Raises BackendRefused where it cannot be."""

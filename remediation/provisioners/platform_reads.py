@@ -33,7 +33,7 @@ class Paced:
     ) -> None:
         self.kind, self.state_owner, self.delegates = inner.kind, inner.state_owner, inner.delegates
         self._inner, self._every_s, self._monotonic_s = inner, every_s, monotonic_s
-        self._said: dict[str, tuple[float, str | BackendRefused | BackendUnknown]] = {}
+        self._answers: dict[str, tuple[float, str | BackendRefused | BackendUnknown]] = {}
 
     def reason_against(self, remedy: Remedy) -> str:
         """As the platform can; sends no request."""
@@ -41,10 +41,10 @@ class Paced:
 
     def stands_down(self) -> str:
         """Whether the platform acts already, or was busy when it was asked last; such an answer is repeated."""
-        said = self._lately("stands_down", self._inner.stands_down)
-        if not said:
-            self._said.pop("stands_down")
-        return said
+        answer = self._lately("stands_down", self._inner.stands_down)
+        if not answer:
+            self._answers.pop("stands_down")
+        return answer
 
     def machine(self) -> str:
         """The machine, as of the last read."""
@@ -68,7 +68,7 @@ class Paced:
 
     def take_back(self, *, carried_out: bool) -> bool:
         """As the platform can."""
-        self._said.clear()
+        self._answers.clear()
         return self._inner.take_back(carried_out=carried_out)
 
     def dry_run(self, remedy: Remedy) -> str:
@@ -76,22 +76,22 @@ class Paced:
         return self._inner.dry_run(remedy)
 
     def _ask(self, act: Callable[[], None]) -> None:
-        self._said.clear()
+        self._answers.clear()
         try:
             act()
         except BackendBusy as error:
-            self._said["stands_down"] = (self._monotonic_s(), str(error))
+            self._answers["stands_down"] = (self._monotonic_s(), str(error))
             raise
 
     def _lately(self, name: str, ask: Callable[[], str]) -> str:
-        at_s, said = self._said.get(name, (float("-inf"), ""))
+        at_s, answer = self._answers.get(name, (float("-inf"), ""))
         if self._monotonic_s() - at_s >= self._every_s:
             at_s = self._monotonic_s()
             try:
-                said = ask()
+                answer = ask()
             except (BackendRefused, BackendUnknown) as error:
-                said = error
-            self._said[name] = (at_s, said)
-        if isinstance(said, str):
-            return said
-        raise said
+                answer = error
+            self._answers[name] = (at_s, answer)
+        if isinstance(answer, str):
+            return answer
+        raise answer

@@ -35,7 +35,7 @@ Max locked memory         {0}            {0}            bytes"""
 MEMINFO = "MemTotal: 100 kB\nHugePages_Total:    5128\nHugePages_Free:     5000\nHugepagesize:       2048 kB"
 
 
-def said(argv: tuple[str, ...], stdout: str, code: int = 0, stderr: str = "") -> CommandResult:
+def answered(argv: tuple[str, ...], stdout: str, code: int = 0, stderr: str = "") -> CommandResult:
     return CommandResult(argv=argv, code=code, stdout=stdout, stderr=stderr, duration_s=0.1)
 
 
@@ -47,8 +47,8 @@ def run(
     proc: dict[str, Entry] | None = None,
     sys: dict[str, Entry] | None = None,
 ) -> Result:
-    commands: dict[tuple[str, ...], Any] = {PACKAGES: said(PACKAGES, packages)}
-    commands[FI_INFO] = said(FI_INFO, info) if isinstance(info, str) else info
+    commands: dict[tuple[str, ...], Any] = {PACKAGES: answered(PACKAGES, packages)}
+    commands[FI_INFO] = answered(FI_INFO, info) if isinstance(info, str) else info
     node = FakeNode(
         instance_type=instance_type,
         sys=pci_tree(gpus=[fake_pci(0)], efa=EFA) if sys is None else sys,
@@ -88,7 +88,7 @@ def test_a_device_that_libfabric_does_not_see() -> None:
     assert (finding.code, str(finding.component)) == ("efa.provider.no_domain", "efa:rdmap80s0")
 
 
-@pytest.mark.parametrize("info", [said(FI_INFO, "", code=61, stderr="fi_getinfo: -61 (No data available)"), ""])
+@pytest.mark.parametrize("info", [answered(FI_INFO, "", code=61, stderr="fi_getinfo: -61 (No data available)"), ""])
 def test_no_provider_at_all(info: str | CommandResult) -> None:
     """No domain, or a failed fi_info, is one finding and not one for each device."""
     assert codes(run(info)) == ["efa.provider.failed"]

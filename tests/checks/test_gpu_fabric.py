@@ -58,6 +58,25 @@ def test_joined() -> None:
     assert [reading.name for reading in result.readings] == ["gpu_fabric_clique_id"]
 
 
+def test_the_nodes_of_one_ultraserver_have_the_same_domain_and_others_have_another() -> None:
+    """A node that is in none, or whose GPUs are in several, has no such reading; nor has a type without domains."""
+    ours = [fabric(index, clusterUuid=[7] * 16, cliqueId=1) for index in range(2)]
+    other = fabric(1, clusterUuid=[7] * 16, cliqueId=2)
+    none = fabric(0, clusterUuid=[0] * 16)
+    kind = "p6e-gb200.36xlarge"
+    first, second, elsewhere = (domains(run(*gpus, instance_type=kind)) for gpus in (ours, ours[:1], [other]))
+    assert first == second
+    assert len(first) == 1
+    assert elsewhere
+    assert elsewhere != first
+    assert domains(run(none, instance_type=kind)) == domains(run(ours[0], other, instance_type=kind)) == []
+    assert domains(run(ours[0])) == []
+
+
+def domains(result: Result) -> list[float]:
+    return [reading.value for reading in result.readings if reading.name == "gpu_fabric_domain"]
+
+
 @pytest.mark.parametrize(("state", "word"), [(1, "not started"), (2, "in progress"), (7, "state 7")])
 def test_not_joined(state: int, word: str) -> None:
     """A GPU that is not in the fabric is found once that has lasted for five minutes."""

@@ -18,7 +18,7 @@ NO_LIBRARY = "1020 libs found in cache `/etc/ld.so.cache'\n\tlibc.so.6 (libc6,x8
 LOADED: dict[str, Entry] = {"module/gdrdrv/version": "2.4"}
 
 
-def said(*argv: str, stdout: str = "", code: int = 0) -> CommandResult:
+def answered(*argv: str, stdout: str = "", code: int = 0) -> CommandResult:
     return CommandResult(argv=argv, code=code, stdout=stdout, stderr="", duration_s=0.01)
 
 
@@ -37,8 +37,8 @@ def run(
         sys={**pci_tree(gpus=[fake_pci(index) for index in range(gpus)]), **(LOADED if module is None else module)},
         dev={"gdrdrv": "", "null": ""} if dev is None else dev,
         commands={
-            LDCONFIG: listing if isinstance(listing, SourceError) else said(*LDCONFIG, stdout=listing),
-            ("readlink", "-f", PATH): said(stdout=f"/usr/lib/x86_64-linux-gnu/{library}\n"),
+            LDCONFIG: listing if isinstance(listing, SourceError) else answered(*LDCONFIG, stdout=listing),
+            ("readlink", "-f", PATH): answered(stdout=f"/usr/lib/x86_64-linux-gnu/{library}\n"),
         },
     )
     return gpu_gdrcopy(node, GpuGdrcopySettings(**settings))

@@ -18,7 +18,7 @@ ASK = ("nvidia-imex-ctl", "-N", "-j")
 GB200 = "p6e-gb200.36xlarge"
 
 
-def said(stdout: str, *, code: int = 0, stderr: str = "") -> CommandResult:
+def answered(stdout: str, *, code: int = 0, stderr: str = "") -> CommandResult:
     return CommandResult(argv=ASK, code=code, stdout=stdout, stderr=stderr, duration_s=0.0)
 
 
@@ -27,7 +27,7 @@ def domain(ready: int, unready: int = 0, *, status: str = "UP") -> CommandResult
     for number in range(ready + unready):
         state = "READY" if number < ready else "UNAVAILABLE"
         nodes[str(number)] = {"status": state, "host": f"10.0.0.{number}", "connections": {}, "version": "580.95.05"}
-    return said(json.dumps({"nodes": nodes, "timestamp": "9/4/2026 00:37:39.905", "status": status}))
+    return answered(json.dumps({"nodes": nodes, "timestamp": "9/4/2026 00:37:39.905", "status": status}))
 
 
 def run(
@@ -78,8 +78,8 @@ def test_a_domain_that_comes_up_is_no_fault_yet() -> None:
     "answer",
     [
         SourceMissing("nvidia-imex-ctl is not installed"),
-        said("", code=255, stderr="Failed to read node configuration file"),
-        said("", code=1),
+        answered("", code=255, stderr="Failed to read node configuration file"),
+        answered("", code=1),
     ],
 )
 def test_without_a_domain(answer: CommandResult | SourceError) -> None:
@@ -97,7 +97,7 @@ def test_without_a_domain(answer: CommandResult | SourceError) -> None:
 def test_an_answer_that_is_none_is_unknown(text: str) -> None:
     """Another form of the answer is neither a domain that is up nor one that is down."""
     with pytest.raises(SourceUnreadable, match="nvidia-imex-ctl -N -j"):
-        run(said(text))
+        run(answered(text))
 
 
 def test_a_service_that_hangs_is_unknown() -> None:

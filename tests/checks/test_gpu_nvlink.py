@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.checklib.nvlink import TABLE
+from healthd.checklib.nvlink import ALL_LINKS, TABLE
 from healthd.checklib.nvlink_recoveries import outliers
+from healthd.checklib.nvml_codes import field_key
 from healthd.checklib.tables import instance_types
 from healthd.checks.gpu_nvlink import gpu_nvlink
 from healthd.core.check import NoSettings
@@ -51,10 +52,10 @@ def state(link: int) -> str:
 
 
 def test_all_links_up() -> None:
-    """Eighteen links up and every sibling in reach is ok; three counters of a GPU and two of each link are read."""
+    """Eighteen links up and every sibling in reach is ok; five counters of a GPU and two of each link are read."""
     result = run(healthy_gpu(0))
     assert result.status is Status.OK
-    assert len(result.readings) == 3 + 2 * 18
+    assert len(result.readings) == 5 + 2 * 18
     assert str(result.readings[-1].component) == f"nvlink:{gpu_uuid(0)}/17"
 
 
@@ -204,6 +205,16 @@ def test_hopper_is_asked_link_by_link() -> None:
     assert values["gpu_nvlink_replays_total"] == values["gpu_nvlink_recoveries_total"] == 0
 
 
+def test_traffic_of_all_links_is_a_reading_of_the_gpu() -> None:
+    """NVML counts KiB; a GPU that does not count them is no gap, and nothing is said."""
+    sent = run(gpu_with(0, {field_key(138, ALL_LINKS): 3, field_key(139, ALL_LINKS): 5}))
+    values = {reading.name: reading.value for reading in sent.readings}
+    assert values["gpu_nvlink_transmitted_bytes_total"] == 3 * 1024
+    assert values["gpu_nvlink_received_bytes_total"] == 5 * 1024
+    silent = run(gpu_with(0, dict.fromkeys([field_key(field, ALL_LINKS) for field in (138, 139)], NOT_SUPPORTED)))
+    assert (silent.status, silent.reason, len(silent.readings)) == (Status.OK, "", 3 + 2 * 18)
+
+
 def test_counters_that_are_not_told_are_said_and_not_over() -> None:
     """A driver that does not know the question makes nobody well: the reason says so, and what was found stays. A sum
     of some links only is none."""
@@ -279,7 +290,7 @@ def test_older_gpus_have_no_counters_by_link() -> None:
         for link in range(18)
     }
     result = run(gpu_with(0, fields))
-    assert (result.status, len(result.readings)) == (Status.OK, 3)
+    assert (result.status, len(result.readings)) == (Status.OK, 5)
 
 
 def test_a_gpu_that_does_not_answer_is_unknown() -> None:

@@ -49,10 +49,10 @@ def found_over_time(field: int, seconds_a_minute: float) -> set[str]:
 
 
 def test_idle() -> None:
-    """An idle GPU is ok; four counters and a clock are readings."""
+    """An idle GPU is ok; four counters, a clock and the use are readings."""
     result = run(healthy_gpu(0))
     assert result.status is Status.OK
-    assert len(result.readings) == 5
+    assert len(result.readings) == 6
 
 
 @pytest.mark.parametrize("reasons", [0x0, 0x1, 0x2, 0x4, 0x10, 0x20, 0x100])

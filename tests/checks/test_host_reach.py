@@ -23,7 +23,7 @@ OPENSSL = ("openssl", "x509", "-checkend", "604800", "-noout", "-enddate", "-in"
 REFUSED = "10.0.0.1: connect: Connection refused\n10.0.0.1: line 1: /dev/tcp/10.0.0.1/6817: Connection refused"
 
 
-def said(code: int, stdout: str = "", stderr: str = "") -> CommandResult:
+def answered(code: int, stdout: str = "", stderr: str = "") -> CommandResult:
     return CommandResult(argv=("x",), code=code, stdout=stdout, stderr=stderr, duration_s=0.01)
 
 
@@ -45,12 +45,16 @@ def test_nothing_is_tried_unless_it_is_named() -> None:
 
 def test_all_that_is_named_is_there() -> None:
     """A name with an address, a port that takes a connection, a certificate that holds."""
-    answers = {GETENT: said(0, "10.0.0.9 STREAM fs.example"), CONNECT: said(0), OPENSSL: said(0, "notAfter=x")}
+    answers = {
+        GETENT: answered(0, "10.0.0.9 STREAM fs.example"),
+        CONNECT: answered(0),
+        OPENSSL: answered(0, "notAfter=x"),
+    }
     result = run(answers, names=("fs.example",), ports=("10.0.0.1:6817",), certificates=("/etc/site.pem",))
     assert (result.status, result.findings) == (Status.OK, ())
 
 
-@pytest.mark.parametrize("answer", [said(2), SourceTimeout("no end within 3 s")])
+@pytest.mark.parametrize("answer", [answered(2), SourceTimeout("no end within 3 s")])
 def test_a_name_that_does_not_resolve(answer: CommandResult | SourceError) -> None:
     """Not found, and no answer in time, are findings of the name, as warnings."""
     (finding,) = run({GETENT: answer}, names=("fs.example",)).findings
@@ -63,7 +67,7 @@ def test_a_name_that_does_not_resolve(answer: CommandResult | SourceError) -> No
 
 @pytest.mark.parametrize(
     ("answer", "words"),
-    [(said(1, stderr=REFUSED), "Connection refused"), (SourceTimeout("x"), "no answer within 3 s")],
+    [(answered(1, stderr=REFUSED), "Connection refused"), (SourceTimeout("x"), "no answer within 3 s")],
 )
 def test_a_port_that_cannot_be_reached(answer: CommandResult | SourceError, words: str) -> None:
     """Refused, and no answer in time, are findings of the port that say which."""
@@ -74,21 +78,24 @@ def test_a_port_that_cannot_be_reached(answer: CommandResult | SourceError, word
 
 def test_a_certificate_that_ends_soon() -> None:
     """The end is named; a file that is no certificate is unknown, not expired."""
-    soon = said(1, "notAfter=Dec  1 00:00:00 2026 GMT\nCertificate will expire")
+    soon = answered(1, "notAfter=Dec  1 00:00:00 2026 GMT\nCertificate will expire")
     (finding,) = run({OPENSSL: soon}, certificates=("/etc/site.pem",)).findings
     assert "Dec  1 00:00:00 2026 GMT" in finding.message
-    broken = run({OPENSSL: said(1, stderr="Could not read certificate")}, certificates=("/etc/site.pem",))
+    broken = run({OPENSSL: answered(1, stderr="Could not read certificate")}, certificates=("/etc/site.pem",))
     assert (broken.status, broken.findings) == (Status.UNKNOWN, ())
 
 
 def test_a_missing_tool_is_unknown_and_hides_nothing() -> None:
     """What can be tried is tried; a tool that is not there proves nothing."""
     missing = SourceMissing("getent: not found")
-    answers: dict[tuple[str, ...], CommandResult | SourceError] = {GETENT: missing, CONNECT: said(1, stderr=REFUSED)}
+    answers: dict[tuple[str, ...], CommandResult | SourceError] = {
+        GETENT: missing,
+        CONNECT: answered(1, stderr=REFUSED),
+    }
     result = run(answers, names=("fs.example",), ports=("10.0.0.1:6817",))
     assert [each.code for each in result.findings] == ["host.reach.port"]
     assert result.gaps == ("fs.example: getent: not found",)
-    assert run({GETENT: said(3, stderr="enumeration")}, names=("fs.example",)).status is Status.UNKNOWN
+    assert run({GETENT: answered(3, stderr="enumeration")}, names=("fs.example",)).status is Status.UNKNOWN
 
 
 @pytest.mark.parametrize(

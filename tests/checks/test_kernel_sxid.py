@@ -35,8 +35,8 @@ def published() -> Iterator[tuple[str, str]]:
 def test_every_shape_is_judged(expected: str, line: str) -> None:
     """Every form is recognised, on its switch, and judged by its word, or by its number where it has none."""
     finding = only(judge(line))
-    said = f"{finding.evidence['sxid']} {finding.component} {finding.severity} {finding.remedy} {finding.clears_by}"
-    assert said == expected
+    message = f"{finding.evidence['sxid']} {finding.component} {finding.severity} {finding.remedy} {finding.clears_by}"
+    assert message == expected
     assert finding.code == f"nvswitch.sxid.{finding.evidence['sxid']}"
     assert finding.evidence["line"] == line
     assert (finding.time, finding.evidence["count"]) == (START, 1)
@@ -197,11 +197,12 @@ def test_the_table_holds_what_is_published() -> None:
 
 
 def test_explain_knows_codes_in_any_spelling() -> None:
-    """The text of a code comes from the table, both meanings where there are two."""
-    text = explain("nvswitch.sxid.20034")
-    assert text is not None
-    assert text == explain("sxid 20034")
-    assert "LTSSM" in text
-    assert "drivers <550" in (explain("sxid 28001") or "")
-    assert "not in healthd's table" in (explain("nvswitch.sxid.31999") or "")
-    assert explain("gpu.xid.79") is None
+    """The forms of a code come from the table, by the severity word of a line, and by driver where that matters."""
+    plain, fatal, *_ = explain("nvswitch.sxid.20034")
+    assert explain("nvswitch.sxid.20034") == explain("sxid 20034")
+    assert "LTSSM" in plain.meaning
+    assert (fatal.form, fatal.severity, fatal.remedy) == ("Fatal", Severity.CRITICAL, Remedy.REBOOT_NODE)
+    assert "drivers <550" in {form.form for form in explain("sxid 28001")}
+    unknown = explain("nvswitch.sxid.31999")[0]
+    assert ("not in healthd's table" in unknown.meaning, unknown.remedy) == (True, Remedy.WATCH)
+    assert explain("gpu.xid.79") == ()

@@ -14,7 +14,7 @@ from healthd.checklib.xids import NvLink5Rule, nvlink5_rules
 from healthd.checks.kernel_xid import KernelXidSettings, explain, kernel_xid
 from healthd.core.check import discover
 from healthd.core.errors import SourceUnreadable
-from healthd.core.model import NODE, ClearsBy, Outcome, Repeats, Result, Severity, Status
+from healthd.core.model import NODE, ClearsBy, Outcome, Remedy, Repeats, Result, Severity, Status
 from healthd.core.node import KernelRecord
 from healthd.judge.history import History, observe
 from healthd.testing import Entry, FakeNode
@@ -43,8 +43,8 @@ def published() -> Iterator[tuple[str, str]]:
 def test_published_lines(expected: str, line: str) -> None:
     """Every published line is recognised, on its GPU, and judged by the table."""
     finding = only(judge(line))
-    said = f"{finding.evidence['xid']} {finding.component} {finding.severity} {finding.remedy}"
-    assert said == expected
+    message = f"{finding.evidence['xid']} {finding.component} {finding.severity} {finding.remedy}"
+    assert message == expected
     assert finding.code == f"gpu.xid.{finding.evidence['xid']}"
     assert finding.evidence["line"] == line
     assert finding.time == START
@@ -262,16 +262,17 @@ def test_a_million_lines() -> None:
 
 
 def test_explain_knows_codes_in_any_spelling() -> None:
-    """The text of a code comes from the table: meaning, remedy, reason, source; cases where its text decides."""
-    text = explain("gpu.xid.79")
-    assert text is not None
-    assert text == explain("79") == explain("xid 79")
-    assert "fallen off the bus" in text
-    assert "reboot_node" in text
-    assert "Source: NVIDIA" in text
-    assert "to:2: The driver recommends a node reboot" in (explain("154") or "")
-    assert "not in healthd's table" in (explain("gpu.xid.4711") or "")
-    assert explain("gpu.ecc.dbe") is None
+    """The forms of a code come from the tables: its row, the cases of its text, and registers that judge otherwise."""
+    (form,) = explain("gpu.xid.79")
+    assert explain("gpu.xid.79") == explain("79") == explain("xid 79")
+    assert "fallen off the bus" in form.meaning
+    assert form.remedy is Remedy.REBOOT_NODE
+    assert form.source.startswith("NVIDIA")
+    cases = {each.form: each.meaning for each in explain("154")}
+    assert cases["to:2"] == "The driver recommends a node reboot"
+    assert {each.form for each in explain("145")} == {"", "fatal", "registers"}
+    assert "not in healthd's table" in explain("gpu.xid.4711")[0].meaning
+    assert explain("gpu.ecc.dbe") == ()
 
 
 def test_check_is_discovered() -> None:
@@ -314,8 +315,8 @@ def test_every_nvlink5_rule_is_found_in_both_layouts(rule: NvLink5Rule, layout: 
 
 def test_rules_follow_nvidia() -> None:
     """A reset is a reset, 'see XID 154' and 'ignore' are watched at most; two sub-codes of 149 are hardware."""
-    said = {(rule.immediate, rule.verdict.remedy) for rule in nvlink5_rules() if rule.subcode not in (4, 10)}
-    assert said == {
+    messages = {(rule.immediate, rule.verdict.remedy) for rule in nvlink5_rules() if rule.subcode not in (4, 10)}
+    assert messages == {
         ("RESET_GPU", "reset_gpu"),
         ("XID_154_EVAL", "watch"),
         ("IGNORE", "watch"),

@@ -26,13 +26,13 @@ def run(
     cuda: str | SourceError = "",
     **settings: Any,
 ) -> Result:
-    said = CommandResult(argv=CUDA, code=0, stdout=str(cuda), stderr="", duration_s=0.0)
+    message = CommandResult(argv=CUDA, code=0, stdout=str(cuda), stderr="", duration_s=0.0)
     node = FakeNode(
         instance_type=instance_type,
         sys=TREE if tree is None else tree,
         proc={"sys/kernel/osrelease": "6.8.0-1015-aws"},
         nvml=FakeNvml(healthy_gpu(0), driver_version=library, error=nvml),
-        commands={CUDA: cuda if isinstance(cuda, SourceError) else said},
+        commands={CUDA: cuda if isinstance(cuda, SourceError) else message},
     )
     result = stack_versions(node, StackVersionsSettings(**settings))
     for finding in result.findings:  # software is a person's business

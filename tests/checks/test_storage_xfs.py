@@ -25,7 +25,7 @@ average free extent size {average}"""
 COMMAND = ("xfs_spaceman", "-c", "freesp -s", "/")
 
 
-def said(average: str = "46.3333", *, extents: int = 6, code: int = 0, text: str | None = None) -> CommandResult:
+def answered(average: str = "46.3333", *, extents: int = 6, code: int = 0, text: str | None = None) -> CommandResult:
     text = TEXT.format(extents=extents, average=average) if text is None else text
     return CommandResult(argv=COMMAND, code=code, stdout=text, stderr="Permission denied", duration_s=0.01)
 
@@ -37,30 +37,31 @@ def run(answer: CommandResult | SourceError, table: tuple[Mount, ...] = TABLE, *
 @pytest.mark.parametrize(("average", "value"), [("46.3333", 46.3333), ("16", 16.0), ("1.2e+06", 1.2e6)])
 def test_large_pieces_are_well(average: str, value: float) -> None:
     """The average is a reading; from sixteen blocks on it is well."""
-    result = run(said(average))
+    result = run(answered(average))
     assert result.status is Status.OK
     assert [(str(each.component), each.value) for each in result.readings] == [("mount:/", value)]
 
 
 def test_small_pieces_are_a_finding() -> None:
     """Fewer blocks on average than the limit is a warning that names the mount."""
-    (finding,) = run(said("1.14908")).findings
+    (finding,) = run(answered("1.14908")).findings
     assert (finding.code, str(finding.component), finding.severity) == (
         "storage.xfs.fragmented",
         "mount:/",
         Severity.WARNING,
     )
-    assert run(said("1.14908"), min_average_blocks=1.0).status is Status.OK
+    assert run(answered("1.14908"), min_average_blocks=1.0).status is Status.OK
 
 
 def test_no_free_piece_at_all_is_no_fragmentation() -> None:
     """A full file system has nothing to average: another check says that it is full."""
-    result = run(said("-nan", extents=0))
+    result = run(answered("-nan", extents=0))
     assert (result.status, result.readings) == (Status.OK, ())
 
 
 @pytest.mark.parametrize(
-    "answer", [said(code=1), said(text="usage"), said("nan", extents=3), SourceTimeout("no end within 15 s")]
+    "answer",
+    [answered(code=1), answered(text="usage"), answered("nan", extents=3), SourceTimeout("no end within 15 s")],
 )
 def test_an_answer_that_is_none_is_unknown(answer: CommandResult | SourceError) -> None:
     """A file system that cannot be asked is not called well."""
@@ -69,5 +70,5 @@ def test_an_answer_that_is_none_is_unknown(answer: CommandResult | SourceError) 
 
 def test_where_there_is_nothing_to_ask() -> None:
     """No XFS, or no tool to ask it with: not applicable, with the reason."""
-    assert run(said(), TABLE[1:]).status is Status.NOT_APPLICABLE
+    assert run(answered(), TABLE[1:]).status is Status.NOT_APPLICABLE
     assert "xfs_spaceman" in run(SourceMissing("xfs_spaceman: not found")).reason

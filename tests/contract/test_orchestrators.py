@@ -201,14 +201,14 @@ def test_a_slot_outlives_drain_and_release(orchestrator: Orchestrator) -> None:
     assert [slot.node for slot in orchestrator.slots()] == [NODE]
 
 
-def test_a_mark_stays_until_it_is_taken_away(orchestrator: Orchestrator) -> None:
+def test_a_record_stays_until_it_is_taken_away(orchestrator: Orchestrator) -> None:
     """It shows in the level, is replaced by the next one, and no release wipes it."""
-    orchestrator.mark("healthd case=1")
-    assert orchestrator.marked() == "healthd case=1"
-    orchestrator.mark("healthd case=2")
+    orchestrator.write_record("healthd case=1")
+    assert orchestrator.read_record() == "healthd case=1"
+    orchestrator.write_record("healthd case=2")
     orchestrator.quarantine(REASON)
     orchestrator.release(resume=True)
-    assert orchestrator.snapshot().marks == (NodeRecord(node=NODE, text="healthd case=2"),)
-    orchestrator.mark("")
-    assert orchestrator.snapshot().marks == ()
-    assert orchestrator.marked() == ""
+    assert orchestrator.snapshot().records == (NodeRecord(node=NODE, text="healthd case=2"),)
+    orchestrator.write_record("")
+    assert orchestrator.snapshot().records == ()
+    assert orchestrator.read_record() == ""

@@ -17,6 +17,7 @@ import pytest
 from healthd.sim.machine import SimulatedMachine
 from healthd.sim.nvml import write_state
 from healthd.sim.nvml_state import healthy_state, with_line
+from tests.support.limits import limit_s
 from tests.support.running import NOBODY, ROOT, RunningNode
 
 pytestmark = pytest.mark.process
@@ -58,14 +59,14 @@ def node(tmp_path: Path, machine: SimulatedMachine, request: pytest.FixtureReque
 
 def test_the_daemon_runs_the_test_and_gives_the_figures(node: ActiveNode) -> None:
     """The answer has each figure with its limit and where the limit comes from; progress goes to standard error."""
-    code, verdict, said = node.ask("nccl.nvlink")
+    code, verdict, message = node.ask("nccl.nvlink")
     (check,) = verdict["checks"]
     figures = {figure["name"]: figure for figure in check["figures"]}
     assert (code, check["outcome"], verdict["source"]) == (0, "ok", "daemon")
     assert figures["nccl_nvlink_busbw_gb_s"]["value"] == 478.12
     assert figures["nccl_nvlink_busbw_gb_s"]["limit"] == 414
     assert "azurehpc-health-checks" in figures["nccl_nvlink_busbw_gb_s"]["limit_source"]
-    assert said.startswith("healthd: nccl.nvlink: ")
+    assert message.startswith("healthd: nccl.nvlink: ")
 
 
 def test_an_active_test_never_runs_unasked(node: ActiveNode) -> None:
@@ -91,10 +92,10 @@ def test_nothing_is_run_on_a_gpu_in_use(node: ActiveNode, machine: SimulatedMach
     """A process on one GPU makes every active test unknown, and none is begun."""
     call = "gpu3.nvmlDeviceGetComputeRunningProcesses"
     write_state(machine.nvml, with_line(healthy_state("p5.48xlarge"), call, "4711 1048576 0 0"))
-    code, verdict, said = node.ask("nccl.nvlink")
+    code, verdict, message = node.ask("nccl.nvlink")
     assert (code, verdict["checks"][0]["outcome"]) == (2, "unknown")
     assert "GPU 3 by process 4711" in verdict["checks"][0]["reason"]
-    assert "active tests do not run" in said
+    assert "active tests do not run" in message
     assert not node.note.exists()
     assert node.check()["verdict"] == "ok", "what could not be run leaves the node as it was"
 
@@ -106,7 +107,7 @@ def test_boot_is_active(node: ActiveNode) -> None:
     outcomes = {check["name"]: check["outcome"] for check in json.loads(answer.stdout)["checks"]}
     assert {"nccl.nvlink", "nccl.loopback", "gdrcopy.copy"} <= set(outcomes)
     assert outcomes["nccl.nvlink"] == "ok"
-    assert "boot asked for the verdict" in node.said()
+    assert "boot asked for the verdict" in node.log_text()
 
 
 @pytest.mark.parametrize("node", ["perf_hang"], indirect=True)
@@ -117,7 +118,7 @@ def test_who_gives_up_waiting_ends_the_test(node: ActiveNode) -> None:
     node.wait(node.note.exists, 20, "the test runs")
     pids = json.loads(node.note.read_text())["pids"]
     client.kill()
-    client.wait(10)
+    client.wait(limit_s(10))
     node.wait(lambda: not any(psutil.pid_exists(pid) for pid in pids), 25, "all of it has ended")
 
 
@@ -129,10 +130,10 @@ def test_a_daemon_that_is_killed_leaves_nothing(node: ActiveNode) -> None:
     node.wait(node.note.exists, 20, "the test runs")
     pids = json.loads(node.note.read_text())["pids"]
     node.kill()
-    _, said = client.communicate(timeout=20)
+    _, output = client.communicate(timeout=limit_s(20))
     assert client.returncode == 64
-    assert b"incomplete" in said
-    until = time.monotonic() + 10
+    assert b"incomplete" in output
+    until = time.monotonic() + limit_s(10)
     while any(psutil.pid_exists(pid) for pid in pids) and time.monotonic() < until:
         time.sleep(0.05)
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
@@ -151,5 +152,5 @@ def test_without_a_daemon_it_looks_for_itself(tmp_path: Path, machine: Simulated
 def test_a_stranger_may_not_put_load_on_the_node(node: ActiveNode) -> None:
     """Everybody may read; a test of the hardware is an act."""
     answer = node.as_nobody("check", "--active", "nccl.nvlink")
-    assert (answer.returncode, f"uid {NOBODY} may not run active tests" in answer.stderr) == (64, True), answer.stderr
+    assert (answer.returncode, f"uid {NOBODY} may not run active tests" in answer.stderr) == (77, True), answer.stderr
     assert not node.note.exists()

@@ -134,10 +134,10 @@ def test_a_megabyte_of_garbage_is_refused_quickly(node: RunningNode, kind: str) 
 
 def test_a_misspelt_variable_is_refused(node: RunningNode) -> None:
     """A HEALTHD_ variable that sets nothing ends the start with 78, and the right name is suggested."""
-    code, said = run_once(node, HEALTHD_REMEDIATION_MOD="repair")
+    code, message = run_once(node, HEALTHD_REMEDIATION_MOD="repair")
     assert code == EX_CONFIG
-    assert "HEALTHD_REMEDIATION_MOD" in said
-    assert "did you mean HEALTHD_REMEDIATION_MODE?" in said
+    assert "HEALTHD_REMEDIATION_MOD" in message
+    assert "did you mean HEALTHD_REMEDIATION_MODE?" in message
 
 
 def test_wrong_command_lines_are_refused_alike(node: RunningNode) -> None:
@@ -178,7 +178,7 @@ def test_a_database_that_cannot_be_used_is_set_aside(node: RunningNode, how: str
     """A later version's or a damaged database is kept whole beside a fresh one, loudly; the log is judged anew."""
     node.start()
     node.kernel_says(OFF_THE_BUS.format(pci=PCI))
-    node.wait(lambda: "out until it is healthy" in node.said(), 10.0, "drained")
+    node.wait(lambda: "out until it is healthy" in node.log_text(), 10.0, "drained")
     hold = (node.state_dir / HOLD_FILE).read_bytes()
     node.stop()
     database = node.state_dir / "healthd.db"
@@ -187,7 +187,7 @@ def test_a_database_that_cannot_be_used_is_set_aside(node: RunningNode, how: str
     node.start()
     (aside,) = node.state_dir.glob("healthd.db.set-aside-*[0-9]")
     assert aside.read_bytes() == damaged
-    for told in (node.log.read_text(), node.said(), str(status_of(node)["notices"])):
+    for told in (node.log.read_text(), node.log_text(), str(status_of(node)["notices"])):
         assert f"healthd keeps it as {aside} and starts a fresh database" in told
     assert open_codes(node) == {"gpu.xid.79"}
     time.sleep(0.5)
@@ -224,7 +224,7 @@ def test_a_full_disk_costs_no_finding_and_drains_nothing(node: RunningNode, smal
     filler.unlink()
     node.wait(lambda: is_held(node), 20.0, "drained once the intent can be written")
     node.wait(lambda: status_of(node)["store_problem"] == "", 20.0, "and the trouble is over")
-    assert f"gpu.xid.95 on gpu:{PCI} opened" in node.said()
+    assert f"gpu.xid.95 on gpu:{PCI} opened" in node.log_text()
     node.kernel_says(RECOVERED.format(pci=PCI))
     node.wait(lambda: not is_held(node), 10.0, "and released")
 
@@ -237,8 +237,8 @@ def test_a_read_only_state_dir_is_said_at_once(node: RunningNode, small_disk: Pa
     node.start()
     node.kernel_says(UNCONTAINED.format(pci=PCI))
     node.wait(lambda: open_codes(node) == {"gpu.xid.95"}, 5.0, "the finding is told")
-    said = str(status_of(node)["store_problem"])
-    assert f"cannot use {small_disk}: Read-only file system; check [daemon] state_dir" in said
+    message = str(status_of(node)["store_problem"])
+    assert f"cannot use {small_disk}: Read-only file system; check [daemon] state_dir" in message
     assert status_of(node)["mode"] == "observe"
     assert not is_held(node)
 
@@ -246,9 +246,9 @@ def test_a_read_only_state_dir_is_said_at_once(node: RunningNode, small_disk: Pa
 def test_a_state_dir_belongs_to_one_daemon(node: RunningNode) -> None:
     """A second daemon on the same state ends with 70; the first one does not notice."""
     node.start()
-    code, said = run_once(node, HEALTHD_DAEMON_SOCKET=str(node.folder / "other"))
+    code, message = run_once(node, HEALTHD_DAEMON_SOCKET=str(node.folder / "other"))
     assert code == EX_SOFTWARE
-    assert f"{node.state_dir}: another healthd uses it" in said
+    assert f"{node.state_dir}: another healthd uses it" in message
     assert node.status() is not None
 
 
@@ -258,17 +258,17 @@ def test_a_state_dir_belongs_to_one_daemon(node: RunningNode) -> None:
 
 def test_a_socket_path_that_is_too_long_is_refused(node: RunningNode) -> None:
     """A unix socket's path has 107 bytes, three of them ours: 78, with the limit, and no daemon out of reach."""
-    code, said = run_once(node, HEALTHD_DAEMON_SOCKET=str(node.folder / ("s" * 108)))
+    code, message = run_once(node, HEALTHD_DAEMON_SOCKET=str(node.folder / ("s" * 108)))
     assert code == EX_CONFIG
-    assert "104 bytes at most" in said
+    assert "104 bytes at most" in message
 
 
 def test_a_living_socket_is_left_to_its_daemon(node: RunningNode) -> None:
     """Where a daemon answers, a second one is refused, to be tried again, and the first one goes on answering."""
     node.start()
-    code, said = run_once(node, HEALTHD_DAEMON_STATE_DIR=str(node.folder / "other"))
+    code, message = run_once(node, HEALTHD_DAEMON_STATE_DIR=str(node.folder / "other"))
     assert code == EX_SOFTWARE
-    assert "another daemon answers there" in said
+    assert "another daemon answers there" in message
     assert node.status() is not None
 
 

@@ -88,7 +88,7 @@ def interval_checks(node: ClockedNode) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("began", "ended", "said"),
+    ("began", "ended", "message"),
     [
         (0, -HOUR_S, "the clock was set back by 3600 s"),
         (0, HOUR_S, "the clock was set forward by 3600 s"),
@@ -96,7 +96,7 @@ def interval_checks(node: ClockedNode) -> list[str]:
     ],
 )
 def test_when_the_clock_is_set_every_check_looks_anew(
-    make: Callable[[int], ClockedNode], began: int, ended: int, said: str
+    make: Callable[[int], ClockedNode], began: int, ended: int, message: str
 ) -> None:
     """Within seconds, and once: nothing waits for an hour, nothing is caught up a million times, no age is an hour or
     negative, and the trail says why."""
@@ -104,9 +104,9 @@ def test_when_the_clock_is_set_every_check_looks_anew(
     checks = interval_checks(node)
     before = {name: count for name, count in node.metric(RUNS).items() if name in checks}
     node.set_clock(ended)
-    node.wait(lambda: node.has_looked(before), AT_ONCE_S, f"every check to look after {said}")
+    node.wait(lambda: node.has_looked(before), AT_ONCE_S, f"every check to look after {message}")
     assert max(node.metric(RUNS)[name] - before[name] for name in checks) <= 3
-    assert f"daemon: {said}: every check runs again" in node.said()
+    assert f"daemon: {message}: every check runs again" in node.log_text()
     assert max(node.metric(AGE)[name] for name in checks) < 2 * AT_ONCE_S
     assert max(node.metric(TOLD).values()) < 120.0
 
@@ -125,16 +125,16 @@ def test_an_answer_from_the_future_is_not_repeated(make: Callable[[int], Clocked
 def test_what_is_told_people_does_not_wait_for_an_hour(make: Callable[[int], ClockedNode], tmp_path: Path) -> None:
     """News of a fault that was seen before the clock went back is sent when it has lasted, not an hour later."""
     node = make(0)
-    said = tmp_path / "said"
+    message = tmp_path / "message"
     program = tmp_path / "tell"
-    program.write_text(f"#!/bin/sh\ncat >>{said}\n")
+    program.write_text(f"#!/bin/sh\ncat >>{message}\n")
     program.chmod(0o755)
     node.stop()
     node.configure(f'[orchestrator]\nkind = "local"\n[notify]\ncommand = ["{program}"]\n')
     node.start()
     node.kernel_says("NVRM: Xid (PCI:0000:05:00): 79, pid=1, name=x, GPU has fallen off the bus.")
-    node.wait(lambda: "gpu.xid.79" in node.said(), 15.0, "the fault to be seen")
+    node.wait(lambda: "gpu.xid.79" in node.log_text(), 15.0, "the fault to be seen")
     time.sleep(TICK_S + 1)  # for the notifier to have seen it as well
-    assert not said.exists(), "it has not lasted yet"
+    assert not message.exists(), "it has not lasted yet"
     node.set_clock(-HOUR_S)
-    node.wait(lambda: said.exists() and "gpu.xid.79" in said.read_text(), 40.0, "people to be told")
+    node.wait(lambda: message.exists() and "gpu.xid.79" in message.read_text(), 40.0, "people to be told")

@@ -49,9 +49,9 @@ def test_the_demo_repairs_a_node_in_under_a_minute() -> None:
 
 def test_a_provisioner_that_fails_fails_the_demo() -> None:
     """The reboot is refused: the exit code is not 0, stderr says why, and the node was not released."""
-    code, told, said, took_s = demo("--fail-provisioner")
+    code, told, message, took_s = demo("--fail-provisioner")
     assert code == 1
     assert took_s < 60
-    assert "FAILED" in said
-    assert "reboot" in said
+    assert "FAILED" in message
+    assert "reboot" in message
     assert "released: back in service" not in told

@@ -122,7 +122,7 @@ def door(agent: Agent, tmp_path: Path) -> Iterator[Door]:
     thread.start()
     yield Door(path=str(tmp_path / "s"), server=server, log=log, thread=thread)
     server.close()
-    thread.join(timeout=5)
+    thread.join(timeout=limit_s(5))
     assert not thread.is_alive()
 
 
@@ -165,7 +165,7 @@ def until_closed_s(connection: socket.socket, piece: bytes) -> float:
     """How long the other side takes a piece every half second before it ends the connection."""
     began = time.monotonic()
     connection.settimeout(0.5)
-    while took_s(began) < 20:
+    while took_s(began) < limit_s(10):
         try:
             connection.send(piece)
             if connection.recv(1) == b"":
@@ -187,10 +187,12 @@ def test_no_user_keeps_the_prolog_from_its_answer(node: RunningNode) -> None:
         time.sleep(0.5)
         began = time.monotonic()
         hook = node.healthd("hook", "prolog", "--socket", str(node.socket))
-        assert (hook.returncode, "did not answer" in hook.stderr, took_s(began) < 4) == (0, False, True), hook.stderr
+        assert (hook.returncode, "did not answer" in hook.stderr, took_s(began) < limit_s(2.0)) == (0, False, True), (
+            hook.stderr
+        )
         began = time.monotonic()
         assert node.as_nobody("status").returncode == 0
-        assert took_s(began) < 4
+        assert took_s(began) < limit_s(2.0)
     logged = [json.loads(line)["event"] for line in node.log.read_text().splitlines()]
     assert logged.count("a client closed its connection") <= 2
 
@@ -216,7 +218,7 @@ def test_a_request_has_one_deadline_however_its_bytes_come(door: Door) -> None:
     """Each byte in time, and the whole of it never: the seat is free again after it."""
     with socket.socket(socket.AF_UNIX) as slow:
         slow.connect(door.path)
-        assert REQUEST_S - 1 < until_closed_s(slow, b"x") < REQUEST_S + 3
+        assert REQUEST_S - 1 < until_closed_s(slow, b"x") < limit_s(REQUEST_S)
     assert ask(door.path, Request(arguments=("status",)), print) is not None
 
 
@@ -226,14 +228,14 @@ def test_http_has_one_deadline_for_a_request_and_a_bound(node: RunningNode) -> N
     host, _, port = address.partition(":")
     with socket.create_connection((host, int(port))) as slow:
         slow.sendall(b"GET /healthz HTTP/1.1\r\nX: ")
-        assert REQUEST_S - 1 < until_closed_s(slow, b"x") < REQUEST_S + 3
+        assert REQUEST_S - 1 < until_closed_s(slow, b"x") < limit_s(REQUEST_S)
     assert node.process is not None
     with held("tcp", address, 100, cwd=node.folder):
         time.sleep(0.5)
         for path in ("/healthz", "/metrics"):
             began = time.monotonic()
             assert fetched(address, path)
-            assert took_s(began) < 4
+            assert took_s(began) < limit_s(2.0)
         status = Path(f"/proc/{node.process.pid}/status").read_text()
         (threads,) = (int(line.split()[1]) for line in status.splitlines() if line.startswith("Threads:"))
         assert threads < 80
@@ -286,10 +288,10 @@ def test_a_page_that_fails_is_answered_and_said() -> None:
     try:
         with pytest.raises(urllib.error.HTTPError, match="500"):
             fetched(f"127.0.0.1:{server.port}", "/metrics")
-        with pytest.raises(urllib.error.HTTPError, match="503") as said:
+        with pytest.raises(urllib.error.HTTPError, match="503") as message:
             fetched(f"127.0.0.1:{server.port}", "/healthz")
-        assert said.value.read() == b"half a pair ?\n"
-        said.value.close()
+        assert message.value.read() == b"half a pair ?\n"
+        message.value.close()
     finally:
         server.close()
     assert log.errors() == ["a page failed; please report this defect of healthd"]
@@ -330,8 +332,8 @@ def test_a_daemon_without_descriptors_answers_again_when_it_has_some(node: Runni
     assert asked[0].code == 0
     assert fetched(http_of(node), "/healthz") == "ok\n"
     lines = [json.loads(line) for line in node.log.read_text().splitlines()]
-    said = [line for line in lines if line["event"].startswith("cannot accept a client: [Errno 24]")]
-    assert [set(line) >= {"socket", "not_said"} or "http" in line for line in said] in ([True], [True, True])
+    messages = [line for line in lines if line["event"].startswith("cannot accept a client: [Errno 24]")]
+    assert [set(line) >= {"socket", "suppressed"} or "http" in line for line in messages] in ([True], [True, True])
 
 
 def ask_late(node: RunningNode) -> None:
@@ -421,7 +423,7 @@ def test_a_socket_that_lets_nobody_in_for_a_minute_is_a_problem(agent: Agent, tm
     assert ask(path, Request(arguments=("status",)), print) is not None
     assert server.problem() == ""
     server.close()
-    thread.join(timeout=5)
+    thread.join(timeout=limit_s(5))
     assert not thread.is_alive()
 
 

@@ -74,6 +74,6 @@ def test_a_flood_by_a_user_lets_no_job_onto_a_critical_node(tmp_path: Path) -> N
             hooks = [node.healthd("hook", "prolog", "--socket", str(node.socket)) for _ in range(6)]
         assert [(hook.returncode, "did not answer" in hook.stderr) for hook in hooks] == [(1, False)] * 6
         assert node.as_nobody("status").returncode == 0
-        assert "hooks without an answer" not in node.said()
+        assert "hooks without an answer" not in node.log_text()
     finally:
         node.stop()

@@ -53,16 +53,16 @@ def test_the_line_of_the_fault_opens_it_again_and_no_other_does(agent: Agent) ->
     hindsight = JournalHindsight(
         agent.checkup, agent.machine.proc, read=journal(UNCONTAINED.format(pci="0000:05:00"), OFF_THE_BUS, cut=True)
     )
-    said = hindsight.reread_log("gpu.xid.95", NOW - timedelta(hours=2))
+    message = hindsight.reread_log("gpu.xid.95", NOW - timedelta(hours=2))
     assert codes(agent) == ["gpu.xid.95"]
-    assert "2 kernel lines, of which the older ones were left out" in said
+    assert "2 kernel lines, of which the older ones were left out" in message
 
 
 def test_a_journal_that_begins_later_opens_nothing(agent: Agent) -> None:
     """What was read is said."""
     hindsight = JournalHindsight(agent.checkup, agent.machine.proc, read=journal(OFF_THE_BUS))
-    said = hindsight.reread_log("gpu.xid.79", NOW - timedelta(minutes=5))
-    assert (codes(agent), "0 kernel lines" in said) == ([], True)
+    message = hindsight.reread_log("gpu.xid.79", NOW - timedelta(minutes=5))
+    assert (codes(agent), "0 kernel lines" in message) == ([], True)
 
 
 def test_a_journal_that_cannot_be_read_is_said(agent: Agent) -> None:

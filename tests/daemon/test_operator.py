@@ -60,9 +60,22 @@ def test_a_fault_is_planned_acknowledged_and_told(node: RunningNode, tmp_path: P
     assert about["ladder"][-1] == "replace_node"
     dry = ask(node, "ack", FAULT, "--for", "7d", "--reason", "known", "--dry-run")
     assert (dry.returncode, dry.stdout.startswith("would be acknowledged: gpu.xid.79 on gpu:")) == (0, True)
-    assert "acknowledged gpu" not in node.said()
+    rehearsed = json.loads(ask(node, "ack", FAULT, "--for", "7d", "--reason", "known", "--dry-run", "--json").stdout)
+    assert rehearsed.pop("until").startswith("20")
+    assert rehearsed == {
+        "schema": "healthd.command/v1",
+        "node": "n1",
+        "command": "ack",
+        "dry_run": True,
+        "done": True,
+        "faults": [{"code": "gpu.xid.79", "component": f"gpu:{PCI}", "was": ""}],
+        "problem": "",
+    }
+    assert "acknowledged gpu" not in node.log_text()
     done = ask(node, "ack", FAULT, "--for", "7d", "--reason", "ticket\n12")
     assert (done.returncode, done.stdout.startswith(f"acknowledged: gpu.xid.79 on gpu:{PCI} until 20")) == (0, True)
+    again = json.loads(ask(node, "ack", FAULT, "--for", "8d", "--reason", "known", "--json").stdout)
+    assert (again["dry_run"], again["faults"][0]["was"].startswith("acknowledged until 20")) == (False, True)
     (tmp_path / "opt-out").unlink()
     node.wait(lambda: "acknowledged: an operator wants" in ask(node, "status").stdout, 20, "the order is obeyed")
     node.kill()
@@ -70,7 +83,7 @@ def test_a_fault_is_planned_acknowledged_and_told(node: RunningNode, tmp_path: P
     node.wait(lambda: "acknowledged: an operator wants" in ask(node, "plan").stdout, 20, "it still is")
     assert not is_held(node)
     assert node.check()["verdict"] == "critical"
-    assert "(acknowledged until 20" in ask(node, "check").stdout
+    assert "    acknowledged until 20" in ask(node, "check").stdout
     told = ask(node, "history").stdout
     assert f"acknowledged gpu.xid.79 on gpu:{PCI} until " in told
     assert "ticket 12 (uid " in told
@@ -91,7 +104,7 @@ def test_history_without_a_daemon(node: RunningNode) -> None:
     assert (never.returncode, "no state database; healthd has not run here" in never.stderr) == (70, True)
     for verb in (("plan",), ("ack", "gpu.ecc", "--for", "7d", "--reason", "x")):
         silent = ask(other, *verb)
-        assert (silent.returncode, "no daemon answers at" in silent.stderr) == (70, True)
+        assert (silent.returncode, "no daemon answers at" in silent.stderr) == (69, True)
 
 
 @pytest.mark.process
@@ -115,11 +128,11 @@ def test_everybody_may_read_and_few_may_order(node: RunningNode) -> None:
         (("plan",), 0, ""),
         (("history",), 0, ""),
         ((*order, "--dry-run"), 0, ""),
-        (order, 64, f"healthd ack: uid {NOBODY} may not act here"),
+        (order, 77, f"healthd ack: uid {NOBODY} may not act here"),
     ):
         made = node.as_nobody(*verb)
         assert (made.returncode, words in made.stderr) == (code, True), made.stderr
-    assert "acknowledged gpu" not in node.said()
+    assert "acknowledged gpu" not in node.log_text()
 
 
 @pytest.fixture
@@ -188,7 +201,14 @@ def test_a_refusal_is_in_status_log_metrics_and_audit(ordered: RunningNode) -> N
     assert told in ask(ordered, "status").stdout
     assert told in ask(ordered, "history").stdout
     logged = [json.loads(line) for line in ordered.log.read_text().splitlines() if '"verb": "repair"' in line]
-    assert [(each["code"], each["uid"], each["said"]) for each in logged] == [(1, os.getuid(), refused.stderr.strip())]
+    assert [(each["code"], each["uid"], each["message"]) for each in logged] == [
+        (1, os.getuid(), refused.stderr.strip())
+    ]
+    dry = ask(ordered, "repair", "--step", "replace", "--reason", "new one", "--dry-run", "--json")
+    rehearsed = json.loads(dry.stdout)
+    assert (dry.returncode, rehearsed["command"], rehearsed["dry_run"], rehearsed["done"]) == (1, "repair", True, False)
+    unasked = ask(ordered, "repair", "--step", "replace", "--reason", "new one", "--json")
+    assert (unasked.returncode, json.loads(unasked.stdout)) == (1, rehearsed)
 
 
 @pytest.mark.process
@@ -196,18 +216,18 @@ def test_a_refusal_is_in_status_log_metrics_and_audit(ordered: RunningNode) -> N
 def test_only_few_may_order_the_engine(ordered: RunningNode) -> None:
     """Another user is refused, and that is in the trail once, however often it is tried."""
     for verb, code in (
-        (("quarantine", "--reason", "x"), 64),
-        (("quarantine", "--reason", "x"), 64),
+        (("quarantine", "--reason", "x"), 77),
+        (("quarantine", "--reason", "x"), 77),
         (("quarantine", "--reason", "x", "--dry-run"), 0),
-        (("release",), 64),
-        (("repair", "--step", "reboot", "--yes"), 64),
-        (("repair", "--step", "reboot", "--dry-run"), 64),
+        (("release",), 77),
+        (("repair", "--step", "reboot", "--yes"), 77),
+        (("repair", "--step", "reboot", "--dry-run"), 77),
     ):
         made = ordered.as_nobody(*verb)
         assert made.returncode == code, (verb, made.stderr)
-        assert (f"uid {NOBODY} may not act here" in made.stderr) == (code == 64)
+        assert (f"uid {NOBODY} may not act here" in made.stderr) == (code == 77)
     assert not is_held(ordered)
-    assert ordered.said().count(f"order: refused quarantine: uid {NOBODY} may not act here") == 1
+    assert ordered.log_text().count(f"order: refused quarantine: uid {NOBODY} may not act here") == 1
     assert refusals(ordered)["not_permitted"] == 5.0
 
 
@@ -257,7 +277,7 @@ def test_a_label_opts_the_node_out(tmp_path: Path) -> None:
         assert status["opted_out"] == "[node] labels has healthd.io/opt-out=true"
         made.kernel_says(OFF_THE_BUS.format(pci=PCI))
         words = "opted out: [node] labels has healthd.io/opt-out=true"
-        made.wait(lambda: f"decision: {words}" in made.said(), 20, "refused")
+        made.wait(lambda: f"decision: {words}" in made.log_text(), 20, "refused")
         refused = ask(made, "quarantine", "--reason", "x")
         assert (refused.returncode, words in refused.stderr, is_held(made)) == (1, True, False)
     finally:

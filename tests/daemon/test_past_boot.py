@@ -97,9 +97,9 @@ def test_last_words_are_judged_once_and_as_history(machine: Machine) -> None:
     )
     machine.journal_keeps((time.time(), OFF_THE_BUS.format(pci=PCI[3])), boot_id=machine.boot_id())
     node.start()
-    said = machine.trail()
-    assert any(text.startswith("judged 2 kernel lines from before this boot") for text in said)
-    lost = [text for text in said if text.startswith("gpu.xid.79")]
+    messages = machine.trail()
+    assert any(text.startswith("judged 2 kernel lines from before this boot") for text in messages)
+    lost = [text for text in messages if text.startswith("gpu.xid.79")]
     assert [("opened" in text, "ended: rebooted" in text) for text in lost] == [(True, False), (False, True)]
     assert len({text.split()[2] for text in lost}) == 1
     node.wait(lambda: [d["code"] for d in node.check()["diagnoses"]] == ["gpu.xid.54"], 20, "the rest is still open")
@@ -131,8 +131,8 @@ def test_of_a_storm_the_end_is_judged(machine: Machine) -> None:
     machine.journal_keeps(*storm, (time.time(), NO_POWER.format(pci=PCI[2])), boot_id=before)
     node.start()
     node.wait(lambda: [d["code"] for d in node.check()["diagnoses"]] == ["gpu.xid.54"], 20, "the last word is judged")
-    (said,) = (text for text in machine.trail() if "before this boot" in text)
-    assert "; older lines are not judged, because the journal has more than healthd reads at once: the first" in said
+    (message,) = (text for text in machine.trail() if "before this boot" in text)
+    assert "; older lines are not judged, because the journal has more than healthd reads at once: the first" in message
     assert not any(text.startswith("gpu.xid.79") for text in machine.trail())
 
 

@@ -63,15 +63,15 @@ def test_http_tells_no_more_than_another_machine_is_told(node_for: Callable[[str
             return answer.status, answer.read().decode()
 
     for path in ("/", "/status"):
-        code, said = get(path)
-        assert (code, "[daemon] readers is set" in said) == (403, True)
+        code, message = get(path)
+        assert (code, "[daemon] readers is set" in message) == (403, True)
     assert get("/healthz")[0] == get("/metrics")[0] == 200
     node.kernel_says("NVRM: Xid (PCI:0000:53:00): 31, pid=4711, name=secretjob, MMU Fault")
     node.wait(lambda: "secretjob" in json.dumps(node.check()), 20, "it is found")
-    code, said = get("/verdict")
+    code, message = get("/verdict")
     assert code == 200
-    assert "gpu.xid.31" in said
-    assert "secretjob" not in said
+    assert "gpu.xid.31" in message
+    assert "secretjob" not in message
 
 
 def test_a_reader_asks_and_may_not_act(node_for: Callable[[str], RunningNode]) -> None:
@@ -80,7 +80,7 @@ def test_a_reader_asks_and_may_not_act(node_for: Callable[[str], RunningNode]) -
     node.wait(lambda: node.socket.stat().st_gid == NOBODY, 20, "the socket is the group's")
     assert node.as_nobody("status").returncode == 0
     refused = node.as_nobody("release")
-    assert (refused.returncode, f"uid {NOBODY} may not act here" in refused.stderr) == (64, True)
+    assert (refused.returncode, f"uid {NOBODY} may not act here" in refused.stderr) == (77, True)
 
 
 def test_a_group_that_is_not_there_lets_only_root_ask(node_for: Callable[[str], RunningNode]) -> None:

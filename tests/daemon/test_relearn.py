@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import subprocess
@@ -67,13 +68,15 @@ def test_a_device_that_was_taken_out_on_purpose(node: RunningNode, tmp_path: Pat
         0,
         "would be forgotten: efa_device_count 3 of node",
     )
+    (known,) = json.loads(relearn(node, "--dry-run", "--json").stdout)["learned"]
+    assert (known["component"], known["reading"], known["value"]) == ("node", "efa_device_count", 3.0)
     assert codes(node) == ["efa.missing"]
     unasked = relearn(node)
     assert (unasked.returncode, "refusing to act without confirmation" in unasked.stderr) == (64, True)
     assert relearn(node, "--yes").stdout.startswith("forgotten: efa_device_count 3 of node, since ")
     node.wait(lambda: codes(node) == [], 10, "two are right")
-    said = [event.text for event in node.events() if "healthd relearn" in event.text]
-    assert said == ["healthd relearn: one was detached (uid 0); forgotten: efa_device_count 3 of node"]
+    messages = [event.text for event in node.events() if "healthd relearn" in event.text]
+    assert messages == ["healthd relearn: one was detached (uid 0); forgotten: efa_device_count 3 of node"]
     assert relearn(node, "--dry-run").stdout.startswith("would be forgotten: efa_device_count 2 of node")
 
 
@@ -93,19 +96,19 @@ def test_who_sits_at_a_terminal_is_asked(node: RunningNode) -> None:
                 env={"PYTHONPATH": str(ROOT)},
             )
             os.write(master, typed)
-            said, asked = child.communicate(timeout=30)
+            output, asked = child.communicate(timeout=30)
         finally:
             os.close(master)
             os.close(slave)
         assert b"would be forgotten: efa_device_count 3 of node" in asked
-        assert said.decode().startswith(out)
-        assert bool(said) == bool(out)
+        assert output.decode().startswith(out)
+        assert bool(output) == bool(out)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to ask as another user")
 def test_only_root_and_the_group_may_order(node: RunningNode) -> None:
     """Anybody may ask what would be forgotten; an order needs the right."""
-    for how, code, words in (("--dry-run", 0, ""), ("--yes", 64, f"uid {NOBODY} may not act here")):
+    for how, code, words in (("--dry-run", 0, ""), ("--yes", 77, f"uid {NOBODY} may not act here")):
         made = node.as_nobody("relearn", "--reason", "x", how)
         assert (made.returncode, words in made.stderr) == (code, True), made.stderr
 
@@ -123,4 +126,4 @@ def test_without_a_daemon(tmp_path: Path) -> None:
     node = RunningNode(tmp_path / "node", "n1")
     for how in (("--yes",), ("--dry-run",), ()):
         made = node.healthd("relearn", "--reason", "x", *how, "--socket", str(node.socket))
-        assert (made.returncode, "no daemon answers at" in made.stderr) == (70, True)
+        assert (made.returncode, "no daemon answers at" in made.stderr) == (69, True)

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from healthd.api.wire import EXIT_CONFIG, EXIT_FAILED
+from healthd.api.exit_codes import ExitCode
+from tests.support.limits import limit_s
 from tests.support.running import NOBODY, ROOT, Running, RunningNode
 
 pytestmark = pytest.mark.process
@@ -85,7 +86,7 @@ def test_such_a_start_is_one_to_try_again(node: RunningNode, why: str) -> None:
     Without its state directory the daemon starts, and looks (test_state_disk)."""
     cannot_start(node, why)
     done = node.healthd("run", "--config", str(node.config))
-    assert done.returncode == EXIT_FAILED, done.stderr
+    assert done.returncode == ExitCode.FAILED, done.stderr
     assert "\nhealthd: " in f"\n{done.stderr}"
 
 
@@ -103,7 +104,7 @@ def test_a_run_that_takes_no_socket_is_one_to_try_again(node: RunningNode, optio
         done = node.healthd("run", "--config", str(node.config))
     finally:
         subprocess.run(["umount", str(node.folder / "run")], check=True)
-    assert (done.returncode, "daemon.socket = " in done.stderr) == (EXIT_FAILED, True), done.stderr
+    assert (done.returncode, "daemon.socket = " in done.stderr) == (ExitCode.FAILED, True), done.stderr
 
 
 @needs_root
@@ -115,7 +116,7 @@ def test_a_group_that_is_not_there_keeps_nobody_from_starting(node: RunningNode)
     node.wait(lambda: NO_GROUP in "".join((node.status() or {}).get("notices", ())), 20, "status says so")
     order = ("release",)
     refused = node.as_nobody(*order)
-    assert (refused.returncode, NO_GROUP in refused.stderr) == (64, True), refused.stderr
+    assert (refused.returncode, NO_GROUP in refused.stderr) == (77, True), refused.stderr
     assert f"uid {NOBODY} may not act here" in refused.stderr
     assert node.as_nobody("check").returncode in (0, 1, 2)
     node.stop()
@@ -156,9 +157,9 @@ def test_validate_here_finds_it_before_a_reload(node: RunningNode, why: str) -> 
     """As the unit's ExecReload asks. Without --here no machine is looked at: a file may be meant for another one."""
     words = cannot_start(node, why)
     here = node.healthd("config", "validate", "--here", "--config", str(node.config))
-    assert (here.returncode, here.stdout, words in here.stderr) == (EXIT_CONFIG, "", True), here.stderr
-    said = node.healthd("config", "validate", "--here", "--json", "--config", str(node.config))
-    assert words in json.loads(said.stdout)["problems"][0]
+    assert (here.returncode, here.stdout, words in here.stderr) == (ExitCode.CONFIG, "", True), here.stderr
+    message = node.healthd("config", "validate", "--here", "--json", "--config", str(node.config))
+    assert words in json.loads(message.stdout)["problems"][0]
     anywhere = node.healthd("config", "validate", "--config", str(node.config))
     assert (anywhere.returncode, anywhere.stderr) == (0, "")
 
@@ -173,7 +174,7 @@ def test_a_rule_for_no_code_is_wrong_on_any_machine(node: RunningNode) -> None:
     node.wait(lambda: "the one before stays in force" in node.log.read_text(), 15, "it refuses")
     for verb in (("run",), ("config", "validate")):
         done = node.healthd(*verb, "--config", str(node.config))
-        assert (done.returncode, "no check has such a code" in done.stderr) == (EXIT_CONFIG, True), done.stderr
+        assert (done.returncode, "no check has such a code" in done.stderr) == (ExitCode.CONFIG, True), done.stderr
 
 
 def test_validate_here_warns_of_a_group(node: RunningNode) -> None:
@@ -196,7 +197,7 @@ def test_a_controller_goes_on_as_well(tmp_path: Path) -> None:
     controller.begin("controller", config, log, environ)
 
     def says(words: str) -> None:
-        end = time.monotonic() + 20
+        end = time.monotonic() + limit_s(20)
         while words not in log.read_text():
             assert time.monotonic() < end, log.read_text()
             time.sleep(0.05)

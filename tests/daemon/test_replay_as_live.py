@@ -117,5 +117,5 @@ def test_each_line_alone_is_answered_alike(settings: Config) -> None:
     path = Path(settings.sources.kmsg)
     for line in published():
         path.write_text(records([line]))
-        _, said = replayed(settings, Mode.REPAIR)
-        assert said == live(settings, Mode.REPAIR)[1], line
+        _, message = replayed(settings, Mode.REPAIR)
+        assert message == live(settings, Mode.REPAIR)[1], line

@@ -95,7 +95,7 @@ def test_the_new_check_works(clone: Clone) -> None:
     (clone.folder / "build").mkdir()
     config = clone.folder / "build/config.toml"
     config.write_text('[checks."host.numa"]\nwanted = true\n', encoding="utf-8")
-    words = ("check", "host.numa", "--no-daemon", "--config", str(config))
+    words = ("check", "host.numa", "-v", "--no-daemon", "--config", str(config))
     assert re.search(r"host\.numa", clone.python("-m", "healthd", *words))  # exit code 0: looked, and not unknown
 
 

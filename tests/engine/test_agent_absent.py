@@ -110,7 +110,7 @@ def test_a_node_whose_daemon_is_away_pages_by_the_first_agent_and_later_by_the_s
             learns(world, agent, max(SILENT_S, DEAD_S))
             assert [each.node for each in agent.paged_absent] == ["n7"] * (turn >= pages)
         assert sum("its own healthd has said nothing" in text for text in world.audit("decision")) == (pages <= 3)
-        FakeOrchestrator(world.cluster, "n7").mark(HandoffRecord(watched=world.clock.now()).text)
+        FakeOrchestrator(world.cluster, "n7").write_record(HandoffRecord(watched=world.clock.now()).text)
         learns(world, agent, 600)
         assert agent.paged_absent == ()
     finally:

@@ -23,12 +23,12 @@ def test_a_name_without_a_machine_is_neither_rebooted_nor_replaced(
     else:
         world.cluster.asleep.add(NODE)
     world.run(3)
-    assert (world.acts, world.mark.answer) == (0, RequestAnswer.WAITS)
-    assert world.mark.said == "power saving has taken its machine away"
+    assert (world.acts, world.record.answer) == (0, RequestAnswer.WAITS)
+    assert world.record.message == "power saving has taken its machine away"
     world.cluster.powering.clear()
     world.cluster.asleep.clear()
     world.run(3)
-    assert (world.acts, world.mark.answer) == (1, RequestAnswer.TAKEN)
+    assert (world.acts, world.record.answer) == (1, RequestAnswer.TAKEN)
 
 
 def test_a_node_that_sleeps_after_its_reboot_is_not_taken_for_silent(tmp_path: Path) -> None:

@@ -26,16 +26,16 @@ def test_set_at_any_boundary_it_ends_in_the_same_way(name: str, by_s: float, tmp
         world = world_of(name, tmp_path / str(number))
         world.wire.at[number] = lambda world=world: world.clock.set_by(by_s)  # type: ignore[misc]
         settled(world, ROUNDS[name])
-        assert (world.acts, is_done(world)) == (1, True), (number, label, world.said[-2:])
+        assert (world.acts, is_done(world)) == (1, True), (number, label, world.message[-2:])
         world.close()
 
 
 def rebooting(folder: Path) -> AskedWorld:
     """It was rebooted a minute ago, and is away."""
     world = reboot_asked(folder).run(3)
-    assert (world.acts, world.mark.answer) == (1, RequestAnswer.TAKEN)
+    assert (world.acts, world.record.answer) == (1, RequestAnswer.TAKEN)
     world.goes_silent()
-    world.cluster.nodes[NODE].mark = replace(world.mark, following=()).text
+    world.cluster.nodes[NODE].record = replace(world.record, following=()).text
     return world.run(3)
 
 
@@ -44,7 +44,7 @@ def test_a_clock_set_forward_gives_no_node_up_that_is_in_its_reboot(tmp_path: Pa
     world = rebooting(tmp_path)
     began = world.clock()
     world.clock.set_by(HOUR_S)
-    while not any("did not come back from its reboot" in said for said in world.said):
+    while not any("did not come back from its reboot" in message for message in world.message):
         world.run(1)
         assert world.clock() - began < TIMEOUTS.reboot_timeout_s + SILENT_S
     assert world.clock() - began > TIMEOUTS.reboot_timeout_s - 10 * STEP_S
@@ -62,8 +62,8 @@ def test_a_replacement_is_waited_for_as_long_as_before(by_s: float, tmp_path: Pa
         if full:
             world.wire.at[len(world.wire.passed)] = disk_is_full
         settled(world, int(TIMEOUTS.replace_timeout_s / STEP_S) - 10)
-        before = world.mark.answer
+        before = world.record.answer
         settled(world, 20)
-        assert (before, world.mark.answer, world.acts) == (RequestAnswer.TAKEN, RequestAnswer.REFUSED, 1), world.said[
-            -1
-        ]
+        assert (before, world.record.answer, world.acts) == (RequestAnswer.TAKEN, RequestAnswer.REFUSED, 1), (
+            world.message[-1]
+        )

@@ -21,7 +21,7 @@ DAY_S = 86_400.0
 
 def again(world: AskedWorld) -> None:
     """`healthd repair --step ...` of the same remediation: the attempts begin at one again."""
-    world.ask(replace(world.mark, answer=None, answered=None, said="", became="", replaced=None))
+    world.ask(replace(world.record, answer=None, answered=None, message="", became="", replaced=None))
 
 
 @pytest.mark.parametrize("remedy", [Remedy.REPLACE_NODE, Remedy.REBOOT_NODE])
@@ -31,12 +31,12 @@ def test_what_failed_yesterday_is_done_today(remedy: Remedy, tmp_path: Path) -> 
     no = BackendRefused("no such capacity")
     world.provisioner._reboots = world.provisioner._replaces = raising(no)
     world.run(3)
-    assert (world.acts, world.mark.answer) == (1, RequestAnswer.REFUSED)
+    assert (world.acts, world.record.answer) == (1, RequestAnswer.REFUSED)
     world.clock.advance(DAY_S)
     world.provisioner._reboots, world.provisioner._replaces = (lambda: None), world._replaces
     again(world)
     world.run(12)
-    assert (world.acts, world.mark.answer) == (2, RequestAnswer.TAKEN)
+    assert (world.acts, world.record.answer) == (2, RequestAnswer.TAKEN)
 
 
 def raising(error: Exception):  # type: ignore[no-untyped-def]
@@ -53,22 +53,22 @@ def test_a_node_that_has_booted_since_it_asked_is_not_rebooted_again(tmp_path: P
     world.clock.advance(120)
     world.booted = world.clock.now()
     world.run(3)
-    assert (world.acts, world.mark.answer) == (0, RequestAnswer.WAITS)
-    assert "it has booted since it asked" in world.said[-1]
+    assert (world.acts, world.record.answer) == (0, RequestAnswer.WAITS)
+    assert "it has booted since it asked" in world.message[-1]
     again(world)
     world.run(3)
-    assert (world.acts, world.mark.answer) == (1, RequestAnswer.TAKEN)
+    assert (world.acts, world.record.answer) == (1, RequestAnswer.TAKEN)
 
 
 def test_what_was_done_yesterday_is_done_again(tmp_path: Path) -> None:
     """A replacement that succeeded is no answer to the next one, of the machine that it brought."""
     world = AskedWorld(tmp_path).run(12)
-    assert (world.acts, world.mark.became) == (1, "i-2")
+    assert (world.acts, world.record.became) == (1, "i-2")
     world.clock.advance(DAY_S)
     again(world)
-    world.cluster.nodes[NODE].mark = replace(world.mark, machine="i-2").text
+    world.cluster.nodes[NODE].record = replace(world.record, machine="i-2").text
     world.run(3)
-    assert (world.acts, world.mark.answer) == (2, RequestAnswer.TAKEN)
+    assert (world.acts, world.record.answer) == (2, RequestAnswer.TAKEN)
 
 
 def test_one_request_is_one_act_however_often_it_is_read(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_an_order_that_comes_while_the_last_answer_is_written_stays_an_order(tmp
     plain = AskedWorld(tmp_path / "plain")
     plain.provisioner.instance = "i-9"
     plain.run(2)
-    last = max(plain.wire.numbers("before marked"))
+    last = max(plain.wire.numbers("before read_record"))
     world = AskedWorld(tmp_path / "world")
     world.provisioner.instance = "i-9"
 
@@ -102,7 +102,7 @@ def test_an_order_that_comes_while_the_last_answer_is_written_stays_an_order(tmp
 
     world.wire.at[last] = asks_anew
     world.run(12)
-    assert (world.acts, world.mark.became) == (1, "i-2")
+    assert (world.acts, world.record.became) == (1, "i-2")
 
 
 def old_case(world: AskedWorld, *, end: End | None, phase: Phase = Phase.INTENDED) -> None:
@@ -136,20 +136,21 @@ def test_a_case_of_an_earlier_version_answers_no_request(end: End | None, tmp_pa
     world = AskedWorld(tmp_path)
     old_case(world, end=end)
     world.run(12)
-    assert (world.acts, world.mark.became) == (1, "i-2")
+    assert (world.acts, world.record.became) == (1, "i-2")
 
 
 def test_what_an_earlier_version_took_is_followed_and_not_begun(tmp_path: Path) -> None:
-    """Upgraded in the middle: the mark says taken, the store has a remediation of another form. Its evidence counts."""
+    """Upgraded in the middle: the record says taken, the store has a remediation of another form. Its evidence
+    counts."""
     world = AskedWorld(tmp_path)
-    taken = replace(world.mark, answer=RequestAnswer.TAKEN, answered=world.clock.now(), replaced=world.clock.now())
-    world.cluster.nodes[NODE].mark = taken.text
+    taken = replace(world.record, answer=RequestAnswer.TAKEN, answered=world.clock.now(), replaced=world.clock.now())
+    world.cluster.nodes[NODE].record = taken.text
     old_case(world, end=None)
     world.run(3)
-    assert (world.acts, world.mark.answer) == (0, RequestAnswer.TAKEN)
+    assert (world.acts, world.record.answer) == (0, RequestAnswer.TAKEN)
     world.provisioner.instance = "i-2"
     world.run(3)
-    assert (world.acts, world.mark.became) == (0, "i-2")
+    assert (world.acts, world.record.became) == (0, "i-2")
 
 
 def test_killed_while_it_is_upgraded_no_second_act_is_made(tmp_path: Path) -> None:

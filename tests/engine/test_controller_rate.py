@@ -40,7 +40,7 @@ class TwoAsk(AskedWorld):
         self.cluster.update(OTHER, "drain", "healthd: gpu.xid.79 gpu:1 [k4]", user="healthd")
         self.cluster.slots["cluster", 1] = OTHER
         now = self.clock.now()
-        node.mark = HandoffRecord(
+        node.record = HandoffRecord(
             remediation_id="k4", machine="i-9", remedy=Remedy.REPLACE_NODE, asks=True, attempt=1, asked=now
         ).text
 
@@ -50,9 +50,9 @@ class TwoAsk(AskedWorld):
         self._replaces()
 
     def _acts(self, step: Step) -> None:
-        """Of either node, an intent and a mark that says so."""
-        marks = [parse(self.cluster.nodes[node].mark) for node in (NODE, OTHER)]
-        assert any(mark.answer is RequestAnswer.TAKEN for mark in marks if mark is not None)
+        """Of either node, an intent and a record that says so."""
+        records = [parse(self.cluster.nodes[node].record) for node in (NODE, OTHER)]
+        assert any(record.answer is RequestAnswer.TAKEN for record in records if record is not None)
         assert any(remediation.phase is Phase.INTENDED for remediation in self.store.remediations())
 
 
@@ -64,7 +64,7 @@ def test_what_no_platform_has_taken_holds_up_nobody(error: Exception, tmp_path: 
     """Busy for a while, or refused for good: another node's replacement is the first one of this hour."""
     world = TwoAsk(tmp_path, error)
     world.run(4)
-    assert (world.mark.replaced, world.mark.history) == (None, ())
+    assert (world.record.replaced, world.record.history) == (None, ())
     world.other_asks()
     world.run(2)
     assert world.other.replacements == 1
@@ -78,14 +78,14 @@ def test_what_was_taken_occupies_the_rate_whoever_asks_next(tmp_path: Path) -> N
     world.run(2)
     world.error = None
     world.run(4)
-    assert world.mark.answer is RequestAnswer.WAITS
-    assert "1 machines were replaced within an hour" in world.mark.said
+    assert world.record.answer is RequestAnswer.WAITS
+    assert "1 machines were replaced within an hour" in world.record.message
     assert [each.refusal for each in world.standings if each.node == NODE] == [Refusal.RATE]
     world.clock.advance(3600.0)
-    asks_again = replace(world.mark, answer=None, answered=None, said="")
+    asks_again = replace(world.record, answer=None, answered=None, message="")
     world.ask(asks_again)
     world.run(12)
-    assert world.mark.became == "i-2"
+    assert world.record.became == "i-2"
 
 
 @pytest.mark.parametrize("error", [BUSY, NO])
@@ -108,9 +108,9 @@ def test_what_nobody_can_know_counts_for_an_hour_and_nothing_else(
         world.other_asks()
         settled(world, 6)
         if not world.other.replacements:
-            assert number in unknown, (number, label, world.said[-3:])
+            assert number in unknown, (number, label, world.message[-3:])
             world.clock.advance(3600.0)
             world.other_asks()
             settled(world, 6)
-        assert world.other.replacements == 1, (number, label, world.said[-3:])
+        assert world.other.replacements == 1, (number, label, world.message[-3:])
         world.close()

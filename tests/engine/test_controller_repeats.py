@@ -44,11 +44,11 @@ def boundaries(name: str, folder: Path) -> list[str]:
 def is_done(world: AskedWorld) -> bool:
     """The evidence came, and the node was told."""
     came = (
-        world.mark.said.startswith("rebooted")
-        if world.mark.remedy is Remedy.REBOOT_NODE
-        else world.mark.became == "i-2"
+        world.record.message.startswith("rebooted")
+        if world.record.remedy is Remedy.REBOOT_NODE
+        else world.record.became == "i-2"
     )
-    return came and world.mark.answer is RequestAnswer.TAKEN
+    return came and world.record.answer is RequestAnswer.TAKEN
 
 
 def settled(world: AskedWorld, rounds: int) -> AskedWorld:
@@ -57,7 +57,7 @@ def settled(world: AskedWorld, rounds: int) -> AskedWorld:
         try:
             world.run(1)
         except HealthdError as error:
-            world.said.append(str(error))
+            world.message.append(str(error))
     return world
 
 
@@ -70,9 +70,9 @@ def test_killed_at_any_boundary_it_is_carried_out_once(name: str, store: str, tm
             world.restart = lambda world=world: forgets(world)  # type: ignore[method-assign, misc]
         world.wire.at[number] = kill
         world.run(ROUNDS[name])
-        assert (world.kills, world.acts, is_done(world)) == (1, 1, True), (number, label, world.mark)
-        done = PAST_OF[world.mark.remedy or Remedy.NONE]
-        assert [past.act for past in world.mark.history] == [done], (number, label, world.mark)
+        assert (world.kills, world.acts, is_done(world)) == (1, 1, True), (number, label, world.record)
+        done = PAST_OF[world.record.remedy or Remedy.NONE]
+        assert [past.act for past in world.record.history] == [done], (number, label, world.record)
         world.close()
 
 
@@ -87,14 +87,14 @@ def test_an_answer_that_is_lost_anywhere_costs_no_hours(name: str, tmp_path: Pat
         world = world_of(name, tmp_path / str(number))
         world.wire.at[number] = no_answer
         settled(world, ROUNDS[name])
-        assert (world.acts, is_done(world)) == (1, True), (number, label, world.mark)
+        assert (world.acts, is_done(world)) == (1, True), (number, label, world.record)
         world.close()
 
 
 @pytest.mark.parametrize("store", ["kept", "lost"])
 def test_what_moved_while_nobody_led_forbids_it(name: str, store: str, tmp_path: Path) -> None:
     """Killed anywhere before the act; before the next leader looks, an admin, a job, an opt-out or a lower mode is
-    there (each in its turn): no act is made, whatever the mark says."""
+    there (each in its turn): no act is made, whatever the record says."""
     changes: dict[str, Callable[[AskedWorld], object]] = {
         "admin": lambda world: world.cluster.update(NODE, "drain", "mine", user="admin"),
         "job": lambda world: world.cluster.nodes[NODE].jobs.append("7"),
@@ -110,7 +110,7 @@ def test_what_moved_while_nobody_led_forbids_it(name: str, store: str, tmp_path:
         world.restart = lambda world=world, change=change: moved(world, change, store)  # type: ignore[method-assign, misc]
         world.wire.at[number] = kill
         settled(world, ROUNDS[name])
-        assert (world.kills, world.acts) == (1, 0), (number, what, world.said[-3:])
+        assert (world.kills, world.acts) == (1, 0), (number, what, world.message[-3:])
         world.close()
 
 
@@ -134,14 +134,14 @@ def dies_before_the_act(name: str, folder: Path) -> AskedWorld:
 
 
 def test_a_node_that_came_back_meanwhile_is_not_replaced(tmp_path: Path) -> None:
-    """Its mark says taken, by a leader that died before its call; the node answers again, and keeps its machine."""
+    """Its record says taken, by a leader that died before its call; the node answers again, and keeps its machine."""
     world = dies_before_the_act("silent", tmp_path)
     while not world.kills:
         world.run(1)
     world.cluster.nodes[NODE].flags -= {"DOWN", "NOT_RESPONDING"}
     world.run(40)
     assert world.acts == 0
-    assert "not asked for again: it answers again: not touched" in world.said[-1]
+    assert "not asked for again: it answers again: not touched" in world.message[-1]
 
 
 def test_a_reboot_is_repeated_only_where_the_first_one_must_have_shown(tmp_path: Path) -> None:
@@ -154,16 +154,16 @@ def test_a_reboot_is_repeated_only_where_the_first_one_must_have_shown(tmp_path:
     world.goes_silent()
     world.run(5)
     assert world.acts == 0
-    assert "it does not answer, and may be in its reboot" in world.said[-1]
+    assert "it does not answer, and may be in its reboot" in world.message[-1]
     world.cluster.nodes[NODE].flags -= {"DOWN", "NOT_RESPONDING"}
     booted, world.booted = world.booted, None
     world.run(5)
     assert world.acts == 0
-    assert "which boot it has is not known" in world.said[-1]
+    assert "which boot it has is not known" in world.message[-1]
     world.booted = booted
     world.run(1)
     assert world.acts == 1
-    assert "reboot asked for again" in world.said[-1]
+    assert "reboot asked for again" in world.message[-1]
 
 
 def test_a_platform_that_cannot_be_asked_twice_is_waited_for(tmp_path: Path) -> None:
@@ -179,14 +179,14 @@ def test_a_second_answer_counts_as_the_first_would_have(tmp_path: Path) -> None:
     refused = dies_before_the_act("replace", tmp_path / "refused")
     refused.provisioner._replaces = raising(BackendRefused("InstanceIdNotFound"))
     refused.run(4)
-    assert refused.mark.answer is RequestAnswer.REFUSED
-    assert "InstanceIdNotFound" in refused.mark.said
+    assert refused.record.answer is RequestAnswer.REFUSED
+    assert "InstanceIdNotFound" in refused.record.message
     silent = dies_before_the_act("replace", tmp_path / "silent")
     silent.provisioner._replaces = raising(BackendUnknown("no answer"))
     silent.run(4)
     assert silent.provisioner.replacements == 3
-    assert silent.mark.answer is RequestAnswer.TAKEN
-    assert "asked for again: no answer" in silent.mark.said
+    assert silent.record.answer is RequestAnswer.TAKEN
+    assert "asked for again: no answer" in silent.record.message
 
 
 def raising(error: Exception) -> Callable[[], None]:
@@ -214,7 +214,7 @@ def test_a_platform_that_shows_it_late_says_that_it_is_in_use(tmp_path: Path) ->
     world.run(16)
     assert len(shown) > 1
     assert is_done(world)
-    assert world.mark.answer is RequestAnswer.TAKEN
+    assert world.record.answer is RequestAnswer.TAKEN
 
 
 def test_a_machine_that_was_given_away_is_not_asked_about_again(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_request_that_its_node_has_given_up_is_not_repeated(tmp_path: Path) ->
         world.run(1)
     world.clock.advance(901.0)
     world.run(5)
-    assert (world.acts, world.mark.answer) == (0, RequestAnswer.REFUSED)
+    assert (world.acts, world.record.answer) == (0, RequestAnswer.REFUSED)
 
 
 def test_the_wait_for_a_reboot_to_show_begins_when_it_is_sent(tmp_path: Path) -> None:
@@ -265,14 +265,14 @@ def test_a_withdrawal_over_an_act_is_answered_and_the_act_counts(remedy: Remedy,
     world = AskedWorld(tmp_path, remedy).repeats(0.0)
     sent: list[float] = []
     world.provisioner._reboots = world.provisioner._replaces = lambda: unanswered(world, sent)
-    before = world.mark
+    before = world.record
     while not sent:
         world.run(1)
-    world.cluster.nodes[NODE].mark = withdrawing(before).text
+    world.cluster.nodes[NODE].record = withdrawing(before).text
     world.run(20)
-    assert (len(sent), world.mark.answer, world.mark.withdrawn) == (1, RequestAnswer.TAKEN, remedy)
-    assert [past.act for past in world.mark.history] == [PAST_OF[remedy]]
-    assert (world.mark.replaced is None) is (remedy is Remedy.REBOOT_NODE)
+    assert (len(sent), world.record.answer, world.record.withdrawn) == (1, RequestAnswer.TAKEN, remedy)
+    assert [past.act for past in world.record.history] == [PAST_OF[remedy]]
+    assert (world.record.replaced is None) is (remedy is Remedy.REBOOT_NODE)
     world.restart()
     world.run(20)
     assert len(sent) == 1

@@ -39,10 +39,10 @@ def ordered_again(folder: Path) -> AskedWorld:
     world = AskedWorld(folder)
     world.provisioner.instance = "i-9"
     world.run(2)
-    assert (world.acts, world.mark.answer) == (0, RequestAnswer.REFUSED)
+    assert (world.acts, world.record.answer) == (0, RequestAnswer.REFUSED)
     world.provisioner.instance = "i-1"
     world.clock.advance(86_400.0)
-    world.ask(replace(world.mark, answer=None, answered=None, said=""))
+    world.ask(replace(world.record, answer=None, answered=None, message=""))
     world.wire.passed.clear()
     return world
 
@@ -79,13 +79,13 @@ def always(happen: Callable[[], None]) -> Callable[[AskedWorld], Callable[[], No
 
 
 def test_undisturbed_it_acts_once_and_says_so(name: str, tmp_path: Path) -> None:
-    """One act, the mark says taken and what became of it, and the node's own state is nobody's business."""
+    """One act, the record says taken and what became of it, and the node's own state is left alone."""
     world = STORIES[name](tmp_path).run(ROUNDS_OF[name])
     before = [update for update in world.cluster.updates if update.user != "healthd"]
     assert (world.acts, before) == (1, [])
-    assert world.mark.answer is RequestAnswer.TAKEN
-    assert world.mark.became == ("" if name == "reboot" else "i-2")
-    assert (world.mark.replaced is None) == (name == "reboot")
+    assert world.record.answer is RequestAnswer.TAKEN
+    assert world.record.became == ("" if name == "reboot" else "i-2")
+    assert (world.record.replaced is None) == (name == "reboot")
     assert world.cluster.slots == {("cluster", 0): NODE}
 
 
@@ -102,14 +102,22 @@ def test_killed_at_any_boundary_it_never_acts_twice(name: str, tmp_path: Path) -
             world.run(120)
             assert world.acts == 0, (number, label)
             if name == "silent":
-                assert world.mark.answer is RequestAnswer.REFUSED or world.standings[0].page, (number, label)
+                assert world.record.answer is RequestAnswer.REFUSED or world.standings[0].page, (number, label)
                 continue
-            assert name == "reboot" or world.mark.answer is RequestAnswer.REFUSED, (number, label)
-            world.ask(replace(world.mark, answer=None, answered=None, attempt=2, said=""))
+            assert name == "reboot" or world.record.answer is RequestAnswer.REFUSED, (number, label)
+            world.ask(replace(world.record, answer=None, answered=None, attempt=2, message=""))
             assert world.run(ROUNDS).acts == 1, (number, label)
     assert unmade, "the window between intent and act is there"
     assert unmade <= {
-        *("after save", "before mark", "after mark", "before slots", "after slots", "before marked", "after marked"),
+        *(
+            "after save",
+            "before write_record",
+            "after write_record",
+            "before slots",
+            "after slots",
+            "before read_record",
+            "after read_record",
+        ),
         *("before view", "after view", "before replace", "before reboot", "before machine", "after machine"),
     }
 
@@ -131,7 +139,7 @@ def round_once(world: AskedWorld) -> None:
     try:
         world.run(1)
     except HealthdError as error:
-        world.said.append(str(error))
+        world.message.append(str(error))
 
 
 def test_an_admin_is_never_overruled_but_in_the_window(name: str, tmp_path: Path) -> None:
@@ -156,7 +164,7 @@ def test_an_admin_is_never_overruled_but_in_the_window(name: str, tmp_path: Path
 
 def test_an_opt_out_is_never_passed_but_in_the_window(name: str, tmp_path: Path) -> None:
     """The feature that opts the node out, shown from any boundary on: no act, except between the last look and the act.
-    What is marked as taken and was not done is taken out of the mark; once the node opts in again, it is done."""
+    What is marked as taken and was not done is taken out of the record; once the node opts in again, it is done."""
     acted = set()
 
     def opts_out(world: AskedWorld) -> Callable[[], None]:
@@ -171,24 +179,24 @@ def test_an_opt_out_is_never_passed_but_in_the_window(name: str, tmp_path: Path)
             acted.add((label, act - number))
         if world.acts:
             continue
-        assert any("opted out" in each for each in world.said), (number, label)
-        assert world.mark.answer is not RequestAnswer.TAKEN, (number, label)
+        assert any("opted out" in each for each in world.message), (number, label)
+        assert world.record.answer is not RequestAnswer.TAKEN, (number, label)
         world.cluster.nodes[NODE].features.clear()
         assert world.run(ROUNDS_OF[name]).acts == 1, (number, label)
     assert {distance for _, distance in acted} <= {0, 1}, acted
     assert acted, "the window is there"
 
 
-def test_an_opted_out_node_is_not_even_marked(tmp_path: Path) -> None:
+def test_an_opted_out_node_gets_no_record(tmp_path: Path) -> None:
     """Its own agent reads the same label, and rests: nobody waits for an answer."""
     world = AskedWorld(tmp_path)
     world.rules = replace(world.rules, opt_out_feature="hands-off")
     world.cluster.nodes[NODE].features.add("hands-off")
-    before = world.cluster.nodes[NODE].mark
+    before = world.cluster.nodes[NODE].record
     world.run(ROUNDS)
-    assert (world.acts, world.cluster.nodes[NODE].mark) == (0, before)
+    assert (world.acts, world.cluster.nodes[NODE].record) == (0, before)
     assert (
-        world.said
+        world.message
         == ["opted out: the node has the feature hands-off; nothing is touched, nor its handoff record"] * ROUNDS
     )
 
@@ -211,9 +219,9 @@ def test_without_its_place_or_with_another_machine_it_is_refused(tmp_path: Path)
     for words, happen in remediations.items():
         world = one(tmp_path / words.replace(" ", "-"), happen).run(3)
         assert world.acts == 0, words
-        assert world.mark.answer is RequestAnswer.REFUSED, words
-        assert words in world.mark.said
-        assert any(each.startswith("refused: ") for each in world.said)
+        assert world.record.answer is RequestAnswer.REFUSED, words
+        assert words in world.record.message
+        assert any(each.startswith("refused: ") for each in world.message)
 
 
 def test_it_waits_for_what_passes_and_then_acts(tmp_path: Path) -> None:
@@ -222,7 +230,7 @@ def test_it_waits_for_what_passes_and_then_acts(tmp_path: Path) -> None:
 
     def rate(world: AskedWorld) -> None:
         world.rules = replace(world.rules, replacements_per_hour=1)
-        world.cluster.nodes["n5"].mark = HandoffRecord(replaced=world.clock.now()).text
+        world.cluster.nodes["n5"].record = HandoffRecord(replaced=world.clock.now()).text
 
     remediations: dict[str, tuple[Happening, Happening]] = {
         "not idle": (
@@ -243,7 +251,7 @@ def test_it_waits_for_what_passes_and_then_acts(tmp_path: Path) -> None:
         ),
         "1 machines were replaced within an hour": (
             rate,
-            lambda world: setattr(world.cluster.nodes["n5"], "mark", ""),
+            lambda world: setattr(world.cluster.nodes["n5"], "record", ""),
         ),
         "HyperPod acts on it": (
             lambda world: setattr(world.provisioner, "others", "HyperPod acts on it already"),
@@ -253,12 +261,12 @@ def test_it_waits_for_what_passes_and_then_acts(tmp_path: Path) -> None:
     for words, (begins, ends) in remediations.items():
         world = one(tmp_path / words.replace(" ", "-"), begins).run(3)
         assert world.acts == 0, words
-        assert world.mark.answer is RequestAnswer.WAITS, words
-        assert words in world.mark.said
+        assert world.record.answer is RequestAnswer.WAITS, words
+        assert words in world.record.message
         ends(world)
         world.run(ROUNDS)
         assert world.acts == 1, words
-        assert world.mark.became == "i-2"
+        assert world.record.became == "i-2"
 
 
 def test_what_the_platform_says_of_the_act_itself(tmp_path: Path) -> None:
@@ -280,24 +288,24 @@ def test_what_the_platform_says_of_the_act_itself(tmp_path: Path) -> None:
         return arrange
 
     busy = one(tmp_path / "busy", once(BackendBusy("throttled"))).run(1)
-    assert (busy.mark.answer, busy.mark.replaced) == (RequestAnswer.WAITS, None)
-    assert busy.run(ROUNDS).mark.became == "i-2"
+    assert (busy.record.answer, busy.record.replaced) == (RequestAnswer.WAITS, None)
+    assert busy.run(ROUNDS).record.became == "i-2"
     assert busy.provisioner.replacements == 2, "the first was answered: not applied"
     refused = one(tmp_path / "no", once(BackendRefused("InstanceIdNotFound"))).run(ROUNDS)
-    assert (refused.mark.answer, refused.provisioner.replacements) == (RequestAnswer.REFUSED, 1)
-    assert "InstanceIdNotFound" in refused.mark.said
+    assert (refused.record.answer, refused.provisioner.replacements) == (RequestAnswer.REFUSED, 1)
+    assert "InstanceIdNotFound" in refused.record.message
     unknown = one(tmp_path / "unknown", once(BackendUnknown("no answer"))).run(2)
     unknown.provisioner.instance = "i-2"
-    assert unknown.run(2).mark.became == "i-2"
+    assert unknown.run(2).record.became == "i-2"
     assert unknown.provisioner.replacements == 1
 
 
 def test_a_second_attempt_is_another_act_and_an_empty_disk_none(tmp_path: Path) -> None:
-    """The node counts attempts; a controller without a store believes the mark that somebody has taken it."""
+    """The node counts attempts; a controller without a store believes the record that somebody has taken it."""
     world = AskedWorld(tmp_path / "again").run(1)
     world.forget()
     world.run(ROUNDS)
-    assert (world.acts, world.mark.became) == (1, "i-2")
+    assert (world.acts, world.record.became) == (1, "i-2")
     world.provisioner.instance = "i-1"
     world.ask(HandoffRecord(remediation_id="k3", machine="i-1", remedy=Remedy.REPLACE_NODE, asks=True, attempt=2))
     assert world.run(ROUNDS).acts == 2
@@ -308,15 +316,15 @@ def test_whoever_leads_next_sees_a_machine_that_was_moved_already(tmp_path: Path
     world = AskedWorld(tmp_path / "w")
     world.provisioner.instance = f"i-1@{world.clock.now() - timedelta(days=3)}"
     world.run(1)
-    assert (world.acts, world.mark.answer) == (1, RequestAnswer.TAKEN)
+    assert (world.acts, world.record.answer) == (1, RequestAnswer.TAKEN)
     world.comes_at_s, world.provisioner.instance = 0.0, f"i-1@{world.clock.now() + timedelta(seconds=1)}"
     world.forget()
     world.run(ROUNDS)
-    assert (world.acts, word(world.provisioner.instance)) == (1, world.mark.became)
+    assert (world.acts, word(world.provisioner.instance)) == (1, world.record.became)
 
 
 def test_a_platform_without_time_is_not_asked_in_every_round(tmp_path: Path) -> None:
-    """Neither it nor the disk nor the mark hears of it again before the next look is due."""
+    """Neither it nor the disk nor the record hears of it again before the next look is due."""
     world = AskedWorld(tmp_path / "w")
     world.look_s = 10 * STEP_S
     world.restart()
@@ -329,54 +337,58 @@ def test_a_platform_without_time_is_not_asked_in_every_round(tmp_path: Path) -> 
     world.provisioner.replace = busy  # type: ignore[method-assign]
     world.run(25)
     assert len(asked) == 3
-    assert (world.mark.answer, world.said[-1]) == (RequestAnswer.WAITS, world.said[0])
+    assert (world.record.answer, world.message[-1]) == (RequestAnswer.WAITS, world.message[0])
 
 
 @pytest.mark.parametrize("is_named", [True, False])
 def test_whoever_leads_next_follows_a_reboot_to_its_end(is_named: bool, tmp_path: Path) -> None:
-    """The mark has the boot that was to end: at every change of leader nothing is asked for again, nothing has happened
-    before it has, and then it is said. By the boot's name, and where only its time is known."""
+    """The record has the boot that was to end: at every change of leader nothing is asked for again, nothing has
+    happened before it has, and then it is said. By the boot's name, and where only its time is known."""
     world = reboot_asked(tmp_path)
     world.boot = "01234567-old" if is_named else ""
     for _ in range(3):
         world.run(3)
         world.forget()
     world.run(3)
-    assert (world.acts, world.mark.answer, world.mark.said) == (1, RequestAnswer.TAKEN, "waiting for a new boot id")
-    assert not any(each.startswith("rebooted: ") for each in world.said)
+    assert (world.acts, world.record.answer, world.record.message) == (
+        1,
+        RequestAnswer.TAKEN,
+        "waiting for a new boot id",
+    )
+    assert not any(each.startswith("rebooted: ") for each in world.message)
     world.boot, world.booted = "89abcdef-new" if is_named else "", world.clock.now()
     world.run(3)
     assert world.acts == 1
-    assert world.mark.said.startswith("rebooted: boot id ")
+    assert world.record.message.startswith("rebooted: boot id ")
     if is_named:
-        assert world.mark.said == "rebooted: boot id 01234567 became 89abcdef"
+        assert world.record.message == "rebooted: boot id 01234567 became 89abcdef"
     assert world.run(3).standings == (), "it is done, and the node was told"
 
 
 def test_a_reboot_of_which_the_boot_before_is_not_known_is_left_open(tmp_path: Path) -> None:
-    """Its mark was written by an earlier controller: no boot proves that it happened, and no second one is asked for;
+    """Its record was written by an earlier controller: no boot proves that it happened, and no second one is asked for;
     when it should be over long ago, a node that answers is left to itself."""
     world = reboot_asked(tmp_path).run(2)
-    world.cluster.nodes[NODE].mark = replace(world.mark, boot="").text
+    world.cluster.nodes[NODE].record = replace(world.record, boot="").text
     world.forget()
     world.run(10)
     words = "which boot it had is not known: its own daemon tells when it is back"
-    assert world.said[-1] == f"reboot asked for; {words}"
+    assert world.message[-1] == f"reboot asked for; {words}"
     world.booted = world.clock.now()
     world.run(60)
-    assert (world.acts, world.mark.answer) == (1, RequestAnswer.TAKEN)
-    assert not any(each.startswith("rebooted: ") for each in world.said)
-    assert "left to its own daemon" in world.said[-1]
+    assert (world.acts, world.record.answer) == (1, RequestAnswer.TAKEN)
+    assert not any(each.startswith("rebooted: ") for each in world.message)
+    assert "left to its own daemon" in world.message[-1]
 
 
 def test_a_node_that_answers_or_came_back_is_not_given_up(tmp_path: Path) -> None:
     """Silent means DOWN and not responding at every look; one that was back in between, or whose policy has nothing
     left, pages."""
     world = never_came_back(tmp_path / "answers").run(4)
-    assert "its machine is replaced if it stays silent" in world.said[-1]
+    assert "its machine is replaced if it stays silent" in world.message[-1]
     world.cluster.nodes[NODE].flags.discard("NOT_RESPONDING")
     world.run(2)
-    assert "it answers" in world.said[-1]
+    assert "it answers" in world.message[-1]
     world.goes_silent()
     world.run(5)
     assert world.acts == 0, "the silence is counted anew"
@@ -384,9 +396,9 @@ def test_a_node_that_answers_or_came_back_is_not_given_up(tmp_path: Path) -> Non
     back.booted = back.clock.now()
     assert back.run(ROUNDS).acts == 0
     assert back.standings[0].page
-    assert "fell silent again" in back.said[-1]
+    assert "fell silent again" in back.message[-1]
     left = never_came_back(tmp_path / "left")
-    left.cluster.nodes[NODE].mark = replace(left.mark, following=()).text
+    left.cluster.nodes[NODE].record = replace(left.record, following=()).text
     assert left.run(ROUNDS).acts == 0
     assert left.standings[0].page
     freed = never_came_back(tmp_path / "freed")
@@ -395,14 +407,14 @@ def test_a_node_that_answers_or_came_back_is_not_given_up(tmp_path: Path) -> Non
 
 
 def test_one_that_answers_at_the_last_look_is_looked_after_anew(tmp_path: Path) -> None:
-    """Between mark and act: nothing is done, the mark is that of the reboot again, and a later silence counts."""
+    """Between record and act: nothing is done, the record is that of the reboot again, and a later silence counts."""
     plain = never_came_back(tmp_path / "plain").run(2 * ROUNDS)
-    marked = plain.wire.passed.index("after mark")
+    marked = plain.wire.passed.index("after write_record")
     world = never_came_back(tmp_path / "world")
-    before = world.cluster.nodes[NODE].mark
+    before = world.cluster.nodes[NODE].record
     world.wire.at[marked] = lambda: world.cluster.nodes[NODE].flags.discard("NOT_RESPONDING")
     world.run(2 * ROUNDS)
-    assert "it answers again: not touched" in world.said
-    assert (world.acts, world.cluster.nodes[NODE].mark) == (0, before)
+    assert "it answers again: not touched" in world.message
+    assert (world.acts, world.cluster.nodes[NODE].record) == (0, before)
     world.goes_silent()
     assert world.run(2 * ROUNDS).acts == 1

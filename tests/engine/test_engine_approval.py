@@ -45,7 +45,7 @@ def approved_story(folder: Path) -> World:
     def approves() -> None:
         assert acts(world) == 0, "nothing was approved yet"
         outcome = world.orders(APPROVE)
-        assert outcome.done, outcome.said
+        assert outcome.done, outcome.message
 
     return world.at(APPROVED_AT_S, approves)
 
@@ -76,7 +76,7 @@ def test_after_the_approval_it_goes_on_to_its_end(name: str, tmp_path: Path) -> 
     """The same ending as in repair mode, with the operator's name and reason in the trail."""
     world = asking(name, tmp_path).run(60)
     outcome = world.orders(replace(APPROVE, remedy=REMEDIES[name]))
-    assert outcome.done, outcome.said
+    assert outcome.done, outcome.message
     assert world.run_to_end().ending() == WELL
     if name != "replace":  # the other machine has an empty disk
         assert any("approve by command: seen (uid 0)" in line for line in world.audit("step"))
@@ -116,7 +116,7 @@ def test_a_remedy_that_is_set_to_go_needs_no_approval(tmp_path: Path) -> None:
     """Resets go, reboots ask."""
     world = asking("reset", tmp_path, {Remedy.RESET_GPU: timedelta()})
     assert world.run_to_end().ending() == WELL
-    assert not any("approval" in said for said in world.said)
+    assert not any("approval" in message for message in world.message)
 
 
 def test_an_escalation_asks_again(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_an_escalation_asks_again(tmp_path: Path) -> None:
     assert world.engine.decision.refusal is Refusal.APPROVAL
     late = world.orders(APPROVE)
     assert (late.done, late.refusal) == (False, Refusal.APPROVAL)
-    assert "its next act is reboot_node, not reset_gpu" in late.said
+    assert "its next act is reboot_node, not reset_gpu" in late.message
     assert world.provisioner.requests == 0
 
 
@@ -149,7 +149,7 @@ def test_an_approval_of_another_remediation_is_refused(tmp_path: Path) -> None:
     ):
         outcome = world.orders(order)
         assert not outcome.done
-        assert words in outcome.said
+        assert words in outcome.message
     assert acts(world) == 0
     assert world.orders(replace(APPROVE, target="c1")).done
 
@@ -160,7 +160,7 @@ def test_nothing_is_open_to_approve_or_to_undo(tmp_path: Path) -> None:
     for order in (APPROVE, UNDO):
         outcome = world.orders(order)
         assert (outcome.done, outcome.refusal) == (False, Refusal.NOT_NEEDED)
-        assert "none is open here" in outcome.said
+        assert "none is open here" in outcome.message
 
 
 def test_in_repair_mode_there_is_nothing_to_approve(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_an_act_can_be_approved_before_its_node_is_idle(tmp_path: Path) -> None:
     approval = remediation_id_of(world).approval
     again = world.orders(replace(APPROVE, who="uid 7"))
     assert again.done
-    assert again.said == "approved already: seen (uid 0)"
+    assert again.message == "approved already: seen (uid 0)"
     assert remediation_id_of(world).approval == approval
     assert world.run_to_end().ending() == WELL
     assert Refusal.APPROVAL not in world.engine.stats.refused
@@ -249,7 +249,7 @@ def test_what_was_begun_is_not_undone(spoil: Callable[[World], None], words: str
         world.step()
     outcome = world.orders(UNDO)
     assert (outcome.done, outcome.refusal) == (False, Refusal.CANNOT)
-    assert words in outcome.said
+    assert words in outcome.message
     assert not remediation_id_of(world).release_order
 
 
@@ -260,7 +260,7 @@ def test_what_was_done_is_not_undone(tmp_path: Path) -> None:
         world.step()
     outcome = world.orders(UNDO)
     assert (outcome.done, outcome.refusal) == (False, Refusal.CANNOT)
-    assert "reset_gpu was made and cannot be taken back" in outcome.said
+    assert "reset_gpu was made and cannot be taken back" in outcome.message
     assert world.run_to_end().ending() == WELL
 
 

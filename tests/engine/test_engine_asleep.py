@@ -47,7 +47,7 @@ def test_a_fault_that_is_open_still_takes_the_node_out_again(steps_before: int, 
     sleeps(world)
     assert (world.hold_text, world.cluster.slots) == ("", {})
     world.run(12)
-    assert world.hold_text.startswith("healthd: gpu.remap.failure"), world.said
+    assert world.hold_text.startswith("healthd: gpu.remap.failure"), world.message
     assert list(world.cluster.slots.values()) == [NODE]
     world.levels.clear()
     assert world.run_to_end().ending().ends == ("released",)
@@ -73,7 +73,7 @@ def test_a_wake_in_the_middle_of_a_reboot_is_no_operators_order(tmp_path: Path) 
     sleeps(world)
     assert world.hold_text == ""
     world.run(12)
-    assert world.hold_text.startswith("healthd: efa.missing"), world.said
+    assert world.hold_text.startswith("healthd: efa.missing"), world.message
     assert not [text for text in world.audit("step") if "by an operator" in text]
 
 

@@ -33,16 +33,16 @@ def test_a_held_node_is_kept_awake_until_it_is_back(tmp_path: Path) -> None:
     """Told once, recorded in the handoff record, taken back with the slot."""
     world = saving(tmp_path)
     assert world.cluster.awake == {NODE}
-    mark = parse(world.orchestrator.marked())
-    assert mark is not None
-    assert mark.awake is not None
+    record = parse(world.orchestrator.read_record())
+    assert record is not None
+    assert record.awake is not None
     world.run(20)
     assert told(world) == 1
     assert sum("kept awake" in text for text in world.audit("step")) == 1
     world.levels.clear()
     assert world.run_to_end().ending().ends == ("released",)
     assert (world.cluster.awake, world.cluster.slots) == (set(), {})
-    after = parse(world.orchestrator.marked())
+    after = parse(world.orchestrator.read_record())
     assert after is None or after.awake is None
 
 
@@ -63,7 +63,7 @@ def test_a_repair_that_waits_for_a_window_tells_it_again_too(tmp_path: Path) -> 
     world.cluster.maintenance.add(NODE)
     world.cluster.nodes[NODE].jobs = []
     world.run(10)
-    assert world.said[-1].startswith("reboot waits: maintenance window")
+    assert world.message[-1].startswith("reboot waits: maintenance window")
     world.cluster.restart()
     world.run(10)
     assert world.cluster.awake == {NODE}
@@ -82,11 +82,11 @@ def test_what_an_operator_excepted_is_left_as_it_is(tmp_path: Path) -> None:
 def test_a_slurm_that_cannot_be_told_is_asked_once_and_said(tmp_path: Path) -> None:
     """22.05: the remediation goes on, the record keeps nothing of it, and another slurmctld is asked once more."""
     world = saving(tmp_path, "22.05")
-    said = [text for text in world.audit("step") if "may power it down while it is held" in text]
-    assert len(said) == told(world) == 1
-    mark = parse(world.orchestrator.marked())
-    assert mark is not None
-    assert mark.awake is None
+    messages = [text for text in world.audit("step") if "may power it down while it is held" in text]
+    assert len(messages) == told(world) == 1
+    record = parse(world.orchestrator.read_record())
+    assert record is not None
+    assert record.awake is None
     world.cluster.restart()
     world.run(5)
     assert told(world) == 2

@@ -35,7 +35,7 @@ def verifying(folder: Path) -> World:
     world = repair_story(folder)
     world.reboot_heals = False
     world.levels.add(XID_79)
-    while not world.said or not world.said[-1].startswith("out until it is healthy"):
+    while not world.message or not world.message[-1].startswith("out until it is healthy"):
         world.step()
     return world
 
@@ -80,7 +80,7 @@ def test_the_jump_is_not_lost_where_it_cannot_be_written_down(tmp_path: Path) ->
     world.clock.set_by(HOUR_S)
     when(world, "before save", disk_is_full)
     world.run(3)
-    assert world.said[-1].startswith("nothing was done: the state was not written")
+    assert world.message[-1].startswith("nothing was done: the state was not written")
     world.wire.at = {}
     world.run(10)
     assert world.provisioner.requests == 1

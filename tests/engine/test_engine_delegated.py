@@ -23,8 +23,8 @@ def asking(folder: Path) -> World:
     world.provisioner = DelegatedProvisioner(  # type: ignore[assignment]
         inner=world.provisioner,
         instance_id=world.provisioner.instance,
-        read=world.orchestrator.marked,
-        write=world.orchestrator.mark,
+        read=world.orchestrator.read_record,
+        write=world.orchestrator.write_record,
         clock=world.clock.now,
         monotonic_s=world.clock,
     )
@@ -33,8 +33,8 @@ def asking(folder: Path) -> World:
 
 
 def acts(world: World) -> list[PastAct]:
-    mark = parse(world.orchestrator.marked())
-    return [each.act for each in mark.history] if mark else []
+    record = parse(world.orchestrator.read_record())
+    return [each.act for each in record.history] if record else []
 
 
 def test_a_request_that_no_controller_took_is_no_repair(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ def test_a_request_that_no_controller_took_is_no_repair(tmp_path: Path) -> None:
     world = asking(tmp_path)
     world.at(10, lambda: world.log_line(XID_79)).run(900)
     assert world.engine.decision.action is Action.PAGE
-    assert "given up" in world.said[-1]
+    assert "given up" in world.message[-1]
     assert repairs_of(world.store.remediations()) == ()
     assert acts(world) == []
 
@@ -57,7 +57,7 @@ def test_a_node_that_came_back_while_it_asked_has_returned(tmp_path: Path) -> No
     assert world.clock() < 120 + 600
     assert repairs_of(world.store.remediations()) == ()
     assert acts(world) == [PastAct.RETURN]
-    assert not (parse(world.orchestrator.marked()) or HandoffRecord()).asks
+    assert not (parse(world.orchestrator.read_record()) or HandoffRecord()).asks
 
 
 @pytest.mark.parametrize("answer", [None, RequestAnswer.WAITS])
@@ -72,8 +72,8 @@ def test_what_waits_at_the_controller_is_withdrawn_when_its_fault_ends(
     world.at(10, lambda: world.levels.add(trouble)).at(90, lambda: answers(world, remedy, answer))
     assert not world.run(60).orchestrator.view().in_service
     world.at(int(world.clock()) + 1, lambda: world.levels.discard(trouble)).run(4)
-    mark = parse(world.orchestrator.marked()) or HandoffRecord()
-    assert (mark.asks, mark.withdrawn, mark.is_withdrawn) == (False, remedy, True)
+    record = parse(world.orchestrator.read_record()) or HandoffRecord()
+    assert (record.asks, record.withdrawn, record.is_withdrawn) == (False, remedy, True)
     since_s = world.clock()
     assert world.run_to_end().ending().in_service
     assert world.clock() < since_s + 300
@@ -82,10 +82,12 @@ def test_what_waits_at_the_controller_is_withdrawn_when_its_fault_ends(
 
 def answers(world: World, remedy: Remedy, answer: RequestAnswer | None) -> None:
     """The controller's answer, in the place of a round of it."""
-    mark = parse(world.orchestrator.marked()) or HandoffRecord()
-    assert (mark.asks, mark.remedy) == (True, remedy)
+    record = parse(world.orchestrator.read_record()) or HandoffRecord()
+    assert (record.asks, record.remedy) == (True, remedy)
     if answer is not None:
-        world.orchestrator.mark(replace(mark, answer=answer, answered=world.clock.now(), said="throttled").text)
+        world.orchestrator.write_record(
+            replace(record, answer=answer, answered=world.clock.now(), message="throttled").text
+        )
 
 
 def test_a_fault_that_comes_and_goes_uses_up_no_attempt(tmp_path: Path) -> None:
@@ -98,8 +100,12 @@ def test_a_fault_that_comes_and_goes_uses_up_no_attempt(tmp_path: Path) -> None:
         world.at(110 + 300 * number, lambda: world.levels.add(LINK))
         world.at(250 + 300 * number, lambda: world.levels.discard(LINK))
     world.run(360)
-    assert not [said for said in world.said if "did not help" in said or "replacement" in said or "given up" in said]
-    assert [said for said in world.said if "judged again" in said]
+    assert not [
+        message
+        for message in world.message
+        if "did not help" in message or "replacement" in message or "given up" in message
+    ]
+    assert [message for message in world.message if "judged again" in message]
     assert acts(world) == []
 
 
@@ -110,8 +116,8 @@ def test_a_boot_by_another_hand_ends_the_request_and_is_no_repair(tmp_path: Path
     world.at(10, lambda: world.log_line(XID_79)).at(200, world.power_cycle)
     assert world.run_to_end().ending().in_service
     assert any("rebooted: boot id" in line for line in world.audit("step"))
-    mark = parse(world.orchestrator.marked()) or HandoffRecord()
-    assert (mark.asks, mark.remedy, mark.is_withdrawn) == (False, None, True)
+    record = parse(world.orchestrator.read_record()) or HandoffRecord()
+    assert (record.asks, record.remedy, record.is_withdrawn) == (False, None, True)
     assert repairs_of(world.store.remediations()) == ()
     assert acts(world) == [PastAct.RETURN]
 
@@ -126,20 +132,20 @@ def test_a_request_that_was_never_left_is_told_from_an_earlier_one(is_first: boo
             200, lambda: answers(world, Remedy.REBOOT_NODE, RequestAnswer.TAKEN)
         )
         world.at(230, world.power_cycle).run_to_end()
-    first, mark = parse(world.orchestrator.marked()) or HandoffRecord(), world.orchestrator.mark
+    first, record = parse(world.orchestrator.read_record()) or HandoffRecord(), world.orchestrator.write_record
     assert (first.asks, first.answer) == ((False, None) if is_first else (True, RequestAnswer.TAKEN))
 
     def dies_of_it(text: str) -> None:
         new = parse(text)
         if new is not None and new.remedy is not None and new.remediation_id != first.remediation_id:
-            world.orchestrator.mark = mark  # type: ignore[method-assign]
+            world.orchestrator.write_record = record  # type: ignore[method-assign]
             kill()
-        mark(text)
+        record(text)
 
-    world.orchestrator.mark = dies_of_it  # type: ignore[method-assign]
+    world.orchestrator.write_record = dies_of_it  # type: ignore[method-assign]
     began_s = world.clock()
     world.log_line(XID_79)
-    while (parse(world.orchestrator.marked()) or first).remediation_id == first.remediation_id:
+    while (parse(world.orchestrator.read_record()) or first).remediation_id == first.remediation_id:
         world.step()
-        assert world.clock() < began_s + 300, world.said[-1]
+        assert world.clock() < began_s + 300, world.message[-1]
     assert any("never left with the cluster" in line for line in world.audit("step"))

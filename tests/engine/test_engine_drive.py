@@ -85,7 +85,7 @@ def test_a_mount_that_many_nodes_miss_makes_no_repair_although_the_gpu_was_its_o
         world.levels.add(MISSING)
         stamp = int(world.clock.now().timestamp())
         for number in range(2, 26):
-            world.cluster.nodes[f"n{number}"].mark = f"healthd code=lustre.missing since={stamp}"
+            world.cluster.nodes[f"n{number}"].record = f"healthd code=lustre.missing since={stamp}"
 
     world.at(10, lambda: world.log_line(XID_95)).at(20, file_server_dies)
     world.run(600)
@@ -166,7 +166,7 @@ def test_a_fault_that_is_over_needs_no_other_node_to_be_well(tmp_path: Path) -> 
     world.run(10)
     stamp = int(world.clock.now().timestamp())
     for number in range(2, 8):
-        world.cluster.nodes[f"n{number}"].mark = f"healthd code=gpu.xid.79 since={stamp}"
+        world.cluster.nodes[f"n{number}"].record = f"healthd code=gpu.xid.79 since={stamp}"
     world.end_jobs()
     world.run(20)
     assert (acts(world), world.engine.decision.refusal) == ((0, 0, 0), Refusal.CORRELATED)
@@ -185,7 +185,7 @@ def test_a_machine_that_was_not_given_away_is_not_said_to_have_failed(tmp_path: 
     assert any("no replacement is needed" in text for text in world.audit("step"))
     world.run(365)
     assert acts(world) == (0, 0, 1)
-    assert not any("did not help" in text for text in world.said)
+    assert not any("did not help" in text for text in world.message)
 
 
 def test_a_machine_with_another_fault_is_decided_by_the_rule_of_that(tmp_path: Path) -> None:
@@ -200,4 +200,4 @@ def test_a_machine_with_another_fault_is_decided_by_the_rule_of_that(tmp_path: P
     world.run_to_end()
     assert acts(world) == (0, 1, 1)
     assert world.ending().in_service
-    assert not any("did not help" in text for text in world.said)
+    assert not any("did not help" in text for text in world.message)

@@ -26,9 +26,9 @@ def asked(world: World, since: int) -> Counter[str]:
 
 
 def see_it_too(world: World, code: str = "gpu.xid.95") -> None:
-    """Three others show the same finding, in their marks alone: none of them is drained."""
+    """Three others show the same finding, in their records alone: none of them is drained."""
     for name in ("n2", "n3", "n4"):
-        world.cluster.nodes[name].mark = MARK.format(code=code, since=int(world.seconds()))
+        world.cluster.nodes[name].record = MARK.format(code=code, since=int(world.seconds()))
 
 
 def one_of_many(folder: Path) -> World:
@@ -39,7 +39,7 @@ def one_of_many(folder: Path) -> World:
 
 def are_well_again(world: World) -> None:
     for node in world.cluster.nodes.values():
-        node.mark = ""
+        node.record = ""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -50,12 +50,12 @@ def test_nodes_that_only_hold_a_slot_are_counted_too(tmp_path: Path) -> None:
     """Rule 8 before the first drain: others show the same finding by the look after the settle time, so this node gives
     its slot back, pages, goes on showing its own, and goes out once the others are well again."""
     world = one_of_many(tmp_path).run(6)
-    assert world.said[2].startswith("fenced: ")
-    assert world.cluster.nodes[NODE].mark == MARK.format(code="gpu.xid.95", since=int(world.seconds()) - 19)
+    assert world.message[2].startswith("fenced: ")
+    assert world.cluster.nodes[NODE].record == MARK.format(code="gpu.xid.95", since=int(world.seconds()) - 19)
     assert (world.hold_text, world.cluster.slots) == ("", {})
     many = "gpu.xid.95 on 4 nodes within 10 min (n1, n2, n3, n4): many at once is not a node's fault"
     assert world.engine.decision.action is Action.PAGE
-    assert world.said[-1].startswith(f"waits for a slot: {many}")
+    assert world.message[-1].startswith(f"waits for a slot: {many}")
     world.run(40)
     assert (world.hold_text, world.cluster.slots) == ("", {})
     are_well_again(world)
@@ -64,9 +64,9 @@ def test_nodes_that_only_hold_a_slot_are_counted_too(tmp_path: Path) -> None:
     world.reset_gpu()
     world.run_to_end()
     assert world.ending().ends == (End.RELEASED,)
-    mark = world.cluster.nodes[NODE].mark
-    assert " code=" not in mark, "it shows its finding no more"
-    assert mark.startswith("healthd history=return:")
+    record = world.cluster.nodes[NODE].record
+    assert " code=" not in record, "it shows its finding no more"
+    assert record.startswith("healthd history=return:")
 
 
 def test_where_a_drain_would_be_a_replacement_the_slot_is_given_back_as_well(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_where_a_drain_would_be_a_replacement_the_slot_is_given_back_as_well(tmp
     world.at(10, lambda: world.log_line(XID_79)).at(12, lambda: see_it_too(world, code="gpu.xid.79"))
     world.run(20)
     assert (world.cluster.slots, world.provisioner.replacements, world.provisioner.requests) == ({}, 0, 0)
-    assert "many at once" in world.said[-1]
+    assert "many at once" in world.message[-1]
 
 
 def test_a_node_that_is_out_already_is_not_mended_while_many_have_what_it_has(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_node_that_is_out_already_is_not_mended_while_many_have_what_it_has(tm
     world.at(30, lambda: see_it_too(world, code="gpu.xid.79"))
     world.run(30)
     assert world.provisioner.requests == 0
-    assert world.said[-1].startswith("reboot waits: gpu.xid.79 on 4 nodes within 10 min")
+    assert world.message[-1].startswith("reboot waits: gpu.xid.79 on 4 nodes within 10 min")
     assert world.engine.decision.action is Action.PAGE
     are_well_again(world)
     world.run_to_end()
@@ -101,7 +101,7 @@ def held_back(folder: Path) -> World:
     see_it_too(world, code="gpu.xid.79")
     world.cluster.nodes[NODE].jobs = []
     world.run(10)
-    assert world.said[-1].startswith("reboot waits: "), world.said[-1]
+    assert world.message[-1].startswith("reboot waits: "), world.message[-1]
     return world
 
 
@@ -141,17 +141,17 @@ def test_a_node_that_many_are_like_shows_its_finding_without_a_slot(tmp_path: Pa
     see_it_too(world)
     world.levels.add(SEEN_95)
     world.run(20)
-    mark, said = world.cluster.nodes[NODE].mark, world.said[-1]
+    record, message = world.cluster.nodes[NODE].record, world.message[-1]
     assert (world.store.open_remediation(), world.engine.decision.refusal) == (None, Refusal.CORRELATED)
-    assert mark.startswith("healthd code=gpu.xid.95 since=")
-    assert "many at once is not a node's fault" in said
+    assert record.startswith("healthd code=gpu.xid.95 since=")
+    assert "many at once is not a node's fault" in message
     world.restart_daemon()
     world.run(20)
-    assert world.cluster.nodes[NODE].mark == mark, "another daemon goes on showing it"
+    assert world.cluster.nodes[NODE].record == record, "another daemon goes on showing it"
     world.levels.clear()
     world.restart_daemon()
     world.run(20)
-    assert world.cluster.nodes[NODE].mark == "", "nor is it left behind by a daemon that died meanwhile"
+    assert world.cluster.nodes[NODE].record == "", "nor is it left behind by a daemon that died meanwhile"
 
 
 def test_somebody_elses_comment_is_left_where_the_finding_was(tmp_path: Path) -> None:
@@ -160,12 +160,12 @@ def test_somebody_elses_comment_is_left_where_the_finding_was(tmp_path: Path) ->
     see_it_too(world)
     world.levels.add(SEEN_95)
     world.run(20)
-    world.cluster.nodes[NODE].mark = "ticket 7"
-    world.orchestrator.mark = _refused  # type: ignore[method-assign]
+    world.cluster.nodes[NODE].record = "ticket 7"
+    world.orchestrator.write_record = _refused  # type: ignore[method-assign]
     world.levels.clear()
     world.run(20)
-    assert world.cluster.nodes[NODE].mark == "ticket 7"
-    assert world.said[-1] == "nothing calls for taking the node out"
+    assert world.cluster.nodes[NODE].record == "ticket 7"
+    assert world.message[-1] == "nothing calls for taking the node out"
 
 
 def test_a_finding_that_cannot_be_taken_back_yet_is_tried_again(tmp_path: Path) -> None:
@@ -175,39 +175,39 @@ def test_a_finding_that_cannot_be_taken_back_yet_is_tried_again(tmp_path: Path) 
     world.levels.add(SEEN_95)
     world.run(20)
     world.levels.clear()
-    mark = world.orchestrator.mark
-    world.orchestrator.mark = _no_answer  # type: ignore[method-assign]
+    record = world.orchestrator.write_record
+    world.orchestrator.write_record = _no_answer  # type: ignore[method-assign]
     world.run(20)
-    assert "or not taken back yet: no answer" in world.said[-1]
-    world.orchestrator.mark = mark  # type: ignore[method-assign]
+    assert "or not taken back yet: no answer" in world.message[-1]
+    world.orchestrator.write_record = record  # type: ignore[method-assign]
     world.run(1)
-    assert world.cluster.nodes[NODE].mark == ""
+    assert world.cluster.nodes[NODE].record == ""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # what is shown
 
 
-def test_a_finding_is_shown_beside_what_the_mark_says_already(tmp_path: Path) -> None:
+def test_a_finding_is_shown_beside_what_the_record_says_already(tmp_path: Path) -> None:
     """When the machine was last replaced bounds the rate of replacements: it must outlive what is added and removed."""
     world = World(tmp_path)
-    world.cluster.nodes[NODE].mark = "healthd case=k1 machine=i-1 does=replace_node replaced=1795226977"
+    world.cluster.nodes[NODE].record = "healthd case=k1 machine=i-1 does=replace_node replaced=1795226977"
     world.at(10, lambda: world.log_line(XID_95)).run(3)
     shown = f"replaced=1795226977 code=gpu.xid.95 since={int(world.seconds()) - 4}"
-    assert world.cluster.nodes[NODE].mark == f"healthd case=k1 machine=i-1 does=replace_node {shown}"
+    assert world.cluster.nodes[NODE].record == f"healthd case=k1 machine=i-1 does=replace_node {shown}"
     world.reset_gpu()
     world.run_to_end()
     left = "healthd case=k1 machine=i-1 does=replace_node replaced=1795226977"
-    assert world.cluster.nodes[NODE].mark == left
+    assert world.cluster.nodes[NODE].record == left
 
 
 def test_where_the_others_cannot_be_shown_it_the_node_goes_out_all_the_same(tmp_path: Path) -> None:
     """An administrator's comment is not written over: that is said, and the reason of the drain shows it later."""
     world = World(tmp_path)
     inner = world.orchestrator
-    inner.mark = _refused  # type: ignore[method-assign]
+    inner.write_record = _refused  # type: ignore[method-assign]
     world.at(10, lambda: world.log_line(XID_95)).run(6)
-    assert "the others are not shown why: comment not set: it has one already" in world.said[2]
+    assert "the others are not shown why: comment not set: it has one already" in world.message[2]
     assert world.hold_text.startswith("healthd: gpu.xid.95")
 
 
@@ -232,7 +232,7 @@ def test_a_node_that_waits_asks_ever_more_rarely_and_never_for_the_nodes(tmp_pat
         world.cluster.claim("cluster", index, f"n{index + 2}")
     world.log_line(XID_95)
     world.run(1)
-    assert world.said[-1] == "at the fleet limit: all 2 slots are taken"
+    assert world.message[-1] == "at the fleet limit: all 2 slots are taken"
     begun = len(world.wire.passed)
     looks = []
     for _ in range(120):
@@ -244,7 +244,7 @@ def test_a_node_that_waits_asks_ever_more_rarely_and_never_for_the_nodes(tmp_pat
     assert asked(world, begun)["view"] == 0, "nor for itself: whatever it is, it cannot go out"
     assert world.store.open_remediation() is None
     assert [after - before for before, after in pairwise(looks)][-3:] == pytest.approx([30.0] * 3, abs=5.0)
-    assert world.said[-1] == "at the fleet limit: all 2 slots are taken"
+    assert world.message[-1] == "at the fleet limit: all 2 slots are taken"
 
 
 def test_a_refusal_is_looked_at_anew_ever_more_rarely(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_a_refusal_is_looked_at_anew_ever_more_rarely(tmp_path: Path) -> None:
     world.cluster.update("n2", "down", "no fan")
     world.log_line(XID_95)
     world.run(1)
-    assert world.said[-1].startswith("at the fleet limit: 1 of 8")
+    assert world.message[-1].startswith("at the fleet limit: 1 of 8")
     begun = len(world.wire.passed)
     world.run(120)
     assert 10 <= asked(world, begun)["snapshot"] <= 14
@@ -274,7 +274,7 @@ def test_what_is_remembered_lets_ask_for_a_slot_but_drains_nobody(tmp_path: Path
     begun = len(world.wire.passed)
     world.run(1)
     assert asked(world, begun)["claim"] == 1
-    assert "3 of 40 nodes are out, 2 may be; gave back cluster-0" in world.said[-1]
+    assert "3 of 40 nodes are out, 2 may be; gave back cluster-0" in world.message[-1]
     world.run(30)
     assert (world.hold_text, world.cluster.slots) == ("", {})
 
@@ -302,7 +302,7 @@ def test_a_place_that_is_gone_is_taken_anew_before_the_repair(tmp_path: Path) ->
     world.at(36, lambda: deleted("n7"))
     world.run(20)
     assert world.provisioner.requests == 0
-    assert world.said[-1].startswith("reboot waits: its slot is gone, and at the fleet limit")
+    assert world.message[-1].startswith("reboot waits: its slot is gone, and at the fleet limit")
     deleted()
     world.run_to_end()
     assert (world.provisioner.requests, world.ending().in_service) == (1, True)

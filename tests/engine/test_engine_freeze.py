@@ -40,7 +40,7 @@ def test_nothing_irreversible_is_begun_in_a_freeze_of_the_fleet(name: str, tmp_p
         crossed = {act - number for begun in acts_in(world) if begun >= number}
         assert crossed <= {0, 1}, (number, replay.passed[number])
         if acts_in(world):
-            assert world.cluster.nodes[NODE].hold is None, (number, replay.passed[number], world.said[-1])
+            assert world.cluster.nodes[NODE].hold is None, (number, replay.passed[number], world.message[-1])
         else:
             assert world.cluster.nodes[NODE].hold is not None, "a faulty node is out all the same"
         world.cluster.freeze = ""
@@ -53,7 +53,7 @@ def test_the_wait_is_said_and_counted_once(tmp_path: Path) -> None:
     freezes(world)
     world.run(60)
     words = "reboot waits: freeze: driver rollout (alice); no reset, reboot or replacement before its end"
-    assert world.said[-1] == words
+    assert world.message[-1] == words
     assert world.engine.stats.refused[Refusal.FROZEN] == 1
     assert world.engine.decision.refusal is not Refusal.FROZEN
 

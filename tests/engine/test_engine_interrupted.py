@@ -82,11 +82,11 @@ def test_a_reset_that_kills_the_daemon_each_time_comes_to_an_end(tmp_path: Path)
     assert world.run_to_end().ending() == WELL
     assert (world.resetter.requests, world.provisioner.requests) == (2, 1)
     assert world.resetter.stopped == []
-    said = world.audit("step")
+    messages = world.audit("step")
     assert any(
-        "intends to reset the GPUs once more: a reset was begun, and its end is not known" in text for text in said
+        "intends to reset the GPUs once more: a reset was begun, and its end is not known" in text for text in messages
     )
-    assert any("reboot_node is next: the GPU reset was interrupted" in text for text in said)
+    assert any("reboot_node is next: the GPU reset was interrupted" in text for text in messages)
 
 
 def test_without_a_next_remedy_it_pages(tmp_path: Path) -> None:

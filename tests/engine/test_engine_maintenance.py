@@ -39,7 +39,7 @@ def test_nothing_irreversible_is_begun_inside_a_maintenance_window(name: str, tm
         world.run(AFTER_S // 5)
         crossed |= {act - number for begun in acts_in(world) if begun >= number}
         if acts_in(world):
-            assert world.cluster.nodes[NODE].hold is None, (number, replay.passed[number], world.said[-1])
+            assert world.cluster.nodes[NODE].hold is None, (number, replay.passed[number], world.message[-1])
         world.cluster.maintenance.clear()
         assert world.run_to_end().ending() == WELL, (number, replay.passed[number])
     assert crossed == {0, 1}, "the window is there, and no wider"
@@ -49,12 +49,12 @@ def test_it_is_said_what_a_repair_waits_for(tmp_path: Path) -> None:
     """The sentence of the remediation and the word for the metric, once."""
     world = STORIES["repair"](tmp_path)
     world.at(30, lambda: window_opens(world)).run(40)
-    said = "reboot waits: maintenance window maintenance is on the node: no reset, reboot or replacement inside it"
-    assert world.said[-1] == said
+    message = "reboot waits: maintenance window maintenance is on the node: no reset, reboot or replacement inside it"
+    assert world.message[-1] == message
     assert world.engine.stats.refused[Refusal.MAINTENANCE] == 1
     remediation = world.store.open_remediation()
     assert remediation is not None
-    assert remediation.note == said
+    assert remediation.note == message
 
 
 def test_an_ordered_repair_waits_for_the_end_of_the_window(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_an_ordered_repair_waits_for_the_end_of_the_window(tmp_path: Path) -> No
     assert world.orders(order).done
     world.run(20)
     assert world.provisioner.requests == 0
-    assert "maintenance window maintenance is on the node" in world.said[-1]
+    assert "maintenance window maintenance is on the node" in world.message[-1]
     world.cluster.maintenance.clear()
     world.run(20)
     assert world.provisioner.requests == 1

@@ -17,8 +17,8 @@ from tests.support.engine_rig import IN, NODE, STORIES, WORN_OUT, XID_79, XID_95
 
 
 def history_of(world: World) -> tuple[PastRepair, ...]:
-    mark = parse(world.cluster.nodes[NODE].mark)
-    return mark.history if mark is not None else ()
+    record = parse(world.cluster.nodes[NODE].record)
+    return record.history if record is not None else ()
 
 
 def told(world: World) -> list[str]:
@@ -59,7 +59,7 @@ def test_an_empty_disk_lets_no_node_in_sooner_that_comes_and_goes(
         PastRepair(act=PastAct.RETURN, at=world.clock.now() - timedelta(hours=hour), code=link.code)
         for hour in range(returns, 0, -1)
     )
-    world.orchestrator.mark(HandoffRecord(history=tuple(entries)).text)
+    world.orchestrator.write_record(HandoffRecord(history=tuple(entries)).text)
     world.at(10, lambda: world.levels.add(link)).at(100, lambda: world.levels.discard(link)).run(25)
     world.lose_store()
     world.run(150)
@@ -166,14 +166,14 @@ def with_a_busy_day(tmp_path: Path) -> World:
     at = world.clock.now() - timedelta(hours=2)
     for name in ("n2", "n3", "n4", "n5"):
         past = PastRepair(act=PastAct.REPLACE, at=at, code="gpu.remap.failure", outcome=Helped.HELPED)
-        world.cluster.nodes[name].mark = HandoffRecord(history=(past,)).text
+        world.cluster.nodes[name].record = HandoffRecord(history=(past,)).text
     return world.at(10, lambda: world.log_line(WORN_OUT)).run(20)
 
 
 def test_past_the_bound_of_a_day_a_replacement_waits_and_pages(tmp_path: Path) -> None:
     """It is drained, keeps its place, and a person hears of it; a day later it goes on by itself."""
     world = with_a_busy_day(tmp_path)
-    assert world.said[-1].startswith("replacement waits: 4 machines were replaced within a day, 4 may be")
+    assert world.message[-1].startswith("replacement waits: 4 machines were replaced within a day, 4 may be")
     assert world.engine.decision.action is Action.PAGE
     assert world.provisioner.replacements == 0
     world.clock.advance(23 * 3600)
@@ -186,7 +186,7 @@ def test_a_person_s_order_passes_the_bound_of_a_day(tmp_path: Path) -> None:
     world = with_a_busy_day(tmp_path)
     text = world.hold_text
     obeyed = world.orders(Command(verb=Verb.REPAIR, who="uid 0", why="seen it", remedy=Remedy.REPLACE_NODE))
-    assert obeyed.done, obeyed.said
+    assert obeyed.done, obeyed.message
     world.run(5)
     assert (world.provisioner.replacements, world.hold_text) == (1, text)
     world.run_to_end()
@@ -210,8 +210,10 @@ def test_a_fault_that_is_not_seen_any_more_is_not_over(tmp_path: Path, trouble: 
     world.end_jobs()
     world.run(200)
     assert world.hold_text.startswith(f"healthd: {trouble.code}")
-    assert world.said[-1].startswith(f"stays out, an operator is needed: {trouble.code} on gpu:GPU-5e1f is over only")
-    assert "journalctl is not installed" in world.said[-1]
+    assert world.message[-1].startswith(
+        f"stays out, an operator is needed: {trouble.code} on gpu:GPU-5e1f is over only"
+    )
+    assert "journalctl is not installed" in world.message[-1]
     assert (world.engine.decision.action, world.ending().releases) == (Action.PAGE, 0)
     world.orders(IN)
     assert world.run_to_end().ending().in_service
@@ -235,7 +237,7 @@ def test_a_boot_since_the_drain_proves_that_it_is_over(tmp_path: Path, trouble: 
     world = drained_under_a_job(tmp_path, trouble)
     world.lose_store()
     world.run(5)
-    assert world.said[-1].startswith("stays out, an operator is needed")
+    assert world.message[-1].startswith("stays out, an operator is needed")
     world.power_cycle()
     assert world.run_to_end().ending().in_service
     world = drained_under_a_job(tmp_path / "before", trouble)
@@ -251,7 +253,7 @@ def test_only_another_machine_ends_a_worn_out_gpu(tmp_path: Path) -> None:
     world.run(5)
     world.power_cycle()
     world.run(60)
-    assert world.said[-1].startswith("stays out, an operator is needed: gpu.xid.54 on gpu:GPU-5e1f is over only")
+    assert world.message[-1].startswith("stays out, an operator is needed: gpu.xid.54 on gpu:GPU-5e1f is over only")
 
 
 def test_a_level_is_seen_again_and_needs_no_proof(tmp_path: Path) -> None:
@@ -303,7 +305,7 @@ def storm(world: World, others: int) -> None:
     """Other nodes were out for the same today, and came back after a reset. The store of this one's driver is new."""
     past = PastRepair(act=PastAct.RESET, at=world.clock.now() - timedelta(hours=5), code="gpu.xid.79")
     for number in range(2, 2 + others):
-        world.cluster.nodes[f"n{number}"].mark = HandoffRecord(history=(past,), driver="580.95").text
+        world.cluster.nodes[f"n{number}"].record = HandoffRecord(history=(past,), driver="580.95").text
     world.versions = Versions(driver="580.95", kernel="6.14", image="ami-1")
 
 
@@ -316,7 +318,7 @@ def test_a_slow_storm_holds_reboots_and_is_one_story(tmp_path: Path) -> None:
     reason = (
         "reboot waits: gpu.xid.79 on 8 nodes within 24 h (n1, n2, n3, n4, n5, n6, n7, n8); all 8 have driver 580.95"
     )
-    assert world.said[-1].startswith(reason)
+    assert world.message[-1].startswith(reason)
     decision = world.engine.decision
     assert (decision.action, decision.refusal) == (Action.PAGE, Refusal.HELD_BACK)
     page = topics(
@@ -329,7 +331,7 @@ def test_a_slow_storm_holds_reboots_and_is_one_story(tmp_path: Path) -> None:
     )
     assert [topic.key for topic in page if topic.key.startswith("page ")] == ["page fleet gpu.xid.79"]
     assert (world.provisioner.requests, world.hold_text != "") == (0, True)
-    assert " driver=580.95 kernel=6.14 image=ami-1" in world.cluster.nodes[NODE].mark
+    assert " driver=580.95 kernel=6.14 image=ami-1" in world.cluster.nodes[NODE].record
     world.orders(Command(verb=Verb.RELEASE, who="uid 0", why="known", forced=True))
     assert world.run_to_end().ending().in_service
 

@@ -70,13 +70,13 @@ def test_what_was_only_kept_out_is_repaired_once_the_mode_allows_it(tmp_path: Pa
     slots = dict(world.run(8).cluster.slots)
     assert (world.hold_text, world.provisioner.requests, len(slots)) == (TEXT_79, 0, 1)
     world.run(15)
-    assert world.said[-1] == "drained; waiting for 12 to end"
+    assert world.message[-1] == "drained; waiting for 12 to end"
     assert (world.hold_text, world.cluster.slots) == (TEXT_79, slots)
     assert world.engine.stats.decided == {Action.QUARANTINE: 1, Action.REPAIR: 1}
     assert world.run_to_end().ending() == WELL
     assert world.provisioner.requests == 1
-    said = "[c1] goes on to repair it: repair for gpu.xid.79 on gpu:GPU-5e1f (reboot_node)"
-    assert said in world.audit("step")
+    message = "[c1] goes on to repair it: repair for gpu.xid.79 on gpu:GPU-5e1f (reboot_node)"
+    assert message in world.audit("step")
 
 
 def test_killed_at_any_boundary_it_is_repaired_once(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def test_an_order_that_cannot_be_written_down_is_not_begun(tmp_path: Path) -> No
     world.run(1)
     when(world, "before save", disk_is_full)
     assert not world.orders(OUT).done
-    assert "disk is full" in world.orders(OUT).said
+    assert "disk is full" in world.orders(OUT).message
     world.wire.at = {}
     world.run(10)
     assert (world.ours, world.cluster.slots) == ([], {})
@@ -151,7 +151,7 @@ def test_opted_out_midway_it_rests(replay: Replay, stop: Callable[[World], None]
         unseen = stop is featured and number in replay.window("quarantine", "release")  # after the last reading
         assert len(later) <= unseen, (number, replay.passed[number])
         if world.store.open_remediation() is not None:
-            assert "opted out: " in world.said[-1], (number, replay.passed[number])
+            assert "opted out: " in world.message[-1], (number, replay.passed[number])
             assert world.engine.opted_out()
         world.rules, world.cluster.nodes[NODE].features = allowed, set()
         world.run(6)
@@ -173,7 +173,7 @@ def test_nothing_but_an_order_lets_it_in(tmp_path: Path, mode: Mode) -> None:
         world.run(20)
         assert world.hold_text == OUR_TEXT
     assert (world.ending().drains, world.ending().ends, world.provisioner.requests) == (1, ("None",), 0)
-    assert "out by command, until `healthd release`: psu looks odd (uid 0)" in world.said[-1]
+    assert "out by command, until `healthd release`: psu looks odd (uid 0)" in world.message[-1]
     assert world.cluster.slots, "it is counted"
 
 
@@ -195,7 +195,7 @@ def test_an_empty_store_does_not_end_it(tmp_path: Path) -> None:
         assert world.cluster.slots == {("cluster", 0): NODE}
         assert world.orders(IN).done
         world.run_to_end()
-        assert (world.ending().in_service, world.cluster.nodes[NODE].mark) == (True, "")
+        assert (world.ending().in_service, world.cluster.nodes[NODE].record) == (True, "")
 
 
 def test_where_a_drain_is_a_replacement_the_place_alone_keeps_jobs_off(tmp_path: Path) -> None:
@@ -234,10 +234,10 @@ def test_a_refused_order_is_said_counted_and_leaves_nothing(
     rehearsed = world.engine.rehearse(order, world.clock.now())
     answer = world.orders(order)
     assert (answer.done, answer.refusal) == (False, refusal)
-    assert words in answer.said
+    assert words in answer.message
     assert (rehearsed.done, rehearsed.refusal) == (False, refusal)
     assert world.engine.stats.refused == {refusal: 1}
-    assert world.audit("order") == [f"refused: {order.verb} by command, {order.words}: {answer.said}"]
+    assert world.audit("order") == [f"refused: {order.verb} by command, {order.words}: {answer.message}"]
     assert (world.ours, world.cluster.slots, world.store.remediations()) == ([], slots, ())
 
 
@@ -245,7 +245,7 @@ def test_ordered_twice_it_is_done_once(tmp_path: Path) -> None:
     """The second order is told that it is so already."""
     world = out_by_order(tmp_path)
     again = world.orders(OUT)
-    assert (again.done, again.said) == (True, "ordered already, psu looks odd (uid 0): remediation c1 is at stay")
+    assert (again.done, again.message) == (True, "ordered already, psu looks odd (uid 0): remediation c1 is at stay")
     assert len(world.store.remediations()) == 1
 
 
@@ -259,7 +259,7 @@ def test_a_node_that_is_not_well_is_not_let_in(tmp_path: Path) -> None:
     world.log_line(XID_95)
     answer = world.orders(IN)
     assert (answer.done, answer.refusal) == (False, Refusal.NOT_WELL)
-    assert answer.said.startswith("not well: gpu.xid.95 on gpu:GPU-5e1f is still open; ")
+    assert answer.message.startswith("not well: gpu.xid.95 on gpu:GPU-5e1f is still open; ")
     world.run(30)
     assert world.hold_text == OUR_TEXT
     world.reset_gpu()
@@ -272,12 +272,15 @@ def test_forced_it_is_let_in_and_not_taken_out_again_for_that(tmp_path: Path) ->
     world = out_by_order(tmp_path, mode=Mode.QUARANTINE)
     world.log_line(XID_95)
     answer = world.orders(FORCE)
-    assert (answer.done, answer.said) == (True, "remediation c1: released: back in service; slot cluster 0 given back")
+    assert (answer.done, answer.message) == (
+        True,
+        "remediation c1: released: back in service; slot cluster 0 given back",
+    )
     world.run(5)
     world.restart_daemon()
     world.run(30)
     assert world.ending() == WELL
-    assert world.said[-1].startswith("acknowledged: an operator wants the node in service")
+    assert world.message[-1].startswith("acknowledged: an operator wants the node in service")
     world.reset_gpu()
     world.run(3)
     world.log_line(XID_95)
@@ -373,7 +376,7 @@ def test_a_release_of_a_node_that_is_opted_out_names_the_way_that_is_open(tmp_pa
     for order in (IN, FORCE):
         answer = world.orders(order)
         assert (answer.done, answer.refusal) == (False, Refusal.OPTED_OUT)
-        assert answer.said.endswith("; take that back first, or undo our drain by hand: that works all the same")
+        assert answer.message.endswith("; take that back first, or undo our drain by hand: that works all the same")
     admin_undrains(world)
     world.run(2)
     assert (world.ending().ends, world.cluster.slots) == (("acknowledged",), {})
@@ -384,19 +387,23 @@ def test_nobody_elses_hold_is_released(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.run(1)
     for order in (IN, FORCE):
-        assert world.orders(order).said == "n1 is in service, and no remediation is open: there is nothing to release"
+        assert (
+            world.orders(order).message == "n1 is in service, and no remediation is open: there is nothing to release"
+        )
     admin_drains(world)
     for order in (IN, FORCE):
         answer = world.orders(order)
         assert (answer.done, answer.refusal) == (False, Refusal.FOREIGN_HOLD)
-        assert answer.said.startswith(f'held by admin with "{ADMIN}", and no remediation of ours is open: left alone')
+        assert answer.message.startswith(
+            f'held by admin with "{ADMIN}", and no remediation of ours is open: left alone'
+        )
     admin_undrains(world)
     world.orders(OUT)
     world.run(4)
     admin_drains(world)
     for order in (IN, FORCE):
         answer = world.orders(order)
-        assert (answer.done, f'held by admin with "{ADMIN}", not by remediation' in answer.said) == (False, True)
+        assert (answer.done, f'held by admin with "{ADMIN}", not by remediation' in answer.message) == (False, True)
     world.run(20)
     assert (world.hold_text, world.ending().releases) == (ADMIN, 0)
 
@@ -436,7 +443,7 @@ def test_without_a_remedy_the_policy_says_which(tmp_path: Path) -> None:
     world.run(1)
     answer = world.orders(MEND)
     assert (answer.done, answer.refusal) == (False, Refusal.NOT_NEEDED)
-    assert answer.said.endswith("to have one remedy all the same, name it with --step")
+    assert answer.message.endswith("to have one remedy all the same, name it with --step")
     world.log_line(XID_79)
     assert world.orders(MEND).done
     assert world.run(4).hold_text.startswith("healthd: gpu.xid.79 gpu:GPU-5e1f [")
@@ -476,7 +483,7 @@ def test_too_many_replacements_refuse_one_more_by_order_too(tmp_path: Path) -> N
     world.run(1)
     now_s = int(world.seconds())
     for number in range(2, 6):
-        world.cluster.nodes[f"n{number}"].mark = f"healthd replaced={now_s - 60}"
+        world.cluster.nodes[f"n{number}"].record = f"healthd replaced={now_s - 60}"
     answer = world.orders(replace(REBOOT, remedy=Remedy.REPLACE_NODE))
     assert (answer.done, answer.refusal) == (False, Refusal.RATE)
 
@@ -489,7 +496,7 @@ def test_a_node_that_is_out_by_order_is_mended_and_stays_out(tmp_path: Path) -> 
     assert world.orders(REBOOT).done
     world.run(30)
     assert (world.provisioner.requests, world.boot, world.hold_text) == (1, 2, OUR_TEXT)
-    assert "until `healthd release`" in world.said[-1]
+    assert "until `healthd release`" in world.message[-1]
     world.restart_daemon()
     world.run(2)
     assert world.orders(IN).done
@@ -526,7 +533,7 @@ def test_a_mending_by_order_that_was_given_up_is_made_again_and_the_node_stays_o
     assert world.orders(REBOOT).done
     world.run(30)
     assert (world.boot, world.hold_text) == (2, OUR_TEXT)
-    assert "until `healthd release`" in world.said[-1]
+    assert "until `healthd release`" in world.message[-1]
 
 
 def test_mended_and_forgotten_by_the_controller_it_is_out_by_order_again(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_it_is_said_paged_for_and_undone_by_a_release(tmp_path: Path, story: Cal
     world = story(tmp_path / "n1")
     told = Told(world).run(500)
     assert (world.engine.decision.action, world.engine.decision.refusal) == (Action.HOLD, Refusal.ORPHAN)
-    assert f'by "{TEXT}", a drain of ours without a remediation; `healthd release` undoes it' in world.said[-1]
+    assert f'by "{TEXT}", a drain of ours without a remediation; `healthd release` undoes it' in world.message[-1]
     assert told.states("node")[-1][1] == "wrong"
     told.until(2.5 * 86_400)
     assert [state for _, state in told.states("page ")] == ["wrong", "still", "still"]
@@ -82,7 +82,9 @@ def test_what_somebody_took_over_meanwhile_is_not_undone(tmp_path: Path) -> None
     world.cluster.update(NODE, "drain", "mine now")
     world.run(30)
     assert world.hold_text == "mine now"
-    assert "held by admin" in world.said[-1] or world.engine.decision.reason == "nothing calls for taking the node out"
+    assert (
+        "held by admin" in world.message[-1] or world.engine.decision.reason == "nothing calls for taking the node out"
+    )
     world.close()
 
 

@@ -23,8 +23,8 @@ def test_at_the_limit_it_is_refused_and_recorded_once(tmp_path: Path) -> None:
     world.cluster.update("n2", "down", "no fan")
     world.at(10, lambda: world.log_line(XID_95))
     world.run(40)
-    said = "at the fleet limit: 1 of 8 nodes are out, 1 may be"
-    assert (world.said[-1], refusals(world)) == (said, [said])
+    message = "at the fleet limit: 1 of 8 nodes are out, 1 may be"
+    assert (world.message[-1], refusals(world)) == (message, [message])
     assert (world.engine.decision.action, world.engine.stats.decided) == (Action.PAGE, {Action.PAGE: 1})
     assert not world.ours
     world.cluster.update("n2", "resume")
@@ -36,8 +36,8 @@ def test_a_refusal_of_a_fault_that_comes_back_is_recorded_again(tmp_path: Path) 
     """Once per fault, not once per daemon."""
     world = World(tmp_path, mode=Mode.OBSERVE)
     world.at(10, lambda: world.log_line(XID_95)).at(50, world.reset_gpu).at(90, lambda: world.log_line(XID_95)).run(40)
-    said = "observe mode: would take the node out for gpu.xid.95 on gpu:GPU-5e1f (reset_gpu)"
-    assert refusals(world) == [said, said]
+    message = "observe mode: would take the node out for gpu.xid.95 on gpu:GPU-5e1f (reset_gpu)"
+    assert refusals(world) == [message, message]
     assert not world.ours
 
 
@@ -46,8 +46,8 @@ def test_a_level_that_cannot_be_read_takes_nothing_out(tmp_path: Path) -> None:
     world = quarantine_story(tmp_path)
     when(world, "before snapshot", no_answer)
     world.run(30)
-    said = "the fleet's level could not be read, so nothing is taken out: no answer within 5 s"
-    assert refusals(world) == [said]
+    message = "the fleet's level could not be read, so nothing is taken out: no answer within 5 s"
+    assert refusals(world) == [message]
     assert not world.ours
 
 
@@ -65,9 +65,9 @@ def test_a_drain_that_the_cluster_refuses_is_said_as_such_and_recorded_once(tmp_
     world = World(tmp_path)
     when(world, "before quarantine", refused)
     world.at(10, lambda: world.log_line(XID_95)).run(30)
-    said = "drain refused, will be tried again: Invalid user id"
-    assert world.said[-1] == said
-    assert world.audit("step").count(f"[c1] {said}") == 1
+    message = "drain refused, will be tried again: Invalid user id"
+    assert world.message[-1] == message
+    assert world.audit("step").count(f"[c1] {message}") == 1
     world.wire.at = {}
     world.run(2)
     assert world.hold_text.startswith("healthd: gpu.xid.95")
@@ -97,10 +97,10 @@ def test_a_drain_that_waits_for_the_fleet_pages(tmp_path: Path) -> None:
         kill()
 
     world.wire.at[drain] = full_and_killed
-    while "killed" not in world.said:
+    while "killed" not in world.message:
         world.step()
     world.run(5)
-    assert world.said[-1] == "drain waits: at the fleet limit: 8 of 40 nodes are out, 2 may be"
+    assert world.message[-1] == "drain waits: at the fleet limit: 8 of 40 nodes are out, 2 may be"
     assert world.engine.decision.action is Action.PAGE
     assert not world.ours
 
@@ -116,7 +116,7 @@ def failed(world: World, why: str) -> None:
     """It gave up within bounds, the node is out by our drain, and a person is paged."""
     assert world.wire.passed.count("before reboot") == TIMEOUTS.max_attempts
     assert world.ending() == Ending(in_service=False, holder="healthd", ends=("failed",), drains=1, releases=0)
-    assert world.said[-1].startswith(GIVEN_UP + why)
+    assert world.message[-1].startswith(GIVEN_UP + why)
     assert world.engine.decision.action is Action.PAGE
     assert sum(GIVEN_UP in text for text in world.audit("step")) == 1
 
@@ -168,7 +168,7 @@ def test_a_node_that_was_given_up_and_that_the_controller_forgot_is_drained_and_
     world.cluster.restart(losing=[NODE])
     world.run(100)
     assert world.hold_text.startswith("healthd: ")
-    assert world.said[-1].startswith(GIVEN_UP + "not healthy after the repair: gpu.count")
+    assert world.message[-1].startswith(GIVEN_UP + "not healthy after the repair: gpu.count")
     assert world.provisioner.requests == TIMEOUTS.max_attempts
 
 
@@ -221,7 +221,7 @@ def test_a_node_that_is_down_without_a_reboot_is_not_resumed(tmp_path: Path) -> 
     world = quarantine_story(tmp_path)
     world.at(30, lambda: world.cluster.nodes[NODE].flags.add("DOWN"))
     world.run(60)
-    assert world.said[-1] == "release waits: the node is DOWN, and no reboot since our drain explains it"
+    assert world.message[-1] == "release waits: the node is DOWN, and no reboot since our drain explains it"
     assert world.hold_text.startswith("healthd: ")
     world.cluster.nodes[NODE].flags.discard("DOWN")
     assert world.run_to_end().ending() == WELL

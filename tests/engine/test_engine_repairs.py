@@ -61,7 +61,7 @@ def test_a_level_that_only_the_disk_remembers_drives_no_act(tmp_path: Path) -> N
     world.at(3, world.start_job).at(10, lambda: world.levels.add(worn)).at(200, swapped)
     assert world.run_to_end().ending().in_service
     assert world.provisioner.replacements == 0
-    assert any("has not run since healthd started" in said for said in world.said)
+    assert any("has not run since healthd started" in message for message in world.message)
 
 
 def test_what_cannot_be_told_makes_no_repair_a_failed_one(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_what_cannot_be_told_makes_no_repair_a_failed_one(tmp_path: Path) -> Non
     world.at(20, lambda: setattr(world, "blind", "nvme: no such command"))
     world.run(400)
     assert (world.resetter.requests, world.provisioner.requests) == (1, 0)
-    assert world.said[-1] == "out until it is healthy: gpu.level is unknown: nvme: no such command"
+    assert world.message[-1] == "out until it is healthy: gpu.level is unknown: nvme: no such command"
     assert world.engine.decision.action is Action.PAGE
     world.blind = ""
     assert world.run_to_end().ending() == WELL
@@ -120,14 +120,14 @@ def test_another_machine_with_the_same_fault_pages(tmp_path: Path) -> None:
 
 
 def test_too_many_replacements_in_the_fleet_are_a_persons_business(tmp_path: Path) -> None:
-    """The rate is read from the marks at the nodes, which no restart forgets; when it is calm again, it goes on."""
+    """The rate is read from the records at the nodes, which no restart forgets; when it is calm again, it goes on."""
     world = replace_story(tmp_path / "w")
     world.rules = replace(world.rules, replacements_per_day=100)
     stamp = int(world.clock.now().timestamp())
     for number in range(2, 6):
-        world.cluster.nodes[f"n{number}"].mark = f"healthd case=x machine=i-{number} replaced={stamp}"
+        world.cluster.nodes[f"n{number}"].record = f"healthd case=x machine=i-{number} replaced={stamp}"
     world.run(40)
-    assert world.said[-1].startswith("replacement waits: 4 machines were replaced within an hour")
+    assert world.message[-1].startswith("replacement waits: 4 machines were replaced within an hour")
     assert (world.provisioner.replacements, world.engine.decision.action) == (0, Action.PAGE)
     world.clock.advance(3600)
     assert world.run_to_end().ending() == WELL
@@ -182,7 +182,7 @@ def test_the_same_fault_on_many_nodes_is_no_nodes_fault(tmp_path: Path) -> None:
     world.run(20)
     assert not world.hold_text
     assert world.engine.decision.action is Action.PAGE
-    assert "gpu.xid.95" in world.said[-1]
+    assert "gpu.xid.95" in world.message[-1]
 
 
 def test_a_cluster_that_gives_no_places_pages(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_cluster_that_gives_no_places_pages(tmp_path: Path) -> None:
     world.cluster.claim = refused  # type: ignore[method-assign]
     world.at(10, lambda: world.log_line(XID_95))
     world.run(6)
-    assert world.said[-1] == "no slot can be taken: Error creating the reservation: Invalid user id"
+    assert world.message[-1] == "no slot can be taken: Error creating the reservation: Invalid user id"
     assert (world.engine.decision.action, world.hold_text) == (Action.PAGE, "")
     world.cluster.claim = claim  # type: ignore[method-assign]
     world.at(120, world.reset_gpu)
@@ -209,7 +209,7 @@ def test_a_cluster_that_gives_no_places_pages(tmp_path: Path) -> None:
 
 def repaired_and_forgotten(world: World) -> World:
     """Rebooted, verifying, and slurmctld starts without our drain: in service, and nobody has looked yet."""
-    while not world.said or not world.said[-1].startswith(("out until it is healthy", "healthy again")):
+    while not world.message or not world.message[-1].startswith(("out until it is healthy", "healthy again")):
         world.step()
     world.cluster.nodes[NODE].flags.clear()
     world.cluster.nodes[NODE].hold = None
@@ -224,10 +224,10 @@ def test_a_repaired_node_whose_drain_got_lost_is_verified_all_the_same(tmp_path:
     world.run_to_end()
     assert (world.ending().in_service, world.ending().ends) == (True, ("released",))
     assert (world.ending().drains, world.provisioner.requests) == (2, 1)
-    said = world.audit("step")
-    again = next(number for number, text in enumerate(said) if "lost our drain: it is made again" in text)
-    assert any("verified: healthy since" in text for text in said[again:])
-    assert not any("reboot" in text for text in said[again:])
+    messages = world.audit("step")
+    again = next(number for number, text in enumerate(messages) if "lost our drain: it is made again" in text)
+    assert any("verified: healthy since" in text for text in messages[again:])
+    assert not any("reboot" in text for text in messages[again:])
 
 
 def test_where_the_place_alone_fences_a_lost_place_is_taken_again(tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_a_hurried_drain_without_a_place_is_let_go(tmp_path: Path) -> None:
     assert not world.hold_text
     assert not world.cluster.slots
     assert world.store.open_remediation() is None
-    assert "at the fleet limit" in world.said[-1]
+    assert "at the fleet limit" in world.message[-1]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -390,9 +390,9 @@ def test_until_it_is_known_what_was_left_nothing_is_begun(tmp_path: Path) -> Non
     forget(world)
     world.log_line(XID_95)
     first_list_unanswered(world)
-    said = world.step()
-    assert said == f"the node's state in the cluster could not be read, so nothing is taken out: {UNKNOWN}"
-    assert (world.engine.decision.reason, world.engine.decision.refusal) == (said, Refusal.UNREADABLE)
+    message = world.step()
+    assert message == f"the node's state in the cluster could not be read, so nothing is taken out: {UNKNOWN}"
+    assert (world.engine.decision.reason, world.engine.decision.refusal) == (message, Refusal.UNREADABLE)
     assert world.store.open_remediation() is None
     world.reset_gpu()
     world.run(60)
@@ -428,9 +428,9 @@ def test_another_machine_with_the_same_fault_pages_although_the_first_answer_was
         first_list_unanswered(world)
         world.step()
     world.run_to_end()
-    assert UNKNOWN in "".join(world.said)
+    assert UNKNOWN in "".join(world.message)
     assert world.ending().ends == ("failed",)
-    assert "another machine did not help, an operator is needed" in world.said[-1]
+    assert "another machine did not help, an operator is needed" in world.message[-1]
     assert world.provisioner.replacements == 1
 
 
@@ -442,7 +442,7 @@ def test_whoever_asks_meanwhile_is_told_so(tmp_path: Path) -> None:
     world.run(5)
     for obeyed in (world.orders(OUT), world.engine.rehearse(IN, world.clock.now())):
         assert (obeyed.done, obeyed.refusal) == (False, Refusal.UNREADABLE)
-        assert obeyed.said == f"the cluster did not answer, and {UNKNOWN}"
+        assert obeyed.message == f"the cluster did not answer, and {UNKNOWN}"
     (planned,) = world.engine.considered()
     assert planned.decision.refusal is Refusal.UNREADABLE
     assert world.engine.holds_node() is None
@@ -490,9 +490,9 @@ def test_a_machine_that_the_manager_put_in_place_of_a_reboot_is_verified(tmp_pat
     world.run_to_end()
     assert world.ending().ends == ("released",)
     assert not world.cluster.slots
-    said = world.audit("step")
-    assert any("a repair of i-0fake0, under this name, was left unfinished" in text for text in said), said
-    assert any("verified: " in text for text in said)
+    messages = world.audit("step")
+    assert any("a repair of i-0fake0, under this name, was left unfinished" in text for text in messages), messages
+    assert any("verified: " in text for text in messages)
 
 
 def asked_and_taken_over(folder: Path) -> World:
@@ -522,7 +522,7 @@ def test_killed_before_the_record_of_it_that_is_still_no_order_of_a_persons(tmp_
 
 
 def test_a_reboot_that_was_asked_for_explains_a_node_that_is_down_to_whoever_remembers_nothing(tmp_path: Path) -> None:
-    """Its disk lost between the request and the boot: the mark tells of the reboot, so that the node is resumed."""
+    """Its disk lost between the request and the boot: the record tells of the reboot, so that the node is resumed."""
     world = repair_story(tmp_path / "w")
     while not world.provisioner.requests:
         world.step()
@@ -572,7 +572,7 @@ def test_a_place_that_is_gone_from_one_scope_is_taken_anew_before_the_repair(tmp
     world.cluster.slots[("cluster", 0)] = "n3"
     world.end_jobs()
     world.run(10)
-    assert world.said[-1].startswith("reboot waits: its slot is gone, and at the fleet limit")
+    assert world.message[-1].startswith("reboot waits: its slot is gone, and at the fleet limit")
     assert world.provisioner.requests == 0
     del world.cluster.slots[("cluster", 0)]
     assert world.run_to_end().ending().ends == ("released",)
@@ -584,7 +584,7 @@ def test_while_another_acts_on_the_machine_nothing_is_asked_for(tmp_path: Path) 
     world = repair_story(tmp_path)
     world.provisioner.others = "HyperPod acts on n1 already"
     world.run(40)
-    assert world.said[-1] == "reboot waits: HyperPod acts on n1 already"
+    assert world.message[-1] == "reboot waits: HyperPod acts on n1 already"
     assert world.provisioner.requests == 0
     world.provisioner.others = ""
     assert world.run_to_end().ending() == WELL

@@ -99,8 +99,8 @@ def test_killed_between_the_intent_and_the_reboot_it_asks_once_more_after_the_ti
     world.wire.at[reboot] = kill
     began = None
     while not world.provisioner.requests:
-        said = world.step()
-        began = world.clock() if said == "killed" else began
+        message = world.step()
+        began = world.clock() if message == "killed" else began
     assert began is not None
     assert world.clock() - began > TIMEOUTS.reboot_timeout_s
     assert world.run_to_end().ending() == WELL
@@ -131,7 +131,7 @@ def test_a_daemon_that_was_away_for_long_does_not_take_that_for_a_failed_repair(
     """Killed while it verifies and started again after the verification's time-out: no second reboot."""
     replay = Replay(repair_story, tmp_path)
     world = replay.play()
-    while not world.said or not world.said[-1].startswith("out until it is healthy"):
+    while not world.message or not world.message[-1].startswith("out until it is healthy"):
         world.step()
     world.clock.advance(TIMEOUTS.verify_timeout_s * 3)
     world.restart_daemon()
@@ -230,7 +230,7 @@ def test_an_undone_drain_is_acknowledged_until_the_fault_ends_and_comes_back(tmp
     world.at(10, lambda: world.log_line(XID_95)).at(60, lambda: admin_undrains(world)).at(90, world.restart_daemon)
     world.run(60)
     assert world.ending() == Ending(in_service=True, holder="", ends=("acknowledged",), drains=1, releases=0)
-    assert world.said[-1].startswith("acknowledged: an operator wants the node in service")
+    assert world.message[-1].startswith("acknowledged: an operator wants the node in service")
     world.reset_gpu()
     world.run(5)
     world.log_line(XID_95)
@@ -260,7 +260,7 @@ def test_a_person_who_undoes_our_drain_is_obeyed_while_nothing_may_be_done(
     assert world.cluster.slots
     stop(world)
     world.run(10)
-    assert "is paused at verify: " in world.said[-1]
+    assert "is paused at verify: " in world.message[-1]
     world.restart_daemon()
     admin_undrains(world)
     world.run(2)

@@ -49,7 +49,7 @@ def test_a_drain_that_is_applied_after_its_fault_is_over_is_undone(tmp_path: Pat
     fault_without_an_answer(world, "quarantine", late_s)
     world.reset_gpu()
     world.run(2)
-    assert world.said[-1].startswith("drain abandoned: gpu.xid.95 on gpu:GPU-5e1f is over; its place is kept until")
+    assert world.message[-1].startswith("drain abandoned: gpu.xid.95 on gpu:GPU-5e1f is over; its place is kept until")
     assert world.run_to_end().ending() == WELL
     assert not world.cluster.slots
 
@@ -81,7 +81,7 @@ def test_killed_before_it_had_an_answer_is_as_good_as_none(tmp_path: Path) -> No
         kill()
 
     when(world, "before quarantine", sent_and_killed)
-    while "killed" not in world.said:
+    while "killed" not in world.message:
         world.step()
     world.wire.at.clear()
     world.reset_gpu()
@@ -112,7 +112,7 @@ def test_nobody_steps_back_from_a_drain_that_may_still_come(tmp_path: Path) -> N
     for number in range(2, 8):
         world.cluster.update(f"n{number}", "drain", "healthd: gpu.xid.95 gpu:GPU-5e1f [x]")
     world.run(4)
-    assert "many at once is not a node's fault" in world.said[-1]
+    assert "many at once is not a node's fault" in world.message[-1]
     assert world.cluster.slots
     world.run(20)
     assert world.hold_text == "healthd: gpu.xid.95 gpu:GPU-5e1f [c1]"
@@ -136,12 +136,12 @@ def test_a_claim_that_is_made_after_its_case_has_ended_is_given_back(tmp_path: P
 
 
 def test_a_place_that_is_left_over_reopens_no_case_that_has_ended(tmp_path: Path) -> None:
-    """The mark still names the reboot of a remediation that was released long ago: what is on record of it stays, and
+    """The record still names the reboot of a remediation that was released long ago: what is on record of it stays, and
     each place that is found is a remediation of its own."""
     world = World(tmp_path, mode=Mode.REPAIR)
     world.log_line(XID_79)
     (rebooted,) = world.run_to_end().store.remediations()
-    assert "case=c1" in world.cluster.nodes[NODE].mark
+    assert "case=c1" in world.cluster.nodes[NODE].record
     world.clock.advance(2 * 86_400)
     for ends in (("released", "abandoned", "abandoned"), ("released", *["abandoned"] * 4)):
         fault_without_an_answer(world, "claim", 20.0)
@@ -216,7 +216,7 @@ def undrained_late(folder: Path, late_s: float, fault: Trouble) -> World:
         no_answer()
 
     world.orchestrator.release = swallow  # type: ignore[method-assign]
-    while not any("release taken back" in said for said in world.said):
+    while not any("release taken back" in message for message in world.message):
         world.step()
     return world
 
@@ -231,9 +231,11 @@ def test_an_undrain_that_is_applied_late_is_no_order_of_a_persons(
     world = undrained_late(tmp_path, late_s, fault)
     while world.script:
         world.step()
-    said = len(world.said)
+    message = len(world.message)
     world.run(LOST_ANSWERS)
-    assert any("an undrain of ours that got no answer was applied late" in text for text in world.said[said - 1 :])
+    assert any(
+        "an undrain of ours that got no answer was applied late" in text for text in world.message[message - 1 :]
+    )
     assert world.hold_text == "healthd: gpu.xid.95 gpu:GPU-5e1f [c1]"
     assert world.store.remediations()[-1].code == fault.code
     assert not any("by an operator" in text for text in world.audit("step", "fault"))

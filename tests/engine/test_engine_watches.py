@@ -24,8 +24,8 @@ def held(folder: Path) -> World:
 
 
 def watched(world: World) -> datetime | None:
-    mark = parse(world.orchestrator.marked())
-    return mark.watched if mark is not None else None
+    record = parse(world.orchestrator.read_record())
+    return record.watched if record is not None else None
 
 
 def words(world: World, seconds: float) -> list[datetime]:
@@ -43,9 +43,9 @@ def test_a_daemon_says_its_word_every_two_hours_and_takes_it_back_at_the_end(tmp
     """A remediation that ends sooner costs none; the record of a node that is back has none."""
     world = held(tmp_path)
     assert words(world, WATCH_S - 2 * _STEP_S) == []
-    said = words(world, 5 * WATCH_S)
-    assert 4 <= len(said) <= 5
-    assert all((later - before).total_seconds() < SILENT_S for before, later in pairwise(said))
+    message = words(world, 5 * WATCH_S)
+    assert 4 <= len(message) <= 5
+    assert all((later - before).total_seconds() < SILENT_S for before, later in pairwise(message))
     world.end_jobs()
     assert world.run_to_end().ending().ends == ("released",)
     assert watched(world) is None

@@ -43,7 +43,7 @@ class StolenWorld(AskedWorld):
             asks = HandoffRecord(
                 remediation_id=remediation, machine=self.platforms[name].instance, remedy=remedy, asks=True, attempt=1
             )
-            node.mark = replace(asks, asked=self.clock.now()).text
+            node.record = replace(asks, asked=self.clock.now()).text
 
     def steal(self, steps: int, most: int = 8) -> None:
         """A thief who rewrites so many nodes before each round of the controller."""
@@ -74,13 +74,13 @@ def test_few_names_again_and_again_give_six_where_four_may_be(nodes: int, world:
 
 
 def test_no_more_machines_go_than_the_rate_of_an_hour(world: StolenWorld) -> None:
-    """The controller counts in its own store: marks that were wiped, and a restart, give no further ones."""
+    """The controller counts in its own store: records that were wiped, and a restart, give no further ones."""
     world.steal(AN_HOUR // 2)
     assert world.given_away == PER_HOUR
     world.restart()
     world.steal(AN_HOUR // 4)
     assert world.given_away == PER_HOUR
-    assert any("within an hour, 4 may be: an operator has to look" in each.said for each in world.standings)
+    assert any("within an hour, 4 may be: an operator has to look" in each.message for each in world.standings)
     world.steal(AN_HOUR // 2)
     assert PER_HOUR < world.given_away <= 2 * PER_HOUR
 

@@ -60,7 +60,7 @@ class Told:
         return [(at, state) for at, state, about, _ in self.pieces if about.startswith(key)]
 
     def words(self, key: str, state: str) -> list[str]:
-        return [words for _, said, about, words in self.pieces if about.startswith(key) and said == state]
+        return [words for _, message, about, words in self.pieces if about.startswith(key) and message == state]
 
     def _tick(self) -> None:
         if self._engine is not self.world.engine:  # a daemon that has started since goes on from what is on disk
@@ -310,11 +310,11 @@ def test_a_daemon_that_starts_anew_says_of_nothing_that_it_is_over_before_it_has
     world = World(tmp_path / "n1", mode=Mode.REPAIR)
     a_job_that_never_ends(world)
     told = Told(world).until(2 * 3_600.0)
-    said = told.states("page ") + told.states("node")
+    message = told.states("page ") + told.states("node")
     world.cluster.hung = True
     world.restart_daemon()
     told.run(30)
-    assert told.states("page ") + told.states("node") == said
+    assert told.states("page ") + told.states("node") == message
     world.cluster.hung = False
     told.run(30)
     assert {state for _, state in told.states("page ") + told.states("node")} <= AROUND

@@ -75,6 +75,7 @@ class Case:
 def play(case: Case, shop: Workshop) -> Seen:
     """Let it happen, and look as often as it takes."""
     rig = shop.node(case.instance_type)
+    rig.only_says = case.made in (Made.LINE, Made.BUILT_LINE)
     for check, settings in case.settings.items():
         rig.set(check, settings)
     with rig.cleanup:

@@ -170,8 +170,8 @@ def xfs(average: str) -> Callable[[Rig], None]:
     def arrange(rig: Rig) -> None:
         rig.mounted("96 26 259:9 / /scratch rw,relatime shared:51 - xfs /dev/nvme1n1 rw,attr2,inode64")
         rig.node.spaces = {**rig.node.spaces, "/scratch": rig.node.spaces["/"]}
-        said = f"total free extents 6\ntotal free blocks 24\naverage free extent size {average}"
-        rig.answers(("xfs_spaceman", "-c", "freesp -s", "/scratch"), said)
+        message = f"total free extents 6\ntotal free blocks 24\naverage free extent size {average}"
+        rig.answers(("xfs_spaceman", "-c", "freesp -s", "/scratch"), message)
 
     return arrange
 

@@ -34,7 +34,7 @@ from healthd.sources.nvml import NvmlSource
 from healthd.sources.trees import FileTree
 from healthd.testing import FakeNode, FakeNvml
 from tests.faults.overlay import Overlay
-from tests.support.healthy_node import CLOCK, QUICK, ROOM, Tools, domains_of, nvml_lines, said
+from tests.support.healthy_node import CLOCK, QUICK, ROOM, Tools, answered, domains_of, nvml_lines
 
 CHECKS: Mapping[str, Check] = discover()
 LOOKING: Mapping[str, Check] = {name: check for name, check in CHECKS.items() if check.on != "active"}
@@ -72,6 +72,9 @@ class Workshop:
         self._sources: list[NvmlSource] = []
         self._written: Mapping[str, str] = {}
         self._well: dict[str, Rig] = {}
+        self.looked: dict[tuple[str, datetime, str], Outcome] = {}
+        """What checks said of a node that is as it was built, by its type, the time and the check, which is a function
+        of the node."""
         self.nvml = self.source()
 
     def node(self, instance_type: str = "p5.48xlarge") -> Rig:
@@ -115,6 +118,8 @@ class Rig:
         self.results: dict[str, Result] = {}
         self.called: dict[str, str] = {}
         self.records: tuple[KernelRecord, ...] = ()
+        self.only_says = False
+        """Whether nothing happens to the node but lines in its kernel log: only the checks of the log look anew."""
         self.cleanup = ExitStack()
         self.tools = Tools(profile)
         self._efa = {
@@ -155,27 +160,32 @@ class Rig:
 
     def gpu(self, index: int, **lines: str) -> None:
         """Lines of one GPU's state: ``gpu(2, nvmlDeviceGetRemappedRows="0 1 1 0")``."""
+        self.only_says = False
         self.nvml.update({f"gpu{index}.{key}": value for key, value in lines.items()})
 
     def state(self, *lines: str) -> None:
         """Lines of the whole state, as they stand in its file: ``gpu2.field.230 = 1``."""
+        self.only_says = False
         for line in lines:
             key, _, value = line.partition(" = ")
             self.nvml[key] = value
 
     def put(self, path: str, text: Any) -> None:
         """A file with this text: ``sys/fs/lustre/health_check``. Text may be a Link or an error."""
+        self.only_says = False
         name, _, below = path.partition("/")
         getattr(self.node, name).put(below, text)
 
     def take(self, *paths: str) -> None:
         """Files or folders that are gone."""
+        self.only_says = False
         for path in paths:
             name, _, below = path.partition("/")
             getattr(self.node, name).take(below)
 
     def mounted(self, line: str = "", *, without: str = "") -> None:
         """A mount more, in the form of mountinfo, and all of a point fewer."""
+        self.only_says = False
         table = [mount for mount in self.node.mount_table or () if mount.point != without]  # type: ignore[union-attr]
         self.node.mount_table = (*table, *(parse_mountinfo(f"{line}\n") if line else ()))
 
@@ -186,10 +196,12 @@ class Rig:
 
     def answers(self, argv: tuple[str, ...], stdout: str, *, code: int = 0, stderr: str = "") -> None:
         """What a command answers from now on."""
-        self.tools[argv] = said(argv, stdout, code=code, stderr=stderr)
+        self.only_says = False
+        self.tools[argv] = answered(argv, stdout, code=code, stderr=stderr)
 
     def unit(self, name: str, **properties: str) -> None:
         """Properties of a systemd unit."""
+        self.only_says = False
         self.tools.units[name] = properties
 
     def set(self, check: str, settings: Any) -> None:
@@ -202,12 +214,14 @@ class Rig:
 
     def own_library(self, **settings: Any) -> None:
         """A worker of its own, which may hang or crash; it waits in real time, and stalls in simulated time."""
+        self.only_says = False
         source = self.shop.source(clock=self._since_start_s, **settings)
         self.cleanup.callback(source.close)
         self.node.nvml = source
 
     def has_real(self, check: str, node: Node, called: Mapping[str, str]) -> None:
         """A check that looks at the machine that this runs on; ``called``: what its parts are called in the matrix."""
+        self.only_says = False
         self.real[check] = node
         self.called.update(called)
 
@@ -232,8 +246,7 @@ class Rig:
 
     def _run(self, check: Check, records: tuple[KernelRecord, ...]) -> None:
         kernel = check.on == "kernel"
-        simulated = replace(self.node, kernel_records=records if kernel else (), nvml=self._nvml())
-        outcome = run_check(check, self.real.get(check.name, simulated), self._settings_of(check))
+        outcome = self._seen_by(check, records if kernel else ())
         if check.name in self.results:
             outcome = replace(outcome, result=self.results[check.name])
         if not kernel:
@@ -243,6 +256,22 @@ class Rig:
         self._pause(outcome.result)
         self.history, _ = observe(self.history, outcome, check.limits, self.now)
         self.outcomes[check.name] = counted(self.history, outcome)
+
+    def _seen_by(self, check: Check, records: tuple[KernelRecord, ...]) -> Outcome:
+        """What the check says of the node; of one that is as it was built, what it said of the one before."""
+        is_known = self.only_says and check.on != "kernel" and check.name not in self.settings and not self._is_paused
+        key = (self.profile.type, self.now, check.name)
+        if is_known and key in self.shop.looked:
+            return self.shop.looked[key]
+        simulated = replace(self.node, kernel_records=records, nvml=self._nvml())
+        outcome = run_check(check, self.real.get(check.name, simulated), self._settings_of(check))
+        if is_known:
+            self.shop.looked[key] = outcome
+        return outcome
+
+    @property
+    def _is_paused(self) -> bool:
+        return self._paused_until > self.now
 
     def _keep_alive(self) -> None:
         """Every EFA device that lives tells its driver so, all the time."""

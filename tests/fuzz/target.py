@@ -62,10 +62,10 @@ def text(data: bytes) -> str:
 
 def each_takes(data: bytes, *parsers: Callable[[str], object]) -> None:
     """Several parsers of one text, each of which may refuse it."""
-    said = text(data)
+    message = text(data)
     for parse in parsers:
         try:
-            parse(said)
+            parse(message)
         except HealthdError:
             continue
 

@@ -13,7 +13,7 @@ from healthd.agent.wiring import fleet_of
 from healthd.core.errors import BackendUnknown
 from healthd.core.hostlist import unfolded
 from healthd.remediation.controller import requests as asked
-from healthd.remediation.decide import handoff as marks
+from healthd.remediation.decide import handoff
 from healthd.remediation.decide.summary import parse_summary
 from healthd.remediation.orchestrators.kubernetes import budget as kube_budget
 from healthd.remediation.orchestrators.kubernetes import conditions as kube_conditions
@@ -30,8 +30,9 @@ from healthd.remediation.orchestrators.kubernetes import events as kube_events
 from healthd.remediation.orchestrators.kubernetes import eviction as kube_eviction
 from healthd.remediation.orchestrators.kubernetes import gangs as kube_gangs
 from healthd.remediation.orchestrators.kubernetes import node as kube_node
-from healthd.remediation.orchestrators.kubernetes import old_records as kube_old_marks
+from healthd.remediation.orchestrators.kubernetes import old_records as kube_old_records
 from healthd.remediation.orchestrators.kubernetes.remote_node import _claims_in
+from healthd.remediation.orchestrators.slurm import jobs as slurm_jobs
 from healthd.remediation.orchestrators.slurm import orchestrator as slurm
 from healthd.remediation.orchestrators.slurm import slots as slurm_slots
 from healthd.remediation.orchestrators.slurm.reasons import as_written, hold_of, is_automatic, without_remarks
@@ -74,58 +75,66 @@ _MARKS = (
     ),
     b"healthd replaced=1700000000 history=reset:1700000000:gpu.xid.95:helped,return:1700000000:gpu.xid.79:no",
     b"healthd watched=1700000000",
+    b"healthd revision=0a1b2c3d history=reboot:1700000000:gpu.xid.79:helped:1700000900:0a1b2c3d,reset:1:a:::0a1b2c3d",
 )
-_JOBS = (b"17 alice n[1-2]\n18 bob n1\n", b"17|alice|n1\n")
+_JOBS = (
+    b"17 alice n[1-2]\n18 bob n1\n",
+    b"17|alice|n1\n",
+    b"17|train|urgent|ml|64\n18|debug|(null)|N/A|1\n",
+    b"12|RUNNING|alice|n[1-4]|0|1|1|N/A|1795541456|NONE| \n",
+)
 
 
 def _slurm_node(data: bytes) -> None:
-    said = text(data)
+    message = text(data)
     each_takes(
         data,
-        lambda _: slurm.parse_snapshot("n1", said),
-        lambda _: list(slurm.parse_nodes(said)),
+        lambda _: slurm.parse_snapshot("n1", message),
+        lambda _: list(slurm.parse_nodes(message)),
         parse_summary,
-        lambda _: read_node(lambda *_: said, "n1"),
+        lambda _: read_node(lambda *_: message, "n1"),
         slurm.parse_jobs,
+        slurm.parse_running,
+        lambda _: slurm_jobs.parse_node_jobs(message, "n1"),
         slurm.parse_partitions,
         slurm.parse_boot_time,
         slurm.parse_slurm_user,
-        lambda _: slurm.update_error("x", said),
+        lambda _: slurm.update_error("x", message),
     )
 
 
 def _slurm_slots(data: bytes) -> None:
-    said = text(data)
+    message = text(data)
     each_takes(
         data,
         slurm_slots.parse_slots,
         slurm_slots.slot_times,
-        lambda _: slurm_slots.parse_maintenance(said, "n1"),
-        lambda _: "n1" in unfolded(said[:500]),
-        lambda _: our_slot(lambda *_: said, "n1"),
+        lambda _: slurm_slots.parse_maintenance(message, "n1"),
+        lambda _: "n1" in unfolded(message[:500]),
+        lambda _: our_slot(lambda *_: message, "n1"),
     )
 
 
 def _reasons(data: bytes) -> None:
-    said = text(data)
-    hold_of(said, "root", 1700000000)
-    is_automatic(said)
-    without_remarks(said)
-    as_written(said)
+    message = text(data)
+    hold_of(message, "root", 1700000000)
+    is_automatic(message)
+    without_remarks(message)
+    as_written(message)
 
 
-def _mark(data: bytes) -> None:
+def _handoff_record(data: bytes) -> None:
     """What was read is written in one line, and read again as the same."""
-    mark = marks.parse(text(data))
-    if mark is None:
+    record = handoff.parse(text(data))
+    if record is None:
         return
-    assert not set(mark.text) & set("\n|"), mark.text
-    assert marks.parse(mark.text) is not None, mark.text
-    marks.launched_after(mark.machine, NOW)
-    marks.by_now(mark, NOW)
-    asked.wanted("n1", mark, NOW, reboot_timeout_s=600.0)
-    asked.withdrawn("n1", mark)
-    asked.needs_person(mark, NOW)
+    assert not set(record.text) & set("\n|"), record.text
+    assert handoff.parse(record.text) is not None, record.text
+    handoff.launched_after(record.machine, NOW)
+    handoff.by_now(record, NOW)
+    asked.wanted("n1", record, NOW, reboot_timeout_s=600.0)
+    asked.withdrawn("n1", record)
+    asked.needs_person(record, NOW)
 
 
 # -- Kubernetes -------------------------------------------------------------------------------------------------------
@@ -171,7 +180,7 @@ _LEASE: dict[str, Any] = {
             kube_budget.OUT: "n1 n2",
             kube_budget.COUNTED: "2026-10-31T23:59:00+00:00",
             f"{kube_budget.CLAIM}n1": json.dumps({"index": 0, "at": "2026-10-31T23:59:00+00:00"}),
-            f"{kube_old_marks.MARK}n1": json.dumps({"node": "n1", "text": "healthd case=ab"}),
+            f"{kube_old_records.MARK}n1": json.dumps({"node": "n1", "text": "healthd case=ab"}),
         },
     },
     "spec": {
@@ -206,7 +215,7 @@ _CLAIMS = {
 _HEALTH = {
     "metadata": {"name": "n1", "uid": "u-1", "resourceVersion": "7"},
     "status": {"state": "repairing", "code": "gpu.xid.79", "since": "2026-11-21T00:00:00Z", "step": "reboot"},
-    "record": node_health.record_of(marks.parse(_MARKS[0].decode()) or marks.HandoffRecord()),
+    "record": node_health.record_of(handoff.parse(_MARKS[0].decode()) or handoff.HandoffRecord()),
 }
 
 _NO_JSON = (msgspec.MsgspecError, ValueError, RecursionError)  # what kube_api makes BackendUnknown of
@@ -255,8 +264,8 @@ def _kube_lease(data: bytes) -> None:
     lease = _object(data)
     each_takes(data, lambda _: leader_election.record_of(lease), lambda _: kube_count.budget_before("c", lease))
     _, notes = kube_budget.annotations_of(lease)
-    kube_old_marks.marks_in(notes)
-    kube_old_marks.odd_marks(notes)
+    kube_old_records.marks_in(notes)
+    kube_old_records.odd_marks(notes)
     kube_count.named_in(notes)
     listed_leases.read_leases([lease], NOW, counts_age_s=600.0)
     budget = kube_budget.budget_of("c", lease)
@@ -269,7 +278,7 @@ def _kube_health(data: bytes) -> None:
     for each in (*page, node_health.health_of(_object(data))):
         node_health.read_record(each.record, NOW)
         if text := each.text:
-            assert marks.parse(text) is not None
+            assert handoff.parse(text) is not None
 
 
 def _kube_pods(data: bytes) -> None:
@@ -301,7 +310,9 @@ TARGETS = (
         units=(b"ReservationName=healthd-cluster-0 Nodes=n1\n", b"n[", b"1-3,"),
     ),
     Target(name="slurm-reasons", parse=_reasons, seeds=_REASONS, units=(b" : ", b"[a] "), longest=1 << 13),
-    Target(name="handoff-records", parse=_mark, seeds=_MARKS, units=(b"a=b ", b" said=", b"history=a:1:b:no,")),
+    Target(
+        name="handoff-records", parse=_handoff_record, seeds=_MARKS, units=(b"a=b ", b" said=", b"history=a:1:b:no,")
+    ),
     Target(name="kept-fleet", parse=lambda data: fleet_of(text(data), NOW), seeds=_KEPT, units=(b'{"out":',)),
     Target(
         name="kube-nodes",

@@ -68,12 +68,12 @@ def _syslog(data: bytes) -> None:
 
 def _nvrm(data: bytes) -> None:
     line = data.decode("utf-8", "backslashreplace")
-    said = xids.parse_line(line)
+    message = xids.parse_line(line)
     xids.parse_sxid(line)
-    if isinstance(said, xids.XidLine):
-        xids.case_of(said)
+    if isinstance(message, xids.XidLine):
+        xids.case_of(message)
         for read in (xids.caused_by, xids.link_registers, xids.nvlink5, xids.recovery_action):
-            read(said.text)
+            read(message.text)
 
 
 def _judged(data: bytes) -> None:

@@ -87,12 +87,12 @@ _CGROUPS = (
 class _Says:
     """Every file of a tree says the same."""
 
-    def __init__(self, said: str) -> None:
-        self._said = said
-        self._names = tuple(said.replace("/", "_").split()[:3]) or ("x",)
+    def __init__(self, message: str) -> None:
+        self._message = message
+        self._names = tuple(message.replace("/", "_").split()[:3]) or ("x",)
 
     def read(self, _path: str) -> str:
-        return self._said
+        return self._message
 
     def names(self, _path: str) -> tuple[str, ...]:
         return self._names
@@ -101,7 +101,7 @@ class _Says:
         return True
 
     def target(self, _path: str) -> str:
-        return self._said[:20] or "x"
+        return self._message[:20] or "x"
 
     def may_open(self, _path: str) -> bool:
         return True
@@ -110,27 +110,35 @@ class _Says:
 class _HostileNode(FakeNode):
     """A node whose files, tools and metadata all say the same."""
 
-    def __init__(self, said: str) -> None:
+    def __init__(self, message: str) -> None:
         super().__init__(mount_table=(Mount(point="/fsx", fstype="lustre", source="x", options=frozenset({"rw"})),))
-        self.sys = self.proc = self.dev = _Says(said)
-        self.said = said
+        self.sys = self.proc = self.dev = _Says(message)
+        self.message = message
 
     def command(self, *argv: str, timeout_s: float = 5.0) -> CommandResult:
-        return CommandResult(argv=argv, code=0, stdout=self.said, stderr=self.said[:50], duration_s=0.0)
+        return CommandResult(argv=argv, code=0, stdout=self.message, stderr=self.message[:50], duration_s=0.0)
 
     def metadata(self, path: str) -> str | None:
-        return self.said
+        return self.message
 
 
 def _host(data: bytes) -> None:
-    named = (lambda said: host_text.whole(said, "w"), lambda said: host_text.json_object(said, "w"))
-    lists = (lambda said: host_text.json_objects(said, "w"), host_text.cpu_list, host_text.process, host_text.pressure)
+    named = (lambda message: host_text.whole(message, "w"), lambda message: host_text.json_object(message, "w"))
+    lists = (
+        lambda message: host_text.json_objects(message, "w"),
+        host_text.cpu_list,
+        host_text.process,
+        host_text.pressure,
+    )
     each_takes(data, *named, *lists, host_text.key_numbers, host_text.units, host_text.tracking)
 
 
 def _nccl(data: bytes) -> None:
     words = (nccl_text.warning_of, nccl_text.network_of, nccl_text.version_of, nccl_text.parse_sanity)
-    perf, failure = partial(nccl_text.parse_perf, size_bytes=1 << 29), lambda said: nccl_text.failure_of(said, said)
+    perf, failure = (
+        partial(nccl_text.parse_perf, size_bytes=1 << 29),
+        lambda message: nccl_text.failure_of(message, message),
+    )
     each_takes(data, perf, failure, *words)
 
 

@@ -35,9 +35,9 @@ def _configuration(data: bytes) -> None:
 
 
 def _lines(data: bytes) -> None:
-    said = text(data)
-    if isinstance(parsed(said, "x"), dict):
-        key_lines(said)
+    message = text(data)
+    if isinstance(parsed(message, "x"), dict):
+        key_lines(message)
 
 
 def _pattern(data: bytes) -> None:

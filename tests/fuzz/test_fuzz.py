@@ -15,6 +15,7 @@ from tests.fuzz.growth import Growth, growths
 from tests.fuzz.run import failure, smaller
 from tests.fuzz.target import Target
 from tests.fuzz.targets import TARGETS
+from tests.support.sampling import examples
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::SyntaxWarning")
 
@@ -30,7 +31,7 @@ def test_what_is_kept_is_taken(target: Target) -> None:
 
 @EACH
 @given(chance=st.integers(0, 2**63))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_changed_inputs_are_taken_or_refused(target: Target, chance: int) -> None:
     """Whatever a real input is changed to, the parser reads it or raises what it says it raises."""
     data = target.input(Random(chance), target.begins_with())

@@ -146,8 +146,8 @@ class Machine:
     def must(self, *argv: str, timeout_s: float = 120.0) -> str:
         """Run a command that must succeed; what it printed."""
         done = self.run(*argv, timeout_s=timeout_s)
-        said = f"{' '.join(argv)}: exit {done.returncode}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
-        assert done.returncode == 0, said + self.journal()
+        output = f"{' '.join(argv)}: exit {done.returncode}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+        assert done.returncode == 0, output + self.journal()
         return done.stdout
 
     def out(self, *argv: str) -> str:
@@ -169,8 +169,8 @@ class Machine:
 
     def journal(self) -> str:
         """The end of what healthd's services said."""
-        said = self.run("journalctl", "--no-pager", "--lines=40", "--unit=healthd*")
-        return f"\n-- journal\n{said.stdout[-6000:]}" if self._first else ""
+        message = self.run("journalctl", "--no-pager", "--lines=40", "--unit=healthd*")
+        return f"\n-- journal\n{message.stdout[-6000:]}" if self._first else ""
 
     def wait(self, condition: Callable[[], object], within_s: float, what: str) -> None:
         """Poll until it is so."""

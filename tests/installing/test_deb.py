@@ -297,11 +297,14 @@ def unhooked(machine: Machine) -> None:
 
 
 def removed(machine: Machine, before: set[str]) -> None:
-    """Nothing is left but the configuration, which is in use again after an installation; a purge leaves nothing."""
+    """Configuration and state are left, and in use again after an installation; a purge leaves nothing."""
     for line in shown("remove"):
         machine.must("sh", "-c", line)
     kept = ("", "/config.toml", "/config.schema.json", "/environment")
-    assert files(machine) ^ before == {f"./etc/healthd{name}" for name in kept}
+    left = files(machine) ^ before
+    state = {each for each in left if each.startswith("./var/lib/healthd")}
+    assert left - state == {f"./etc/healthd{name}" for name in kept}
+    assert "./var/lib/healthd/healthd.db" in state
     assert machine.must("srun", "--chdir=/", "hostname").strip() == "n1"
     machine.must("apt-get", "install", "-y", "-qq", "--no-install-recommends", "/root/healthd_1.deb")
     machine.wait(lambda: machine.out("systemctl", "is-active", "healthd") == "active", 20, "the old config in use")

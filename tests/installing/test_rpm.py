@@ -101,7 +101,11 @@ def test_the_rpm_installs_upgrades_and_removes(staged: Path, tmp_path: Path) -> 
     assert lines("enabled") == {"enabled"}
     assert "./etc/healthd/config.toml" in lines("upgraded")
     assert lines("verified") == set()
-    assert lines("after") - lines("before") == {"./etc/healthd", "./etc/healthd/config.toml"}
+    assert lines("after") - lines("before") == {
+        "./etc/healthd",
+        "./etc/healthd/config.toml",
+        "./var/lib/healthd",
+    }
     assert "/etc/slurm/slurm.conf still names hooks that go now" in (over / "told").read_text()
 
 

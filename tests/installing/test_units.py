@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.api.wire import EXIT_CONFIG, EXIT_USAGE
+from healthd.api.exit_codes import ExitCode
 from healthd.config.schema.daemon import DaemonSection
 from tests.support.running import ROOT
 
@@ -79,7 +79,7 @@ def test_the_clock_can_be_read_and_not_set() -> None:
 def test_what_cannot_get_better_by_a_start_is_not_started_again(name: str) -> None:
     """A wrong command line or configuration ends it for good; everything else is tried again, for ever."""
     unit = settings(name)
-    assert unit["RestartPreventExitStatus"] == [f"{EXIT_USAGE} {EXIT_CONFIG}"]
+    assert unit["RestartPreventExitStatus"] == [f"{ExitCode.USAGE:d} {ExitCode.CONFIG:d}"]
     assert (unit["Restart"], unit["StartLimitIntervalSec"]) == (["always"], ["0"])
     assert unit["Type"] == ["notify"]
     here = " --here" if name == "healthd.service" else ""  # a head node is not tried out as a node

@@ -236,8 +236,8 @@ class Build:
         argv = [*self._namespaces(stage, self._binds), *environ, "chroot", str(stage.root), "/bin/sh", "-c", inside]
         done = subprocess.run(argv, check=False, capture_output=True, text=True, errors="replace", timeout=1800)
         if done.returncode != 0:
-            said = (done.stdout + done.stderr)[-3000:]
-            raise StepFailed(f"line {step.line}: RUN {step.rest[:200]}: exit {done.returncode}:\n{said}")
+            output = (done.stdout + done.stderr)[-3000:]
+            raise StepFailed(f"line {step.line}: RUN {step.rest[:200]}: exit {done.returncode}:\n{output}")
 
     def _copied(self, stage: Stage, step: Instruction) -> None:
         words = step.rest.split()

@@ -288,6 +288,18 @@ def test_the_controller_is_scraped_only_where_wanted() -> None:
     )
 
 
+def test_a_ledger_is_kept_where_the_state_outlives_the_pod() -> None:
+    """With a volume: the setting, and one pod at a time. Without: none of it."""
+    for claim, replicas in (("", 2), ("healthd-ledger", 1)):
+        rendered = render({"controller": {"enabled": True, "stateClaim": claim, "replicas": replicas}})
+        config = tomllib.loads(rendered.config("healthd-controller"))
+        assert config["ledger"]["enabled"] == bool(claim)
+        deployment = rendered.one("Deployment", "healthd-controller")["spec"]
+        (state,) = [each for each in deployment["template"]["spec"]["volumes"] if each["name"] == "state"]
+        assert (state.get("persistentVolumeClaim") or {}).get("claimName", "") == claim
+        assert (deployment.get("strategy") == {"type": "Recreate"}) == bool(claim)
+
+
 def test_the_controller_is_probed_where_it_listens() -> None:
     """Also without metrics, and on another port; liveness gives it longer than it needs to end by itself."""
     for values in ({}, {"metrics": {"enabled": True, "controllerPort": 9900}}):
@@ -537,6 +549,7 @@ AGENT_MAY = {
     ("", "nodes/status", "", "patch"),
     ("healthd.io", "nodehealths", "", "create delete get list patch"),
     ("coordination.k8s.io", "leases", "healthd-budget healthd-budget-p5 healthd-marks", "get patch"),
+    ("coordination.k8s.io", "leases", "healthd-incidents", "get"),
     ("events.k8s.io", "events", "", "create patch"),
 }
 CONTROLLER_MAY = {
@@ -546,10 +559,10 @@ CONTROLLER_MAY = {
     (
         "coordination.k8s.io",
         "leases",
-        "healthd-budget healthd-budget-p5 healthd-controller healthd-marks healthd-status",
+        "healthd-budget healthd-budget-p5 healthd-controller healthd-incidents healthd-marks healthd-status",
         "get patch",
     ),
-    ("coordination.k8s.io", "leases", "", "create"),
+    ("coordination.k8s.io", "leases", "", "create list"),
     ("events.k8s.io", "events", "", "create"),
     ("admissionregistration.k8s.io", "validatingadmissionpolicies", " ".join(sorted(POLICIES)), "get"),
     ("admissionregistration.k8s.io", "validatingadmissionpolicybindings", " ".join(sorted(POLICIES)), "get"),
@@ -606,10 +619,15 @@ def _rows(rule: Object) -> Iterator[tuple[str, str, str, str]]:
 
 
 def test_the_chart_has_the_alerts_of_packaging_prometheus() -> None:
-    """The PrometheusRule is rules.yaml, every template of an annotation as it stands there."""
-    (rule,) = render(EVERYTHING, api_versions=(MONITORING,)).all("PrometheusRule")
-    source = yaml.safe_load((ROOT / "packaging/prometheus/rules.yaml").read_text(encoding="utf-8"))
-    assert rule["spec"] == source
+    """The PrometheusRule is rules.yaml, every template of an annotation as it stands there; each alert leads to the
+    runbooks of the site, and to none where the site has none."""
+    text = (ROOT / "packaging/prometheus/rules.yaml").read_text(encoding="utf-8")
+    base = "https://docs.site.example/runbooks"
+    values = {**EVERYTHING, "metrics": {**EVERYTHING["metrics"], "runbooks": f"{base}/"}}
+    (rule,) = render(values, api_versions=(MONITORING,)).all("PrometheusRule")
+    assert rule["spec"] == yaml.safe_load(text.replace("https://runbooks.example.com", base))
+    (bare,) = render(EVERYTHING, api_versions=(MONITORING,)).all("PrometheusRule")
+    assert bare["spec"] == yaml.safe_load(re.sub(r"(?m)^ +runbook_url: .*\n", "", text))
 
 
 def test_alerts_name_the_node() -> None:
@@ -795,6 +813,7 @@ def test_evictions_by_taint_need_no_second_switch() -> None:
         ({"agent": {"maxUnavailable": "0%"}}, "at '/agent/maxUnavailable'"),
         ({"image": {"digest": "sha256:abc"}}, "at '/image/digest'"),
         ({"controller": {"roleArn": "healthd"}}, "at '/controller/roleArn'"),
+        ({"controller": {"enabled": True, "stateClaim": "a", "replicas": 2}}, "needs controller.replicas: 1"),
         ({"config": {"remediation": {"settle": 3}}}, "additional properties 'settle' not allowed"),
         ({"config": {"remediation": {"settle_s": "soon"}}}, "at '/config/remediation/settle_s'"),
         ({"config": {"checks": {"gpu.eccs": {}}}}, "additional properties 'gpu.eccs' not allowed"),

@@ -252,9 +252,9 @@ def test_the_image_is_an_agent_by_the_static_manifest_alone(image: Image, tmp_pa
         with running(argv, tmp_path / "log") as (daemon, _):
             until_s = time.monotonic() + 120
             while not set(kube_conditions.TYPES) <= set(conditions()):
-                said = (tmp_path / "log").read_text()[-3000:]
-                assert time.monotonic() < until_s, said
-                assert daemon.poll() is None, said
+                output = (tmp_path / "log").read_text()[-3000:]
+                assert time.monotonic() < until_s, output
+                assert daemon.poll() is None, output
                 time.sleep(0.5)
         after = plane.admin.get("/api/v1/nodes/n1").must()
         assert conditions()["Ready"] == "True"
@@ -265,8 +265,8 @@ def test_the_image_is_an_agent_by_the_static_manifest_alone(image: Image, tmp_pa
 @contextlib.contextmanager
 def running(argv: list[str], log: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """The container, and the pid of its first process once there is one. In the end it is told to, as kubelet does."""
-    with log.open("w") as said:
-        container = subprocess.Popen(argv, stdout=said, stderr=said)
+    with log.open("w") as message:
+        container = subprocess.Popen(argv, stdout=message, stderr=message)
     try:
         until_s = time.monotonic() + 60
         while not (inside := _children(container.pid)):

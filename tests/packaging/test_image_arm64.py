@@ -46,11 +46,11 @@ def pip(*words: str) -> str:
     """This machine's pip; the test is skipped where it reaches no index. What it said."""
     argv = [sys.executable, "-m", "pip", *words, "--quiet", "--disable-pip-version-check"]
     done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=600)
-    said = done.stdout + done.stderr
-    if any(each in said for each in NO_INDEX):
-        pytest.skip(f"no package index to be had here: {said[-300:]}")
-    assert done.returncode == 0, said[-2000:]
-    return said
+    output = done.stdout + done.stderr
+    if any(each in output for each in NO_INDEX):
+        pytest.skip(f"no package index to be had here: {output[-300:]}")
+    assert done.returncode == 0, output[-2000:]
+    return output
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from healthd.remediation.orchestrators.slurm.reasons import without_remarks
 from healthd.remediation.ports import Hold
 from tests.support.engine_rig import NODE, STEP_S, TIMEOUTS, XID_79, XID_95, Trouble, World, lowered
 from tests.support.engine_wire import disk_is_full, kill, no_answer, refused
+from tests.support.sampling import examples
 
 LEVEL = Trouble(code="gpu.recovery", remedy=Remedy.REBOOT_NODE, clears_by=None)
 WORN_OUT = replace(XID_79, code="gpu.remap.failed", remedy=Remedy.REPLACE_NODE, clears_by=ClearsBy.REBOOT)
@@ -189,16 +190,16 @@ class Life:
         if not self.world.cluster.hung and self.world.cluster.nodes[NODE].flags:
             self.world.cluster.update(NODE, "resume")
         if held is not None and held.controller == f"start {self.world.cluster.starts}":
-            said = self.world.step()
-            assert said.startswith("our drain was undone by an operator: that acknowledges the fault")
+            message = self.world.step()
+            assert message.startswith("our drain was undone by an operator: that acknowledges the fault")
 
     def _restart(self, number: int) -> None:
         """A controller that forgets our drain gives no order."""
         held = self._held_in_calm()
         self.world.cluster.restart(losing=[NODE] if number % 2 else [])
         if held is not None and number % 2 and not self.world.cluster.nodes[NODE].flags:
-            said = self.world.step()
-            assert said.endswith("which lost our drain: it is made again")
+            message = self.world.step()
+            assert message.endswith("which lost our drain: it is made again")
 
     def _held_in_calm(self, *, paused: bool = False) -> Remediation | None:
         """The remediation whose drain is on the node, if nothing keeps the engine from looking at it in the next turn.
@@ -258,7 +259,9 @@ class Life:
             self.world.cluster.nodes[name].flags = set(flags)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(events=st.lists(EVENTS, min_size=5, max_size=40), mode=st.sampled_from([Mode.QUARANTINE, Mode.REPAIR]))
 @example(  # Slurm appends to a text of its own
     events=[

@@ -22,6 +22,7 @@ from healthd.remediation.decide.fleet import SETTLE_S, Go
 from healthd.remediation.engine.slots import LONGEST_PAUSE_S, SlotKeeper
 from healthd.remediation.ports import FleetSnapshot, Slot
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
+from tests.support.sampling import examples
 
 NODES = tuple(f"n{number}" for number in range(7))
 GPU = NODES[:4]
@@ -457,7 +458,7 @@ def test_settled_nodes_keep_to_the_limit_whatever_happens(record_property: Calla
     run_state_machine_as_test(
         Fleet,
         settings=settings(
-            max_examples=150,
+            max_examples=examples(150),
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -31,6 +31,7 @@ from healthd.sources.mounts import parse_mountinfo
 from healthd.sources.trees import FileTree
 from healthd.testing import HEALTHY_GPU, OLDER_DRIVER, FakeNode, FakeNvml, failed_gpu, fake_pci, gpu_with, pci_tree
 from tests.support.healthy_node import CLOCK, QUICK, ROOM, Tools
+from tests.support.sampling import examples
 from tests.support.sim_devices import remove_efa, remove_gpu, unbind_efa, unmount
 
 CHECKS = {name: check for name, check in discover().items() if check.on == "interval"}
@@ -116,7 +117,7 @@ def outcomes(node: FakeNode) -> dict[str, Outcome]:
     st.integers(0, 10**9),
     st.sampled_from([{}, OLDER_DRIVER]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_healthy_node_of_any_type_is_silent(
     profile: InstanceProfile, lustre: str, old_errors: int, driver: Mapping[str, Any]
 ) -> None:
@@ -350,7 +351,7 @@ def shaped(like: Any) -> st.SearchStrategy[Any]:
     st.sampled_from([None, "p5.48xlarge", "g5.xlarge", "p99.metal"]),
     st.integers(0, 9),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_no_answer_of_a_gpu_breaks_a_check(
     answers: list[GpuAnswer], excluded: int | None, instance_type: str | None, files: int
 ) -> None:

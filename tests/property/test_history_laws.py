@@ -44,6 +44,7 @@ from tests.support.judgement import (
     CHECKS,
     FROM_THE_LOG,
     GPU,
+    answered,
     at,
     clearances,
     components,
@@ -55,7 +56,6 @@ from tests.support.judgement import (
     history,
     looked,
     outcomes,
-    said,
 )
 
 GROWN = FindingCode(code="gpu.grown", severity=Severity.CRITICAL, remedy=Remedy.RESET_GPU, meaning="It grew")
@@ -114,7 +114,7 @@ def test_a_fault_is_kept_under_its_own_name(start: History, seen: list[Outcome])
 @given(histories(*FROM_THE_LOG), st.sampled_from(CHECKS), st.sampled_from(Status))
 def test_age_alone_never_ends_a_fault_from_the_log(start: History, check: str, status: Status) -> None:
     """Ten years of looks that find nothing end no fault that a log line opened."""
-    outcome = said(Result(status=status), check=check)
+    outcome = answered(Result(status=status), check=check)
     after, changes = observe(start, outcome, (), outcome.at + LONG)
     assert (after.faults, changes) == (start.faults, ())
 
@@ -154,7 +154,7 @@ def test_an_acknowledgement_does_not_stretch_to_something_worse(first: Fault, mo
 def test_what_could_not_be_seen_ends_no_level(start: History, check: str, status: Status) -> None:
     """An unknown, or any outcome with a gap, leaves every level open, however much later."""
     gaps = () if status is Status.UNKNOWN else ("gpu:GPU-1 did not answer",)
-    outcome = said(Result(status=status, gaps=gaps), check=check)
+    outcome = answered(Result(status=status, gaps=gaps), check=check)
     after, changes = observe(start, outcome, (), outcome.at + LONG)
     assert (after.faults, changes) == (start.faults, ())
 
@@ -166,7 +166,7 @@ def test_a_look_ends_no_level_that_it_was_not_told_about(start: History, check: 
     faults = sorted(start.faults.values(), key=lambda fault: fault.key)
     left = data.draw(st.lists(st.sampled_from(faults), unique_by=lambda fault: fault.key)) if faults else []
     looks = judged([], not_reported=[(fault.component, fault.code) for fault in left])
-    after, _ = observe(start, said(looks, check=check), (), at(0))
+    after, _ = observe(start, answered(looks, check=check), (), at(0))
     stays = {fault.key for fault in left}
     assert set(after.faults) == {key for key, fault in start.faults.items() if fault.check != check or key in stays}
 
@@ -175,7 +175,7 @@ def test_a_look_ends_no_level_that_it_was_not_told_about(start: History, check: 
 @given(histories(None), st.sampled_from(CHECKS))
 def test_a_clear_look_ends_exactly_the_levels_of_its_check(start: History, check: str) -> None:
     """A check that saw everything and reports nothing ends its own levels and nobody else's."""
-    after, changes = observe(start, said(ok(), check=check), (), at(0))
+    after, changes = observe(start, answered(ok(), check=check), (), at(0))
     assert set(after.faults) == {key for key, fault in start.faults.items() if fault.check != check}
     assert {change.fault.key for change in changes} == set(start.faults) - set(after.faults)
 
@@ -184,7 +184,7 @@ def test_a_clear_look_ends_exactly_the_levels_of_its_check(start: History, check
 @given(histories(ClearsBy.NOTHING), st.integers(0, 200_000))
 def test_news_is_listed_for_a_day(start: History, seconds: int) -> None:
     """News goes a day after it was last heard, and not before."""
-    outcome = said(ok(), check="someone", seconds=seconds)
+    outcome = answered(ok(), check="someone", seconds=seconds)
     after, _ = observe(start, outcome, (), outcome.at)
     young = {key for key, fault in start.faults.items() if outcome.at - fault.last <= NEWS_IS_LISTED_FOR}
     assert set(after.faults) == young
@@ -241,7 +241,7 @@ def raised(series: list[tuple[str, int]]) -> list[bool]:
     """For each value of a counter, whether reading it raised a finding."""
     known, hits = History(), []
     for epoch, value in series:
-        outcome = said(ok([counter(value, epoch=epoch)]))
+        outcome = answered(ok([counter(value, epoch=epoch)]))
         known, _ = observe(known, outcome, (LIMIT,), outcome.at)
         hits.append(bool(known.faults))
     return hits
@@ -266,10 +266,10 @@ def test_growth_beyond_the_limit_is_always_seen(series: list[int]) -> None:
 @given(st.sampled_from([float("nan"), float("inf"), -float("inf")]), st.integers(0, 9))
 def test_a_value_that_is_no_number_is_no_evidence(odd: float, value: int) -> None:
     """NaN and infinity neither raise a finding nor become a baseline that the store could not keep."""
-    start, _ = observe(History(), said(ok([counter(value)])), (LIMIT,), at(0))
-    after, changes = observe(start, said(ok([counter(odd)])), (LIMIT,), at(1))
+    start, _ = observe(History(), answered(ok([counter(value)])), (LIMIT,), at(0))
+    after, changes = observe(start, answered(ok([counter(odd)])), (LIMIT,), at(1))
     assert (after.baselines, changes) == (start.baselines, ())
-    assert observe(History(), said(ok([counter(odd)])), (LIMIT,), at(0))[0].baselines == {}
+    assert observe(History(), answered(ok([counter(odd)])), (LIMIT,), at(0))[0].baselines == {}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ def test_a_better_name_keeps_exactly_one_fault(one: Fault, other: Fault) -> None
     said to have opened or ended."""
     other = replace(other, code=one.code)
     start = history(one, other)
-    outcome = said(ok([counter(0, GPU[0], name="not_judged")]), check="someone")
+    outcome = answered(ok([counter(0, GPU[0], name="not_judged")]), check="someone")
     after, changes = observe(start, outcome, (), at(0))
     assert changes == ()
     assert set(after.faults) == {(str(GPU[0]), one.code)}

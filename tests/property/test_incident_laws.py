@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.fleet.incidents import IncidentMemory, IncidentRules, is_fabric, observed
+from healthd.fleet.incidents import IncidentMemory, IncidentRules, observed
 from healthd.fleet.nodes import FleetNode, fleet_nodes
+from healthd.remediation.decide.incident_notices import is_fabric
 from healthd.remediation.decide.summary import NodeState, NodeSummary
 from healthd.remediation.ports import ListedNode
 

@@ -86,8 +86,8 @@ def test_any_switch_error_round_trips(
 ) -> None:
     """Whatever the switch, number, severity and link, the line gives them back; a text cannot change the number."""
     address = "{:04x}:{:02x}:{:02x}".format(*pci)
-    said = f"{word}, " + (f"Link {link:02d} " if link is not None else "") if word else ""
-    line = xids.parse_sxid(f"nvidia-nvswitch{switch}: SXid (PCI:{address}.0): {sxid:05d}, {said}{text}")
+    message = f"{word}, " + (f"Link {link:02d} " if link is not None else "") if word else ""
+    line = xids.parse_sxid(f"nvidia-nvswitch{switch}: SXid (PCI:{address}.0): {sxid:05d}, {message}{text}")
     assert line is not None
     assert (line.switch, line.pci, line.sxid) == (switch, address, sxid)
     if word:
@@ -153,14 +153,14 @@ def test_what_a_check_finds_in_a_line_it_wants(lead: str, text: str) -> None:
     """A line that replay passes over, because no check wants it, is none of which a check would have said anything."""
     line = lead + text
     node = FakeNode(kernel_records=[KernelRecord(boot_id="b", sequence=0, time=BOOT, text=line)], sys=LUSTRE_IS_LOADED)
-    said = False
+    message = False
     for name, check in KERNEL.items():
         result = check.run(node, CONFIG[name].settings)
         says = bool(result.findings or result.clearances or result.readings)
         assert check.wants is not None
         assert check.wants(line, CONFIG[name].settings) or not says
-        said = said or says
-    assert wanted_by(KERNEL, CONFIG)(line) or not said
+        message = message or says
+    assert wanted_by(KERNEL, CONFIG)(line) or not message
 
 
 @given(st.integers(0, 0xFFFFFFFF), st.integers(0, 0xFFFFFFFF))

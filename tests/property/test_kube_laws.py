@@ -34,6 +34,7 @@ from healthd.remediation.orchestrators.kubernetes.node import (
     taint_value,
     without_taint_patch,
 )
+from tests.support.sampling import examples
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 _KEYS = st.sampled_from(["a", "b", "example.com/c", "nvidia.com/gpu", "node.kubernetes.io/not-ready"])
@@ -133,7 +134,7 @@ _ACTS = st.tuples(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.integers(0, 4), st.lists(_ACTS, max_size=80))
 def test_claims_from_old_readings_never_pass_the_limit(limit: int, acts: list[tuple[int, str, int]]) -> None:
     """Eight nodes read and write in any order, the controller counts in between: a claim that is granted fits with all
@@ -177,7 +178,7 @@ _FLEET = st.dictionaries(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(_FLEET, st.sets(st.sampled_from([f"n{number}" for number in range(12)])), st.sampled_from(["5%", "50%", 3]))
 def test_whoever_is_out_is_counted_once(
     fleet: dict[str, tuple[bool, str]], holders: set[str], max_out: str | int

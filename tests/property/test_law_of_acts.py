@@ -25,6 +25,7 @@ from healthd.remediation.decide.remediation import End
 from healthd.remediation.decide.rules import OWN_REMEDY, Ladder, Policy, Rule
 from tests.support.engine_rig import NODE, WORN_OUT, XID_79, XID_95, Trouble, World
 from tests.support.engine_wire import kill, no_answer
+from tests.support.sampling import examples
 
 RESET, REBOOT, REPLACE, PERSON = Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE, Remedy.ASK_HUMAN
 ACTS = {Step.RESET: RESET, Step.REBOOT: REBOOT, Step.REPLACE: REPLACE}
@@ -131,12 +132,12 @@ class Life:
         return bool(self.world.boots_at_s or self.world.replaced_at_s)
 
     def _step(self) -> None:
-        said = self.world.step()
-        if claim := DID_NOT_HELP.search(said):
+        message = self.world.step()
+        if claim := DID_NOT_HELP.search(message):
             remediation = self.world.store.open_remediation()
             assert remediation is not None
             remedy = REPLACE if claim[1] == "another machine" else Remedy(claim[1])
-            assert self.made[remediation.id, remedy], f"claims an act that was not made: {said}"
+            assert self.made[remediation.id, remedy], f"claims an act that was not made: {message}"
 
     def judge(self, step: Step) -> None:
         """At each act: some open fault has its remedy in its ladder, and the remediation names one that has."""
@@ -236,7 +237,9 @@ class Life:
             self.world.cluster.update(NODE, "resume")
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(events=st.lists(EVENTS, min_size=6, max_size=30), rules=RULES)
 def test_no_act_without_an_open_fault_that_calls_for_it(
     events: list[Event], rules: list[tuple[str, Ladder | None, Mode]]

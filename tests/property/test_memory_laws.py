@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from healthd.core.model import Action, Component, Mode, Remedy
-from healthd.remediation.decide.adoption import repair_mark
+from healthd.remediation.decide.adoption import repair_record
 from healthd.remediation.decide.handoff import HandoffRecord, PastAct, parse
 from healthd.remediation.decide.ledger import Bounds, on_record, repairs_of
 from healthd.remediation.decide.policy import Rules, Situation, question
@@ -17,8 +17,9 @@ from healthd.remediation.decide.remediation import End, Remediation, after
 from healthd.remediation.decide.rules import REPAIRS
 from healthd.remediation.ports import FleetSnapshot, NodeView
 from tests.support.judgement import START, a_remediation, all_read, decided_by, diagnosis
+from tests.support.sampling import examples
 
-LAW = settings(max_examples=200, deadline=None)
+LAW = settings(max_examples=examples(200), deadline=None)
 RULES = Rules(mode=Mode.REPAIR)
 HERE = Situation(
     view=NodeView(name="n1", in_service=True, flags=frozenset(), hold=None),
@@ -51,7 +52,7 @@ episodes = st.lists(
 )
 
 
-def acted(remediation: Remediation, mark: str, times: int, now: datetime) -> tuple[Remediation, str]:
+def acted(remediation: Remediation, text: str, times: int, now: datetime) -> tuple[Remediation, str]:
     """The remediation after it began this many acts, and the record of it."""
     for attempt in range(1, times + 1):
         step = next(step for step in remediation.steps if step in REPAIRS)
@@ -61,9 +62,9 @@ def acted(remediation: Remediation, mark: str, times: int, now: datetime) -> tup
             attempts=attempt,
             acts=(*remediation.acts, remediation.ladder[0]),
         )
-        mark = repair_mark(remediation, now + timedelta(seconds=attempt), before=mark)
+        text = repair_record(remediation, now + timedelta(seconds=attempt), before=text)
     remediation = replace(remediation, end=End.RELEASED, since=now + timedelta(minutes=10))
-    return remediation, after(mark, remediation)
+    return remediation, after(text, remediation)
 
 
 @LAW
@@ -71,13 +72,13 @@ def acted(remediation: Remediation, mark: str, times: int, now: datetime) -> tup
 def test_no_loss_of_a_disk_gives_a_name_more_repairs(story: list[Episode]) -> None:
     """Repairs of a week, for any fault, stay within the bound of a lemon, and those of one code within its own, however
     often the store is lost, and whichever GPUs the machines have. A replacement loses the disk each time."""
-    bounds, mark, now = Bounds(), "", START
+    bounds, text, now = Bounds(), "", START
     store: list[Remediation] = []
     made: list[tuple[datetime, str]] = []
     for number, episode in enumerate(story):
         now += timedelta(hours=episode.hours)
         sick = diagnosis(episode.remedy, Component(kind="gpu", id=f"GPU-{len(made)}"), code=episode.code, since=now)
-        known = on_record(repairs_of(store), None, parse(mark) or HandoffRecord())
+        known = on_record(repairs_of(store), None, parse(text) or HandoffRecord())
         decision, _ = decided_by(question([sick], (), RULES, now), all_read(HERE, known))
         if decision.action is not Action.REPAIR:
             continue
@@ -89,7 +90,7 @@ def test_no_loss_of_a_disk_gives_a_name_more_repairs(story: list[Episode]) -> No
             steps=decision.steps,
             ladder=decision.ladder,
         )
-        remediation, mark = acted(remediation, mark, episode.acts, now)
+        remediation, text = acted(remediation, text, episode.acts, now)
         made.append((now, episode.code))
         store = [] if episode.loses_disk or Remedy.REPLACE_NODE in remediation.acts else [*store, remediation]
     week = timedelta(days=7)
@@ -103,27 +104,27 @@ def test_no_loss_of_a_disk_gives_a_name_more_repairs(story: list[Episode]) -> No
 @given(episodes)
 def test_what_store_and_record_both_know_is_one_repair(story: list[Episode]) -> None:
     """As long as no disk is lost the record adds nothing to what the store knows."""
-    mark, now = "", START
+    text, now = "", START
     store: list[Remediation] = []
     for number, episode in enumerate(story):
         now += timedelta(hours=episode.hours)
         remediation = a_remediation(id=f"c{number}", opened=now, code=episode.code, ladder=(Remedy.REBOOT_NODE,))
-        remediation, mark = acted(remediation, mark, episode.acts, now)
+        remediation, text = acted(remediation, text, episode.acts, now)
         store.append(remediation)
         known = repairs_of(store)
-        assert on_record(known, None, parse(mark) or HandoffRecord()) == known
+        assert on_record(known, None, parse(text) or HandoffRecord()) == known
 
 
 @LAW
 @given(episodes)
 def test_each_act_that_was_begun_is_one_entry(story: list[Episode]) -> None:
     """And of the last eight none is missing."""
-    mark, now, begun = "", START, 0
+    text, now, begun = "", START, 0
     for number, episode in enumerate(story):
         now += timedelta(hours=episode.hours)
         remediation = a_remediation(id=f"c{number}", opened=now, code=episode.code, ladder=(Remedy.REBOOT_NODE,))
-        remediation, mark = acted(remediation, mark, episode.acts, now)
+        remediation, text = acted(remediation, text, episode.acts, now)
         begun += episode.acts
-        record = parse(mark)
+        record = parse(text)
         assert record is not None
         assert [each.act for each in record.history] == [PastAct.REBOOT] * min(begun, 8)

@@ -18,6 +18,7 @@ from healthd.core.node import RECORD_LEAD, KernelRecord
 from healthd.sources.kmsg import parse_record
 from healthd.testing import FakeNode
 from tests.support.judgement import LUSTRE_IS_LOADED, START, kernel_says
+from tests.support.sampling import examples
 
 CHECKS = {name: check for name, check in discover().items() if check.on == "kernel"}
 TABLES = ("kernel.efa", "kernel.host", "kernel.lustre")
@@ -110,7 +111,7 @@ begun = st.sampled_from(["", "a", "a[1]: ", "x (1): ", "\n", "[a] ", "<4>", "[1]
 
 
 @pytest.mark.parametrize("form", FORMS)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(lead=begun, line=lines, at=st.integers(1, 15), skipped=st.integers(0, 40))
 @example(lead="", line="Lustre: LBUG", at=15, skipped=0)
 @example(lead="", line="python3: attempt to access beyond end of device", at=1, skipped=0)
@@ -128,7 +129,7 @@ def test_no_name_is_a_fault(form: str, lead: str, line: str, at: int, skipped: i
 
 
 @pytest.mark.parametrize("form", DEVICE_FORMS)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(line=lines)
 @example(line="BUG: x")
 @example(line="NVRM: x")

@@ -215,8 +215,8 @@ def test_nothing_is_out_longer_than_its_bound_without_a_page_that_comes_again(
     """Whatever it waits for, whoever is asked: an open remediation that is overdue pages, and the page is told each
     day."""
     decision = wanted(decided, each, problem, T0, LIMITS)
-    said = said_of(each, decision)
-    pages = [topic for key, topic in said.items() if key.startswith(PAGED)]
+    message = said_of(each, decision)
+    pages = [topic for key, topic in message.items() if key.startswith(PAGED)]
     if each.remediation.is_open and due(each.remediation, LIMITS) <= T0:
         assert decision.action is Action.PAGE
     assert len(pages) == (decision.action is Action.PAGE)
@@ -241,12 +241,12 @@ def test_a_page_of_a_case_has_a_cause_in_that_case(each: Stands, decided: Decisi
 @given(stands(), DECIDED)
 def test_a_node_that_our_drain_holds_is_said_to_be_out(each: Stands, decided: Decision) -> None:
     """Its own topic stands for as long as the remediation has its drain, so that none says that it is over."""
-    said = said_of(each, wanted(decided, each, "", T0, LIMITS))
+    message = said_of(each, wanted(decided, each, "", T0, LIMITS))
     if each.remediation.is_open and each.remediation.hold is not None:
         story = (
             f"the cluster's own drain, {each.remediation.code}"
             if each.remediation.adopted
             else f"remediation {each.remediation.id}"
         )
-        assert said[NODE_KEY].cause == story
-        assert Step.DRAIN in each.remediation.steps or said[NODE_KEY].words
+        assert message[NODE_KEY].cause == story
+        assert Step.DRAIN in each.remediation.steps or message[NODE_KEY].words

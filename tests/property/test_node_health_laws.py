@@ -44,6 +44,7 @@ MARKS = st.builds(
     answer=st.sampled_from(RequestAnswer) | st.none(),
     answered=TIMES,
     boot=TEXTS,
+    evidence=TEXTS,
     replaced=TIMES,
     slept=TIMES,
     awake=TIMES,
@@ -55,7 +56,7 @@ MARKS = st.builds(
     kernel=TEXTS,
     image=TEXTS,
     history=HISTORY,
-    said=st.text(max_size=300),
+    message=st.text(max_size=300),
 )
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | TEXTS,
@@ -67,14 +68,14 @@ JSON = st.recursive(
 @given(MARKS)
 def test_what_a_line_can_say_survives_as_fields(made: HandoffRecord) -> None:
     """As JSON on the wire, too; and a second time nothing changes."""
-    mark = parse(made.text)
-    assert mark is not None
-    record = msgspec.json.decode(msgspec.json.encode(record_of(mark)))
+    handoff = parse(made.text)
+    assert handoff is not None
+    record = msgspec.json.decode(msgspec.json.encode(record_of(handoff)))
     assert read_record(record).odd == ""
-    assert read_record(record).mark == mark
-    assert text_of(record) in (mark.text, "")
-    if len(mark.text) <= 2000:
-        assert without_nulls(record_patch("n1", mark.text))["record"] == record_of(mark)
+    assert read_record(record).handoff == handoff
+    assert text_of(record) in (handoff.text, "")
+    if len(handoff.text) <= 2000:
+        assert without_nulls(record_patch("n1", handoff.text))["record"] == record_of(handoff)
 
 
 @given(

@@ -9,16 +9,29 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from healthd.core.model import REMEDY_RANK, Action, Component, Decision, Diagnosis, Mode, Remedy, Root, Severity, Step
+from healthd.core.model import (
+    MODE_RANK,
+    REMEDY_RANK,
+    Action,
+    Component,
+    Decision,
+    Diagnosis,
+    Mode,
+    Remedy,
+    Root,
+    Severity,
+    Step,
+)
 from healthd.remediation.decide.fleet import out_limit
 from healthd.remediation.decide.ledger import Bounds, rungs_left
 from healthd.remediation.decide.policy import Needs, Rules, SeenElsewhere, Situation, question
 from healthd.remediation.decide.remediation import Repair, is_our_text, reason_text
-from healthd.remediation.decide.rules import MODE_RANK, OWN_REMEDY, REPAIRS, STEPS, Policy, Rule
+from healthd.remediation.decide.rules import OWN_REMEDY, REPAIRS, STEPS, Policy, Rule
 from healthd.remediation.ports import FleetSnapshot, Hold, NodeView
 from tests.support.judgement import START, all_read, at, components, decided_by, diagnosis
+from tests.support.sampling import examples
 
-LAW = settings(max_examples=200)
+LAW = settings(max_examples=examples(200))
 NODES = tuple(f"n{index}" for index in range(12))
 ME = NODES[0]
 CODES = ("a", "b", "c")

@@ -1,4 +1,5 @@
-"""Requests in marks: no two of one node are the same, an answer makes no other request of one, and each is one act."""
+"""Requests in records: no two of one node are the same, an answer makes no other request of one, and each is one
+act."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from healthd.core.errors import HealthdError
 from healthd.core.model import Mode, Remedy
 from healthd.remediation.controller.requests import wanted
-from healthd.remediation.decide.adoption import repair_mark
+from healthd.remediation.decide.adoption import repair_record
 from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, parse
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.rules import STEPS
@@ -43,14 +44,14 @@ REMEDIATION = Remediation(
 
 def request(now: datetime, before: str) -> str:
     """What the engine leaves and its provisioner turns into a request."""
-    mark = parse(repair_mark(REMEDIATION, now, before=before, delegated=True))
-    assert mark is not None
-    return replace(mark, asks=True).text
+    record = parse(repair_record(REMEDIATION, now, before=before, delegated=True))
+    assert record is not None
+    return replace(record, asks=True).text
 
 
 def request_id(text: str, now: datetime) -> str:
-    mark = parse(text)
-    found = wanted("n1", mark, now, reboot_timeout_s=1800.0) if mark is not None else None
+    record = parse(text)
+    found = wanted("n1", record, now, reboot_timeout_s=1800.0) if record is not None else None
     assert found is not None
     return found.id
 
@@ -71,20 +72,22 @@ def test_a_clock_that_goes_back_makes_no_earlier_request_again(back: float) -> N
     """Set back by any time between two orders: the second one is another request, and not one of the far future."""
     first = request(BEGAN, "")
     now = BEGAN - timedelta(seconds=back)
-    mark = parse(request(now, first))
-    assert mark is not None
-    assert mark.asked is not None
-    assert mark.asked.replace(microsecond=0) != BEGAN
-    assert abs(mark.asked - now) <= timedelta(seconds=62)
+    record = parse(request(now, first))
+    assert record is not None
+    assert record.asked is not None
+    assert record.asked.replace(microsecond=0) != BEGAN
+    assert abs(record.asked - now) <= timedelta(seconds=62)
 
 
 @given(
     answer=st.sampled_from([RequestAnswer.TAKEN, RequestAnswer.WAITS]),
     after=st.integers(min_value=0, max_value=100_000),
-    said=st.text(max_size=40),
+    message=st.text(max_size=40),
     became=st.sampled_from(["", "i-2"]),
 )
-def test_whatever_is_answered_it_is_the_same_request(answer: RequestAnswer, after: int, said: str, became: str) -> None:
+def test_whatever_is_answered_it_is_the_same_request(
+    answer: RequestAnswer, after: int, message: str, became: str
+) -> None:
     """No word that the controller or the node writes beside a request changes its id."""
     text = request(BEGAN, "")
     now = BEGAN + timedelta(seconds=after)
@@ -92,7 +95,7 @@ def test_whatever_is_answered_it_is_the_same_request(answer: RequestAnswer, afte
         parse(text) or HandoffRecord(),
         answer=answer,
         answered=now,
-        said=said,
+        message=message,
         became=became,
         replaced=now,
         code="x",
@@ -118,9 +121,9 @@ def test_however_often_leaders_die_a_request_is_one_act(data: st.DataObject) -> 
                     world.run(1)
                 if loses_store and world.kills > kills:
                     world.forget()
-            assert (world.acts, world.mark.answer, world.mark.became) == (order, RequestAnswer.TAKEN, "i-2")
+            assert (world.acts, world.record.answer, world.record.became) == (order, RequestAnswer.TAKEN, "i-2")
             world.wire.at.clear()
             world.provisioner.instance = "i-1"
             world.clock.advance(data.draw(st.sampled_from([1.0, 60.0, 86_400.0])))
-            world.ask(replace(world.mark, answer=None, answered=None, said="", became="", replaced=None))
+            world.ask(replace(world.record, answer=None, answered=None, message="", became="", replaced=None))
         world.close()

@@ -18,6 +18,7 @@ from healthd.remediation.provisioners.delegated import DelegatedProvisioner
 from healthd.sim.cluster import FakeOrchestrator
 from tests.support.controller_rig import NODE, AskedWorld
 from tests.support.engine_wire import kill
+from tests.support.sampling import examples
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 LAST = 1200
@@ -53,7 +54,7 @@ STORIES = st.builds(
 
 
 class Withdrawn(AskedWorld):
-    """Where the node's update comes after the controller's last look, the mark says so once more after the act."""
+    """Where the node's update comes after the controller's last look, the record says so once more after the act."""
 
     def _acts(self, step: Step) -> None:
         assert self.store.remediations()[-1].phase is Phase.INTENDED
@@ -70,7 +71,7 @@ class Asker:
         self.provisioner = DelegatedProvisioner(
             inner=world.provisioner,
             instance_id="i-1",
-            read=self.door.marked,
+            read=self.door.read_record,
             write=self._writes,
             clock=world.clock.now,
             monotonic_s=world.clock,
@@ -108,7 +109,7 @@ class Asker:
         text, due = self._update
         if text and number >= due:
             self._update = ("", -1)
-            self.door.mark(text)
+            self.door.write_record(text)
         if number == story.killed_at:
             kill()
 
@@ -132,12 +133,12 @@ def lived(folder: str, story: Story) -> Asker:
     return asker
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(story=STORIES)
 def test_a_withdrawn_request_is_not_acted_on_or_is_known_to_be(story: Story) -> None:
     """Wherever the node withdraws and the controller dies: no act before or after the node is told that nobody began,
-    and else the mark says what became of it."""
+    and else the record says what became of it."""
     with TemporaryDirectory(dir=MEMORY) as folder:
         asker = lived(folder, story)
-        assert asker.taken_back or asker.world.mark.answer in (RequestAnswer.TAKEN, RequestAnswer.REFUSED)
+        assert asker.taken_back or asker.world.record.answer in (RequestAnswer.TAKEN, RequestAnswer.REFUSED)
         asker.world.close()

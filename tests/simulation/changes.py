@@ -67,21 +67,21 @@ class Change:
 
 
 def _forgotten(text: str) -> str:
-    mark = parse(text)
-    return text if mark is None else replace(mark, history=()).text
+    record = parse(text)
+    return text if record is None else replace(record, history=()).text
 
 
 class _WithoutHistory(Through):
-    def marked(self) -> str:
-        return _forgotten(super().marked())
+    def read_record(self) -> str:
+        return _forgotten(super().read_record())
 
-    def mark(self, text: str) -> None:
-        super().mark(_forgotten(text))
+    def write_record(self, text: str) -> None:
+        super().write_record(_forgotten(text))
 
     def snapshot(self) -> FleetSnapshot:
         snapshot = super().snapshot()
         return replace(
-            snapshot, marks=tuple(NodeRecord(node=each.node, text=_forgotten(each.text)) for each in snapshot.marks)
+            snapshot, records=tuple(NodeRecord(node=each.node, text=_forgotten(each.text)) for each in snapshot.records)
         )
 
 
@@ -273,20 +273,20 @@ class BudgetFromMemory(Change):
 
 
 class _FirstOrder(Through):
-    """``first``: the mark as it would be if the node's first order were its last."""
+    """``first``: the record as it would be if the node's first order were its last."""
 
-    first: Callable[[HandoffRecord], HandoffRecord] = lambda mark: mark
+    first: Callable[[HandoffRecord], HandoffRecord] = lambda record: record
     _asked: datetime | None = None
 
-    def marked(self) -> str:
-        text = super().marked()
-        mark = parse(text)
-        self._asked = mark.asked if mark is not None else None
-        return text if mark is None else self.first(mark).text
+    def read_record(self) -> str:
+        text = super().read_record()
+        record = parse(text)
+        self._asked = record.asked if record is not None else None
+        return text if record is None else self.first(record).text
 
-    def mark(self, text: str) -> None:
-        mark = parse(text)
-        super().mark(text if mark is None else replace(mark, asked=self._asked).text)
+    def write_record(self, text: str) -> None:
+        record = parse(text)
+        super().write_record(text if record is None else replace(record, asked=self._asked).text)
 
 
 class OrderFromMemory(Change):
@@ -298,22 +298,22 @@ class OrderFromMemory(Change):
         self._asked: dict[tuple[str, str, str, int], HandoffRecord] = {}
 
     def seen_by_head(self, snapshot: FleetSnapshot) -> FleetSnapshot:
-        return replace(snapshot, marks=tuple(self._first_shown(each) for each in snapshot.marks))
+        return replace(snapshot, records=tuple(self._first_shown(each) for each in snapshot.records))
 
     def at_head(self, door: Orchestrator, node: str) -> Orchestrator:
         first = _FirstOrder(door)
-        first.first = lambda mark: self._first(node, mark)
+        first.first = lambda record: self._first(node, record)
         return first
 
     def _first_shown(self, shown: NodeRecord) -> NodeRecord:
-        mark = parse(shown.text)
-        return shown if mark is None else NodeRecord(node=shown.node, text=self._first(shown.node, mark).text)
+        record = parse(shown.text)
+        return shown if record is None else NodeRecord(node=shown.node, text=self._first(shown.node, record).text)
 
-    def _first(self, node: str, mark: HandoffRecord) -> HandoffRecord:
-        if not mark.asks:
-            return mark
-        first = self._asked.setdefault((node, mark.remediation_id, str(mark.remedy), mark.attempt), mark)
-        return replace(mark, asked=first.asked)
+    def _first(self, node: str, record: HandoffRecord) -> HandoffRecord:
+        if not record.asks:
+            return record
+        first = self._asked.setdefault((node, record.remediation_id, str(record.remedy), record.attempt), record)
+        return replace(record, asked=first.asked)
 
 
 class _NeverTakenBack(WiredProvisioner):

@@ -1,4 +1,4 @@
-"""One daemon of a simulated node: production's judgement, policy, ledger, engine, slots, marks and notifier.
+"""One daemon of a simulated node: production's judgement, policy, ledger, engine, slots, records and notifier.
 
 Put together as ``healthd.agent`` does it, over a store that outlives it and a cluster that is
 simulated. Where production polls every few seconds, this is turned when something happened, and else ever more rarely
@@ -23,7 +23,7 @@ from healthd.core.node import Node
 from healthd.judge.clock import ClockWatch, was_set
 from healthd.notify.delivery import Deliver
 from healthd.notify.node import node_notifier
-from healthd.notify.notifier import NEWS
+from healthd.notify.notifier import NEWS, Hold
 from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.policy import Rules
@@ -154,6 +154,7 @@ class Disk:
 
 class Daemon:
     """One process. ``levels`` and ``ring`` are the machine's as the checks find them; ``blind``: why one cannot look.
+    ``hold``: which of its messages wait for an incident.
 
     ``turn`` raises Killed where its fuse says so.
     """
@@ -176,12 +177,13 @@ class Daemon:
         blind: Callable[[], str],
         deliver: Deliver,
         died: Callable[[], None],
+        hold: Hold | None = None,
     ) -> None:
         self.name, self._ground, self.disk, self._wall, self._died = name, ground, disk, wall, died
         self._levels, self._ring, self._blind = levels, ring, blind
         self.alive, self._due_s, self._poll_s = True, float("inf"), POLL_S
         self._looks_at_s, self._awake_s = float("inf"), ground.timeline.s + STAYS_UP_S
-        self.said, self.turns, self.began_s = "", 0, ground.timeline.s
+        self.message, self.turns, self.began_s = "", 0, ground.timeline.s
         now, store = wall.now(), disk.store
         self._clock_watch = ClockWatch(now, ground.timeline())
         self.monitor = Monitor(CHECKS, store, changed=self.wake, policy=ground.policy)
@@ -200,6 +202,7 @@ class Daemon:
             store=store,
             about=lambda: {"node": name, "verdict": "", "notices": ()},
             absent=lambda: self.absent.paged,
+            hold=hold,
         )
         self.read_log()
         self.look_soon(_LOOK_TAKES_S)
@@ -231,14 +234,14 @@ class Daemon:
         """One turn of the engine and one of the notifier, and when the next is of use."""
         now = self._wall.now()
         self._look_at_clock(now)
-        before, self.turns = self.said, self.turns + 1
-        self.said = self.engine.reconcile(now)
+        before, self.turns = self.message, self.turns + 1
+        self.message = self.engine.reconcile(now)
         now = self._wall.now()
         self.monitor.flush(now)
         self.notifier.tick(now)
         has_remediation = self.disk.store.open_remediation() is not None
         most_s = STILL_POLL_S if has_remediation else IDLE_POLL_S
-        self._poll_s = POLL_S if self.said != before else min(most_s, self._poll_s * GROWS)
+        self._poll_s = POLL_S if self.message != before else min(most_s, self._poll_s * GROWS)
         if has_remediation or self._knows_something() or self._ground.slurm.hung:
             self._awake_s = self._ground.timeline.s + STAYS_UP_S
         if self._ground.timeline.s < self._awake_s:
@@ -254,8 +257,8 @@ class Daemon:
         before, now = self.absent.paged, self._wall.now()
         try:
             fleet = self.engine.learn()
-            for said in self.absent.look(fleet, now) if fleet is not None else ():
-                self.monitor.record(Event(at=now, kind="decision", text=said))
+            for message in self.absent.look(fleet, now) if fleet is not None else ():
+                self.monitor.record(Event(at=now, kind="decision", text=message))
         except (BackendError, StoreError):
             return  # it is read again
         if before or self.absent.paged:

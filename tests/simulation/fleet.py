@@ -193,12 +193,12 @@ class Fleet:
 
     def _asks(self, name: str) -> bool:
         node = self.slurm.nodes.get(name)
-        mark = parse(node.mark) if node is not None and node.mark else None
-        if node is None or mark is None or (mark.remedy is None and not mark.is_withdrawn):
+        record = parse(node.record) if node is not None and node.record else None
+        if node is None or record is None or (record.remedy is None and not record.is_withdrawn):
             return False
         return (
-            mark.is_withdrawn
-            or (mark.asks and mark.answer is not RequestAnswer.REFUSED)
+            record.is_withdrawn
+            or (record.asks and record.answer is not RequestAnswer.REFUSED)
             or "NOT_RESPONDING" in node.flags
         )
 

@@ -487,12 +487,12 @@ class Invariants:
         """A name that Slurm has powered down keeps no slot, and no drain of healthd's that no operator knows of: no job
         can wake it, and no daemon is there. An act that is under way has its time."""
         slurm = self._ground.slurm
-        hold, mark = slurm.nodes[name].hold, parse(slurm.nodes[name].mark)
+        hold, record = slurm.nodes[name].hold, parse(slurm.nodes[name].record)
         is_told = any(asks_for_a_person(key) for key in self.told[name].standing)
         is_ordered = hold is not None and code_of(hold.text) == QUARANTINE_CODE
         is_left = has_slot or (slurm.is_ours(name) and not (is_told or is_ordered))
         seen.left_s = _since(seen.left_s, name in slurm.asleep and is_left and not slurm.hung, s)
-        asked = mark.asked if mark is not None else None
+        asked = record.asked if record is not None else None
         acts_until_s = asked.timestamp() - self._nodes[name].wall.seconds() + s + ACT_TAKES_S if asked else 0.0
         if seen.left_s is not None and s - max(seen.left_s, acts_until_s) > WITHOUT_MACHINE_S:
             self.fail("what_sleeps_keeps_nothing", name, f"asleep, with {'a slot, ' * has_slot}{hold}")
@@ -545,8 +545,8 @@ class Invariants:
         waits = ours and is_over and not is_expected and name not in self._ground.slurm.maintenance
         seen.good_s = _since(seen.good_s, waits, s)
         if seen.good_s is not None and s - max(seen.good_s, node.changed_s) > BACK_WITHIN_S:
-            said = daemon.said if daemon is not None else ""
-            self.fail("the_good_come_back", name, f"good for {(s - seen.good_s) / HOUR:.1f} h, and out: {said}")
+            message = daemon.message if daemon is not None else ""
+            self.fail("the_good_come_back", name, f"good for {(s - seen.good_s) / HOUR:.1f} h, and out: {message}")
 
     def a_page_has_its_cause(self, name: str, seen: Seen, s: float, remediation: Remediation | None) -> None:
         """A page that stands says its present cause: whoever reads it acts on it."""
@@ -562,15 +562,15 @@ class Invariants:
 
     def an_answer_has_its_act(self, name: str, seen: Seen, s: float) -> None:
         """A request that the controller has taken was carried out after it was made: an order is not answered from
-        memory. When it was made the mark says by a clock that may be set since, so it is not asked."""
-        mark = parse(self._ground.slurm.nodes[name].mark)
-        is_taken = mark is not None and mark.asks and mark.answer is RequestAnswer.TAKEN
+        memory. When it was made the record says by a clock that may be set since, so it is not asked."""
+        record = parse(self._ground.slurm.nodes[name].record)
+        is_taken = record is not None and record.asks and record.answer is RequestAnswer.TAKEN
         asked_s = max((self.asked.get((name, each), -DAY) for each in Remedy), default=-DAY)
         acted = any(each.node == name and each.s >= asked_s for each in self.done)
-        acted |= mark is not None and (mark.remediation_id, mark.remedy) in self.perhaps
+        acted |= record is not None and (record.remediation_id, record.remedy) in self.perhaps
         seen.unanswered_s = _since(seen.unanswered_s, is_taken and not acted, s)
         if seen.unanswered_s is not None and s - seen.unanswered_s > ANSWERED_WITHIN_S:
-            self.fail("an_answer_has_its_act", name, f"taken, and nothing was done: {mark and mark.text}")
+            self.fail("an_answer_has_its_act", name, f"taken, and nothing was done: {record and record.text}")
 
     def a_resume_holds_a_day(self, name: str, seen: Seen, s: float, *, serves: bool) -> None:
         """A critical fault harms jobs for a day at most after somebody undid a drain: a bulk resume is no word about

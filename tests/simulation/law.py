@@ -293,7 +293,7 @@ class Law:
             self._watch.note(name, f"ordered {order.verb}: {error}")
             self._watch.ordered[name] = self._timeline.s  # what did not answer, or was not written, may be applied
             return
-        self._watch.note(name, f"ordered {order.verb}: {obeyed.said}")
+        self._watch.note(name, f"ordered {order.verb}: {obeyed.message}")
         if obeyed.done:
             self._watch.ordered[name] = self._timeline.s
         elif obeyed.refusal is Refusal.UNREADABLE:

@@ -79,7 +79,7 @@ class _Node:
 
 
 class LawfulFleet:
-    """``nodes`` of them. ``advance`` moves time; ``listed`` and ``completed`` are what a ``FleetSource`` wants."""
+    """``nodes`` of them. ``advance`` moves time; ``listed`` and ``completed`` are what a ``LedgerFeed`` wants."""
 
     def __init__(self, seed: int, nodes: int, law: FailureLaw | None = None, *, spare: int = 10) -> None:
         self._random, self.law, self.now_s = Random(seed), law or FailureLaw(), 0.0  # noqa: S311 - a fleet, no secret

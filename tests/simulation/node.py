@@ -175,7 +175,7 @@ class Node:
         return DelegatedProvisioner(
             inner=self.platform,
             instance_id=self.instance,
-            read=door.marked,
+            read=door.read_record,
             write=lambda text: self._asks(door, text),
             clock=self.wall.now,
             monotonic_s=self._ground.timeline,
@@ -183,10 +183,10 @@ class Node:
 
     def _asks(self, door: Door, text: str) -> None:
         """Leave a request with the controller."""
-        mark = parse(text)
-        if mark is not None and mark.asks and mark.remedy is not None:
-            self._asked(self.name, mark.remedy)
-        door.mark(text)
+        record = parse(text)
+        if record is not None and record.asks and record.remedy is not None:
+            self._asked(self.name, record.remedy)
+        door.write_record(text)
 
     # -- what is wrong with it ----------------------------------------------------------------------------------------
 
@@ -325,8 +325,8 @@ class Node:
         power = self._goes_off("goes down")
         self._ground.timeline.after(SLURMD_TIMEOUT_S, lambda: self._is_missed() if power == self._power else None)
 
-    def _goes_off(self, said: str) -> int:
-        self.note(said)
+    def _goes_off(self, message: str) -> int:
+        self.note(message)
         self.up = False
         self._power += 1
         self.changed_s = self._ground.timeline.s

@@ -140,8 +140,8 @@ class PowerSaving:
     def _is_given_up(self, name: str) -> bool:
         """Whether the node is drained, and its record says that healthd gave it up."""
         node = self._slurm.nodes[name]
-        mark = parse(node.mark) if node.hold is not None else None
-        return mark is not None and bool(mark.given_up)
+        record = parse(node.record) if node.hold is not None else None
+        return record is not None and bool(record.given_up)
 
     def in_service(self) -> list[str]:
         """The nodes whose agents are there and speak for the fleet, the first one first."""

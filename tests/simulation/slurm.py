@@ -21,7 +21,7 @@ KILL_FAILED = "Kill task failed"
 
 class Slurm(FakeCluster):
     """``heard``: called after each update that was applied, with whether it came late, after a hang. ``touched``:
-    for each name whose node, slot or mark may have changed. ``lets_go``: for each name whose slot was given back.
+    for each name whose node, slot or record may have changed. ``lets_go``: for each name whose slot was given back.
     ``returns_nodes``: slurm.conf's ReturnToService is 2.
     """
 
@@ -86,12 +86,12 @@ class Slurm(FakeCluster):
 
 
 class Door(FakeOrchestrator):
-    """One node's door to the cluster, which tells that its mark was written."""
+    """One node's door to the cluster, which tells that its record was written."""
 
     def __init__(self, cluster: Slurm, node: str) -> None:
         super().__init__(cluster, node)
         self._slurm, self._name = cluster, node
 
-    def mark(self, text: str) -> None:
-        super().mark(text)
+    def write_record(self, text: str) -> None:
+        super().write_record(text)
         self._slurm.touched(self._name)

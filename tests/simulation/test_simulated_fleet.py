@@ -1,7 +1,8 @@
 """A fleet with production's judgement, engine, ledger, slots, notifier and controller, simulated for weeks.
 
 The short form of ``make simulate``: a few seeds, and what makes the rest worth anything: that a seed decides all, and
-that a violation says where and when.
+that a violation says where and when. `make test` takes some of the lives of each test (tests/support/sampling.py),
+`make test-exhaustive` all.
 """
 
 from __future__ import annotations
@@ -62,16 +63,20 @@ MENDED = (
     (21036, 332.0),
 )
 """Seeds that once broke an invariant, each with the hours until then, in fleets as large as the seed says."""
-MENDED_IN_A_SAMPLE = 10
+MENDED_IN_A_SAMPLE, SEEDS_IN_A_SAMPLE, CHANGES_IN_A_SAMPLE = 4, 2, 4
 LOOSE_ONLY = Life(hours=30, max_out=8, delegates=True, rates=only(LOOSE, faults=800, busy=0.1))
 NAMED_IN_CALLS = {"bounded_in_a_day", "paged_every_day"}
 """Invariants that a function of another name holds beside its own."""
+SMALL = (replace(LIVES["request-stands"], seed=2), LOOSE_ONLY, replace(LOOSE_ONLY, seed=2))
 AWAY = (13, 55)
 """Seeds in whose fleets nobody told of a node whose daemon stayed away."""
 
 
+SAMPLE = of_this_run()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize("seed", SAMPLE.some("seeds", range(1, 6), SEEDS_IN_A_SAMPLE))
 def test_no_fleet_breaks_an_invariant_in_ten_days(seed: int) -> None:
     """Whatever befalls a fleet, no invariant is violated."""
     report = Fleet(seed, nodes=40).run(10 * DAY_H)
@@ -80,18 +85,15 @@ def test_no_fleet_breaks_an_invariant_in_ten_days(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("seed", "hours"), of_this_run().of({"mended": MENDED}, kind=lambda _: "a life", least=MENDED_IN_A_SAMPLE)["mended"]
-)
+@pytest.mark.parametrize(("seed", "hours"), SAMPLE.some("mended", MENDED, MENDED_IN_A_SAMPLE))
 def test_what_once_broke_an_invariant_breaks_none(seed: int, hours: float) -> None:
-    """The rules behind them: news.py, paging.py, brakes.py, the engine between an order and a turn. `make test` takes
-    some of them (tests/support/sampling.py)."""
+    """The rules behind them: news.py, paging.py, brakes.py, the engine between an order and a turn."""
     report = Fleet(seed).run(hours)
     assert not report.violations, str(report.violations[0])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", AWAY)
+@pytest.mark.parametrize("seed", SAMPLE.some("away", AWAY, 1))
 def test_a_node_whose_daemon_stays_away_is_told_of_by_others_and_no_other_one_is(seed: int) -> None:
     """Two daemons a day stay away for hours or days: each of their nodes pages, and none whose daemon is there."""
     report = Fleet(seed, nodes=30, rates=Rates(away=0.5)).run(10 * DAY_H)
@@ -99,7 +101,7 @@ def test_a_node_whose_daemon_stays_away_is_told_of_by_others_and_no_other_one_is
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("life", [replace(LIVES["request-stands"], seed=2), LOOSE_ONLY, replace(LOOSE_ONLY, seed=2)])
+@pytest.mark.parametrize("life", SAMPLE.some("small", SMALL, 1))
 def test_what_once_broke_a_small_life_breaks_none(life: Life) -> None:
     """A request that waited outlived its fault (repairs.py); an operator's release counted as a fifth return."""
     violations = life.lived(None).violations
@@ -139,7 +141,7 @@ def test_a_violation_says_the_time_the_node_and_its_trail() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("name", SAMPLE.some("changes", tuple(CHANGES), CHANGES_IN_A_SAMPLE))
 def test_an_old_fault_that_is_put_back_is_found(name: str) -> None:
     """An invariant that is about an old fault finds it; the same seed without the fault violates nothing."""
     result = found(name, LIVES[name])

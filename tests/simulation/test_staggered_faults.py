@@ -10,6 +10,7 @@ from healthd.core.model import Remedy
 from tests.simulation.ailments import Act, Kind
 from tests.simulation.fleet import Fleet
 from tests.simulation.law import Rates
+from tests.support.sampling import examples
 
 NODES, QUIET_S, HOURS = 18, 3600.0, 6.0
 FABRIC = Kind(
@@ -34,7 +35,7 @@ def repaired(seed: int, gap_s: float, max_out: str | int) -> tuple[int, PolicySe
     return sum(fleet.watch.counted.values()), fleet.ground.config.policy
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(9), deadline=None)
 @given(seed=st.integers(1, 50), gap_s=st.floats(0.0, 150.0))
 def test_a_hold_for_many_at_once_does_not_erode(seed: int, gap_s: float) -> None:
     """Of eighteen nodes with one fault fewer are repaired than make it nobody's own, whatever lies between two."""
@@ -42,7 +43,7 @@ def test_a_hold_for_many_at_once_does_not_erode(seed: int, gap_s: float) -> None
     assert repairs < policy.same_fault_nodes
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 @given(seed=st.integers(1, 50), gap_s=st.floats(0.0, 150.0))
 def test_where_one_may_be_out_at_a_time_the_storm_ends_it(seed: int, gap_s: float) -> None:
     """Nodes that wait for the one slot show no finding, so what holds the rest is that one code had so many nodes."""

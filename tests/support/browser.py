@@ -109,16 +109,16 @@ class Browser:
     def _message(self, until: float, method: str) -> dict[str, Any]:
         while (end := self._received.find(b"\0")) < 0:
             if not select.select([self._in], [], [], max(0.0, until - time.monotonic()))[0]:
-                raise AssertionError(f"{method}: no answer within {_ANSWER_S:g} s: {self._said()}")
+                raise AssertionError(f"{method}: no answer within {_ANSWER_S:g} s: {self._log_text()}")
             chunk = os.read(self._in, 1 << 20)
             if not chunk:
-                raise AssertionError(f"{method}: the browser ended: {self._said()}")
+                raise AssertionError(f"{method}: the browser ended: {self._log_text()}")
             self._received += chunk
         message: dict[str, Any] = json.loads(self._received[:end])
         del self._received[: end + 1]
         return message
 
-    def _said(self) -> str:
+    def _log_text(self) -> str:
         return self._log.read_text(errors="replace")[-2000:]
 
 

@@ -31,7 +31,7 @@ SILENT_S, TAKES_S, STEP_S = 60.0, 45.0, 10.0
 
 
 class AskedWorld:
-    """``n1`` is drained by its own daemon, holds a place, and left a mark that asks for ``remedy``."""
+    """``n1`` is drained by its own daemon, holds a place, and left a record that asks for ``remedy``."""
 
     def __init__(self, folder: Path, remedy: Remedy = Remedy.REPLACE_NODE, *, asks: bool = True) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ class AskedWorld:
         self.booted: datetime | None = datetime(2026, 1, 1, tzinfo=UTC)
         self.boot = ""  # as Kubernetes names it; Slurm knows only when that was
         self.standings: tuple[NodeStatus, ...] = ()
-        self.said: list[str] = []
+        self.message: list[str] = []
         self.kills = 0
         self.cluster.update(NODE, "drain", TEXT, user="healthd")
         self.cluster.claim("cluster", 0, NODE)
@@ -60,13 +60,13 @@ class AskedWorld:
     def seconds(self) -> float:
         return self.clock.now().timestamp()
 
-    def ask(self, mark: HandoffRecord) -> None:
-        following = (Remedy.REPLACE_NODE,) if mark.remedy is Remedy.REBOOT_NODE else ()
-        self.cluster.nodes[NODE].mark = replace(mark, asked=self.clock.now(), following=following).text
+    def ask(self, record: HandoffRecord) -> None:
+        following = (Remedy.REPLACE_NODE,) if record.remedy is Remedy.REBOOT_NODE else ()
+        self.cluster.nodes[NODE].record = replace(record, asked=self.clock.now(), following=following).text
 
     @property
-    def mark(self) -> HandoffRecord:
-        return parse(self.cluster.nodes[NODE].mark) or HandoffRecord()
+    def record(self) -> HandoffRecord:
+        return parse(self.cluster.nodes[NODE].record) or HandoffRecord()
 
     def start(self) -> None:
         """A new process on the same disk."""
@@ -115,7 +115,7 @@ class AskedWorld:
                 self.cluster.nodes[NODE].flags -= {"DOWN", "NOT_RESPONDING"}
             try:
                 self.standings = self.controller.sync(self.clock.now())
-                self.said += [each.said for each in self.standings]
+                self.message += [each.message for each in self.standings]
             except Killed:
                 self.restart()
         return self
@@ -151,7 +151,7 @@ class AskedWorld:
         node = self.cluster.nodes[NODE]
         remediation = self.store.remediations()[-1]
         assert remediation.phase is Phase.INTENDED, "no act without a written intent"
-        assert self.mark.answer is RequestAnswer.TAKEN, "no act without a mark that says so"
+        assert self.record.answer is RequestAnswer.TAKEN, "no act without a mark that says so"
         assert self.rules.mode is Mode.REPAIR
         assert not node.jobs, "an act under a job"
 

@@ -47,9 +47,9 @@ def aarch64_programs() -> Iterator[None]:
     rule = f":{_NAME}:M::{_MAGIC}:{_MASK}:{qemu}:F"
     argv = ["unshare", "--mount", "sh", "-c", _HOLD, "sh", rule]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as holder:
-        said = holder.stdout.readline() if holder.stdout else b""
-        if said != b"ready\n":
-            pytest.skip(f"the kernel here takes no handler of qemu's: {said.decode(errors='replace').strip()}")
+        output = holder.stdout.readline() if holder.stdout else b""
+        if output != b"ready\n":
+            pytest.skip(f"the kernel here takes no handler of qemu's: {output.decode(errors='replace').strip()}")
         yield  # Popen closes its input, whatever happens, and waits for its end
 
 

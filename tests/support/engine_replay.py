@@ -12,6 +12,9 @@ from pathlib import Path
 from tests.support.engine_rig import Ending, World
 from tests.support.sampling import of_this_run
 
+_ACTS = {
+    f"{side} {call}" for side in ("before", "after") for call in ("quarantine", "release", "reset", "reboot", "replace")
+}
 Story = Callable[[Path], World]
 WELL = Ending(in_service=True, holder="", ends=("released",), drains=1, releases=1)
 ADMIN = "psu is being changed"
@@ -52,15 +55,16 @@ class Replay:
             world.close()
 
     def boundaries(self, *, half: bool = False) -> list[int]:
-        """The numbers of those that this run takes, another sample in each test. Their kind is what was passed, and
-        what comes next: so a sample holds the two sides of every call, and every way from one call to another."""
+        """The numbers of those that this run takes, another sample in each test. It holds the two sides of every call,
+        and what lies before and after each call that acts."""
         every = range(0, len(self.passed), 2 if half else 1)
-        following = [*self.passed[1:], "the end"]
         test = os.environ["PYTEST_CURRENT_TEST"].partition(" ")[0]
-        taken = of_this_run().of(
-            {test: every}, kind=lambda number: f"{self.passed[number]}, {following[number]}", least=0
-        )
-        return taken[test]
+        return of_this_run().of({test: every}, kind=self._kind, least=0)[test]
+
+    def _kind(self, number: int) -> str:
+        """What was passed; and what comes next, where one of the two belongs to a call that acts."""
+        here, following = self.passed[number], [*self.passed[number + 1 :], "the end"][0]
+        return f"{here}, {following}" if not {here, following}.isdisjoint(_ACTS) else here
 
     def numbers(self, *labels: str) -> set[int]:
         return {number for number, label in enumerate(self.passed) if label in labels}

@@ -21,12 +21,13 @@ from healthd.remediation.decide.commands import Command, CommandOutcome, Verb
 from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.decide.handoff import Versions
 from healthd.remediation.decide.ledger import repairs_of
+from healthd.remediation.decide.on_job import JobStage
 from healthd.remediation.decide.policy import Rules
-from healthd.remediation.decide.remediation import Phase
+from healthd.remediation.decide.remediation import Phase, Remediation
 from healthd.remediation.engine.dependencies import Beat, Dependencies, Timeouts
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.slots import SlotKeeper
-from healthd.remediation.ports import Orchestrator
+from healthd.remediation.ports import JobControl, Orchestrator
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator, FakeUpdate
 from healthd.state.monitor import Monitor
 from healthd.state.store import Store
@@ -34,6 +35,7 @@ from healthd.testing import FakeClock
 from tests.support.engine_wire import (
     Killed,
     Wire,
+    WiredJobs,
     WiredOrchestrator,
     WiredProvisioner,
     WiredRemediations,
@@ -86,11 +88,12 @@ class Trouble:
     remedy: Remedy = Remedy.RESET_GPU
     clears_by: ClearsBy | None = ClearsBy.GPU_RESET
     component: Component = GPU
+    severity: Severity = Severity.CRITICAL
 
     def finding(self) -> Finding:
         return Finding(
             code=self.code,
-            severity=Severity.CRITICAL,
+            severity=self.severity,
             component=self.component,
             message=f"{self.code} was seen",
             remedy=self.remedy,
@@ -146,15 +149,17 @@ class World:
         self.script: list[tuple[float, Callable[[], object]]] = []
         self.levels: set[Trouble] = set()
         self.blind = ""
-        self.said: list[str] = []
+        self.message: list[str] = []
         self.turned_at: list[datetime] = []
         self.kills = 0
         self.obeyed: CommandOutcome | None = None
         self.held_by_at_reboot: list[str] = []
+        self.bucket: Callable[[Remediation], str] | None = None
         self.acting: Callable[[Step], None] = lambda _: None
         self.provisioner = FakeProvisioner(self._asked_to_reboot, self._asked_to_replace if can_replace else None)
         self.machine, self.replaced_at_s = 1, 0.0
         self.resetter = FakeResetter(self._asked_to_reset if can_reset else None)
+        self.jobs: JobControl | None = None
         self.local = local is not None
         self.orchestrator = local(self) if local else FakeOrchestrator(self.cluster, NODE)
         self._ids = 0
@@ -185,13 +190,13 @@ class World:
         self._look()
         self.clock.advance(STEP_S - 1.0)
         try:
-            said = self.engine.reconcile(self.clock.now())
+            message = self.engine.reconcile(self.clock.now())
         except Killed:
-            said = "killed"
+            message = "killed"
             self.restart_daemon()
-        self.said.append(said)
+        self.message.append(message)
         self.turned_at.append(self.clock.now())
-        return said
+        return message
 
     def run(self, steps: int) -> World:
         for _ in range(steps):
@@ -207,7 +212,7 @@ class World:
             quiet = quiet + 1 if not self.script and (remediation is None or remediation.end is not None) else 0
             if quiet > 4:
                 return self
-        raise AssertionError(f"no end after {steps} steps; last said: {self.said[-1]}")
+        raise AssertionError(f"no end after {steps} steps; last said: {self.message[-1]}")
 
     # -- what happens -------------------------------------------------------------------------------------------------
 
@@ -225,7 +230,7 @@ class World:
                 self.restart_daemon()
                 continue
             except StoreError as error:
-                self.obeyed = CommandOutcome(done=False, said=str(error))
+                self.obeyed = CommandOutcome(done=False, message=str(error))
             return self.obeyed
 
     def reset_gpu(self) -> None:
@@ -319,11 +324,11 @@ class World:
 
     def transcript(self) -> list[str]:
         """The time and the sentence of every turn that said something else than the one before."""
-        turns = list(zip(self.turned_at, self.said, strict=True))
+        turns = list(zip(self.turned_at, self.message, strict=True))
         return [
-            f"{at:%H:%M:%S} {said}"
-            for (at, said), before in zip(turns, ["", *self.said], strict=False)
-            if said != before
+            f"{at:%H:%M:%S} {message}"
+            for (at, message), before in zip(turns, ["", *self.message], strict=False)
+            if message != before
         ]
 
     def audit(self, *kinds: str) -> list[str]:
@@ -375,7 +380,9 @@ class World:
                 ledger=lambda: repairs_of(self.store.remediations()),
                 versions=lambda: self.versions,
                 hindsight=self,
+                jobs=self.jobs and WiredJobs(self.jobs, self.wire, self._job_intended),
                 collect=lambda remediation: self.wire.around("collect", lambda: f"bundle-{remediation.id}"),
+                upload=self._upload,
                 recheck=self._recheck,
                 timeouts=self.timeouts,
                 new_id=self._new_id,
@@ -384,6 +391,10 @@ class World:
                 beat=self.beat,
             )
         )
+
+    def _upload(self, remediation: Remediation) -> str:
+        bucket = self.bucket
+        return "" if bucket is None else self.wire.around("upload", lambda: bucket(remediation))
 
     def _new_id(self) -> str:
         self._ids += 1
@@ -395,6 +406,13 @@ class World:
         assert remediation is not None
         assert (remediation.step, remediation.phase) == (step, Phase.INTENDED)
         self.acting(step)
+
+    def _job_intended(self, stage: JobStage) -> None:
+        """The same of every act on a job."""
+        remediation = self.store.open_remediation()
+        assert remediation is not None
+        assert remediation.job is not None
+        assert remediation.job.stage is stage
 
     def _fencing(self) -> None:
         """No slot is taken without a remediation that knows that it may hold one."""

@@ -8,9 +8,19 @@ from typing import Protocol, TypeVar
 
 from healthd.core.errors import BackendRefused, BackendUnknown, StoreError
 from healthd.core.model import Event, Remedy, Step
+from healthd.remediation.decide.on_job import JobStage
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.engine.dependencies import Resetter
-from healthd.remediation.ports import FleetSnapshot, NodeView, Orchestrator, Provisioner, Slot, StateOwner
+from healthd.remediation.ports import (
+    FleetSnapshot,
+    JobControl,
+    NodeJob,
+    NodeView,
+    Orchestrator,
+    Provisioner,
+    Slot,
+    StateOwner,
+)
 from healthd.state.store import Store
 
 T = TypeVar("T")
@@ -101,11 +111,11 @@ class WiredOrchestrator:
     def give_back(self, slot: Slot) -> None:
         self.wire.around("give_back", lambda: self.inner.give_back(slot))
 
-    def mark(self, text: str) -> None:
-        self.wire.around("mark", lambda: self.inner.mark(text))
+    def write_record(self, text: str) -> None:
+        self.wire.around("write_record", lambda: self.inner.write_record(text))
 
-    def marked(self) -> str:
-        return self.wire.around("marked", self.inner.marked)
+    def read_record(self) -> str:
+        return self.wire.around("read_record", self.inner.read_record)
 
 
 @dataclass
@@ -171,6 +181,40 @@ class WiredResetter:
 
     def start(self, services: tuple[str, ...]) -> str:
         return self.wire.around("start", lambda: self.inner.start(services))
+
+
+@dataclass
+class WiredJobs:
+    """``intended``: asserts that the stage of an act is written before it."""
+
+    inner: JobControl
+    wire: Wire
+    intended: Callable[[JobStage], None]
+
+    def jobs(self) -> tuple[NodeJob, ...]:
+        return self.wire.around("jobs", self.inner.jobs)
+
+    def job(self, job: str) -> NodeJob | None:
+        return self.wire.around("job", lambda: self.inner.job(job))
+
+    def take_job(self, job: str, run: int, *, for_s: int) -> None:
+        self.intended(JobStage.CLAIMING)
+        self.wire.around("take_job", lambda: self.inner.take_job(job, run, for_s=for_s))
+
+    def taken_at(self, job: str, run: int) -> int | None:
+        return self.wire.around("taken_at", lambda: self.inner.taken_at(job, run))
+
+    def signal_job(self, job: str, signal: str) -> None:
+        self.intended(JobStage.SIGNALLED)
+        self.wire.around("signal_job", lambda: self.inner.signal_job(job, signal))
+
+    def requeue_job(self, job: str) -> None:
+        self.intended(JobStage.REQUEUED)
+        self.wire.around("requeue_job", lambda: self.inner.requeue_job(job))
+
+    def start_job(self, job: str) -> None:
+        self.intended(JobStage.REQUEUED)
+        self.wire.around("start_job", lambda: self.inner.start_job(job))
 
 
 @dataclass

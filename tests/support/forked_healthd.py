@@ -138,7 +138,15 @@ def _load() -> None:
     from healthd.config.schema.config import PolicySection
     from healthd.remediation.policy_files import policy_of
 
-    for module in ("cli.controller", "cli.main", "cli.run", "controller.run", "daemon.daemon", "daemon.trial"):
+    for module in (
+        "cli.controller",
+        "cli.fleet",
+        "cli.main",
+        "cli.run",
+        "controller.run",
+        "daemon.daemon",
+        "daemon.trial",
+    ):
         importlib.import_module(f"healthd.{module}")
     policy_of(PolicySection(), None)  # the checks, too
 

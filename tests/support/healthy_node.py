@@ -41,7 +41,7 @@ EBS_NONE = json.dumps(
 )
 
 
-def said(argv: tuple[str, ...], stdout: str, *, code: int = 0, stderr: str = "") -> CommandResult:
+def answered(argv: tuple[str, ...], stdout: str, *, code: int = 0, stderr: str = "") -> CommandResult:
     """What a command that ended by itself had to say."""
     return CommandResult(argv=argv, code=code, stdout=stdout, stderr=stderr, duration_s=0.01)
 
@@ -72,14 +72,14 @@ class Tools(dict[tuple[str, ...], CommandResult | SourceError]):
         texts[FI_INFO] = fi_info(domains_of(profile))
         texts |= dict.fromkeys(map(smart_log, disk_names(profile)), SMART)
         self.units: dict[str, Mapping[str, str]] = {}
-        super().__init__({argv: said(argv, text) for argv, text in texts.items()})
+        super().__init__({argv: answered(argv, text) for argv, text in texts.items()})
 
     def get(self, argv: Any, default: Any = None) -> Any:
         """The answer; systemctl's is put together from the units that it is asked for."""
         if argv[:2] != ("systemctl", "show"):
             return super().get(argv, default)
         blocks = [self._unit(name) for name in argv[argv.index("--") + 1 :]]
-        return said(argv, "\n\n".join(blocks))
+        return answered(argv, "\n\n".join(blocks))
 
     def _unit(self, name: str) -> str:
         well = {"Id": name, "LoadState": "loaded", "ActiveState": "active", "NRestarts": "0"}

@@ -52,6 +52,17 @@ def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
+UNCONTAINED = Diagnosis(
+    code="gpu.xid.95",
+    component=GPU[0],
+    severity=Severity.CRITICAL,
+    remedy=Remedy.RESET_GPU,
+    reasons=("seen",),
+    since=at(0),
+)
+"""A fault whose own remedy is a GPU reset."""
+
+
 def finding(code: str = "gpu.sick", component: Component = GPU[0], **changes: Any) -> Finding:
     """A critical finding that calls for a GPU reset, unless told otherwise."""
     plain = Finding(
@@ -95,7 +106,7 @@ def could_not_tell(check: str = "gpu.look", seconds: float = 0, reason: str = "N
     return Outcome(check=check, result=unknown(reason), at=at(seconds), duration_s=0.01)
 
 
-def said(result: Result, check: str = "gpu.look", seconds: float = 0) -> Outcome:
+def answered(result: Result, check: str = "gpu.look", seconds: float = 0) -> Outcome:
     """The outcome that carries this result."""
     return Outcome(check=check, result=result, at=at(seconds), duration_s=0.01)
 

@@ -25,6 +25,7 @@ from typing import Generic, TypeVar
 from healthd.state.store import Store
 from tests.live.aws.moto_server import dummy_env
 from tests.live.platforms.killed_agent import Order, Rest
+from tests.support.limits import limit_s
 from tests.support.running import ROOT
 
 MACHINE_TYPE = "p5.48xlarge"
@@ -61,7 +62,7 @@ class Nursery:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(20)
+        self._process.wait(limit_s(20))
         self._process.stdout.close()
 
 
@@ -97,8 +98,8 @@ class Played(Generic[Ending]):
 
 
 class Life(ABC, Generic[Ending]):
-    """One life of a remediation on one node. ``folder`` holds ``passed`` (every boundary), ``said``, ``time``, ``rest``
-    and the machines m1, m2, …: each an agent's with its own trees, configuration and store, or a controller's.
+    """One life of a remediation on one node. ``folder`` holds ``passed`` (every boundary), ``message``, ``time``,
+    ``rest`` and the machines m1, m2, …: each an agent's with its own trees, configuration and store, or a controller's.
 
     ``own_children``: as ``Order``. ``killed_at``: the boundary's name, and which of that name it was.
     """
@@ -174,6 +175,16 @@ class Life(ABC, Generic[Ending]):
         """Its check finds nothing any more."""
         (self.machine / "fault").unlink(missing_ok=True)
 
+    def commands(self, verb: str, remedy: str = "") -> None:
+        """An operator gives a command, and gives it again for as long as there is no answer."""
+        (self.folder / "command").write_text(json.dumps({"verb": verb, "remedy": remedy}))
+
+    def answers(self, verb: str) -> list[tuple[bool, str]]:
+        """The answers to the commands of this verb so far: whether it was done, and else the refusal."""
+        path = self.folder / "answers"
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [(line["done"], line["refusal"]) for line in lines if line["verb"] == verb]
+
     def waits_in_vain(self) -> None:
         """Nothing was asked for, so nothing comes: time passes until the engine gives up waiting."""
         now = float((self.folder / "time").read_text())
@@ -211,6 +222,7 @@ storm_nodes = 100
 storm_share = "100%"
 repairs_in_vain = 100
 repairs_judged = 0
+canary_repairs = 0
 replacements_in_vain = 100
 [remediation]
 mode = "repair"
@@ -247,7 +259,7 @@ reset_services = {list(reset_services)}
 
     def _wait_for_the_orphan(self) -> None:
         """What the process had begun when it died is carried out all the same."""
-        until_s = time.monotonic() + _ORPHAN_ENDS_WITHIN_S
+        until_s = time.monotonic() + limit_s(_ORPHAN_ENDS_WITHIN_S)
         while not (self.folder / "orphan-ended").exists():
             assert time.monotonic() < until_s, f"{self.killed_at}: the orphan has not ended"
             time.sleep(0.05)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-_TIMES = 6.0
+from collections.abc import Iterator
+
+_TIMES = 10.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.2
 
 
 def limit_s(on_a_quiet_machine_s: float) -> float:
@@ -10,3 +13,12 @@ def limit_s(on_a_quiet_machine_s: float) -> float:
     runs; a machine whose cores are shared with many others is given several times as long. Waiting ends when it comes,
     so that only a failure takes longer."""
     return _TIMES * on_a_quiet_machine_s
+
+
+def pauses() -> Iterator[float]:
+    """Seconds to sleep between two polls of a condition: what comes at once is seen at once, and what takes seconds is
+    not asked for twenty times in each of them, because most conditions cost a command or a query to ask."""
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        yield pause_s
+        pause_s = min(_LONGEST_PAUSE_S, pause_s * 1.4)

@@ -107,7 +107,7 @@ class Daemon:
     still: int = 0
     _sequence: int = 0
     _noted: str = ""
-    _said: str = ""
+    _message: str = ""
     _comes: dict[Remedy, float] = field(default_factory=dict)
     _job_ends_s: float | None = None
     _looks: bool = True
@@ -141,9 +141,9 @@ class Daemon:
         if lines:
             self._read(lines, now)
         self._look(now)
-        said = self.engine.reconcile(now)
-        self.still = self.still + 1 if said == self._said and not lines else 0
-        self._said = said
+        message = self.engine.reconcile(now)
+        self.still = self.still + 1 if message == self._message and not lines else 0
+        self._message = message
         self._note()
         self._follow(now_s)
 

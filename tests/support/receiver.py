@@ -36,12 +36,12 @@ def receiving() -> Iterator[Receiver]:
                 receiver.taken.append(body)
             else:
                 receiver.refused += 1
-            said = b"ok" if code == 200 else b"no_service"
+            message = b"ok" if code == 200 else b"no_service"
             self.send_response(code)
-            for name, value in {**headers, "Content-Length": str(len(said))}.items():
+            for name, value in {**headers, "Content-Length": str(len(message))}.items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(said)
+            self.wfile.write(message)
 
         def do_GET(self) -> None:
             self.send_response(200)

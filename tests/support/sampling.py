@@ -52,6 +52,10 @@ class Sample:
                 taken[name].add(number)
         return {name: [boundaries[name][number] for number in sorted(numbers)] for name, numbers in taken.items()}
 
+    def some(self, name: str, every: Sequence[Boundary], least: int) -> list[Boundary]:
+        """Of a list by this name whose members are of one kind, at least ``least``, or all it has."""
+        return self.of({name: every}, kind=lambda _: name, least=least)[name]
+
 
 def of_this_run() -> Sample:
     """The sample that the environment asks for, and leaves to the processes of this run."""
@@ -59,3 +63,9 @@ def of_this_run() -> Sample:
         return Sample(seed=None)
     seed = os.environ.setdefault(SEED, str(randbelow(10**6)))
     return Sample(seed=int(seed))
+
+
+def examples(every: int) -> int:
+    """Of a property that `make test-exhaustive` tries on so many examples, how many this run tries: a third in
+    `make test`, where hypothesis draws others in each run."""
+    return every if of_this_run().seed is None else every // 3

@@ -107,6 +107,13 @@ DIFFERENCES = (
         source="slurmctld -D with such a slurm.conf",
     ),
     Difference(
+        name="expedited requeue",
+        since="26.05",
+        what="`sbatch --requeue=expedite`: with `enable_expedited_requeue` an Epilog that fails has the job run again",
+        before="sbatch refuses the option (25.11 has it: not tested)",
+        source="sbatch; slurmctld, SlurmctldParameters",
+    ),
+    Difference(
         name="HealthCheckTimeout",
         since="26.05",
         what="how long a HealthCheckProgram may run",

@@ -8,6 +8,7 @@ import re
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +21,23 @@ from tests.support.nvml_states import with_library_fault
 from tests.support.running import ROOT, Running
 
 BAD_GPU = 3
+_OF_NVML = ("gpu.c2c", "gpu.count", "gpu.ecc", "gpu.fabric", "gpu.health", "gpu.nvlink", "gpu.pcie", "gpu.power",
+            "gpu.processes", "gpu.recovery", "gpu.remap", "gpu.sram", "gpu.temperature", "gpu.throttle",
+            "nvml.probe")  # fmt: skip
 _NOT_YET = ("no result", "no answer yet", "the records of")
 
 
 class StatusNode(Running):
     """A simulated p5.48xlarge whose daemon listens on a loopback port."""
 
-    def __init__(self, folder: Path, *, mode: str = "repair", name: str = "gpu-42") -> None:
+    def __init__(self, folder: Path, *, mode: str = "repair", name: str = "gpu-42", more: str = "") -> None:
         folder.mkdir(parents=True)
         self.machine, self.port = SimulatedMachine(folder), free_ports(1)[0]
         self.url, self.log = f"http://127.0.0.1:{self.port}/", folder / "log"
         text = self.machine.config.read_text().replace('http = ""', f'http = "127.0.0.1:{self.port}"')
         text = re.sub('^mode = ".*"', f'mode = "{mode}"', text, flags=re.MULTILINE)
         text = re.sub('^name = ".*"', f'name = "{name}"', text, flags=re.MULTILINE)
-        self.machine.config.write_text(text)
+        self.machine.config.write_text(text + more)
 
         self.environ = {**os.environ, "AWS_EC2_METADATA_DISABLED": "true", "PYTHONPATH": str(ROOT)}
 
@@ -63,6 +67,28 @@ class StatusNode(Running):
             return condition(self.status())
         except OSError:
             return False
+
+
+def node_of_many_findings(folder: Path) -> StatusNode:
+    """A node, running, on which each of the 32 EFA devices, each of the 8 GPUs and 15 checks have something."""
+    every_s = "".join(f'[checks."{name}"]\ninterval_s = 1\n' for name in ("efa.counters", *_OF_NVML))
+    node = StatusNode(folder, mode="observe", name="gpu-51", more=every_s)
+    node.start()
+    blind = with_library_fault(healthy_state(INSTANCE_TYPE), "driver_not_loaded")
+    write_state(node.machine.nvml, blind)
+    for counter in node.machine.root.glob("sys/class/infiniband/*/hw_counters/no_completion_cmds"):
+        counter.write_text("1\n")
+    node.wait(lambda data: sum(check["blind"] for check in data["checks"]) >= len(_OF_NVML), "15 checks are unknown")
+    for index in range(8):
+        node.machine.gpu_falls_off_the_bus(index)
+    write_state(node.machine.nvml, blind)
+    for code, devices in (("gpu.xid.79", 8), ("efa.counters.no_completion", 32)):
+        node.wait(partial(_has_cause, code, devices), f"{devices} devices have {code}")
+    return node
+
+
+def _has_cause(code: str, devices: int, data: dict[str, Any]) -> bool:
+    return any(each["code"] == code and len(each["components"]) == devices for each in data["causes"])
 
 
 def four_nodes(folder: Path) -> Mapping[str, StatusNode]:

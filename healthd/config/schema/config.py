@@ -21,7 +21,7 @@ from healthd.config.schema.ledger import LedgerSection
 from healthd.config.schema.notify import MetricsSection, NotifySection
 from healthd.config.schema.provisioner import ProvisionerSection
 from healthd.config.schema.replay import ReplaySection
-from healthd.config.schema.rule import PolicyRule
+from healthd.config.schema.rule import OnJobText, PolicyRule
 from healthd.config.value_types import AbsolutePath, Glob, Label, MaybePath, MaybeUrl, Name, Seconds
 from healthd.core.model import Mode
 
@@ -29,6 +29,7 @@ KernelLogPath = Annotated[
     str, Meta(pattern=r"^(/[^\0]*|syslog)\Z", description='an absolute path such as /dev/kmsg, or "syslog"')
 ]
 Count = Annotated[int, Meta(ge=1, le=1_000_000, description="a whole number of at least 1")]
+MaybeCount = Annotated[int, Meta(ge=0, le=1_000_000, description="a whole number of at least 0")]
 Percent = Annotated[
     str,
     Meta(pattern=r"^(100|[0-9]{1,2}(\.[0-9]+)?)%\Z", description='a percentage such as "5%"'),
@@ -77,6 +78,10 @@ class MatchSection:
     daemon may not, because they are read first. Every node checks every match for mistakes, whether it holds there or
     not. A condition that cannot be decided does not hold, and every report has a notice. A match is decided once, at
     the start.
+
+    Beside these a match may have conditions on the job that is on the node now, all on the same job. It then holds only
+    ``[match.remediation] mode``, which is decided again at each decision, by Slurm. Where the job is not known, the
+    lowest of the modes that are possible applies.
     """
 
     host: Patterns = ()
@@ -92,6 +97,18 @@ class MatchSection:
     partition: Patterns = ()
     """Slurm partitions of the node. healthd asks slurmctld at its start, and only if a match that could hold needs it.
     A node without Slurm is in none. Empty: any."""
+
+    job_partition: Patterns = ()
+    """Slurm partitions of the job that is on the node. Empty: any."""
+
+    job_qos: Patterns = ()
+    """Its QOS. Empty: any."""
+
+    job_account: Patterns = ()
+    """Its account. Empty: any."""
+
+    job_nodes: Annotated[int, Meta(ge=0, le=1_000_000, description="a whole number of at least 1; 0 for any")] = 0
+    """The number of its nodes, or more: the size of the job. 0: any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +177,22 @@ class SlurmSection:
     """How long, in seconds, a slurmctld that hung may still apply a reservation, drain or undrain that it did not
     answer. For so long the node keeps its budget slot, even if it is back or was never out, so that a late drain finds
     its remediation. If healthd's drain is gone meanwhile, healthd drains again and assumes no operator's command."""
+
+    blame_in_epilog: bool = True
+    """Whether the Epilog tells slurmctld that this node is to blame for a job that failed (exit 1), so that Slurm 25.11
+    and newer runs a job with ``--requeue=expedite`` again at once, and else holds it as its own fault. Only where
+    ``SlurmctldParameters`` has ``enable_expedited_requeue``, outside observe mode, for a critical fault of the hardware
+    that came while the job ran, and behind healthd's own drain. Everywhere else the Epilog exits 0."""
+
+    nccl_log: Annotated[str, Meta(pattern=r"^(/.*%j.*)?\Z", description='an absolute path with %j, or ""')] = ""
+    """Where jobs write NCCL's messages, with ``%j`` for the number of the job, such as ``/fsx/logs/%j/nccl.*``; ``*``
+    and ``?`` stand for file names. ``healthd job 4711 --compare`` reads the watchdog's timeouts and the names of the
+    flight recorder's dumps in the last MiB of each file, with the rights of its caller. Empty: no log is read."""
+
+    max_blamed_per_hour: Count = 4
+    """The most nodes of the whole fleet that may be blamed within an hour; beyond that Epilogs exit 0, and the audit
+    trail says so. healthd counts the nodes that it drained or repaired within the hour, earlier than this one. Four: a
+    large fleet loses one or two nodes an hour, and many at once have a cause that no requeue helps."""
 
     adopt_automatic_drains: bool = True
     """Whether repair mode repairs a node that Slurm drained by itself (``Kill task failed``, ``Epilog error``; all
@@ -375,6 +408,11 @@ class BudgetSection:
     allows that one. One per cent: wear needs less (Llama 3 met four failures of GPUs or their memory a day on 2,048
     nodes), so that more has another cause, which an operator must find."""
 
+    max_domains_out: MaybeCount = 1
+    """The most NVLink domains (UltraServers) that ``healthd controller`` keeps new jobs off as a whole, for an incident
+    of their own hardware. Their nodes do not count against ``max_out``. Not in observe mode; 0: none. One: an
+    UltraServer is 9 or 18 nodes, and several that break together have a cause that an operator must find."""
+
     scope: tuple[ScopeBudget, ...] = ()
     """Further budgets, each ``[[budget.scope]]`` with ``name`` and ``max_out``: a node of such a partition needs a slot
     there as well as in the cluster's. None: the cluster's alone."""
@@ -394,6 +432,15 @@ class PolicySection:
     """The site's own rules, each ``[[policy.rule]]`` with ``name``, ``codes``, ``reason`` and ``source``, and
     optionally ``components``, ``instance_types``, ``together_with``, ``ladder`` and ``mode``. They come before the
     shipped ones; the first that matches decides. ``healthd policy test CODE`` shows which."""
+
+    on_job: OnJobText = "wait"
+    """The act on a Slurm job that cannot go on, where its rule has no ``on_job``: after an XID whose row says that the
+    process is dead (79, 95, 119, 120; 48 unless contained) the other nodes of the job wait for nothing.
+    ``requeue after 5m``: once the node is drained, healthd requeues the job after that time (``s``, ``m`` or ``h``), or
+    at once where it has failed by then. ``signal:USR1 then requeue after 60s``: it sends this signal first, as ``sbatch
+    --signal`` does (``B:USR1`` to the batch script alone); a job that does not handle the signal ends by it. A job that
+    forbids requeue, that is no batch job, that shares the node, or that ends or is requeued by itself is left alone.
+    ``wait``, the default: healthd acts on no job."""
 
     relapse_days: Days = 7.0
     """The days after a repair within which the same fault on the same component counts as a return, so that healthd
@@ -456,6 +503,13 @@ class PolicySection:
     """The number of the fleet's last repairs within ``relapse_days``, of whatever fault, of which at least half must
     have worked. Otherwise healthd falls back to quarantine by itself: it takes faulty nodes out, repairs none, and
     pages. Your own `healthd repair` goes on, and counts. 0: never. Twenty: of fewer, half is chance."""
+
+    canary_repairs: Annotated[int, Meta(ge=0, le=8, description="a whole number from 0 to 8")] = 3
+    """The number of repairs that must have worked in the fleet after a change of healthd, of its policy or of the
+    driver, before healthd repairs without an approval: until then each repair waits for ``healthd approve``, also in
+    mode ``repair``. 0: none waits. Three: a policy or a driver that breaks every node then meets an operator three
+    times, not the whole fleet. At most eight: the record of a node has no room for more, and a fleet may be one
+    node."""
 
     replacements_in_vain: Few = 2
     """The number of nodes that had the finding again on their new machine. From then on healthd replaces no machine for

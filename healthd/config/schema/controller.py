@@ -23,6 +23,12 @@ After = Annotated[float, Meta(ge=0, le=2_592_000, description="seconds, at most 
 Grace = Annotated[int, Meta(ge=0, le=86_400, description="seconds, at most 86400")]
 
 
+NodeUrl = Annotated[
+    str,
+    Meta(pattern=r"^(https?://\S*\{node\}\S*)?\Z", description='a URL with "{node}" for the node\'s name, or ""'),
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class DrainRule:
     """A rule for some pods on a node that healthd took out. The first rule that matches a pod decides."""
@@ -56,6 +62,12 @@ class DrainRule:
     tolerating: bool = False
     """Whether pods may be evicted that tolerate healthd's taint, such as by ``operator: Exists`` without a key. Off: a
     pod that tolerates the taint is meant to stay. On: it is evicted once for each hold of the node."""
+
+    ends_process: bool = False
+    """Whether the rule holds only on a node that is out for a fault whose row says that the process is dead (XID 79,
+    95, 119, 120; column *ends process* of the findings). Elsewhere it is passed over, and the next rule decides. Such a
+    pod cannot go on: evicted before it fails it gets the condition DisruptionTarget, which ``podFailurePolicy`` can
+    ignore."""
 
     gang: Literal["wait", "members", "whole"] = "wait"
     """The treatment of a pod whose gang has members on other nodes too: pods of one JobSet, Kubeflow job, MPIJob,
@@ -92,11 +104,16 @@ class ControllerSection:
     that the next sync can write."""
 
     http: MaybeAddress = "127.0.0.1:9810"
-    """Address of its read-only HTTP server: ``/metrics`` and ``/healthz``. As ``daemon.http``, and another port than
+    """Address of its read-only HTTP server: ``/metrics``, ``/healthz`` and, for users of this machine alone, the page
+    of the fleet at ``/``, which is closed where ``daemon.readers`` is set. As ``daemon.http``, and another port than
     that one, because a daemon may run beside it. Empty: none."""
 
     http_names: tuple[Name, ...] = ()
     """As ``daemon.http_names``: the name of a Service, or an alias, that a scraper uses."""
+
+    node_url: NodeUrl = ""
+    """Where the page of the fleet links to from a node, such as ``https://grafana.example/d/healthd-node?var-node={node}``:
+    ``{node}`` stands for the node's name. Empty: no link."""
 
     sync_timeout_s: SyncTimeout = 600.0
     """The timeout, in seconds, of one sync, or of one attempt to take the lead. After it the controller is stuck: it

@@ -12,8 +12,13 @@ from msgspec import Meta
 
 from healthd.config.value_types import AbsolutePath, Name, Seconds, SocketPath
 
+_PORT = r"(6553[0-5]|655[0-2]\d|65[0-4]\d{2}|6[0-4]\d{3}|[0-5]?\d{1,4})"
 MaybeAddress = Annotated[
-    str, Meta(pattern=r"^([^\s:]+:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5})?\Z", description='HOST:PORT, or ""')
+    str,
+    Meta(
+        pattern=rf"^([^\s:]+:{_PORT}|\[[0-9a-fA-F:.]+\]:{_PORT})?\Z",
+        description='HOST:PORT with a port up to 65535, or ""',
+    ),
 ]
 
 

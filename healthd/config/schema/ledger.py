@@ -31,14 +31,23 @@ class LedgerSection:
     """Whether the controller that leads keeps a ledger."""
 
     interval_s: LedgerInterval = 60.0
-    """How often, in seconds, it reads the fleet: one list of the nodes. After three intervals without a reading the
-    time between is a gap, and counts as exposure of no node."""
+    """How often, in seconds, it takes a reading of the fleet. The controller lists the nodes every 20 s for all that
+    need it, or as often as this says. After three intervals without a reading the time between is a gap, and counts as
+    exposure of no node."""
 
     retention_days: RetentionDays = 730.0
     """How long, in days, entries are kept. Two years: so long a GPU that comes back under another name is known."""
+
+    aws_topology: bool = False
+    """Whether EC2 is asked where instances stand in its network (DescribeInstanceTopology): the rack of a node of which
+    Slurm's topology says nothing is then its Capacity Block, for an UltraServer, or the network node that it is
+    connected to. One call with all pages, at most once an hour, and only when an instance is new; the answer is kept in
+    the ledger. The controller's role needs packaging/iam/topology-controller.json, and the instances' ids come from
+    ``inventory_url``. EC2 does not describe instances of HyperPod."""
 
     inventory_url: InventoryUrl = ""
     """Where a node tells its instance, its GPUs' UUIDs and serial numbers, and every open fault: the ``/inventory`` of
     its ``[daemon] http``, with ``{node}`` for the node's name. It is read when a node changes, and once a day. Empty:
     nodes are not asked; the ledger then knows only the worst fault of a node at a time, and its GPU by index alone. Set
-    it if the controller can reach that port, which is on loopback by default."""
+    it if the controller can reach that port, which is on loopback by default. ``healthd fleet NODE`` asks the same
+    server for the node's verdict."""

@@ -16,6 +16,7 @@ MaybeMetricsFile = Annotated[
     str, Meta(pattern=r"^(/[^\0]*\.prom)?\Z", description='an absolute path that ends in .prom, or ""')
 ]
 PerHour = Annotated[int, Meta(ge=1, le=3_600, description="a whole number from 1 to 3600")]
+IncidentWait = Annotated[float, Meta(ge=0, le=600, description="seconds, from 0 to 600")]
 Seconds = Annotated[float, Meta(ge=5, le=3_600, description="seconds, from 5 to 3600")]
 
 
@@ -65,6 +66,18 @@ class NotifySection:
     per_hour: PerHour = 12
     """The most messages of this node to each receiver within an hour. Further news waits, and one later message has all
     of it. Twelve: one message holds all faults that begin together."""
+
+    incident_wait_s: IncidentWait = 90.0
+    """How long at most a message about a fault waits, in seconds, for whether the fault is an incident of many nodes.
+    Only where ``healthd controller`` reports incidents: it then sends one message, and the messages of the
+    nodes that it covers are held until the incident ends. 0: none waits or is held, and a controller with 0 asks no
+    node to. Ninety seconds: the node's summary, the controller's reading and its message take up to a minute, on
+    Kubernetes up to a minute and a half."""
+
+    runbooks: MaybeUrl = ""
+    """The address below which the runbook pages lie, such as ``https://docs.example.com/docs/reference/runbooks``.
+    Messages, the status page and ``healthd explain`` then lead to ``ADDRESS/CODE.html``. ``make site`` builds the
+    pages; your own pages do as well. Empty: messages name ``healthd explain CODE`` alone."""
 
     def __post_init__(self) -> None:
         """Refuse two URLs for one webhook."""

@@ -23,6 +23,13 @@ CodeGlobs = Annotated[
 ]
 TypeGlob = Annotated[str, Meta(pattern=r"^[^\s]+\Z", description="an instance type or a glob, such as p5.*")]
 Kind = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]*\Z", description="a kind of component, such as gpu")]
+OnJobText = Annotated[
+    str,
+    Meta(
+        pattern=r"^(wait|(signal:(B:)?(USR1|USR2|TERM|INT|HUP|XCPU) then )?requeue after [0-9]{1,6}[smh])\Z",
+        description='wait, "requeue after 5m", or "signal:USR1 then requeue after 60s"',
+    ),
+]
 Rung = Literal["ask_human", "reset_gpu", "reboot_node", "replace_node"]
 
 
@@ -56,6 +63,11 @@ class PolicyRule:
     """The remedies in the order in which they are tried: the next one each time the same fault comes back to the same
     component. ``["ask_human"]`` keeps the node out until an operator releases it; ``[]`` never takes it out. Left out:
     the finding's own remedy, and larger ones if it does not help."""
+    on_job: OnJobText | None = None
+    """The act on the Slurm job that ran on the node when the fault began, once the node is drained. Left out:
+    ``policy.on_job``, which has the values. It holds only for a critical fault whose row says that the process is dead
+    (column *ends process* of the findings), whatever else the rule is about."""
+
     mode: Mode = Mode.REPAIR
     """The limit of this rule: ``observe`` puts it in shadow (it reports what it would do, and does nothing),
     ``quarantine`` takes the node out without repairing it, ``approve`` asks before each repair. ``repair``: as far as

@@ -196,16 +196,16 @@ class KubeApi:
         path = f"{f'apis/{group}' if group else 'api'}/{version}/{within}{plural}"
         params = {"limit": str(_PAGE), **{name: value for name, value in params.items() if value}}
         while True:
-            said: list[bytes] = []
+            chunks: list[bytes] = []
 
-            def send(asked: Mapping[str, str] = params, said: list[bytes] = said) -> Mapping[str, Any]:
-                said.append(self._raw("GET", path, params=asked, limit_bytes=_LIST_LIMIT_BYTES))
+            def send(asked: Mapping[str, str] = params, chunks: list[bytes] = chunks) -> Mapping[str, Any]:
+                chunks.append(self._raw("GET", path, params=asked, limit_bytes=_LIST_LIMIT_BYTES))
                 return {}
 
             try:
                 self._ask(f"list {plural}", send)
-                more = _READS_PAGE.decode(said[0]).metadata.next_page
-                yield decode(said[0])
+                more = _READS_PAGE.decode(chunks[0]).metadata.next_page
+                yield decode(chunks[0])
             except BackendUnknown:
                 raise
             except (BackendError, msgspec.MsgspecError, ValueError, RecursionError) as error:  # ValueError: no UTF-8
@@ -295,29 +295,29 @@ class KubeApi:
             raise BackendUnknown(f"{what}: the answer is not from a Kubernetes API server: {error!r}") from error
 
     def _error(self, what: str, response: httpx2.Response) -> BackendError:
-        code, said = response.status_code, f"{what}: {response.status_code} {sentence_of(response)}"
+        code, chunks = response.status_code, f"{what}: {response.status_code} {sentence_of(response)}"
         reasons = reasons_of(response)
         match code:
             case 429 if "DisruptionBudget" in reasons:
-                return Disrupting(said)
+                return Disrupting(chunks)
             case 403 if "NamespaceTerminating" in reasons:
-                return Ending(said)
+                return Ending(chunks)
             case 404 if not is_status(response):
-                return NotServed(f"{said}: the API server serves no such resource")
+                return NotServed(f"{chunks}: the API server serves no such resource")
             case 404:
-                return Missing(said)
+                return Missing(chunks)
             case 409:
-                return Conflict(said)
+                return Conflict(chunks)
             case 429:
                 pause_s = retry_after_s(response)
                 self._pace.hold_off(pause_s)
-                return BackendBusy(f"{said}; healthd sends no request for {pause_s:g} s")
+                return BackendBusy(f"{chunks}; healthd sends no request for {pause_s:g} s")
             case 401 | 403:
-                return BackendDenied(f"{said}; see the ServiceAccount's roles and healthd's admission policies")
+                return BackendDenied(f"{chunks}; see the ServiceAccount's roles and healthd's admission policies")
             case _ if 400 <= code < 500:
-                return BackendRefused(said)
+                return BackendRefused(chunks)
             case _:
-                return BackendUnknown(f"{said}; the server may have applied it")
+                return BackendUnknown(f"{chunks}; the server may have applied it")
 
 
 def compare_and_swap(what: str, once: Callable[[bool], T], pause: Callable[[float], object] = lambda _: None) -> T:

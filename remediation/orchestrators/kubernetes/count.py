@@ -56,7 +56,7 @@ class Oddity:
     about: str = ""
 
     @property
-    def said(self) -> str:
+    def message(self) -> str:
         """The message for the operator on call, with the next step."""
         match self.kind:
             case ClusterTrouble.NO_CLAIM:
@@ -155,13 +155,13 @@ def rejoined(seen: CountedNodes, provider_id: str, *, old: str) -> str:
 
 
 def snapshot_of(
-    seen: CountedNodes, budget: Budget, marks: Mapping[str, str], *, tolerated: Collection[str] = ()
+    seen: CountedNodes, budget: Budget, records: Mapping[str, str], *, tolerated: Collection[str] = ()
 ) -> FleetSnapshot:
     """The fleet as the controller's own questions need it."""
     return FleetSnapshot(
         out=frozenset(node.name for node in seen.nodes.values() if away_by(node, tolerated)),
         total=len(seen.nodes),
-        marks=tuple(NodeRecord(node=name, text=text) for name, text in sorted(marks.items())),
+        records=tuple(NodeRecord(node=name, text=text) for name, text in sorted(records.items())),
         held=tuple(
             HeldNode(node=claim.node, text=claim.text, stamp=claim.stamp)
             for claim in sorted(budget.claims.values(), key=lambda claim: claim.node)
@@ -179,7 +179,7 @@ def oddities(
     """The contradictions in this reading; most of them pass by themselves. ``odd_records``: node to what of its handoff
     record is odd. ``astray``: claims that are reported as astray, and not otherwise."""
     found = {
-        Oddity(node=name, kind=ClusterTrouble.ODD_MARK, about=about) for name, about in (odd_records or {}).items()
+        Oddity(node=name, kind=ClusterTrouble.ODD_RECORD, about=about) for name, about in (odd_records or {}).items()
     }
     for budget in budgets:
         scope, strays = budget.scope, {each.node for each in astray if each.scope == budget.scope}
@@ -212,7 +212,7 @@ def left_fences(since_s: Mapping[Oddity, float], now_s: float) -> dict[str, str]
     """The nodes with a fence that their agents are about to remove, with a message each: seen twice, and not reported
     yet."""
     fences = {each: at_s for each, at_s in since_s.items() if each.kind is ClusterTrouble.LEFT_FENCE}
-    return {each.node: each.said for each, at_s in fences.items() if 0 < now_s - at_s < FENCE_HEALS_S}
+    return {each.node: each.message for each, at_s in fences.items() if 0 < now_s - at_s < FENCE_HEALS_S}
 
 
 def _is_fence(node: KubeNode) -> bool:

@@ -94,7 +94,7 @@ class KubePlugins:
     def sync(self, nodes: Mapping[str, KubeNode]) -> Mapping[str, str]:
         """Handle the request of every node; the results. A node whose request fails delays no other."""
         self._done = {name: done for name, done in self._done.items() if name in nodes}
-        said = {}
+        answer = {}
         for name in sorted(nodes):
             if (asked := asked_of(nodes[name])) is None or not self._is_due(asked):
                 continue
@@ -104,8 +104,8 @@ class KubePlugins:
             except BackendError as error:
                 words = f"not restarted: {error}"
             if words:
-                said[name] = f"device plugin, after reset {asked.reset}: {words}"
-        return said
+                answer[name] = f"device plugin, after reset {asked.reset}: {words}"
+        return answer
 
     def _is_due(self, asked: Asked) -> bool:
         return _SETTLE_S <= (self._clock() - asked.at).total_seconds() < _OLD_S

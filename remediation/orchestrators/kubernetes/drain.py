@@ -9,10 +9,12 @@ The beginning of a drain is recorded before its first eviction (``drain_record``
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from healthd.checklib.xids import ends_process
 from healthd.core.errors import BackendBusy, BackendError, StoreError
+from healthd.remediation.decide.remediation import parse_reason
 from healthd.remediation.decide.rules import by_feature
 from healthd.remediation.orchestrators.kubernetes.api import (
     Conflict,
@@ -37,25 +39,44 @@ from healthd.remediation.orchestrators.kubernetes.eviction import (
     Fate,
     Plan,
     Pod,
+    died_with,
     eviction_of,
     overdue,
     planned,
     pods_in,
+    rules_for,
     told,
 )
 from healthd.remediation.orchestrators.kubernetes.gangs import Gang, GangLabels, gang_of, gangs_to_see, with_gangs
 from healthd.remediation.orchestrators.kubernetes.lease_notes import LeaseNotes
 from healthd.remediation.orchestrators.kubernetes.node import UNHEALTHY, Held, KubeNode, features_of, hold_of, node_of
 
-_DONE = ("evicted", "gone", "its namespace is being deleted")
+_EVICTED = "evicted"
+_DONE = (_EVICTED, "gone", "its namespace is being deleted")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DrainState:
     """How far one node's drain is: a message, "" for none; ``stuck``: an operator is needed."""
 
-    said: str
+    message: str
     stuck: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeFault:
+    """The fault for which a node is out, in words, and whether its row says that the process on the GPU is dead."""
+
+    words: str
+    ends_process: bool
+
+
+def fault_of(held: Held) -> NodeFault:
+    """The fault that a hold names. Its hold alone does not show whether a fault is contained: one that may be ends no
+    process."""
+    code, component, _ = parse_reason(held.text) or ("", "", "")
+    words = f"{code} on {component}" if code else held.text
+    return NodeFault(words=words, ends_process=ends_process(code, None))
 
 
 class KubeDrain:
@@ -95,40 +116,53 @@ class KubeDrain:
         self._failing = {}
         for name in sorted(set(drained) & set(claimed)):
             try:
-                if (state := self._drain(name, claimed)).said:
+                if (state := self._drain(name, claimed)).message:
                     states[name] = state
             except (BackendError, StoreError) as error:
                 since = self._failing[name] = failing.get(name, self._clock())
                 stuck = (self._clock() - since).total_seconds() >= self._timeout_s
-                states[name] = DrainState(said=f"the drain is blocked: {error}", stuck=stuck)
+                states[name] = DrainState(message=f"the drain is blocked: {error}", stuck=stuck)
         return states
 
     def _drain(self, name: str, claimed: Collection[str]) -> DrainState:
         try:
             node = node_of(self._api.get(ResourceKind.NODE, name))
         except Missing:
-            return DrainState(said="")
+            return DrainState(message="")
         if (held := self._hold_of(node)) is None:
-            return DrainState(said="")
+            return DrainState(message="")
         pages = self._api.pages(ResourceKind.POD, pods_in, fieldSelector=f"spec.nodeName={name}")
         pods, now = [pod for page in pages for pod in page], self._clock()
-        drain = self._drain_of(node, held, pods, claimed, now)
-        plans = planned(pods, self._rules, drain, now)
-        members = {gang: self._members(gang) for gang in gangs_to_see(plans, self._rules, self._gangs)}
-        plans = with_gangs(plans, members, self._rules, self._gangs, drain=drain, now=now)
-        return self._state(drain, node, plans, self._asked(name, held, members, plans), now)
+        drain, fault = self._drain_of(node, held, pods, claimed, now), fault_of(held)
+        rules = rules_for(self._rules, ends_process=fault.ends_process)
+        plans = planned(pods, rules, drain, now)
+        members = {gang: self._members(gang) for gang in gangs_to_see(plans, rules, self._gangs)}
+        plans = with_gangs(plans, members, rules, self._gangs, drain=drain, now=now)
+        asked = self._asked(name, held, members, plans)
+        evicted = [plan.pod for plan in plans if asked.get(plan.pod.metadata.uid) == _EVICTED]
+        died = [pod for pod in pods if fault.ends_process and died_with(pod, drain)]
+        unwritten = self._events.tell_of_fault(drain, fault.words, evicted, died)
+        state = self._state(drain, node, plans, asked, rules=rules, now=now)
+        return replace(state, message="; ".join(filter(None, (state.message, unwritten))))
 
     def _state(
-        self, drain: Drain, node: KubeNode, plans: Sequence[Plan], asked: Mapping[str, str], now: datetime
+        self,
+        drain: Drain,
+        node: KubeNode,
+        plans: Sequence[Plan],
+        asked: Mapping[str, str],
+        *,
+        rules: Sequence[EvictionRule],
+        now: datetime,
     ) -> DrainState:
         """How far the drain is; where an operator is needed, Events say so too."""
-        done = {uid for uid, said in asked.items() if said in _DONE}
-        late = overdue(plans, self._rules, drain, done=done, timeout_s=self._timeout_s, now=now)
+        done = {uid for uid, message in asked.items() if message in _DONE}
+        late = overdue(plans, rules, drain, done=done, timeout_s=self._timeout_s, now=now)
         stuck = {plan.pod.metadata.uid: asked.get(plan.pod.metadata.uid, plan.why) for plan in late}
         notes = [f"{plan.pod.name}: {asked[plan.pod.metadata.uid]}" for plan in plans if plan.pod.metadata.uid in asked]
         left = told([plan for plan in plans if plan.pod.metadata.uid not in asked])
-        said = "; ".join(each for each in (*notes, left, self._events.tell(drain, node.uid, plans, stuck)) if each)
-        return DrainState(said=f"the drain is stuck: {said}" if stuck else said, stuck=bool(stuck))
+        message = "; ".join(each for each in (*notes, left, self._events.tell(drain, node.uid, plans, stuck)) if each)
+        return DrainState(message=f"the drain is stuck: {message}" if stuck else message, stuck=bool(stuck))
 
     def _drain_of(
         self, node: KubeNode, held: Held, pods: Sequence[Pod], claimed: Collection[str], now: datetime
@@ -158,10 +192,10 @@ class KubeDrain:
             if plan.fate is not Fate.EVICT:
                 continue
             gang = gang_of(plan.pod, self._gangs)
-            said = refused.get(gang, "") if gang is not None else ""
-            asked[plan.pod.metadata.uid] = said or self._evicted(name, held, plan)
+            message = refused.get(gang, "") if gang is not None else ""
+            asked[plan.pod.metadata.uid] = message or self._evicted(name, held, plan)
             if gang is not None and gang in members and asked[plan.pod.metadata.uid] not in _DONE:
-                refused[gang] = said or f"waits for its gang: {plan.pod.name} {asked[plan.pod.metadata.uid]}"
+                refused[gang] = message or f"waits for its gang: {plan.pod.name} {asked[plan.pod.metadata.uid]}"
         return asked
 
     def _members(self, gang: Gang) -> tuple[Pod, ...]:
@@ -177,9 +211,9 @@ class KubeDrain:
             if self._opted_out(other):
                 return f"waits: its gang has a member on {other}, which opted out"
         for plan in whole if others else ():
-            said = self._evicted(name, held, plan, dry_run=True)
-            if said not in _DONE:
-                return f"waits: {gang.words} is evicted whole or not at all, and {plan.pod.name} {said}"
+            message = self._evicted(name, held, plan, dry_run=True)
+            if message not in _DONE:
+                return f"waits: {gang.words} is evicted whole or not at all, and {plan.pod.name} {message}"
         return ""
 
     def _opted_out(self, name: str) -> bool:
@@ -206,7 +240,7 @@ class KubeDrain:
             raise  # the server is overloaded: no other pod is asked for either
         except BackendError as error:
             return f"not evicted: {error}"
-        return "evicted"
+        return _EVICTED
 
     def _hold(self, name: str) -> Held | None:
         """The drain of healthd's on this node now, or None."""

@@ -19,6 +19,8 @@ from healthd.remediation.orchestrators.kubernetes.eviction import CAME_BACK, Dra
 
 CONTROLLER = "healthd.io/controller"
 """The reporting controller of an Event that ``healthd controller`` writes."""
+NODE_FAULT = "NodeFault"
+"""The reason of an Event about a pod that a fault of its node ended."""
 NODES_EVENTS = "default"
 """The namespace where the API server wants Events about objects without a namespace."""
 
@@ -78,10 +80,7 @@ class KubeDrainEvents:
     def tell(self, drain: Drain, uid: str, plans: Iterable[Plan], stuck: Mapping[str, str]) -> str:
         """Write an Event about each pod that came back or does not go, once per drain and source. ``uid``: the Node's.
         ``stuck``: uid of a pod to why it does not go. Returns why an Event could not be written, or ""."""
-        hold, told = self._told.get(drain.node, ("", set[tuple[str, str]]()))
-        if hold != drain.record.hold:
-            told = set()
-        self._told[drain.node] = (drain.record.hold, told)
+        told = self._told_of(drain)
         news = {(each.reason, each.pod.source): each for each in _news(plans, stuck)}
         try:
             for key in sorted(news.keys() - told):
@@ -92,6 +91,34 @@ class KubeDrainEvents:
         except BackendError as error:
             return f"its Event could not be written: {error}"
         return ""
+
+    def tell_of_fault(self, drain: Drain, fault: str, evicted: Iterable[Pod], died: Iterable[Pod]) -> str:
+        """Write an Event about each pod that healthd evicted for this fault, and each that failed with it, once per
+        drain. Returns why an Event could not be written, or ""."""
+        went = f"evicted from {drain.node}, which has {fault}: DisruptionTarget is set, podFailurePolicy can ignore it"
+        fell = f"failed on {drain.node}, which has {fault}, before healthd evicted it: its owner counts the failure"
+        told = self._told_of(drain)
+        try:
+            for pod, words in (*((pod, went) for pod in evicted), *((pod, fell) for pod in died)):
+                meta = pod.metadata
+                if (NODE_FAULT, meta.uid) in told:
+                    continue
+                about = f"{drain.record.hold} {meta.uid}"
+                news = ClusterEvent(reason=NODE_FAULT, action="Drain", about=about, note=words)
+                with contextlib.suppress(Conflict, Missing, Ending):  # as below
+                    self._telling.of_pod(news, namespace=meta.namespace, name=meta.name, uid=meta.uid)
+                told.add((NODE_FAULT, meta.uid))
+        except BackendBusy:
+            raise
+        except BackendError as error:
+            return f"its Event could not be written: {error}"
+        return ""
+
+    def _told_of(self, drain: Drain) -> set[tuple[str, str]]:
+        hold, told = self._told.get(drain.node, ("", set[tuple[str, str]]()))
+        told = told if hold == drain.record.hold else set()
+        self._told[drain.node] = (drain.record.hold, told)
+        return told
 
     def _tell(self, drain: Drain, uid: str, news: _PodNews) -> None:
         about, meta = f"{drain.record.hold} {news.pod.source}", news.pod.metadata

@@ -35,6 +35,8 @@ CAME_BACK = "made after the node was taken out"
 LOST_S = 60.0
 """How long, in seconds, the grace of a pod must be over before a node that is not Ready has lost it."""
 _MIRROR = "kubernetes.io/config.mirror"
+_DISRUPTED = "DisruptionTarget"  # Kubernetes, pod lifecycle: the eviction API and others set it
+_BEFORE_DRAIN_S = 120.0
 
 
 class EvictMode(StrEnum):
@@ -71,7 +73,8 @@ class Fate(StrEnum):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvictionRule:
     """``namespaces``: globs; ``labels``: all must be there, with a glob for a value. Empty: any. ``after_s``: seconds
-    since the node was taken out; the deadline of COMPLETE, 0 for none. ``grace_s``: None for the pod's own."""
+    since the node was taken out; the deadline of COMPLETE, 0 for none. ``grace_s``: None for the pod's own.
+    ``ends_process``: it holds only where the fault of the node has ended the pods' processes."""
 
     name: str
     mode: EvictMode
@@ -82,6 +85,7 @@ class EvictionRule:
     empty_dir: bool = False
     unmanaged: bool = False
     tolerating: bool = False
+    ends_process: bool = False
     gang: GangMode = GangMode.WAIT
 
     def due(self, since: datetime) -> datetime | None:
@@ -194,9 +198,22 @@ class _PodCondition(msgspec.Struct, frozen=True):
     status: str = ""
 
 
+class _Terminated(msgspec.Struct, frozen=True):
+    finishedAt: _Time | None = None  # noqa: N815 - the API's own word
+
+
+class _ContainerState(msgspec.Struct, frozen=True):
+    terminated: _Terminated | None = None
+
+
+class _ContainerStatus(msgspec.Struct, frozen=True):
+    state: _ContainerState = _ContainerState()
+
+
 class _PodStatus(msgspec.Struct, frozen=True):
     phase: str = ""
     conditions: tuple[_PodCondition, ...] | None = None
+    containerStatuses: tuple[_ContainerStatus, ...] | None = None  # noqa: N815 - the API's own word
 
 
 class Pod(msgspec.Struct, frozen=True):
@@ -221,6 +238,18 @@ class Pod(msgspec.Struct, frozen=True):
     def is_over(self) -> bool:
         """Whether it has ended, and only its record is left."""
         return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def failed_at(self) -> datetime | None:
+        """When the last container of a pod that failed ended; None for one that did not fail, that does not say when,
+        or whose failure is a disruption already."""
+        is_disrupted = any(each.type == _DISRUPTED and each.status == "True" for each in self.status.conditions or ())
+        if self.status.phase != "Failed" or is_disrupted:
+            return None
+        ended = [each.state.terminated for each in self.status.containerStatuses or ()]
+        return max(
+            (each.finishedAt for each in ended if each is not None and each.finishedAt is not None), default=None
+        )
 
     @property
     def slurm(self) -> SlurmState | None:
@@ -284,6 +313,18 @@ def is_lost(pod: Pod, now: datetime, *, ready: bool) -> bool:
     return not ready and gone is not None and now - gone >= timedelta(seconds=LOST_S)
 
 
+def rules_for(rules: Iterable[EvictionRule], *, ends_process: bool) -> tuple[EvictionRule, ...]:
+    """The rules that hold on a node whose fault has ended the processes on it, or has not."""
+    return tuple(rule for rule in rules if ends_process or not rule.ends_process)
+
+
+def died_with(pod: Pod, drain: Drain) -> bool:
+    """Whether a pod failed while its node had the fault that it went out for, and was not evicted: within the two
+    minutes that pass at most between a fault and its drain, or later."""
+    failed = pod.failed_at
+    return failed is not None and failed >= drain.since - timedelta(seconds=_BEFORE_DRAIN_S)
+
+
 def rule_of(pod: Pod, rules: Sequence[EvictionRule]) -> EvictionRule | None:
     """The first rule that fits this pod, or None."""
     return next((rule for rule in rules if _fits(pod, rule)), None)
@@ -313,11 +354,11 @@ def told(plans: Iterable[Plan]) -> str:
     left = [plan for plan in everyone if plan.fate not in (Fate.STAYS, Fate.CAME)]
     words = ", ".join(f"{plan.pod.name} ({plan.fate}: {plan.why})" for plan in left[:5])
     more = f" and {len(left) - 5} more" if len(left) > 5 else ""
-    said = [f"{len(left)} pods are left: {words}{more}"] if left else []
+    messages = [f"{len(left)} pods are left: {words}{more}"] if left else []
     if sources := sorted({plan.pod.source for plan in everyone if plan.fate is Fate.CAME}):
         more = f" and {len(sources) - 5} more" if len(sources) > 5 else ""
-        said.append(f"left alone, {CAME_BACK}: {', '.join(sources[:5])}{more}")
-    return "; ".join(said)
+        messages.append(f"left alone, {CAME_BACK}: {', '.join(sources[:5])}{more}")
+    return "; ".join(messages)
 
 
 def _planned(pod: Pod, rules: Sequence[EvictionRule], drain: Drain, now: datetime) -> Plan:

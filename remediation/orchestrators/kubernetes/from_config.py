@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from healthd.config.schema.config import Config
-from healthd.remediation.orchestrators.kubernetes.api import KubeApi, connect
+from healthd.remediation.decide.incident_notices import IncidentNotices
+from healthd.remediation.orchestrators.kubernetes.api import KubeApi, Missing, ResourceKind, connect
+from healthd.remediation.orchestrators.kubernetes.budget import annotations_of
 from healthd.remediation.orchestrators.kubernetes.gpu_clients import KubeGpuClients
+from healthd.remediation.orchestrators.kubernetes.incident_notes import INCIDENTS, INCIDENTS_LEASE, notices_in
 from healthd.remediation.orchestrators.kubernetes.orchestrator import Fence, KubernetesOrchestrator
 from healthd.remediation.orchestrators.kubernetes.platform_requests import KubePlatformRequests
 from healthd.remediation.orchestrators.kubernetes.pod_resources import started
@@ -22,6 +25,7 @@ __all__ = [
     "open_api",
     "open_orchestrator",
     "open_reporter",
+    "read_notices",
 ]
 
 RATE_PER_S, BURST = 1.0, 30
@@ -46,6 +50,15 @@ def open_api(config: Config, environ: Mapping[str, str], *, dry_run: bool = Fals
         environ=environ,
         dry_run=dry_run,
     )
+
+
+def read_notices(api: KubeApi, namespace: str) -> IncidentNotices:
+    """The notices of open incidents; none where no controller leaves any. Raises BackendError."""
+    try:
+        lease = api.get(ResourceKind.LEASE, INCIDENTS_LEASE, namespace=namespace)
+    except Missing:
+        return IncidentNotices()
+    return notices_in(annotations_of(lease)[1].get(INCIDENTS, ""))
 
 
 def open_orchestrator(config: Config, api: KubeApi, node: str) -> KubernetesOrchestrator:

@@ -112,16 +112,16 @@ class GangLabels:
     devices: tuple[str, ...] = ()
 
 
-def gang_of(pod: Pod, marks: GangLabels) -> Gang | None:
+def gang_of(pod: Pod, records: GangLabels) -> Gang | None:
     """The gang of a pod, or None: pods of a serving group, a ReplicaSet or a StatefulSet without such labels are each
     for themselves."""
-    return next(_gangs(pod, marks), None)
+    return next(_gangs(pod, records), None)
 
 
-def _gangs(pod: Pod, marks: GangLabels) -> Iterator[Gang]:
+def _gangs(pod: Pod, records: GangLabels) -> Iterator[Gang]:
     """Every gang that a label or an owner gives the pod, the one that counts first."""
     labels, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
-    yield from _by_label(pod, ((key, "gang_labels") for key in marks.labels))
+    yield from _by_label(pod, ((key, "gang_labels") for key in records.labels))
     if notes.get(_KUEUE_SERVING) != "true":
         yield from _by_label(pod, [(_KUEUE_GROUP, "Kueue")])
     yield from _by_label(pod, _LABELS)
@@ -133,7 +133,7 @@ def _gangs(pod: Pod, marks: GangLabels) -> Iterator[Gang]:
     if _YUNIKORN_TASKS in notes and (name := _application(labels, notes)):
         yield _gang(pod, "YuniKorn", name)
     yield from _native(pod)
-    yield from _by_owner(pod, marks)
+    yield from _by_owner(pod, records)
 
 
 def _by_label(pod: Pod, known: Iterable[tuple[str, str]]) -> Iterator[Gang]:
@@ -156,7 +156,7 @@ def _native(pod: Pod) -> Iterator[Gang]:
         yield _gang(pod, "PodGroup", group.podGroupName)
 
 
-def _by_owner(pod: Pod, marks: GangLabels) -> Iterator[Gang]:
+def _by_owner(pod: Pod, records: GangLabels) -> Iterator[Gang]:
     labels, owner = pod.metadata.labels or {}, owner_of(pod)
     if owner is None:
         return
@@ -166,7 +166,7 @@ def _by_owner(pod: Pod, marks: GangLabels) -> Iterator[Gang]:
     if (owner.kind, owner.group) in _OWNERS:
         yield _gang(pod, owner.kind, name)
     is_indexed = _JOB_INDEX in labels or _JOB_INDEX in (pod.metadata.annotations or {})
-    if (owner.kind, owner.group) == ("Job", "batch") and is_indexed and pod.holds(marks.devices):
+    if (owner.kind, owner.group) == ("Job", "batch") and is_indexed and pod.holds(records.devices):
         yield _gang(pod, "Job", name, f"{_JOB_NAME}={labels[_JOB_NAME]}" if _JOB_NAME in labels else "")
 
 
@@ -174,10 +174,10 @@ def _gang(pod: Pod, scheduler: str, name: str, selector: str = "") -> Gang:
     return Gang(scheduler=scheduler, namespace=pod.metadata.namespace, name=name, selector=selector)
 
 
-def gangs_to_see(plans: Sequence[Plan], rules: Sequence[EvictionRule], marks: GangLabels) -> tuple[Gang, ...]:
+def gangs_to_see(plans: Sequence[Plan], rules: Sequence[EvictionRule], records: GangLabels) -> tuple[Gang, ...]:
     """The gangs whose members must be known before these plans are carried out."""
     leaving = [plan for plan in plans if plan.fate is Fate.EVICT and _mode(plan, rules) is not GangMode.MEMBERS]
-    found = dict.fromkeys(gang_of(plan.pod, marks) for plan in leaving)
+    found = dict.fromkeys(gang_of(plan.pod, records) for plan in leaving)
     return tuple(gang for gang in found if gang is not None)
 
 
@@ -185,7 +185,7 @@ def with_gangs(
     plans: Sequence[Plan],
     members: Mapping[Gang, Collection[Pod]],
     rules: Sequence[EvictionRule],
-    marks: GangLabels,
+    records: GangLabels,
     *,
     drain: Drain,
     now: datetime,
@@ -196,7 +196,7 @@ def with_gangs(
     here = list(plans)
     for gang, pods in members.items():
         part = [number for number, plan in enumerate(here) if plan.fate is not Fate.STAYS]
-        ours = [number for number in part if gang_of(here[number].pod, marks) == gang]
+        ours = [number for number in part if gang_of(here[number].pod, records) == gang]
         others = [pod for pod in pods if pod.spec.nodeName not in ("", drain.node)]
         there = [plan for plan in planned(others, rules, drain, now) if plan.fate is not Fate.STAYS]
         away = [plan for plan in there if not came_after(plan.pod, drain)]

@@ -8,6 +8,9 @@
                        no label        none of these: a fault is critical or a check unknown; the node is in service
     healthd.io/code    the finding that the state is about; no label where no critical fault is open
 
+Beside them the annotation healthd.io/stopped has the time at which an agent ended on purpose. A later heartbeat voids
+it, and the next write of labels removes it.
+
 Absent is never ``ok``: a node that was never checked has no label. The patch that writes the conditions writes the
 labels too, so that a quiet node costs no further request.
 """
@@ -16,15 +19,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from healthd.core.model import Action, Decision, Diagnosis, Severity
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.summary import NodeState, acting_state
 from healthd.remediation.orchestrators.kubernetes.conditions import ConditionState
-from healthd.remediation.orchestrators.kubernetes.node import KubeNode, label_value
+from healthd.remediation.orchestrators.kubernetes.node import KubeNode, label_value, rfc3339
 
 STATE, CODE = "healthd.io/state", "healthd.io/code"
+STOPPED = "healthd.io/stopped"
 SHOWN = (NodeState.OK, NodeState.HELD, NodeState.DRAINING, NodeState.REPAIRING, NodeState.NEEDS_OPERATOR)
 """The states that the label may have; a verdict other than ok is in the conditions."""
 GAP_S = 10.0
@@ -64,8 +69,13 @@ def labels_on(node: KubeNode) -> Labels:
 
 
 def with_labels(patch: Mapping[str, Any], labels: Labels) -> dict[str, Any]:
-    """A patch of a Node that writes its labels too."""
-    return {**patch, "metadata": {"labels": labels.metadata}}
+    """A patch of a Node that writes its labels too, of an agent that runs."""
+    return {**patch, "metadata": {"labels": labels.metadata, "annotations": {STOPPED: None}}}
+
+
+def stopped_patch(now: datetime) -> dict[str, Any]:
+    """The merge patch of a Node whose agent ends on purpose."""
+    return {"metadata": {"annotations": {STOPPED: rfc3339(now)}}}
 
 
 def _code(diagnoses: Iterable[Diagnosis], decision: Decision | None) -> str:

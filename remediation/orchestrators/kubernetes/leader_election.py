@@ -73,7 +73,7 @@ class Lead:
         self._monotonic_s, self._duration_s, self._renew_s = monotonic_s, duration_s, renew_s
         self._seen, self._seen_s = Record(), monotonic_s()
         self._until_s = float("-inf")
-        self.said = ""
+        self.message = ""
 
     @property
     def leader(self) -> str:
@@ -87,23 +87,24 @@ class Lead:
     def check(self) -> None:
         """Raise BackendBusy where it may not: another controller leads, and nothing has failed."""
         if not self.holds():
-            raise BackendBusy(f"this controller is no longer the leader: {self.said or 'its lease was not renewed'}")
+            raise BackendBusy(f"this controller is no longer the leader: {self.message or 'its lease was not renewed'}")
 
     def attempt(self) -> bool:
-        """Take the lead, or renew it, with two requests; whether this controller leads then. ``said`` has the error."""
+        """Take the lead, or renew it, with two requests; whether this controller leads then. ``message`` has the
+        error."""
         asked_s = self._monotonic_s()
         try:
             lease = self._api.get(ResourceKind.LEASE, LEASE, namespace=self._namespace)
         except Missing:
             return self._made()
         except BackendError as error:
-            self.said = str(error)
+            self.message = str(error)
             return self.holds()
         record = record_of(lease)
         if record != self._seen:
             self._seen, self._seen_s = record, asked_s
         if not may_take(record, self._identity, asked_s - self._seen_s):
-            self._until_s, self.said = float("-inf"), f"{record.holder} leads"
+            self._until_s, self.message = float("-inf"), f"{record.holder} leads"
             return False
         return self._written(lease, record, asked_s)
 
@@ -117,7 +118,7 @@ class Lead:
             if record_of(lease).holder == self._identity:
                 self._patch(lease, {"holderIdentity": "", "leaseDurationSeconds": 1})
         except BackendError as error:
-            self.said = str(error)  # the next one waits for it to end
+            self.message = str(error)  # the next one waits for it to end
 
     def _written(self, lease: dict[str, Any], record: Record, asked_s: float) -> bool:
         now, is_new = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}Z", record.holder != self._identity
@@ -131,23 +132,23 @@ class Lead:
         try:
             self._seen = record_of(self._patch(lease, spec))
         except Conflict:
-            self.said = "another controller wrote the lease at the same moment"
+            self.message = "another controller wrote the lease at the same moment"
             return self.holds()
         except BackendError as error:
-            self.said = str(error)
+            self.message = str(error)
             return self.holds()
-        self._seen_s, self._until_s, self.said = asked_s, asked_s + self._renew_s, ""
+        self._seen_s, self._until_s, self.message = asked_s, asked_s + self._renew_s, ""
         return self.holds()
 
     def _made(self) -> bool:
         """Create a missing Lease without a holder, for a whole duration: the leader before its deletion may not know
         yet. A leader whose Lease is gone stops."""
-        self._until_s, self.said = float("-inf"), ""
+        self._until_s, self.message = float("-inf"), ""
         spec = {"holderIdentity": NO_HOLDER, "leaseDurationSeconds": int(self._duration_s)}
         try:
             self._api.create(ResourceKind.LEASE, {"metadata": {"name": LEASE}, "spec": spec}, namespace=self._namespace)
         except BackendError as error:
-            self.said = str(error)
+            self.message = str(error)
         return False
 
     def _patch(self, lease: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import msgspec
 
 from healthd.core.errors import BackendUnknown
 from healthd.remediation.decide.fleet import CLUSTER
+from healthd.remediation.decide.freeze import Freeze
 from healthd.remediation.orchestrators.kubernetes.budget import (
     FIXED_LIMIT,
     LEASE,
@@ -23,6 +24,7 @@ from healthd.remediation.orchestrators.kubernetes.budget import (
     annotations_of,
     budget_of,
     check_counted,
+    freeze_in,
 )
 from healthd.remediation.orchestrators.kubernetes.conditions import stamp_of, time_of
 from healthd.remediation.orchestrators.kubernetes.count import budget_before
@@ -38,7 +40,7 @@ _NO_LEASE = (
 class ReadLeases:
     """``limit``: of the cluster's budget; None where it is not known. ``slots``: the claims of every scope; ``times``:
     when each was made, in epoch seconds, by scope and index; 0: not known. ``only_slots``: see ``FleetPicture``.
-    ``messages``: the controller's, by node; the cluster's own are among the ``remarks``."""
+    ``messages``: the controller's, by node; the cluster's own are among the ``remarks``. ``freeze``: of the fleet."""
 
     limit: int | None
     slots: tuple[Slot, ...]
@@ -46,6 +48,7 @@ class ReadLeases:
     only_slots: bool
     messages: Mapping[str, str]
     remarks: tuple[str, ...]
+    freeze: Freeze | None = None
 
 
 def leases_in(page: bytes) -> tuple[Mapping[str, Any], ...]:
@@ -74,7 +77,12 @@ def read_leases(leases: Iterable[Mapping[str, Any]], now: datetime, *, counts_ag
         only_slots=only_slots,
         messages=messages,
         remarks=(*remarks, *of_cluster),
+        freeze=_freeze(named.get(LEASE), now),
     )
+
+
+def _freeze(lease: Mapping[str, Any] | None, now: datetime) -> Freeze | None:
+    return freeze_in(annotations_of(lease)[1], now) if lease is not None else None
 
 
 def _limit(lease: Mapping[str, Any] | None, now: datetime, counts_age_s: float) -> tuple[int | None, bool, list[str]]:
@@ -101,8 +109,10 @@ def _messages(lease: Mapping[str, Any] | None) -> tuple[dict[str, str], list[str
         return {}, []
     listed = status.get("nodes") if isinstance(status, Mapping) else None
     told = [each for each in listed if isinstance(each, Mapping)] if isinstance(listed, Sequence) else []
-    pairs = [(str(each.get("node") or ""), str(each.get("said") or "")) for each in told]
-    return {node: said for node, said in pairs if node and said}, [said for node, said in pairs if said and not node]
+    pairs = [(str(each.get("node") or ""), str(each.get("message") or "")) for each in told]
+    return {node: message for node, message in pairs if node and message}, [
+        message for node, message in pairs if message and not node
+    ]
 
 
 class _Leases(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ from datetime import datetime
 from healthd.remediation.decide.remediation import PREFIX
 from healthd.remediation.decide.summary import NodeState, NodeSummary
 from healthd.remediation.orchestrators.kubernetes.conditions import TYPES, WITH_WARNINGS, faults_in, stamp_of, time_of
-from healthd.remediation.orchestrators.kubernetes.labels import SHOWN, labels_on
+from healthd.remediation.orchestrators.kubernetes.labels import SHOWN, STOPPED, labels_on
 from healthd.remediation.orchestrators.kubernetes.node import (
     CLAIMED,
     Condition,
@@ -105,9 +105,11 @@ def summary_in(node: KubeNode, status: HealthStatus | None, message: str = "") -
     code, component = _named(labels.code, faults)
     is_told = bool(shown.since) and (acting is not None or bool(labels.code))
     since = time_of(shown.since) if is_told else _moved(ours.get(worst), verdicts[worst])
+    stopped = time_of(node.annotations.get(STOPPED))
     return NodeSummary(
         state=acting or verdicts[worst],
-        at=max(written),
+        at=max(written) if stopped is None else max(stopped, *written),
+        stopped=stopped is not None and stopped >= max(written),
         code=code,
         component=component,
         more=max(len(faults) - 1, 0),

@@ -88,13 +88,13 @@ class NodeHealth(msgspec.Struct, frozen=True, kw_only=True):
 class ReadRecord:
     """A record, read. ``odd``: its fields that no healthd of this version writes, as text; "" for none."""
 
-    mark: HandoffRecord
+    handoff: HandoffRecord
     odd: str
 
 
-def record_of(mark: HandoffRecord) -> dict[str, Any]:
+def record_of(handoff: HandoffRecord) -> dict[str, Any]:
     """A handoff record as fields, without those that have no value."""
-    told = msgspec.to_builtins(mark)
+    told = msgspec.to_builtins(handoff)
     history = [{name: value for name, value in each.items() if value} for each in told.pop("history")]
     told = {_CAMEL.get(name, name): value for name, value in told.items() if value}
     return {**told, "history": history} if history else told
@@ -104,7 +104,7 @@ def read_record(record: Any, now: datetime | None = None) -> ReadRecord:
     """The handoff record in these fields. ``now``: times that are ahead of it are odd; they stay, and the counting
     ignores them, see ``handoff.by_now``."""
     if not isinstance(record, Mapping):
-        return ReadRecord(mark=HandoffRecord(), odd="it is not a record")
+        return ReadRecord(handoff=HandoffRecord(), odd="it is not a record")
     odd = sorted(str(name) for name in record if name not in FIELDS)
     known: dict[str, Any] = {}
     for name, (own, kind) in _FIELDS.items():
@@ -113,24 +113,24 @@ def read_record(record: Any, now: datetime | None = None) -> ReadRecord:
         except msgspec.ValidationError:
             odd.append(name)
     history, odd_entries = _history(record.get("history", []))
-    mark = HandoffRecord(**known, history=history)
-    ahead = ["a time in the future"] if now is not None and any(is_ahead(at, now) for at in _times(mark)) else []
-    return ReadRecord(mark=mark, odd=", ".join([*odd, *odd_entries, *ahead]))
+    handoff = HandoffRecord(**known, history=history)
+    ahead = ["a time in the future"] if now is not None and any(is_ahead(at, now) for at in _times(handoff)) else []
+    return ReadRecord(handoff=handoff, odd=", ".join([*odd, *odd_entries, *ahead]))
 
 
 def text_of(record: Any) -> str:
     """A record as the line of text that the ports speak, or "" for one that says nothing."""
-    mark = read_record(record).mark if record is not None else HandoffRecord()
-    return "" if mark == HandoffRecord() else mark.text
+    handoff = read_record(record).handoff if record is not None else HandoffRecord()
+    return "" if handoff == HandoffRecord() else handoff.text
 
 
 def record_patch(node: str, text: str) -> dict[str, Any]:
     """The merge patch that writes this handoff record. Raises BackendRefused for a text that is none."""
-    mark = parse(text)
-    if mark is None or not text.isprintable() or len(text) > TEXT_CHARACTERS:
+    handoff = parse(text)
+    if handoff is None or not text.isprintable() or len(text) > TEXT_CHARACTERS:
         expected = f"a line of at most {TEXT_CHARACTERS} characters that healthd made"
         raise BackendRefused(f"handoff record of {node} not written: the text is {text[:200]!r}, expected {expected}")
-    return {RECORD: {**dict.fromkeys(sorted(FIELDS)), **record_of(mark)}}
+    return {RECORD: {**dict.fromkeys(sorted(FIELDS)), **record_of(handoff)}}
 
 
 def without_nulls(patch: Mapping[str, Any]) -> dict[str, Any]:
@@ -302,6 +302,10 @@ def _past(entry: Any) -> PastRepair | None:
     return None if is_odd else past
 
 
-def _times(mark: HandoffRecord) -> list[datetime]:
-    own = [value for each in fields(mark) if isinstance(value := getattr(mark, each.name), datetime)]
-    return [*own, *(each.at for each in mark.history), *(each.back for each in mark.history if each.back is not None)]
+def _times(handoff: HandoffRecord) -> list[datetime]:
+    own = [value for each in fields(handoff) if isinstance(value := getattr(handoff, each.name), datetime)]
+    return [
+        *own,
+        *(each.at for each in handoff.history),
+        *(each.back for each in handoff.history if each.back is not None),
+    ]

@@ -138,7 +138,7 @@ def _marks(notes: Mapping[str, str]) -> dict[str, str | None]:
 def _mark(node: str, value: str) -> str | None:
     """The text of this node's record, or None for an odd one."""
     try:
-        mark = _READS_MARKED.decode(value)
+        record = _READS_MARKED.decode(value)
     except msgspec.MsgspecError:
         return None
-    return mark.text if mark.node == node else None
+    return record.text if record.node == node else None

@@ -151,7 +151,7 @@ class KubernetesOrchestrator:
             out=_out(first) | own,
             total=first.total,
             scopes=tuple(ScopeSnapshot(scope=each.scope, out=_out(each) | own, total=each.total) for each in others),
-            marks=tuple(NodeRecord(node=name, text=text) for name, text in sorted(self._records(budgets).items())),
+            records=tuple(NodeRecord(node=name, text=text) for name, text in sorted(self._records(budgets).items())),
             held=tuple(
                 HeldNode(node=claim.node, text=claim.text, stamp=claim.stamp)
                 for claim in sorted(first.claims.values(), key=lambda claim: claim.node)
@@ -170,7 +170,7 @@ class KubernetesOrchestrator:
         scopes = self._scopes or self._scopes_of(self._node())
         return tuple(slot for scope in scopes for slot in self._budget(scope).slots)
 
-    def marked(self) -> str:
+    def read_record(self) -> str:
         """This node's handoff record."""
         self._old_marks.move(self._name, self._healths)
         seen = self._healths.read(self._name)
@@ -270,7 +270,7 @@ class KubernetesOrchestrator:
             return Fence.CLAIMED
         return Fence.TAKEN_AWAY
 
-    def mark(self, text: str) -> None:
+    def write_record(self, text: str) -> None:
         """Set the record of this node's NodeHealth. No other node's is touched, so no version is compared."""
         self._old_marks.move(self._name, self._healths)
         self._healths.leave(self._name, text)
@@ -301,7 +301,7 @@ class KubernetesOrchestrator:
         waits = any(budget.of(self._name) is None and budget.room(self._name) < 1 for budget in budgets)
         listed_s, texts = self._records_then
         if waits and time.monotonic() - listed_s < RECORDS_S:
-            own = self.marked()
+            own = self.read_record()
             return {**{name: text for name, text in texts.items() if name != self._name}, **_of(self._name, own)}
         asked_s = time.monotonic()
         there = self._healths.all()

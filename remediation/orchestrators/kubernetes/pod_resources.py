@@ -94,7 +94,7 @@ def _exchange(connection: socket.socket, path: str, until_s: float) -> bytes:
     ]
     http.send_headers(stream, headers)
     http.send_data(stream, bytes(5), end_stream=True)  # not compressed, an empty message
-    body, said = bytearray(), {"grpc-status": "", "grpc-message": ""}
+    body, trailers = bytearray(), {"grpc-status": "", "grpc-message": ""}
     while True:
         connection.sendall(http.data_to_send())
         connection.settimeout(max(0.001, until_s - time.monotonic()))
@@ -104,22 +104,22 @@ def _exchange(connection: socket.socket, path: str, until_s: float) -> bytes:
         for event in http.receive_data(received):
             match event:
                 case h2.events.ResponseReceived() | h2.events.TrailersReceived():
-                    said.update((str(name), str(value)) for name, value in event.headers)
+                    trailers.update((str(name), str(value)) for name, value in event.headers)
                 case h2.events.DataReceived():
                     body += event.data
                     http.acknowledge_received_data(event.flow_controlled_length, stream)
                 case h2.events.StreamReset() | h2.events.ConnectionTerminated():
                     raise BackendUnknown(f"{path}: the kubelet aborted the call: {event}")
                 case h2.events.StreamEnded():
-                    return _message(path, bytes(body), said)
+                    return _message(path, bytes(body), trailers)
         if len(body) > _LIMIT_BYTES:
             raise BackendUnknown(f"{path}: the kubelet's answer is longer than {_LIMIT_BYTES} bytes")
 
 
-def _message(path: str, body: bytes, said: dict[str, str]) -> bytes:
+def _message(path: str, body: bytes, trailers: dict[str, str]) -> bytes:
     """The message of a unary call: one frame of five bytes and so many more, and status 0 in the trailers."""
-    if said["grpc-status"] != "0":
-        words = f"gRPC status {said['grpc-status'] or 'missing'} {said['grpc-message']}".rstrip()
+    if trailers["grpc-status"] != "0":
+        words = f"gRPC status {trailers['grpc-status'] or 'missing'} {trailers['grpc-message']}".rstrip()
         raise BackendUnknown(f"{path}: the kubelet did not list its pods: {words}")
     if len(body) < 5 or body[0] != 0 or int.from_bytes(body[1:5]) != len(body) - 5:
         raise BackendUnknown(f"{path}: the kubelet's answer of {len(body)} bytes is not one whole message")

@@ -56,12 +56,12 @@ class RemoteKubeNode:
         silent = ready is not None and ready.status == "Unknown"
         return replace(view, flags=view.flags | _SILENT) if silent else view
 
-    def marked(self) -> str:
+    def read_record(self) -> str:
         """The node's handoff record."""
         seen = self._healths.read(self._name)
         return seen.text if seen is not None and seen.text else self._old_marks.read().texts.get(self._name, "")
 
-    def mark(self, text: str) -> None:
+    def write_record(self, text: str) -> None:
         """Write the handoff record, "" to remove it; a record that an older agent left on a Lease is written there."""
         self._leads()
         seen = self._healths.read(self._name)

@@ -24,7 +24,14 @@ from healthd.remediation.orchestrators.kubernetes import conditions, events
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, How, KubeApi, Missing, ResourceKind
 from healthd.remediation.orchestrators.kubernetes.conditions import Conditions, ConditionState, WrittenCondition
 from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, Telling
-from healthd.remediation.orchestrators.kubernetes.labels import Labelling, Labels, labels_of, labels_on, with_labels
+from healthd.remediation.orchestrators.kubernetes.labels import (
+    Labelling,
+    Labels,
+    labels_of,
+    labels_on,
+    stopped_patch,
+    with_labels,
+)
 from healthd.remediation.orchestrators.kubernetes.node import UNVERIFIED, KubeNode, node_of, unfence_patch
 from healthd.remediation.orchestrators.kubernetes.node_health import Showing, status_of
 from healthd.remediation.orchestrators.kubernetes.node_health_api import NodeHealths
@@ -101,7 +108,7 @@ class KubeReporter:
         known = self._known()
         states = conditions.states_of(known.diagnoses, known.outcomes, known.expected)
         news = events.news_of(known.diagnoses, known.decision)
-        said = [
+        messages = [
             registered,
             self._write(states, known),
             self._show(known),
@@ -109,7 +116,15 @@ class KubeReporter:
             self._verify(states),
             self._look_at_fence(),
         ]
-        return "; ".join(each for each in said if each)
+        return "; ".join(each for each in messages if each)
+
+    def stop(self) -> str:
+        """Write that the agent ends on purpose. Returns a sentence for the log where that fails; else ""."""
+        try:
+            self._api.patch(ResourceKind.NODE, self._name, stopped_patch(self._clock()))
+        except BackendError as error:
+            return f"the stop of this agent is not written: {error}"
+        return ""
 
     def _begun(self) -> bool:
         """Read this node once: its UID, and what a daemon before this one wrote."""
@@ -253,7 +268,7 @@ class KubeReporter:
             return ""
         self._fence_s = now_s + FENCE_S
         try:
-            self._is_fenced, said = self._fenced()
+            self._is_fenced, message = self._fenced()
         except BackendError as error:
             return f"fence not read, retry in {FENCE_S:.0f} s: {error}"
-        return said
+        return message

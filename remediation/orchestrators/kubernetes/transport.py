@@ -108,10 +108,10 @@ class _Bounded(httpx2.SyncByteStream):
 def sentence_of(response: httpx2.Response) -> str:
     """The server's own sentence."""
     try:
-        said = response.json()["message"]
+        message = response.json()["message"]
     except (ValueError, KeyError, TypeError, httpx2.HTTPError):
-        said = response.text[:300] or response.reason_phrase
-    return " ".join(str(said).split())
+        message = response.text[:300] or response.reason_phrase
+    return " ".join(str(message).split())
 
 
 def is_status(response: httpx2.Response) -> bool:

@@ -60,7 +60,7 @@ class KubeUninstall:
         self._leases = [*(leases.lease_name(scope) for scope in scopes)]
         self._say, self._sleep, self._monotonic_s = say, sleep, monotonic_s
 
-    def marked(self) -> tuple[KubeNode, ...]:
+    def annotated_nodes(self) -> tuple[KubeNode, ...]:
         """The Nodes that hold anything of healthd's, those that it keeps pods off first. Raises BackendUnknown."""
         found = [node for node in self._nodes() if self._patch(node) or leaving_status_patch(node)]
         return tuple(sorted(found, key=lambda node: (not kept_off_by(node), node.name)))
@@ -68,13 +68,13 @@ class KubeUninstall:
     def run(self) -> UninstallResult:
         """Do all of it. Raises BackendError where the cluster cannot be read, or agents cannot be stopped."""
         self._stop()
-        marked = self.marked()
-        refused = {node.name: why for node in marked if (why := self._let_in(node))}
+        annotated = self.annotated_nodes()
+        refused = {node.name: why for node in annotated if (why := self._let_in(node))}
         for name in self._leases:
             self._drop(name, leases.CLAIM, refused)
         self._drop(MARKS, MARK, refused)
         self._forget(refused)
-        released = tuple(node.name for node in marked if kept_off_by(node) and node.name not in refused)
+        released = tuple(node.name for node in annotated if kept_off_by(node) and node.name not in refused)
         return UninstallResult(released=released, refused=refused)
 
     # -- steps --------------------------------------------------------------------------------------------------------

@@ -11,16 +11,26 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
 from healthd.config.schema.config import Config
 from healthd.core.errors import BackendRefused, BackendUnknown, ConfigError, SlotTaken, SourceError, SourceMissing
+from healthd.core.model import RunningJob
 from healthd.core.node import CommandResult
+from healthd.remediation.decide.domain_fence import DomainFence
 from healthd.remediation.decide.freeze import Freeze, in_words
+from healthd.remediation.decide.incident_notices import IncidentNotice, IncidentNotices
 from healthd.remediation.decide.summary import NodeSummary
+from healthd.remediation.orchestrators.slurm.incident_reservations import (
+    fence_creation,
+    fence_name,
+    parse_notices,
+    updates,
+)
 from healthd.remediation.orchestrators.slurm.power import is_asleep, may_sleep
 from healthd.remediation.orchestrators.slurm.reasons import hold_of, is_automatic, without_remarks
 from healthd.remediation.orchestrators.slurm.slots import (
@@ -53,6 +63,9 @@ SINFO_FIELDS = "NodeList:|,StateComplete:|,CPUsState:|,User:|,Timestamp:|,Featur
 
 # None of the three may hold a blank: a name that useradd takes, and node names, have none.
 JOB_FIELDS = "%i %u %N"
+_RUNNING_FIELDS = "%i|%P|%q|%a|%D"
+_NONE = ("(null)", "N/A")
+"""As squeue prints an account or a QOS that a job does not have, as where slurmdbd is not used."""
 
 # The states that keep new jobs off a node for good. Not here: NOT_RESPONDING alone (2 to 3 s after every undrain),
 # UNKNOWN (not registered yet after a restart of slurmctld), RESERVED.
@@ -138,7 +151,7 @@ class SlurmOrchestrator:
         if not jobs:
             return self._as_signed(parse_view(self._node, self._state()))
         queue = self._read("squeue", "-h", "-a", "-w", self._node, "-o", JOB_FIELDS)
-        reservations = self._reservations()
+        reservations = self.reservations()
         window, freeze = parse_maintenance(reservations, self._node), in_words(parse_freezes(reservations).values())
         state = self._state()
         config = self._read("scontrol", "show", "config")
@@ -146,6 +159,10 @@ class SlurmOrchestrator:
         ids, work = parse_jobs(queue)
         sleeps = may_sleep(config, self._node)
         return replace(view, maintenance=window, freeze=freeze, may_sleep=sleeps, jobs=ids, work=work)
+
+    def running(self) -> tuple[RunningJob, ...]:
+        """The jobs on this node, suspended ones too. Raises BackendError."""
+        return parse_running(self._read("squeue", "-h", "-a", "-w", self._node, "-o", _RUNNING_FIELDS))
 
     def snapshot(self) -> FleetSnapshot:
         """Read all nodes of all partitions, hidden ones too, in one request. Raises BackendUnknown."""
@@ -161,11 +178,11 @@ class SlurmOrchestrator:
         """The records of all nodes and of all reservations as scontrol prints them, for a reader of the fleet. Raises
         BackendUnknown."""
         nodes = self._read("scontrol", "-a", "-o", "show", "nodes", limit_bytes=_SNAPSHOT_LIMIT_BYTES)
-        return nodes, self._reservations()
+        return nodes, self.reservations()
 
     def freezes(self) -> tuple[Freeze, ...]:
         """The freezes of the fleet that are on. Raises BackendUnknown."""
-        return tuple(parse_freezes(self._reservations()).values())
+        return tuple(parse_freezes(self.reservations()).values())
 
     def freeze(self, reason: str, by: str, minutes: int) -> None:
         """Freeze the fleet from now on. Raises BackendRefused, BackendUnknown."""
@@ -173,8 +190,26 @@ class SlurmOrchestrator:
 
     def unfreeze(self) -> None:
         """End every freeze of the fleet. Raises BackendRefused, BackendUnknown."""
-        for name in parse_freezes(self._reservations()):
+        for name in parse_freezes(self.reservations()):
             self.scontrol("delete", f"reservationname={name}")
+
+    def incident_notices(self) -> IncidentNotices:
+        """The notices of open incidents. Raises BackendUnknown."""
+        return parse_notices(self.reservations())
+
+    def show_incidents(self, notices: Sequence[IncidentNotice], now: datetime) -> None:
+        """Have exactly these notices stand there, and that a controller watches. Raises BackendRefused,
+        BackendUnknown."""
+        for update in updates(self.reservations(), notices, now):
+            self.scontrol(*update)
+
+    def fence_domain(self, fence: DomainFence) -> None:
+        """Keep new jobs off all nodes of an NVLink domain. Raises BackendRefused, BackendUnknown."""
+        self.scontrol(*fence_creation(fence))
+
+    def lift_fence(self, fence: DomainFence) -> None:
+        """End a fence. Raises BackendRefused, BackendUnknown."""
+        self.scontrol("delete", f"reservationname={fence_name(fence)}")
 
     def partitions(self) -> tuple[str, ...]:
         """The partitions of this node. Raises BackendUnknown if the answer could not be read, or names no node."""
@@ -197,7 +232,7 @@ class SlurmOrchestrator:
 
     def slots(self) -> tuple[Slot, ...]:
         """Read all reservations: 0.2 ms of slurmctld's time for fifty of them, and no node is downloaded."""
-        return parse_slots(self._reservations())
+        return parse_slots(self.reservations())
 
     def claim(self, scope: str, index: int) -> None:
         """Create the reservation. Raises SlotTaken, BackendRefused, BackendUnknown."""
@@ -231,7 +266,7 @@ class SlurmOrchestrator:
         if result.code and GONE not in result.stderr + result.stdout:
             raise update_error(f"deletion of slot {name}", result.stderr + result.stdout)
 
-    def mark(self, text: str) -> None:
+    def write_record(self, text: str) -> None:
         """Set the node's comment, which every undrain leaves alone. An administrator's comment is not overwritten."""
         if text and (not text.startswith(MARK) or not text.isprintable() or "|" in text or text.strip(' "') != text):
             expected = f"one line without '|' that begins with {MARK!r} and ends with neither space nor double quote"
@@ -243,7 +278,7 @@ class SlurmOrchestrator:
             )
         self._update(f"comment={text}")
 
-    def marked(self) -> str:
+    def read_record(self) -> str:
         """The node's comment, if it is one of ours."""
         there = self._comment()
         return there if there.startswith(MARK) else ""
@@ -273,10 +308,21 @@ class SlurmOrchestrator:
             raise update_error(f"scontrol {' '.join(args)}", result.stderr + result.stdout)
         return result.stdout
 
+    @property
+    def node(self) -> str:
+        """The name of this node."""
+        return self._node
+
+    def client(self, tool: str, *args: str) -> CommandResult:
+        """Any other client of Slurm; its exit status is the caller's to look at. Raises BackendUnknown where it did not
+        run to its end."""
+        return self._call(tool, *args)
+
     def _state(self) -> str:
         return self._read("sinfo", "-h", "-a", "-N", "-n", self._node, "-O", SINFO_FIELDS)
 
-    def _reservations(self) -> str:
+    def reservations(self) -> str:
+        """The records of all reservations, as scontrol prints them. Raises BackendUnknown."""
         return self._read("scontrol", "-a", "-o", "show", "reservation")
 
     def _update(self, *settings: str) -> None:
@@ -297,8 +343,8 @@ class SlurmOrchestrator:
     def _read(self, tool: str, *args: str, limit_bytes: int = 4 * 1024 * 1024) -> str:
         result = self._call(tool, *args, limit_bytes=limit_bytes)
         if result.code or TRUNCATED in result.stdout[-100:]:
-            said = _last_line(result.stderr) or result.stdout[-100:]
-            raise BackendUnknown(f"{tool} {' '.join(args[-2:])}: exit status {result.code}: {said}")
+            output = _last_line(result.stderr) or result.stdout[-100:]
+            raise BackendUnknown(f"{tool} {' '.join(args[-2:])}: exit status {result.code}: {output}")
         return result.stdout
 
     def _call(self, tool: str, *args: str, limit_bytes: int = 4 * 1024 * 1024) -> CommandResult:
@@ -326,6 +372,20 @@ def parse_jobs(answer: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     JOB_FIELDS``. A job without nodes yet shows none."""
     found = [line.split() for line in answer.splitlines() if line.strip()]
     return tuple(fields[0] for fields in found), tuple(_job_text(*fields) for fields in found)
+
+
+def parse_running(answer: str) -> tuple[RunningJob, ...]:
+    """The jobs in the output of ``squeue -h -o "%i|%P|%q|%a|%D"``. Raises BackendUnknown for anything else."""
+    return tuple(_running(line) for line in answer.splitlines() if line.strip())
+
+
+def _running(line: str) -> RunningJob:
+    fields = ["" if each in _NONE else each for each in line.strip().split("|")]
+    if len(fields) != 5 or not fields[0]:
+        raise BackendUnknown(f"squeue's answer is no job: {line[:200]!r}")
+    job, partition, qos, account, nodes = fields
+    size = int(nodes) if re.fullmatch(r"[0-9]{1,9}", nodes) else 0
+    return RunningJob(id=job, partition=partition, qos=qos, account=account, nodes=size)
 
 
 def _job_text(job: str, user: str = "", nodes: str = "", *_: str) -> str:
@@ -423,7 +483,7 @@ def parse_snapshot(node: str, answer: str) -> FleetSnapshot:
     asleep: set[str] = set()
     down: set[str] = set()
     drained: set[str] = set()
-    marks, held = [], []
+    records, held = [], []
     for name, state, out, label, fields, free in _node_records(answer):
         if name != node and is_asleep(state):
             asleep.add(name)
@@ -432,7 +492,7 @@ def parse_snapshot(node: str, answer: str) -> FleetSnapshot:
             down |= {name} if out and _is_dead(state) else set()
             partitions[name] = label
         if comment := _comment(free or fields):
-            marks.append(NodeRecord(node=name, text=comment))
+            records.append(NodeRecord(node=name, text=comment))
         is_drained = bool(out) and is_drain(_flags_of(state))  # 24.11 keeps the reason of a node that is back
         text = _A_REASON.match(free) if is_drained and name in asleep else None
         drained |= {name} if text is not None and is_automatic(text[1]) else set()
@@ -447,7 +507,7 @@ def parse_snapshot(node: str, answer: str) -> FleetSnapshot:
         out=frozenset(name for name, out in is_out.items() if out),
         total=len(is_out),
         scopes=tuple(_scope(name, partitions, is_out) for name in own),
-        marks=tuple(marks),
+        records=tuple(records),
         held=tuple(held),
         asleep=frozenset(asleep),
         drained=frozenset(drained),
@@ -501,13 +561,13 @@ def parse_slurm_user(answer: str) -> frozenset[str]:
     return frozenset(filter(None, match.groups())) if match else frozenset()
 
 
-def update_error(what: str, said: str) -> BackendRefused | BackendUnknown:
+def update_error(what: str, message: str) -> BackendRefused | BackendUnknown:
     """The error for an update that failed: BackendRefused if the text is a known refusal, else BackendUnknown."""
     for text, advice in _REFUSALS.items():
-        if text in said:
-            line = next(line for line in said.splitlines() if text in line)
+        if text in message:
+            line = next(line for line in message.splitlines() if text in line)
             return BackendRefused(f"{what}: {line.strip()}; {advice}")
-    return BackendUnknown(f"{what}: {_last_line(said) or 'no output'}; slurmctld may have applied it")
+    return BackendUnknown(f"{what}: {_last_line(message) or 'no output'}; slurmctld may have applied it")
 
 
 def detect(*, environ: Mapping[str, str] = os.environ, root: str = "/", bin_dir: str = "") -> tuple[bool, str]:

@@ -1,4 +1,4 @@
-"""Leaves this node's summary with slurmctld: when its state changes, and as a sparse heartbeat.
+"""Leaves this node's summary with slurmctld: when its state changes, as a sparse heartbeat, and at a stop.
 
 It judges nothing. A slurmctld that does not answer costs the agent nothing: the summary is written whole, later.
 """
@@ -81,6 +81,17 @@ class SlurmReporter:
         self._not_before_s = now_s + GAP_S + self._chance() * SPREAD_S
         self._beats_at_s = now_s + self._heartbeat_s * (0.9 + 0.2 * self._chance())
         return self._news("")
+
+    def stop(self) -> str:
+        """Write once that the daemon ends on purpose, beside its last state. Returns a sentence for the log where that
+        fails; else ""."""
+        if (summary := self._known() or self._shown) is None:
+            return ""
+        try:
+            self._slurm.summarize(replace(summary, at=self._clock(), stopped=True))
+        except BackendError as error:
+            return f"the stop of this daemon is not written: {error}"
+        return ""
 
     def _may_change(self, now_s: float) -> bool:
         """Whether a change may be written now: a bucket of ``CHANGES``, filled once in a heartbeat's time."""

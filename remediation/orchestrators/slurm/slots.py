@@ -31,8 +31,8 @@ _USER = "root"
 
 _SCOPE = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
 _NAME = re.compile(rf"healthd-({_SCOPE})-(0|[1-9][0-9]{{0,5}})")
-_HEAD = "ReservationName="
-_RECORDS = re.compile(rf"^(?={_HEAD})", re.MULTILINE)
+HEAD = "ReservationName="
+_RECORDS = re.compile(rf"^(?={HEAD})", re.MULTILINE)
 _RECORD = re.compile(
     r"ReservationName=(?P<name>.+?) StartTime=\S+ EndTime=\S+ Duration=\S+ Nodes=(?P<nodes>\S+) NodeCnt=\d+ .*?"
     r" Flags=(?P<flags>\S*) .*?Users=(?P<users>\S+) .*?State=(?P<state>\S+).*",
@@ -73,7 +73,7 @@ def parse_slots(answer: str) -> tuple[Slot, ...]:
     that no node holds: its ``node`` describes it. Raises BackendUnknown for a list of another form, and for a broken
     record whose name begins as ours do. A broken record of another name is skipped.
     """
-    found = [_slot(record) for record in _records(answer)]
+    found = [_slot(record) for record in records(answer)]
     return tuple(slot for slot in found if slot is not None)
 
 
@@ -81,7 +81,7 @@ def slot_times(answer: str) -> dict[tuple[str, int], int]:
     """When each slot of ours was taken, in epoch seconds, by its scope and index. From the same list, with
     SLURM_TIME_FORMAT=%s; a slot whose time is not known is missing."""
     found = {}
-    for record in _records(answer):
+    for record in records(answer):
         slot, began = _slot(record), _START.search(record)
         if slot is not None and began is not None:
             found[slot.scope, slot.index] = int(began[1])
@@ -92,7 +92,7 @@ def parse_maintenance(answer: str, node: str) -> str:
     """The names of the active maintenance reservations on ``node`` that are not healthd's, or "". From the same
     list."""
     windows = []
-    for record in _records(answer):
+    for record in records(answer):
         read = _RECORD.fullmatch(record)
         if read is None or read["state"] != "ACTIVE" or "MAINT" not in read["flags"].split(","):
             continue
@@ -106,7 +106,7 @@ FREEZE = "healthd-freeze:"
 """The beginning of the name of a freeze. It has no nodes, so that it keeps no job off; its name has the reason and the
 user, because Comment= came with 23.02; slurmctld ends it by itself."""
 _PLAIN = re.compile(r"[^A-Za-z0-9_.-]+")
-_END = re.compile(r" EndTime=(\d{1,11}) ")
+END = re.compile(r" EndTime=(\d{1,11}) ")
 _FREEZE_CHARACTERS = 80
 
 
@@ -116,7 +116,8 @@ def freeze_name(reason: str, by: str) -> str:
 
 
 def freeze_creation(name: str, minutes: int) -> tuple[str, ...]:
-    """The arguments of scontrol that create a freeze from now on. A reservation must reserve something: one unit of a
+    """The arguments of scontrol that create a freeze, or another text without nodes, from now on. A reservation must
+    reserve something: one unit of a
     burst buffer, which nothing else of Slurm heeds where there is none."""
     times = ("starttime=now", f"duration={minutes}")
     return (
@@ -134,30 +135,30 @@ def parse_freezes(answer: str) -> dict[str, Freeze]:
     """The freezes that are on, by the names of their reservations. From the list of the slots. Any
     reservation of such a name is one, whatever it reserves."""
     found = {}
-    for record in _records(answer):
-        name = record.removeprefix(_HEAD).partition(" StartTime=")[0]
+    for record in records(answer):
+        name = record.removeprefix(HEAD).partition(" StartTime=")[0]
         if not name.startswith(FREEZE) or " State=INACTIVE" in record:
             continue
         reason, _, by = name.removeprefix(FREEZE).partition(":")
-        end = _END.search(record)
+        end = END.search(record)
         until = from_epoch(int(end[1])) if end is not None else None
         found[name] = Freeze(reason=reason.replace("_", " "), until=until, by=by)
     return found
 
 
-def _records(answer: str) -> list[str]:
+def records(answer: str) -> list[str]:
     """One text for each reservation. Only a line that begins as a record does begins one."""
     first, *records = _RECORDS.split(answer)
     if first.strip() not in ("", _NONE):
-        raise BackendUnknown(f"scontrol show reservation: expected {_HEAD}…, got {first[:200]!r}")
+        raise BackendUnknown(f"scontrol show reservation: expected {HEAD}…, got {first[:200]!r}")
     return records
 
 
 def _slot(record: str) -> Slot | None:
     read = _RECORD.fullmatch(record)
     if read is None:
-        if record.startswith(f"{_HEAD}healthd-"):
-            problem = f"expected {_HEAD}… Nodes=… Flags=… Users=… State=…, got {record[:200]!r}"
+        if record.startswith(f"{HEAD}healthd-"):
+            problem = f"expected {HEAD}… Nodes=… Flags=… Users=… State=…, got {record[:200]!r}"
             raise BackendUnknown(f"scontrol show reservation: {problem}")
         return None
     name = _NAME.fullmatch(read["name"])

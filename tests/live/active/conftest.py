@@ -16,6 +16,7 @@ import pytest
 from healthd.sources.active import ActiveTestsSource
 from healthd.testing import FakeTree
 from tests.support.compiled import compiled
+from tests.support.limits import limit_s
 
 SIM = Path(__file__).resolve().parents[2] / "support" / "active_sim"
 BINDINGS = '''"""The stand-in's errors and version, as nccl.bindings.nccl has them."""
@@ -41,7 +42,7 @@ def alive(pid: int) -> bool:
 
 def until(condition: Callable[[], bool], within_s: float = 5.0) -> bool:
     """Whether it becomes true in time."""
-    end_s = time.monotonic() + within_s
+    end_s = time.monotonic() + limit_s(within_s)
     while time.monotonic() < end_s:
         if condition():
             return True

@@ -8,6 +8,7 @@ import pytest
 
 from healthd.core.errors import SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.core.node import GdrCopy
+from tests.support.limits import limit_s
 
 SIZE = 100_000
 pytestmark = pytest.mark.nvml  # needs a C compiler
@@ -31,7 +32,7 @@ def gdrcopy(rig: Any) -> Any:
     return rig
 
 
-def copies(rig: Any, *, timeout_s: float = 20.0, **how: Any) -> tuple[GdrCopy, ...]:
+def copies(rig: Any, *, timeout_s: float = limit_s(20.0), **how: Any) -> tuple[GdrCopy, ...]:
     result: tuple[GdrCopy, ...] = rig.source(**how).gdr_copies(size_bytes=SIZE, timeout_s=timeout_s)
     return result
 

@@ -13,6 +13,7 @@ from healthd.core.errors import SourceBusy, SourceMissing, SourceTimeout, Source
 from healthd.core.node import AllReduce
 from healthd.sources.active import ActiveTestsSource
 from healthd.testing import FakeTree
+from tests.support.limits import limit_s
 
 MIB = 1 << 20
 pytestmark = pytest.mark.nvml  # needs a C compiler
@@ -33,7 +34,7 @@ def perf(rig: Any) -> Any:
     return rig
 
 
-def reduce(rig: Any, *, size: int = MIB, timeout_s: float = 30.0, **how: Any) -> AllReduce:
+def reduce(rig: Any, *, size: int = MIB, timeout_s: float = limit_s(30.0), **how: Any) -> AllReduce:
     result: AllReduce = rig.source(**how).all_reduce("nvlink", size_bytes=size, timeout_s=timeout_s)
     return result
 
@@ -114,7 +115,7 @@ def test_the_environment_of_a_test_is_not_the_users(nccl4py: Any) -> None:
     """No setting of NCCL or libfabric is inherited; both paths differ in what makes them, and in nothing else."""
     users = {"NCCL_ALGO": "Tree", "FI_PROVIDER": "tcp", "CUDA_VISIBLE_DEVICES": "0", "SLURM_JOB_ID": "1", "KEPT": "yes"}
     source = nccl4py.source(ACTIVE_SIM_NOTE=str(nccl4py.note), **users)
-    source.all_reduce("network", size_bytes=MIB, timeout_s=30.0)
+    source.all_reduce("network", size_bytes=MIB, timeout_s=limit_s(30.0))
     got = nccl4py.noted()["environ"]
     assert not {"NCCL_ALGO", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID"} & got.keys()
     wanted = {
@@ -203,9 +204,9 @@ def test_the_tool_can_be_set(perf: Any) -> None:
         return ActiveTestsSource(gpus=lambda: ["", ""], sys_tree=FakeTree(), all_reduce_perf=tool, environ=environ)
 
     tool = Path(perf.folder) / "bin" / "all_reduce_perf"
-    assert source(str(tool)).all_reduce("nvlink", size_bytes=MIB, timeout_s=30.0).wrong == 0
+    assert source(str(tool)).all_reduce("nvlink", size_bytes=MIB, timeout_s=limit_s(30.0)).wrong == 0
     with pytest.raises(SourceMissing, match="/no/such/tool: could not be started"):
-        source("/no/such/tool").all_reduce("nvlink", size_bytes=MIB, timeout_s=30.0)
+        source("/no/such/tool").all_reduce("nvlink", size_bytes=MIB, timeout_s=limit_s(30.0))
 
 
 def test_a_hang_is_a_time_out(perf: Any) -> None:

@@ -1,8 +1,8 @@
 """One HTTP endpoint on loopback that stands for AWS: it counts every request, breaks some on order, passes on the rest.
 
 SageMaker's goes to ``FakeHyperPod``, after the request was checked against botocore's own service model; EC2's and Auto
-Scaling's to moto's server. What moto lacks (a launch time that a start changes, capacity reservations, node auto-repair
-of EKS) is added here.
+Scaling's to moto's server. What moto lacks (a launch time that a start changes, capacity reservations, the topology of
+instances, node auto-repair of EKS) is added here.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class AwsEndpoint:
     """``moto``: host and port of moto's server. ``requests``: (operation, parameters), also of those that failed.
 
     ``applied``: those that AWS carried out, dry runs left out. ``always``: what goes wrong with every request for an
-    operation, or with ``"*"`` for any, for as long as it stands there. ``node_repair``: the managed node groups of EKS,
+    operation, or with ``"*"`` for any, for as long as it stands there. ``topology``: the network nodes of each
+    instance, the top layer first, and its Capacity Block or "". ``node_repair``: the managed node groups of EKS,
     as ``cluster/group``, and whether their auto-repair is on. ``met`` is told ``before`` and the operation when a
     request has come, ``after`` when it was applied and not answered yet.
     """
@@ -69,6 +70,7 @@ class AwsEndpoint:
     faults: dict[str, deque[Fault]] = field(default_factory=dict)
     reservations: dict[str, dict[str, str]] = field(default_factory=dict)
     started: dict[str, int] = field(default_factory=dict)
+    topology: dict[str, tuple[tuple[str, ...], str]] = field(default_factory=dict)
     node_repair: dict[str, bool] = field(default_factory=dict)
     ended: threading.Event = field(default_factory=threading.Event)
     url: str = ""
@@ -88,7 +90,7 @@ class AwsEndpoint:
         """How many requests came for it."""
         return Counter(name for name, _ in self.requests)[operation]
 
-    def said(self, operation: str) -> list[dict[str, Any]]:
+    def requests_for(self, operation: str) -> list[dict[str, Any]]:
         """The parameters of each request for it."""
         return [parameters for name, parameters in self.requests if name == operation]
 
@@ -114,14 +116,16 @@ class AwsEndpoint:
             return self._by_hyperpod(operation, body)
         if operation == "DescribeCapacityReservations":
             return self._reservations(dict(parse_qsl(body.decode()))["CapacityReservationId.1"])
+        if operation == "DescribeInstanceTopology":
+            return self._topology(dict(parse_qsl(body.decode())))
         status, kind, text = self._by_moto(body, headers)
         return status, kind, self._launched_again(operation, dict(parse_qsl(body.decode())), status, text)
 
     def node_group(self, cluster: str, name: str) -> tuple[int, str, bytes]:
         """EKS's answer to DescribeNodegroup, as its model has it."""
         if f"{cluster}/{name}" not in self.node_repair:
-            said = {"message": f"No node group found for name: {name}."}
-            return 404, "application/json", json.dumps(said).encode()
+            answer = {"message": f"No node group found for name: {name}."}
+            return 404, "application/json", json.dumps(answer).encode()
         config = {"enabled": self.node_repair[f"{cluster}/{name}"]}
         answered = {"nodegroup": {"clusterName": cluster, "nodegroupName": name, "nodeRepairConfig": config}}
         _check(answered, _EKS.operation_model("DescribeNodegroup").output_shape, "our own answer")
@@ -134,7 +138,7 @@ class AwsEndpoint:
             answered = self.hyperpod.answer(operation, parameters)
             _check(answered, shapes.output_shape, "our own answer")
         except ApiError as error:
-            text = json.dumps({"__type": error.code, "Message": error.said})
+            text = json.dumps({"__type": error.code, "Message": error.message})
             return error.status, "application/x-amz-json-1.1", text.encode()
         return 200, "application/x-amz-json-1.1", json.dumps(answered).encode()
 
@@ -160,6 +164,23 @@ class AwsEndpoint:
             again = re.sub(r"(<launchTime>)[^<]*", rf"\g<1>2030-01-01T00:00:{times:02}.000Z", after, count=1)
             xml = before + found + again if found else xml
         return xml.encode()
+
+    def _topology(self, asked: dict[str, str]) -> tuple[int, str, bytes]:
+        """One page, in the form of the EC2 API Reference's example of DescribeInstanceTopology."""
+        start, most = int(asked.get("NextToken", "0")), int(asked.get("MaxResults", "20"))
+        page = list(self.topology.items())[start : start + most]
+        items = "".join(
+            f"<item><instanceId>{instance}</instanceId><instanceType>p6e-gb200.36xlarge</instanceType>"
+            f"<networkNodeSet>{''.join(f'<item>{each}</item>' for each in network)}</networkNodeSet>"
+            "<availabilityZone>us-east-1a</availabilityZone><zoneId>use1-az2</zoneId>"
+            + (f"<capacityBlockId>{block}</capacityBlockId>" if block else "")
+            + "</item>"
+            for instance, (network, block) in page
+        )
+        more = f"<nextToken>{start + most}</nextToken>" if start + most < len(self.topology) else ""
+        name = "DescribeInstanceTopologyResponse"
+        xml = f'<{name} xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><requestId>r</requestId>'
+        return 200, "text/xml", f"{xml}<instanceSet>{items}</instanceSet>{more}</{name}>".encode()
 
     def _reservations(self, wanted: str) -> tuple[int, str, bytes]:
         if wanted not in self.reservations:

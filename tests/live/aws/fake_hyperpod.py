@@ -19,9 +19,9 @@ CLUSTER = "arn:aws:sagemaker:us-east-1:123456789012:cluster/abcdefghijkl"
 class ApiError(Exception):
     """An answer that is an error."""
 
-    def __init__(self, code: str, said: str, status: int = 400) -> None:
-        super().__init__(said)
-        self.code, self.said, self.status = code, said, status
+    def __init__(self, code: str, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.code, self.message, self.status = code, message, status
 
 
 @dataclass

@@ -41,7 +41,11 @@ class Ec2World(AskedWorld):
         door = FakeOrchestrator(self.cluster, NODE)
         inner = self._act(TargetNode(node=NODE, here=False, instance_id=self._instance))
         return DelegatedProvisioner(
-            inner=inner, instance_id=self._instance, read=door.marked, write=door.mark, clock=self.clock.now
+            inner=inner,
+            instance_id=self._instance,
+            read=door.read_record,
+            write=door.write_record,
+            clock=self.clock.now,
         )
 
 
@@ -69,11 +73,11 @@ def test_a_machine_is_moved_by_a_stop_and_a_start(
     before = node.machine()
     assert not node.reason_against(Remedy.REPLACE_NODE)
     world.run(8)
-    starts = [each for each in endpoint.said("StartInstances") if each.get("DryRun") != "true"]
+    starts = [each for each in endpoint.requests_for("StartInstances") if each.get("DryRun") != "true"]
     assert (endpoint.count("StopInstances"), len(starts)) == (1, 1)
-    assert world.mark.became.startswith(f"{instance}@")
+    assert world.record.became.startswith(f"{instance}@")
     assert node.machine() != before == instance
-    assert world.mark.answer is RequestAnswer.TAKEN
+    assert world.record.answer is RequestAnswer.TAKEN
     world.close()
 
 
@@ -108,13 +112,13 @@ def test_a_group_launches_a_substitute(
         return AutoScalingProvisioner(subject=subject, aws=aws, address=lambda: address)
 
     forged = Ec2World(tmp_path / "forged", "i-00000000000000009", act).run(2)
-    assert forged.mark.answer is RequestAnswer.REFUSED
-    assert f"{old} is behind the name now" in forged.mark.said
+    assert forged.record.answer is RequestAnswer.REFUSED
+    assert f"{old} is behind the name now" in forged.record.message
     assert endpoint.count("TerminateInstanceInAutoScalingGroup") == 0
     world = Ec2World(tmp_path / "asked", old, act).run(8)
     assert endpoint.count("TerminateInstanceInAutoScalingGroup") == 1
-    assert endpoint.said("TerminateInstanceInAutoScalingGroup")[0]["ShouldDecrementDesiredCapacity"] == "false"
-    assert world.mark.became == members()[0] != old
-    assert world.mark.answer is RequestAnswer.TAKEN
+    assert endpoint.requests_for("TerminateInstanceInAutoScalingGroup")[0]["ShouldDecrementDesiredCapacity"] == "false"
+    assert world.record.became == members()[0] != old
+    assert world.record.answer is RequestAnswer.TAKEN
     forged.close()
     world.close()

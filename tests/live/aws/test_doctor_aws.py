@@ -11,6 +11,7 @@ import pytest
 
 from tests.live.aws.aws_endpoint import DENIED, AwsEndpoint
 from tests.live.aws.instance_node import on_an_instance
+from tests.support.limits import limit_s
 from tests.support.running import RunningNode
 
 pytestmark = pytest.mark.process
@@ -24,8 +25,16 @@ def node(moto: tuple[str, int], endpoint: AwsEndpoint, tmp_path: Path) -> Iterat
 
 
 def looked(node: RunningNode) -> dict[str, dict[str, Any]]:
-    done = node.healthd("doctor", "--json", "--config", str(node.config), timeout_s=120.0)
-    return {line["about"]: line for line in json.loads(done.stdout)["lines"]}
+    """The doctor's lines; on a busy machine it is asked again until the metadata service answered it in time."""
+    found: dict[str, dict[str, Any]] = {}
+
+    def answered() -> bool:
+        done = node.healthd("doctor", "--json", "--config", str(node.config), timeout_s=120.0)
+        found.update({line["about"]: line for line in json.loads(done.stdout)["lines"]})
+        return bool(found["metadata"]["told"] == "ok")
+
+    node.wait(answered, limit_s(30.0), "the metadata service to answer in time")
+    return found
 
 
 def test_a_right_that_is_there_and_one_that_is_not(node: RunningNode, endpoint: AwsEndpoint) -> None:
@@ -40,7 +49,7 @@ def test_a_right_that_is_there_and_one_that_is_not(node: RunningNode, endpoint: 
     assert denied["told"] == "missing"
     assert "needs the IAM action ec2:RebootInstances" in denied["why"]
     assert "packaging/iam" in denied["fix"]
-    assert [each["DryRun"] for each in endpoint.said("RebootInstances")] == ["true", "true"]
+    assert {each["DryRun"] for each in endpoint.requests_for("RebootInstances")} == {"true"}
 
 
 def test_an_aws_that_is_not_there_could_not_be_told(node: RunningNode, endpoint: AwsEndpoint) -> None:

@@ -38,5 +38,5 @@ def test_a_rehearsed_reboot_asks_ec2_whether_it_would(node: RunningNode, endpoin
     denied = rehearsed(node)
     assert (denied.returncode, "would be refused: cannot" in denied.stderr) == (1, True)
     assert "needs the IAM action ec2:RebootInstances" in denied.stdout
-    assert [each["DryRun"] for each in endpoint.said("RebootInstances")] == ["true", "true"]
+    assert [each["DryRun"] for each in endpoint.requests_for("RebootInstances")] == ["true", "true"]
     assert node.status() is not None

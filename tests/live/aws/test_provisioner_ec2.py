@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -97,7 +98,7 @@ def test_a_reboot_is_one_request(aws: Aws, endpoint: AwsEndpoint, account: Accou
     instance = account.launch()
     provisioner = alone(aws, instance)
     provisioner.reboot()
-    assert [each["InstanceId.1"] for each in endpoint.said("RebootInstances")] == [instance]
+    assert [each["InstanceId.1"] for each in endpoint.requests_for("RebootInstances")] == [instance]
     assert provisioner.machine() == instance
     assert provisioner.progress().startswith(f"EC2: {instance} running, system check ok")
 
@@ -109,7 +110,7 @@ def test_a_dry_run_asks_ec2_whether_it_would(aws: Aws, endpoint: AwsEndpoint, ac
     endpoint.fail("RebootInstances", DENIED)
     with pytest.raises(BackendDenied, match="needs the IAM action ec2:RebootInstances"):
         provisioner.dry_run(Remedy.REBOOT_NODE)
-    assert {each["DryRun"] for each in endpoint.said("RebootInstances")} == {"true"}
+    assert {each["DryRun"] for each in endpoint.requests_for("RebootInstances")} == {"true"}
 
 
 def test_it_does_not_stop_itself(aws: Aws, endpoint: AwsEndpoint) -> None:
@@ -137,7 +138,7 @@ def test_a_move_is_one_stop_and_one_start_and_shows_as_another_machine(
     assert after != before
     assert after.partition("@")[0] == before.partition("@")[0]
     assert "running" in provisioner.progress()
-    starts = [each for each in endpoint.said("StartInstances") if each.get("DryRun") != "true"]
+    starts = [each for each in endpoint.requests_for("StartInstances") if each.get("DryRun") != "true"]
     assert (endpoint.count("StopInstances"), len(starts)) == (1, 1)
 
 
@@ -253,8 +254,9 @@ def test_a_group_replaces_what_is_taken_from_it(aws: Aws, endpoint: AwsEndpoint,
     provisioner = AutoScalingProvisioner(subject=subject, aws=aws, address=lambda: address)
     assert provisioner.machine() == instance
     assert provisioner.stands_down() == ""
+    time.sleep(1.1)  # EC2 gives the time of a launch in whole seconds, and the newest instance is the substitute
     provisioner.replace()
-    asked = endpoint.said("TerminateInstanceInAutoScalingGroup")
+    asked = endpoint.requests_for("TerminateInstanceInAutoScalingGroup")
     assert [(each["InstanceId"], each["ShouldDecrementDesiredCapacity"]) for each in asked] == [(instance, "false")]
     new = set(account.members()) - set(members)
     assert {provisioner.machine()} == new
@@ -282,7 +284,7 @@ def test_the_soft_way_calls_it_unhealthy_at_once(aws: Aws, endpoint: AwsEndpoint
     instance = account.group(1)[0]
     provisioner = grouped(aws, instance, how="unhealthy")
     provisioner.replace()
-    asked = endpoint.said("SetInstanceHealth")[0]
+    asked = endpoint.requests_for("SetInstanceHealth")[0]
     assert (asked["HealthStatus"], asked["ShouldRespectGracePeriod"]) == ("Unhealthy", "false")
     assert f"acts on {instance} already: InService, Unhealthy" in provisioner.stands_down()
 
@@ -299,9 +301,9 @@ def test_a_node_group_that_eks_repairs_itself_is_left_to_eks(aws: Aws, endpoint:
     instance = account.group(1, cluster="train", nodegroup="p5")[0]
     endpoint.node_repair["train/p5"] = True
     provisioner = grouped(aws, instance)
-    said = "EKS node auto-repair is on for node group p5 of train"
-    assert said in provisioner.stands_down()
-    assert said in provisioner.repaired_by()
+    message = "EKS node auto-repair is on for node group p5 of train"
+    assert message in provisioner.stands_down()
+    assert message in provisioner.repaired_by()
     endpoint.node_repair["train/p5"] = False
     assert (provisioner.stands_down(), provisioner.repaired_by()) == ("", "")
 

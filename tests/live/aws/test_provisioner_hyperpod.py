@@ -47,7 +47,7 @@ def test_a_replacement_is_one_request_and_ends_in_another_instance(
     provisioner = elsewhere(aws)
     assert provisioner.machine() == instance
     provisioner.replace()
-    assert endpoint.said("BatchReplaceClusterNodes") == [{"ClusterName": CLUSTER, "NodeIds": [instance]}]
+    assert endpoint.requests_for("BatchReplaceClusterNodes") == [{"ClusterName": CLUSTER, "NodeIds": [instance]}]
     seen = {provisioner.machine() for _ in range(3)}
     assert came == [(HOST, provisioner.machine())]
     assert instance not in seen
@@ -162,8 +162,8 @@ def test_on_eks_it_stands_down_by_the_label_of_hyperpods_agent(
     endpoint.hyperpod.node_recovery, instance = recovery, endpoint.hyperpod.add(HOST)
     subject = TargetNode(node=HOST, here=False, instance_id=instance)
     provisioner = HyperPodProvisioner(subject=subject, aws=aws, cluster=CLUSTER, label=lambda: label)
-    said = f"HyperPod acts on {HOST} already: its label is {label}"
-    assert provisioner.stands_down() == (said if acts else "")
+    message = f"HyperPod acts on {HOST} already: its label is {label}"
+    assert provisioner.stands_down() == (message if acts else "")
     assert (endpoint.count("DescribeCluster") > 0) == (label not in ("", "Schedulable"))
 
 
@@ -245,8 +245,8 @@ def test_a_node_of_an_ultraserver_is_not_replaced(aws: Aws, endpoint: AwsEndpoin
 
 def test_a_dry_run_says_what_would_be_asked_and_asks_nothing(aws: Aws, endpoint: AwsEndpoint, instance: str) -> None:
     """HyperPod has no dry run of its own, which is said as well."""
-    said = here(aws, instance).dry_run(Remedy.REPLACE_NODE)
-    assert said == f"sagemaker:BatchReplaceClusterNodes {CLUSTER} {instance}; HyperPod has no dry run"
+    message = here(aws, instance).dry_run(Remedy.REPLACE_NODE)
+    assert message == f"sagemaker:BatchReplaceClusterNodes {CLUSTER} {instance}; HyperPod has no dry run"
     by_slurm = here(aws, instance, ScriptedScontrol(HOST), by_api=False).dry_run(Remedy.REBOOT_NODE)
     assert by_slurm.startswith(f"scontrol update nodename={HOST} state=fail reason=Action:Reboot;")
     assert endpoint.count("BatchReplaceClusterNodes") == 0

@@ -200,8 +200,8 @@ def test_where_slurm_could_not_be_looked_at_nothing_was_asked_for(aws: Aws, act:
 def test_no_capacity_is_said(aws: Aws) -> None:
     """clustermgtd writes EC2's code into the reason."""
     reason = "(Code:InsufficientInstanceCapacity)Failure when resuming nodes"
-    said = pcluster(aws, ScriptedScontrol(NODE, state="DOWN+CLOUD+POWERED_DOWN", reason=reason)).progress()
-    assert said == f"clustermgtd has no capacity yet: {reason}"
+    message = pcluster(aws, ScriptedScontrol(NODE, state="DOWN+CLOUD+POWERED_DOWN", reason=reason)).progress()
+    assert message == f"clustermgtd has no capacity yet: {reason}"
 
 
 def test_on_the_node_no_right_to_look_leaves_our_own_id(aws: Aws, endpoint: AwsEndpoint) -> None:

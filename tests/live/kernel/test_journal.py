@@ -89,7 +89,7 @@ def texts(batch: JournalBatch) -> list[str]:
 
 def read_until(log: JournalLog, count: int, within_s: float = 10.0) -> tuple[list[str], str]:
     found: list[str] = []
-    cursor, until = "", time.monotonic() + within_s
+    cursor, until = "", time.monotonic() + limit_s(within_s)
     while len(found) < count and time.monotonic() < until:
         batch = log.read_batch(0.5)
         found += texts(batch)
@@ -236,16 +236,16 @@ def test_of_a_storm_before_the_boot_the_end_is_read(as_kernel: Journal) -> None:
     """What fits is read whole and in its order, but for this boot's lines and what was known before. Of more the newest
     are, and it is said that older ones were left out."""
     before = datetime.now(UTC)
-    said = [f"NVRM: Xid (PCI:0000:05:00): 95, line {number}" for number in range(300)]
+    messages = [f"NVRM: Xid (PCI:0000:05:00): 95, line {number}" for number in range(300)]
     as_kernel.say(b"a service's line", SYSLOG_FACILITY="3")
-    for text in said:
+    for text in messages:
         as_kernel.say(text.encode(), SYSLOG_FACILITY="0", PRIORITY="3")
-    wait(lambda: len(read_past_kernel(before, OTHER_BOOT).records) == len(said))
+    wait(lambda: len(read_past_kernel(before, OTHER_BOOT).records) == len(messages))
     whole = read_past_kernel(before, OTHER_BOOT)
-    assert (texts(whole), whole.cut) == (said, False)
-    assert texts(read_past_kernel(whole.records[9].time, OTHER_BOOT)) == said[10:]
+    assert (texts(whole), whole.cut) == (messages, False)
+    assert texts(read_past_kernel(whole.records[9].time, OTHER_BOOT)) == messages[10:]
     end = read_past_kernel(before, OTHER_BOOT, most=100)
-    assert (texts(end), end.cut) == (said[-100:], True)
+    assert (texts(end), end.cut) == (messages[-100:], True)
     this_boot = read_past_kernel(before, whole.records[0].boot_id, most=100)
     assert (this_boot.records, this_boot.cut) == ((), True)
 

@@ -16,14 +16,15 @@ from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.config import Config
 from healthd.config.schema.controller import ControllerSection
 from healthd.config.schema.ledger import LedgerSection
+from healthd.controller.fleet_reader import SharedReading
 from healthd.controller.progress import Progress
 from healthd.controller.run import ControllerService
 from healthd.controller.slurm import StoreTold
 from healthd.controller.status import StatusFile
-from healthd.core.errors import StoreError
+from healthd.core.errors import BackendUnknown, StoreError
 from healthd.core.model import Event, Mode
 from healthd.daemon.service_manager import Signals
-from healthd.ledger.feed import FleetSource
+from healthd.fleet.nodes import FleetPicture
 from healthd.remediation.controller.node_status import NodeStatus
 from healthd.state.ballast import BALLAST, Ballast
 from healthd.state.lock import is_usable, lock_state
@@ -101,6 +102,10 @@ class Recording:
         return ()
 
 
+def _no_fleet() -> FleetPicture:
+    raise BackendUnknown("there is no cluster")
+
+
 class Leading:
     """A controller's work that leads for so many rounds, before each of which something may happen to its disk."""
 
@@ -110,6 +115,7 @@ class Leading:
         self._folder, self._before = folder, list(before)
         self.stats = ControllerStats(orchestrator="slurm", provisioner="ec2", mode=Mode.OBSERVE)
         self.ended: list[str] = []
+        self.reading, self.incident_hands, self.fence_hands = SharedReading(_no_fleet), None, None
 
     def take_lead(self, held: ExitStack, progress: Progress) -> bool:
         return True
@@ -129,9 +135,6 @@ class Leading:
 
     def sync(self, store: Store) -> Recording:
         return Recording(store)
-
-    def fleet_source(self) -> FleetSource:
-        return FleetSource(listed=lambda _: {})
 
 
 def test_a_controller_acts_once_more_on_a_full_disk(disk: Path) -> None:

@@ -18,6 +18,7 @@ from tests.live.kubernetes.control_plane import ControlPlane
 from tests.live.kubernetes.fault_proxy import FaultProxy
 from tests.live.kubernetes.find_binaries import CONTROL_PLANE, Unavailable, asked_for, cached, can_build, program
 from tests.live.kubernetes.fleet_controller import Fleet, FleetController, Start
+from tests.live.kubernetes.shown_fleet import lay_out
 
 ROOT = Path(__file__).resolve().parents[3]
 MARKER = "kubernetes"
@@ -136,6 +137,15 @@ def start(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Start]:
     yield one
     for each in started:
         each.stop()
+
+
+@pytest.fixture
+def shown_agents(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Agents]:
+    """Those of the fleet that the documentation shows."""
+    made = Agents(control_plane, tmp_path)
+    lay_out(control_plane, made)
+    yield made
+    made.close()
 
 
 @pytest.fixture

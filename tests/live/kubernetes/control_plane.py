@@ -54,13 +54,20 @@ class ControlPlaneError(AssertionError):
 
 class ControlPlane:
     """Use it as a context manager, or call start and stop. ``api_server_flags`` are added to those of the API server.
+    ``controllers``: the names of those that run.
 
     ``say`` is told of builds. Raises Unavailable or BuildFailed where a program cannot be had.
     """
 
-    def __init__(self, *, api_server_flags: Sequence[str] = (), say: Say = print) -> None:
+    def __init__(
+        self,
+        *,
+        api_server_flags: Sequence[str] = (),
+        controllers: Sequence[str] = CONTROLLER_NAMES,
+        say: Say = print,
+    ) -> None:
         self._programs = {name: program(name, say) for name in CONTROL_PLANE}
-        self._flags = tuple(api_server_flags)
+        self._flags, self._controllers = tuple(api_server_flags), tuple(controllers)
         self.root = Path(tempfile.mkdtemp(prefix="healthd-kubernetes-"))
         self.ca_file = self.root / "certs" / "apiserver.crt"
         self.kubeconfig = self.root / "kubeconfig"
@@ -391,7 +398,7 @@ class ControlPlane:
     def _controllers_argv(self) -> list[str]:
         return [
             f"--kubeconfig={self.kubeconfig}",
-            f"--controllers={','.join(CONTROLLER_NAMES)}",
+            f"--controllers={','.join(self._controllers)}",
             "--leader-elect=false",
             "--secure-port=0",  # it serves nothing
             f"--service-account-private-key-file={self.root / 'accounts.key'}",

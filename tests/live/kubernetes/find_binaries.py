@@ -281,20 +281,20 @@ def _build(name: str, how: Recipe, go: str, folder: Path, say: Say) -> Path:
 
 def _compiled(argv: list[str], where: Path, env: dict[str, str], tell: Callable[[int], object]) -> tuple[int, str]:
     """Run a build that names on stderr each package that it compiles, and count them. The exit status, and stderr."""
-    said: list[str] = []
+    messages: list[str] = []
     with subprocess.Popen(argv, cwd=where, env=env, stderr=subprocess.PIPE, text=True) as build:
         late = threading.Timer(BUILD_WITHIN_S, build.kill)
         late.start()
         told_s = time.monotonic()
         try:
             for line in build.stderr or ():
-                said.append(line)
+                messages.append(line)
                 if time.monotonic() - told_s >= SAYS_EACH_S:
                     told_s = time.monotonic()
-                    tell(len(said))
+                    tell(len(messages))
         finally:
             late.cancel()
-    return build.returncode, "".join(said)
+    return build.returncode, "".join(messages)
 
 
 def _fetch(name: str, argv: list[str], where: Path, env: dict[str, str]) -> int:
@@ -303,10 +303,10 @@ def _fetch(name: str, argv: list[str], where: Path, env: dict[str, str]) -> int:
     done = subprocess.run(argv, cwd=where, env=env, check=False, capture_output=True, text=True, timeout=BUILD_WITHIN_S)
     if done.returncode == 0:
         return len(done.stdout.splitlines())
-    said = done.stderr.strip()[-2000:]
-    if "go.sum" in said or "checksum mismatch" in said or "updates to go.mod needed" in said:
-        raise BuildFailed(f"{name}: go.mod and go.sum in {where} do not agree with the sources:\n{said}")
-    raise Unavailable(f"no {name} here, and go could not load the modules it is built from (GOPROXY?): {said[-600:]}")
+    output = done.stderr.strip()[-2000:]
+    if "go.sum" in output or "checksum mismatch" in output or "updates to go.mod needed" in output:
+        raise BuildFailed(f"{name}: go.mod and go.sum in {where} do not agree with the sources:\n{output}")
+    raise Unavailable(f"no {name} here, and go could not load the modules it is built from (GOPROXY?): {output[-600:]}")
 
 
 def _children_cpu_s() -> float:

@@ -31,18 +31,23 @@ scope_label = "pool"
 {kubernetes}
 [remediation]
 mode = "repair"
+[ledger]
+enabled = {ledger}
 [controller]
 interval_s = {interval_s}
 state_dir = "{folder}/state"
 http = "127.0.0.1:{port}"
 """
+"""Ends with the controller's section, which tests go on with."""
 
 
-def grant(plane: ControlPlane, kubernetes: Mapping[str, str]) -> str:
+def grant(plane: ControlPlane, kubernetes: Mapping[str, str], *, ledger: bool = False) -> str:
     """The controller's account with the chart's own rights, and a token of it. ``kubernetes``: settings of the section
-    ``orchestrator.kubernetes``; with them it may evict what they call for, else everything."""
+    ``orchestrator.kubernetes``; with them it may evict what they call for, else everything. ``ledger``: with a volume
+    for one."""
     plane.add_namespace(NAMESPACE)
-    controller = {"enabled": True, "evict": not kubernetes, "karpenter": True}
+    controller: dict[str, Any] = {"enabled": True, "evict": not kubernetes, "karpenter": True}
+    controller |= {"stateClaim": "healthd-ledger", "replicas": 1} if ledger else {}
     config = {"orchestrator": {"kubernetes": dict(kubernetes)}}
     scopes = {"p5": {"limit": 1, "nodes": 1}}
     rendered = render({"controller": controller, "config": config, "budget": {"scopes": scopes}})
@@ -80,7 +85,7 @@ def drained(agents: Agents, name: str) -> None:
 
 class FleetController:
     """One process. ``more``: further sections of its configuration; ``kubernetes``: settings of its section
-    ``orchestrator.kubernetes``. ``url``: of a proxy by which it goes to the API server."""
+    ``orchestrator.kubernetes``. ``ledger``: it keeps one. ``url``: of a proxy by which it goes to the API server."""
 
     def __init__(
         self,
@@ -92,15 +97,21 @@ class FleetController:
         kubernetes: Mapping[str, str] | None = None,
         interval_s: float = 0.5,
         url: str = "",
+        ledger: bool = False,
     ) -> None:
         self.plane, self.folder = plane, folder
-        token = grant(plane, kubernetes or {})
+        token = grant(plane, kubernetes or {}, ledger=ledger)
         kubeconfig = write_kubeconfig(plane, "", folder / "account", token=token, url=url or plane.url)
         self._config, self._log = folder / "config.toml", folder / "log"
         section = "".join(f'{key} = "{value}"\n' for key, value in (kubernetes or {}).items())
         self.port = free_ports(1)[0]
         settings = SETTINGS.format(
-            kubeconfig=kubeconfig, folder=folder, kubernetes=section, interval_s=interval_s, port=self.port
+            kubeconfig=kubeconfig,
+            folder=folder,
+            kubernetes=section,
+            interval_s=interval_s,
+            port=self.port,
+            ledger=str(ledger).lower(),
         )
         self._config.write_text(settings + more, encoding="utf-8")
         self._environ = {**os.environ, **(environ or {})}

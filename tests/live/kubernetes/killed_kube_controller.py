@@ -97,9 +97,9 @@ class ControllerLife(KubeLife):
         return True
 
     def answer(self) -> RequestAnswer | None:
-        """What the node's mark says of its request."""
-        mark = parse(self.agent.marked())
-        return mark.answer if mark is not None else None
+        """What the node's record says of its request."""
+        record = parse(self.agent.read_record())
+        return record.answer if record is not None else None
 
     def asks_again(self) -> None:
         """As a node whose request came to nothing."""
@@ -154,7 +154,7 @@ class ControllerLife(KubeLife):
 
     def _asks(self) -> None:
         now = datetime.now(UTC)
-        self.agent.mark(
+        self.agent.write_record(
             HandoffRecord(
                 remediation_id="k3v9",
                 machine=self.instance,
@@ -240,7 +240,7 @@ class RebootingLife(ControllerLife):
         self.agent.release(resume=False)
         for slot in self.agent.slots():
             self.agent.give_back(slot)
-        self.agent.mark("")
+        self.agent.write_record("")
 
     def left(self) -> tuple[str, ...]:
         node = self.stage.plane.admin.get(f"/api/v1/nodes/{self.node}").must()

@@ -103,9 +103,9 @@ class AgentLife(KubeLife):
 
     def goes_on(self, rest: Rest) -> bool:
         """Whoever mends the node does so when it was asked, and not before; without anybody to ask, somebody does."""
-        mark = self._mark()
-        if mark is not None and mark.asks and mark.answer is None:
-            self._is_answered(mark)
+        record = self.record()
+        if record is not None and record.asks and record.answer is None:
+            self.is_answered(record)
         elif rest.phase == "intended" and rest.step in ("reboot", "replace"):
             self.waits_in_vain()
         elif not rest.step and not rest.calling:
@@ -114,13 +114,14 @@ class AgentLife(KubeLife):
             self.is_mended()
         return True
 
-    def _is_answered(self, mark: HandoffRecord) -> None:
+    def is_answered(self, record: HandoffRecord) -> None:
         """As ``healthd controller`` answers, and HyperPod does what it was asked for."""
         self.answered += 1
-        is_new = mark.remedy is Remedy.REPLACE_NODE
-        done = replace(mark, answer=RequestAnswer.TAKEN, answered=datetime.now(UTC), replaced=datetime.now(UTC))
+        is_new = record.remedy is Remedy.REPLACE_NODE
+        record = self.as_begun(record)
+        done = replace(record, answer=RequestAnswer.TAKEN, answered=datetime.now(UTC), replaced=datetime.now(UTC))
         afar = with_rights(self.stage.plane, self.node)
-        afar.mark((done if is_new else replace(done, replaced=None)).text)
+        afar.write_record((done if is_new else replace(done, replaced=None)).text)
         afar.close()
         if is_new:
             self.is_followed()
@@ -128,20 +129,30 @@ class AgentLife(KubeLife):
             self.boots()
             self.is_mended()
 
-    def _mark(self) -> HandoffRecord | None:
+    def as_begun(self, record: HandoffRecord) -> HandoffRecord:
+        """The record with the entry in its history that the controller makes, where a life depends on it."""
+        return record
+
+    def asks(self) -> bool:
+        """Whether the node asks for something that has no answer yet."""
+        record = self.record()
+        return record is not None and record.asks and record.answer is None
+
+    def record(self) -> HandoffRecord | None:
+        """The node's handoff record."""
         return parse(self.stage.plane.records().get(self.node, ""))
 
     def ending(self) -> Ending:
         node = self.stage.plane.admin.get(f"/api/v1/nodes/{self.node}").must()
         claim = self.node in self.stage.plane.claims()
-        mark, (ends, is_open) = self._mark(), self.in_store()
+        record, (ends, is_open) = self.record(), self.in_store()
         here = f"^/api/v1/nodes/{self.node}($|[?])"
         return Ending(
             left=(
                 *(taint["key"] for taint in node["spec"].get("taints", ())),
                 *node["metadata"].get("annotations", {}),
                 *(["claim"] if claim else []),
-                *(["request"] if mark is not None and mark.asks and mark.answer is None else []),
+                *(["request"] if record is not None and record.asks and record.answer is None else []),
             ),
             counted=(
                 ("answered", self.answered),

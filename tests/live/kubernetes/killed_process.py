@@ -192,23 +192,23 @@ def live_controller(order: Order) -> None:
     while not work.lead.attempt():
         time.sleep(0.1)
     store = DyingStore(machine / "controller" / "controller.db", now=datetime.now(UTC), line=line)
-    rounds, said, still = work.sync(store), "", 0
+    rounds, message, still = work.sync(store), "", 0
     with (story / "said").open("a", buffering=1) as told:
         while still < _LOOKS:
-            before = (said, work.moved)
+            before = (message, work.moved)
             try:
-                said = "; ".join(f"{each.node}: {each.said}" for each in rounds(datetime.now(UTC)))
+                message = "; ".join(f"{each.node}: {each.message}" for each in rounds(datetime.now(UTC)))
             except BackendBusy as error:  # its second was over within the round, as on a busy machine
-                said = f"{error} at {time.monotonic():.3f}"  # never the same: this is no rest
-            if said != before[0]:
-                store.append(Event(at=datetime.now(UTC), kind="decision", text=said or "nothing to say"))
-            still = still + 1 if (said, work.moved) == before else 0
-            told.write(f"{machine.name} {said}\n")
+                message = f"{error} at {time.monotonic():.3f}"  # never the same: this is no rest
+            if message != before[0]:
+                store.append(Event(at=datetime.now(UTC), kind="decision", text=message or "nothing to say"))
+            still = still + 1 if (message, work.moved) == before else 0
+            told.write(f"{machine.name} {message}\n")
             time.sleep(_ROUND_S)
             work.lead.attempt()
     line.passing("at rest")
     store.close()
-    rest = Rest(said=said, calling=False)
+    rest = Rest(message=message, calling=False)
     (story / "rest").write_text(json.dumps({name: getattr(rest, name) for name in Rest.__slots__}))
 
 

@@ -27,9 +27,9 @@ def served(client: ApiClient) -> Counter[Served]:
     text = client.get("/metrics").must()["text"].decode()
     found: Counter[Served] = Counter()
     for labels, value in _SERVED.findall(text):
-        said = dict(_LABEL.findall(labels))
-        code = int(said["code"]) if said["code"].isdecimal() else 0
-        found[Served(said["verb"], said["resource"], said["subresource"], code)] += int(float(value))
+        message = dict(_LABEL.findall(labels))
+        code = int(message["code"]) if message["code"].isdecimal() else 0
+        found[Served(message["verb"], message["resource"], message["subresource"], code)] += int(float(value))
     return found
 
 

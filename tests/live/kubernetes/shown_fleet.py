@@ -92,9 +92,9 @@ def lay_out(plane: ControlPlane, agents: Agents) -> None:
     asked = HandoffRecord(
         remediation_id="k3v9", machine="i-1", remedy=Remedy.REPLACE_NODE, asks=True, attempt=1, asked=now
     )
-    agent.mark(asked.text)
+    agent.write_record(asked.text)
     page = Decision(action=Action.PAGE, reason="refused: no time", refusal=Refusal.REFUSED)
     NodeHealths(agents.api("n1")).show("n1", node_health.status_of(sick, remediation(now), page, HealthStatus(), now))
-    said = NodeStatus(node="n1", said="refused: no time", page=True)
-    shown = status_of(Mode.REPAIR, (said,), leader="controller-1", now=now)
+    message = NodeStatus(node="n1", message="refused: no time", page=True)
+    shown = status_of(Mode.REPAIR, (message,), leader="controller-1", now=now)
     plane.add_lease(STATUS_LEASE, {STATUS: json.dumps(shown)})

@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from healthd.remediation.decide.summary import NodeState
 from healthd.remediation.orchestrators.kubernetes.api import FIELD_MANAGER
 from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, event_of
-from healthd.remediation.orchestrators.kubernetes.labels import CODE, STATE, Labels
+from healthd.remediation.orchestrators.kubernetes.labels import CODE, SHOWN, STATE, Labels
 from tests.live.kubernetes.agent_rig import BUDGET, EVENTS
 from tests.live.kubernetes.api_client import Answer, ApiClient, PatchKind
 from tests.live.kubernetes.control_plane import ACCOUNT, NAMESPACE, ControlPlane
@@ -29,7 +28,7 @@ MARKS = BUDGET.replace("healthd-budget", "healthd-marks")
 PLUGIN, DRIVER = (f"nvidia.com/gpu.deploy.{name}" for name in ("device-plugin", "driver"))
 PAUSED = "paused-for-gpu-reset"
 AS_AGENT = f"?fieldManager={FIELD_MANAGER}"
-LONGEST = 4096  # bytes of one claim or mark
+LONGEST = 4096  # bytes of one claim or record
 MANIFESTS = Path(__file__).resolve().parents[3] / "packaging" / "kubernetes"
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 BINDINGS = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
@@ -99,17 +98,17 @@ def annotated(**changes: str | None) -> dict[str, Any]:
 
 def claim_of(node: str, text: str = "") -> str:
     """A claim as the agent of this node writes it."""
-    said = {"text": text, "stamp": 1} if text else {}
-    return json.dumps({"node": node, "index": 0, "at": "2026-01-01T00:00:00Z", **said}, ensure_ascii=False)
+    message = {"text": text, "stamp": 1} if text else {}
+    return json.dumps({"node": node, "index": 0, "at": "2026-01-01T00:00:00Z", **message}, ensure_ascii=False)
 
 
 def mark_of(node: str, text: str = "healthd case=k3v9") -> str:
-    """A mark as the agent of this node writes it."""
+    """A record as the agent of this node writes it."""
     return json.dumps({"node": node, "text": text}, ensure_ascii=False)
 
 
 def filled(value: Callable[[str, str], str], node: str, *, characters: str = "x", more: int = 0) -> str:
-    """A claim or mark of as many bytes as one may have, and as many ``more``."""
+    """A claim or record of as many bytes as one may have, and as many ``more``."""
     room = LONGEST + more - len(value(node, "-").encode()) + 1
     return value(node, characters * (room // len(characters.encode())))
 
@@ -1007,7 +1006,7 @@ def test_an_honest_agent_is_let_through(control_plane: ControlPlane, agent: ApiC
     """Claim, then taint, cordon, annotate, label and condition; then all of it back: each is what its work needs."""
     control_plane.admin.patch(BUDGET, annotated(limit="2"), kind="merge").must()
     agent.patch(f"{OWN}/status{AS_AGENT}", condition("HealthdGpu")).must()
-    for state in NodeState:
+    for state in SHOWN:
         labels = Labels(state=state, code="gpu.xid.79").metadata
         shown = agent.patch(f"{OWN}/status{AS_AGENT}", {"metadata": {"labels": labels}}).must()
         assert {key: shown["metadata"]["labels"][key] for key in labels} == labels

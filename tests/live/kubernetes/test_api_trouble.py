@@ -80,7 +80,7 @@ def out_in(trouble: Trouble, name: str, lab: TroubleLab) -> None:
         for act in ("reason", "taint"):
             _meets(node, trouble, act)
         node.proxy.heal()
-        node.wait(lambda: "waiting for default/train-0 to end" in node.daemon.said(), "the pod to be waited for")
+        node.wait(lambda: "waiting for default/train-0 to end" in node.daemon.log_text(), "the pod to be waited for")
         node.proxy.fail(trouble.then, times=None)
         assert _endured(node) > 0
         assert (node.acts()[-1], node.is_tainted) == ("taint", True)
@@ -138,7 +138,7 @@ def skewed_in(seconds: int, state: str, name: str, lab: TroubleLab) -> None:
         if state == "well":
             clock.is_off_by(seconds)  # and is broken before anybody notices
             node.breaks()
-            node.wait(lambda: "the nodes that are out were counted at" in node.daemon.said(), "the refusal")
+            node.wait(lambda: "the nodes that are out were counted at" in node.daemon.log_text(), "the refusal")
             node.endures(OUTAGE_S)
             assert node.acts() == ()
             node.has_its_clock_set(0)
@@ -169,7 +169,7 @@ def healthy_beside(name: str, lab: TroubleLab) -> None:
 
 def _taken_out(node: Node) -> None:
     node.breaks()
-    node.wait(lambda: "waiting for default/train-0 to end" in node.daemon.said(), "the pod to be waited for")
+    node.wait(lambda: "waiting for default/train-0 to end" in node.daemon.log_text(), "the pod to be waited for")
 
 
 def _meets(node: Node, trouble: Trouble, act: str, begin: Callable[[], None] | None = None) -> None:

@@ -70,7 +70,7 @@ def test_the_act_waits_through_kills_and_comes_once_after_the_approval(
     assert done.returncode == 0, done.stderr
     node.daemon.kill()
     node.daemon.start()
-    node.daemon.wait(asked.exists, limit_s(60), "the reboot is asked for")
+    node.daemon.wait(lambda: asked.exists() and asked.read_text() != "", limit_s(60), "the reboot is asked for")
     node.daemon.kill()
     node.daemon.start()
     node.daemon.wait(

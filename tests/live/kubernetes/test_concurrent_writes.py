@@ -1,8 +1,9 @@
 """Fifty agents and everybody else who writes to their Nodes, ten thousand writes at random: nobody loses anything.
 
 The agents are the product's own back end, each with the token of its own node, and a clock of its own that runs faster:
-reporters that write conditions and Events, orchestrators that claim, taint, release, give back and leave marks, daemons
-that start anew. The others are in other_writers.py; every version of every object is looked at by every_version.py.
+reporters that write conditions and Events, orchestrators that claim, taint, release, give back and leave records,
+daemons that start again. The others are in other_writers.py; every version of every object is looked at by
+every_version.py.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Agent:
     def __init__(self, open_agent: Agents, name: str) -> None:
         self.name, self._open = name, open_agent
         self.dice = random.Random(f"{SEED} {name}")  # noqa: S311 - no secret
-        self.known, self.passed_s, self.text, self.mark = replace(WELL, outcomes={}), 0.0, "", ""
+        self.known, self.passed_s, self.text, self.record = replace(WELL, outcomes={}), 0.0, "", ""
         self.trouble: Counter[str] = Counter()
         self.told: set[str] = set()
         self.times: dict[str, int] = {}  # an Event's reason to how often it was told, as the reporter has it
@@ -151,8 +152,8 @@ class Agent:
         assert self.orchestrator.view().hold is None
 
     def leave_mark(self) -> None:
-        self.mark = self.dice.choice(("", f"healthd case={self.dice.randrange(100)}"))
-        self.orchestrator.mark(self.mark)
+        self.record = self.dice.choice(("", f"healthd case={self.dice.randrange(100)}"))
+        self.orchestrator.write_record(self.record)
 
     def begin_anew(self) -> None:
         self.orchestrator.close()
@@ -172,7 +173,7 @@ class Agent:
             self.come()
         else:
             self.orchestrator.quarantine(self.text)
-        self.orchestrator.mark(self.mark)
+        self.orchestrator.write_record(self.record)
         self.known = replace(self.known, outcomes=WELL.outcomes)
         self.run(700)  # whatever failed is sent again by then
         self.unfinished = False
@@ -299,14 +300,14 @@ def check_nodes(plane: ControlPlane, agents: list[Agent], others: Sequence[Write
 
 
 def check_leases(plane: ControlPlane, agents: list[Agent], counting: Counting) -> None:
-    """A claim for each node that is out, a mark for each that left one, and what the controller counted."""
+    """A claim for each node that is out, a record for each that left one, and what the controller counted."""
     leases = plane.admin.get(LEASES).must()["items"]
     notes = {each["metadata"]["name"]: each["metadata"].get("annotations", {}) for each in leases}
     budget = notes["healthd-budget"]
     out = {f"claim.healthd.io/{agent.name}" for agent in agents if agent.text}
     assert {key for key in budget if key.startswith("claim.")} == out
     assert {key: value for key, value in budget.items() if not key.startswith("claim.")} == counting.expected
-    assert plane.records().keys() == {agent.name for agent in agents if agent.mark}
+    assert plane.records().keys() == {agent.name for agent in agents if agent.record}
 
 
 def check_events(plane: ControlPlane, agents: list[Agent]) -> None:

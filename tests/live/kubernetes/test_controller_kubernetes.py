@@ -87,12 +87,12 @@ def test_of_300_nodes_that_fail_at_once_50_go_out_with_those_that_others_took(
 def test_the_claim_of_a_node_that_is_gone_goes_and_no_other(
     control_plane: ControlPlane, fleet: Fleet, start: Start, agents: Agents
 ) -> None:
-    """A deleted Node's claim and mark are taken away; those of one that is only NotReady stay, however long."""
+    """A deleted Node's claim and record are taken away; those of one that is only NotReady stay, however long."""
     fleet.add(["n1", "n2", "n3", "n4"])
     one = start("[budget]\nmax_out = 2\n")
     control_plane.wait(lambda: fleet.numbers()[0] == "2", 60, "the counts")
     drained(agents, "n1")
-    agents("n1").mark("healthd code=gpu.xid.79")
+    agents("n1").write_record("healthd code=gpu.xid.79")
     dead = agents("n2")
     dead.claim("cluster", 1)
     down = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}

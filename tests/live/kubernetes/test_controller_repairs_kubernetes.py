@@ -1,4 +1,4 @@
-"""A node of Kubernetes asks by its mark, and the controller has its machine replaced: HyperPod, EC2, Karpenter.
+"""A node of Kubernetes asks by its record, and the controller has its machine replaced: HyperPod, EC2, Karpenter.
 
 The agent's side is its own orchestrator with its own token; AWS is an endpoint on loopback, Karpenter a NodeClaim of
 its own kind at the real API server.
@@ -95,18 +95,18 @@ class Site:
         self.plane.admin.patch(f"/api/v1/nodes/{name}", untainted, kind="merge").must()
 
     def asks(self, name: str, machine: str, remedy: Remedy = Remedy.REPLACE_NODE) -> None:
-        """Claim, taint, mark: as the node's own engine leaves them."""
+        """Claim, taint, record: as the node's own engine leaves them."""
         agent = self.agents(name)
         agent.claim("cluster", 0)
         agent.quarantine(REASON)
-        agent.mark(
+        agent.write_record(
             HandoffRecord(
                 remediation_id="k3v9", machine=machine, remedy=remedy, asks=True, attempt=1, asked=datetime.now(UTC)
             ).text
         )
 
-    def mark(self, name: str) -> HandoffRecord:
-        return parse(self.agents(name).marked()) or HandoffRecord()
+    def write_record(self, name: str) -> HandoffRecord:
+        return parse(self.agents(name).read_record()) or HandoffRecord()
 
     def is_gone(self, name: str) -> None:
         """The machine has ended: whoever manages the Nodes takes its Node away."""
@@ -141,7 +141,7 @@ def hyperpod() -> Iterator[AwsEndpoint]:
 def test_hyperpod_replaces_the_machine_of_an_idle_node_once_and_the_new_node_owes_nothing(
     site: Site, hyperpod: AwsEndpoint
 ) -> None:
-    """A pod that holds GPUs is waited for, and the mark says so. Then one call; the old Node goes, its claim and
+    """A pod that holds GPUs is waited for, and the record says so. Then one call; the old Node goes, its claim and
     request with it; the new Node has another name and no claim."""
     old = hyperpod.hyperpod.add("ip-10-1-2-3")
     site.node("n1", f"aws:///usw2-az1/sagemaker/cluster/hyperpod-abc-{old}")
@@ -150,16 +150,16 @@ def test_hyperpod_replaces_the_machine_of_an_idle_node_once_and_the_new_node_owe
     site.plane.add_pod("train-0", "n1", containers=gpus)
     site.start("hyperpod", hyperpod.url)
     site.asks("n1", old)
-    site.wait(lambda: site.mark("n1").answer is RequestAnswer.WAITS, "the request to wait for the pod")
-    assert "not idle" in site.mark("n1").said
+    site.wait(lambda: site.write_record("n1").answer is RequestAnswer.WAITS, "the request to wait for the pod")
+    assert "not idle" in site.write_record("n1").message
     assert hyperpod.count("BatchReplaceClusterNodes") == 0
     site.plane.admin.delete("/api/v1/namespaces/default/pods/train-0", {"gracePeriodSeconds": 0}).must()
     site.wait(lambda: hyperpod.count("BatchReplaceClusterNodes") == 1, "the call")
-    site.wait(lambda: site.mark("n1").answer is RequestAnswer.TAKEN, "the answer")
-    assert hyperpod.said("BatchReplaceClusterNodes")[0]["NodeIds"] == [old]
+    site.wait(lambda: site.write_record("n1").answer is RequestAnswer.TAKEN, "the answer")
+    assert hyperpod.requests_for("BatchReplaceClusterNodes")[0]["NodeIds"] == [old]
     site.is_gone("n1")
     site.node("n3", "aws:///usw2-az1/sagemaker/cluster/hyperpod-abc-i-0000000000000beef")
-    site.wait(lambda: not site.plane.claims() and not site.mark("n1").remediation_id, "claim and request to go")
+    site.wait(lambda: not site.plane.claims() and not site.write_record("n1").remediation_id, "claim and request to go")
     assert site.plane.record("n1").keys() == {"replaced", "history"}, "what bounds the fleet for a day"
     time.sleep(1.5)
     assert hyperpod.count("BatchReplaceClusterNodes") == 1
@@ -178,23 +178,23 @@ def test_a_pod_that_cannot_end_on_a_dead_machine_is_not_waited_for(site: Site, h
     ended_s = time.monotonic() + 1.0  # its grace
     site.start("hyperpod", hyperpod.url)
     site.asks("n1", old)
-    site.wait(lambda: site.mark("n1").answer is RequestAnswer.WAITS, "the request to wait for the pod")
+    site.wait(lambda: site.write_record("n1").answer is RequestAnswer.WAITS, "the request to wait for the pod")
     time.sleep(max(0.0, ended_s + LOST_S + 3.0 - time.monotonic()))
     assert hyperpod.count("BatchReplaceClusterNodes") == 0, "its kubelet may still tell of its end"
     down = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
     site.plane.admin.patch("/api/v1/nodes/n1/status", down).must()
     site.wait(lambda: hyperpod.count("BatchReplaceClusterNodes") == 1, "the call")
-    assert hyperpod.said("BatchReplaceClusterNodes")[0]["NodeIds"] == [old]
+    assert hyperpod.requests_for("BatchReplaceClusterNodes")[0]["NodeIds"] == [old]
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [("machine", "is behind the name now, and i-0123456789abcdef0 was meant"), ("claim", "no budget slot is held")],
 )
 def test_what_does_not_all_stand_for_the_act_is_refused(
-    site: Site, hyperpod: AwsEndpoint, wrong: str, said: str
+    site: Site, hyperpod: AwsEndpoint, wrong: str, message: str
 ) -> None:
-    """A mark of another machine, or of a node without a claim: refused in the mark, and nothing is called."""
+    """A record of another machine, or of a node without a claim: refused in the record, and nothing is called."""
     machine = hyperpod.hyperpod.add("ip-10-1-2-3")
     site.node("n1", f"aws:///usw2-az1/sagemaker/cluster/hyperpod-abc-{machine}")
     site.start("hyperpod", hyperpod.url)
@@ -209,9 +209,9 @@ def test_what_does_not_all_stand_for_the_act_is_refused(
             attempt=1,
             asked=datetime.now(UTC),
         )
-        site.agents("n1").mark(asked.text)
-    site.wait(lambda: site.mark("n1").answer is RequestAnswer.REFUSED, "the refusal")
-    assert said in site.mark("n1").said
+        site.agents("n1").write_record(asked.text)
+    site.wait(lambda: site.write_record("n1").answer is RequestAnswer.REFUSED, "the refusal")
+    assert message in site.write_record("n1").message
     assert hyperpod.count("BatchReplaceClusterNodes") == 0
 
 
@@ -225,8 +225,8 @@ def rounds_of(controller: FleetController) -> int:
 
 def test_the_agent_of_one_node_cannot_have_the_machine_of_another_replaced(site: Site, hyperpod: AwsEndpoint) -> None:
     """n1 is out for a repair that wants no other machine. A record of n1's is refused to n9's agent by the policy, and
-    so is a mark on the Lease of before under n9's key that names n1. In n9's own record a request for n1's machine is
-    refused by the controller. Where that mark stands all the same, as without the policy, nothing is called, n1 has
+    so is a record on the Lease of before under n9's key that names n1. In n9's own record a request for n1's machine is
+    refused by the controller. Where that record stands all the same, as without the policy, nothing is called, n1 has
     no record still, and the controller pages for n9."""
     machine = hyperpod.hyperpod.add("ip-10-1-2-3")
     site.node("n1", f"aws:///usw2-az1/sagemaker/cluster/hyperpod-abc-{machine}")
@@ -248,8 +248,8 @@ def test_the_agent_of_one_node_cannot_have_the_machine_of_another_replaced(site:
     hostile = site.plane.client(site.plane.agent_token("n9"))
     answer = hostile.post(f"{HEALTHS}?fieldManager=healthd-agent", {**head, "record": record_of(asked)})
     assert (answer.status, "the NodeHealth of its own node" in answer.message) == (422, True), answer
-    site.agents("n9").mark(asked.text)
-    site.wait(lambda: site.mark("n9").answer is RequestAnswer.REFUSED, "the refusal to n9")
+    site.agents("n9").write_record(asked.text)
+    site.wait(lambda: site.write_record("n9").answer is RequestAnswer.REFUSED, "the refusal to n9")
     body = {"metadata": {"annotations": {f"{MARK}n9": json.dumps({"node": "n1", "text": asked.text})}}}
     answer = hostile.patch(f"{LEASES}/{MARKS}?fieldManager=healthd-agent", body, kind="merge")
     assert (answer.status, "names its own node" in answer.message) == (422, True), answer
@@ -258,7 +258,7 @@ def test_the_agent_of_one_node_cannot_have_the_machine_of_another_replaced(site:
     rounds = rounds_of(controller)
     site.wait(lambda: rounds_of(controller) >= rounds + 3, "three more rounds")
     assert hyperpod.count("BatchReplaceClusterNodes") == 0
-    assert site.mark("n1") == HandoffRecord()
+    assert site.write_record("n1") == HandoffRecord()
 
 
 def test_a_reboot_shows_as_another_boot_id_of_the_kubelet(site: Site, hyperpod: AwsEndpoint) -> None:
@@ -318,7 +318,7 @@ def test_an_auto_scaling_group_launches_a_substitute(
         site.start("autoscaling", aws.url)
         site.asks("n1", old)
         site.wait(lambda: aws.count("TerminateInstanceInAutoScalingGroup") == 1, "the call")
-        site.wait(lambda: site.mark("n1").answer is RequestAnswer.TAKEN, "the answer")
+        site.wait(lambda: site.write_record("n1").answer is RequestAnswer.TAKEN, "the answer")
         assert old not in serving()
         assert len(serving()) == 2
         site.is_gone("n1")
@@ -369,10 +369,10 @@ def test_karpenter_ends_the_node_claim_of_this_machine_and_no_other(site: Site, 
     site.start("karpenter")
     site.asks("n1", "i-0aaaaaaaaaaaaaaa1")
     wanted = RequestAnswer.WAITS if by_repair else RequestAnswer.TAKEN
-    site.wait(lambda: site.mark("n1").answer is wanted, "the answer")
+    site.wait(lambda: site.write_record("n1").answer is wanted, "the answer")
     time.sleep(1.0)
     assert (deleting(site, "p5-a"), deleting(site, "p5-b")) == (True, False)
-    assert ("Karpenter ends NodeClaim p5-a already" in site.mark("n1").said) is by_repair
+    assert ("Karpenter ends NodeClaim p5-a already" in site.write_record("n1").message) is by_repair
 
 
 @pytest.mark.usefixtures("claims")
@@ -388,10 +388,10 @@ def test_a_node_that_opted_out_is_asked_in_vain_until_it_opts_in(site: Site, whe
     controller = site.start("karpenter")
     opt_out("yes")
     site.asks("n1", "i-0aaaaaaaaaaaaaaa1")
-    before = site.agents("n1").marked()
+    before = site.agents("n1").read_record()
     words = "opted out: the node has the label or annotation healthd.io/opt-out"
     site.wait(lambda: words in controller.log, "the refusal")
     time.sleep(1.5)
-    assert (deleting(site, "p5-a"), site.agents("n1").marked()) == (False, before)
+    assert (deleting(site, "p5-a"), site.agents("n1").read_record()) == (False, before)
     opt_out("false" if where == "labels" else None)
     site.wait(lambda: deleting(site, "p5-a"), "the NodeClaim to be deleted once the node opted in")

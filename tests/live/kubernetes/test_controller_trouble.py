@@ -1,8 +1,9 @@
 """Trouble at each act of ``healthd controller``: what it did is done once, and what it did not do it does later.
 
 A real controller process goes to the API server by a proxy that breaks what passes it, and to AWS by an endpoint that
-does: an eviction, the mark that says it took a request, the deletion of a NodeClaim, the claim of a node that is gone,
-a call. The others' parts (kubelet, owner of the pod, Karpenter, AWS, the node) are those of the kill suite's lives.
+does: an eviction, the record that says it took a request, the deletion of a NodeClaim, the claim of a node that is
+gone, a call. The others' parts (kubelet, owner of the pod, Karpenter, AWS, the node) are those of the kill suite's
+lives.
 """
 
 from __future__ import annotations

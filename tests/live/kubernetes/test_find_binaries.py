@@ -116,13 +116,13 @@ def test_a_build_says_how_far_it_is_and_so_does_who_waits(empty: Path, monkeypat
     monkeypatch.setattr(find_binaries, "SAYS_EACH_S", 0.2)
     slow = f"for each in a b c d e f; do echo package/$each >&2; sleep 0.3; done; {BUILD}"
     go_in(empty, on_list="for each in a b c d e f g h; do echo package/$each; done", on_build=slow)
-    said: list[list[str]] = [[], []]
-    threads = [threading.Thread(target=program, args=("etcd", each.append)) for each in said]
+    messages: list[list[str]] = [[], []]
+    threads = [threading.Thread(target=program, args=("etcd", each.append)) for each in messages]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    (waited, built) = sorted(said, key=lambda each: "building" in each[0])
+    (waited, built) = sorted(messages, key=lambda each: "building" in each[0])
     assert any("packages compiled of at most 8" in each for each in built)
     assert any("waiting for another process: etcd: " in each for each in waited)
 
@@ -130,25 +130,25 @@ def test_a_build_says_how_far_it_is_and_so_does_who_waits(empty: Path, monkeypat
 def test_a_program_is_built_once(empty: Path) -> None:
     """The second time it comes from the cache, and nothing unfinished lies about."""
     log = go_in(empty)
-    said: list[str] = []
-    path = program("etcd", said.append)
-    assert path == cached("etcd") == program("etcd", said.append)
+    messages: list[str] = []
+    path = program("etcd", messages.append)
+    assert path == cached("etcd") == program("etcd", messages.append)
     assert log.read_text().split() == ["list", "build"]
     assert sorted(each.name for each in path.parent.iterdir()) == ["etcd", "etcd.json", "lock"]
-    assert len(said) == 2
+    assert len(messages) == 2
 
 
 def test_two_who_ask_at_once_build_once(empty: Path) -> None:
     """The second waits for the first one's lock, says so, and takes what it made."""
     log = go_in(empty)
-    said: list[str] = []
-    threads = [threading.Thread(target=program, args=("etcd", said.append)) for _ in range(2)]
+    messages: list[str] = []
+    threads = [threading.Thread(target=program, args=("etcd", messages.append)) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert log.read_text().split() == ["list", "build"]
-    assert any("waiting for another process" in text for text in said)
+    assert any("waiting for another process" in text for text in messages)
 
 
 def test_modules_that_cannot_be_loaded_are_no_fault_of_ours(empty: Path) -> None:
@@ -259,8 +259,8 @@ def test_only_what_these_tests_need_is_installed(tmp_path: Path, sets: tuple[str
     (tmp_path / "uname").symlink_to("/bin/uname")
     argv = ["/bin/sh", str(ROOT / "tests" / "system-packages.sh"), *sets]
     done = subprocess.run(argv, env={"PATH": str(tmp_path)}, check=True, capture_output=True, text=True, timeout=60)
-    said, _, missing = done.stderr.splitlines()[0].partition("not installed:")
-    assert "no apt-get here" in said
+    output, _, missing = done.stderr.splitlines()[0].partition("not installed:")
+    assert "no apt-get here" in output
     assert "gcc" in missing.split()
     assert ({"slurm-client", "shellcheck", "chromium"} <= set(missing.split())) is slurm
     assert slurm or not set(missing.split()) - {

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from healthd.remediation.orchestrators.kubernetes.conditions import (
 from healthd.remediation.orchestrators.kubernetes.labels import Labels, with_labels
 from tests.live.kubernetes.agent_rig import Agents, note
 from tests.live.kubernetes.control_plane import NAMESPACE, ControlPlane
-from tests.live.kubernetes.shown_fleet import WELL, Operator, lay_out
+from tests.live.kubernetes.shown_fleet import WELL, Operator
 from tests.support.limits import limit_s
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.process]
@@ -64,14 +64,6 @@ def head(control_plane: ControlPlane, tmp_path: Path) -> Head:
     return Head(control_plane, tmp_path)
 
 
-@pytest.fixture
-def agents(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Agents]:
-    made = Agents(control_plane, tmp_path)
-    lay_out(control_plane, made)
-    yield made
-    made.close()
-
-
 def says(
     plane: ControlPlane, name: str, states: Mapping[str, ConditionState], labels: Labels, *, since_s: float = 0
 ) -> None:
@@ -84,7 +76,7 @@ def says(
     ).must()
 
 
-def test_every_node_in_its_state(control_plane: ControlPlane, agents: Agents, head: Head) -> None:
+def test_every_node_in_its_state(control_plane: ControlPlane, shown_agents: Agents, head: Head) -> None:
     """In service, warned, critical, undecided, held for an operator, silent, cordoned by another, not ready, without an
     agent: each with its cause, and the budget as the Lease and the Nodes have it."""
     for name in ("w1", "c1", "u1", "drained", "down"):
@@ -152,7 +144,7 @@ def test_every_node_in_its_state(control_plane: ControlPlane, agents: Agents, he
 
 
 def test_it_contradicts_kubectl_healthd_in_nothing(
-    control_plane: ControlPlane, kubectl: Path, agents: Agents, head: Head
+    control_plane: ControlPlane, kubectl: Path, shown_agents: Agents, head: Head
 ) -> None:
     """The same nodes need an operator, are silent, or have no agent; the same code; the same budget."""
     plugin = Operator(control_plane, kubectl)
@@ -161,15 +153,15 @@ def test_it_contradicts_kubectl_healthd_in_nothing(
     assert rows.keys() == found.keys()
     for name, row in rows.items():
         state, node = row["state"], found[name]
-        said = "silent" if "agent silent" in state else state.replace(" ", "-")
-        assert (name, node["state"]) == (name, said)
+        message = "silent" if "agent silent" in state else state.replace(" ", "-")
+        assert (name, node["state"]) == (name, message)
         assert node["code"] == row["code"]
     budget = plugin.types("kubectl healthd").stdout.splitlines()[0]
     assert "1 of 3 nodes out, at most 2" in budget
     assert head.data()["budget"] == {"out": 1, "taken": 1, "limit": 2}
 
 
-def test_what_is_missing_is_said(control_plane: ControlPlane, agents: Agents, head: Head, tmp_path: Path) -> None:
+def test_what_is_missing_is_said(control_plane: ControlPlane, shown_agents: Agents, head: Head, tmp_path: Path) -> None:
     """A stale count, Helm's fixed numbers, a namespace without healthd; no Node, no right, no server."""
     old = datetime.now(UTC) - timedelta(hours=1)
     note(control_plane, counts(limit=2, total=3, out=(), at=old), lease=LEASE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 
@@ -26,6 +27,7 @@ def test_a_freeze_holds_repairs_and_its_end_lets_them_go(control_plane: ControlP
     more = (
         f'[provisioner]\nkind = "local"\n[provisioner.local]\nreboot_command = ["/bin/sh", "-c", "date >> {asked}"]\n'
     )
+    more += "[policy]\ncanary_repairs = 0\n"
     node = AgentNode(control_plane, "n1", tmp_path, mode="repair", more=more)
     admin = tmp_path / "admin.toml"
     admin.write_text(
@@ -34,6 +36,8 @@ def test_a_freeze_holds_repairs_and_its_end_lets_them_go(control_plane: ControlP
     verb = ("--config", str(admin))
     begun = node.daemon.healthd("freeze", "--for", "2h", "--reason", "driver rollout", *verb)
     assert (begun.returncode, "driver rollout (root)" in begun.stdout) == (0, True), begun.stderr
+    shown = json.loads(node.daemon.healthd("freeze", "--json", *verb).stdout)
+    assert [(row["state"], row["reason"]) for row in shown["freezes"]] == [("on", "driver rollout")]
     with node.kubelet:
         node.daemon.start()
         try:
@@ -47,10 +51,12 @@ def test_a_freeze_holds_repairs_and_its_end_lets_them_go(control_plane: ControlP
                 )
                 node.daemon.kill()
                 node.daemon.start()
+            head = node.daemon.healthd("fleet", *verb).stdout.splitlines()[0]
+            assert "driver rollout (root)" in head, head
             assert not asked.exists()
             ended = node.daemon.healthd("freeze", "--end", *verb)
             assert ended.returncode == 0, ended.stderr
-            node.daemon.wait(asked.exists, limit_s(90), "the reboot is asked for")
+            node.daemon.wait(lambda: asked.exists() and asked.read_text() != "", limit_s(90), "the reboot is asked for")
             time.sleep(1.0)
             assert len(asked.read_text().splitlines()) == 1
         finally:

@@ -26,13 +26,13 @@ VOLCANO = {"annotations": {"scheduling.k8s.io/group-name": "train"}}
 KAI = {"annotations": {"pod-group-name": "train"}}
 
 
-def gang(plane: ControlPlane, app: str, marks: dict[str, Any], *nodes: str) -> set[str]:
+def gang(plane: ControlPlane, app: str, records: dict[str, Any], *nodes: str) -> set[str]:
     """One pod of it on each of these nodes."""
     names = {f"{app}-{number}" for number in range(len(nodes))}
     for number, node in enumerate(nodes):
         plane.add_pod(f"{app}-{number}", node)
         path = f"/api/v1/namespaces/default/pods/{app}-{number}"
-        plane.admin.patch(path, {"metadata": marks}, kind="merge").must()
+        plane.admin.patch(path, {"metadata": records}, kind="merge").must()
     return names
 
 

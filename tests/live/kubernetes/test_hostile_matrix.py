@@ -64,7 +64,7 @@ HEALTH = {
         ),
         "following": ["replace_node"],
         "history": [{"act": "reboot", "at": "2026-01-01T00:00:00Z", "code": "gpu.xid.79", "outcome": "helped"}],
-        "said": "not idle",
+        "message": "not idle",
     },
 }
 A_PERSONS = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from healthd.remediation.orchestrators.kubernetes.node import HOLD, KEEPS
 from tests.live.kubernetes.agent_rig import Agents, note
 from tests.live.kubernetes.control_plane import ControlPlane
 from tests.live.kubernetes.fleet_storm import REASON
-from tests.live.kubernetes.shown_fleet import COMMANDS, Operator, lay_out
+from tests.live.kubernetes.shown_fleet import COMMANDS, Operator
 from tests.support.scripts import load_script
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.process]
@@ -29,16 +28,7 @@ def node(plane: ControlPlane, name: str = "n1") -> dict[str, Any]:
 
 
 @pytest.fixture
-def agents(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Agents]:
-    """Those of the fleet that the page shows."""
-    made = Agents(control_plane, tmp_path)
-    lay_out(control_plane, made)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def operator(control_plane: ControlPlane, kubectl: Path, agents: Agents) -> Operator:
+def operator(control_plane: ControlPlane, kubectl: Path, shown_agents: Agents) -> Operator:
     return Operator(control_plane, kubectl)
 
 
@@ -117,22 +107,24 @@ def test_a_node_without_an_agent_is_let_in_by_hand_and_what_a_person_set_stays(
     assert (HOLD in notes, notes.get(KEEPS[0]), KEEPS[1] in notes) == (False, "true", False)
 
 
-def test_a_node_is_opted_out_and_in_again(control_plane: ControlPlane, operator: Operator, agents: Agents) -> None:
+def test_a_node_is_opted_out_and_in_again(
+    control_plane: ControlPlane, operator: Operator, shown_agents: Agents
+) -> None:
     """By the label that the product reads."""
     for line, is_out in (("opt-out n2", True), ("opt-out n2 --off", False), ("opt-out n2 --off", False)):
         assert operator.types(f"kubectl healthd {line}").returncode == 0
-        assert ("healthd.io/opt-out" in agents("n2").view().features) is is_out
+        assert ("healthd.io/opt-out" in shown_agents("n2").view().features) is is_out
 
 
 def test_the_opt_out_of_a_cluster_with_another_label(
-    control_plane: ControlPlane, operator: Operator, agents: Agents
+    control_plane: ControlPlane, operator: Operator, shown_agents: Agents
 ) -> None:
     """As its values name it, which the chart notes on the budget's Lease; where they name none nothing is done."""
     note(control_plane, {"healthd.io/opt-out-label": "example.com/hands-off"}, lease=LEASE)
     for line, is_out in (("opt-out n2", True), ("opt-out n2 --off", False)):
         assert operator.types(f"kubectl healthd {line}").returncode == 0
-        assert ("example.com/hands-off" in agents("n2").view().features) is is_out
-        assert "healthd.io/opt-out" not in agents("n2").view().features
+        assert ("example.com/hands-off" in shown_agents("n2").view().features) is is_out
+        assert "healthd.io/opt-out" not in shown_agents("n2").view().features
         assert ("opted out" in operator.types("kubectl healthd").stdout) is is_out
     note(control_plane, {"healthd.io/opt-out-label": ""}, lease=LEASE)
     done = operator.types("kubectl healthd opt-out n2")

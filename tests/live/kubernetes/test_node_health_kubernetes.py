@@ -80,22 +80,22 @@ def test_what_one_leaves_the_other_reads(control_plane: ControlPlane, controller
     """A request with every field there is passes the schema; the answer reaches the agent, and no word of the request
     before stays in the next."""
     agent, controller = agents("n1"), afar(controllers, "n1")
-    agent.mark(REQUEST.text)
-    assert parse(controller.marked()) == REQUEST
+    agent.write_record(REQUEST.text)
+    assert parse(controller.read_record()) == REQUEST
     assert control_plane.record("n1") == json.loads(json.dumps(record_of(REQUEST)))
     answered = replace(
-        REQUEST, answer=RequestAnswer.TAKEN, answered=NOW, boot="b-1", became="i-1", replaced=NOW, said="taken"
+        REQUEST, answer=RequestAnswer.TAKEN, answered=NOW, boot="b-1", became="i-1", replaced=NOW, message="taken"
     )
     answered = replace(answered, slept=NOW, awake=NOW, watched=NOW, given_up="k3v8", withdrawn=Remedy.REBOOT_NODE)
-    controller.mark(answered.text)
-    assert parse(agent.marked()) == answered
-    agent.mark("healthd case=k3w1")
-    assert (controller.marked(), agent.snapshot().marks) == (
+    controller.write_record(answered.text)
+    assert parse(agent.read_record()) == answered
+    agent.write_record("healthd case=k3w1")
+    assert (controller.read_record(), agent.snapshot().records) == (
         "healthd case=k3w1",
         (NodeRecord(node="n1", text="healthd case=k3w1"),),
     )
-    agent.mark("")
-    assert (controller.marked(), agent.snapshot().marks, control_plane.health("n1")) == ("", (), {})
+    agent.write_record("")
+    assert (controller.read_record(), agent.snapshot().records, control_plane.health("n1")) == ("", (), {})
 
 
 def test_the_longest_record_that_healthd_makes_passes_the_schema(controllers: KubeApi, agents: Agents) -> None:
@@ -103,9 +103,9 @@ def test_the_longest_record_that_healthd_makes_passes_the_schema(controllers: Ku
     code = "storage.lustre.hung-on-a-mount-with-a-long-name"
     past = [PastRepair(act=each, at=NOW, code=code, outcome=Helped.HELPED, back=NOW) for each in (PastAct.REPLACE,) * 8]
     past += [PastRepair(act=PastAct.RETURN, at=NOW, code=code)] * 8
-    long = replace(REQUEST, code=code, history=tuple(past), said="x" * 200)
-    agents("n1").mark(long.text[:2000])
-    assert parse(agents("n1").marked()) == parse(long.text[:2000])
+    long = replace(REQUEST, code=code, history=tuple(past), message="x" * 200)
+    agents("n1").write_record(long.text[:2000])
+    assert parse(agents("n1").read_record()) == parse(long.text[:2000])
 
 
 def test_two_writers_at_once_lose_nothing(control_plane: ControlPlane, controllers: KubeApi, agents: Agents) -> None:
@@ -121,9 +121,9 @@ def test_two_writers_at_once_lose_nothing(control_plane: ControlPlane, controlle
 
     def repair() -> None:
         for number in range(40):
-            agent.mark(f"healthd case=k{number}")
-            agent.mark("")
-        agent.mark("healthd case=last")
+            agent.write_record(f"healthd case=k{number}")
+            agent.write_record("")
+        agent.write_record("healthd case=last")
 
     def watched(act: Any) -> None:
         try:
@@ -150,16 +150,16 @@ def test_the_last_who_has_something_to_say_deletes_the_object(
 ) -> None:
     """The reporter deletes no record; the record's end deletes no status that a person would want to see."""
     agent, shows = agents("n1"), NodeHealths(agents.api("n1"))
-    agent.mark("healthd case=k3v9")
+    agent.write_record("healthd case=k3v9")
     shows.show("n1", HELD)
     shows.show("n1", HealthStatus(state="ok", since=HELD.since))
     assert control_plane.record("n1") == {"remediationID": "k3v9"}
     assert control_plane.health("n1")["status"]["state"] == "ok"
-    agent.mark("")
+    agent.write_record("")
     assert control_plane.health("n1") == {}
     shows.show("n1", HELD)
-    agent.mark("healthd case=k3v9")
-    agent.mark("")
+    agent.write_record("healthd case=k3v9")
+    agent.write_record("")
     assert "record" not in control_plane.health("n1")
     shows.show("n1", HealthStatus(state="ok"))
     assert control_plane.health("n1") == {}
@@ -175,14 +175,14 @@ def test_a_node_that_waits_for_room_lists_no_records_again(
     add_health("n1", record={"remediationID": "k1"})
     for number, each in enumerate(others):
         each.claim("cluster", number)
-    assert [mark.node for mark in agent.snapshot().marks] == ["n1"]
+    assert [record.node for record in agent.snapshot().records] == ["n1"]
     add_health("n2", record={"remediationID": "k2"})
-    agent.mark("healthd case=k3")
-    assert [mark.node for mark in agent.snapshot().marks] == ["n1", "n3"]
+    agent.write_record("healthd case=k3")
+    assert [record.node for record in agent.snapshot().records] == ["n1", "n3"]
     assert agent._api.sent["list nodehealths"] == 1
-    assert [mark.node for mark in others[0].snapshot().marks] == ["n1", "n2", "n3"]
+    assert [record.node for record in others[0].snapshot().records] == ["n1", "n2", "n3"]
     others[0].give_back(Slot(scope="cluster", index=0, node="n1"))
-    assert [mark.node for mark in agent.snapshot().marks] == ["n1", "n2", "n3"]
+    assert [record.node for record in agent.snapshot().records] == ["n1", "n2", "n3"]
 
 
 # -- from the Lease of before -----------------------------------------------------------------------------------------
@@ -194,17 +194,17 @@ def old(plane: ControlPlane, **texts: str) -> None:
     plane.add_lease(MARKS, {key: str(value) for key, value in notes.items()})
 
 
-def test_an_agent_moves_its_own_mark_and_nobody_elses(
+def test_an_agent_moves_its_own_record_and_nobody_elses(
     control_plane: ControlPlane, controllers: KubeApi, agents: Agents
 ) -> None:
     """Create, then drop; read as before by everybody, moved or not."""
     old(control_plane, n1=REQUEST.text, n2="healthd case=k3v2")
     first, second = agents("n1"), agents("n2")
-    assert parse(first.marked()) == REQUEST
+    assert parse(first.read_record()) == REQUEST
     assert control_plane.notes(MARKS).keys() == {f"{MARK}n2"}
     assert text_of(control_plane.record("n1")) == REQUEST.text
-    assert {mark.node for mark in first.snapshot().marks} == {"n1", "n2"}
-    second.mark("healthd case=k3v3")
+    assert {record.node for record in first.snapshot().records} == {"n1", "n2"}
+    second.write_record("healthd case=k3v3")
     assert control_plane.notes(MARKS) == {}
     assert control_plane.records()["n2"] == "healthd case=k3v3"
 
@@ -213,8 +213,8 @@ def test_a_move_that_was_cut_off_is_ended(control_plane: ControlPlane, controlle
     """Both are there: the record is the newer, and the annotation goes."""
     old(control_plane, n1="healthd case=old")
     control_plane.add_health("n1", record={"remediationID": "new"})
-    assert afar(controllers, "n1").marked() == "healthd case=new"
-    assert agents("n1").marked() == "healthd case=new"
+    assert afar(controllers, "n1").read_record() == "healthd case=new"
+    assert agents("n1").read_record() == "healthd case=new"
     assert control_plane.notes(MARKS) == {}
 
 
@@ -224,18 +224,18 @@ def test_an_answer_stands_where_the_request_stands(
     """An agent of before reads it on the Lease; one of now moves it with the request."""
     old(control_plane, n1=REQUEST.text, n2="healthd case=k3v2")
     controller = afar(controllers, "n1")
-    assert parse(controller.marked()) == REQUEST
+    assert parse(controller.read_record()) == REQUEST
     taken = replace(REQUEST, answer=RequestAnswer.TAKEN, answered=NOW)
-    controller.mark(taken.text)
+    controller.write_record(taken.text)
     assert json.loads(control_plane.notes(MARKS)[f"{MARK}n1"]) == {"node": "n1", "text": taken.text}
     assert control_plane.records() == {}
-    assert parse(agents("n1").marked()) == taken
-    controller.mark(replace(taken, answer=RequestAnswer.REFUSED).text)
+    assert parse(agents("n1").read_record()) == taken
+    controller.write_record(replace(taken, answer=RequestAnswer.REFUSED).text)
     assert control_plane.record("n1")["answer"] == "refused"
     assert control_plane.notes(MARKS).keys() == {f"{MARK}n2"}
 
 
-def test_answers_that_come_while_marks_are_moved_are_not_lost(
+def test_answers_that_come_while_records_are_moved_are_not_lost(
     control_plane: ControlPlane, controllers: KubeApi, agents: Agents
 ) -> None:
     """Both at once, for many nodes: in the end each record has its answer, and the Lease is empty."""
@@ -248,15 +248,15 @@ def test_answers_that_come_while_marks_are_moved_are_not_lost(
 
     def answer() -> None:
         for name in names:
-            afar(controllers, name).mark(taken)
+            afar(controllers, name).write_record(taken)
 
     answers = threading.Thread(target=answer)
     answers.start()
     for name in names:
-        movers[name].marked()
+        movers[name].read_record()
     answers.join()
     for name in names:
-        assert movers[name].marked() == taken, name
+        assert movers[name].read_record() == taken, name
     assert control_plane.notes(MARKS) == {}
 
 
@@ -266,7 +266,7 @@ def test_a_healthy_node_is_not_asked_about_the_lease_again(
     """Where the Lease is missing, one look is enough."""
     agent = agents("n1")
     for _ in range(3):
-        assert agent.marked() == ""
+        assert agent.read_record() == ""
     assert agent._api.sent == {"get lease": 1, "get node_health": 3}
 
 
@@ -349,7 +349,7 @@ def test_an_agent_makes_its_own_and_nothing_that_outlasts_it(
         {"status": {"waitsFor": "x" * 257}},
         {"record": {"machine": "x" * 257}},
         {"record": {"machine": "two words"}},
-        {"record": {"said": "two\nlines"}},
+        {"record": {"message": "two\nlines"}},
         {"record": {"asked": "yesterday"}},
         {"record": {"remedy": "explode"}},
         {"record": {"history": [{"act": "reboot", "at": "2026-11-21T12:00:00Z"}] * 17}},
@@ -390,12 +390,12 @@ def unserved(control_plane: ControlPlane, controllers: KubeApi) -> Iterator[Cont
 def test_a_missing_resource_is_unknown_and_says_what_to_do(unserved: ControlPlane, agents: Agents) -> None:
     """Nothing can be handed over, so nothing is taken out; and it is no empty record."""
     agent = agents("n1")
-    for ask in (agent.marked, agent.snapshot, lambda: agent.mark("")):
+    for ask in (agent.read_record, agent.snapshot, lambda: agent.write_record("")):
         with pytest.raises(BackendUnknown, match="serves no such resource") as unknown:
             ask()
         assert NO_CRD in str(unknown.value)
     with pytest.raises(BackendRefused, match=r"nodehealths\.healthd\.io is missing"):
-        agent.mark("healthd case=k3v9")
+        agent.write_record("healthd case=k3v9")
 
 
 def test_a_controller_without_the_resource_says_so(unserved: ControlPlane, fleet: Fleet, start: Start) -> None:
@@ -407,7 +407,7 @@ def test_a_controller_without_the_resource_says_so(unserved: ControlPlane, fleet
 
 
 def test_the_lease_of_before_is_left_to_its_policy(control_plane: ControlPlane, controllers: KubeApi) -> None:
-    """An agent that was not upgraded still writes its mark there, and nobody else's."""
+    """An agent that was not upgraded still writes its record there, and no other's."""
     control_plane.add_lease(MARKS, {})
     agent = control_plane.client(control_plane.agent_token("n1"))
     mine, theirs = ({"metadata": {"annotations": marked_with(name, "healthd case=k3v9")}} for name in ("n1", "n2"))

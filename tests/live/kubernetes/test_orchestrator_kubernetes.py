@@ -357,20 +357,20 @@ def test_a_claim_by_hand_that_makes_no_sense_is_a_place_all_the_same(
         one.claim("cluster", 0)
 
 
-def test_marks_are_of_the_node_and_for_all_to_see(control_plane: ControlPlane, agents: Agents) -> None:
+def test_records_are_of_the_node_and_for_all_to_see(control_plane: ControlPlane, agents: Agents) -> None:
     """Each agent writes its own, without asking what the others did."""
     for name in ("n1", "n2"):
         control_plane.add_node(name)
     first, second = agents("n1"), agents("n2")
     add_leases(control_plane)
     for one in (first, second):
-        one.mark("healthd case=1")
-    assert first.snapshot().marks == (
+        one.write_record("healthd case=1")
+    assert first.snapshot().records == (
         NodeRecord(node="n1", text="healthd case=1"),
         NodeRecord(node="n2", text="healthd case=1"),
     )
-    first.mark("")
-    assert (first.marked(), second.marked()) == ("", "healthd case=1")
+    first.write_record("")
+    assert (first.read_record(), second.read_record()) == ("", "healthd case=1")
 
 
 # -- the door ---------------------------------------------------------------------------------------------------------

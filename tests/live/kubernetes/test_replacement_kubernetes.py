@@ -50,6 +50,7 @@ unmanaged = true
 BY_LABEL = """
 [policy]
 use = "replace-first"
+canary_repairs = 0
 [provisioner]
 kind = "hyperpod"
 [provisioner.hyperpod]
@@ -58,6 +59,7 @@ how = "label"
 BY_CONDITION = """
 [policy]
 use = "replace-first"
+canary_repairs = 0
 [provisioner]
 kind = "eks"
 """
@@ -65,6 +67,7 @@ REBOOT_FIRST = BY_CONDITION.replace("replace-first", "nvidia")
 BY_GROUP = """
 [policy]
 use = "replace-first"
+canary_repairs = 0
 [provisioner]
 kind = "autoscaling"
 act_from = "controller"
@@ -177,7 +180,7 @@ class Cluster:
             error.add_note(f"saw: {self.witness}")
             error.add_note(self.controller.log[-3000:] if self.controller else "")
             for agent in self.agents:
-                error.add_note(f"{agent.name}: {agent.daemon.said()[-3000:]}")
+                error.add_note(f"{agent.name}: {agent.daemon.log_text()[-3000:]}")
             raise
 
     # -- the three parts that are the same, whoever replaces the machine ---------------------------------------------
@@ -198,7 +201,7 @@ class Cluster:
         while time.monotonic() < until_s:  # several rounds of the controller, and turns of the agent
             assert (self.fleet.pods() & {"train-0"}, asked(), self.witness.asked) == ({"train-0"}, 0, 0)
             time.sleep(0.2)
-        assert "waiting for default/train-0 to end" in agent.daemon.said()
+        assert "waiting for default/train-0 to end" in agent.daemon.log_text()
         self.plane.add_pod("train-1", "n2", containers=GPUS)
         self.wait(lambda: "train-0" not in self.there("pods"), "train-0 to be evicted, and gone")
         assert (asked(), self.witness.asked) == (0, 0)  # its kubelet has the GPUs in use still
@@ -220,7 +223,7 @@ class Cluster:
         new = self.agent("n9", provisioner, imds=imds)
         self.wait(lambda: not new.taints(), "n9 to be verified")
         self.wait(lambda: new.condition("HealthdGPU").startswith("True"), "n9 to say so")
-        assert "intends" not in new.daemon.said()
+        assert "intends" not in new.daemon.log_text()
         self.wait(lambda: self.fleet.numbers() == ("2", "8", ""), "eight nodes, none of them out")
         assert (self.plane.claims(), self.fleet.tainted()) == (set(), set())
         assert [name for name in (*NAMES[1:], "n9") if self.node(name)["spec"].get("taints")] == []
@@ -289,11 +292,11 @@ def test_a_node_asks_its_platform_by_its_own_node_and_is_replaced(
     agent = cluster.agent("n1", provisioner)
     cluster.breaks(agent, lambda: len(cluster.orders()))
     cluster.wait(lambda: cluster.orders() == {"n1": order}, f"{platform} to be asked")
-    said = agent.daemon.said()
+    message = agent.daemon.log_text()
     steps = ["intends to take a slot and to drain", "drained: ", "idle: ", "evidence collected", "intends to replace"]
-    assert [said.count(words) for words in steps] == [1] * len(steps), said
-    assert [said.index(words) for words in steps] == sorted(said.index(words) for words in steps)
-    agent.daemon.wait(lambda: "the node shows" in agent.daemon.said(), 20, "the request read back")
+    assert [message.count(words) for words in steps] == [1] * len(steps), message
+    assert [message.index(words) for words in steps] == sorted(message.index(words) for words in steps)
+    agent.daemon.wait(lambda: "the node shows" in agent.daemon.log_text(), 20, "the request read back")
     time.sleep(2.0)
     assert cluster.plane.claims() == {"n1"}
     cluster.machine_ends(agent)
@@ -322,8 +325,8 @@ def test_the_controller_has_an_auto_scaling_group_launch_another(
         agent = cluster.agent("n1", provisioner, imds=held.enter_context(metadata(machines["n1"])))
         cluster.breaks(agent, lambda: aws.count("TerminateInstanceInAutoScalingGroup"))
         cluster.wait(lambda: aws.count("TerminateInstanceInAutoScalingGroup") == 1, "the call")
-        (said,) = aws.said("TerminateInstanceInAutoScalingGroup")
-        assert (said["InstanceId"], said["ShouldDecrementDesiredCapacity"]) == (machines["n1"], "false")
+        (message,) = aws.requests_for("TerminateInstanceInAutoScalingGroup")
+        assert (message["InstanceId"], message["ShouldDecrementDesiredCapacity"]) == (machines["n1"], "false")
         cluster.wait(lambda: machines["n1"] not in members() and len(members()) == 8, "the group to be whole")
         (new,) = set(members()) - set(before)
         cluster.machine_ends(agent)
@@ -338,7 +341,7 @@ def test_the_controller_has_an_auto_scaling_group_launch_another(
 def test_a_group_that_eks_repairs_itself_is_refused_and_the_condition_is_named(
     opened: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The controller reads it from EKS and calls nothing; the node's mark says what to set."""
+    """The controller reads it from EKS and calls nothing; the node's record says what to set."""
     for name, value in dummy_env(str(tmp_path / "none")).items():
         monkeypatch.setenv(name, value)
     with moto_serving() as moto, AwsEndpoint(moto=moto).serving() as aws, contextlib.ExitStack() as held:
@@ -350,9 +353,9 @@ def test_a_group_that_eks_repairs_itself_is_refused_and_the_condition_is_named(
         cluster.start(provisioner)
         agent = cluster.agent("n1", provisioner, imds=held.enter_context(metadata(machines["n1"])))
         agent.daemon.kernel_says(OFF_THE_BUS.format(pci=PCI))
-        cluster.wait(lambda: "EKS node auto-repair is on for node group p5" in agent.daemon.said(), "the refusal")
+        cluster.wait(lambda: "EKS node auto-repair is on for node group p5" in agent.daemon.log_text(), "the refusal")
         assert aws.count("TerminateInstanceInAutoScalingGroup") == 0
-        assert "set [provisioner] kind : 'eks'" in agent.daemon.said()  # as a mark can hold it
+        assert "set [provisioner] kind : 'eks'" in agent.daemon.log_text()  # as a record can hold it
 
 
 @pytest.mark.parametrize(
@@ -389,11 +392,11 @@ def test_who_speaks_for_the_node_already_is_left_alone(
     before = shown(cluster.node("n1"))
     agent = cluster.agent("n1", provisioner)
     agent.daemon.kernel_says(OFF_THE_BUS.format(pci=PCI))
-    cluster.wait(lambda: words in agent.daemon.said(), "the refusal")
+    cluster.wait(lambda: words in agent.daemon.log_text(), "the refusal")
     time.sleep(2.0)
     assert shown(cluster.node("n1")) == before
     assert "healthd.io/unhealthy" in agent.taints()
-    assert "intends to replace" not in agent.daemon.said()
+    assert "intends to replace" not in agent.daemon.log_text()
 
 
 @pytest.mark.parametrize("code", ["gpu.xid.95", "gpu.ecc.row_remap_failed", "operator.repair"])

@@ -14,8 +14,10 @@ import pytest
 from healthd.core.model import Component, Diagnosis, Mode, Outcome, Remedy, Result, Severity, Status, Step
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.rules import REBOOT
+from healthd.remediation.decide.summary import NodeSummary
 from healthd.remediation.orchestrators.kubernetes.conditions import DEBOUNCE_S, HEARTBEAT_S, TYPES
-from healthd.remediation.orchestrators.kubernetes.labels import GAP_S, Labels, labels_on
+from healthd.remediation.orchestrators.kubernetes.labels import GAP_S, STOPPED, Labels, labels_on
+from healthd.remediation.orchestrators.kubernetes.listed_nodes import summary_in
 from healthd.remediation.orchestrators.kubernetes.node import node_of
 from healthd.remediation.orchestrators.kubernetes.orchestrator import Fence
 from healthd.remediation.orchestrators.kubernetes.reporter import LOOK_S, REGISTERS_S, Known, KubeReporter
@@ -78,11 +80,11 @@ class Rig:
 
     def run(self, for_s: float) -> list[str]:
         """Tick once a second, and say what was done."""
-        said = []
+        messages = []
         for _ in range(int(for_s)):
             self.passed_s += 1
-            said.append(self.reporter.tick())
-        return [each for each in said if each]
+            messages.append(self.reporter.tick())
+        return [each for each in messages if each]
 
     def conditions(self) -> dict[str, dict[str, Any]]:
         """All of the node, by type."""
@@ -140,14 +142,35 @@ def test_a_quiet_hour_is_at_most_twelve_requests(rig: Rig) -> None:
     rig.known = WELL
     rig.run(3600)
     before = dict(rig.api.sent)
-    said = rig.run(3600)
-    assert all(each.startswith("conditions written") for each in said)
+    message = rig.run(3600)
+    assert all(each.startswith("conditions written") for each in message)
     assert {key: count - before.get(key, 0) for key, count in rig.api.sent.items()} == {
         "get node": 0,
         "get node_health": 0,
-        "patch node": len(said),
+        "patch node": len(message),
     }
-    assert 3600 // (HEARTBEAT_S * 1.1) <= len(said) <= 12
+    assert 3600 // (HEARTBEAT_S * 1.1) <= len(message) <= 12
+
+
+def test_a_stop_on_purpose_is_shown_until_the_agent_writes_again(rig: Rig) -> None:
+    """By one annotation of its own Node, which the policies allow; the next write takes it away."""
+    rig.known = WELL
+    rig.run(DEBOUNCE_S + 2)
+
+    def shown() -> NodeSummary | None:
+        return summary_in(node_of(rig.plane.admin.get("/api/v1/nodes/n1").must()), None)
+
+    before = shown()
+    assert before is not None
+    assert not before.stopped
+    rig.passed_s += 1
+    assert rig.reporter.stop() == ""
+    after = shown()
+    assert after is not None
+    assert after == replace(before, stopped=True, at=NOW + timedelta(seconds=rig.passed_s))
+    rig.run(HEARTBEAT_S * 1.2)
+    again = rig.plane.admin.get("/api/v1/nodes/n1").must()
+    assert STOPPED not in again["metadata"].get("annotations", {})
 
 
 def test_labels_say_what_healthd_does_with_the_node_and_cost_no_request_of_their_own(rig: Rig) -> None:
@@ -168,8 +191,8 @@ def test_labels_say_what_healthd_does_with_the_node_and_cost_no_request_of_their
     rig.run(GAP_S)
     assert rig.labels() == Labels(state="repairing", code="gpu.xid.79")
     before = dict(rig.api.sent)
-    said = rig.run(3600)
-    events = sum(each.count("Event ") for each in said)
+    message = rig.run(3600)
+    events = sum(each.count("Event ") for each in message)
     assert sum(rig.api.sent.values()) - sum(before.values()) <= 12 + 2 * events
 
 
@@ -196,7 +219,7 @@ def test_a_node_that_is_not_ok_has_a_nodehealth_for_as_long_as_that_lasts(rig: R
     rig.run(DEBOUNCE_S + 2)
     assert rig.plane.health("n1") == {}
     rig.known = replace(SICK, remediation=remediation(Step.DRAIN))
-    assert any("NodeHealth written: state=draining, code=gpu.xid.79" in said for said in rig.run(GAP_S + 1))
+    assert any("NodeHealth written: state=draining, code=gpu.xid.79" in message for message in rig.run(GAP_S + 1))
     since = NOW.strftime("%Y-%m-%dT%H:%M:%SZ")
     shown = {"state": "draining", "code": "gpu.xid.79", "since": since, "step": "drain", "waitsFor": "the drain"}
     assert rig.plane.health("n1")["status"] == shown
@@ -239,9 +262,9 @@ def test_a_nodehealth_that_cannot_be_written_keeps_no_condition_from_being_told(
     rig.plane.wait(lambda: rig.plane.admin.get(CRD).status == 404, 30, "the resource to be gone")
     try:
         rig.known = replace(SICK, remediation=remediation(Step.DRAIN))
-        said = rig.run(DEBOUNCE_S + 2)
+        message = rig.run(DEBOUNCE_S + 2)
         assert rig.conditions()["HealthdGPU"]["status"] == "False"
-        problems = [each for each in said if "NodeHealth not written, retry in" in each]
+        problems = [each for each in message if "NodeHealth not written, retry in" in each]
         assert 1 <= len(problems) <= 4
         assert all("nodehealths.healthd.io is missing" in each for each in problems)
     finally:
@@ -260,8 +283,8 @@ def test_a_node_that_is_registered_again_has_its_conditions_within_seconds(rig: 
     rig.kubelet = 2
     rig.run(registers_s)
     rig.plane.add_node("n1", taints=[{"key": "healthd.io/unverified", "effect": "NoSchedule"}])
-    said = "; ".join(rig.run(LOOK_S + 1))
-    assert "registered again under another UID" in said
+    message = "; ".join(rig.run(LOOK_S + 1))
+    assert "registered again under another UID" in message
     assert {kind: rig.conditions()[kind]["status"] for kind in TYPES} == dict.fromkeys(TYPES, "Unknown")
     rig.run(DEBOUNCE_S + 2)
     assert {kind: rig.conditions()[kind]["status"] for kind in TYPES} == dict.fromkeys(TYPES, "True")
@@ -329,9 +352,9 @@ def test_a_cluster_that_is_away_costs_nothing_and_hears_it_all_later(rig: Rig) -
     rig.plane.kill_api_server()
     rig.known = SICK
     changed = NOW + timedelta(seconds=rig.passed_s + 1)
-    said = rig.run(60)
-    assert said
-    assert all("not written" in each or "not told" in each for each in said)
+    message = rig.run(60)
+    assert message
+    assert all("not written" in each or "not told" in each for each in message)
     rig.plane.start_api_server()
     rig.run(600)
     shown = rig.conditions()["HealthdGPU"]

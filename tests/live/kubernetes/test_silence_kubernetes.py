@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from healthd.api.wire import EXIT_FAILED
+from healthd.api.exit_codes import ExitCode
 from healthd.controller.kube_watch import POLICIES_S
 from tests.live.kubernetes import fault_proxy as faults
 from tests.live.kubernetes.control_plane import HEALTHS, LEASES, ControlPlane
@@ -57,7 +57,7 @@ def test_a_round_that_hangs_gives_up_the_lead_and_ends_loudly(
         control_plane.wait(lambda: health(stuck) == 503, 20, "the probe to see it")
         control_plane.wait(lambda: other.leads, 30, "the second to take over")
         assert stuck.process is not None
-        assert stuck.process.wait(timeout=30) == EXIT_FAILED
+        assert stuck.process.wait(timeout=30) == ExitCode.FAILED
         last = [line for line in stuck.log.splitlines() if "giving up the lead and exiting" in line]
         assert len(last) == 1
         assert "a sync has not finished for over 6 s" in last[0]
@@ -101,7 +101,7 @@ def paged(controller: FleetController, node: str) -> bool:
     return any(f'"node": "{node}"' in line and '"page": true' in line for line in controller.log.splitlines())
 
 
-def test_silent_agents_dead_machines_and_odd_marks_page_with_event_and_metric_until_they_are_over(
+def test_silent_agents_dead_machines_and_odd_records_page_with_event_and_metric_until_they_are_over(
     control_plane: ControlPlane, fleet: Fleet, start: Start
 ) -> None:
     """n1's agent has stopped, n2 is dead and asked for nothing, n3 has a handoff record that is none. n4 is well, n5
@@ -127,7 +127,7 @@ def test_silent_agents_dead_machines_and_odd_marks_page_with_event_and_metric_un
     began_s = time.monotonic()
     later = (datetime.now(UTC) + timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
     control_plane.add_health("n3", record={"watched": later})
-    wanted = {"agent_silent": 1.0, "node_down": 1.0, "odd_mark": 1.0}
+    wanted = {"agent_silent": 1.0, "node_down": 1.0, "odd_record": 1.0}
     control_plane.wait(is_so(lambda: troubles(first) == wanted), 60, "the metric")
     assert time.monotonic() - began_s > 5.0, "before its timeout"
     told = {("AgentSilent", "n1"), ("NodeDown", "n2"), ("OddHandoffRecord", "n3")}

@@ -49,7 +49,7 @@ def test_a_fault_takes_one_node_out_and_its_end_puts_it_back(
     assert took_s < 5, f"{took_s:.1f} s from the line to the taint, of which the settle time is 0.5 s"
     assert control_plane.claims() == {"n1"}
     second.daemon.kernel_says(OFF_THE_BUS.format(pci=PCI))
-    second.daemon.wait(lambda: "at the fleet limit" in second.daemon.said(), 10, "n2 to be held")
+    second.daemon.wait(lambda: "at the fleet limit" in second.daemon.log_text(), 10, "n2 to be held")
     assert second.taints() == set()
     control_plane.wait(lambda: first.condition("HealthdGPU") == "False GpuXid95", 60, "the condition")
     events = control_plane.admin.get("/apis/events.k8s.io/v1/namespaces/default/events").must()["items"]
@@ -88,9 +88,9 @@ def test_who_takes_our_taint_away_is_obeyed(control_plane: ControlPlane, nodes: 
     node = nodes[0]
     node.daemon.start()
     node.daemon.kernel_says(UNCONTAINED.format(pci=PCI))
-    node.daemon.wait(lambda: "out until it is healthy" in node.daemon.said(), 15, "tainted and waiting")
+    node.daemon.wait(lambda: "out until it is healthy" in node.daemon.log_text(), 15, "tainted and waiting")
     control_plane.admin.patch("/api/v1/nodes/n1", {"spec": {"taints": []}}, kind="merge").must()
-    node.daemon.wait(lambda: "that acknowledges the fault" in node.daemon.said(), 15, "obeyed")
+    node.daemon.wait(lambda: "that acknowledges the fault" in node.daemon.log_text(), 15, "obeyed")
     control_plane.wait(lambda: not control_plane.claims(), 10, "the claim to be given back")
     time.sleep(1.5)
     assert node.taints() == set()
@@ -103,7 +103,7 @@ def test_a_node_that_is_registered_again_goes_out_again(control_plane: ControlPl
     node.daemon.start(within_s=60)
     node.daemon.kernel_says(UNCONTAINED.format(pci=PCI))
     control_plane.wait(lambda: "healthd.io/unhealthy" in node.taints(), 30, "n1 to be tainted")
-    node.daemon.wait(lambda: "out until it is healthy" in node.daemon.said(), 90, "its drain is read back")
+    node.daemon.wait(lambda: "out until it is healthy" in node.daemon.log_text(), 90, "its drain is read back")
     text = json.loads(node.read()["metadata"]["annotations"]["healthd.io/hold"])["text"]
     control_plane.admin.delete("/api/v1/nodes/n1").must()
     time.sleep(1.0)
@@ -114,7 +114,7 @@ def test_a_node_that_is_registered_again_goes_out_again(control_plane: ControlPl
     control_plane.wait(lambda: "healthd.io/unhealthy" in node.taints(), 60, "n1 to be tainted again")
     control_plane.wait(lambda: node.condition("HealthdGPU") == "False GpuXid95", 60, "the condition")
     assert control_plane.claims() == {"n1"}
-    assert "which lost our drain: it is made again" in node.daemon.said()
+    assert "which lost our drain: it is made again" in node.daemon.log_text()
     assert json.loads(node.read()["metadata"]["annotations"]["healthd.io/hold"])["text"] == text
     node.daemon.kernel_says(RECOVERED.format(pci=PCI))
     control_plane.wait(lambda: not node.taints(), 60, "n1 to be let in")
@@ -128,7 +128,7 @@ def test_nothing_is_taken_out_while_the_budget_cannot_be_read(
     note(control_plane, {"healthd.io/limit": None})
     node.daemon.start()
     node.daemon.kernel_says(OFF_THE_BUS.format(pci=PCI))
-    node.daemon.wait(lambda: "has no healthd.io/limit" in node.daemon.said(), 15, "the refusal is told")
+    node.daemon.wait(lambda: "has no healthd.io/limit" in node.daemon.log_text(), 15, "the refusal is told")
     assert node.taints() == set()
     note(control_plane, {"healthd.io/limit": "1"})
     control_plane.wait(lambda: "healthd.io/unhealthy" in node.taints(), 60, "n1 to be tainted")
@@ -143,7 +143,7 @@ def test_an_api_server_that_is_away_changes_nothing_and_restarts_nobody(
     assert node.daemon.process is not None
     control_plane.kill_api_server()
     node.daemon.kernel_says(OFF_THE_BUS.format(pci=PCI))
-    node.daemon.wait(lambda: "gpu.xid.79" in node.daemon.said(), 15, "the fault is seen")
+    node.daemon.wait(lambda: "gpu.xid.79" in node.daemon.log_text(), 15, "the fault is seen")
     assert node.daemon.check()["verdict"] == "critical"
     control_plane.start_api_server()
     control_plane.wait(lambda: "healthd.io/unhealthy" in node.taints(), 90, "n1 to be tainted")

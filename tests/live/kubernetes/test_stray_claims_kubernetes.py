@@ -182,11 +182,11 @@ def test_a_fence_that_a_person_made_is_named_at_once_and_does_not_page(
     one = start("[budget]\nmax_out = 2\n")
     control_plane.wait(lambda: "no_claim" in troubles(one), 30, "the drain to page")
 
-    def said() -> dict[str, tuple[str, bool]]:
-        return {each["node"]: (each["said"], each["page"]) for each in one.status()[1]["nodes"]}
+    def messages() -> dict[str, tuple[str, bool]]:
+        return {each["node"]: (each["message"], each["page"]) for each in one.status()[1]["nodes"]}
 
-    control_plane.wait(lambda: "claimed" in said(), 30, "the fence to be named")
-    words, pages = said()["claimed"]
+    control_plane.wait(lambda: "claimed" in messages(), 30, "the fence to be named")
+    words, pages = messages()["claimed"]
     assert ("kubectl taint node claimed healthd.io/claimed-" in words, pages) == (True, False)
     assert troubles(one) == {"no_claim"}
 

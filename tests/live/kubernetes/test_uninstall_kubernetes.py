@@ -71,7 +71,7 @@ def ours(plane: ControlPlane) -> dict[str, list[str]]:
 
 
 def test_every_node_is_let_in_and_it_may_be_done_twice(control_plane: ControlPlane, pods: HookPods) -> None:
-    """Taints, cordon, annotations and conditions of healthd's are gone, its claims and marks with them; the kubelet's
+    """Taints, cordon, annotations and conditions of healthd's are gone, its claims and records with them; the kubelet's
     own conditions are as they were. The limit stays. A second time there is nothing to do."""
     ready = [each for each in read(control_plane, "n3").conditions if not each.type.startswith("Healthd")]
     done = pods.command("healthd-uninstall", POD, ["uninstall", "--yes"], CONFIG)

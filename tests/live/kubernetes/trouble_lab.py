@@ -38,7 +38,7 @@ HISTORY = {"history", "driver", "kernel", "image"}
 """The parts of a handoff record that outlive a remediation: the node was released, and what it ran then."""
 CLOCK_WAS_SET = "times that are remembered are moved with it"
 REMEDIATION = ("claim", "fence", "reason", "taint", "release", "unfence", "give back")
-"""What an agent writes in the whole of a remediation, but for marks, conditions and Events; each of it once."""
+"""What an agent writes in the whole of a remediation, but for records, conditions and Events; each of it once."""
 
 # Its first line belongs to the section that SECTIONS ends with.
 MORE = """timeout_s = 1
@@ -52,6 +52,7 @@ storm_nodes = 100
 storm_share = "100%"
 repairs_in_vain = 100
 repairs_judged = 0
+canary_repairs = 0
 replacements_in_vain = 100
 """
 
@@ -77,8 +78,8 @@ BOUNDARIES = {
 
 
 def act_of(seen: Seen) -> str:
-    """Which write of a remediation this is; "" for a mark, a condition or an Event. Raises AssertionError for anything
-    else: an agent has nothing else to write."""
+    """Which write of a remediation this is; "" for a record, a condition or an Event. Raises AssertionError for
+    anything else: an agent has nothing else to write."""
     for name, boundary in BOUNDARIES.items():
         if re.search(boundary.path, seen.path) and re.search(boundary.body, seen.body):
             return name
@@ -142,10 +143,10 @@ class Node:
     def has_its_clock_set(self, by_s: int) -> None:
         """Its clock is off by so much from now on, and the agent has noticed."""
         assert self.clock is not None
-        noticed = self.daemon.said().count(CLOCK_WAS_SET)
+        noticed = self.daemon.log_text().count(CLOCK_WAS_SET)
         self.clock.is_off_by(by_s)
         self.wait(
-            lambda: self.daemon.said().count(CLOCK_WAS_SET) > noticed, "the agent to notice that its clock was set"
+            lambda: self.daemon.log_text().count(CLOCK_WAS_SET) > noticed, "the agent to notice that its clock was set"
         )
 
     def arm(self, boundary: str, first: Fault | None, then: Fault) -> None:

@@ -17,6 +17,7 @@ import pytest
 from healthd.core.errors import SourceBusy, SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.probe.child import kill_group
 from healthd.probe.supervise import Probe
+from tests.support.limits import limit_s
 
 
 class Clock(Protocol):
@@ -40,7 +41,7 @@ def make(odd_family: str, clock: Clock) -> Iterator[Callable[..., Probe]]:
         probe.close()
 
 
-def ask(probe: Probe, op: str, deadline_s: float = 5.0, **args: Any) -> Any:
+def ask(probe: Probe, op: str, deadline_s: float = limit_s(5.0), **args: Any) -> Any:
     return probe.request(op, args, deadline_s=deadline_s)
 
 
@@ -76,7 +77,7 @@ def test_silence_ends_at_the_deadline_and_with_the_worker(
     began = time.monotonic()
     with pytest.raises(SourceTimeout, match=r"no answer to 'sleep' within 0.3 s; worker \d+ was killed"):
         ask(probe, "sleep", deadline_s=0.3, seconds=60)
-    assert 0.3 <= time.monotonic() - began < 5
+    assert 0.3 <= time.monotonic() - began < limit_s(3.0)
     assert workers() == []
 
 
@@ -188,7 +189,7 @@ def test_a_worker_that_does_not_die_is_abandoned(
     began = time.monotonic()
     with pytest.raises(SourceTimeout, match="has not died"):
         ask(probe, "sleep", deadline_s=0.2, seconds=60)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < limit_s(3.0)
     try:
         for _ in range(3):
             clock.advance(100)
@@ -235,7 +236,8 @@ def test_a_late_turn_is_not_taken_for_a_hang(make: Callable[..., Probe]) -> None
 def test_many_callers_never_have_two_workers(make: Callable[..., Probe], workers: Callable[[], list[int]]) -> None:
     """With time-outs and crashes from several threads at once, /proc never shows two live workers."""
     probe = make(clock=time.monotonic)
-    seen: list[int] = []
+    assert ask(probe, "pid") in workers()
+    seen = [len(workers())]
     stop = threading.Event()
 
     def watch() -> None:
@@ -343,7 +345,7 @@ def test_a_question_that_was_out_when_the_pause_began_is_no_stall_after_it(
     thread.start()
     time.sleep(0.3)
     begin(probe)
-    thread.join(5)
+    thread.join(limit_s(5))
     assert len(caught) == 1
     clock.advance(301)
     assert probe.state().stalled_s == 0.0
@@ -396,8 +398,8 @@ def test_closing_under_a_question_is_no_crash(make: Callable[..., Probe]) -> Non
     time.sleep(0.2)
     began = time.monotonic()
     probe.close()
-    thread.join(2)
-    assert time.monotonic() - began < 5
+    thread.join(limit_s(2))
+    assert time.monotonic() - began < limit_s(3.0)
     assert "ended the worker on purpose" in str(caught[0])
     assert probe.state().stalled_s == 0.0
     assert ask(probe, "echo") == {}

@@ -35,7 +35,9 @@ from healthd.core.model import Component, Event, Finding, Outcome, Remedy, Resul
 from healthd.core.node import CommandResult, KernelLogState, Node
 from healthd.judge.findings import OwnResets
 from healthd.observe.checkup import Checkup
+from healthd.remediation.decide.commands import Command, Verb
 from healthd.remediation.decide.remediation import Remediation
+from healthd.remediation.engine.engine import Engine
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.policy_files import policy_of
 from healthd.remediation.ports import Orchestrator
@@ -74,13 +76,15 @@ class Order:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rest:
-    """What an agent came to that had nothing more to do for now. ``said``: the engine's last sentence."""
+    """What an agent came to that had nothing more to do for now. ``message``: the engine's last sentence; ``refusal``:
+    of its decision."""
 
-    said: str
+    message: str
     calling: bool
     step: str = ""
     phase: str = ""
     end: str = ""
+    refusal: str = ""
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -254,6 +258,23 @@ def found(machine: Path, now: datetime) -> Outcome:
     return Outcome(check=_NAME, result=judged(findings), at=now, duration_s=0.01)
 
 
+def hears(engine: Engine, story: Path, node: str, line: Line, now: datetime) -> None:
+    """The command of an operator, which lies in the file ``command`` until it has an answer: one that was cut off is
+    given again. Each answer is a line of ``answers``."""
+    if not (story / "command").exists():
+        return
+    asked = json.loads((story / "command").read_text())
+    verb = Verb(asked["verb"])
+    remedy = Remedy(asked["remedy"]) if asked["remedy"] else None
+    line.passing(f"before command {verb}")
+    command = Command(verb=verb, who="uid 0", why="seen", remedy=remedy, forced=verb is Verb.UNDO, target=node)
+    outcome = engine.execute(command, now)
+    line.passing(f"after command {verb}")
+    with (story / "answers").open("a") as answers:
+        answers.write(json.dumps({"verb": verb, "done": outcome.done, "refusal": outcome.refusal or ""}) + "\n")
+    (story / "command").unlink()
+
+
 def on_slurm(config: Config, line: Line) -> Orchestrator:
     """Slurm, whose every command that acts has boundaries around it."""
     return SlurmOrchestrator.of(config, config.node.name, run=line.run)
@@ -286,24 +307,26 @@ def live(order: Order, open_orchestrator: Callable[[Config, Line], Orchestrator]
     )
     monitor.begin_instance(node.identity.instance_id, time_here.now())
     monitor.begin_boot(node.boot_id, time_here.now())
-    said, moved = "", True
+    message, moved = "", True
     with (story / "said").open("a", buffering=1) as told:
         while moved:
             now = time_here.passes()
             monitor.absorb(found(machine, now))
-            before, passed = said, line.number
-            said = engine.reconcile(now)
-            moved = said != before or line.number != passed
-            told.write(f"{machine.name} {said}\n")
+            before, passed = message, line.number
+            hears(engine, story, config.node.name, line, now)
+            message = engine.reconcile(now)
+            moved = message != before or line.number != passed
+            told.write(f"{machine.name} {message}\n")
             time.sleep(0.02)  # the settle time of a slot is a real one
     line.passing("at rest")
     remediation = store.open_remediation()
     rest = Rest(
-        said=said,
+        message=message,
         calling=bool(monitor.diagnoses()),
         step=remediation.step if remediation else "",
         phase=remediation.phase if remediation else "",
         end=remediation.end or "" if remediation else "",
+        refusal=engine.decision.refusal or "",
     )
     store.close()
     answer = {name: getattr(rest, name) for name in Rest.__slots__}

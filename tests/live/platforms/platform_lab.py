@@ -15,7 +15,7 @@ What tests use, and may rely on:
   audit trail of one that was given away can be read); ``endpoint``, the ``AwsEndpoint`` that this node alone speaks to;
   ``clients``, the ``Interposed`` between its daemons and Slurm's commands; ``player``. Acts: ``fault()``,
   ``power_off()``, ``power_on()``, ``reboot()``, ``come_up()``, ``become(instance_id)``. Questions: ``asked()``,
-  ``said()``, ``remediations()``, ``ends()``, ``fences()``, ``reason()``, ``flags()``, ``is_back()``.
+  ``message()``, ``remediations()``, ``ends()``, ``fences()``, ``reason()``, ``flags()``, ``is_back()``.
   ``wait(condition, within_s, what)`` fails with everything that is known.
 * ``Platform``: a row of the table; ``players.PLATFORMS`` has them all. ``reboot`` and ``replace`` are what ``asked()``
   must hold once after such a repair; "" where a node cannot do it itself. ``drains``: whether a drain leaves the
@@ -67,6 +67,7 @@ SETTINGS: Mapping[str, object] = {
     "policy.storm_share": "100%",
     "policy.repairs_in_vain": 100,
     "policy.repairs_judged": 0,
+    "policy.canary_repairs": 0,
     "policy.replacements_in_vain": 100,
     "budget.max_out": 1000,
     "budget.settle_s": 0.3,
@@ -278,12 +279,16 @@ class NodeMachine:
 
     def power_on(self) -> None:
         """A boot: slurmd with a new boot time, and the daemon, as its service manager starts it."""
-        # slurmctld compares whole seconds: a boot in the second of the last answer goes unnoticed
-        time.sleep(max(0.0, self._off_since_s + 1.1 - time.monotonic()))
+        self._off_for_a_second()
         before = self._registered()
         self.lab.slurm.slurmd_start(self.name, booted=True)
         self.lab.slurm.wait(lambda: self._registered() not in ("", before), 60.0, f"slurmd of {self.name} is back")
         self.daemon.start()
+
+    def _off_for_a_second(self) -> None:
+        """A boot takes longer. Stamps and boot times are whole seconds: in the second of the last answer a boot goes
+        unnoticed by slurmctld, and one in the second of the drain is none since the drain."""
+        time.sleep(max(0.0, self._off_since_s + 1.1 - time.monotonic()))
 
     def reboot(self) -> None:
         """The same machine with a new boot id, an empty kernel log, and its fault gone unless it is ``broken``."""
@@ -293,6 +298,7 @@ class NodeMachine:
     def come_up(self) -> None:
         """The second half of a reboot, of a machine that is off."""
         ask_for_reboot([str(self.machine.folder)])
+        self._off_for_a_second()
         self.machine.reboot()
         if self.broken:
             self.fault()
@@ -302,6 +308,7 @@ class NodeMachine:
         """Another machine has the name: a new instance id, hardware of its own, an empty state directory."""
         if self.daemon.process is not None:
             self.power_off()
+        self._off_for_a_second()
         self.broken = broken
         self._unpack(instance_id)
         if broken:
@@ -353,9 +360,9 @@ class NodeMachine:
         calls = [f" {call.partition(' ')[2]}" for call in self.clients.calls()]
         return by_api + [meant for call in calls for words, meant in _BY_SCONTROL.items() if words in call]
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         """The audit trails of all machines that had the name, oldest first."""
-        return "\n".join(f"--- {daemon.folder.parent.name}\n{daemon.said()}" for daemon in self.daemons)
+        return "\n".join(f"--- {daemon.folder.parent.name}\n{daemon.log_text()}" for daemon in self.daemons)
 
     def remediations(self) -> list[Remediation]:
         """The cases of the machine as it is now, oldest first."""
@@ -432,7 +439,7 @@ class NodeMachine:
             "requests": ", ".join(operation for operation, _ in self.endpoint.requests[-20:]),
         }
         log = self.daemon.log.read_text(errors="replace")[-1500:] if self.daemon.log.exists() else ""
-        return "\n".join(f"{name}: {text}" for name, text in parts.items()) + f"\n{self.said()}\n--- log\n{log}"
+        return "\n".join(f"{name}: {text}" for name, text in parts.items()) + f"\n{self.log_text()}\n--- log\n{log}"
 
     def _registered(self) -> str:
         return self.lab.slurm.shows(self.name, "BootTime")

@@ -58,7 +58,8 @@ SCENARIOS = {
 }
 DRAINS_ARE_REPLACEMENTS = ("parallelcluster-reboot", "pcs-reboot")
 ACTS = ("before ", "after ")
-KILLS_OF_EACH = 3
+SIDES = ("before ", "during ", "after ")
+KILLS_OF_EACH = 1
 """At least so many kills of each life, in a sample."""
 FOREIGN = ("state=drain", "reason=psu is being changed")
 Place = tuple[str, Nursery]
@@ -105,8 +106,10 @@ def plain(theatre: Theatre[Place, Ending]) -> dict[str, Played[Ending]]:
 
 
 def boundary_of(kill: Kill) -> str:
-    """Its kind, for a sample: the boundary by its name, whichever of that name it is."""
-    return kill.boundary
+    """Its kind, for a sample: the act, whichever side of it and whichever of that name it is; else the boundary's name.
+    So a sample kills around every act and at every write."""
+    side = next((side for side in SIDES if kill.boundary.startswith(side)), "")
+    return kill.boundary.removeprefix(side)
 
 
 @pytest.fixture(scope="module")

@@ -67,7 +67,7 @@ def no_substitute(lab: PlatformLab, platform: Platform) -> None:
         lab.account.autoscaling.suspend_processes(**bound)
         node.fault()
         words = "would launch no substitute: Launch is suspended"
-        node.wait(lambda: words in node.said(), 60.0, "the refusal is in the history")
+        node.wait(lambda: words in node.log_text(), 60.0, "the refusal is in the history")
         _says(node, words)
         assert node.asked() == []
         lab.account.autoscaling.resume_processes(**bound)
@@ -101,7 +101,7 @@ def reboot_timed_out(lab: PlatformLab, platform: Platform) -> None:
         node.wait(lambda: "another machine" in node.player.did, 90.0, "the manager replaces the node")
         _back(node)
         assert node.asked() == [platform.reboot]
-        assert "verified" in node.daemon.said()
+        assert "verified" in node.daemon.log_text()
 
 
 def reboot_hangs(lab: PlatformLab, platform: Platform) -> None:
@@ -116,7 +116,9 @@ def reboot_hangs(lab: PlatformLab, platform: Platform) -> None:
         node.come_up()
         if platform is HYPERPOD_BY_REASON:
             node.wait(
-                lambda: "the platform has not put the node back yet" in node.said(), 60.0, "it says what it waits for"
+                lambda: "the platform has not put the node back yet" in node.log_text(),
+                60.0,
+                "it says what it waits for",
             )
             lab.slurm.update(node.name, "state=resume")
         _back(node)
@@ -141,7 +143,7 @@ def rate_of_replacements(lab: PlatformLab, platform: Platform) -> None:
     with lab.machine(platform, settings={**REPLACE_FIRST, "budget.replacements_per_hour": 1}) as node:
         node.fault()
         words = "machines were replaced within an hour"
-        node.wait(lambda: words in node.said(), 60.0, "held")
+        node.wait(lambda: words in node.log_text(), 60.0, "held")
         _stays_out(node, words)
         assert node.asked() == []
 
@@ -158,7 +160,7 @@ def job_never_ends(lab: PlatformLab, platform: Platform) -> None:
         job = lab.slurm.run_job(node.name)
         node.fault()
         node.wait(
-            lambda: f"waiting for {job} of root on {node.name} to end" in node.said(), 60.0, "it waits for the job"
+            lambda: f"waiting for {job} of root on {node.name} to end" in node.log_text(), 60.0, "it waits for the job"
         )
         time.sleep(QUIET_S)
         _says(node, f"waiting for {job} of root on {node.name} to end")
@@ -199,7 +201,7 @@ def while_a_job_runs(act: Act, end: End) -> Callable[[PlatformLab, Platform], No
         with lab.machine(platform) as node:
             job = lab.slurm.run_job(node.name)
             node.fault()
-            node.wait(lambda: f"waiting for {job}" in node.said(), 60.0, "it waits for the job")
+            node.wait(lambda: f"waiting for {job}" in node.log_text(), 60.0, "it waits for the job")
             act(node)
             node.wait(lambda: node.ends() == [end], 60.0, f"{act.__name__}: {end}")
             _is_the_admins(node, act)
@@ -238,7 +240,7 @@ def while_it_is_verified(act: Act, end: End) -> Callable[[PlatformLab, Platform]
     def play(lab: PlatformLab, platform: Platform) -> None:
         with lab.machine(platform, settings={"remediation.settle_s": 15}) as node:
             node.fault()
-            node.wait(lambda: "healthy again; settling" in node.said(), 90.0, "it settles")
+            node.wait(lambda: "healthy again; settling" in node.log_text(), 90.0, "it settles")
             act(node)
             node.wait(lambda: node.ends() == [end], 60.0, f"{act.__name__}: {end}")
             _is_the_admins(node, act)
@@ -253,7 +255,7 @@ def goes_on_without_its_reservation(lab: PlatformLab, platform: Platform) -> Non
     with lab.machine(platform) as node:
         job = lab.slurm.run_job(node.name)
         node.fault()
-        node.wait(lambda: f"waiting for {job}" in node.said(), 60.0, "it waits for the job")
+        node.wait(lambda: f"waiting for {job}" in node.log_text(), 60.0, "it waits for the job")
         deletes_the_reservation(node)
         lab.slurm.cancel(job)
         _back(node)
@@ -281,7 +283,7 @@ def throttled(lab: PlatformLab, platform: Platform) -> None:
     with lab.machine(platform, settings=settings) as node:
         node.endpoint.always[operation] = THROTTLED_JSON if operation.startswith("Batch") else THROTTLED
         node.fault()
-        node.wait(lambda: "AWS applied nothing, healthd tries again" in node.said(), 90.0, "the refusal is said")
+        node.wait(lambda: "AWS applied nothing, healthd tries again" in node.log_text(), 90.0, "the refusal is said")
         _says(node, "AWS applied nothing, healthd tries again")
         assert node.asked() == []
         del node.endpoint.always[operation]
@@ -296,7 +298,7 @@ def throttled_questions(lab: PlatformLab, platform: Platform) -> None:
         node.wait(lambda: node.daemon.status() is not None, 20.0, "it runs")
         node.endpoint.always[question] = THROTTLED_JSON if "Cluster" in question else THROTTLED
         node.fault()
-        node.wait(lambda: f":{question}: " in node.said(), 90.0, "it says what it could not ask")
+        node.wait(lambda: f":{question}: " in node.log_text(), 90.0, "it says what it could not ask")
         time.sleep(QUIET_S)
         assert node.asked() == []
         assert len(node.fences()) == 1
@@ -364,11 +366,12 @@ def slurmctld_away(how: str) -> Callable[[PlatformLab, Platform], None]:
             verified = own.machine(EC2, settings={"remediation.settle_s": 10})
             replaced = own.machine(AUTOSCALING, settings=REPLACE_FIRST)
             handed_over = own.machine(HYPERPOD_BY_REASON, settings=REPLACE_FIRST)
-            replaced.player.delay_s = handed_over.player.delay_s = 3.0
+            # killed, slurmctld forgets what it has not saved: the machines are away until that is long over
+            replaced.player.delay_s = handed_over.player.delay_s = 30.0 if how == "killed" else 3.0
             for node in own.machines:
                 node.fault()
-            waits_for_job.wait(lambda: f"waiting for {job}" in waits_for_job.said(), 90.0, "it waits for the job")
-            verified.wait(lambda: "healthy again; settling" in verified.said(), 90.0, "it is verified")
+            waits_for_job.wait(lambda: f"waiting for {job}" in waits_for_job.log_text(), 90.0, "it waits for the job")
+            verified.wait(lambda: "healthy again; settling" in verified.log_text(), 90.0, "it is verified")
             for node in (replaced, handed_over):
                 node.wait(node.asked, 90.0, "another machine is asked for")
             _goes_and_comes_back(own, how)
@@ -394,6 +397,7 @@ def _goes_and_comes_back(lab: PlatformLab, how: str) -> None:
             time.sleep(15.0)
             lab.slurm.ctld_resume()
         case _:
+            time.sleep(6.0)  # slurmctld saves its state within 5 s of a change
             lab.slurm.ctld_stop(kill=True)
             lab.slurm.ctld_start()
 
@@ -417,7 +421,7 @@ def _stays_out(node: NodeMachine, words: str) -> None:
 
 def _says(node: NodeMachine, words: str) -> None:
     """In the history, and in what a person gets who asks for the status."""
-    assert words in node.said()
+    assert words in node.log_text()
     node.wait(lambda: words in str(node.daemon.status()), 30.0, f"status says {words!r}")
 
 

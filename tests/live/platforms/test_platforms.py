@@ -58,7 +58,7 @@ def kept_out(lab: PlatformLab, platform: Platform) -> None:
     reason said, and nothing asked."""
     with lab.machine(platform, settings=REPLACE_FIRST) as node:
         node.fault()
-        node.wait(lambda: "out until it is healthy" in node.said(), 60.0, "it stays out")
+        node.wait(lambda: "out until it is healthy" in node.log_text(), 60.0, "it stays out")
         assert node.asked() == []
         assert node.flags() >= {"DRAIN"}
         assert node.reason().startswith(OUR_REASON)
@@ -77,14 +77,14 @@ def _out_with_a_job(node: NodeMachine) -> None:
     if node.platform.drains:
         node.wait(lambda: "DRAIN" in node.flags(), 30.0, "drained")
         assert node.reason().startswith(OUR_REASON)
-    node.wait(lambda: f"waiting for {job}" in node.said(), 30.0, "it waits for the job")
+    node.wait(lambda: f"waiting for {job}" in node.log_text(), 30.0, "it waits for the job")
     assert node.asked() == []
     assert ("DRAIN" in node.flags()) == node.platform.drains
     assert [slurm.job(each)["JobState"] for each in (job, kept_off)] == ["RUNNING", "PENDING"]
     slurm.cancel(kept_off)
     may_end.touch()
     assert slurm.wait_job(job, "COMPLETED")["NodeList"] == node.name, "it ran to its own end"
-    node.wait(lambda: "evidence collected in " in node.said(), 30.0, "evidence")
+    node.wait(lambda: "evidence collected in " in node.log_text(), 30.0, "evidence")
     assert list(node.daemons[0].state_dir.glob("bundles/*/*"))
     _fenced_first(node)
 
@@ -104,10 +104,10 @@ def _fenced_first(node: NodeMachine) -> None:
 def _went_in_order(node: NodeMachine, *after: str) -> None:
     drained = ("drained: ",) if node.platform.drains else ()
     words = ("intends to take a slot", "holds slot ", *drained, "idle: no job", "evidence collected", *after)
-    said, at = node.said(), 0
+    message, at = node.log_text(), 0
     for each in words:
-        at = said.find(each, at)
-        assert at >= 0, f"{each!r} is not there, or not in this order:\n{said}"
+        at = message.find(each, at)
+        assert at >= 0, f"{each!r} is not there, or not in this order:\n{message}"
 
 
 SCENARIOS = [

@@ -34,6 +34,8 @@ reboot_command = {reboot}
 [remediation]
 mode = "repair"
 settle_s = 1
+[policy]
+canary_repairs = 0
 [notify]
 command = ["/bin/cat"]
 """

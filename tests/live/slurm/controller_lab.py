@@ -65,6 +65,7 @@ storm_nodes = 100
 storm_share = "100%"
 repairs_in_vain = 100
 repairs_judged = 0
+canary_repairs = 0
 replacements_in_vain = 100
 """
 
@@ -92,11 +93,15 @@ class RunningController(Running):
     def command(self, *more: str) -> subprocess.CompletedProcess[str]:
         return command_line(["controller", "--config", str(self.config), *more], self._environ, limit_s(60.0))
 
+    def verb(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Another verb on its head node."""
+        return command_line([*arguments, "--config", str(self.config)], self._environ, limit_s(60.0))
+
     def start(self) -> Self:
         self.begin("controller", self.config, self.log, self._environ)
         return self
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def status(self) -> dict[str, Any]:
@@ -153,8 +158,9 @@ class ControllerLab:
     def instance(self, host: str) -> str:
         return [node.id for node in self.hyperpod.nodes if node.host == host][-1]
 
-    def node(self, name: str, instance: str, **settings: Any) -> RunningNode:
-        """A machine with this instance id takes the name; its daemon answers when this returns."""
+    def node(self, name: str, instance: str, *, more: str = "", **settings: Any) -> RunningNode:
+        """A machine with this instance id takes the name; its daemon answers when this returns. ``more``: sections of
+        its configuration; with any it has credentials, for what they name."""
         imds = Imds({"instance-id": instance, "instance-type": "ml.p5.48xlarge"})
         thread = threading.Thread(target=imds.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
@@ -162,11 +168,13 @@ class ControllerLab:
         self._stack.callback(thread.join)
         self._stack.callback(imds.shutdown)
         folder = self.folder / f"{name}-{len(self.nodes)}"
-        environ = {key: value for key, value in dummy_env(str(self.folder / "none")).items() if "ACCESS" not in key}
+        environ = {
+            key: value for key, value in dummy_env(str(self.folder / "none")).items() if more or "ACCESS" not in key
+        }
         environ = {**environ, **self.slurm.env(), "AWS_EC2_METADATA_DISABLED": "false"}
         node = RunningNode(folder, name, environ=environ)
         sources = f'[sources]\nkmsg = "{node.kmsg}"\nimds_endpoint = "{imds.endpoint}"\n'
-        node.configure(sources + self.sections(self.nowhere.url, **settings) + ONLY_THE_KERNEL_LOG)
+        node.configure(sources + self.sections(self.nowhere.url, **settings) + ONLY_THE_KERNEL_LOG + more)
         self.nodes.append(node)
         node.start(within_s=60)
         return node
@@ -185,7 +193,7 @@ class ControllerLab:
         self.controllers.append(controller)
         return controller
 
-    def mark(self, name: str) -> HandoffRecord:
+    def write_record(self, name: str) -> HandoffRecord:
         return parse(self.slurm.shows(name, "Comment")) or HandoffRecord()
 
     def replaced(self) -> int:
@@ -200,8 +208,8 @@ class ControllerLab:
         while not condition():
             self.hyperpod.go_on()
             if time.monotonic() > end:
-                logs = [controller.said()[-2500:] for controller in self.controllers]
-                trails = [node.said()[-1500:] for node in self.nodes]
+                logs = [controller.log_text()[-2500:] for controller in self.controllers]
+                trails = [node.log_text()[-1500:] for node in self.nodes]
                 known = "\n".join([*logs, *trails, str(self.slurm.states()), str(self.aws.requests[-5:])])
                 raise AssertionError(f"not within {limit_s(within_s):g} s: {what}\n{known}")
             time.sleep(0.1)

@@ -37,7 +37,7 @@ class Interposed:
         (folder / "count").write_text("0\n")
         (folder / "match").write_text("")
         self.at(0, "never")
-        for tool in ("scontrol", "sinfo", "squeue"):
+        for tool in ("scontrol", "sinfo", "squeue", "scancel"):
             real = shutil.which(tool, path="/usr/bin:/usr/local/bin:/opt/slurm/bin")
             wrapper = folder / tool
             wrapper.write_text(_WRAPPER.format(folder=folder, tool=tool, real=real))

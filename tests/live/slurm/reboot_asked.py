@@ -10,6 +10,8 @@ mode = "{mode}"
 settle_s = 0.2
 opt_out_file = ""
 {more}
+[policy]
+canary_repairs = {canary}
 [budget]
 max_out = 8
 settle_s = 0.2
@@ -25,6 +27,7 @@ unanswered_s = 10
 """
 
 
-def repairing(asked: Path, *, mode: str, more: str = "") -> str:
-    """``asked``: gets a line for each reboot. ``more``: further tables of the remediation."""
-    return _SECTIONS.format(mode=mode, asked=asked, more=more)
+def repairing(asked: Path, *, mode: str, more: str = "", canary: int = 0) -> str:
+    """``asked``: gets a line for each reboot. ``more``: further tables of the remediation. ``canary``: the repairs that
+    ask."""
+    return _SECTIONS.format(mode=mode, asked=asked, more=more, canary=canary)

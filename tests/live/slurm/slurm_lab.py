@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.live.slurm.slurm_conf import conf_text, free_ports
-from tests.support.limits import limit_s
+from tests.support.limits import limit_s, pauses
 from tests.support.slurm_versions import has, version_in
 
 TOOL_DIRS = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin:/opt/slurm/sbin:/opt/slurm/bin"
@@ -264,13 +264,13 @@ class SlurmLab:
 
     def wait(self, condition: Callable[[], bool], within_s: float, what: str) -> None:
         """Wait for a condition. Raises LabError that says what was awaited, the nodes' states and the logs' ends."""
-        end_s = time.monotonic() + limit_s(within_s)
+        end_s, pause_s = time.monotonic() + limit_s(within_s), pauses()
         while not condition():
             if time.monotonic() > end_s:
                 raise LabError(
                     f"waited {limit_s(within_s):g} s for {what}; nodes: {self._states_or_error()}\n{self.log_tail()}"
                 )
-            time.sleep(0.05)
+            time.sleep(next(pause_s))
 
     def wait_state(self, node: str, state: str, *, within_s: float = 15.0) -> None:
         """Wait until a node's complete state is exactly ``state``, in scontrol's words."""
@@ -362,15 +362,15 @@ class SlurmLab:
             daemon.wait(10)
         except subprocess.TimeoutExpired:
             daemon.kill()
-            daemon.wait(5)
+            daemon.wait(limit_s(5))
 
     def _end_processes(self) -> None:
         """SIGKILL to all, the daemons first: nothing here is worth saving, and a paused one hears nothing else."""
         for name in self._daemons:
             self._signal(name, signal.SIGKILL)
         for daemon in self._daemons.values():
-            daemon.wait(10)
-        end_s = time.monotonic() + 5
+            daemon.wait(limit_s(10))
+        end_s = time.monotonic() + limit_s(5)
         while (left := self._left_behind()) and time.monotonic() < end_s:
             for pid in left:
                 with contextlib.suppress(ProcessLookupError):  # ended between the look and the kill
@@ -380,11 +380,11 @@ class SlurmLab:
 
     def _left_behind(self) -> list[int]:
         """Processes that carry this lab's SLURM_CONF: slurmstepd, jobs, hooks, slurmctld's helper."""
-        mark = b"SLURM_CONF=" + str(self.conf).encode()
+        record = b"SLURM_CONF=" + str(self.conf).encode()
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:
-                is_ours = mark in (folder / "environ").read_bytes().split(b"\0")
+                is_ours = record in (folder / "environ").read_bytes().split(b"\0")
             except OSError:  # ended meanwhile, or not ours to read
                 continue
             if is_ours and int(folder.name) != os.getpid():

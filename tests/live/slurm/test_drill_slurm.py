@@ -49,7 +49,7 @@ def drill(node: RunningNode, *arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 def known(slurm: SlurmLab) -> tuple[str, ...]:
-    """All that a drain, a slot or a mark would change."""
+    """All that a drain, a slot or a record would change."""
     reservations = slurm.scontrol("-o", "show", "reservations").stdout
     shown = (slurm.shows(NAME, key) for key in ("State", "Reason", "Comment", "Extra"))
     return (*shown, reservations)

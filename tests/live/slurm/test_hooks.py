@@ -84,7 +84,7 @@ class Hooked:
         lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
         return [(int(code), int(took)) for called, code, took in lines if called == kind]
 
-    def said(self, name: str) -> str:
+    def log_text(self, name: str) -> str:
         """What a node's hooks wrote to stderr."""
         return (self.hooks / name / "err").read_text()
 
@@ -97,14 +97,11 @@ class Hooked:
             (self.hooks / node.name).rename(node.folder / "hooks")
 
 
-@pytest.fixture(scope="module")
-def hooked_lab(
-    slurm_lab_factory: Callable[..., SlurmLab], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[SlurmLab, Path]:
-    """One cluster for this file. The wrappers are not the product: they lead each node's hooks to its own healthd."""
-    folder = tmp_path_factory.mktemp("hooks")
+def wrapped_hooks(folder: Path, *settings: str) -> tuple[dict[str, str], Path]:
+    """slurm.conf with the hooks that we ship, those of ``settings`` behind a wrapper that leads each node to its own
+    healthd; and the folder in which a node's is found."""
     conf = hooks_we_ship()
-    for setting in ("Prolog", "Epilog", "HealthCheckProgram"):
+    for setting in settings:
         kind = Path(conf[setting]).stem
         wrapper = folder / f"{kind}.sh"
         wrapper.write_text(HOOK.format(hooks=folder / "nodes", script=SCRIPTS / f"{kind}.sh", kind=kind))
@@ -112,8 +109,16 @@ def hooked_lab(
         conf[setting] = str(wrapper)
     (folder / "nodes").mkdir()
     conf["SchedulerParameters"] += ",sched_interval=1,batch_sched_delay=0,sched_min_interval=0"
-    lab = slurm_lab_factory(nodes=4, conf=conf)
-    return lab, folder / "nodes"
+    return conf, folder / "nodes"
+
+
+@pytest.fixture(scope="module")
+def hooked_lab(
+    slurm_lab_factory: Callable[..., SlurmLab], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[SlurmLab, Path]:
+    """One cluster for this file. The wrappers are not the product: they lead each node's hooks to its own healthd."""
+    conf, hooks = wrapped_hooks(tmp_path_factory.mktemp("hooks"), "Prolog", "Epilog", "HealthCheckProgram")
+    return slurm_lab_factory(nodes=4, conf=conf), hooks
 
 
 @pytest.fixture
@@ -153,7 +158,7 @@ def test_a_critical_node_refuses_the_job_and_it_runs_elsewhere(hooked: Hooked) -
     opt_out.touch()
     node = hooked.node("n0001", quarantine().replace('opt_out_file = ""', f'opt_out_file = "{opt_out}"'))
     node.kernel_says(OFF_THE_BUS.format(pci=PCI))
-    node.wait(lambda: "opted out" in node.said(), 10.0, "the fault is open, and held")
+    node.wait(lambda: "opted out" in node.log_text(), 10.0, "the fault is open, and held")
     hooked.before_each_hook("n0001", f"/usr/bin/rm -f {opt_out}")
     job = hooked.lab.submit("", "exec sleep 30")
     hooked.lab.wait(lambda: "DRAIN" in hooked.lab.state("n0001"), 15.0, "drained by the prolog")
@@ -163,7 +168,7 @@ def test_a_critical_node_refuses_the_job_and_it_runs_elsewhere(hooked: Hooked) -
     assert hooked.calls("n0001", "prolog")[0][0] == 1
     shown = hooked.lab.scontrol("show", "job", job).stdout
     assert f"AdminComment=healthd: node n0001 is not fit for job {job}: healthd: gpu.xid.79" in shown
-    node.wait(lambda: f"hook: prolog refused job {job}" in node.said(), 5.0, "the refusal is in the audit")
+    node.wait(lambda: f"hook: prolog refused job {job}" in node.log_text(), 5.0, "the refusal is in the audit")
     hooked.lab.scontrol("update", f"jobid={job}", "starttime=now")
     assert hooked.lab.wait_job(job, "RUNNING")["BatchHost"] != "n0001"
 
@@ -175,9 +180,9 @@ def test_in_observe_mode_the_job_runs_and_the_refusal_is_visible(hooked: Hooked)
     node.kernel_says(OFF_THE_BUS.format(pci=PCI))
     node.wait(lambda: node.check()["verdict"] == "critical", 10.0, "the fault is open")
     job = hooked.lab.run_job("n0001", "exec sleep 30")
-    said = f"prolog let job {job} pass: verdict critical, but observe mode refuses no job"
-    node.wait(lambda: said in node.said(), 10.0, "it is in the audit")
-    assert said in node.log.read_text()
+    message = f"prolog let job {job} pass: verdict critical, but observe mode refuses no job"
+    node.wait(lambda: message in node.log_text(), 10.0, "it is in the audit")
+    assert message in node.log.read_text()
     assert "DRAIN" not in hooked.lab.state("n0001")
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
         metrics = page.read().decode()
@@ -190,7 +195,7 @@ def test_an_unknown_verdict_lets_the_job_pass(hooked: Hooked) -> None:
     node = hooked.node("n0001", '[sources]\nkmsg = "/nowhere/kmsg"\n' + quarantine())
     node.wait(lambda: node.check()["verdict"] == "unknown", 10.0, "unknown")
     job = hooked.lab.run_job("n0001", "exec sleep 30")
-    node.wait(lambda: f"prolog let job {job} pass: verdict unknown" in node.said(), 10.0, "it is in the audit")
+    node.wait(lambda: f"prolog let job {job} pass: verdict unknown" in node.log_text(), 10.0, "it is in the audit")
     assert hooked.lab.state("n0001") != "IDLE+DRAIN"
 
 
@@ -199,10 +204,10 @@ def test_over_the_fleet_limit_the_job_passes(hooked: Hooked) -> None:
     hooked.lab.update("n0004", "state=drain", "reason=admin: psu")
     node = hooked.node("n0001", quarantine(max_out=1))
     node.kernel_says(OFF_THE_BUS.format(pci=PCI))
-    node.wait(lambda: "at the fleet limit" in node.said(), 10.0, "held")
+    node.wait(lambda: "at the fleet limit" in node.log_text(), 10.0, "held")
     job = hooked.lab.run_job("n0001", "exec sleep 30")
-    said = f"prolog let job {job} pass: verdict critical, but healthd has not drained the node: at the fleet limit"
-    node.wait(lambda: said in node.said(), 10.0, "it is in the audit")
+    message = f"prolog let job {job} pass: verdict critical, but healthd has not drained the node: at the fleet limit"
+    node.wait(lambda: message in node.log_text(), 10.0, "it is in the audit")
     assert "DRAIN" not in hooked.lab.state("n0001")
     assert hooked.lab.job(job)["JobState"] == "RUNNING"
 
@@ -212,7 +217,7 @@ def test_the_epilog_ends_the_fault_of_its_job(hooked: Hooked) -> None:
     node = hooked.node("n0001", quarantine())
     pid_file = hooked.folder / "pid"
     job = hooked.lab.run_job("n0001", f"echo $$ >{pid_file}; exec sleep 600")
-    hooked.lab.wait(pid_file.exists, 5.0, "the job's pid")
+    hooked.lab.wait(lambda: pid_file.exists() and pid_file.read_text() != "", 5.0, "the job's pid")
     for pci, pid in ((PCI, int(pid_file.read_text())), ("0000:06:00", os.getpid())):
         node.kernel_says(f"NVRM: Xid (PCI:{pci}): 43, pid={pid}, name=sleep, Ch 00000010")
     node.wait(lambda: len(findings(node, "gpu.xid.43")) == 2, 5.0, "both faults are open")
@@ -237,7 +242,7 @@ def test_epilog_and_health_check_never_fail_for_a_finding(hooked: Hooked) -> Non
     for kind in ("epilog", "health-check-program"):
         code, out, err, took_s = run_script(kind, healthd=str(hooked.hooks / "n0001/healthd"), lab=hooked.lab)
         assert (code, out, err) == (0, "", f"healthd: {kind}: verdict critical\n")
-        assert took_s < 3
+        assert took_s < limit_s(1.0), "as long as Slurm waits for a hook at least"
     job = hooked.lab.run_job("n0001", "sleep 2; exit 0")
     hooked.lab.wait(lambda: len(hooked.calls("n0001", "epilog")) == 1, 15.0, f"the epilog of {job}")
     hooked.lab.wait_state("n0001", "IDLE")
@@ -248,7 +253,7 @@ def test_a_plain_user_may_look_and_not_act(hooked: Hooked) -> None:
     node = hooked.node("n0001", quarantine())
     node.open_to_all()
     node.kernel_says(OFF_THE_BUS.format(pci=PCI))
-    node.wait(lambda: "out until it is healthy" in node.said(), 10.0, "drained")
+    node.wait(lambda: "out until it is healthy" in node.log_text(), 10.0, "drained")
 
     def asked(*arguments: str) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-c", AS_NOBODY, *arguments, "--socket", str(node.socket)]
@@ -300,7 +305,7 @@ def test_a_hung_daemon_does_not_hold_a_job_up_for_long(hooked: Hooked) -> None:
     ((code, took_ms),) = hooked.calls("n0001", "prolog")
     assert code == 0
     assert took_ms < 10_000
-    assert "the daemon did not answer: timed out; the job passes" in hooked.said("n0001")
+    assert "the daemon did not answer: timed out; the job passes" in hooked.log_text("n0001")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -321,25 +326,25 @@ def test_without_a_daemon_the_prolog_drains_and_a_later_daemon_adopts(hooked: Ho
     drain = hooked.lab.shows("n0002", "Reason")
     assert drain.startswith("healthd: gpu.xid.95")
     node.start()
-    node.wait(lambda: "out until it is healthy" in node.said(), 10.0, "adopted")
+    node.wait(lambda: "out until it is healthy" in node.log_text(), 10.0, "adopted")
     assert hooked.lab.shows("n0002", "Reason") == drain
     node.kernel_says(RECOVERED.format(pci=PCI))
     hooked.lab.wait_state("n0002", "IDLE")
-    assert "released: back in service" in node.said()
+    node.wait(lambda: "released: back in service" in node.log_text(), 10.0, "it says so")
 
 
 def test_an_old_line_is_not_judged_again_by_a_hook(hooked: Hooked) -> None:
     """What the daemon had read and seen end does not come back when a hook reads the same log without it."""
     node = hooked.node("n0001", quarantine())
     node.kernel_says("NVRM: Xid (PCI:0000:05:00): 43, pid=4194303, name=gone, Ch 00000010")
-    node.wait(lambda: "gpu.xid.43 on gpu:0000:05:00 opened" in node.said(), 5.0, "opened")
+    node.wait(lambda: "gpu.xid.43 on gpu:0000:05:00 opened" in node.log_text(), 5.0, "opened")
     run_script("epilog", healthd=str(hooked.hooks / "n0001/healthd"), lab=hooked.lab)
-    assert "gpu.xid.43 on gpu:0000:05:00 ended" in node.said()
+    assert "gpu.xid.43 on gpu:0000:05:00 ended" in node.log_text()
     node.stop()
-    opened = node.said().count("gpu.xid.43 on gpu:0000:05:00 opened")
+    opened = node.log_text().count("gpu.xid.43 on gpu:0000:05:00 opened")
     code, *_ = run_script("prolog", healthd=str(hooked.hooks / "n0001/healthd"), lab=hooked.lab)
     assert code == 0
-    assert node.said().count("gpu.xid.43 on gpu:0000:05:00 opened") == opened
+    assert node.log_text().count("gpu.xid.43 on gpu:0000:05:00 opened") == opened
 
 
 def test_prologs_that_come_together_make_one_drain(hooked: Hooked) -> None:
@@ -384,5 +389,5 @@ def test_before_slurmd_registers_the_health_check_is_quick(hooked: Hooked) -> No
     hooked.lab.slurmd_start("n0003")
     hooked.lab.wait(lambda: bool(hooked.calls("n0003", "health-check-program")), 15.0, "it ran")
     hooked.lab.wait_state("n0003", "IDLE")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < limit_s(3.0)
     assert hooked.calls("n0003", "health-check-program")[0][0] == 0

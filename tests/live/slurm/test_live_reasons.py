@@ -146,15 +146,15 @@ def test_kill_task_failed_during_a_case_ends_in_a_repair_and_a_release(
         hanging.becomes("hang:statfs")
         job = lab.run_job(NODE, f"stat --file-system {hanging.point}; true")
         machine.gpu_falls_off_the_bus(3)
-        node.wait(lambda: f"waiting for {job}" in node.said(), 15.0, "drained, and the job goes on")
+        node.wait(lambda: f"waiting for {job}" in node.log_text(), 15.0, "drained, and the job goes on")
         lab.cancel(job)
         lab.wait(lambda: KTF in lab.shows(NODE, "Reason"), 60.0, "slurmstepd gives the process up")
         assert ("(JobId=" in lab.shows(NODE, "Reason")) is lab.has("job in Kill task failed")
         hanging.becomes()
-        node.wait(lambda: f'the cluster wrote "{KTF}' in node.said(), 15.0, "the remark")
+        node.wait(lambda: f'the cluster wrote "{KTF}' in node.log_text(), 15.0, "the remark")
         _reboots_when_asked(lab, node, machine)
         lab.wait_state(NODE, "IDLE", within_s=40.0)
-        assert "released: back in service" in node.said()
+        assert "released: back in service" in node.log_text()
         assert "No reservations" in lab.scontrol("show", "reservation").stdout
     finally:
         node.stop()
@@ -176,7 +176,7 @@ def test_a_node_that_slurm_drained_is_repaired_where_a_fault_calls_for_it(
         lab.wait(lambda: "Epilog error" in lab.shows(NODE, "Reason"), 20.0, "Slurm drains the node")
         stands = lab.shows(NODE, "Reason")
         machine.gpu_falls_off_the_bus(3)
-        node.wait(lambda: "goes on with the cluster's own drain" in node.said(), 20.0, "it is adopted")
+        node.wait(lambda: "goes on with the cluster's own drain" in node.log_text(), 20.0, "it is adopted")
         assert lab.shows(NODE, "Reason") == stands
         _reboots_when_asked(lab, node, machine)
         lab.wait_state(NODE, "IDLE", within_s=40.0)
@@ -187,7 +187,7 @@ def test_a_node_that_slurm_drained_is_repaired_where_a_fault_calls_for_it(
 
 def _reboots_when_asked(lab: SlurmLab, node: RunningNode, machine: SimulatedMachine) -> None:
     """The machine goes down as it was asked to, and slurmctld sees a node that is gone and boots."""
-    node.wait(lambda: "waiting for a new boot id" in node.said(), 30.0, "the reboot is asked for")
+    node.wait(lambda: "waiting for a new boot id" in node.log_text(), 30.0, "the reboot is asked for")
     node.kill()
     lab.slurmd_stop(NODE)
     time.sleep(2.2)

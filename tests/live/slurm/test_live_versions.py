@@ -58,6 +58,10 @@ def _reason_stays(lab: SlurmLab) -> bool:
     return lab.shows(NODE, "Reason").startswith("tried [")
 
 
+def _expedites(lab: SlurmLab) -> bool:
+    return lab.client("sbatch", "--requeue=expedite", "--test-only", "--wrap", "true").returncode == 0
+
+
 def _extra(lab: SlurmLab) -> bool:
     lab.update(NODE, "extra=tried")
     shown = lab.shows(NODE, "Extra")
@@ -96,6 +100,7 @@ def test_the_slurm_that_runs_here_has_what_the_table_says(
         "JSON of scontrol": lambda: slurm.scontrol("show", "node", NODE, "--json").returncode == 0,
         "JSON of sinfo by group": lambda: _json_by_group(slurm),
         "HealthCheckNodeState=START_ONLY": lambda: _accepts(slurm, tmp_path, "HealthCheckNodeState=START_ONLY"),
+        "expedited requeue": lambda: _expedites(slurm),
         "HealthCheckTimeout": lambda: _accepts(slurm, tmp_path, "HealthCheckTimeout=10"),
     }
     assert {*tries, SEEN_ELSEWHERE} == {each.name for each in DIFFERENCES}

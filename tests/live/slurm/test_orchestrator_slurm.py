@@ -17,13 +17,14 @@ from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrat
 from healthd.remediation.ports import FleetSnapshot, Hold
 from healthd.sources.command import abandoned, run_command
 from tests.live.slurm.slurm_lab import SlurmLab
+from tests.support.limits import limit_s
 
 pytestmark = pytest.mark.slurm
 
 NODE, OTHER = "n0001", "n0002"
 REASON = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"
 DEADLINE_S = 0.7
-SLACK_S = 1.5  # a killed child's 0.3 s, and what a busy two-core machine may add
+SLACK_S = limit_s(1.5)  # a killed child's 0.3 s, and what a busy machine may add
 
 
 def _of(lab: SlurmLab, node: str = NODE, *, timeout_s: float = 5.0, bin_dir: str = "") -> SlurmOrchestrator:

@@ -66,7 +66,7 @@ def asleep(slurm_lab_factory: Callable[..., SlurmLab]) -> Iterator[SlurmLab]:
         _of(lab, name).claim("cluster", index)
     _of(lab, "n0001").quarantine(TEXT)
     lab.update("n0003", "state=drain", f"reason={OPERATORS}")
-    _of(lab, "n0001").mark(HandoffRecord(remediation_id="abcd1234", code="gpu.xid.79").text)
+    _of(lab, "n0001").write_record(HandoffRecord(remediation_id="abcd1234", code="gpu.xid.79").text)
     sleepers = {"n0001", "n0002", "n0003"}
     lab.wait(
         lambda: _of(lab, "n0004").snapshot().asleep == sleepers and _is_down(lab), 60, "three nodes to be powered down"
@@ -109,10 +109,10 @@ def test_what_sleeps_keeps_no_place_and_can_be_woken(asleep: SlurmLab) -> None:
     assert me.slots() == ()
     assert "DRAIN" not in lab.state("n0001")
     assert lab.shows("n0003", "Reason").startswith(OPERATORS)
-    mark = parse(_of(lab, "n0001").marked())
-    assert mark is not None
-    assert mark.slept is not None
-    assert (mark.remediation_id, mark.code) == ("abcd1234", "gpu.xid.79")
+    record = parse(_of(lab, "n0001").read_record())
+    assert record is not None
+    assert record.slept is not None
+    assert (record.remediation_id, record.code) == ("abcd1234", "gpu.xid.79")
     scopes = scopes_of(me.snapshot(), {"cluster": 1})
     move = plan(node="n0004", scopes=scopes, slots=me.slots(), since_s=None, now_s=0.0)
     assert move == TakeSlot(scope="cluster", index=0)

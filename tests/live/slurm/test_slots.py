@@ -13,6 +13,7 @@ from healthd.remediation.engine.slots import SlotKeeper
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.ports import NodeRecord, ScopeSnapshot, Slot
 from tests.live.slurm.slurm_lab import SlurmLab
+from tests.support.limits import limit_s
 
 pytestmark = pytest.mark.slurm
 
@@ -38,7 +39,7 @@ def _keeper(lab: SlurmLab, node: str = NODE, *, settle_s: float = 0.5, **quotas:
 
 def _settled(keeper: SlotKeeper, *, within_s: float = 5.0) -> Go:
     """Take turns until it goes."""
-    end_s = time.monotonic() + within_s
+    end_s = time.monotonic() + limit_s(within_s)
     while not isinstance(answer := keeper.take(), Go):
         assert time.monotonic() < end_s, answer
         time.sleep(0.05)
@@ -171,30 +172,30 @@ def test_slots_that_cannot_be_read_are_unknown(slurm: SlurmLab) -> None:
     assert _keeper(slurm).held() == (Slot(scope="cluster", index=0, node=NODE),)
 
 
-def test_the_level_shows_partitions_and_marks(slurm: SlurmLab) -> None:
-    """Per partition of this node: who is out, of how many. A mark survives drain and undrain."""
+def test_the_snapshot_shows_partitions_and_records(slurm: SlurmLab) -> None:
+    """Per partition of this node: who is out, of how many. A record survives drain and undrain."""
     orchestrator = _of(slurm)
-    orchestrator.mark("healthd replaced=1795226977 id=k3")
+    orchestrator.write_record("healthd replaced=1795226977 id=k3")
     slurm.update(OTHER, "state=drain", "reason=x Comment=healthd forged")
     orchestrator.quarantine(TEXT)
     snapshot = orchestrator.snapshot()
     assert snapshot.scopes == (ScopeSnapshot(scope="main", out=frozenset({NODE, OTHER}), total=8),)
-    assert NodeRecord(node=NODE, text="healthd replaced=1795226977 id=k3") in snapshot.marks
+    assert NodeRecord(node=NODE, text="healthd replaced=1795226977 id=k3") in snapshot.records
     orchestrator.release(resume=False)
-    assert NodeRecord(node=NODE, text="healthd replaced=1795226977 id=k3") in orchestrator.snapshot().marks
-    orchestrator.mark("")
-    assert NODE not in {mark.node for mark in orchestrator.snapshot().marks}
+    assert NodeRecord(node=NODE, text="healthd replaced=1795226977 id=k3") in orchestrator.snapshot().records
+    orchestrator.write_record("")
+    assert NODE not in {record.node for record in orchestrator.snapshot().records}
 
 
 def test_a_comment_of_somebody_else_is_left_alone(slurm: SlurmLab) -> None:
-    """No mark is written over it, nor is it taken away."""
+    """No record is written over it, nor is it taken away."""
     slurm.update(NODE, "comment=rack 7")
     for text in ("healthd x", ""):
         with pytest.raises(BackendRefused, match="rack 7"):
-            _of(slurm).mark(text)
+            _of(slurm).write_record(text)
     assert slurm.shows(NODE, "Comment") == "rack 7"
     with pytest.raises(BackendRefused, match="begins with"):
-        _of(slurm).mark("not ours")
+        _of(slurm).write_record("not ours")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

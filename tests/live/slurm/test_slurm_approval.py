@@ -91,6 +91,10 @@ def test_the_act_waits_through_kills_and_comes_once_after_the_approval(slurm: Sl
     assert (other.returncode, f"open here is {remediation}" in other.stderr) == (1, True), other.stderr
     dry = node.verb("approve", remediation, "--step", "reboot", "--dry-run")
     assert (dry.returncode, "would approve" in dry.stdout, node.reboots) == (0, True, 0), dry.stdout
+    dry = node.verb("approve", remediation, "--step", "reboot", "--dry-run", "--json")
+    shown = json.loads(dry.stdout)
+    assert (shown["schema"], shown["command"], shown["target"]) == ("healthd.command/v1", "approve", remediation)
+    assert (shown["dry_run"], shown["done"], len(shown["steps"]), node.reboots) == (True, True, 3, 0)
     done = node.verb("approve", remediation, "--step", "reboot", "--reason", "seen")
     assert done.returncode == 0, done.stderr
     node.daemon.kill()
@@ -100,9 +104,12 @@ def test_the_act_waits_through_kills_and_comes_once_after_the_approval(slurm: Sl
     node.daemon.start()
     node.daemon.wait(lambda: "waiting for a new boot id" in node.verb("status").stdout, limit_s(30.0), "it waits")
     assert node.reboots == 1
-    assert "approve by command: seen (uid 0)" in node.daemon.said() + node.verb("history", "--last", "1000").stdout
+    assert "approve by command: seen (uid 0)" in node.daemon.log_text() + node.verb("history", "--last", "1000").stdout
     undone = node.verb("undo", remediation, "--reason", "too late")
     assert (undone.returncode, "cannot be taken back" in undone.stderr) == (1, True), undone.stderr
+    undone = node.verb("undo", remediation, "--reason", "too late", "--json")
+    shown = json.loads(undone.stdout)
+    assert (undone.returncode, shown["done"], shown["refusal"]) == (1, False, "cannot")
     assert "DRAIN" in slurm.state(NAME)
 
 

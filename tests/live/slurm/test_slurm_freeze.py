@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from pathlib import Path
@@ -37,6 +38,10 @@ def test_a_freeze_holds_repairs_through_restarts_and_its_end_lets_them_go(slurm:
     begun = node.healthd("freeze", "--for", "2h", "--reason", "driver rollout", *verb)
     assert begun.returncode == 0, begun.stderr
     assert re.search(r"on: freeze until .* UTC: driver rollout \(root\)", begun.stdout), begun.stdout
+    shown = json.loads(node.healthd("freeze", "--json", *verb).stdout)
+    (row,) = shown["freezes"]
+    assert (shown["schema"], row["reason"], row["by"]) == ("healthd.freeze/v1", "driver rollout", "root")
+    assert (row["state"], row["allow"], row["until"][-6:]) == ("on", ["drain"], "+00:00")
     again = node.healthd("freeze", "--for", "1h", "--reason", "x", *verb)
     assert (again.returncode, "there is one already" in again.stderr) == (1, True), again.stderr
     assert all(state.startswith("IDLE") for state in slurm.states().values()), "it keeps no job off"
@@ -62,7 +67,7 @@ def test_a_freeze_holds_repairs_through_restarts_and_its_end_lets_them_go(slurm:
         assert not asked.exists()
         ended = node.healthd("freeze", "--end", *verb)
         assert (ended.returncode, listed(slurm)) == (0, []), ended.stderr
-        node.wait(asked.exists, limit_s(60.0), "the reboot is asked for")
+        node.wait(lambda: asked.exists() and asked.read_text() != "", limit_s(60.0), "the reboot is asked for")
         assert len(asked.read_text().splitlines()) == 1
     finally:
         node.stop()

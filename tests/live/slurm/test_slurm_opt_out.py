@@ -95,7 +95,7 @@ def test_every_node_is_opted_out_and_keeps_its_own_features(slurm: SlurmLab, nod
     plan = node.healthd("plan", "--socket", str(node.socket)).stdout
     assert f"\nopted out: the node has the feature {FEATURE}; healthd only observes here\n" in plan
     node.kernel_says(UNCONTAINED.format(pci=PCI))
-    node.wait(lambda: f"opted out: the node has the feature {FEATURE}" in node.said(), 15.0, "refused")
+    node.wait(lambda: f"opted out: the node has the feature {FEATURE}" in node.log_text(), 15.0, "refused")
     assert reservations(slurm) == []
     on_the_head_node(slurm, shown("opt-in-everywhere"))
     assert {each: features(slurm, each) for each in before} == before
@@ -129,7 +129,7 @@ def test_an_undone_drain_is_obeyed_on_a_node_that_is_opted_out(
     slurm.update(NAME, "state=resume")
     slurm.wait(lambda: not reservations(slurm), 10.0, "its place is given back")
     assert slurm.wait_job(slurm.submit(NAME, "true"), "COMPLETED")["JobState"] == "COMPLETED"
-    assert "our drain was undone by an operator: that acknowledges the fault" in node.said()
+    assert "our drain was undone by an operator: that acknowledges the fault" in node.log_text()
     (tmp_path / "opt-out").unlink(missing_ok=True)
     featured(slurm, NAME, "", "")
     time.sleep(6.0)  # a turn of the engine's
@@ -147,7 +147,7 @@ def test_a_node_is_let_in_by_hand_where_no_daemon_runs(slurm: SlurmLab, node: Ru
     assert slurm.wait_job(slurm.submit(NAME, "true"), "COMPLETED")["JobState"] == "COMPLETED"
     node.start()
     node.wait(
-        lambda: "our drain was undone by an operator: that acknowledges the fault" in node.said(),
+        lambda: "our drain was undone by an operator: that acknowledges the fault" in node.log_text(),
         15.0,
         "it is an order",
     )

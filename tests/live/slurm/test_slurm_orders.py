@@ -117,7 +117,7 @@ def test_a_drain_of_somebody_else_is_no_ones_to_order_away(slurm: SlurmLab, node
         assert (refused.returncode, 'held by root with "admin: psu"' in refused.stderr) == (1, True), refused
     time.sleep(1.0)
     assert (slurm.shows(NAME, "Reason"), slots(slurm)) == (text, [])
-    assert node.said().count("order: refused: ") == 4
+    assert node.log_text().count("order: refused: ") == 4
     slurm.update(NAME, "state=undrain")
 
 
@@ -158,7 +158,7 @@ def test_a_fault_keeps_a_release_waiting_and_force_lets_it_in(slurm: SlurmLab, n
     time.sleep(2.0)
     assert slurm.state(NAME).startswith("IDLE")
     node.kernel_says(RECOVERED.format(pci=PCI))
-    node.wait(lambda: "gpu.xid.95 on gpu:0000:05:00 ended" in node.said(), 10.0, "it is over")
+    node.wait(lambda: "gpu.xid.95 on gpu:0000:05:00 ended" in node.log_text(), 10.0, "it is over")
     node.kernel_says(UNCONTAINED.format(pci=PCI))
     slurm.wait(lambda: "DRAIN" in slurm.state(NAME), 15.0, "back, and so drained")
     node.kernel_says(RECOVERED.format(pci=PCI))
@@ -196,7 +196,7 @@ def test_a_node_with_the_feature_is_not_taken_out(slurm: SlurmLab, node: Running
     featured(slurm, FEATURE)
     node.start()
     node.kernel_says(UNCONTAINED.format(pci=PCI))
-    node.wait(lambda: f"opted out: the node has the feature {FEATURE}" in node.said(), 15.0, "refused")
+    node.wait(lambda: f"opted out: the node has the feature {FEATURE}" in node.log_text(), 15.0, "refused")
     time.sleep(1.0)
     assert (slurm.state(NAME).startswith("IDLE"), slots(slurm)) == (True, [])
     featured(slurm, "")
@@ -226,7 +226,7 @@ def test_a_rehearsed_repair_changes_nothing(slurm: SlurmLab, node: RunningNode) 
 def test_a_repair_that_fails_is_given_up_and_released_by_order(slurm: SlurmLab, node: RunningNode) -> None:
     """The reboot command says no, twice: a person is needed, and lets the node in."""
     assert ask(node, "repair", "--step", "reboot", "--reason", "kernel", "--yes").returncode == 0
-    node.wait(lambda: "given up after 2 attempts" in node.said(), 30.0, "given up")
+    node.wait(lambda: "given up after 2 attempts" in node.log_text(), 30.0, "given up")
     assert reason(slurm).startswith("healthd: operator.repair node [")
     assert ask(node, "release", "--reason", "by hand").returncode == 0
     slurm.wait_state(NAME, "IDLE", within_s=20.0)

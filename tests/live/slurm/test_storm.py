@@ -185,9 +185,9 @@ def test_the_budget_holds_when_all_fail_at_once_and_agents_are_killed(
     assert max(len(sight.drained) for sight in watch.sights) <= LIMIT
     assert lab.shows(FOREIGN, "Reason") == before
     lab.update(FOREIGN, "state=resume")
-    said = f"all {LIMIT} out after {drained_s:.1f} s; {watch.figures()}"
-    sys.stdout.write(f"{said}\n")
-    record_property("storm", said)
+    message = f"all {LIMIT} out after {drained_s:.1f} s; {watch.figures()}"
+    sys.stdout.write(f"{message}\n")
+    record_property("storm", message)
 
 
 def test_the_same_finding_everywhere_takes_next_to_nobody_out(
@@ -202,10 +202,10 @@ def test_the_same_finding_everywhere_takes_next_to_nobody_out(
         lab.wait(lambda: len(watch.now.held) == LIMIT, 60, "all slots are taken")
         time.sleep(4 * SETTLE_S)
         drained = max(len(sight.drained) for sight in watch.sights)
-        paging = [name for name, node in fleet.nodes.items() if "many at once is not a node's fault" in node.said()]
-        said = f"{drained} of {NODES} drained for one finding, {len(paging)} paged for it; {watch.figures()}"
-        sys.stdout.write(f"{said}\n")
-        record_property("same finding", said)
+        paging = [name for name, node in fleet.nodes.items() if "many at once is not a node's fault" in node.log_text()]
+        message = f"{drained} of {NODES} drained for one finding, {len(paging)} paged for it; {watch.figures()}"
+        sys.stdout.write(f"{message}\n")
+        record_property("same finding", message)
         assert drained <= SAME_FAULT_NODES - 1, "as many as may have it and be believed"
         assert len(paging) >= LIMIT
         fleet.ends_clean(watch)

@@ -102,11 +102,11 @@ def test_slurm_that_cannot_be_asked(slurm: SlurmLab, nodes: Nodes, name: str) ->
     begin()
     node = nodes.add("n0001", settings(more))
     node.kernel_says(OFF_THE_BUS.format(pci=PCI))
-    said = "the node's state in the cluster could not be read, so nothing is taken out"
-    node.wait(lambda: said in node.said(), 10.0, "the audit says so")
+    message = "the node's state in the cluster could not be read, so nothing is taken out"
+    node.wait(lambda: message in node.log_text(), 10.0, "the audit says so")
     status = node.status()
     assert status is not None
-    assert said in status["decision"]
+    assert message in status["decision"]
     assert words in status["decision"]
     assert status["remediation"] is None
     assert quickest_check_s(node) < QUICK_S
@@ -122,28 +122,29 @@ def test_a_drain_that_was_applied_late_is_adopted(slurm: SlurmLab, nodes: Nodes)
     updates = stop_slurmctld_at_the_drain(bin_dir, slurm.pid("slurmctld"))
     node = nodes.add("n0001", settings(f'bin_dir = "{bin_dir}"'))
     node.kernel_says(UNCONTAINED.format(pci=PCI))
-    node.wait(lambda: "drain: no answer, will be read back" in node.said(), 10.0, "the call ran out of time")
+    node.wait(lambda: "drain: no answer, will be read back" in node.log_text(), 10.0, "the call ran out of time")
     assert quickest_check_s(node) < QUICK_S
     time.sleep(1.0)
     slurm.ctld_resume()
-    node.wait(lambda: 'drained: "healthd: gpu.xid.95' in node.said(), 10.0, "adopted")
-    assert updates.read_text().count("state=drain") == 1
+    node.wait(lambda: 'drained: "healthd: gpu.xid.95' in node.log_text(), 10.0, "adopted")
+    drains = [line for line in updates.read_text().splitlines() if line.startswith("update nodename=n0001 state=drain")]
+    assert len(drains) == 1, drains
     node.kernel_says(RECOVERED.format(pci=PCI))
     slurm.wait_state("n0001", "IDLE")
     # its place is kept for as long as the update without an answer may still come
-    node.wait(lambda: "released: back in service" in node.said(), 30.0, "released")
+    node.wait(lambda: "released: back in service" in node.log_text(), 30.0, "released")
 
 
 def test_a_release_waits_for_slurm_too(slurm: SlurmLab, nodes: Nodes) -> None:
     """A fault that ends while munged hangs: the node stays out, the daemon answers, and it is released afterwards."""
     node = nodes.add("n0001", settings(""))
     node.kernel_says(UNCONTAINED.format(pci=PCI))
-    node.wait(lambda: "out until it is healthy" in node.said(), 10.0, "drained")
+    node.wait(lambda: "out until it is healthy" in node.log_text(), 10.0, "drained")
     slurm.munged_pause()
     node.kernel_says(RECOVERED.format(pci=PCI))
     node.wait(lambda: node.check("kernel.xid")["verdict"] == "ok", 10.0, "the fault is over")
     time.sleep(1.5)
-    assert "released" not in node.said()
+    assert "released" not in node.log_text()
     slurm.munged_resume()
     slurm.wait_state("n0001", "IDLE")
-    node.wait(lambda: "released: back in service" in node.said(), 10.0, "released")
+    node.wait(lambda: "released: back in service" in node.log_text(), 10.0, "released")

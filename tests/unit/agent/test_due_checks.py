@@ -18,6 +18,7 @@ from healthd.core.model import Result
 from healthd.core.node import Node
 from healthd.observe.checkup import Checkup
 from healthd.sim.machine import SimulatedMachine
+from tests.support.limits import limit_s
 
 NAMES = ("host.clock", "host.cpu", "host.memory")
 
@@ -40,7 +41,7 @@ class Runs:
         return dataclasses.replace(discover()[name], run=run)
 
     def reach(self, *names: str) -> bool:
-        until = time.monotonic() + 10.0
+        until = time.monotonic() + limit_s(10.0)
         while [name for name, _ in self.of] != list(names) and time.monotonic() < until:
             time.sleep(0.01)
         return [name for name, _ in self.of] == list(names)

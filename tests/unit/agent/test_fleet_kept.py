@@ -15,7 +15,7 @@ FLEET = FleetSnapshot(
     out=frozenset({"n2"}),
     total=3,
     scopes=(ScopeSnapshot(scope="gpu", out=frozenset(), total=2),),
-    marks=(NodeRecord(node="n1", text="healthd replaced=1795226977"),),
+    records=(NodeRecord(node="n1", text="healthd replaced=1795226977"),),
     held=(HeldNode(node="n2", text="healthd: gpu.xid.79 gpu:0 [k1]", stamp=1795226977),),
 )
 
@@ -39,8 +39,8 @@ def test_a_clock_that_was_set_back_makes_it_worthless() -> None:
     assert fleet_of(kept_of(FLEET, NOW), NOW - timedelta(seconds=1)) == (None, 0.0)
 
 
-def test_a_finding_is_shown_in_a_mark_and_taken_out_of_it() -> None:
-    """What else the mark says stays; a mark that says nothing is none."""
+def test_a_finding_is_shown_in_a_record_and_taken_out_of_it() -> None:
+    """What else the record says stays; a record that says nothing is none."""
     shown = showing("", "gpu.xid.79", NOW)
     assert shown == f"healthd code=gpu.xid.79 since={int(NOW.timestamp())}"
     assert showing(shown, "", None) == ""

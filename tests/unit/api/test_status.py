@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from healthd.api.devices import label_of, strips
+from healthd.api.devices import strips
 from healthd.api.headline import headline, steps_of
+from healthd.api.html_page import html_page
 from healthd.api.plan_cache import PlanCache
 from healthd.api.status import _news
-from healthd.api.status_page import page
 from healthd.cli.status import PrintedStatus
 from healthd.core.check import judged, unknown
 from healthd.core.errors import BackendError
@@ -30,6 +30,7 @@ from healthd.core.model import (
     Verdict,
     gpu_component,
 )
+from healthd.judge.devices import DeviceNames
 from healthd.remediation.decide.policy import Considered
 from healthd.remediation.decide.rules import Rule
 from tests.support.judgement import at, diagnosis, fault
@@ -94,8 +95,6 @@ def test_a_fault_marks_its_part_by_any_of_its_names() -> None:
     (strip,) = strips(listed(GPUS[0], GPUS[1], GPUS[3]), faults, NAMES, {"gpu": 4})
     assert states(strip) == [("0", "warning"), ("1", "critical"), ("2", "critical"), ("3", "ok")]
     assert strip["parts"][1]["words"] == ["gpu.xid.79 on gpu:0000:10:00", "gpu.hot on gpu:GPU-1"]
-    assert label_of("gpu:GPU-1", [strip]) == "GPU 1"
-    assert label_of("mount:/fsx", [strip]) == "mount:/fsx"
 
 
 def test_a_part_that_a_check_could_not_read_is_unknown() -> None:
@@ -127,7 +126,9 @@ def test_a_node_without_such_parts_has_no_strip() -> None:
 
 # -- the first lines ---------------------------------------------------------------------------------------------------
 
-XID = {"code": "gpu.xid.79", "component": "gpu:GPU-3", "where": "GPU 3", "reasons": ["off the bus"]}
+PLAIN = DeviceNames({"gpu:GPU-3": "GPU 3"})
+XID = {"code": "gpu.xid.79", "severity": "critical", "where": "GPU 3", "words": ["off the bus"], "next_step": "reboot",
+       "optional": False}  # fmt: skip
 REMEDIATION = {
     "code": "gpu.xid.79", "where": "GPU 3", "why": "off the bus", "order": "", "note": "", "end": None, "is_out": True,
     "at_rest": "", "steps": ["slot", "drain", "reboot", "verify", "release"], "step": "drain",
@@ -136,7 +137,7 @@ REMEDIATION = {
 
 
 def told(verdict: Verdict, *, remediation: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    plain: dict[str, Any] = {"diagnoses": [], "checks": [], "decision": "nothing", "trouble": []}
+    plain: dict[str, Any] = {"causes": [], "names": PLAIN, "decision": "nothing", "trouble": []}
     return headline(verdict, remediation=remediation, **{**plain, **more})
 
 
@@ -160,50 +161,51 @@ def test_a_node_that_is_out_is_not_usable_whatever_its_verdict(
     verdict: Verdict, remediation: dict[str, Any] | None, state: str, usable: str
 ) -> None:
     """The answer, its word for the page, and a sentence about what comes next, in every state."""
-    said = told(verdict, remediation=remediation, diagnoses=[XID] if verdict is Verdict.CRITICAL else [])
-    assert (said["state"], said["usable"]) == (state, usable)
-    assert said["words"].startswith({"yes": "Yes, ", "no": "No, ", "unknown": "Cannot tell "}[usable])
-    assert said["next"].endswith(".")
+    message = told(verdict, remediation=remediation, causes=[XID] if verdict is Verdict.CRITICAL else [])
+    assert (message["state"], message["usable"]) == (state, usable)
+    assert message["words"].startswith({"yes": "Yes, ", "no": "No, ", "unknown": "Cannot tell "}[usable])
+    assert message["next"].endswith(".")
 
 
 def test_what_comes_next_names_the_part_as_a_person_does() -> None:
     """And says of observe mode that nothing happens by itself; what keeps healthd from acting comes first."""
     decision = "observe mode: would take the node out for gpu.xid.79 on gpu:GPU-3 (reboot_node)"
-    said = told(Verdict.CRITICAL, diagnoses=[XID], decision=decision, refusal=Refusal.OBSERVE)
-    assert said["next"].startswith(
+    message = told(Verdict.CRITICAL, causes=[XID], decision=decision, refusal=Refusal.OBSERVE)
+    assert message["next"].startswith(
         "healthd does nothing by itself. Observe mode: would take the node out for gpu.xid.79 on GPU 3"
     )
     out = "opted out: /etc/healthd/opt-out exists"
-    said = told(Verdict.CRITICAL, diagnoses=[XID], decision=out, refusal=Refusal.OPTED_OUT)
-    assert said["next"] == "Nothing until the opt-out ends. Opted out: /etc/healthd/opt-out exists."
-    said = told(Verdict.CRITICAL, diagnoses=[XID], decision=decision, trouble=["the disk is full"])
-    assert said["next"].startswith("The disk is full. Observe mode")
+    message = told(Verdict.CRITICAL, causes=[XID], decision=out, refusal=Refusal.OPTED_OUT)
+    assert message["next"] == "Nothing until the opt-out ends. Opted out: /etc/healthd/opt-out exists."
+    message = told(Verdict.CRITICAL, causes=[XID], decision=decision, trouble=["the disk is full"])
+    assert message["next"].startswith("The disk is full. Observe mode")
 
 
 def test_a_drain_of_ours_without_a_case_is_no_quiet_node() -> None:
     """Every check is good, and the node is out: the first line says so, and the next one what undoes it."""
     words = "held by a drain of ours without a remediation; `healthd release` undoes it"
-    said = told(Verdict.OK, decision=words, refusal=Refusal.ORPHAN)
-    assert (said["state"], said["usable"]) == ("out", "no")
-    assert said["next"] == "Held by a drain of ours without a remediation; `healthd release` undoes it."
-    said = told(Verdict.OK, decision="no turn succeeds", refusal=Refusal.STUCK)
-    assert (said["usable"], said["next"]) == ("yes", "No turn succeeds.")
+    message = told(Verdict.OK, decision=words, refusal=Refusal.ORPHAN)
+    assert (message["state"], message["usable"]) == ("out", "no")
+    assert message["next"] == "Held by a drain of ours without a remediation; `healthd release` undoes it."
+    message = told(Verdict.OK, decision="no turn succeeds", refusal=Refusal.STUCK)
+    assert (message["usable"], message["next"]) == ("yes", "No turn succeeds.")
 
 
-def test_one_reason_is_told_once_for_all_checks_that_have_it() -> None:
-    """A driver that is not there blinds a dozen checks; those that could tell are not named."""
-    checks = [
-        {"name": name, "blind": name != "b", "reason": why}
-        for name, why in (("a", "x"), ("b", ""), ("c", "x"), ("d", "y"))
+def test_an_unknown_that_does_not_count_is_no_reason() -> None:
+    """Each cause once, in its order."""
+    unknown_ = {**XID, "code": "gpu.count", "severity": "unknown", "where": "and 1 more check", "words": ["x"]}
+    why = told(Verdict.UNKNOWN, causes=[XID, unknown_, {**unknown_, "code": "efa.devices", "optional": True}])["why"]
+    assert [(each["code"], each["where"], each["words"]) for each in why] == [
+        ("gpu.xid.79", "GPU 3", "off the bus"),
+        ("gpu.count", "and 1 more check", "x"),
     ]
-    why = told(Verdict.UNKNOWN, checks=checks)["why"]
-    assert [(each["code"], each["where"], each["words"]) for each in why] == [("a", "and 1 more", "x"), ("d", "", "y")]
 
 
 def test_a_case_says_why_it_began_when_its_fault_is_over() -> None:
     """After the reboot nothing is wrong any more, and the node is out all the same: for this reason."""
     (why,) = told(Verdict.OK, remediation=REMEDIATION)["why"]
-    assert why == {"code": "gpu.xid.79", "where": "GPU 3", "words": "off the bus (the cause of the drain)"}
+    words = "off the bus (the cause of the drain)"
+    assert why == {"code": "gpu.xid.79", "where": "GPU 3", "words": words, "next_step": "", "severity": ""}
 
 
 def test_steps_stand_as_done_now_and_to_do() -> None:
@@ -316,7 +318,10 @@ def a_status(*, state: str = "ok", events: tuple[tuple[str, str], ...] = ()) -> 
         "verdict": state,
         "headline": {"words": f"It is {state}.", "why": [], "next": "Nothing."},
         "devices": [{"title": "GPU", "parts": [{"label": "3", "state": state}]}],
-        "checks": [{"name": "gpu.ecc", "outcome": "ok" if state == "ok" else "findings"}],
+        "checks": [
+            {"name": "gpu.ecc", "outcome": "ok" if state == "ok" else "findings"},
+            *({"name": name, "outcome": "ok" if state == "ok" else "unknown"} for name in ("a", "b")),
+        ],
         "timeline": [{"at": f"2026-01-01T00:00:0{second}", "kind": "fault", "text": text} for second, text in events],
     }
 
@@ -329,15 +334,16 @@ def test_a_watcher_hears_each_change_once() -> None:
     ]  # fmt: skip
     assert list(heard.news(a_status(events=(("1", "a"), ("2", "b"))))) == []
     assert list(heard.news(a_status(state="critical", events=(("2", "b"), ("2", "c"), ("3", "d"))))) == [
-        "CRITICAL  It is critical.", "  next    Nothing.", "  GPU 3 is critical", "  check gpu.ecc is findings",
+        "CRITICAL  It is critical.", "  next    Nothing.", "  GPU 3 is critical", "  checks a, b are unknown",
         "  2026-01-01 00:00:02 fault: c", "  2026-01-01 00:00:03 fault: d",
     ]  # fmt: skip
-    assert "  GPU 3 is ok" in list(heard.news(a_status(events=(("3", "d"),))))
+    after = list(heard.news(a_status(events=(("3", "d"),))))
+    assert after == ["OK  It is ok.", "  next    Nothing.", "  GPU 3 is ok", "  checks a, b are no longer unknown"]
 
 
 def test_the_policy_of_the_page_names_its_script_and_its_style() -> None:
     """By hash, so that a byte more runs nothing; nothing is loaded from anywhere."""
-    policy = page().headers["Content-Security-Policy"]
+    policy = html_page("healthd.api", "status.html").headers["Content-Security-Policy"]
     assert policy.count("'sha256-") == 2
     assert "unsafe" not in policy
-    assert "innerHTML" not in page().html
+    assert "innerHTML" not in html_page("healthd.api", "status.html").html

@@ -101,21 +101,21 @@ def test_an_answer_says_how_long_it_is(code: int, out: str, err: str) -> None:
         (UsageError("healthd: no such verb"), 64, "healthd: no such verb\n"),
         (ConfigError(("a.toml:1: wrong", "a.toml:2: too")), 78, "healthd: a.toml:1: wrong\nhealthd: a.toml:2: too\n"),
         (StoreError("the disk is full"), 70, "healthd: the disk is full\n"),
-        (BackendUnknown("sinfo: no answer"), 70, "healthd: sinfo: no answer\n"),
+        (BackendUnknown("sinfo: no answer"), 75, "healthd: sinfo: no answer\n"),
     ],
 )
 def test_an_error_has_its_exit_code_and_all_its_words(error: HealthdError, code: int, words: str) -> None:
-    """64 usage, 78 configuration with every problem on its own line, 70 for the rest; the result stays empty."""
+    """Every problem of a configuration is on its own line; the result stays empty."""
     assert failure(error) == Reply(code=code, err=words)
 
 
 @given(st.integers(0, 255), st.text(), st.text(), st.lists(st.text(max_size=20), max_size=5))
-def test_an_answer_arrives_after_its_progress(code: int, out: str, err: str, said: list[str]) -> None:
+def test_an_answer_arrives_after_its_progress(code: int, out: str, err: str, message: list[str]) -> None:
     """Each line of progress is handed on, folded into one line; then the answer comes out as it went in."""
-    sent = b"".join(map(write_progress, said)) + write_answer(Reply(code=code, out=out, err=err))
+    sent = b"".join(map(write_progress, message)) + write_answer(Reply(code=code, out=out, err=err))
     heard: list[str] = []
     assert read_answer(io.BytesIO(sent), heard.append) == Reply(code=code, out=out, err=err)
-    assert heard == [" ".join(text.split()) for text in said]
+    assert heard == [" ".join(text.split()) for text in message]
 
 
 @given(st.data())

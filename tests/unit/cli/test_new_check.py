@@ -27,11 +27,11 @@ def run(*words: str) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_writes_the_check_and_its_test(checkout: Path, kind: str) -> None:
     """Two files, named after the check, and the command by which they are tried."""
-    said = run("site.clock", f"--{kind}")
+    message = run("site.clock", f"--{kind}")
     written = {str(path.relative_to(checkout)): path.read_text() for path in checkout.rglob("*.py")}
     assert written == new_files("site.clock", kind)
     assert set(written) == {"checks/site_clock.py", "tests/checks/test_site_clock.py"}
-    assert "make test-check CHECK=site.clock" in said
+    assert "make test-check CHECK=site.clock" in message
     assert not any("$" in text for text in written.values())
 
 

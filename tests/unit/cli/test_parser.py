@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from datetime import timedelta
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from healthd import __version__
 from healthd.__main__ import _LOCAL_ONLY
 from healthd.api.grammar import _GROUPS, TextRequested, _grammar, parse
+from healthd.api.overview import SECTIONS
 from healthd.cli.daemon_verbs import VERBS as DAEMON_VERBS
 from healthd.core.errors import UsageError
 from tests.support.pages import ROOT
@@ -110,8 +112,16 @@ def test_the_forms_of_the_issue_are_understood(line: str, expected: dict[str, ob
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("", "VERB"),
-        ("chekc", "invalid choice: 'chekc'"),
+        ("chekc", "unknown verb 'chekc'; did you mean check?"),
+        ("zzz", "unknown verb 'zzz'; `healthd help` lists all"),
+        ("drain", "unknown verb 'drain'; did you mean quarantine?"),
+        ("repair --step restart", "\\(choose from reset, reboot, replace\\)"),
+        ("help chekc", "did you mean check?"),
+        ("status --jsn", "unrecognized arguments: --jsn; did you mean --json?"),
+        ("check --contxt=prolog", "did you mean --context?"),
+        ("fleet --state repairng", "did you mean repairing?"),
+        ("ack gpu.ecc --for 7days --reason x", "did you mean 7d?"),
+        ("ack gpu.ecc --for 90min --reason x", "did you mean 90m?"),
         ("check --context lunch", "invalid choice: 'lunch'"),
         ("check --config", "expected one argument"),
         ("check --bogus", "unrecognized arguments: --bogus"),
@@ -145,18 +155,37 @@ def test_options_are_not_abbreviated(line: str) -> None:
         parse(line.split())
 
 
+def test_the_help_has_every_verb_once_and_an_example_of_each_section() -> None:
+    """``healthd``, ``healthd help`` and ``healthd --help`` show it; each example is understood."""
+    with pytest.raises(TextRequested) as shown:
+        parse([])
+    listed = [verb for verbs, _, _ in SECTIONS.values() for verb in verbs]
+    assert sorted(listed) == sorted(verb for verbs in _GROUPS.values() for verb in verbs)
+    for title, (_, example, _) in SECTIONS.items():
+        assert f"\n{title}\n" in str(shown.value)
+        assert parse(shlex.split(example)[1:]).verb
+    assert all(len(line) <= 90 for line in str(shown.value).splitlines())
+    for line in ("help", "--help", "-h"):
+        with pytest.raises(TextRequested, match=re.escape(str(shown.value))):
+            parse([line])
+
+
+def test_help_and_version_are_words_too() -> None:
+    """As operators type them."""
+    for words, other in (("version", "--version"), ("help status", "status --help")):
+        texts = []
+        for line in (words, other):
+            with pytest.raises(TextRequested) as shown:
+                parse(line.split())
+            texts.append(str(shown.value))
+        assert texts[0] == texts[1] != ""
+
+
 @pytest.mark.parametrize("line", ["--help", "-h", *(f"{verb} --help" for verb in VERBS)])
 def test_help_is_a_text(line: str) -> None:
     """Help is shown by whoever prints; parsing never writes or exits."""
     with pytest.raises(TextRequested, match=r"^usage: healthd"):
         parse(line.split())
-
-
-def test_help_names_every_verb() -> None:
-    """What can be done is in the first text a person asks for."""
-    with pytest.raises(TextRequested) as shown:
-        parse(["--help"])
-    assert [verb for verb in VERBS if f"\n    {verb}" not in str(shown.value)] == []
 
 
 def test_the_version_is_a_text() -> None:

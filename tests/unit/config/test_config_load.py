@@ -232,7 +232,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
         f'{path}:2: remediation.mode = "reapir": expected one of {modes}; did you mean "repair"?',
         f"{path}:3: remediation.max_atempts: no such key; did you mean remediation.max_attempts?",
         f"{path}:5: daemon.workers = 0: expected a whole number from 1 to 64; {leave}",
-        f'{path}:6: daemon.http = "nowhere": expected HOST:PORT, or ""; {leave}',
+        f'{path}:6: daemon.http = "nowhere": expected HOST:PORT with a port up to 65535, or ""; {leave}',
         f'environment HEALTHD_BUDGET_MAX_OUT: budget.max_out = "500%": expected {out}; {leave}',
     )
 

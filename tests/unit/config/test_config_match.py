@@ -222,8 +222,8 @@ def test_every_match_is_checked_also_where_it_does_not_hold(tmp_path: Path, text
     """Each mistake has its line and its match; one node's section cannot be broken without all knowing."""
     with pytest.raises(ConfigError) as caught:
         loaded(write(tmp_path, text))
-    (said,) = caught.value.problems
-    assert problem in said
+    (message,) = caught.value.problems
+    assert problem in message
 
 
 @pytest.mark.parametrize("name", ["node", "sources", "daemon"])

@@ -42,10 +42,10 @@ class Comment:
 
     text = ""
 
-    def mark(self, text: str) -> None:
+    def write_record(self, text: str) -> None:
         self.text = text
 
-    def marked(self) -> str:
+    def read_record(self) -> str:
         return self.text
 
 
@@ -85,7 +85,7 @@ def test_a_node_that_delegates_can_what_the_controller_can(kind: str, tmp_path: 
     for instance_type, can in (("p5.48xlarge", True), ("p6e-gb200.36xlarge", False)):
         config = node(tmp_path, section, instance_type)
         machine = open_machine(config, lambda: KernelLogState(source="none", alive=True))
-        provisioner = open_provisioner(config, machine, ScriptedScontrol("n1"), root=str(tmp_path), marks=Comment())
+        provisioner = open_provisioner(config, machine, ScriptedScontrol("n1"), root=str(tmp_path), records=Comment())
         assert (provisioner.kind, provisioner.delegates, provisioner.state_owner) == (kind, True, StateOwner.ENGINE)
         assert not provisioner.reason_against(Remedy.REBOOT_NODE)
         assert (not provisioner.reason_against(Remedy.REPLACE_NODE)) is can
@@ -154,7 +154,7 @@ def test_the_status_tells_who_needs_a_person(tmp_path: Path, capsys: pytest.Capt
     write_status(tmp_path)
     code, out, _ = status(config, capsys)
     assert (code, out.splitlines()[1]) == (0, "no node has a request")
-    refused = NodeStatus(node="n1", said="refused: it is not drained", page=True)
+    refused = NodeStatus(node="n1", message="refused: it is not drained", page=True)
     write_status(tmp_path, refused)
     code, out, _ = status(config, capsys)
     assert (code, out.splitlines()[1]) == (1, "PAGE n1  refused: it is not drained")
@@ -196,7 +196,7 @@ def test_a_status_in_the_cluster_is_written_when_it_says_something_new_or_grows_
         at = datetime(2026, 1, 1, 12, 0, second, tzinfo=UTC)
         board.show(status_of(Mode.REPAIR, (), leader="one", now=at))
     assert note.written == 60 / KEEP_S
-    board.show(status_of(Mode.REPAIR, (NodeStatus(node="n1", said="s"),), leader="one", now=datetime.now(UTC)))
+    board.show(status_of(Mode.REPAIR, (NodeStatus(node="n1", message="s"),), leader="one", now=datetime.now(UTC)))
     assert note.written == 1 + 60 / KEEP_S
     shown = board.shown()
     assert shown is not None
@@ -213,17 +213,19 @@ def test_what_is_no_status_says_nothing(text: str, tmp_path: Path) -> None:
 
 
 @given(st.lists(st.tuples(st.text(max_size=80), st.booleans()), max_size=60), st.integers(300, 4000))
-def test_a_status_fits_and_leaves_out_pages_last(said: list[tuple[str, bool]], most_bytes: int) -> None:
+def test_a_status_fits_and_leaves_out_pages_last(message: list[tuple[str, bool]], most_bytes: int) -> None:
     """However much there is to say, and in whatever script: it fits, is counted, and keeps its order."""
-    standings = [NodeStatus(node=f"n{number:02}", said=text, page=page) for number, (text, page) in enumerate(said)]
+    standings = [
+        NodeStatus(node=f"n{number:02}", message=text, page=page) for number, (text, page) in enumerate(message)
+    ]
     text = fitted(status_of(Mode.REPAIR, standings, leader="one", now=datetime.now(UTC)), most_bytes)
     shown = json.loads(text)
     assert len(text.encode()) <= most_bytes
-    assert shown["left_out"] + len(shown["nodes"]) == len(said)
+    assert shown["left_out"] + len(shown["nodes"]) == len(message)
     names = [each["node"] for each in shown["nodes"]]
     assert names == sorted(names)
     if any(not each["page"] for each in shown["nodes"]):
-        assert sum(each["page"] for each in shown["nodes"]) == sum(page for _, page in said)
+        assert sum(each["page"] for each in shown["nodes"]) == sum(page for _, page in message)
 
 
 def test_what_is_not_configured_is_said_at_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from healthd.api.controller_stats import ControllerStats
-from healthd.controller.incidents import EVERY_S, IncidentKeeper
+from healthd.controller.fleet_reader import EVERY_S
+from healthd.controller.incidents import KEEP_S, RENEW_S, IncidentKeeper
 from healthd.controller.notifications import about_controller, wrong_with_controller
 from healthd.core.errors import BackendUnknown
 from healthd.core.model import Mode
+from healthd.fleet.fences import FenceRules
+from healthd.fleet.incident_memory import FILE, kept_memory
 from healthd.fleet.incidents import ENDS_AFTER, IncidentRules
 from healthd.fleet.nodes import FleetNode, FleetPicture
-from healthd.notify.delivery import Message
+from healthd.notify.delivery import Message, NotDeliveredError
 from healthd.notify.news import PAGED
 from healthd.notify.notifier import Notifier
+from healthd.remediation.decide.domain_fence import DomainFence
+from healthd.remediation.decide.incident_notices import IncidentNotice
 from healthd.remediation.decide.summary import NodeState
 from tests.support.fleet_readings import NOW, names, rack, reading
 
-MINUTE = timedelta(minutes=1)
+MINUTE, CLIENTS = timedelta(minutes=1), 60
 Fleet = Callable[[datetime], list[FleetNode]]
 
 
@@ -30,6 +35,9 @@ class Head:
 
     def __init__(self, fleet: Fleet, folder: Path) -> None:
         self.fleet, self.folder, self.now = fleet, folder, NOW
+        self.notices: list[tuple[datetime, tuple[IncidentNotice, ...]]] = []
+        self.fences: list[DomainFence] = []
+        self.rules, self.refuses, self.accepts = FenceRules(most=1), False, True
         self.messages: list[Message] = []
         self.kept = ""
         self.start()
@@ -42,10 +50,14 @@ class Head:
             folder=self.folder,
             rules=IncidentRules(),
             stats=self.stats,
+            cluster=self,
+            fencer=self,
+            fence_rules=lambda _: self.rules,
             monotonic_s=self._elapsed_s,
+            clock=lambda: self.now,
         )
         self.notifier = Notifier(
-            {"chat": self.messages.append},
+            {"chat": self._deliver},
             per_hour=100,
             wrong=lambda: wrong_with_controller(self.stats),
             about=lambda: about_controller(self.stats, "head-1"),
@@ -53,18 +65,39 @@ class Head:
             kept=self.kept,
             head=lambda about: f"{about['incidents']} open",
         )
+        self.stats.notifier = self.notifier
+
+    def _deliver(self, message: Message) -> None:
+        if not self.accepts:
+            raise NotDeliveredError("no")
+        self.messages.append(message)
+
+    def show_incidents(self, notices: Sequence[IncidentNotice], now: datetime) -> None:
+        if self.refuses:
+            raise BackendUnknown("slurmctld does not answer")
+        self.notices.append((now, tuple(notices)))
+
+    def fence_domain(self, fence: DomainFence) -> None:
+        if self.refuses:
+            raise BackendUnknown("slurmctld does not answer")
+        self.fences.append(fence)
+
+    def lift_fence(self, fence: DomainFence) -> None:
+        self.fences.remove(fence)
 
     def _elapsed_s(self) -> float:
         return (self.now - NOW).total_seconds()
 
     def _read(self) -> FleetPicture:
-        return FleetPicture(cluster="a", at=self.now, nodes=tuple(self.fleet(self.now)), limit=None, taken=0)
+        return FleetPicture(
+            cluster="a", at=self.now, nodes=tuple(self.fleet(self.now)), limit=None, taken=0, fences=tuple(self.fences)
+        )
 
     def run(self, lasts: timedelta) -> None:
         end = self.now + lasts
         while self.now < end:
             self.keeper()
-            assert not self.notifier.tick(self.now)
+            assert not self.notifier.tick(self.now) or not self.accepts
             self.now += timedelta(seconds=EVERY_S)
 
     @property
@@ -79,15 +112,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 def file_server(now: datetime) -> list[FleetNode]:
-    """200 nodes lose one file system within a minute, for half an hour."""
+    """60 nodes lose one file system within a minute, for half an hour."""
     lost = MINUTE <= now - NOW < 31 * MINUTE
     nodes = []
-    for number, name in enumerate(names(200)):
+    for number, name in enumerate(names(CLIENTS)):
         since = NOW + MINUTE + timedelta(seconds=number / 10)
         has_it = lost and since <= now
         code = ("lustre.missing", "lustre.hung")[number % 2] if has_it else ""
         nodes.append(reading(name, code, "mount:/fsx" if has_it else "", since=since if has_it else NOW, now=now))
-    return [*nodes, *(reading(name, now=now) for name in names(20, 201))]
+    return [*nodes, *(reading(name, now=now) for name in names(20, CLIENTS + 1))]
 
 
 def dead_rack(now: datetime) -> list[FleetNode]:
@@ -116,7 +149,7 @@ def single_root(now: datetime) -> list[FleetNode]:
 @pytest.mark.parametrize(
     ("fleet", "nodes", "root"),
     [
-        (file_server, 200, "shared cause file system /fsx"),
+        (file_server, CLIENTS, "shared cause file system /fsx"),
         (dead_rack, 18, "most of NVLink domain rack-7 is broken, and no node outside"),
         (rollout, 16, "shared cause driver 590.10"),
     ],
@@ -167,24 +200,103 @@ def test_the_end_is_told_once_and_a_new_leader_neither_repeats_nor_forgets(folde
     assert head.news[-1][1] == "over"
 
 
+def test_a_notice_stands_once_the_message_is_accepted_and_is_renewed(folder: Path) -> None:
+    """Before that none does. It has the nodes, and goes with the incident; while nothing changes it is renewed every
+    200 s."""
+    head = Head(file_server, folder)
+    head.accepts = False
+    head.run(3 * MINUTE)
+    assert head.notices
+    assert not any(notices for _, notices in head.notices)
+    head.accepts = True
+    head.run(3 * MINUTE)
+    (notice,) = head.notices[-1][1]
+    assert (notice.id, notice.critical) == (head.stats.incidents[0].id, True)
+    assert notice.nodes == set(names(CLIENTS))
+    head.notices.clear()
+    head.run(20 * MINUTE)
+    assert all(len(notices) == 1 for _, notices in head.notices)
+    assert len(head.notices) == 20 * 60 // RENEW_S
+    head.run(40 * MINUTE)
+    assert head.notices[-1][1] == ()
+
+
+def test_a_controller_without_receivers_asks_no_node_to_hold_its_messages(folder: Path) -> None:
+    """They would reach nobody."""
+    head = Head(file_server, folder)
+    head.stats.notifier = None
+    head.run(10 * MINUTE)
+    assert head.stats.incidents
+    assert head.notices == []
+
+
+def test_a_cluster_that_refuses_is_asked_again(folder: Path) -> None:
+    """For the notice and for the fence; the sync goes on and says what is missing."""
+    head = Head(dead_rack, folder)
+    head.run(MINUTE)
+    head.refuses = True
+    head.run(MINUTE)
+    head.now += timedelta(seconds=EVERY_S)
+    problem = head.keeper()
+    assert "the fence of an NVLink domain is not as it should be; trying again: slurmctld does not answer" in problem
+    assert "its notice is not left: slurmctld does not answer" in problem
+    head.refuses = False
+    head.run(MINUTE)
+    assert [each.domain for each in head.fences] == ["rack-7"]
+    assert head.notices[-1][1]
+    assert head.keeper() == ""
+
+
+def test_a_fence_that_outlasts_its_incident_pages(folder: Path) -> None:
+    """After half an hour, with the nodes that keep it."""
+    head = Head(lambda now: rack("rack-7", 1, now=now, silent=True), folder)
+    head.fences = [DomainFence(domain="rack-7", incident="1123-000000", nodes=frozenset(names(18)))]
+    head.run(25 * MINUTE)
+    assert head.messages == []
+    head.run(10 * MINUTE)
+    (piece,) = head.messages[0].data["news"]
+    assert piece["key"] == f"{PAGED}fence rack-7"
+    assert (
+        "all 18 nodes of NVLink domain rack-7 stay out after incident 1123-000000: not clean: gpu-001" in piece["words"]
+    )
+
+
 def test_a_fleet_that_cannot_be_read_ends_nothing(folder: Path) -> None:
-    """What is open stays open, and the reason is said; it is read no more often than EVERY_S."""
+    """What is open stays open, and the reason is said."""
     head = Head(dead_rack, folder)
     head.run(5 * MINUTE)
     (before,) = head.stats.incidents
-    readings = 0
 
     def fails(now: datetime) -> list[FleetNode]:
-        nonlocal readings
-        readings += 1
         raise BackendUnknown("slurmctld does not answer")
 
     head.fleet = fails
     assert "slurmctld does not answer" in head.keeper()
-    assert "slurmctld does not answer" in head.keeper()
-    assert readings == 1
     assert head.stats.incidents == (before,)
-    head.now += timedelta(seconds=EVERY_S)
-    head.fleet = dead_rack
+
+
+def test_a_memory_that_cannot_be_written_is_written_as_soon_as_it_can(folder: Path) -> None:
+    """The reason is said for as long as it lasts."""
+    head = Head(dead_rack, folder)
     folder.chmod(0o777)
     assert "not remembered" in head.keeper()
+    assert "not remembered" in head.keeper()
+    folder.chmod(0o755)
+    assert not head.keeper()
+    assert kept_memory(folder) is not None
+
+
+def test_the_memory_is_written_when_something_is_new_in_it(folder: Path) -> None:
+    """Between that only now and then: when a node was seen last is told to within KEEP_S."""
+    head = Head(dead_rack, folder)
+    inodes, steps = set(), 0
+    while head.now - NOW < timedelta(seconds=EVERY_S + 2 * KEEP_S):
+        head.keeper()
+        inodes.add((folder / FILE).stat().st_mtime_ns)
+        memory = kept_memory(folder)
+        assert memory is not None
+        assert all(head.now - each.seen < timedelta(seconds=KEEP_S) for each in memory.sightings)
+        head.now += timedelta(seconds=EVERY_S)
+        steps += 1
+    assert steps > 60
+    assert 3 <= len(inodes) <= 6  # the first one, the incident, its trend, and every ten minutes

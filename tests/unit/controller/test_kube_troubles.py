@@ -16,7 +16,7 @@ from healthd.core.model import ClusterTrouble
 
 
 def down(*names: str) -> list[ClusterFinding]:
-    return [ClusterFinding(node=name, trouble=ClusterTrouble.NODE_DOWN, said="it is not Ready") for name in names]
+    return [ClusterFinding(node=name, trouble=ClusterTrouble.NODE_DOWN, message="it is not Ready") for name in names]
 
 
 def names(count: int) -> list[str]:
@@ -31,21 +31,21 @@ def test_each_pages_by_itself_up_to_a_number() -> None:
 
 def test_many_with_one_trouble_page_once() -> None:
     """They have one cause; each is shown, and another trouble pages beside them."""
-    odd = ClusterFinding(node="n900", trouble=ClusterTrouble.ODD_MARK, said="it is odd")
+    odd = ClusterFinding(node="n900", trouble=ClusterTrouble.ODD_RECORD, message="it is odd")
     made = statuses_of([*down(*names(MANY + 5)), odd])
     assert [(each.node, each.troubles) for each in made if each.page] == [
-        ("n900", (ClusterTrouble.ODD_MARK,)),
+        ("n900", (ClusterTrouble.ODD_RECORD,)),
         ("", (ClusterTrouble.NODE_DOWN,)),
     ]
-    assert "15 nodes are not Ready" in made[-1].said
-    assert "and 5 more" in made[-1].said
+    assert "15 nodes are not Ready" in made[-1].message
+    assert "and 5 more" in made[-1].message
     assert {each.node for each in made if ClusterTrouble.NODE_DOWN in each.troubles} == {*names(MANY + 5), ""}
 
 
 def test_a_trouble_of_a_node_has_an_event() -> None:
     """All but a drain's, which has its own, and the policies, which are of no node."""
     assert REASONS.keys() == set(ClusterTrouble) - {ClusterTrouble.DRAIN_STUCK, ClusterTrouble.NO_POLICIES}
-    assert news_of_trouble(ClusterFinding(node="", trouble=ClusterTrouble.NO_POLICIES, said="x"), "u") is None
+    assert news_of_trouble(ClusterFinding(node="", trouble=ClusterTrouble.NO_POLICIES, message="x"), "u") is None
     news = news_of_trouble(down("n1")[0], "u1")
     assert news is not None
     assert (news.reason, news.about, news.warning) == ("NodeDown", "u1", True)

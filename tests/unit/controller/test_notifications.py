@@ -17,9 +17,9 @@ from healthd.notify.notifier import Notifier
 from healthd.remediation.controller.node_status import NodeStatus, RepairState
 from healthd.remediation.decide.fleet import Scope
 
-PAGED = NodeStatus(node="n1", said="refused: it is not drained", page=True, state=RepairState.REFUSED)
-SILENT = NodeStatus(node="n2", said="it did not come back from its reboot", state=RepairState.SILENT)
-REPAIRED = NodeStatus(node="n3", said="asked for", remedy=Remedy.REPLACE_NODE, state=RepairState.REPAIR)
+PAGED = NodeStatus(node="n1", message="refused: it is not drained", page=True, state=RepairState.REFUSED)
+SILENT = NodeStatus(node="n2", message="it did not come back from its reboot", state=RepairState.SILENT)
+REPAIRED = NodeStatus(node="n3", message="asked for", remedy=Remedy.REPLACE_NODE, state=RepairState.REPAIR)
 
 
 def course(**more: Any) -> ControllerStats:
@@ -39,7 +39,7 @@ def samples(made: ControllerStats) -> dict[tuple[str, ...], float]:
 def test_the_page_counts_nodes_by_state_and_names_none() -> None:
     """A fleet of any size has as many series; the cluster itself is no node, and may need a person too."""
     made = course()
-    made.statuses = (PAGED, SILENT, REPAIRED, NodeStatus(node="", said="x", page=True))
+    made.statuses = (PAGED, SILENT, REPAIRED, NodeStatus(node="", message="x", page=True))
     found = samples(made)
     assert [found["healthd_controller_nodes", state] for state in ("refused", "silent", "repair", "waits")] == [
         1,
@@ -51,7 +51,7 @@ def test_the_page_counts_nodes_by_state_and_names_none() -> None:
     assert found["healthd_controller_operator_needed",] == 2
     assert not any(node in key for key in found for node in ("n1", "n2", "n3"))
     many = course()
-    many.statuses = tuple(NodeStatus(node=f"n{number}", said="x") for number in range(500))
+    many.statuses = tuple(NodeStatus(node=f"n{number}", message="x") for number in range(500))
     assert len(samples(many)) == len(found)
 
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from healthd.daemon.schedule import Every, Schedule
+from tests.support.limits import limit_s
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -25,7 +26,7 @@ class Failures(list[tuple[str, BaseException]]):
 
 def turned_until(schedule: Schedule, reached: Callable[[], bool]) -> bool:
     """Turn the schedule as the daemon's main thread does; whether that was reached within ten seconds."""
-    until = time.monotonic() + 10.0
+    until = time.monotonic() + limit_s(10.0)
     while not reached() and time.monotonic() < until:
         time.sleep(min(0.02, schedule.run_due()))
     return reached()
@@ -51,7 +52,7 @@ def test_no_thread_is_left_after_the_end() -> None:
     assert turned_until(schedule, done.is_set)
     assert threading.active_count() == before + 1
     schedule.end()
-    until = time.monotonic() + 10.0
+    until = time.monotonic() + limit_s(10.0)
     while threading.active_count() > before:
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -110,7 +111,7 @@ def test_a_duty_that_hangs_delays_no_other_and_its_missed_runs_are_counted() -> 
     assert thread.daemon, "the process would not end before it"
     release.set()
     assert schedule.left(10.0) == ()
-    until = time.monotonic() + 10.0
+    until = time.monotonic() + limit_s(10.0)
     while not runs["hangs"].done and time.monotonic() < until:  # it is counted a moment after its end
         time.sleep(0.01)
     assert runs["hangs"].done == 1

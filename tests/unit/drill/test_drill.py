@@ -50,12 +50,12 @@ def test_every_kind_is_one_that_its_check_can_find(kind: DrillFault) -> None:
 def test_lines_are_the_drivers_own_and_say_what_they_are() -> None:
     """The parsers of the real lines read them, and whoever quotes one quotes that nothing happened."""
     xid, sxid = xid_line("0000:53:00", 79), sxid_line("0000:d0:00.0", 20034)
-    said, switch = parse_line(xid), parse_sxid(sxid)
-    assert isinstance(said, XidLine)
+    message, switch = parse_line(xid), parse_sxid(sxid)
+    assert isinstance(message, XidLine)
     assert switch is not None
-    assert (said.xid, said.pci, said.numbered) == (79, "0000:53:00", True)
+    assert (message.xid, message.pci, message.numbered) == (79, "0000:53:00", True)
     assert (switch.sxid, switch.pci, switch.word, switch.continues) == (20034, "0000:d0:00", "Fatal", False)
-    assert IN_THE_LINE in said.text
+    assert IN_THE_LINE in message.text
     assert IN_THE_LINE in switch.text
 
 

@@ -23,9 +23,9 @@ SLOT = Slot(scope="cluster", index=3, node="n1")
 DRAIN = frozenset({"IDLE", "DRAIN"})
 
 
-def said(state: NodeState, *, ago_s: float = 60.0, code: str = "", step: str = "") -> str:
+def answered(state: NodeState, *, ago_s: float = 60.0, code: str = "", step: str = "", stopped: bool = False) -> str:
     at = NOW - timedelta(seconds=ago_s)
-    return NodeSummary(state=state, at=at, code=code, mode=Mode.REPAIR, step=step, since=at).text
+    return NodeSummary(state=state, at=at, stopped=stopped, code=code, mode=Mode.REPAIR, step=step, since=at).text
 
 
 def listed(
@@ -61,9 +61,23 @@ def node(of: ListedNode, *slots: Slot) -> FleetNode:
 @pytest.mark.parametrize("state", [NodeState.OK, NodeState.WARNING, NodeState.CRITICAL, NodeState.UNKNOWN])
 def test_a_node_in_service_is_what_it_says(state: NodeState) -> None:
     """For as long as it says it."""
-    assert node(listed(summary=said(state))).state == state.value
-    assert node(listed(summary=said(state, ago_s=SILENT_AFTER_S - 1))).state == state.value
-    assert node(listed(summary=said(state, ago_s=SILENT_AFTER_S + 1))).state is FleetState.SILENT
+    assert node(listed(summary=answered(state))).state == state.value
+    assert node(listed(summary=answered(state, ago_s=SILENT_AFTER_S - 1))).state == state.value
+    assert node(listed(summary=answered(state, ago_s=SILENT_AFTER_S + 1))).state is FleetState.SILENT
+
+
+def test_a_stop_on_purpose_is_not_silence() -> None:
+    """A restart within the heartbeats changes nothing; after them the node is stopped, whatever it said last. A
+    machine that does not answer is silent, and an operator's drain is a drain."""
+    late_s = SILENT_AFTER_S + 1
+    assert node(listed(summary=answered(NodeState.OK, stopped=True))).state is FleetState.OK
+    for state in (NodeState.OK, NodeState.CRITICAL, NodeState.HELD, NodeState.NEEDS_OPERATOR):
+        stopped = node(listed(summary=answered(state, ago_s=late_s, stopped=True)))
+        assert (stopped.state, stopped.is_trouble) == (FleetState.STOPPED, True)
+    last = answered(NodeState.OK, ago_s=late_s, stopped=True)
+    down = frozenset({"DOWN", "NOT_RESPONDING"})
+    assert node(listed(summary=last, flags=down, dead=True)).state is FleetState.SILENT
+    assert node(listed(summary=last, flags=DRAIN, hold=ALICE)).state is FleetState.DRAINED
 
 
 def test_silence_is_a_state_and_never_healthy() -> None:
@@ -71,53 +85,53 @@ def test_silence_is_a_state_and_never_healthy() -> None:
     assert node(listed()).state is FleetState.SILENT
     assert node(listed()).silent_s is None
     ahead_s = AHEAD.total_seconds() + 10
-    assert node(listed(summary=said(NodeState.OK, ago_s=-ahead_s))).state is FleetState.SILENT
-    assert node(listed(summary=said(NodeState.OK, ago_s=-10))).state is FleetState.OK
+    assert node(listed(summary=answered(NodeState.OK, ago_s=-ahead_s))).state is FleetState.SILENT
+    assert node(listed(summary=answered(NodeState.OK, ago_s=-10))).state is FleetState.OK
     assert node(listed(summary="healthd state=splendid at=1")).state is FleetState.SILENT
     down = frozenset({"DOWN", "NOT_RESPONDING"})
-    assert node(listed(summary=said(NodeState.OK), flags=down, dead=True)).state is FleetState.SILENT
+    assert node(listed(summary=answered(NodeState.OK), flags=down, dead=True)).state is FleetState.SILENT
 
 
 def test_a_node_that_healthd_reboots_is_not_silent_while_it_is_away() -> None:
     """Its machine does not answer because of the repair; past the time for heartbeats it is silent all the same."""
     down = frozenset({"DOWN", "DRAIN", "NOT_RESPONDING"})
-    away = listed(summary=said(NodeState.REPAIRING, step="reboot"), flags=down, dead=True, hold=OURS)
+    away = listed(summary=answered(NodeState.REPAIRING, step="reboot"), flags=down, dead=True, hold=OURS)
     assert node(away, SLOT).state is FleetState.REPAIRING
-    late = listed(summary=said(NodeState.REPAIRING, ago_s=SILENT_AFTER_S + 1), flags=down, dead=True, hold=OURS)
+    late = listed(summary=answered(NodeState.REPAIRING, ago_s=SILENT_AFTER_S + 1), flags=down, dead=True, hold=OURS)
     assert node(late, SLOT).state is FleetState.SILENT
 
 
 def test_another_s_drain_is_shown_as_his_whatever_the_agent_says() -> None:
     """Alice's drain is Alice's, also beside a slot of ours, which is then odd."""
-    of_alice = listed(summary=said(NodeState.OK), flags=DRAIN, hold=ALICE)
+    of_alice = listed(summary=answered(NodeState.OK), flags=DRAIN, hold=ALICE)
     assert (node(of_alice).state, node(of_alice).oddity) == (FleetState.DRAINED, "")
     assert node(of_alice).since == NOW - timedelta(hours=2)
     assert "another's drain" in node(of_alice, SLOT).oddity
-    assert node(listed(summary=said(NodeState.OK), flags=DRAIN)).state is FleetState.DRAINED
+    assert node(listed(summary=answered(NodeState.OK), flags=DRAIN)).state is FleetState.DRAINED
 
 
 def test_our_drain_is_shown_by_what_the_agent_does() -> None:
     """Held where it says nothing of a repair; a drain without a slot is odd."""
-    held = listed(summary=said(NodeState.OK), flags=DRAIN, hold=OURS)
+    held = listed(summary=answered(NodeState.OK), flags=DRAIN, hold=OURS)
     assert node(held, SLOT).state is FleetState.HELD
     assert node(held).oddity == "healthd's drain without a slot"
     for state in (NodeState.DRAINING, NodeState.REPAIRING, NodeState.HELD, NodeState.NEEDS_OPERATOR):
-        acting = node(listed(summary=said(state, code="gpu.xid.79"), flags=DRAIN, hold=OURS), SLOT)
+        acting = node(listed(summary=answered(state, code="gpu.xid.79"), flags=DRAIN, hold=OURS), SLOT)
         assert (acting.state, acting.oddity, acting.code) == (state.value, "", "gpu.xid.79")
 
 
 def test_a_slot_alone_fences_the_node() -> None:
     """Where the platform owns the state, the slot is all that shows: ours, held, and odd where no agent acts."""
-    fenced = node(listed(summary=said(NodeState.OK)), SLOT)
+    fenced = node(listed(summary=answered(NodeState.OK)), SLOT)
     assert (fenced.state, fenced.is_ours) == (FleetState.HELD, True)
     assert fenced.oddity == "a slot of healthd's without a remediation"
     assert fenced.slot_since == NOW - timedelta(seconds=240)
-    assert node(listed(summary=said(NodeState.REPAIRING)), SLOT).oddity == ""
+    assert node(listed(summary=answered(NodeState.REPAIRING)), SLOT).oddity == ""
 
 
 def test_down_and_asleep_are_the_clusters_words() -> None:
     """A node that answers and is down; a name without a machine, which is no node of the fleet."""
-    down = node(listed(summary=said(NodeState.OK), flags=frozenset({"DOWN"}), hold=ALICE))
+    down = node(listed(summary=answered(NodeState.OK), flags=frozenset({"DOWN"}), hold=ALICE))
     assert (down.state, down.since) == (FleetState.DOWN, NOW - timedelta(hours=2))
     asleep = node(listed(flags=frozenset({"IDLE", "POWERED_DOWN"}), asleep=True))
     assert (asleep.state, asleep.since) == (FleetState.ASLEEP, None)
@@ -145,7 +159,7 @@ def test_the_slot_of_the_whole_cluster_is_the_one_that_is_shown() -> None:
 def test_a_page_is_not_hidden_by_the_clusters_own_drain() -> None:
     """Slurm's "Kill task failed" on a node that healthd pages for; an operator's drain is another matter."""
     automatic = Hold(text="Kill task failed", user="root", stamp=1, automatic=True)
-    paged = said(NodeState.NEEDS_OPERATOR, code="gpu.xid.79")
+    paged = answered(NodeState.NEEDS_OPERATOR, code="gpu.xid.79")
     assert node(listed(summary=paged, flags=DRAIN, hold=automatic)).state is FleetState.NEEDS_OPERATOR
     assert node(listed(summary=paged, flags=DRAIN, hold=ALICE)).state is FleetState.DRAINED
 
@@ -153,7 +167,7 @@ def test_a_page_is_not_hidden_by_the_clusters_own_drain() -> None:
 def test_a_provisioners_text_beside_our_slot_is_ours() -> None:
     """HyperPod wants a text of its own; without our slot it is somebody else's."""
     replacing = Hold(text="Action:Replace", user="root", stamp=1)
-    shown = listed(summary=said(NodeState.REPAIRING, step="replace"), flags=DRAIN, hold=replacing)
+    shown = listed(summary=answered(NodeState.REPAIRING, step="replace"), flags=DRAIN, hold=replacing)
     assert node(shown, SLOT).state is FleetState.REPAIRING
     assert node(shown).state is FleetState.DRAINED
 
@@ -168,22 +182,25 @@ def test_a_node_that_we_hold_is_never_asleep() -> None:
 def test_a_maintenance_reservation_of_others_is_no_service() -> None:
     """Its node takes no jobs, whatever its agent says; so does one that somebody set to fail."""
     for flags in ({"IDLE", "MAINT"}, {"IDLE", "MAINTENANCE", "RESERVED"}):
-        assert node(listed(summary=said(NodeState.OK), flags=frozenset(flags))).state is FleetState.DRAINED
-    failing = replace(listed(summary=said(NodeState.OK), flags=frozenset({"FAIL"}), hold=ALICE), out=True)
+        assert node(listed(summary=answered(NodeState.OK), flags=frozenset(flags))).state is FleetState.DRAINED
+    failing = replace(listed(summary=answered(NodeState.OK), flags=frozenset({"FAIL"}), hold=ALICE), out=True)
     assert node(failing).state is FleetState.DRAINED
 
 
 def test_an_agent_that_is_contradicted_by_its_cluster_is_odd() -> None:
     """It says that it is out, and gets jobs; a slot that was taken this moment is not odd yet."""
-    assert "gives it jobs" in node(listed(summary=said(NodeState.HELD))).oddity
+    assert "gives it jobs" in node(listed(summary=answered(NodeState.HELD))).oddity
     now = {(SLOT.scope, SLOT.index): int(NOW.timestamp())}
-    (fresh,) = fleet_nodes([listed(summary=said(NodeState.OK))], [SLOT], now, NOW, silent_after_s=SILENT_AFTER_S)
+    (fresh,) = fleet_nodes([listed(summary=answered(NodeState.OK))], [SLOT], now, NOW, silent_after_s=SILENT_AFTER_S)
     assert fresh.oddity == ""
 
 
 def test_a_name_that_is_listed_twice_is_out_if_either_says_so() -> None:
     """In whatever order."""
-    drained, idle = listed(summary=said(NodeState.OK), flags=DRAIN, hold=ALICE), listed(summary=said(NodeState.OK))
+    drained, idle = (
+        listed(summary=answered(NodeState.OK), flags=DRAIN, hold=ALICE),
+        listed(summary=answered(NodeState.OK)),
+    )
     for both in ((drained, idle), (idle, drained)):
         (found,) = fleet_nodes(both, (), {}, NOW, silent_after_s=SILENT_AFTER_S)
         assert found.state is FleetState.DRAINED
@@ -193,7 +210,7 @@ def test_the_budget_counts_every_cause() -> None:
     """Drained by an operator, fenced by a slot alone; not what sleeps."""
     nodes = fleet_nodes(
         [
-            listed("n1", summary=said(NodeState.OK)),
+            listed("n1", summary=answered(NodeState.OK)),
             listed("n2", flags=DRAIN, hold=ALICE),
             listed("n3"),
             listed("n4", flags=frozenset({"DOWN", "POWERED_DOWN"}), asleep=True),

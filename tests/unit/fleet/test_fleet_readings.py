@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from healthd.core.model import Remedy
 from healthd.fleet.nodes import FleetNode
 from healthd.fleet.readings import reading_of, readings_of
 from healthd.ledger.entries import SpanState
-from healthd.remediation.decide.handoff import HandoffRecord
+from healthd.remediation.decide.handoff import HandoffRecord, PastAct, PastRepair
 from healthd.remediation.decide.summary import NodeState, NodeSummary
 from healthd.remediation.ports import Hold, ListedNode
 
@@ -70,6 +72,13 @@ def test_every_state_of_the_fleet_is_one_of_the_ledger(given: FleetNode, state: 
     assert (found.state, found.cause) == (state, cause)
 
 
+def test_a_node_without_healthd_is_not_in_the_ledger() -> None:
+    """Nothing is known of it, and it counts in no report."""
+    agentless = node(None)
+    agentless = replace(agentless, listed=replace(agentless.listed, agentless=True))
+    assert readings_of([agentless]) == {}
+
+
 def test_a_check_that_cannot_tell_is_no_fault() -> None:
     """Nor is anything known of a silent node, and its reading ends no fault."""
     assert reading_of(node(NodeState.UNKNOWN, code="gpu.count")).faults == ()
@@ -93,3 +102,23 @@ def test_a_fault_is_as_old_as_its_finding_and_not_as_its_step() -> None:
     (not_reported,) = reading_of(node(repairing, hold=OURS, code="gpu.xid.79", step="reboot")).faults
     (plain,) = reading_of(node(NodeState.CRITICAL, code="gpu.xid.79")).faults
     assert (told.since, not_reported.since, plain.since) == (since, None, NOW - timedelta(hours=2))
+
+
+@pytest.mark.parametrize(
+    ("remedy", "begun_h", "told"),
+    [
+        (Remedy.REPLACE_NODE, 0.0, True),
+        (Remedy.REPLACE_NODE, 5.0, False),  # that of an earlier machine: this request is not begun
+        (Remedy.REPLACE_NODE, None, False),
+        (Remedy.REBOOT_NODE, 0.0, False),
+        (None, 0.0, False),  # withdrawn
+    ],
+)
+def test_an_address_is_of_the_replacement_that_it_was_uploaded_for(
+    remedy: Remedy | None, begun_h: float | None, told: bool
+) -> None:
+    """No other entry of the history gets it."""
+    history = () if begun_h is None else (PastRepair(act=PastAct.REPLACE, at=NOW - timedelta(hours=begun_h)),)
+    record = HandoffRecord(remedy=remedy, asked=NOW, evidence="s3://site/n1/k1.tar.gz", history=history)
+    found = reading_of(node(NodeState.OK, record=record.text))
+    assert found.evidence == ("s3://site/n1/k1.tar.gz" if told else "")

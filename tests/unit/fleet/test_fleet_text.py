@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from healthd.core.model import Mode, Remedy
-from healthd.fleet.causes import age, by_cause, lasting
+from healthd.fleet.causes import by_cause
 from healthd.fleet.nodes import FleetNode, FleetPicture, FleetState, fleet_nodes, in_states
 from healthd.fleet.text import fleet_data, fleet_json, fleet_text, head, node_data, node_text, why_text
 from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair, RequestAnswer
@@ -76,7 +76,7 @@ RECORD = HandoffRecord(
     attempt=2,
     answer=RequestAnswer.WAITS,
     answered=NOW,
-    said="the platform is busy",
+    message="the platform is busy",
     history=(
         PastRepair(act=PastAct.RESET, at=NOW - timedelta(days=1), code="gpu.xid.79", outcome=Helped.FAILED),
         PastRepair(act=PastAct.RETURN, at=NOW - timedelta(hours=1)),
@@ -245,6 +245,17 @@ def test_the_json_has_every_node_and_the_same_groups(fleet: FleetPicture) -> Non
     assert node_data(fleet.nodes[0])["usable"] is True
 
 
+def test_a_daemon_that_was_stopped_says_so() -> None:
+    """At once in the node's own lines; as a state after the heartbeats, with the time since the stop."""
+    last = NodeSummary(state=NodeState.OK, at=NOW - timedelta(seconds=4000), stopped=True, mode=Mode.REPAIR)
+    fleet = FleetPicture(cluster="", at=NOW, nodes=(_one(a("n1", last.text)),), limit=None, taken=0)
+    assert fleet_text(fleet, fleet.nodes).splitlines()[1] == "STOPPED  1  stopped on purpose  n1  for 66 min"
+    assert (node_data(fleet.nodes[0])["state"], node_data(fleet.nodes[0])["stopped"]) == ("stopped", True)
+    recent = _one(a("n1", replace(last, at=NOW - timedelta(seconds=60)).text))
+    line = "report    ok, 60 s ago, as its daemon was stopped on purpose, mode repair"
+    assert line in node_text(fleet, recent).splitlines()
+
+
 def test_groups_are_of_one_state_and_cause(fleet: FleetPicture) -> None:
     """Each node in one group."""
     groups = by_cause(fleet.nodes)
@@ -293,23 +304,13 @@ def test_what_is_not_known_is_said_so(listed: ListedNode, cause: str, about: str
     assert (group.cause, group.about.partition("+")[0]) == (cause, about)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(-5, "0 s"), (119, "119 s"), (121, "2 min"), (7300, "2 h"), (172_900, "2 d")]
-)
-def test_a_length_of_time_has_one_unit(seconds: float, text: str) -> None:
-    """Rounded down."""
-    assert lasting(seconds) == text
-    assert age(NOW - timedelta(seconds=seconds), NOW) == text
-    assert age(None, NOW) == ""
-
-
 def test_remarks_stand_under_the_head() -> None:
     """What stops healthd in the cluster goes before the nodes, in both tables and in the data."""
-    said = "there is no Lease healthd-budget"
-    fleet = FleetPicture(cluster="", at=NOW, nodes=(_one(a("n1")),), limit=None, taken=0, remarks=(said,))
+    message = "there is no Lease healthd-budget"
+    fleet = FleetPicture(cluster="", at=NOW, nodes=(_one(a("n1")),), limit=None, taken=0, remarks=(message,))
     for text in (fleet_text(fleet, fleet.nodes), why_text(fleet, fleet.nodes)):
-        assert text.splitlines()[1] == f"! {said}"
-    assert fleet_data(fleet, fleet.nodes)["remarks"] == [said]
+        assert text.splitlines()[1] == f"! {message}"
+    assert fleet_data(fleet, fleet.nodes)["remarks"] == [message]
 
 
 def test_a_budget_of_slots_alone_counts_slots() -> None:

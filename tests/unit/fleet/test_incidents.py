@@ -22,6 +22,7 @@ from healthd.fleet.incidents import (
     IncidentRules,
     SharedCause,
     Trend,
+    nvlink_domains,
     observed,
 )
 from healthd.fleet.nodes import FleetNode
@@ -76,6 +77,37 @@ def test_most_of_a_small_domain_is_an_incident_and_half_of_it_is_not() -> None:
     assert not seen([*three[:2], *rack("r", 3, count=2, silent=True)]).open
     assert only(seen([*three[:2], *rack("r", 3, count=1), *rack("r", 4, count=1, asleep=True)])).broken_domain == "r"
     assert not seen(rack("r", 1, "gpu.imex.not_up", 1)).open
+
+
+def test_the_domain_is_what_the_gpus_say_where_no_block_says_it() -> None:
+    """A block of one domain keeps its name, one of two is told apart, and a node that says nothing is in none of the
+    two. What a node said once is remembered while it says nothing."""
+    one = [with_domain(each, "aaaaaaaa") for each in rack("rack-7", 1, count=3)]
+    two = [
+        with_domain(each, own)
+        for each, own in zip(rack("rack-8", 11, count=3), ("bbbbbbbb", "cccccccc", ""), strict=True)
+    ]
+    alone = [with_domain(each, "dddddddd") for each in rack("", 21, count=2)]
+    assert nvlink_domains([*one, *two, *alone, reading("gpu-030", group="leaf")]) == {
+        "gpu-001": "rack-7",
+        "gpu-002": "rack-7",
+        "gpu-003": "rack-7",
+        "gpu-011": "rack-8/bbbbbbbb",
+        "gpu-012": "rack-8/cccccccc",
+        "gpu-021": "dddddddd",
+        "gpu-022": "dddddddd",
+    }
+    memory = observed(IncidentMemory(), alone, NOW, RULES)
+    broken = [reading(each.name, "gpu.imex.not_up", kind=GB200) for each in alone]
+    after = observed(memory, broken, NOW, RULES)
+    assert after.open[0].broken_domain == "dddddddd"
+    assert observed(after, [], NOW, RULES).domains == {}
+
+
+def with_domain(node: FleetNode, domain: str) -> FleetNode:
+    assert node.summary is not None
+    summary = replace(node.summary, domain=domain)
+    return replace(node, listed=replace(node.listed, summary=summary.text))
 
 
 def test_a_single_root_in_a_rack_is_one_node() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import healthd
 from healthd import remediation
-from healthd.checklib.xids import xid_table
+from healthd.checklib.xids import sxid_table, xid_table
 from healthd.core.check import discover
 from healthd.observe.report import EXIT_CODE, SCHEMA
 from tests.support.scripts import load_script
@@ -32,6 +32,7 @@ GENERATED = [
             "config",
             "findings",
             "metrics",
+            "mistakes",
             "peers",
             "faults",
             "policy",
@@ -193,11 +194,12 @@ def test_a_decision_is_dated_and_says_its_price(path: Path) -> None:
 def test_codes_in_the_text_exist(path: Path) -> None:
     """A finding code in backquotes is one that a check declares, or an XID of the table."""
     known = {code.code for check in discover().values() for code in check.codes} | set(discover())
-    known |= {f"gpu.xid.{xid}" for xid in xid_table()} | example_names()
+    known |= {f"gpu.xid.{xid}" for xid in xid_table()} | {f"nvswitch.sxid.{sxid}" for sxid, _ in sxid_table()}
+    known |= example_names()
     kinds = "|".join(sorted({name.partition(".")[0] for name in known}))
     text = path.read_text(encoding="utf-8")
     spoken = set(re.findall(rf"`((?:{kinds})\.[a-z][a-z0-9_.]*[a-z0-9])`", text))
-    assert {name for name in spoken - known if not name.endswith((".py", ".md"))} == set()
+    assert {name for name in spoken - known if not name.endswith((".py", ".md", ".html"))} == set()
 
 
 def example_names() -> set[str]:

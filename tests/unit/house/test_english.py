@@ -26,6 +26,7 @@ PAGES_CHECKED: tuple[str, ...] = (
     "docs/explanation/*.md",
     "docs/decisions/*.md",
     "docs/reference/glossary.md",
+    "docs/reference/explain.md",
     "docs/reference/status.md",
     "docs/reference/verdict.md",
     "docs/reference/aws-calls.md",

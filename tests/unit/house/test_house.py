@@ -242,12 +242,12 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 def test_no_file_says_what_it_must_not() -> None:
     """No file names this machine's own paths, patches our modules or leaves a stub."""
-    said = []
+    messages = []
     for path in tree():
         spared = path.name == "pyproject.toml" or (ROOT / path).is_symlink()  # pyproject.toml holds the ban itself
         raw = b"" if spared else (ROOT / path).read_bytes()
-        said += [f"{path}: {word}" for word in FORBIDDEN_WORDS if word.encode() in raw]
-    assert said == []
+        messages += [f"{path}: {word}" for word in FORBIDDEN_WORDS if word.encode() in raw]
+    assert messages == []
 
 
 def test_names_of_test_files_are_unique() -> None:

@@ -48,6 +48,14 @@ def test_without_a_seed_everything_is_taken() -> None:
     assert Sample(seed=None).of(BOUNDARIES, kind=kind, least=0) == BOUNDARIES
 
 
+def test_of_a_list_of_one_kind_some_are_taken() -> None:
+    """So many, in their order, and others with another seed; without a seed all."""
+    samples = [Sample(seed=seed).some("lives", range(10), 4) for seed in range(30)]
+    assert all(len(sample) == 4 and sample == sorted(sample) for sample in samples)
+    assert {number for sample in samples for number in sample} == set(range(10))
+    assert Sample(seed=None).some("lives", range(10), 4) == list(range(10))
+
+
 def test_two_seeds_take_different_samples() -> None:
     """Over many runs everything is taken."""
     samples = [Sample(seed=seed).of(BOUNDARIES, kind=kind, least=0) for seed in range(30)]

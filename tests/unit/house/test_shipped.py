@@ -45,6 +45,10 @@ LOADED_BY: Mapping[str, tuple[str, str]] = {
         "kubectl-healthd",
     ),
     "packaging/kubernetes/agent-rbac.yaml": ("tests/live/kubernetes/agent_rig.py", "agent-rbac.yaml"),
+    "packaging/kubernetes/examples/training-job.yaml": (
+        "tests/live/kubernetes/test_pod_failure_policy.py",
+        "training-job.yaml",
+    ),
     "packaging/kubernetes/examples/*.yaml": (
         "tests/live/kubernetes/test_chart_applied.py",
         "preflight-pod.yaml",
@@ -89,7 +93,7 @@ BLOCKS: Mapping[str, tuple[str, str]] = {
 OF_OTHERS = (
     frozenset({"apt-get", "aws", "cat", "clush", "cp", "curl", "dnf", "docker", "echo", "grep", "helm", "install"})
     | {"journalctl", "kill", "kubectl", "ln", "ls", "mkdir", "pip", "promtool", "python3", "rm", "scontrol", "sed"}
-    | {"read", "sinfo", "sort", "srun", "ssh", "systemctl", "touch"}
+    | {"read", "sbatch", "sinfo", "sort", "srun", "ssh", "systemctl", "touch"}
 )
 _KEYWORDS = frozenset({"while", "do", "done", "sudo", "exec"})  # of the shell, or before a command
 _SEPARATORS = frozenset({"|", "||", "&&", "&", ";", "(", ")", "$("})

@@ -11,7 +11,7 @@ from healthd.core.model import Clearance, ClearsBy, Finding, Remedy, Repeats, Se
 from healthd.judge.clock import JUMP, ClockWatch, moved, was_set
 from healthd.judge.history import History, clear, observe, shifted
 from healthd.judge.trends import Days
-from tests.support.judgement import GPU, at, counter, fault, finding, fold, history, looked, said
+from tests.support.judgement import GPU, answered, at, counter, fault, finding, fold, history, looked
 
 HOUR = timedelta(hours=1)
 
@@ -111,7 +111,7 @@ def test_a_counter_that_stands_still_does_so_for_the_time_that_went_by() -> None
     )
 
     def look(before: History, seconds: float) -> tuple[History, bool]:
-        after, _ = observe(before, said(judged((), [counter(5.0)]), seconds=seconds), limits, at(seconds))
+        after, _ = observe(before, answered(judged((), [counter(5.0)]), seconds=seconds), limits, at(seconds))
         return after, bool(after.faults)
 
     before = history()

@@ -16,6 +16,7 @@ from tests.support.judgement import (
     BY_PCI,
     DRIVER,
     GPU,
+    answered,
     at,
     could_not_tell,
     counter,
@@ -24,7 +25,6 @@ from tests.support.judgement import (
     fold,
     history,
     looked,
-    said,
 )
 
 GROWN = FindingCode(code="gpu.grown", severity=Severity.CRITICAL, remedy=Remedy.RESET_GPU, meaning="Errors grew")
@@ -76,7 +76,7 @@ def test_a_level_stays_where_the_check_could_not_look_or_has_nothing_to_look_at(
         looked(gaps=("gpu:GPU-1 did not answer",), seconds=60),
         looked(finding("other.code"), gaps=("gpu:GPU-1 did not answer",), seconds=60),
         looked(check="other.check", seconds=60),
-        said(not_applicable("no GPU here"), seconds=60),
+        answered(not_applicable("no GPU here"), seconds=60),
     ):
         assert set(start.faults) <= set(fold(start, [outcome]).faults)
 
@@ -229,7 +229,7 @@ def grown(*values: tuple[str, float], limits: tuple[Limit, ...] = (LIMIT,)) -> t
     """Read a counter again and again; every message that it raised."""
     known, messages = History(), []
     for epoch, value in values:
-        outcome = said(ok([counter(value, epoch=epoch)]))
+        outcome = answered(ok([counter(value, epoch=epoch)]))
         known, changes = observe(known, outcome, limits, outcome.at)
         messages += [change.why for change in changes if change.opened]
     return known, messages
@@ -279,8 +279,8 @@ def test_a_reading_without_a_limit_is_not_kept() -> None:
 def test_a_look_that_tells_nothing_new_is_the_same_history() -> None:
     """Nothing changed, so there is nothing to write: the very same object comes back."""
     start = fold(History(), [looked(readings=(NAMED,))])
-    start, _ = observe(start, said(ok([counter(1)])), (LIMIT,), at(0))
-    after, changes = observe(start, said(ok([counter(2), NAMED])), (LIMIT,), at(60))
+    start, _ = observe(start, answered(ok([counter(1)])), (LIMIT,), at(0))
+    after, changes = observe(start, answered(ok([counter(2), NAMED])), (LIMIT,), at(60))
     assert after is start
     assert changes == ()
 
@@ -292,7 +292,7 @@ def test_a_look_that_tells_nothing_new_is_the_same_history() -> None:
 def test_a_uuid_takes_over_from_an_address() -> None:
     """The first reading that knows both renames the fault and the baseline; nothing opens, nothing ends."""
     start = fold(History(), [looked(line(component=BY_PCI[0]))])
-    start, _ = observe(start, said(ok([counter(5, BY_PCI[0])])), (LIMIT,), at(0))
+    start, _ = observe(start, answered(ok([counter(5, BY_PCI[0])])), (LIMIT,), at(0))
     after, changes = observe(start, looked(readings=(NAMED,), check="someone"), (), at(1))
     assert changes == ()
     assert list(after.faults) == [("gpu:GPU-0", "gpu.xid.79")]
@@ -389,7 +389,7 @@ def test_outcomes_without_a_reason_and_with_findings_keep_the_fold_total() -> No
         gaps=["gpu:GPU-1 did not answer"],
         clearances=[Clearance(by=ClearsBy.REBOOT, time=at(2))],
     )
-    known, changes = observe(History(), said(batch), (LIMIT,), at(3))
+    known, changes = observe(History(), answered(batch), (LIMIT,), at(3))
     assert list(known.faults) == [("gpu:GPU-0", "gpu.sick")]
     assert list(known.baselines) == [("gpu:GPU-0", "errors_total")]
     assert [change.fault.code for change in changes] == ["gpu.sick"]

@@ -12,7 +12,7 @@ from healthd.core.check import Accelerating, AnyLimit, FindingCode, Learned, Lim
 from healthd.core.model import NODE, ClearsBy, Component, Reading, Remedy, Severity
 from healthd.judge.history import Change, History, begin_instance, observe, relearn
 from healthd.judge.trends import is_growing, judge
-from tests.support.judgement import BY_PCI, GPU, at, could_not_tell, counter, fault, history, looked, said
+from tests.support.judgement import BY_PCI, GPU, answered, at, could_not_tell, counter, fault, history, looked
 
 HOUR, DAY = 3600.0, 86_400.0
 CODE = FindingCode(code="part.bad", severity=Severity.WARNING, remedy=Remedy.WATCH, meaning="It is bad")
@@ -28,7 +28,7 @@ def seen(limit: AnyLimit, *looks: tuple[float, float], epoch: str = "a", start: 
     """The history after these looks, (seconds, value)."""
     known = start or History()
     for seconds, value in looks:
-        outcome = said(ok([counter(value, name=limit.reading, epoch=epoch)]), seconds=seconds)
+        outcome = answered(ok([counter(value, name=limit.reading, epoch=epoch)]), seconds=seconds)
         known, _ = observe(known, outcome, [limit], outcome.at)
     return known
 
@@ -106,10 +106,10 @@ def test_a_part_may_have_its_own_limit() -> None:
     known = History()
     for seconds, value in ((0, 0.0), (30, 5)):
         readings = [replace(counter(value, gpu), limit=limit) for gpu, limit in zip(GPU, (4.0, None), strict=True)]
-        known, _ = observe(known, said(ok(readings), seconds=seconds), [RATE], at(seconds))
+        known, _ = observe(known, answered(ok(readings), seconds=seconds), [RATE], at(seconds))
     assert words(known) == ["It is bad: errors_total rose by 5 in 60 s (limit 4)"]
     growth = Limit(reading="errors_total", max_increase=0, code=CODE, source="this test")
-    own = [said(ok([replace(counter(value), limit=9)])) for value in (0.0, 9.0)]
+    own = [answered(ok([replace(counter(value), limit=9)])) for value in (0.0, 9.0)]
     for outcome in own:
         known, _ = observe(History() if outcome is own[0] else known, outcome, [growth], outcome.at)
     assert known.faults == {}
@@ -148,7 +148,7 @@ def test_two_limits_of_different_kinds_judge_one_reading() -> None:
     growth = Limit(reading="errors_total", max_increase=2, code=OTHER, source="this test")
     known = History()
     for seconds, value in ((0, 0), (30, 11)):
-        known, _ = observe(known, said(ok([counter(value)]), seconds=seconds), [RATE, growth], at(seconds))
+        known, _ = observe(known, answered(ok([counter(value)]), seconds=seconds), [RATE, growth], at(seconds))
     assert {each.code for each in known.faults.values()} == {"part.bad", "part.worse"}
     assert (known.baselines[KEY].value, len(known.rates[KEY].marks)) == (11, 2)
 
@@ -368,7 +368,7 @@ def test_less_than_five_days_is_too_short() -> None:
 def test_a_value_that_is_no_number_is_remembered_by_none(limit: AnyLimit, odd: float) -> None:
     """It is no evidence, and could not be stored."""
     known = seen(limit, (0, 5))
-    after, changes = observe(known, said(ok([counter(odd, name=limit.reading)]), seconds=30), [limit], at(30))
+    after, changes = observe(known, answered(ok([counter(odd, name=limit.reading)]), seconds=30), [limit], at(30))
     assert (after, changes) == (known, ())
 
 
@@ -377,7 +377,7 @@ def test_a_better_name_takes_the_memory_along(limit: AnyLimit) -> None:
     """What was remembered of a PCI address is the GPU's when its UUID is known."""
     known = History()
     for gpu, value in ((BY_PCI[0], 5.0), (GPU[0], 5.0)):
-        known, _ = observe(known, said(ok([counter(value, gpu, name=limit.reading)])), [limit], at(0))
+        known, _ = observe(known, answered(ok([counter(value, gpu, name=limit.reading)])), [limit], at(0))
     memories: list[Any] = [known.baselines, known.rates, known.stalls, known.learned, known.days]
     assert [key for memory in memories for key in memory] == [("gpu:GPU-0", limit.reading)]
 
@@ -404,7 +404,7 @@ def test_findings_of_a_gap_and_of_a_limit_go_together() -> None:
     """A look with a gap judges the readings that it has, and ends nothing."""
     known = seen(RATE, (0, 0), (30, 50))
     blind = judged([], [counter(50)], gaps=["gpu:GPU-1 did not answer"])
-    known, changes = observe(known, said(blind, seconds=500), [RATE], at(500))
+    known, changes = observe(known, answered(blind, seconds=500), [RATE], at(500))
     assert (len(known.faults), changes) == (1, ())
 
 
@@ -420,7 +420,7 @@ def test_changes_tell_of_a_rate_what_they_tell_of_any_level() -> None:
     known = History()
     trail: list[Change] = []
     for seconds, value in ((0, 0), (30, 50), (95, 50), (160, 50)):
-        known, changes = observe(known, said(ok([counter(value)]), seconds=seconds), [RATE], at(seconds))
+        known, changes = observe(known, answered(ok([counter(value)]), seconds=seconds), [RATE], at(seconds))
         trail += changes
     assert [(each.opened, each.why) for each in trail] == [
         (True, "It is bad: errors_total rose by 50 in 60 s (limit 10)"),
@@ -434,5 +434,5 @@ def test_an_efa_device_is_a_part_like_any_other() -> None:
     known = History()
     for seconds, values in ((0, (0, 0)), (30, (50, 3))):
         readings = [counter(value, device) for device, value in zip(efa, values, strict=True)]
-        known, _ = observe(known, said(ok(readings), seconds=seconds), [RATE], at(seconds))
+        known, _ = observe(known, answered(ok(readings), seconds=seconds), [RATE], at(seconds))
     assert [where for where, _ in known.faults] == ["efa:rdmap0s6"]

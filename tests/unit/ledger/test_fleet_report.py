@@ -63,7 +63,8 @@ CONTENTS = LedgerContents(
         fault("n2", 80, "gpu.xid.95", serial="16a"),
         fault("n2", 81, "efa.slow", critical=False),
         LedgerEntry(kind=EntryKind.REPAIR, node="n1", at=at(11), act="reboot", code="gpu.xid.79", outcome="failed"),
-        LedgerEntry(kind=EntryKind.REPLACEMENT, node="n1", at=at(12), act="replace", code="c", outcome="helped"),
+        LedgerEntry(kind=EntryKind.REPLACEMENT, node="n1", at=at(12), act="replace", code="c", outcome="helped",
+                    evidence="s3://site/n1/k1.tar.gz"),
         LedgerEntry(kind=EntryKind.REPLACEMENT, node="n9", at=at(12), act="replace", code="c"),
         LedgerEntry(kind=EntryKind.RETURN, node="n2", at=at(13), act="return", code="efa.slow"),
     ),
@@ -148,4 +149,6 @@ def test_a_case_has_serials_times_and_what_was_tried() -> None:
     assert "GPU-16a  16a" in text
     assert "2026-01-01 10:00:00  gpu.xid.79" in text
     assert "reboot   failed" in text
+    assert "2026-01-01 12:00    s3://site/n1/k1.tar.gz" in text
+    assert "Evidence that was uploaded before a replacement:\n  nothing" in case_text("n2", CONTENTS, T0)
     assert "inventory_url" in case_text("n2", CONTENTS, T0)

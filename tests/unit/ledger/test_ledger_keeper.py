@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,11 +19,14 @@ from healthd.config.schema.controller import ControllerSection
 from healthd.controller.ledger import LedgerKeeper, ledger_path
 from healthd.core.errors import BackendUnknown, StoreError
 from healthd.core.model import Mode
+from healthd.fleet.inventories import completed_readings
+from healthd.fleet.nodes import FleetNode, FleetPicture
 from healthd.ledger.changes import NodeReading
 from healthd.ledger.database import Ledger
 from healthd.ledger.entries import SpanState
-from healthd.ledger.feed import FleetSource, LedgerFeed
-from healthd.ledger.inventories import completed_readings
+from healthd.ledger.feed import LedgerFeed
+from healthd.remediation.decide.handoff import PastAct, PastRepair
+from tests.support.fleet_readings import reading
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 INVENTORY = {
@@ -56,6 +60,7 @@ def port() -> Iterator[int]:
     server.server_close()
 
 
+@pytest.mark.process  # getent looks "localhost" up
 def test_a_node_tells_its_machine_and_its_faults(port: int) -> None:
     """And a node that is not there, answers otherwise, or under another name, tells nothing."""
     here = NodeReading(node="127.0.0.1", state=SpanState.SERVING)
@@ -75,20 +80,29 @@ def test_a_node_tells_its_machine_and_its_faults(port: int) -> None:
 def test_a_fleet_that_cannot_be_read_is_a_gap_and_ends_nothing(tmp_path: Path) -> None:
     """The metric and the log say so, and nothing was watched."""
 
-    def listed(_: datetime) -> dict[str, NodeReading]:
-        stop.set()
-        raise BackendUnknown("slurmctld does not answer")
+    def read() -> FleetPicture:
+        if not nodes:
+            raise BackendUnknown("slurmctld does not answer")
+        return FleetPicture(cluster="a", at=nodes[0].now, nodes=tuple(nodes), limit=None, taken=0)
 
-    stop = threading.Event()
+    nodes: list[FleetNode] = []
     stats = ControllerStats(orchestrator="slurm", provisioner="none", mode=Mode.OBSERVE)
     config = Config(controller=ControllerSection(state_dir=str(tmp_path)))
     lines = structlog.testing.CapturingLogger()
     log = structlog.wrap_logger(lines, processors=[], wrapper_class=structlog.make_filtering_bound_logger(0))
-    LedgerKeeper(config, FleetSource(listed=listed), stats, log).keep(stop)
-    assert stats.ledger_failing
+    keeper = LedgerKeeper(config, read, stats, log)
+    keeper()
+    assert [stats.ledger_failing] == [True]
     assert "slurmctld does not answer" in str(lines.calls)
     ledger = Ledger(ledger_path(config), now=T0)
     assert ledger.watched_until() is None
+    for after_s in (0.0, 59.0, 60.0):  # the second one is before its time
+        nodes[:] = [reading("n1", now=T0 + timedelta(seconds=after_s))]
+        keeper()
+        assert ledger.watched_until() == T0 + timedelta(seconds=after_s // 60 * 60)
+    shown = [(stats.ledger_failing, stats.ledger is not None)]
+    keeper.close()
+    assert [*shown, (stats.ledger_failing, stats.ledger is not None)] == [(False, True), (False, False)]
     ledger.close()
 
 
@@ -96,11 +110,9 @@ def test_what_is_too_old_is_forgotten(tmp_path: Path) -> None:
     """Spans and watched time before the retention; what goes on stays."""
     ledger = Ledger(tmp_path / "ledger.db", now=T0)
     states = {0: SpanState.SERVING, 1: SpanState.OUT, 40: SpanState.SERVING}
-    day = 0
-    source = FleetSource(listed=lambda _: {"n1": NodeReading(node="n1", state=states[day])})
-    feed = LedgerFeed(ledger, source, interval_s=86_400.0, keep_days=30.0)
-    for day in states:
-        feed.read(T0 + timedelta(days=day))
+    feed = LedgerFeed(ledger, interval_s=86_400.0, keep_days=30.0)
+    for day, state in states.items():
+        feed.read({"n1": NodeReading(node="n1", state=state)}, T0 + timedelta(days=day))
     contents = ledger.contents()
     assert [each.state for each in contents.spans] == [SpanState.SERVING]
     assert [each.start for each in contents.watched] == [T0 + timedelta(days=40)]
@@ -116,4 +128,17 @@ def test_a_damaged_ledger_is_set_aside_by_its_writer_alone(tmp_path: Path) -> No
     ledger = Ledger(path, now=T0)
     assert "starts a fresh ledger" in ledger.set_aside
     assert len(list(tmp_path.glob("ledger.db.set-aside-*"))) == 1
+    ledger.close()
+
+
+def test_the_address_of_evidence_stays_with_its_replacement(tmp_path: Path) -> None:
+    """Also where a later replacement of the node has another one, or none."""
+    first = PastRepair(act=PastAct.REPLACE, at=T0)
+    second = PastRepair(act=PastAct.REPLACE, at=T0 + timedelta(days=1))
+    ledger = Ledger(tmp_path / "ledger.db", now=T0)
+    feed = LedgerFeed(ledger, interval_s=86_400.0, keep_days=30.0)
+    given = NodeReading(node="n1", state=SpanState.SERVING, history=(first,), evidence="s3://site/n1/k1.tar.gz")
+    feed.read({"n1": given}, T0)
+    feed.read({"n1": replace(given, history=(first, second), evidence="")}, T0 + timedelta(days=1))
+    assert [each.evidence for each in ledger.contents().entries] == ["s3://site/n1/k1.tar.gz", ""]
     ledger.close()

@@ -26,7 +26,7 @@ def topic(key: str) -> Topic:
 class Desk:
     """A notifier with two receivers, each a list, and what can go wrong with them."""
 
-    def __init__(self, *, per_hour: int = 12, kept: str = "") -> None:
+    def __init__(self, *, per_hour: int = 12, kept: str = "", runbooks: str = "") -> None:
         self.got: dict[str, list[Message]] = {"slack": [], "webhook": []}
         self.broken: dict[str, NotDeliveredError] = {}
         self.wrong: Sequence[Topic] = ()
@@ -39,6 +39,7 @@ class Desk:
             about=lambda: ABOUT,
             keep=self._keep,
             kept=kept,
+            runbooks=runbooks,
         )
 
     def after(self, seconds: float, *wrong: str) -> tuple[str, ...]:
@@ -84,16 +85,36 @@ def test_a_message_says_who_speaks_for_people_and_for_programs() -> None:
     assert message.data["schema"] == "healthd.notification/1"
     assert {key: message.data[key] for key in ABOUT} == ABOUT
     assert message.data["news"] == [
-        {"key": "a", "state": "wrong", "words": "a is bad", "since": "2026-01-01T03:00:05+00:00", "over": None}
+        {
+            "key": "a",
+            "state": "wrong",
+            "words": "a is bad",
+            "since": "2026-01-01T03:00:05+00:00",
+            "over": None,
+            "runbook": "",
+        }
     ]
+
+
+def test_a_message_leads_to_the_runbook() -> None:
+    """The page of each code that is wrong, once, below the news; a page for an operator has that of its code."""
+    desk = Desk(runbooks="https://docs.example.com/runbooks/")
+    desk.after(5, "gpu.xid.79 gpu:GPU-1", "gpu.xid.79 gpu:GPU-2", "page efa.missing node", "unknown")
+    (message,) = desk.got["slack"]
+    xid, efa = (f"https://docs.example.com/runbooks/{code}.html" for code in ("gpu.xid.79", "efa.missing"))
+    assert message.text.splitlines()[-2:] == [f"runbook: {xid}", f"runbook: {efa}"]
+    assert [each["runbook"] for each in message.data["news"]] == [xid, xid, efa, ""]
+    for _ in range(20):
+        desk.after(60)
+    assert [each["runbook"] for each in desk.got["slack"][1].data["news"]] == [""] * 4
 
 
 def test_a_drill_is_told_past_the_queue_and_says_what_it_is() -> None:
     """Once, to everybody, with no news in it; who did not take it is named, and it is neither counted nor repeated."""
     desk = Desk()
     desk.broken["slack"] = NotDeliveredError("https://hooks.example answered 503")
-    said = desk.notifier.drill("DRILL d1, nothing is wrong", T0)
-    assert said == {"slack": "https://hooks.example answered 503", "webhook": ""}
+    failed = desk.notifier.drill("DRILL d1, nothing is wrong", T0)
+    assert failed == {"slack": "https://hooks.example answered 503", "webhook": ""}
     (message,) = desk.got["webhook"]
     assert message.text == "p5-1: DRILL d1, nothing is wrong"
     assert (message.data["drill"], message.data["news"]) == (True, [])
@@ -108,10 +129,10 @@ def test_a_receiver_that_fails_is_tried_again_later_each_time_and_said_to_fail()
     """30, 60, 120 s and so on up to ten minutes; the log has each failure, status what waits and since when."""
     desk = Desk()
     desk.broken["slack"] = NotDeliveredError("https://hooks.example answered 503")
-    said = [line for _ in range(120) for line in desk.after(10, "a")]
-    pauses = [line.partition(" in ")[2].partition(":")[0] for line in said]
+    failed = [line for _ in range(120) for line in desk.after(10, "a")]
+    pauses = [line.partition(" in ")[2].partition(":")[0] for line in failed]
     assert pauses[:7] == ["30 s", "60 s", "120 s", "240 s", "480 s", "600 s", "600 s"][: len(pauses[:7])]
-    assert len(said) == 6
+    assert len(failed) == 6
     slack, webhook = desk.notifier.channels
     assert (slack.failed, slack.delivered, slack.undelivered) == (6, 0, 1)
     assert (webhook.failed, webhook.delivered, webhook.undelivered) == (0, 1, 0)
@@ -128,8 +149,8 @@ def test_a_receiver_that_is_gone_for_good_ends_nothing() -> None:
     """Two thousand failures in a row are two weeks of a dead webhook: it is tried again, and others are told."""
     desk = Desk()
     desk.broken["webhook"] = NotDeliveredError("https://hooks.example answered 404")
-    said = [line for number in range(2000) for line in desk.after(600, f"a{number}")]
-    assert said[-1] == "webhook: not delivered, retrying in 600 s: https://hooks.example answered 404"
+    failed = [line for number in range(2000) for line in desk.after(600, f"a{number}")]
+    assert failed[-1] == "webhook: not delivered, retrying in 600 s: https://hooks.example answered 404"
     slack, webhook = desk.notifier.channels
     assert (webhook.failed, slack.failed, slack.delivered) == (2000, 0, 2000)
 

@@ -80,5 +80,5 @@ def test_what_still_completes_is_work() -> None:
         def view(self, *, jobs: bool = False) -> NodeView:
             return NodeView(name="n1", in_service=True, flags=frozenset({"COMPLETING", "IDLE"}), hold=None)
 
-    said = not_idle_reason(node(), Completing(FakeCluster("n1", clock=FakeClock()), "n1"))
-    assert said.endswith("reports that this node is not idle: COMPLETING, IDLE")
+    message = not_idle_reason(node(), Completing(FakeCluster("n1", clock=FakeClock()), "n1"))
+    assert message.endswith("reports that this node is not idle: COMPLETING, IDLE")

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from healthd import __version__
+from healthd.checklib.runbooks import next_step
 from healthd.core.check import judged, not_applicable, ok, unknown
-from healthd.core.model import ClearsBy, Component, Outcome, Remedy, Result, Severity, Status, Verdict
+from healthd.core.model import NODE, ClearsBy, Component, Outcome, Reading, Remedy, Result, Severity, Status, Verdict
 from healthd.observe.report import EXIT_CODE, SCHEMA, CheckView, Report, as_brief, as_data, as_json, as_text
 from tests.support.judgement import GPU, at, diagnosis, fault, finding
 
@@ -122,12 +124,17 @@ def test_the_json_is_the_published_schema(report: Report, schema: dict[str, Any]
 def test_what_a_person_acknowledged_is_shown_and_still_counts(schema: dict[str, Any]) -> None:
     """The finding says until when, in the JSON and in the text; a fault that nobody has seen says nothing of it."""
     seen = replace(fault(), acknowledged=True, acknowledged_until=at(60))
-    report = a_report(checks=(view("gpu.look", judged([finding()]), seen, fault("other.sick")),))
+    report = a_report(checks=(view("gpu.look", judged([finding()]), seen, fault("other.sick")),), diagnoses=())
     data = json.loads(as_json(report))
     assert list(violations(data, schema, schema)) == []
     told = "acknowledged until 2026-01-01 00:01 UTC"
     assert [each.get("acknowledged") for each in data["checks"][0]["findings"]] == [told, None]
-    assert [line.endswith(f"({told})") for line in as_text(report).splitlines() if "gpu.look:" in line] == [True, False]
+    lines = as_text(report).splitlines()
+    assert [line.strip() for line in lines if "acknowledged" in line] == [told]
+    assert (
+        next(line for line in lines[lines.index(f"    {told}") :: -1] if line.startswith("  X")).split()[1]
+        == "gpu.sick"
+    )
     assert data["verdict"] == "critical"
 
 
@@ -227,34 +234,70 @@ def test_exit_codes_are_those_of_the_issue() -> None:
 # for people
 
 
-def test_the_text_says_the_worst_first_and_what_is_well_in_one_line() -> None:
-    """Verdict, diagnoses with their reasons, findings, what could not be told, and one line for the rest."""
-    assert as_text(a_report(notices=("SIMULATED: no hardware",))).splitlines() == [
-        "CRITICAL  ip-10-0-0-1  p5.48xlarge  (daemon, boot b007b007)",
+_HEAD = "ip-10-0-0-1  CRITICAL  not usable, 2 problems, 2 checks unknown"
+
+
+def test_the_text_says_the_worst_first_and_what_is_well_as_a_count() -> None:
+    """The node, each cause once with what to do about it, what could not be told, news, and the rest."""
+    assert as_text(a_report(notices=("SIMULATED: no hardware",)), mode="observe").splitlines() == [
+        f"{_HEAD:<74}p5.48xlarge · observe · healthd {__version__}",
         "! SIMULATED: no hardware",
-        "  critical  gpu.xid.79  gpu:GPU-0  calls for reset_gpu",
-        "            XID 79: fell off the bus",
-        "  critical  kernel.xid: XID 79: fell off the bus  [gpu.xid.79]",
-        "  warning   gpu.temperature: 87 C  [gpu.hot]",
-        "  unknown   gpu.temperature: gpu:GPU-1: UNKNOWN (999)",
-        "  unknown   gpu.count: NVML did not answer",
-        "  (unknown) efa.devices: no libfabric",
-        "  ok        1 checks (host.filesystems); not applicable: lustre.mount",
+        "  X gpu.xid.79        GPU 0000:10:1c   since 7 s",
+        "    XID 79: fell off the bus",
+        "    explains gpu.sick",
+        f"    do: {next_step('gpu.xid.79')}; `healthd explain gpu.xid.79`",
+        "  ! gpu.hot           GPU 0000:10:1c   since 7 s",
+        "    87 C",
+        "    do: `healthd explain gpu.hot`",
+        "  ? gpu.temperature",
+        "    gpu:GPU-1: UNKNOWN (999)",
+        "    do: `healthd doctor` names what is missing, and how to fix it",
+        "  ? gpu.count",
+        "    NVML did not answer",
+        "    do: `healthd doctor` names what is missing, and how to fix it",
+        "  ? efa.devices                        optional",
+        "    no libfabric",
+        "  i gpu.xid.43        GPU 0000:10:1c   since 7 s",
+        "    gpu.xid.43 on gpu:GPU-0",
+        "  ok 1 check · 1 not applicable",
     ]
 
 
+def test_without_a_daemon_the_text_says_so() -> None:
+    """In the place of the mode, which is the daemon's."""
+    assert "no daemon · healthd" in as_text(a_report(source="local"), mode="repair").splitlines()[0]
+
+
 def test_news_alone_leaves_a_check_well() -> None:
-    """A check with nothing but news is listed among those that are well: no check disappears from the text."""
+    """A check with nothing but news counts among those that are well: no check disappears from the text."""
     news = fault("gpu.xid.43", severity=Severity.INFO)
-    text = as_text(a_report(checks=(view("kernel.xid", ok(), news),), diagnoses=(), verdict=Verdict.OK))
-    assert text.splitlines()[1:] == ["  ok        1 checks (kernel.xid); not applicable: none"]
+    report = a_report(checks=(view("kernel.xid", ok(), news),), diagnoses=(), verdict=Verdict.OK)
+    lines = as_text(report).splitlines()
+    assert lines[0].startswith("ip-10-0-0-1  OK        usable  ")
+    assert lines[-1] == "  ok 1 check"
+    assert "do:" not in "".join(lines)
 
 
 def test_one_reason_is_one_line() -> None:
-    """A source that is not asked blinds a dozen checks and is said once, with the name of each."""
+    """A source that is not asked blinds a dozen checks and is said once; ``-v`` has the name of each."""
     views = tuple(view(name, unknown("nvml probe: paused for 300 s")) for name in ("gpu.ecc", "gpu.count"))
-    text = as_text(a_report(checks=views, diagnoses=(), verdict=Verdict.UNKNOWN))
-    assert "  unknown   gpu.ecc, gpu.count: nvml probe: paused for 300 s" in text.splitlines()
+    report = a_report(checks=views, diagnoses=(), verdict=Verdict.UNKNOWN)
+    assert as_text(report).splitlines()[1:3] == ["  ? gpu.ecc   and 1 more check", "    nvml probe: paused for 300 s"]
+    assert "    gpu.count" in as_text(report, verbose=True).splitlines()
+
+
+def test_a_measurement_of_many_devices_is_one_line() -> None:
+    """From the lowest to the highest, with the limit and its source; one that is the same everywhere has one value."""
+    figures = tuple(
+        Reading(component=gpu, name="copy_gbps", value=12.0 + n, limit=10.0, limit_source="the table")
+        for n, gpu in enumerate((GPU[0], GPU[1]))
+    )
+    plain = (Reading(component=NODE, name="nccl_gbps", value=380.0),)
+    checks = (replace(view("gdrcopy.copy", ok()), figures=(*figures, *plain)),)
+    assert [line for line in as_text(a_report(checks=checks)).splitlines() if "measured" in line] == [
+        "  measured  GPU 0000:10:1c, GPU 0000:20:1c copy_gbps 12 to 13 (limit 10, the table)",
+        "  measured  node nccl_gbps 380",
+    ]
 
 
 def test_the_brief_line_is_the_same_on_equal_nodes() -> None:
@@ -269,24 +312,28 @@ def test_the_brief_line_is_the_same_on_equal_nodes() -> None:
     assert as_brief(a_report(checks=(), diagnoses=(), verdict=Verdict.OK)) == "OK\n"
 
 
-def test_every_check_is_in_the_text() -> None:
-    """Whatever came of it, each check's name is there."""
+def test_every_check_and_every_finding_is_in_the_long_text() -> None:
+    """Whatever came of it, each check's name is there, and each component under its own name."""
     report = a_report()
-    assert [each.outcome.check for each in report.checks if each.outcome.check not in as_text(report)] == []
+    text = as_text(report, verbose=True)
+    assert [each.outcome.check for each in report.checks if each.outcome.check not in text] == []
+    assert "    gpu:GPU-0  XID 79: fell off the bus  [kernel.xid]" in text.splitlines()
+    assert "  -- lustre.mount: no Lustre here" in text.splitlines()
 
 
 def test_an_empty_report_is_still_a_text() -> None:
     """A node whose type is not known, with no check at all, is a report."""
     text = as_text(a_report(instance_type=None, checks=(), diagnoses=(), verdict=Verdict.UNKNOWN))
-    assert text.splitlines()[0].startswith("UNKNOWN  ip-10-0-0-1  unknown instance type")
-    assert text.splitlines()[-1] == "  ok        0 checks (none); not applicable: none"
+    assert text.splitlines()[0].startswith("ip-10-0-0-1  UNKNOWN   cannot tell  ")
+    assert "unknown instance type" in text.splitlines()[0]
+    assert text.splitlines()[-1] == "  ok 0 checks"
 
 
 def test_a_name_cannot_steer_the_terminal() -> None:
     """Escapes and line ends in a message, which may quote a mount point, are shown as question marks."""
     odd = fault("host.fs", Component(kind="mount", id="/a"), message="/a\x1b[2J\nOK  node")
     text = as_text(a_report(checks=(view("host.filesystems", ok(), odd),), diagnoses=()))
-    assert "  critical  host.filesystems: /a?[2J?OK  node  [host.fs]" in text.splitlines()
+    assert "    /a?[2J?OK  node" in text.splitlines()
 
 
 def test_one_gpu_is_named_as_the_fold_names_it() -> None:

@@ -71,7 +71,7 @@ def test_a_command_is_counted_by_its_program() -> None:
 
 def test_aws_is_counted_by_its_operation() -> None:
     """What the child says decides; a child that breaks may have sent its call."""
-    told = ['{"answer": {}}', '{"trouble": "denied", "code": "AccessDenied", "said": "no"}', "broken"]
+    told = ['{"answer": {}}', '{"trouble": "denied", "code": "AccessDenied", "message": "no"}', "broken"]
 
     def child(*_: Any, **__: Any) -> CommandResult:
         return CommandResult(argv=(), duration_s=0.1, code=0, stdout=told.pop(0), stderr="")

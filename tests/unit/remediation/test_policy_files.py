@@ -142,7 +142,7 @@ def test_a_sites_rule_comes_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("tilte = 'x'\n" + GOOD, "p.toml:1: tilte: no such key; did you mean title?"),
         ("zzz = 1\n" + GOOD, "p.toml:1: zzz: no such key; expected title and [[rule]]"),
@@ -164,11 +164,11 @@ def test_a_sites_rule_comes_first() -> None:
         ("[[rule]\n", "not TOML"),
     ],
 )
-def test_a_mistake_is_told_with_its_place(text: str, said: str) -> None:
+def test_a_mistake_is_told_with_its_place(text: str, message: str) -> None:
     """Where, the value, what was expected and the next step."""
     with pytest.raises(ConfigError) as caught:
         rules_in(text, "p.toml")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_all_mistakes_are_told() -> None:
@@ -227,3 +227,26 @@ def test_a_file_is_a_policy_too(tmp_path: Path) -> None:
         rules_named(str(tmp_path / "gone"))
     with pytest.raises(ConfigError, match="not a regular file"):
         rules_named(str(tmp_path))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# jobs
+
+
+def test_on_job_of_a_rule_goes_before_that_of_the_policy() -> None:
+    """And both are read from the configuration."""
+    rule = PolicyRule(name="r", codes=("gpu.xid.79",), reason="r", source="s", on_job="requeue after 5m")
+    policy = policy_of(PolicySection(rule=(rule,), on_job="signal:USR1 then requeue after 60s"), None)
+    by_code = {code: policy.answers((xid(code),))[0].on_job for code in (79, 95)}
+    assert {code: str(each) for code, each in by_code.items()} == {
+        79: "requeue after 300s",
+        95: "signal:USR1 then requeue after 60s",
+    }
+    assert str(policy_of(PolicySection(), None).on_job) == "wait"
+
+
+@pytest.mark.parametrize("text", ["requeue", "signal:USR1", "signal:KILL then requeue after 5s", "requeue after 5", ""])
+def test_an_on_job_that_is_none_is_refused(text: str) -> None:
+    """A signal that cannot be handled is no checkpoint, and a time has its unit."""
+    with pytest.raises(ConfigError, match=r"requeue after 5m"):
+        rules_in(f'{GOOD}on_job = "{text}"\n', "site.toml")

@@ -49,5 +49,5 @@ SYS = FakeTree(
 def test_what_a_boot_or_a_stop_empties_is_said(mounts: tuple[Mount, ...], why: str) -> None:
     """Memory, a layer of a container, the instance store, also below a RAID and a logical volume: the mount that is
     nearest, and of two on one point the one above."""
-    said = not_lasting(STATE, mounts, SYS)
-    assert (why in said) if why else said == ""
+    message = not_lasting(STATE, mounts, SYS)
+    assert (why in message) if why else message == ""

@@ -77,7 +77,9 @@ def test_every_scope_has_a_lease_of_its_own() -> None:
         orchestrator=OrchestratorSection(kind="kubernetes", kubernetes=KubernetesSection(namespace="gpu-health")),
         budget=replace(CONFIG.budget, scope=(ScopeBudget(name="p5", max_out=2),)),
     )
-    leases = {(right.name, right.namespace) for right in rights_of(config, "n1") if right.resource == "leases"}
+    rights = [right for right in rights_of(config, "n1") if right.resource == "leases"]
+    assert {right.namespace for right in rights} == {"gpu-health"}
+    leases = {(right.name, right.namespace) for right in rights if right.acts}
     assert leases == {(name, "gpu-health") for name in ("healthd-budget", "healthd-budget-p5")}
 
 

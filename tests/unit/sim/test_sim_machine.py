@@ -14,6 +14,7 @@ from healthd.core.model import Result
 from healthd.sim.machine import SimulatedMachine
 from healthd.sources.trees import FileTree
 from healthd.testing import FakeNode
+from tests.support.limits import limit_s
 from tests.support.over_time import open_codes
 from tests.support.sim_devices import remove_efa
 
@@ -75,7 +76,7 @@ def test_it_lives_as_long_as_the_block(machine: SimulatedMachine) -> None:
     """In real time, beside whoever runs on it; and no thread is left."""
     counter = next((machine.root / "sys/class/infiniband").iterdir()) / "hw_counters/keep_alive_rcvd"
     with machine.living(every_s=0.05):
-        until_s = time.monotonic() + 20.0
+        until_s = time.monotonic() + limit_s(20.0)
         while counter.read_text() in ("0\n", "1\n"):
             assert time.monotonic() < until_s
             time.sleep(0.05)

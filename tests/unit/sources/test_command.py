@@ -18,10 +18,11 @@ from healthd.core.errors import SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.probe.worker import be_expendable
 from healthd.sources import command
 from healthd.sources.command import TRUNCATED, abandoned, find_tool, run_command
+from tests.support.limits import limit_s
 
 pytestmark = pytest.mark.process
 
-SLACK_S = 1.5  # what a busy two-core machine may add
+SLACK_S = limit_s(1.5)  # what a busy machine may add
 
 
 def _alive(pid: int) -> bool:
@@ -249,13 +250,13 @@ class HangingFs:
             [sys.executable, "-c", _HANGING_FS, str(point)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         if self._server.stdout is None or self._server.stdout.readline() != "mounted\n":
-            _, said = self._server.communicate(timeout=5)
-            pytest.skip(f"a FUSE file system could not be mounted ({said.strip()[-80:]}): needs root and /dev/fuse")
+            _, output = self._server.communicate(timeout=limit_s(5))
+            pytest.skip(f"a FUSE file system could not be mounted ({output.strip()[-80:]}): needs root and /dev/fuse")
 
     def release(self) -> None:
         """End the daemon: the kernel aborts every question that is out, and whoever waits gets an error."""
         self._server.kill()
-        self._server.communicate(timeout=5)
+        self._server.communicate(timeout=limit_s(5))
         subprocess.run(["/bin/umount", "-l", str(self.point)], check=False, capture_output=True, timeout=5)
 
 

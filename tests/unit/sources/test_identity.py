@@ -17,6 +17,7 @@ from healthd.sources.identity import Identity, boot_id, boot_time, find_identity
 from healthd.sources.imds import Hurry, MetadataSource, read_metadata
 from healthd.testing import Entry, FakeClock, FakeTree
 from tests.support.imds import Imds
+from tests.support.limits import limit_s
 
 DMI = "devices/virtual/dmi/id"
 NITRO: Mapping[str, Entry] = {
@@ -64,10 +65,10 @@ def test_a_refused_token_is_unreadable(imds: Imds) -> None:
 
 def test_a_service_that_keeps_silent_is_a_time_out(imds: Imds) -> None:
     """Accepted and not answered: the deadline is kept and named."""
-    imds.delay_s, started = 1.0, time.monotonic()
+    imds.delay_s, started = 60.0, time.monotonic()
     with pytest.raises(SourceTimeout, match=r"did not answer within 0\.1 s"):
         read_metadata(imds.endpoint, "instance-type", timeout_s=0.1)
-    assert time.monotonic() - started < 0.9
+    assert time.monotonic() - started < limit_s(3.0)
 
 
 def test_a_service_that_drips_is_a_time_out(imds: Imds) -> None:
@@ -77,7 +78,7 @@ def test_a_service_that_drips_is_a_time_out(imds: Imds) -> None:
             began = time.monotonic()
             with pytest.raises(SourceTimeout, match=r"did not answer within 0\.5 s"):
                 read_metadata(endpoint, "instance-type", timeout_s=0.5)
-            assert 0.4 < time.monotonic() - began < 5
+            assert 0.4 < time.monotonic() - began < limit_s(3.0)
 
 
 def test_a_service_that_does_not_answer_is_left_alone_for_a_while(imds: Imds) -> None:
@@ -110,14 +111,14 @@ def test_one_slow_answer_costs_no_other(imds: Imds) -> None:
 def test_a_hurry_waits_for_a_silent_service_once_and_shortly(imds: Imds) -> None:
     """All who ask in one hurry: the first goes without within less than its second, the others ask nobody. After it
     each is answered."""
-    hurry, imds.delay_s = Hurry(is_on=True), 2.0
+    hurry, imds.delay_s = Hurry(is_on=True), 60.0
     source = MetadataSource(imds.endpoint, hurry=hurry)
     began = time.monotonic()
     for each in (source, MetadataSource(imds.endpoint, hurry=hurry)):
         for item in ("instance-type", "instance-id", "placement/region"):
             with pytest.raises(SourceTimeout, match=r"IMDS at .* (did not answer within 0\.25 s|has not answered yet)"):
                 each.read(item)
-    assert time.monotonic() - began < 0.9
+    assert time.monotonic() - began < limit_s(3.0)
     assert imds.requests == ["PUT /latest/api/token"]
     imds.delay_s = 0.0
     assert not source.answers()

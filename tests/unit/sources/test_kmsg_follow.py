@@ -16,6 +16,7 @@ import pytest
 from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.sources.kmsg import Cursor, KernelBatch, KernelLog, read_all
 from healthd.sources.kmsg_records import HOLE
+from tests.support.limits import limit_s
 
 BOOT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -82,8 +83,8 @@ def test_growing_file_is_followed(tmp_path: Path) -> None:
         with path.open("a") as out:
             out.write(line(2))
         started = time.monotonic()
-        assert sequences(log.read_batch(10.0)) == [2]
-        assert time.monotonic() - started < 5
+        assert sequences(log.read_batch(60.0)) == [2]
+        assert time.monotonic() - started < limit_s(3.0)
 
 
 def test_fifo_is_followed_across_writers(tmp_path: Path) -> None:
@@ -308,7 +309,7 @@ def test_wake_ends_a_blocked_read(tmp_path: Path) -> None:
         time.sleep(0.05)
         assert not done.is_set()
         log.wake()
-        assert done.wait(5)
+        assert done.wait(limit_s(5))
 
 
 def test_close_ends_a_blocked_read_for_good(tmp_path: Path) -> None:
@@ -320,7 +321,7 @@ def test_close_ends_a_blocked_read_for_good(tmp_path: Path) -> None:
         with background(log) as done:
             time.sleep(0.05)
             log.close()
-            assert done.wait(5)
+            assert done.wait(limit_s(5))
         assert log.read_batch(5.0) == KernelBatch(records=(), cursor=Cursor(boot_id="boot", sequence=1))
         assert not log.state().alive
         log.wake()
@@ -340,7 +341,7 @@ def background(log: KernelLog) -> Iterator[threading.Event]:
         yield done
     finally:
         log.wake()
-        thread.join(10)
+        thread.join(limit_s(10))
 
 
 def test_idle_time_counts_since_the_loop_came_round(tmp_path: Path) -> None:
@@ -429,9 +430,9 @@ def test_an_injected_record_does_not_wait(tmp_path: Path) -> None:
         timer = threading.Timer(0.1, log.inject, args=("played",))
         timer.start()
         began = time.monotonic()
-        batch = log.read_batch(10.0)
+        batch = log.read_batch(60.0)
         timer.join()
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < limit_s(3.0)
     (record,) = batch.drilled
     assert abs((record.time - datetime.now(UTC)).total_seconds()) < 5.0
 

@@ -46,6 +46,7 @@ from tests.support.judgement import (
     BY_PCI,
     GPU,
     START,
+    answered,
     at,
     could_not_tell,
     counter,
@@ -53,7 +54,6 @@ from tests.support.judgement import (
     finding,
     history,
     looked,
-    said,
 )
 
 GROWN = FindingCode(code="gpu.grown", severity=Severity.CRITICAL, remedy=Remedy.RESET_GPU, meaning="Errors grew")
@@ -150,7 +150,7 @@ def test_what_was_read_before_a_pause_is_kept(store: Store) -> None:
     """While healthd does not ask a source, its checks keep what they read last and from when, and are unknown all the
     same; the trail, and what history judges, hear nothing of it."""
     monitor = Monitor(CHECKS, store)
-    monitor.absorb(said(ok([counter(1), counter(7, name="other_total")])))
+    monitor.absorb(answered(ok([counter(1), counter(7, name="other_total")])))
     before = (monitor.history, trail(store))
     for seconds in (60, 120):
         monitor.absorb(could_not_tell(seconds=seconds, reason="paused for 300 s"), paused=True)
@@ -160,14 +160,14 @@ def test_what_was_read_before_a_pause_is_kept(store: Store) -> None:
     assert (monitor.history, trail(store)) == before
     monitor.clock_was_set(timedelta(hours=1), at(3720), "the clock was set")
     assert monitor.outcomes()["gpu.look"].read_at == at(3600)
-    monitor.absorb(said(ok([counter(1)]), seconds=3780))
+    monitor.absorb(answered(ok([counter(1)]), seconds=3780))
     assert (monitor.outcomes()["gpu.look"].read_at, trail(store)[-1]) == (None, "the clock was set")
 
 
 def test_what_is_read_in_a_pause_takes_the_place_of_the_old(store: Store) -> None:
     """A check that asks other sources too keeps only what it could not read again; one that saw everything, nothing."""
     monitor = Monitor(CHECKS, store)
-    monitor.absorb(said(ok([counter(1), counter(7, name="other_total")])))
+    monitor.absorb(answered(ok([counter(1), counter(7, name="other_total")])))
     part = looked(readings=[counter(2)], gaps=["NVML is paused"], seconds=60)
     monitor.absorb(part, paused=True)
     assert [each.value for each in monitor.outcomes()["gpu.look"].result.readings] == [2, 7]
@@ -175,14 +175,14 @@ def test_what_is_read_in_a_pause_takes_the_place_of_the_old(store: Store) -> Non
     monitor.absorb(whole, paused=True)
     kept = monitor.outcomes()["gpu.look"]
     assert ([each.value for each in kept.result.readings], kept.read_at) == ([4, 5], None)
-    monitor.absorb(said(ok([counter(3)]), seconds=90), paused=True)
+    monitor.absorb(answered(ok([counter(3)]), seconds=90), paused=True)
     assert [each.value for each in monitor.outcomes()["gpu.look"].result.readings] == [3]
 
 
 def test_without_a_pause_nothing_is_kept(store: Store) -> None:
     """A source that fails by itself has no values: old ones would look like an answer."""
     monitor = Monitor(CHECKS, store)
-    monitor.absorb(said(ok([counter(1)])))
+    monitor.absorb(answered(ok([counter(1)])))
     monitor.absorb(could_not_tell(seconds=60))
     assert monitor.outcomes()["gpu.look"].result.readings == ()
     assert trail(store)[-1] == "gpu.look is unknown: NVML is silent"
@@ -192,11 +192,11 @@ def test_the_limits_of_the_check_are_judged(store: Store) -> None:
     """A counter that grows past its check's limit is a fault; the same reading of another check is not."""
     monitor = Monitor(CHECKS, store)
     for value in (0, 1):
-        monitor.absorb(said(ok([counter(value)]), check="host.look"))
-        monitor.absorb(said(ok([counter(value)]), check="no.such.check"))
+        monitor.absorb(answered(ok([counter(value)]), check="host.look"))
+        monitor.absorb(answered(ok([counter(value)]), check="no.such.check"))
     assert monitor.diagnoses() == ()
     for value in (5, 6):
-        monitor.absorb(said(ok([counter(value)])))
+        monitor.absorb(answered(ok([counter(value)])))
     assert [each.code for each in monitor.diagnoses()] == ["gpu.grown"]
 
 
@@ -207,7 +207,7 @@ def test_a_restart_goes_on_where_it_was(store: Store) -> None:
     before.absorb(
         looked(finding("gpu.xid.79", BY_PCI[0], clears_by=ClearsBy.REBOOT), check="kernel.xid"), cursor=("b", 7)
     )
-    before.absorb(said(ok([counter(5)])))
+    before.absorb(answered(ok([counter(5)])))
     after = Monitor(CHECKS, store)
     assert (after.history, after.boot_id, after.cursor) == (before.history, "boot-1", ("b", 7))
     assert after.diagnoses() == before.diagnoses()
@@ -237,7 +237,7 @@ def test_the_trail_tells_turns_not_runs(store: Store) -> None:
     """A check that says the same again adds no line; one that turns does, with its reason."""
     monitor = Monitor(CHECKS, store)
     for seconds, outcome in enumerate(
-        (looked(), looked(), could_not_tell(), could_not_tell(), looked(), said(not_applicable("no GPU")))
+        (looked(), looked(), could_not_tell(), could_not_tell(), looked(), answered(not_applicable("no GPU")))
     ):
         monitor.absorb(replace(outcome, at=at(seconds)))
     assert trail(store) == [
@@ -263,7 +263,7 @@ def test_without_a_store_it_judges_all_the_same() -> None:
 def test_a_verdict_of_some_checks_is_of_their_faults() -> None:
     """Asked about a part, it judges that part: another check's fault or silence does not count, its own does."""
     monitor = Monitor(CHECKS, None)
-    for outcome in (looked(finding()), could_not_tell(check="host.look"), said(ok(), check="kernel.xid")):
+    for outcome in (looked(finding()), could_not_tell(check="host.look"), answered(ok(), check="kernel.xid")):
         monitor.absorb(outcome)
     known = monitor.outcomes()
     assert {name: monitor.verdict([known[name]]) for name in known} == {
@@ -377,7 +377,7 @@ def test_noise_after_an_order_does_not_undo_it() -> None:
 
 def all_looked(monitor: Monitor, seconds: float) -> None:
     for name in CHECKS:
-        monitor.absorb(said(ok(), check=name, seconds=seconds))
+        monitor.absorb(answered(ok(), check=name, seconds=seconds))
 
 
 def test_a_node_is_trusted_when_every_check_has_looked_since() -> None:
@@ -402,7 +402,7 @@ def test_a_node_is_trusted_when_every_check_has_looked_since() -> None:
         (looked(finding(remedy=Remedy.ASK_HUMAN), seconds=20), "gpu.sick on gpu:GPU-0 is still open"),
         (looked(finding(remedy=Remedy.ASK_HUMAN, severity=Severity.WARNING), seconds=20), ""),
         (replace(could_not_tell(seconds=20), optional=True), ""),
-        (said(not_applicable("no GPU"), seconds=20), ""),
+        (answered(not_applicable("no GPU"), seconds=20), ""),
     ],
 )
 def test_what_keeps_a_node_from_being_trusted(outcome: Outcome, words: str) -> None:
@@ -492,11 +492,11 @@ def test_a_look_that_tells_nothing_new_writes_nothing(store: Store) -> None:
     """An idle node's disk is left alone: no transaction for a clean look, and none for an empty batch of the log."""
     monitor = Monitor(CHECKS, store)
     all_looked(monitor, 0)
-    monitor.absorb(said(ok([counter(1)])))
+    monitor.absorb(answered(ok([counter(1)])))
     seen = statements(store)
     for seconds in (1, 2, 3):
-        monitor.absorb(said(ok([counter(1)]), seconds=seconds))
-        monitor.absorb(said(ok(), check="kernel.xid", seconds=seconds), cursor=("boot-1", seconds))
+        monitor.absorb(answered(ok([counter(1)]), seconds=seconds))
+        monitor.absorb(answered(ok(), check="kernel.xid", seconds=seconds), cursor=("boot-1", seconds))
         monitor.flush(at(seconds))
     assert seen == []
     assert monitor.cursor == ("boot-1", 3)
@@ -537,7 +537,7 @@ def test_another_instance_learns_anew(store: Store) -> None:
     monitor.begin_instance("", at(1))
     assert len(monitor.diagnoses()) == 1
     monitor.begin_instance("i-2", at(2))
-    monitor.absorb(said(ok([counter(8)]), seconds=3))
+    monitor.absorb(answered(ok([counter(8)]), seconds=3))
     assert (monitor.diagnoses(), store.history().instance_id) == ((), "i-2")
     assert trail(store)[-2].endswith("ended: instance i-1 became i-2")
 
@@ -546,13 +546,13 @@ def test_a_person_makes_it_learn_anew(store: Store) -> None:
     """What the next look sees is right, the trail says who said so, and the fault ends by that look."""
     monitor = Monitor({"gpu.look": a_check("gpu.look", limits=(LEARNED,))}, store)
     for seconds, value in ((0, 32), (1, 31)):
-        monitor.absorb(said(ok([counter(value)]), seconds=seconds))
+        monitor.absorb(answered(ok([counter(value)]), seconds=seconds))
     assert [each.code for each in monitor.diagnoses()] == ["gpu.less"]
     assert list(monitor.learned(["gpu.look"])) == [("gpu:GPU-0", "errors_total")]
     assert [best.value for best in monitor.relearn(["gpu.look"], at(2), "a device went").values()] == [32]
     assert trail(store)[-1] == "healthd relearn: a device went; forgotten: errors_total 32 of gpu:GPU-0"
     assert store.history().learned == {}
-    monitor.absorb(said(ok([counter(31)]), seconds=3))
+    monitor.absorb(answered(ok([counter(31)]), seconds=3))
     assert monitor.diagnoses() == ()
     assert monitor.relearn([], at(4), "again") == {}
     assert monitor.history.learned != {}
@@ -575,8 +575,8 @@ def test_what_waits_is_no_finding_and_its_reason_says_so(store: Store) -> None:
 def test_the_cursor_is_written_once_a_minute(store: Store) -> None:
     """A log without findings moves the cursor on disk from time to time, by a look or by the clock."""
     monitor = Monitor(CHECKS, store)
-    monitor.absorb(said(ok(), check="kernel.xid"), cursor=("boot-1", 1))
-    monitor.absorb(said(ok(), check="kernel.xid", seconds=59), cursor=("boot-1", 2))
+    monitor.absorb(answered(ok(), check="kernel.xid"), cursor=("boot-1", 1))
+    monitor.absorb(answered(ok(), check="kernel.xid", seconds=59), cursor=("boot-1", 2))
     assert store.cursor() == ("boot-1", 1)
     monitor.flush(at(60))
     assert store.cursor() == ("boot-1", 1)
@@ -587,7 +587,7 @@ def test_the_cursor_is_written_once_a_minute(store: Store) -> None:
 def test_a_cursor_never_gets_ahead_of_its_findings(store: Store) -> None:
     """Where the save of a finding fails the cursor stays behind it, so a restart reads the line again."""
     monitor = Monitor(CHECKS, store)
-    monitor.absorb(said(ok(), check="kernel.xid"), cursor=("boot-1", 1))
+    monitor.absorb(answered(ok(), check="kernel.xid"), cursor=("boot-1", 1))
     with sqlite3.connect(store.path) as other:
         other.execute("CREATE TRIGGER spite BEFORE INSERT ON fault BEGIN SELECT RAISE(ABORT, 'no faults today'); END")
     other.close()

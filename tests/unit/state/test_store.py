@@ -786,6 +786,6 @@ def test_a_write_without_memory_is_one_that_was_not_made(tmp_path: Path) -> None
     argv = [sys.executable, "-c", _OUT_OF_MEMORY, str(tmp_path / "healthd.db")]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    said, count = done.stdout.splitlines()
-    assert "the state was not written: " in said
+    messages, count = done.stdout.splitlines()
+    assert "the state was not written: " in messages
     assert count == "2"

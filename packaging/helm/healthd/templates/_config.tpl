@@ -35,6 +35,9 @@ controller:
   {{- end }}
   # The kubelet's probes come to the address of the pod.
   http: "[::]:{{ .Values.metrics.controllerPort }}"
+ledger:
+  # It lies in the controller's state, which goes with the pod unless that is on a volume of its own.
+  enabled: {{ ne .Values.controller.stateClaim "" }}
 {{- end }}
 checks:
   # The root of a container is never writable. The state is on the host's own disk.

@@ -1,4 +1,4 @@
-"""What the controller makes of a mark: only what our place, our drain and our mark all stand for is done."""
+"""What the controller makes of a record: only what our place, our drain and our record all stand for is done."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from healthd.remediation.ports import Hold, NodeView
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 REBOOT, REPLACE = Remedy.REBOOT_NODE, Remedy.REPLACE_NODE
-MARK = HandoffRecord(
+RECORD = HandoffRecord(
     remediation_id="k3", machine="i-1", remedy=REPLACE, asks=True, attempt=1, asked=NOW - timedelta(seconds=5)
 )
-LATE = replace(MARK, remedy=REBOOT, asked=NOW - timedelta(seconds=601), following=(REPLACE,))
+LATE = replace(RECORD, remedy=REBOOT, asked=NOW - timedelta(seconds=601), following=(REPLACE,))
 
 
-def want(mark: HandoffRecord) -> WantedAct | None:
-    return wanted("n1", mark, NOW, reboot_timeout_s=600)
+def want(record: HandoffRecord) -> WantedAct | None:
+    return wanted("n1", record, NOW, reboot_timeout_s=600)
 
 
 def view(text: str = "healthd: gpu.xid.79 gpu:0 [k3]", *flags: str) -> NodeView:
@@ -42,8 +42,8 @@ def view(text: str = "healthd: gpu.xid.79 gpu:0 [k3]", *flags: str) -> NodeView:
 def test_a_request_is_wanted_once_by_its_attempt_and_its_time() -> None:
     """The id has everything that makes it another request: node, remediation, remedy, attempt, and when it was made."""
     epoch = int(NOW.timestamp()) - 5
-    marks = (MARK, replace(MARK, attempt=2), replace(MARK, asked=NOW))
-    ids = [found.id for mark in marks if (found := want(mark)) is not None and not found.unanswered]
+    records = (RECORD, replace(RECORD, attempt=2), replace(RECORD, asked=NOW))
+    ids = [found.id for record in records if (found := want(record)) is not None and not found.unanswered]
     assert ids == [
         f"n1/k3/replace_node-1@{epoch}",
         f"n1/k3/replace_node-2@{epoch}",
@@ -53,14 +53,17 @@ def test_a_request_is_wanted_once_by_its_attempt_and_its_time() -> None:
 
 @pytest.mark.parametrize("answer", RequestAnswer)
 def test_an_answer_does_not_make_it_another_request(answer: RequestAnswer) -> None:
-    """What the controller itself writes into the mark never changes under which id the request is known."""
-    found, answered = want(MARK), want(replace(MARK, answer=answer, answered=NOW, said="x", replaced=NOW, boot="b"))
+    """What the controller itself writes into the record never changes under which id the request is known."""
+    found, answered = (
+        want(RECORD),
+        want(replace(RECORD, answer=answer, answered=NOW, message="x", replaced=NOW, boot="b")),
+    )
     assert found is not None
     assert answered is None if answer is RequestAnswer.REFUSED else (answered is not None and answered.id == found.id)
 
 
 def test_what_is_taken_for_a_silent_node_keeps_its_id() -> None:
-    """The controller's own replacement has the time of the reboot, before its mark says so and after."""
+    """The controller's own replacement has the time of the reboot, before its record says so and after."""
     before = want(replace(LATE, asks=False))
     after = want(replace(LATE, remedy=REPLACE, attempt=0, answer=RequestAnswer.TAKEN, answered=NOW))
     assert before is not None
@@ -81,7 +84,7 @@ def test_what_is_taken_for_a_silent_node_keeps_its_id() -> None:
 )
 def test_what_asks_nothing_gets_nothing(change: dict[str, Any]) -> None:
     """What a node does itself, what was refused, and what is no whole request."""
-    assert want(replace(MARK, **change)) is None
+    assert want(replace(RECORD, **change)) is None
 
 
 @pytest.mark.parametrize("change", [{"asks": False}, {"answer": RequestAnswer.TAKEN, "answered": NOW}])
@@ -101,12 +104,12 @@ def test_a_reboot_that_nobody_made_is_no_reason_to_replace() -> None:
 
 
 def why(
-    found: WantedAct | None, mark: HandoffRecord = MARK, seen: NodeView | None = None, *, has_slot: bool = True
+    found: WantedAct | None, record: HandoffRecord = RECORD, seen: NodeView | None = None, *, has_slot: bool = True
 ) -> str:
     assert found is not None
     refused = refusal(
         found,
-        mark,
+        record,
         seen or view(),
         has_slot=has_slot,
         platform_texts=frozenset({"Action:Reboot"}),
@@ -118,41 +121,42 @@ def why(
 
 def test_a_request_that_all_stands_for_is_not_refused() -> None:
     """Place, drain with this remediation's id, machine, and not long ago."""
-    assert why(want(MARK)) == ""
+    assert why(want(RECORD)) == ""
 
 
 @pytest.mark.parametrize(
-    ("mark", "seen", "has_slot", "words"),
+    ("record", "seen", "has_slot", "words"),
     [
-        (MARK, view(), False, f"{Refusal.NOT_PERMITTED}: no budget slot is held"),
-        (MARK, view(""), True, f"{Refusal.FOREIGN_HOLD}: it is not drained"),
-        (MARK, view("admin: psu"), True, f"{Refusal.FOREIGN_HOLD}: it is held by root with 'admin: psu'"),
-        (MARK, view("healthd: gpu.xid.79 gpu:0 [k4]"), True, "held by root"),
-        (MARK, view("Action:Reboot"), True, "held by root with 'Action:Reboot'"),
-        (replace(MARK, machine=""), view(), True, f"{Refusal.UNREADABLE}: its handoff record does not name"),
-        (replace(MARK, asked=NOW - timedelta(seconds=601)), view(), True, f"{Refusal.LATE}: it was asked for at"),
+        (RECORD, view(), False, f"{Refusal.NOT_PERMITTED}: no budget slot is held"),
+        (RECORD, view(""), True, f"{Refusal.FOREIGN_HOLD}: it is not drained"),
+        (RECORD, view("admin: psu"), True, f"{Refusal.FOREIGN_HOLD}: it is held by root with 'admin: psu'"),
+        (RECORD, view("healthd: gpu.xid.79 gpu:0 [k4]"), True, "held by root"),
+        (RECORD, view("Action:Reboot"), True, "held by root with 'Action:Reboot'"),
+        (replace(RECORD, machine=""), view(), True, f"{Refusal.UNREADABLE}: its handoff record does not name"),
+        (replace(RECORD, asked=NOW - timedelta(seconds=601)), view(), True, f"{Refusal.LATE}: it was asked for at"),
     ],
 )
 def test_what_one_of_them_does_not_stand_for_is_refused(
-    mark: HandoffRecord, seen: NodeView, has_slot: bool, words: str
+    record: HandoffRecord, seen: NodeView, has_slot: bool, words: str
 ) -> None:
-    """Anybody who may write a comment can forge a mark: it is never enough."""
-    assert words in why(want(mark), mark, seen, has_slot=has_slot)
+    """Anybody who may write a comment can forge a record: it is never enough."""
+    assert words in why(want(record), record, seen, has_slot=has_slot)
 
 
 def test_a_silent_node_may_have_its_platforms_text() -> None:
     """Where the reboot itself took our drain's place, that is what stands; it is old by then, and must be."""
-    mark = replace(LATE, asks=False)
-    assert why(want(mark), mark, view("Action:Reboot", "DOWN", "NOT_RESPONDING")) == ""
+    record = replace(LATE, asks=False)
+    assert why(want(record), record, view("Action:Reboot", "DOWN", "NOT_RESPONDING")) == ""
 
 
 @pytest.mark.parametrize(("flags", "words"), [(("IDLE", "DRAIN"), ""), (("DOWN",), "held by root")])
 def test_what_the_cluster_wrote_over_our_drain_by_itself_keeps_its_request(flags: tuple[str, ...], words: str) -> None:
-    """The place and the mark stand, and no person ordered that text; a node that is DOWN alone has no drain at all."""
+    """The place and the record stand, and no person ordered that text; a node that is DOWN alone has no drain at
+    all."""
     seen = view("Kill task failed", *flags)
     assert seen.hold is not None
-    assert words in why(want(MARK), MARK, replace(seen, hold=replace(seen.hold, automatic=True)))
-    assert "held by root" in why(want(MARK), MARK, seen)
+    assert words in why(want(RECORD), RECORD, replace(seen, hold=replace(seen.hold, automatic=True)))
+    assert "held by root" in why(want(RECORD), RECORD, seen)
 
 
 def test_silent_is_what_slurmctld_has_given_up() -> None:
@@ -172,11 +176,11 @@ def test_a_node_that_does_not_answer_may_be_in_its_reboot(flag: str, away: bool)
 
 def test_a_replacement_for_silence_is_never_too_late() -> None:
     """Nobody waits for it: its time is that of the reboot. A node's own request has its attempt."""
-    mark = replace(LATE, remedy=REPLACE, attempt=0, answer=RequestAnswer.TAKEN, answered=NOW)
-    found = want(mark)
+    record = replace(LATE, remedy=REPLACE, attempt=0, answer=RequestAnswer.TAKEN, answered=NOW)
+    found = want(record)
     assert found is not None
-    assert (found.after_silence, found.unanswered, why(found, mark)) == (True, False, "")
-    asked = want(MARK)
+    assert (found.after_silence, found.unanswered, why(found, record)) == (True, False, "")
+    asked = want(RECORD)
     assert asked is not None
     assert not asked.after_silence
 
@@ -195,15 +199,20 @@ def test_when_a_silent_node_needs_a_person() -> None:
 )
 def test_a_reboot_is_moot_once_the_node_has_booted(remedy: Remedy, after_s: float | None, moot: bool) -> None:
     """By more than two clocks differ. Whether another machine is needed, a boot does not tell."""
-    found = want(replace(MARK, remedy=remedy, asked=NOW))
+    found = want(replace(RECORD, remedy=remedy, asked=NOW))
     assert found is not None
     assert is_moot(found, None if after_s is None else NOW + timedelta(seconds=after_s)) is moot
 
 
 def test_what_is_withdrawn_is_not_wanted_and_is_the_same_request() -> None:
     """Nothing is begun for it; what was begun before is found by its id."""
-    left = withdrawing(MARK)
+    left = withdrawing(RECORD)
     assert want(left) is None
-    assert withdrawn("n1", left) == want(MARK)
-    for other in (MARK, replace(left, asked=None), replace(left, remediation_id=""), replace(MARK, withdrawn=REPLACE)):
+    assert withdrawn("n1", left) == want(RECORD)
+    for other in (
+        RECORD,
+        replace(left, asked=None),
+        replace(left, remediation_id=""),
+        replace(RECORD, withdrawn=REPLACE),
+    ):
         assert withdrawn("n1", other) is None

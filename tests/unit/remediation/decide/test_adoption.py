@@ -66,6 +66,7 @@ def test_without_a_place_of_ours_nothing_is_taken_up(hold: Hold | None) -> None:
         (PLATFORMS, GIVEN, ("c7", "gpu.xid.79", Step.VERIFY, None)),
         (None, REBOOTED, ("c7", "", Step.VERIFY, None)),
         (PLATFORMS, REBOOTED, ("c7", "", Step.VERIFY, None)),
+        (None, replace(REBOOTED, machine=""), ("c7", "", Step.VERIFY, None)),
         (None, HandoffRecord(code=QUARANTINE_CODE), ("without-an-id", QUARANTINE_CODE, Step.STAY, None)),
         # Nothing of ours but the place, or somebody else's drain: the place alone is given back.
         (None, None, ("without-an-id", "", Step.SLOT, End.ABANDONED)),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from healthd.core.model import Action, Diagnosis, Mode, Refusal, Refused, Remedy, Severity, Step
+from healthd.core.model import Action, Mode, Refusal, Refused, Remedy, Step
 from healthd.remediation.decide.approval import (
     approve,
     ask,
@@ -24,26 +24,18 @@ from healthd.remediation.decide.commands import Command, Verb
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import ACTS, Approval, End, Phase, Remediation, shifted
 from healthd.remediation.decide.rules import OWN_REMEDY, REBOOT, REPLACE, RESET, STEPS, Policy, Rule
-from tests.support.judgement import GPU, a_remediation, at
+from tests.support.judgement import GPU, UNCONTAINED, a_remediation, at
 
 STEP_OF = {remedy: step for step, remedy in ACTS.items()}
 ASKS = Rules(mode=Mode.APPROVE)
 NO_TIME, AN_HOUR = timedelta(), timedelta(hours=1)
-FAULT = Diagnosis(
-    code="gpu.xid.95",
-    component=GPU[0],
-    severity=Severity.CRITICAL,
-    remedy=Remedy.RESET_GPU,
-    reasons=("seen",),
-    since=at(0),
-)
 
 
 def at_the_act(remedy: Remedy = Remedy.RESET_GPU, **changes: Any) -> Remediation:
     """A remediation that stands at its act."""
     steps = STEPS[remedy]
     made = a_remediation(steps=steps, index=steps.index(STEP_OF[remedy]), ladder=(remedy,))
-    made = replace(made, code=FAULT.code, component=str(FAULT.component))
+    made = replace(made, code=UNCONTAINED.code, component=str(UNCONTAINED.component))
     return replace(made, **changes)
 
 
@@ -57,10 +49,10 @@ def given_for(remediation: Remediation, remedy: Remedy, **changes: Any) -> Appro
 @pytest.mark.parametrize("remedy", STEPS)
 def test_an_act_is_asked_for_once_and_waits(remedy: Remedy) -> None:
     """The same remediation comes out of a second asking: since when it waits is not moved, and nothing is news."""
-    first = ask(at_the_act(remedy), ASKS, (FAULT,), at(10))
+    first = ask(at_the_act(remedy), ASKS, (UNCONTAINED,), at(10))
     assert first.waits is not None
     assert (first.waits.kind, first.news) == (Refusal.APPROVAL, f"asks for approval of {remedy}")
-    again = ask(first.remediation, ASKS, (FAULT,), at(99_999))
+    again = ask(first.remediation, ASKS, (UNCONTAINED,), at(99_999))
     assert (again.remediation, again.waits, again.news) == (first.remediation, first.waits, "")
     approval = awaited(first.remediation)
     assert approval is not None
@@ -87,28 +79,28 @@ def test_the_smallest_of_mode_and_rule_decides() -> None:
     asking = Rule(name="ask", codes=("gpu.*",), reason="r", source="s", mode=Mode.APPROVE)
     by_rule = Rules(mode=Mode.REPAIR, policy=Policy(rules=(asking, OWN_REMEDY)))
     about = at_the_act()
-    assert needs_approval(about, Remedy.RESET_GPU, by_rule, (FAULT,))
+    assert needs_approval(about, Remedy.RESET_GPU, by_rule, (UNCONTAINED,))
     assert not needs_approval(about, Remedy.RESET_GPU, by_rule, ()), "the fault is not open: the mode tells"
-    assert not needs_approval(about, Remedy.RESET_GPU, replace(by_rule, policy=Policy()), (FAULT,))
+    assert not needs_approval(about, Remedy.RESET_GPU, replace(by_rule, policy=Policy()), (UNCONTAINED,))
     assert not needs_approval(
-        about, Remedy.RESET_GPU, replace(by_rule, approvals={Remedy.RESET_GPU: NO_TIME}), (FAULT,)
+        about, Remedy.RESET_GPU, replace(by_rule, approvals={Remedy.RESET_GPU: NO_TIME}), (UNCONTAINED,)
     )
-    assert not needs_approval(replace(about, order="x (uid 0)"), Remedy.RESET_GPU, ASKS, (FAULT,))
-    elsewhere = replace(FAULT, component=GPU[1])
+    assert not needs_approval(replace(about, order="x (uid 0)"), Remedy.RESET_GPU, ASKS, (UNCONTAINED,))
+    elsewhere = replace(UNCONTAINED, component=GPU[1])
     assert not needs_approval(about, Remedy.RESET_GPU, by_rule, (elsewhere,))
 
 
 def test_where_none_is_needed_nothing_is_written() -> None:
     """The remediation is as it was."""
     about = at_the_act()
-    outcome = ask(about, Rules(mode=Mode.REPAIR), (FAULT,), at(0))
+    outcome = ask(about, Rules(mode=Mode.REPAIR), (UNCONTAINED,), at(0))
     assert (outcome.remediation, outcome.waits, outcome.news) == (about, None, "")
-    assert objection(about, Rules(mode=Mode.REPAIR), (FAULT,)) is None
+    assert objection(about, Rules(mode=Mode.REPAIR), (UNCONTAINED,)) is None
 
 
 def test_an_approval_that_is_needed_by_now_is_missing() -> None:
     """The mode was lowered between the question and the act."""
-    why = objection(at_the_act(), ASKS, (FAULT,))
+    why = objection(at_the_act(), ASKS, (UNCONTAINED,))
     assert why is not None
     assert why.kind is Refusal.APPROVAL
 
@@ -139,16 +131,16 @@ def test_none_waits_without_a_remediation_or_before_its_act() -> None:
 
 
 def answer(about: Remediation, remedy: Remedy | None, rules: Rules = ASKS) -> Remediation | Refused | str:
-    return approve(about, remedy, "seen (uid 0)", rules=rules, diagnoses=(FAULT,), now=at(50))
+    return approve(about, remedy, "seen (uid 0)", rules=rules, diagnoses=(UNCONTAINED,), now=at(50))
 
 
 def test_an_approval_keeps_since_when_it_was_asked_for() -> None:
     """And names who gave it, and when."""
-    waiting = ask(at_the_act(), ASKS, (FAULT,), at(10)).remediation
+    waiting = ask(at_the_act(), ASKS, (UNCONTAINED,), at(10)).remediation
     approved = answer(waiting, Remedy.RESET_GPU)
     assert isinstance(approved, Remediation)
     assert approved.approval == given_for(waiting, Remedy.RESET_GPU, asked=at(10), given=at(50), by="seen (uid 0)")
-    assert ask(approved, ASKS, (FAULT,), at(60)).waits is None
+    assert ask(approved, ASKS, (UNCONTAINED,), at(60)).waits is None
     assert answer(approved, Remedy.RESET_GPU) == "approved already: seen (uid 0)"
     begun = replace(approved, phase=Phase.INTENDED)
     assert answer(begun, Remedy.RESET_GPU) == "approved already: seen (uid 0)"
@@ -183,7 +175,7 @@ def test_what_cannot_be_approved_is_refused(
 
 @given(
     approved=st.sampled_from(list(STEPS)),
-    code=st.sampled_from([FAULT.code, "gpu.xid.79"]),
+    code=st.sampled_from([UNCONTAINED.code, "gpu.xid.79"]),
     component=st.sampled_from([str(GPU[0]), str(GPU[1])]),
     remedy=st.sampled_from(list(STEPS)),
     given=st.booleans(),
@@ -196,10 +188,10 @@ def test_no_act_goes_by_the_approval_of_another(
     approval = Approval(
         remedy=approved, code=code, component=component, asked=at(0), given=at(5) if given else None, by="me"
     )
-    outcome = ask(at_the_act(remedy, approval=approval), ASKS, (FAULT,), at(seconds))
-    is_its_own = given and (approved, code, component) == (remedy, FAULT.code, str(FAULT.component))
+    outcome = ask(at_the_act(remedy, approval=approval), ASKS, (UNCONTAINED,), at(seconds))
+    is_its_own = given and (approved, code, component) == (remedy, UNCONTAINED.code, str(UNCONTAINED.component))
     assert (outcome.waits is None) is is_its_own
-    assert (objection(at_the_act(remedy, approval=approval), ASKS, (FAULT,)) is None) is is_its_own
+    assert (objection(at_the_act(remedy, approval=approval), ASKS, (UNCONTAINED,)) is None) is is_its_own
 
 
 def test_a_clock_that_is_set_moves_the_wait_with_it() -> None:
@@ -222,9 +214,9 @@ def test_a_clock_that_is_set_moves_the_wait_with_it() -> None:
 )
 def test_what_can_be_undone(about: Remediation, untaken: bool, words: str) -> None:
     """Everything before an act, and a request that nobody has begun."""
-    said = undo_objection(about, request_untaken=untaken)
-    assert said.startswith(words)
-    assert bool(said) == bool(words)
+    message = undo_objection(about, request_untaken=untaken)
+    assert message.startswith(words)
+    assert bool(message) == bool(words)
 
 
 @pytest.mark.parametrize(

@@ -33,10 +33,10 @@ def past(act: PastAct, hours_ago: float, outcome: Helped = Helped.HELPED, code: 
     return PastRepair(act=act, at=NOW - timedelta(hours=hours_ago), code=code, outcome=outcome)
 
 
-def records(marks: dict[str, HandoffRecord], *, total: int = 100, held: dict[str, float] | None = None) -> FleetRecords:
+def records(shown: dict[str, HandoffRecord], *, total: int = 100, held: dict[str, float] | None = None) -> FleetRecords:
     """``held``: for how many hours each of these is drained for the code."""
     drains = {node: (CODE, NOW - timedelta(hours=hours)) for node, hours in (held or {}).items()}
-    return FleetRecords(marks=marks, held=drains, total=total)
+    return FleetRecords(records=shown, held=drains, total=total)
 
 
 def against(remedy: Remedy, fleet: FleetRecords, *, code: str = CODE, me: str = "n0", bounds: Bounds = BOUNDS) -> str:
@@ -50,7 +50,7 @@ def test_what_is_none_of_healthds_is_no_record() -> None:
     snapshot = FleetSnapshot(
         out=frozenset(),
         total=7,
-        marks=(
+        records=(
             NodeRecord(node="a", text=HandoffRecord(code=CODE).text),
             NodeRecord(node="b", text="ticket 7"),
             NodeRecord(node="e", text=odd.text),
@@ -62,7 +62,7 @@ def test_what_is_none_of_healthds_is_no_record() -> None:
         ),
     )
     assert records_of(snapshot, NOW) == FleetRecords(
-        marks={"a": HandoffRecord(code=CODE), "e": HandoffRecord()},
+        records={"a": HandoffRecord(code=CODE), "e": HandoffRecord()},
         held={"c": (CODE, datetime.fromtimestamp(1, UTC))},
         total=7,
     )
@@ -73,8 +73,8 @@ def test_what_is_none_of_healthds_is_no_record() -> None:
 
 def stormed(count: int, **words: str) -> dict[str, HandoffRecord]:
     """So many other nodes that were repaired for the code today, and are back."""
-    mark = replace(HandoffRecord(history=(past(PastAct.RESET, 5),)), **words)  # type: ignore[arg-type]
-    return {f"n{number}": mark for number in range(1, count + 1)}
+    record = replace(HandoffRecord(history=(past(PastAct.RESET, 5),)), **words)  # type: ignore[arg-type]
+    return {f"n{number}": record for number in range(1, count + 1)}
 
 
 @pytest.mark.parametrize(
@@ -112,16 +112,16 @@ def test_a_storm_that_no_person_looked_at_is_not_over_by_the_clock(out: int, is_
 def test_a_storm_has_its_nodes_within_its_window(seen: list[tuple[int, float, bool]]) -> None:
     """Whatever nodes went out and came back when: so many are named only where so many got it within one window."""
     held = {f"n{number}": hours for number, hours, is_out in seen if is_out}
-    marks = {
+    shown = {
         f"n{number}": HandoffRecord(history=(past(PastAct.RESET, hours),))
         for number, hours, is_out in seen
         if not is_out
     }
-    words = against(REBOOT, records(marks, held=held), me="n0")
+    words = against(REBOOT, records(shown, held=held), me="n0")
     ats = {
         ("n0", 0.0),
         *held.items(),
-        *((name, -(m.history[0].at - NOW) / timedelta(hours=1)) for name, m in marks.items()),
+        *((name, -(m.history[0].at - NOW) / timedelta(hours=1)) for name, m in shown.items()),
     }
     most = max(len({name for name, hours in ats if end <= hours < end + 24}) for _, end in ats)
     assert not words or most >= 8
@@ -135,7 +135,7 @@ def test_the_words_are_the_same_on_every_node() -> None:
 
 
 @pytest.mark.parametrize(
-    ("here", "there", "said"),
+    ("here", "there", "message"),
     [
         ({"driver": "580"}, {"driver": "570"}, "n8); all 8 have driver 580, of the others 3 have 570:"),
         ({"driver": "580"}, {}, "n8); all 8 have driver 580:"),
@@ -143,10 +143,10 @@ def test_the_words_are_the_same_on_every_node() -> None:
         ({}, {"image": "ami-1"}, "n8):"),
     ],
 )
-def test_what_the_nodes_have_in_common_is_said(here: dict[str, str], there: dict[str, str], said: str) -> None:
+def test_what_the_nodes_have_in_common_is_said(here: dict[str, str], there: dict[str, str], message: str) -> None:
     """As far as records tell it, and only what the others have not as well."""
     others = {f"o{number}": HandoffRecord(history=(past(PastAct.RESET, 99),), **there) for number in range(3)}  # type: ignore[arg-type]
-    assert said in against(REBOOT, records({**stormed(8, **here), **others}), me="n8")
+    assert message in against(REBOOT, records({**stormed(8, **here), **others}), me="n8")
     words = against(REBOOT, records({**stormed(8, driver="580"), **others}), me="n9")
     assert "all 8 that tell it have driver 580" in words
 
@@ -210,7 +210,7 @@ def replaced(outcome: Helped, *later: PastRepair) -> HandoffRecord:
 
 
 @pytest.mark.parametrize(
-    ("marks", "is_held"),
+    ("shown", "is_held"),
     [
         ((replaced(F),), False),
         ((replaced(F), replaced(F)), True),
@@ -219,9 +219,9 @@ def replaced(outcome: Helped, *later: PastRepair) -> HandoffRecord:
         ((replaced(F), HandoffRecord(history=(past(PastAct.REPLACE, 200, F),))), False),
     ],
 )
-def test_from_the_second_machine_in_vain_none_is_given_away(marks: tuple[HandoffRecord, ...], is_held: bool) -> None:
+def test_from_the_second_machine_in_vain_none_is_given_away(shown: tuple[HandoffRecord, ...], is_held: bool) -> None:
     """On two nodes the new machine had the same: the machine was not the cause. Reboots go on."""
-    fleet = records({f"n{number}": mark for number, mark in enumerate(marks, 1)})
+    fleet = records({f"n{number}": record for number, record in enumerate(shown, 1)})
     assert bool(against(REPLACE, fleet)) is is_held
     assert against(REBOOT, fleet) == ""
 
@@ -229,11 +229,11 @@ def test_from_the_second_machine_in_vain_none_is_given_away(marks: tuple[Handoff
 def mixed(helped: int, failed: int, *, hours_ago: float = 1, unknown: int = 0) -> FleetRecords:
     """A fleet whose nodes were each repaired once, all of faults of their own."""
     ends = [H] * helped + [F] * failed + [U] * unknown
-    marks = {
+    shown = {
         f"n{number}": HandoffRecord(history=(past(PastAct.REBOOT, hours_ago + number / 60, end, f"code.{number}"),))
         for number, end in enumerate(ends)
     }
-    return records(marks)
+    return records(shown)
 
 
 @pytest.mark.parametrize(
@@ -250,8 +250,8 @@ def mixed(helped: int, failed: int, *, hours_ago: float = 1, unknown: int = 0) -
 def test_where_few_repairs_worked_the_fleet_falls_back_to_quarantine(fleet: FleetRecords, is_held: bool) -> None:
     """Fewer than half of the last 20, within a week, of whatever codes; what is under way is none yet."""
     for remedy in (RESET, REBOOT, REPLACE):
-        said = against(remedy, fleet)
-        assert said.startswith("only 9 of the last 20 repairs of the fleet worked") if is_held else not said
+        message = against(remedy, fleet)
+        assert message.startswith("only 9 of the last 20 repairs of the fleet worked") if is_held else not message
         assert against(remedy, fleet, bounds=replace(BOUNDS, repairs_judged=0)) == ""
 
 
@@ -271,8 +271,8 @@ def test_what_another_code_did_holds_nothing(
     """A brake is about one code, but for the last 20 repairs of the fleet; and a larger remedy is never free where a
     smaller one is held."""
     others = {
-        node: HandoffRecord(history=tuple(each for each in mark.history if each.code != CODE))
-        for node, mark in fleet.items()
+        node: HandoffRecord(history=tuple(each for each in record.history if each.code != CODE))
+        for node, record in fleet.items()
     }
     assert against(remedy, records(others), bounds=replace(BOUNDS, repairs_judged=0)) == ""
     if against(RESET, records(fleet)):

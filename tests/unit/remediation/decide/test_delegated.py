@@ -26,8 +26,8 @@ def called() -> None:
 class Comment:
     """A node's comment."""
 
-    def __init__(self, mark: HandoffRecord | None = None) -> None:
-        self.text = mark.text if mark else ""
+    def __init__(self, record: HandoffRecord | None = None) -> None:
+        self.text = record.text if record else ""
 
     def read(self) -> str:
         return self.text
@@ -51,7 +51,7 @@ def asking(
     )
 
 
-def test_asking_turns_the_mark_into_a_request() -> None:
+def test_asking_turns_the_record_into_a_request() -> None:
     """Once: a second time nothing is written, so that an answer that came meanwhile stays."""
     comment = Comment(LEFT)
     asking(comment).replace()
@@ -63,8 +63,8 @@ def test_asking_turns_the_mark_into_a_request() -> None:
 
 
 @pytest.mark.parametrize("there", [None, replace(LEFT, machine="i-2"), replace(LEFT, remedy=Remedy.REBOOT_NODE)])
-def test_a_mark_that_is_not_ours_is_not_turned_into_a_request(there: HandoffRecord | None) -> None:
-    """An admin's comment, another machine's mark, another act: refused, and left as it is."""
+def test_a_record_that_is_not_ours_is_not_turned_into_a_request(there: HandoffRecord | None) -> None:
+    """An admin's comment, another machine's record, another act: refused, and left as it is."""
     comment = Comment(there)
     before = comment.text
     with pytest.raises(BackendRefused, match="no request written"):
@@ -91,8 +91,8 @@ def test_a_machine_that_moved_is_another_one_by_the_controllers_word() -> None:
     assert asking(Comment(replace(ASKED, became="i-2"))).machine() == "i-1"
 
 
-def progress(mark: HandoffRecord | None, *, after_s: float = 1.0) -> str:
-    return asking(Comment(mark), after_s=after_s).progress()
+def progress(record: HandoffRecord | None, *, after_s: float = 1.0) -> str:
+    return asking(Comment(record), after_s=after_s).progress()
 
 
 def test_what_the_controller_answers_is_told() -> None:
@@ -100,12 +100,12 @@ def test_what_the_controller_answers_is_told() -> None:
     answered = replace(ASKED, answered=NOW)
     assert progress(ASKED) == "the controller has not taken the request yet"
     assert progress(replace(answered, answer=RequestAnswer.TAKEN)) == "the controller has taken the request"
-    said = progress(replace(answered, answer=RequestAnswer.TAKEN, said="HyperPod: i-1 ShuttingDown"))
-    assert said == "the controller has taken the request: HyperPod: i-1 ShuttingDown"
+    message = progress(replace(answered, answer=RequestAnswer.TAKEN, message="HyperPod: i-1 ShuttingDown"))
+    assert message == "the controller has taken the request: HyperPod: i-1 ShuttingDown"
     with pytest.raises(BackendRefused, match="healthd controller: no such instance"):
-        progress(replace(answered, answer=RequestAnswer.REFUSED, said="no such instance"))
+        progress(replace(answered, answer=RequestAnswer.REFUSED, message="no such instance"))
     with pytest.raises(BackendBusy, match="healthd controller waits: in observe mode"):
-        progress(replace(answered, answer=RequestAnswer.WAITS, said="in observe mode"))
+        progress(replace(answered, answer=RequestAnswer.WAITS, message="in observe mode"))
 
 
 def test_a_request_that_nobody_takes_pages() -> None:
@@ -115,8 +115,8 @@ def test_a_request_that_nobody_takes_pages() -> None:
 
 
 def test_a_request_that_was_never_left_can_be_made_again() -> None:
-    """Killed between its mark and its request: not made, after a moment in which a slow update may still come. A mark
-    that is gone tells nothing."""
+    """Killed between its record and its request: not made, after a moment in which a slow update may still come. A
+    record that is gone tells nothing."""
     with pytest.raises(BackendUnknown, match="not in the node's handoff record yet"):
         progress(LEFT)
     with pytest.raises(BackendRefused, match="never written"):
@@ -127,7 +127,7 @@ def test_a_request_that_was_never_left_can_be_made_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "there", [LEFT, ASKED, replace(ASKED, answer=RequestAnswer.WAITS, answered=NOW, said="no time")]
+    "there", [LEFT, ASKED, replace(ASKED, answer=RequestAnswer.WAITS, answered=NOW, message="no time")]
 )
 def test_what_nobody_took_is_withdrawn_and_taken_back_a_minute_later(there: HandoffRecord) -> None:
     """A controller that was at it has said so by then. Until then the request may have been begun."""

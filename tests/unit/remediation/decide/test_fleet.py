@@ -269,7 +269,7 @@ def past(act: PastAct, minutes_ago: float, code: str = "gpu.xid.79") -> PastRepa
     return PastRepair(act=act, at=NOW - timedelta(minutes=minutes_ago), code=code)
 
 
-def mark(node: str, *minutes_ago: float, replaced: float | None = None) -> NodeRecord:
+def record(node: str, *minutes_ago: float, replaced: float | None = None) -> NodeRecord:
     old = None if replaced is None else NOW - timedelta(minutes=replaced)
     return NodeRecord(
         node=node,
@@ -283,21 +283,21 @@ HOUR = timedelta(hours=1)
 
 
 def test_every_machine_that_was_given_away_counts() -> None:
-    """Two under one name are two. A mark of before there were histories tells of one, and of none twice; marks of other
-    things, other acts, and times that no clock can have shown yet, count for nothing."""
-    marks = [
-        mark("a", 10, 20),
-        mark("b", 59, 61),
-        mark("c", 61),
-        mark("old", replaced=10),
-        mark("new", 10, replaced=10),
-        mark("ahead", -6, replaced=-600_000),
-        mark("just", -4),
+    """Two under one name are two. A record of before there were histories tells of one, and of none twice; records of
+    other things, other acts, and times that no clock can have shown yet, count for nothing."""
+    records = [
+        record("a", 10, 20),
+        record("b", 59, 61),
+        record("c", 61),
+        record("old", replaced=10),
+        record("new", 10, replaced=10),
+        record("ahead", -6, replaced=-600_000),
+        record("just", -4),
         NodeRecord(node="d", text="healthd case=y"),
         NodeRecord(node="e", text="mine, replaced=1795226977"),
         NodeRecord(node="f", text=HandoffRecord(history=(past(PastAct.REBOOT, 10),)).text),
     ]
-    assert replacements(marks, HOUR, NOW) == {"a": 2, "b": 1, "old": 1, "new": 1, "just": 1}
+    assert replacements(records, HOUR, NOW) == {"a": 2, "b": 1, "old": 1, "new": 1, "just": 1}
 
 
 def test_replacements_are_bounded_over_the_fleet() -> None:

@@ -5,22 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from healthd.core.model import Diagnosis, Mode, Refusal, Remedy, Severity, Step
+from healthd.core.model import Mode, Refusal, Step
 from healthd.remediation.decide.freeze import Freeze, from_epoch, frozen, in_words
 from healthd.remediation.decide.policy import Question, Rules, question
 from healthd.remediation.orchestrators.slurm.slots import freeze_creation, freeze_name, parse_freezes, parse_slots
-from tests.support.judgement import GPU, at
+from tests.support.judgement import UNCONTAINED, at
 
 UNTIL = datetime(2026, 1, 1, 4, tzinfo=UTC)
 FREEZE = Freeze(reason="driver rollout", until=UNTIL, by="alice")
-FAULT = Diagnosis(
-    code="gpu.xid.95",
-    component=GPU[0],
-    severity=Severity.CRITICAL,
-    remedy=Remedy.RESET_GPU,
-    reasons=("seen",),
-    since=at(0),
-)
 LISTED = (
     "ReservationName=healthd-freeze:driver_rollout:alice StartTime=1767225600 EndTime=1767240000 Duration=240 "
     "Nodes=(null) NodeCnt=0 CoreCnt=0 Features=(null) PartitionName=(null) Flags=ANY_NODES TRES=(null) Users=root "
@@ -49,12 +41,12 @@ def test_it_forbids_each_act_that_it_does_not_allow() -> None:
 def test_a_decision_is_held_where_the_drain_is_forbidden() -> None:
     """Not about a node that is out already, nor by an operator's command."""
     rules = Rules(mode=Mode.REPAIR, freezes=(replace(FREEZE, allow=frozenset()),))
-    held = question((FAULT,), (), rules, at(10))
+    held = question((UNCONTAINED,), (), rules, at(10))
     assert not isinstance(held, Question)
     assert held.refusal is Refusal.FROZEN
-    assert isinstance(question((FAULT,), (), rules, at(10), is_held=True), Question)
-    assert isinstance(question((FAULT,), (), rules, at(10), by_command=True), Question)
-    assert isinstance(question((FAULT,), (), replace(rules, freezes=(FREEZE,)), at(10)), Question)
+    assert isinstance(question((UNCONTAINED,), (), rules, at(10), is_held=True), Question)
+    assert isinstance(question((UNCONTAINED,), (), rules, at(10), by_command=True), Question)
+    assert isinstance(question((UNCONTAINED,), (), replace(rules, freezes=(FREEZE,)), at(10)), Question)
 
 
 def test_slurm_lists_it_as_a_reservation_without_nodes() -> None:

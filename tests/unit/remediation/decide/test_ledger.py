@@ -156,7 +156,7 @@ def test_what_the_store_knows_is_not_counted_twice() -> None:
     assert len(on_record([known], of_another, record)) == 3
 
 
-def test_a_mark_of_before_there_were_histories_tells_of_one_replacement() -> None:
+def test_a_record_of_before_there_were_histories_tells_of_one_replacement() -> None:
     """When it was, and for what as far as the node shows it."""
     (made,) = on_record((), None, HandoffRecord(replaced=at(0), code="gpu.xid.79"))
     assert (made.remedy, made.code, made.at) == (REPLACE, "gpu.xid.79", at(0))

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from healthd.api.plan import as_text, entry, paused_by, remediation_plan
+from healthd.api.plan import as_text, decisions, entry, paused_by, remediation_plan
 from healthd.core.model import Action, Diagnosis, Mode, Remedy, Severity, Step
+from healthd.judge.causes import causes_of
+from healthd.judge.devices import DeviceNames
+from healthd.observe.cause_text import cause_data
 from healthd.remediation.decide.policy import Considered, Needs, Readings, Rules, Situation, decide_each, question
 from healthd.remediation.decide.remediation import End, Remediation, Repair
 from healthd.remediation.decide.rules import OWN_REMEDY, QUARANTINE, REBOOT, Policy, Rule
@@ -22,7 +26,7 @@ WELL = Situation(view=VIEW, snapshot=FleetSnapshot(out=frozenset(), total=100))
 REPAIR = Rules(mode=Mode.REPAIR)
 HEAD = {
     "node": "n1", "mode": "repair", "policy": "p", "orchestrator": "slurm", "opted_out": "", "opt_out_unread": "",
-    "operator": "",
+    "operator": "", "by_job": "",
 }  # fmt: skip
 REMEDIATION = a_remediation(index=2, ladder=(Remedy.REBOOT_NODE, Remedy.REPLACE_NODE))
 ORDERED = replace(REMEDIATION, order="new kernel (uid 0)")
@@ -42,10 +46,26 @@ def plans(
     return found
 
 
+def as_plan(data: dict[str, Any], *each: Considered, remediation: Remediation | None = None) -> str:
+    """The text of a plan about these."""
+    names = DeviceNames()
+    causes = [cause_data(cause) for cause in causes_of([one.diagnosis for one in each], (), names)]
+    plans = [entry(one, remediation) for one in each]
+    decided = [{**cause, "decisions": decisions(cause, plans, names)} for cause in causes]
+    return as_text(data, decided, names, START)
+
+
+def test_the_job_by_which_the_mode_is_this_is_said() -> None:
+    """Below the mode, and only where a job has a part in it."""
+    words = "job 12, qos urgent: c.toml:5 (match[0]) holds, so that the mode is approve"
+    assert f"\nby job: {words}\n" in as_plan({**HEAD, "by_job": words, "remediation": None})
+    assert "by job" not in as_plan({**HEAD, "remediation": None})
+
+
 def shown(each: Considered, remediation: Remediation | None = None) -> str:
     """The text for one diagnosis on a node of its own."""
-    said = None if remediation is None else remediation_plan(remediation, REPAIR)
-    return as_text({**HEAD, "remediation": said, "plans": [entry(each, remediation)]})
+    message = None if remediation is None else remediation_plan(remediation, REPAIR)
+    return as_plan({**HEAD, "remediation": message}, each, remediation=remediation)
 
 
 @pytest.mark.parametrize(
@@ -174,10 +194,10 @@ def test_a_case_that_is_paused_says_why(remediation: Remediation, rules: Rules, 
     """Given up, opted out, or in observe mode, it is not said to go on; neither is the fault that it is open for."""
     assert str(remediation_plan(remediation, rules)["words"]).endswith(words)
     (each,) = plans(SICK, rules=rules)
-    said = str(entry(each, remediation, paused=paused_by(remediation, rules))["words"])
-    assert said.startswith(f"remediation {remediation.id} of this fault ")
-    assert "goes on" not in said
-    assert said.endswith(words.rpartition("; paused: ")[2].rpartition("needed: ")[2])
+    message = str(entry(each, remediation, paused=paused_by(remediation, rules))["words"])
+    assert message.startswith(f"remediation {remediation.id} of this fault ")
+    assert "goes on" not in message
+    assert message.endswith(words.rpartition("; paused: ")[2].rpartition("needed: ")[2])
 
 
 def test_an_order_is_paused_by_an_opt_out_alone() -> None:
@@ -189,21 +209,21 @@ def test_an_order_is_paused_by_an_opt_out_alone() -> None:
 
 def test_a_well_node_says_that_it_is_opted_out() -> None:
     """Without a fault there is no plan that could say so; and where the cluster did not answer, that is said."""
-    text = as_text({**HEAD, "opted_out": "/etc/x exists", "remediation": None, "plans": []})
+    text = as_plan({**HEAD, "opted_out": "/etc/x exists", "remediation": None})
     assert "\nopted out: /etc/x exists; healthd only observes here\n" in text
-    text = as_text({**HEAD, "opt_out_unread": "sinfo: no answer", "remediation": None, "plans": []})
+    text = as_plan({**HEAD, "opt_out_unread": "sinfo: no answer", "remediation": None})
     assert "\nopt-out unknown, the cluster does not answer: sinfo: no answer\n" in text
 
 
 def test_a_plan_says_what_an_operator_is_needed_for_beside_the_faults() -> None:
     """A drain without a remediation, a node that is out for too long: then not that nothing would be done."""
-    text = as_text({**HEAD, "operator": "held by a drain of ours", "remediation": None, "plans": []})
+    text = as_plan({**HEAD, "operator": "held by a drain of ours", "remediation": None})
     assert "\nan operator is needed: held by a drain of ours\n" in text
     assert "no fault is open" not in text
 
 
 def test_a_well_node_has_nothing_planned() -> None:
     """And that is said."""
-    text = as_text({**HEAD, "remediation": None, "plans": []})
+    text = as_plan({**HEAD, "remediation": None})
     assert text.endswith("no fault is open, so there is nothing to do\n")
     assert "opt" not in text

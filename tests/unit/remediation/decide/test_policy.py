@@ -374,16 +374,16 @@ def test_a_critical_fault_for_a_person_pages_in_either_mode(mode: Mode) -> None:
 
 def test_what_came_back_is_answered_by_the_next_remedy() -> None:
     """Reset, the same fault, reboot, the same fault, replace, the same fault: a person. Each says what was before."""
-    sick, steps, said = diagnosis(), [], []
+    sick, steps, messages = diagnosis(), [], []
     repairs: list[Repair] = []
     for day, remedy in enumerate((Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE), 1):
         decision = decided(sick, ledger=repairs, day=day)
         steps.append(decision.steps)
-        said.append(decision.reason)
+        messages.append(decision.reason)
         repairs.append(tried(remedy, day=day))
     assert steps == [RESET, REBOOT, REPLACE]
-    assert said[0] == "repair for gpu.sick on gpu:GPU-0 (reset_gpu)"
-    assert said[2] == "repair for gpu.sick on gpu:GPU-0 (replace_node after reset_gpu, reboot_node)"
+    assert messages[0] == "repair for gpu.sick on gpu:GPU-0 (reset_gpu)"
+    assert messages[2] == "repair for gpu.sick on gpu:GPU-0 (replace_node after reset_gpu, reboot_node)"
     last = decided(sick, ledger=repairs, day=4)
     assert (last.action, last.steps) == (Action.PAGE, QUARANTINE)
     assert last.reason == (

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from healthd.core.model import Remedy, Step
-from healthd.remediation.decide.adoption import repair_mark
+from healthd.remediation.decide.adoption import repair_record
 from healthd.remediation.decide.handoff import (
     HandoffRecord,
     PastAct,
@@ -27,8 +27,8 @@ LATER = START + timedelta(minutes=5)
 
 
 def words(text: str) -> list[str]:
-    mark = parse(text)
-    return [f"{each.act} {each.code} {each.outcome}".strip() for each in mark.history] if mark else []
+    record = parse(text)
+    return [f"{each.act} {each.code} {each.outcome}".strip() for each in record.history] if record else []
 
 
 def test_an_act_that_is_begun_is_an_entry_with_its_code() -> None:
@@ -36,25 +36,25 @@ def test_an_act_that_is_begun_is_an_entry_with_its_code() -> None:
     text = ""
     for step, steps in ((Step.RESET, RESET), (Step.REBOOT, REBOOT), (Step.REPLACE, REPLACE)):
         remediation = replace(REMEDIATION, id=str(step), steps=steps, index=steps.index(step))
-        text = repair_mark(remediation, START, before=text)
+        text = repair_record(remediation, START, before=text)
     assert words(text) == ["reset gpu.xid.79", "reboot gpu.xid.79", "replace gpu.xid.79"]
 
 
 def test_what_follows_in_the_same_case_says_that_the_one_before_failed() -> None:
     """A second attempt is a second act."""
-    first = repair_mark(REMEDIATION, START)
-    second = repair_mark(replace(REMEDIATION, attempts=2), LATER, before=first)
+    first = repair_record(REMEDIATION, START)
+    second = repair_record(replace(REMEDIATION, attempts=2), LATER, before=first)
     assert words(second) == ["reboot gpu.xid.79 failed", "reboot gpu.xid.79"]
 
 
 def test_what_follows_for_another_fault_says_nothing_of_the_one_before() -> None:
     """The remediation was turned: whether the first act helped is not known by that."""
-    first = repair_mark(replace(REMEDIATION, code="gpu.xid.95"), START)
-    second = repair_mark(REMEDIATION, LATER, before=first)
+    first = repair_record(replace(REMEDIATION, code="gpu.xid.95"), START)
+    second = repair_record(REMEDIATION, LATER, before=first)
     assert words(second) == ["reboot gpu.xid.95", "reboot gpu.xid.79"]
 
 
-def test_a_case_without_a_code_has_that_of_the_mark() -> None:
+def test_a_remediation_without_a_code_has_that_of_the_record() -> None:
     """A successor that lost its disk knows the code by what the node shows."""
     entries = begun(HandoffRecord(code="gpu.xid.95"), replace(REMEDIATION, code=""), Remedy.REBOOT_NODE, START)
     assert [each.code for each in entries] == ["gpu.xid.95"]
@@ -62,18 +62,18 @@ def test_a_case_without_a_code_has_that_of_the_mark() -> None:
 
 def test_what_the_controller_is_asked_for_is_its_entry_to_make() -> None:
     """A request that waits counts for nothing; a reset is the node's own act all the same."""
-    assert words(repair_mark(REMEDIATION, START, delegated=True)) == []
+    assert words(repair_record(REMEDIATION, START, delegated=True)) == []
     reset = replace(REMEDIATION, steps=RESET, index=RESET.index(Step.RESET))
-    assert words(repair_mark(reset, START, delegated=True)) == ["reset gpu.xid.79"]
+    assert words(repair_record(reset, START, delegated=True)) == ["reset gpu.xid.79"]
 
 
 def test_a_reset_gives_no_machine_away() -> None:
-    """Its mark names no machine that a successor could be the successor of."""
+    """Its record names no machine that a successor could be the successor of."""
     reset = replace(REMEDIATION, steps=RESET, index=RESET.index(Step.RESET), machine="i-1")
-    mark = parse(repair_mark(reset, START, before="healthd case=k1 machine=i-0 replaced=1795226977"))
-    assert mark is not None
-    assert (mark.machine, mark.is_of_replacement, mark.asks) == ("", False, False)
-    assert mark.replaced is not None
+    record = parse(repair_record(reset, START, before="healthd case=k1 machine=i-0 replaced=1795226977"))
+    assert record is not None
+    assert (record.machine, record.is_of_replacement, record.asks) == ("", False, False)
+    assert record.replaced is not None
 
 
 @pytest.mark.parametrize(
@@ -87,20 +87,20 @@ def test_a_reset_gives_no_machine_away() -> None:
 )
 def test_the_end_of_a_case_says_what_its_act_came_to(changes: dict[str, object], left: list[str]) -> None:
     """Helped where the node was proven healthy, failed where it was given up, and else nobody can say."""
-    assert words(after(repair_mark(REMEDIATION, START), replace(REMEDIATION, **changes))) == left  # type: ignore[arg-type]
+    assert words(after(repair_record(REMEDIATION, START), replace(REMEDIATION, **changes))) == left  # type: ignore[arg-type]
 
 
 def test_a_repair_that_helped_says_when_the_node_was_let_in() -> None:
     """That may be a day later: the node waited for its other faults. It is told once."""
     remediation = replace(REMEDIATION, end=End.RELEASED, since=START + timedelta(hours=20))
-    left = after(repair_mark(REMEDIATION, START), remediation)
+    left = after(repair_record(REMEDIATION, START), remediation)
     assert [(each.at, each.back) for each in parse(left).history] == [(START, remediation.since)]  # type: ignore[union-attr]
     assert after(left, remediation) == left
 
 
 def test_a_node_that_was_given_up_and_is_well_by_itself_has_returned() -> None:
     """What was done failed, and the node came back all the same: as much a return as one without a repair."""
-    given_up = after(repair_mark(REMEDIATION, START), replace(REMEDIATION, end=End.FAILED))
+    given_up = after(repair_record(REMEDIATION, START), replace(REMEDIATION, end=End.FAILED))
     remediation = replace(REMEDIATION, end=End.RELEASED, since=LATER)
     left = after(given_up, remediation)
     assert words(left) == ["reboot gpu.xid.79 failed", "return gpu.xid.79"]
@@ -110,7 +110,7 @@ def test_a_node_that_was_given_up_and_is_well_by_itself_has_returned() -> None:
 
 def test_a_repair_for_another_finding_is_no_repair_of_the_last_one() -> None:
     """The GPU was reset for one fault, and the link that came and went is why the node was out: it has returned."""
-    before = repair_mark(replace(REMEDIATION, code="gpu.xid.95"), START)
+    before = repair_record(replace(REMEDIATION, code="gpu.xid.95"), START)
     remediation = replace(REMEDIATION, code="gpu.pcie.degraded", end=End.RELEASED, since=LATER)
     left = after(before, remediation)
     assert words(left) == ["reboot gpu.xid.95 helped", "return gpu.pcie.degraded"]
@@ -119,7 +119,7 @@ def test_a_repair_for_another_finding_is_no_repair_of_the_last_one() -> None:
 
 def test_only_the_case_whose_act_it_was_says_what_it_came_to() -> None:
     """A later remediation that is given up says nothing about an older repair."""
-    before = repair_mark(REMEDIATION, START)
+    before = repair_record(REMEDIATION, START)
     assert words(after(before, replace(REMEDIATION, id="other", end=End.FAILED))) == ["reboot gpu.xid.79"]
 
 
@@ -163,7 +163,7 @@ REQUEST = HandoffRecord(
 
 
 @pytest.mark.parametrize(
-    ("mark", "expected"),
+    ("record", "expected"),
     [
         (REQUEST, False),
         (replace(REQUEST, answer=RequestAnswer.WAITS, answered=LATER), False),
@@ -175,9 +175,9 @@ REQUEST = HandoffRecord(
         (HandoffRecord(), True),
     ],
 )
-def test_a_request_is_begun_once_it_was_taken(mark: HandoffRecord, expected: bool) -> None:
+def test_a_request_is_begun_once_it_was_taken(record: HandoffRecord, expected: bool) -> None:
     """What waits, and what was refused at once, is no act; what the node does itself is one when it is written."""
-    assert is_begun(mark) is expected
+    assert is_begun(record) is expected
 
 
 @pytest.mark.parametrize(
@@ -190,8 +190,8 @@ def test_a_request_is_begun_once_it_was_taken(mark: HandoffRecord, expected: boo
 )
 def test_a_refusal_after_it_was_taken_is_told_by_the_history(entry: PastRepair, expected: bool) -> None:
     """The controller's entry of this act, made since it was asked for, says that it was begun before it failed."""
-    mark = replace(REQUEST, answer=RequestAnswer.REFUSED, answered=LATER, history=(entry,))
-    assert is_begun(mark) is expected
+    record = replace(REQUEST, answer=RequestAnswer.REFUSED, answered=LATER, history=(entry,))
+    assert is_begun(record) is expected
 
 
 def test_a_request_that_was_never_taken_leaves_a_return_and_fails_nothing() -> None:
@@ -201,7 +201,7 @@ def test_a_request_that_was_never_taken_leaves_a_return_and_fails_nothing() -> N
     returned = replace(REMEDIATION, acts=(), end=End.RELEASED, since=LATER)
     assert words(after(before.text, returned)) == ["reboot gpu.xid.79", "return gpu.xid.79"]
     assert words(after(before.text, replace(returned, end=End.FAILED))) == ["reboot gpu.xid.79"]
-    assert words(repair_mark(replace(REMEDIATION, attempts=2), LATER, before=before.text, delegated=True)) == [
+    assert words(repair_record(replace(REMEDIATION, attempts=2), LATER, before=before.text, delegated=True)) == [
         "reboot gpu.xid.79"
     ]
 

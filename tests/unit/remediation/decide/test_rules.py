@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from healthd.core.model import NODE, Component, Mode, Remedy, Severity
-from healthd.remediation.decide.rules import BY_REMEDY, OWN_REMEDY, OpenCodes, Policy, Rule, layered, roots_of
+from healthd.judge.causes import roots_of
+from healthd.remediation.decide.rules import BY_REMEDY, OWN_REMEDY, OpenCodes, Policy, Rule, layered
 from tests.support.judgement import DRIVER, GPU, diagnosis
 
 RESET, REBOOT, REPLACE = Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE

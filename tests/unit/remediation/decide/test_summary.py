@@ -68,6 +68,7 @@ def remediation(step: Step, steps: tuple[Step, ...] = REBOOT, note: str = "") ->
         NodeSummary,
         state=st.sampled_from(NodeState),
         at=st.none() | TIMES,
+        stopped=st.booleans(),
         code=WORDS,
         component=WORDS,
         more=st.integers(0, 99_999),
@@ -86,7 +87,8 @@ def test_whatever_a_summary_holds_it_fits_and_its_state_is_read_again(summary: N
     assert not set(text) & set("|\n")
     read = parse_summary(text)
     assert read is not None
-    assert (read.state, read.at, read.since) == (summary.state, summary.at, summary.since)
+    assert (read.state, read.at, read.stopped) == (summary.state, summary.at, summary.stopped)
+    assert read.since == summary.since
 
 
 def test_an_ordinary_summary_is_read_as_it_was_written() -> None:
@@ -101,9 +103,12 @@ def test_an_ordinary_summary_is_read_as_it_was_written() -> None:
         since=NOW - timedelta(minutes=4),
         instance_type="p5.48xlarge",
         step="wait_idle",
+        domain="9f86d081",
         note="waits for 8812 of alice",
     )
     assert parse_summary(summary.text) == summary
+    last = replace(summary, stopped=True, note="waits")
+    assert parse_summary(last.text) == last
 
 
 @pytest.mark.parametrize(

@@ -24,11 +24,11 @@ def snapshot(
     *, asleep: str = "", down: str = "", watched: datetime | None = None, drained: bool = True
 ) -> FleetSnapshot:
     held = (HeldNode(node="n1", text=TEXT, stamp=int(NOW.timestamp())),) if drained else ()
-    mark = HandoffRecord(remediation_id="k3v9", code="gpu.xid.79", watched=watched)
+    record = HandoffRecord(remediation_id="k3v9", code="gpu.xid.79", watched=watched)
     return FleetSnapshot(
         out=frozenset({"n1"}),
         total=3,
-        marks=(NodeRecord(node="n1", text=mark.text), NodeRecord(node="n2", text="ask bob")),
+        records=(NodeRecord(node="n1", text=record.text), NodeRecord(node="n2", text="ask bob")),
         held=held,
         asleep=frozenset(asleep.split()),
         down=frozenset(down.split()),

@@ -35,10 +35,10 @@ class Commented(FakeOrchestrator):
         super().__init__(cluster, node)
         self._comment = comment
 
-    def mark(self, text: str) -> None:
+    def write_record(self, text: str) -> None:
         raise BackendRefused(f"the comment is {self._comment}")
 
-    def marked(self) -> str:
+    def read_record(self) -> str:
         return ""
 
 
@@ -96,9 +96,9 @@ def test_a_node_that_was_powered_down_under_its_daemon_is_released() -> None:
     (found,) = rig.after(1)
     assert found.message == f'Slurm powered it down while healthd held it; released its drain "{TEXT}", slot cluster 0'
     assert (rig.cluster.slots, rig.cluster.nodes["n1"].hold) == ({}, None)
-    mark = parse(rig.cluster.nodes["n1"].mark)
-    assert mark is not None
-    assert mark.slept == rig.clock.now().replace(microsecond=0)
+    record = parse(rig.cluster.nodes["n1"].record)
+    assert record is not None
+    assert record.slept == rig.clock.now().replace(microsecond=0)
     assert rig.after(300) == ()
 
 
@@ -107,19 +107,19 @@ def test_a_slot_without_a_drain_is_released_and_the_record_keeps_its_history() -
     rig = Rig()
     rig.cluster.claim("cluster", 4, "n1")
     record = HandoffRecord(remediation_id="k3v9", machine="i-1", replaced=rig.clock.now() - timedelta(days=1))
-    rig.node("n1").mark(record.text)
+    rig.node("n1").write_record(record.text)
     rig.cluster.asleep.add("n1")
     rig.look()
     assert [found.node for found in rig.after(SETTLE_S)] == ["n1"]
     assert rig.cluster.slots == {}
-    assert parse(rig.cluster.nodes["n1"].mark) == replace(parse(record.text), slept=rig.clock.now())  # type: ignore[type-var]
+    assert parse(rig.cluster.nodes["n1"].record) == replace(parse(record.text), slept=rig.clock.now())  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize(
     "wakes",
     [
         lambda rig: rig.cluster.asleep.clear(),
-        lambda rig: rig.node("n1").mark(HandoffRecord(remedy=Remedy.REPLACE_NODE, asked=rig.clock.now()).text),
+        lambda rig: rig.node("n1").write_record(HandoffRecord(remedy=Remedy.REPLACE_NODE, asked=rig.clock.now()).text),
         lambda rig: setattr(rig, "rules", replace(rig.rules, mode=Mode.OBSERVE)),
         lambda rig: setattr(rig, "rules", replace(rig.rules, opted_out="hands off")),
     ],
@@ -140,7 +140,7 @@ def test_an_act_that_never_came_to_an_end_is_no_reason_to_wait_for_ever() -> Non
     """A replacement that was asked for longer ago than it may take."""
     rig = Rig()
     rig.held()
-    rig.node("n1").mark(HandoffRecord(remedy=Remedy.REPLACE_NODE, asked=rig.clock.now()).text)
+    rig.node("n1").write_record(HandoffRecord(remedy=Remedy.REPLACE_NODE, asked=rig.clock.now()).text)
     rig.cluster.asleep.add("n1")
     assert rig.after(TIMEOUTS.replace_timeout_s - 1) == rig.after(1) == ()
     assert [found.node for found in rig.after(SETTLE_S)] == ["n1"]
@@ -167,7 +167,7 @@ def test_a_drain_that_the_record_knows_is_released_without_a_slot(record: Handof
     rig = Rig()
     rig.cluster.update("n1", "drain", TEXT, user="healthd")
     rig.cluster.nodes["n1"].flags.add("DOWN")
-    rig.node("n1").mark(record.text)
+    rig.node("n1").write_record(record.text)
     rig.cluster.asleep.add("n1")
     rig.look()
     assert [(found.node, found.page) for found in rig.after(SETTLE_S)] == [("n1", False)]
@@ -179,7 +179,7 @@ def test_an_act_of_a_time_that_has_not_come_is_no_reason_to_wait(ahead: timedelt
     """A clock that was set, or a forged record, keeps no slot for ever."""
     rig = Rig()
     rig.held()
-    rig.node("n1").mark(HandoffRecord(remedy=Remedy.REPLACE_NODE, asked=rig.clock.now() + ahead).text)
+    rig.node("n1").write_record(HandoffRecord(remedy=Remedy.REPLACE_NODE, asked=rig.clock.now() + ahead).text)
     rig.cluster.asleep.add("n1")
     rig.look()
     assert [found.node for found in rig.after(SETTLE_S)] == ["n1"]
@@ -190,7 +190,7 @@ def test_a_text_alone_undoes_no_drain_and_pages(record: str) -> None:
     """Anybody can write it: without a slot and without a record of its remediation an operator has to decide."""
     rig = Rig()
     rig.cluster.update("n1", "drain", TEXT, user="bob")
-    rig.node("n1").mark(record)
+    rig.node("n1").write_record(record)
     rig.cluster.asleep.add("n1")
     rig.look()
     (found,) = rig.after(SETTLE_S)
@@ -205,7 +205,7 @@ def test_a_node_that_was_given_up_stays_out_and_pages_while_it_sleeps() -> None:
     """Only its slot is released, and its daemon is not there to call an operator."""
     rig = Rig()
     rig.held()
-    rig.node("n1").mark(HandoffRecord(remediation_id="k3v9", code="gpu.xid.79", given_up="k3v9").text)
+    rig.node("n1").write_record(HandoffRecord(remediation_id="k3v9", code="gpu.xid.79", given_up="k3v9").text)
     rig.cluster.asleep.add("n1")
     assert rig.look() == ()
     (found,) = rig.after(SETTLE_S)
@@ -221,18 +221,18 @@ def test_a_node_that_was_given_up_stays_out_and_pages_while_it_sleeps() -> None:
 def test_a_node_that_goes_out_again_each_time_it_wakes_stays_out_past_the_bound() -> None:
     """Each time that a job wakes it, the job is lost: a release while it sleeps is a return like any other."""
     rig = Rig()
-    rig.node("n1").mark(HandoffRecord(code="gpu.xid.79").text)
+    rig.node("n1").write_record(HandoffRecord(code="gpu.xid.79").text)
     for _ in range(rig.rules.bounds.returns_per_day):
         (found,) = rig.sleeps()
         assert "its drain" in found.message
         rig.wakes()
     rig.held()
-    slept = rig.cluster.nodes["n1"].mark
+    slept = rig.cluster.nodes["n1"].record
     rig.cluster.asleep.add("n1")
     rig.look()
     (found,) = rig.after(SETTLE_S)
     assert found.message.endswith("released slot cluster 0")
-    assert rig.cluster.nodes["n1"].mark == slept, "whoever undoes the drain gives an order"
+    assert rig.cluster.nodes["n1"].record == slept, "whoever undoes the drain gives an order"
     (page,) = rig.after(60)
     assert page.page
     assert "went out for gpu.xid.79 again after each of 4 returns within a day" in page.message
@@ -245,7 +245,7 @@ def test_what_the_record_says_the_node_is_out_for_is_what_returns() -> None:
     """A remediation that goes on for another finding keeps the text of its first one: the bound holds for what is
     wrong."""
     rig = Rig()
-    rig.node("n1").mark(HandoffRecord(code="mount.missing").text)
+    rig.node("n1").write_record(HandoffRecord(code="mount.missing").text)
     for _ in range(rig.rules.bounds.returns_per_day):
         rig.sleeps()
         rig.wakes()
@@ -273,7 +273,7 @@ def test_what_an_operator_drained_over_a_node_that_was_given_up_is_theirs() -> N
     """Its record still says so, and no daemon runs there that could take it back: their drain is no page."""
     rig = Rig()
     rig.cluster.update("n1", "drain", "RMA 123", user="bob")
-    rig.node("n1").mark(HandoffRecord(code="gpu.xid.79", given_up="k3v9").text)
+    rig.node("n1").write_record(HandoffRecord(code="gpu.xid.79", given_up="k3v9").text)
     rig.cluster.asleep.add("n1")
     assert rig.look() == rig.after(86_400.0) == ()
 
@@ -283,7 +283,7 @@ def test_what_was_seen_before_a_gap_is_forgotten_and_what_paged_stays() -> None:
     shows that; what was on its way to one begins again."""
     rig = Rig()
     rig.cluster.update("n1", "drain", TEXT, user="healthd")
-    rig.node("n1").mark(HandoffRecord(code="gpu.xid.79").text)
+    rig.node("n1").write_record(HandoffRecord(code="gpu.xid.79").text)
     rig.cluster.nodes["n1"].hold = None  # the cluster tells no time of the drain: only what is seen counts
     rig.cluster.claim("cluster", 0, "n1")
     assert rig.look() == rig.after(SILENT_S - 60.0) == ()
@@ -330,7 +330,7 @@ def test_a_text_of_slurms_own_over_our_drain_is_released_with_its_slot() -> None
     """`Kill task failed` overwrites a drain of healthd's: the slot and the record show whose it is."""
     rig = Rig()
     rig.held()
-    rig.node("n1").mark(HandoffRecord(code="gpu.xid.79").text)
+    rig.node("n1").write_record(HandoffRecord(code="gpu.xid.79").text)
     rig.cluster.drains_by_itself("n1")
     rig.cluster.asleep.add("n1")
     rig.look()
@@ -346,7 +346,7 @@ def test_a_text_of_slurms_own_over_a_drain_that_stays_pages_until_somebody_undoe
     at = rig.clock.now().replace(microsecond=0)
     history = tuple(PastRepair(act=PastAct.RETURN, at=at - timedelta(hours=n), code="gpu.xid.79") for n in range(4))
     rig.held()
-    rig.node("n1").mark(HandoffRecord(code="gpu.xid.79", history=history).text)
+    rig.node("n1").write_record(HandoffRecord(code="gpu.xid.79", history=history).text)
     rig.cluster.drains_by_itself("n1")
     rig.cluster.asleep.add("n1")
     rig.look()
@@ -368,7 +368,7 @@ def test_slurms_own_drain_stays_where_the_one_under_it_would(record: HandoffReco
     """Ordered, given up, or of no remediation."""
     rig = Rig()
     rig.held()
-    rig.node("n1").mark(record.text)
+    rig.node("n1").write_record(record.text)
     rig.cluster.drains_by_itself("n1")
     rig.cluster.asleep.add("n1")
     rig.look()
@@ -417,17 +417,17 @@ def test_the_record_of_a_dead_node_tells_a_daemon_that_has_just_begun() -> None:
     rig = Rig()
     rig.held()
     rig.cluster.nodes["n1"].flags |= {"DOWN", "NOT_RESPONDING"}
-    mark = HandoffRecord(remediation_id="k3v9", watched=rig.clock.now())
-    rig.node("n1").mark(mark.text)
+    record = HandoffRecord(remediation_id="k3v9", watched=rig.clock.now())
+    rig.node("n1").write_record(record.text)
     rig.clock.advance(DEAD_S - 1)
     rig.absent = rig.daemon()
     assert rig.look() == ()
-    acted = replace(mark, remedy=Remedy.REPLACE_NODE, asked=rig.clock.now())
-    rig.node("n1").mark(acted.text)
+    acted = replace(record, remedy=Remedy.REPLACE_NODE, asked=rig.clock.now())
+    rig.node("n1").write_record(acted.text)
     assert rig.after(1) == ()
-    rig.node("n1").mark(replace(mark, watched=rig.clock.now() + timedelta(hours=9)).text)
+    rig.node("n1").write_record(replace(record, watched=rig.clock.now() + timedelta(hours=9)).text)
     assert rig.look() == ()
-    rig.node("n1").mark(mark.text)
+    rig.node("n1").write_record(record.text)
     assert [found.node for found in rig.look() if found.page] == ["n1"]
 
 
@@ -441,7 +441,7 @@ def test_a_node_whose_daemon_says_nothing_pages_and_nothing_of_it_is_released() 
         (found,) = rig.after(1)
         assert found.page
         assert "its own healthd has said nothing of it" in found.message
-    rig.node("n1").mark(HandoffRecord(watched=rig.clock.now()).text)
+    rig.node("n1").write_record(HandoffRecord(watched=rig.clock.now()).text)
     assert rig.look() == rig.after(SILENT_S - 1) == ()
     assert [each.node for each in rig.after(1)] == ["n1"]
     assert (rig.cluster.slots, rig.cluster.nodes["n1"].flags) == ({("cluster", 0): "n1"}, {"DRAIN"})
@@ -453,7 +453,7 @@ def test_silence_is_seen_also_where_no_time_tells_of_it(is_drained: bool) -> Non
     rig = Rig()
     if is_drained:
         rig.held()
-        rig.node("n1").mark(HandoffRecord(watched=rig.clock.now() + timedelta(days=9)).text)
+        rig.node("n1").write_record(HandoffRecord(watched=rig.clock.now() + timedelta(days=9)).text)
     else:
         rig.cluster.claim("cluster", 0, "n1")
     assert rig.look() == rig.after(SILENT_S - 1) == ()
@@ -467,7 +467,7 @@ def test_a_node_that_is_being_repaired_says_nothing_for_as_long_as_that_takes() 
     asked = rig.clock.now() + timedelta(seconds=SILENT_S)
     rig.look()
     rig.clock.advance(SILENT_S)
-    rig.node("n1").mark(HandoffRecord(remedy=Remedy.REPLACE_NODE, asked=asked).text)
+    rig.node("n1").write_record(HandoffRecord(remedy=Remedy.REPLACE_NODE, asked=asked).text)
     assert rig.look() == rig.after(TIMEOUTS.replace_timeout_s - 1) == ()
     assert [each.node for each in rig.after(1)] == ["n1"]
 

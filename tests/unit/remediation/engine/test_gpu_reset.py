@@ -16,7 +16,7 @@ from healthd.core.model import Clearance, ClearsBy, Remedy, Severity, gpu_compon
 from healthd.core.node import CommandResult
 from healthd.remediation.engine.gpu_reset import GpuReset
 from healthd.state.monitor import Monitor
-from tests.support.judgement import at, said
+from tests.support.judgement import answered, at
 
 SERVICES = ("nvidia-persistenced", "nvidia-dcgm")
 FABRIC = "nvidia-fabricmanager"
@@ -103,10 +103,10 @@ def test_what_runs_is_what_is_stopped(rig: Rig, tools: Tools) -> None:
 
 def test_the_order_of_a_reset(rig: Rig, tools: Tools) -> None:
     """Services first, then our own worker, then the reset of all GPUs together."""
-    said = rig.reset.reset(("nvidia-persistenced",))
+    message = rig.reset.reset(("nvidia-persistenced",))
     assert tools.ran == ["systemctl stop nvidia-persistenced", "nvidia-smi --gpu-reset"]
     assert rig.nvml == ["let go", "over", "told", "taken up"]
-    assert said == "nvidia-smi --gpu-reset, after stopping nvidia-persistenced"
+    assert message == "nvidia-smi --gpu-reset, after stopping nvidia-persistenced"
 
 
 def test_nothing_is_reset_under_somebody(rig: Rig, tools: Tools) -> None:
@@ -300,10 +300,10 @@ def test_a_reset_that_is_owed_is_a_fault_that_only_a_reset_ends() -> None:
     """It is open at once, beside what gpu.recovery has found; a clean look leaves it, and a GPU reset ends it."""
     monitor = Monitor(discover(), None)
     lost = judged([LOST.at(gpu_component(uuid="GPU-1"), "NVML answers GPU_IS_LOST (15)")])
-    monitor.absorb(said(lost, check="gpu.recovery"))
+    monitor.absorb(answered(lost, check="gpu.recovery"))
     owe(monitor, "nvidia-fabricmanager was stopped for nothing", at(10))
     assert {fault.code for fault in monitor.history.faults.values()} == {"gpu.lost", "gpu.reset.owed"}
-    monitor.absorb(said(ok(), check="gpu.recovery", seconds=20))
+    monitor.absorb(answered(ok(), check="gpu.recovery", seconds=20))
     (diagnosis,) = monitor.diagnoses()
     assert (diagnosis.code, diagnosis.severity, diagnosis.remedy) == (
         "gpu.reset.owed",

@@ -65,10 +65,10 @@ CHANGES: dict[str, tuple[str, Change]] = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_is_missing_is_said(name: str) -> None:
     """By name, with what is wrong."""
-    said, change = CHANGES[name]
+    message, change = CHANGES[name]
     policies, bindings = shipped()
     change(policies, bindings)
-    assert policy_problems(policies, bindings, namespace="healthd") == (said,)
+    assert policy_problems(policies, bindings, namespace="healthd") == (message,)
 
 
 def test_policies_about_another_account_are_none() -> None:

@@ -204,7 +204,7 @@ def test_a_name_that_is_no_annotation_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("age_s", "changes", "is_said"),
+    ("age_s", "changes", "is_reported"),
     [
         (0, {}, True),
         (59, {}, True),
@@ -220,10 +220,10 @@ def test_a_name_that_is_no_annotation_is_refused() -> None:
     ],
 )
 def test_numbers_are_noted_anew_where_they_changed_or_are_old(
-    age_s: int, changes: dict[str, str | None], is_said: bool
+    age_s: int, changes: dict[str, str | None], is_reported: bool
 ) -> None:
     """What the Lease says already is left alone for a minute, by a clock that was set back too."""
     noted = counts(limit=2, total=40, out=["n7"], at=NOW)
     there = {**counts(limit=2, total=40, out=["n7"], at=NOW - timedelta(seconds=age_s)), **changes}
     lease = {"metadata": {"resourceVersion": "7", "annotations": {k: v for k, v in there.items() if v is not None}}}
-    assert leases.says(lease, noted, max_age_s=60.0) is is_said
+    assert leases.says(lease, noted, max_age_s=60.0) is is_reported

@@ -139,19 +139,23 @@ def test_a_node_names_its_instance(provider: str, instance: str) -> None:
     assert instance_id_of(node("n1", provider=provider)) == instance
 
 
-def test_the_level_has_everybody_who_is_out_and_every_mark() -> None:
+def test_the_snapshot_has_everybody_who_is_out_and_every_record() -> None:
     """What the controller's own questions need: holders that show a drain as well."""
     there = seen(node("n1", UNHEALTHY), node("n2", ready=False), node("n3"))
     budget = budget_before("cluster", claimed("n1", text="healthd: x [k3]"))
     snapshot = snapshot_of(there, budget, {"n1": "healthd case=k3"})
-    assert (set(snapshot.out), snapshot.total, [mark.node for mark in snapshot.marks]) == ({"n1", "n2"}, 3, ["n1"])
+    assert (set(snapshot.out), snapshot.total, [record.node for record in snapshot.records]) == (
+        {"n1", "n2"},
+        3,
+        ["n1"],
+    )
     assert [held.node for held in snapshot.held] == ["n1"]
     assert snapshot_of(there, budget_before("cluster", claimed("n1")), {}).held == ()
 
 
 def test_what_does_not_fit_together_is_found() -> None:
-    """A taint without a claim, a claim without a taint, a claim or a mark that no healthd made; not what fits, not whom
-    the list lacks."""
+    """A taint without a claim, a claim without a taint, a claim or a record that no healthd made; not what fits, not
+    whom the list lacks."""
     notes = claimed("n1", "n2", "n9")
     notes["metadata"]["annotations"]["claim.healthd.io/n5"] = "somebody's"
     there = seen(node("n1", CLAIMED), node("n2"), node("n3", UNHEALTHY), node("n4"))
@@ -160,9 +164,9 @@ def test_what_does_not_fit_together_is_found() -> None:
         ("n2", ClusterTrouble.NO_TAINT),
         ("n3", ClusterTrouble.NO_CLAIM),
         ("n5", ClusterTrouble.ODD_CLAIM),
-        ("n9", ClusterTrouble.ODD_MARK),
+        ("n9", ClusterTrouble.ODD_RECORD),
     }
-    assert all(each.said for each in found)
+    assert all(each.message for each in found)
 
 
 def test_a_claim_of_a_scope_is_odd_by_itself_and_its_lease_is_named() -> None:
@@ -177,8 +181,8 @@ def test_a_claim_of_a_scope_is_odd_by_itself_and_its_lease_is_named() -> None:
         ("n2", ClusterTrouble.NO_TAINT, "p5"),
         ("n5", ClusterTrouble.ODD_CLAIM, "p5"),
     }
-    assert all("Lease healthd-budget-p5" in each.said for each in found)
-    assert "the Lease healthd-budget-p5," in Oddity(node="n3", kind=ClusterTrouble.STRAY_CLAIM, scope="p5").said
+    assert all("Lease healthd-budget-p5" in each.message for each in found)
+    assert "the Lease healthd-budget-p5," in Oddity(node="n3", kind=ClusterTrouble.STRAY_CLAIM, scope="p5").message
 
 
 def test_whom_the_selector_leaves_out_is_looked_at_where_healthd_is_at_work() -> None:
@@ -218,9 +222,9 @@ def test_a_fence_alone_is_named_at_once_and_told_when_its_agent_had_its_time() -
     since, told = lasting(found, {}, 10.0)
     assert (left_fences(since, 10.0), told) == ({}, ())
     since, told = lasting(found, since, 15.0)
-    assert left_fences(since, 15.0) == {"n1": fence.said}
+    assert left_fences(since, 15.0) == {"n1": fence.message}
     assert fence not in told
-    assert "kubectl taint node n1 healthd.io/claimed-" in fence.said
+    assert "kubectl taint node n1 healthd.io/claimed-" in fence.message
     since, told = lasting([fence], since, 10.0 + FENCE_HEALS_S)
     assert (left_fences(since, 10.0 + FENCE_HEALS_S), told) == ({}, (fence,))
 

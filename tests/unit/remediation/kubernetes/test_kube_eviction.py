@@ -17,10 +17,12 @@ from healthd.remediation.orchestrators.kubernetes.eviction import (
     Fate,
     Plan,
     Pod,
+    died_with,
     eviction_of,
     is_lost,
     planned,
     pods_in,
+    rules_for,
     told,
 )
 from healthd.remediation.orchestrators.kubernetes.node import UNHEALTHY, Held, Taint
@@ -189,11 +191,11 @@ def test_what_comes_back_is_told_by_where_it_comes_from() -> None:
     """So the sentence stays the same when it comes again under another name."""
     owner: dict[str, Any] = {"ownerReferences": [{"kind": "ReplicaSet", "name": "web", "controller": True}]}
 
-    def said(*names: str) -> str:
+    def answered(*names: str) -> str:
         return told([Plan(pod=pod(name, **owner), fate=Fate.CAME, why="") for name in names])
 
-    assert said("web-1", "web-2") == "left alone, made after the node was taken out: ReplicaSet team-a/web"
-    assert said("web-1") == said("web-3")
+    assert answered("web-1", "web-2") == "left alone, made after the node was taken out: ReplicaSet team-a/web"
+    assert answered("web-1") == answered("web-3")
     bare = [Plan(pod=pod(f"p-{number}", ownerReferences=None), fate=Fate.CAME, why="") for number in range(7)]
     assert told(bare).endswith("pod team-a/p-3, pod team-a/p-4 and 2 more")
 
@@ -240,3 +242,45 @@ def test_a_page_of_pods_is_read_as_it_comes() -> None:
     """What is not asked for is passed over."""
     page = b'{"kind":"PodList","items":[{"metadata":{"name":"a","namespace":"b","uid":"c","x":1},"spec":{"y":2}}]}'
     assert [each.name for each in pods_in(page)] == ["b/a"]
+
+
+def failed(*ended_s: float | None, phase: str = "Failed", disrupted: str = "False") -> Pod:
+    """A pod with a container for each of these times, in seconds after the drain; None for one that still runs."""
+    states: list[dict[str, Any]] = [
+        {"running": {}}
+        if each is None
+        else {"terminated": {"finishedAt": (SINCE + timedelta(seconds=each)).isoformat()}}
+        for each in ended_s
+    ]
+    status = {
+        "phase": phase,
+        "conditions": [{"type": "DisruptionTarget", "status": disrupted}],
+        "containerStatuses": [{"state": each} for each in states],
+    }
+    body = {"metadata": {"name": "train-0", "namespace": "team-a", "uid": "u"}, "spec": {}, "status": status}
+    return msgspec.convert(body, Pod)
+
+
+@pytest.mark.parametrize(
+    ("which", "died"),
+    [
+        (failed(-120.0), True),
+        (failed(-120.5), False),  # before its node had the fault
+        (failed(-500.0, 30.0), True),  # the last container counts
+        (failed(-500.0, None), False),
+        (failed(30.0, phase="Running"), False),
+        (failed(30.0, phase="Succeeded"), False),
+        (failed(30.0, disrupted="True"), False),  # evicted: its owner knows already
+        (failed(), False),  # it does not say when
+    ],
+)
+def test_a_pod_that_failed_under_its_node_s_fault_died_with_it(which: Pod, died: bool) -> None:
+    """Within the two minutes before the drain, or later, unless it was evicted."""
+    assert died_with(which, drain()) is died
+
+
+def test_a_rule_for_faults_that_end_processes_holds_for_no_other() -> None:
+    """The other rules hold for both."""
+    always, dead_only = rule(), rule(ends_process=True)
+    assert rules_for((always, dead_only), ends_process=True) == (always, dead_only)
+    assert rules_for((always, dead_only), ends_process=False) == (always,)

@@ -137,7 +137,7 @@ def test_of_a_gone_node_stays_what_the_bounds_of_a_day_count() -> None:
     assert kept() == asked.text, "one list proves nothing"
     assert kept() == kept() == HandoffRecord(history=(given_away,)).text
     assert (set(server.healths), "status" in server.healths["n2"]) == ({"n2"}, False), "nothing else is kept"
-    assert [mark.node for mark in fleet.fleet().marks] == ["n2"], "nodes and controller read it on"
+    assert [record.node for record in fleet.fleet().records] == ["n2"], "nodes and controller read it on"
     clock.advance(86_400.0)
     assert (kept() != "", kept()) == (True, ""), "again by two lists"
     assert server.healths == {}
@@ -160,7 +160,7 @@ def test_of_a_gone_node_of_an_older_agent_stays_the_same_on_its_lease() -> None:
 
     assert kept() == asked.text, "one list proves nothing"
     assert kept() == kept() == HandoffRecord(history=(given_away,)).text
-    assert [mark.node for mark in fleet.fleet().marks] == ["n2"], "nodes and controller read it on"
+    assert [record.node for record in fleet.fleet().records] == ["n2"], "nodes and controller read it on"
     clock.advance(86_400.0)
     assert (kept() != "", kept()) == (True, ""), "again by two lists"
 
@@ -181,7 +181,7 @@ def test_a_record_of_a_node_that_does_not_count_is_another_controllers() -> None
     server.elsewhere = {"n2"}
     for _ in range(3):
         fleet.count()
-        assert [mark.node for mark in fleet.fleet().marks] == ["n1"]
+        assert [record.node for record in fleet.fleet().records] == ["n1"]
     assert server.healths.keys() == {"n1", "n2"}
 
 

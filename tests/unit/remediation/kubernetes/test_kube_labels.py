@@ -15,6 +15,7 @@ from healthd.remediation.orchestrators.kubernetes.labels import (
     CODE,
     GAP_S,
     STATE,
+    STOPPED,
     Labelling,
     Labels,
     labels_of,
@@ -109,8 +110,9 @@ def test_labels_are_read_back_and_taken_away() -> None:
     """A label that is not there is null in the patch, which removes it."""
     labels = Labels(state="held", code="gpu.xid.79")
     written = with_labels({"status": {"conditions": []}}, labels)
-    assert written == {"status": {"conditions": []}, "metadata": {"labels": {STATE: "held", CODE: "gpu.xid.79"}}}
-    assert labels_on(node_of({"metadata": {"name": "n1", **written["metadata"]}})) == labels
+    shown = {"labels": {STATE: "held", CODE: "gpu.xid.79"}, "annotations": {STOPPED: None}}
+    assert written == {"status": {"conditions": []}, "metadata": shown}
+    assert labels_on(node_of({"metadata": {"name": "n1", "labels": written["metadata"]["labels"]}})) == labels
     assert labels_on(node_of({"metadata": {"name": "n1"}})) == Labels()
     assert Labels().metadata == {STATE: None, CODE: None}
 

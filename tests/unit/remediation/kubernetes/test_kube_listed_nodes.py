@@ -10,14 +10,17 @@ import msgspec
 import pytest
 
 from healthd.fleet.nodes import FleetNode, FleetState, fleet_nodes
+from healthd.remediation.decide.freeze import Freeze
 from healthd.remediation.decide.summary import NodeState, NodeSummary
 from healthd.remediation.orchestrators.kubernetes.budget import (
     FIXED_LIMIT,
     FIXED_NODES,
+    FREEZE,
     LEASE,
     STATUS,
     STATUS_LEASE,
     counts,
+    freeze_patch,
 )
 from healthd.remediation.orchestrators.kubernetes.conditions import NOT_LOOKED, TYPES, faults_in
 from healthd.remediation.orchestrators.kubernetes.listed_leases import ReadLeases, leases_in, read_leases
@@ -90,6 +93,20 @@ OTHER = {"key": "vendor.io/bad", "value": "gpu", "effect": "NoExecute"}
 FENCE = {"key": "healthd.io/claimed", "effect": "NoSchedule", "timeAdded": rfc3339(HOUR_AGO)}
 CORDON = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule", "timeAdded": rfc3339(HOUR_AGO)}
 UNREACHABLE = {"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule"}
+
+
+def test_an_agent_that_was_stopped_on_purpose_is_not_silent() -> None:
+    """From its annotation, which a later heartbeat voids; another text in it is none."""
+    beat = NOW - timedelta(seconds=SILENT_AFTER_S + 60)
+
+    def stopped(at: datetime) -> KubeNode:
+        return kube_node({}, beat=beat, annotations={"healthd.io/stopped": rfc3339(at)})
+
+    assert shown(listed(stopped(beat))).state is FleetState.STOPPED
+    assert shown(listed(stopped(beat - timedelta(seconds=1)))).state is FleetState.SILENT
+    recent = stopped(NOW - timedelta(seconds=30))
+    assert (shown(listed(recent)).state, summary(recent).stopped) == (FleetState.OK, True)
+    assert shown(listed(kube_node({}, beat=beat, annotations={"healthd.io/stopped": "now"}))).state is FleetState.SILENT
 
 
 @pytest.mark.parametrize(
@@ -270,6 +287,18 @@ def test_a_budget_that_stops_healthd_is_said() -> None:
     assert (fixed.limit, fixed.only_slots, fixed.remarks) == (5, True, ())
 
 
+def test_the_freeze_of_the_fleet_is_read() -> None:
+    """As the agents read it before each act: one that cannot be read is one."""
+    freeze = Freeze(reason="rollout", by="alice", until=NOW + timedelta(hours=1))
+    notes = {key: str(text) for key, text in freeze_patch(freeze)["metadata"]["annotations"].items()}
+    assert read(lease(LEASE, {**COUNTED, **notes})).freeze == freeze
+    assert read(lease(LEASE, COUNTED)).freeze is None
+    assert read().freeze is None
+    torn = read(lease(LEASE, {**COUNTED, FREEZE: "until tomorrow"})).freeze
+    assert torn is not None
+    assert torn.until is None
+
+
 @pytest.mark.parametrize("text", ["", "no JSON", "[]", '{"nodes": 3}', '{"nodes": ["n1"]}', '{"nodes": "n1"}'])
 def test_a_status_that_cannot_be_read_says_nothing(text: str) -> None:
     """Any client may have written it."""
@@ -279,6 +308,6 @@ def test_a_status_that_cannot_be_read_says_nothing(text: str) -> None:
 
 def test_the_controllers_messages_are_read() -> None:
     """By node; those without a node are of the cluster; an empty one is none."""
-    nodes = [{"node": "n1", "said": "refused"}, {"node": "", "said": "a policy is missing"}, {"node": "n2"}, {}]
+    nodes = [{"node": "n1", "message": "refused"}, {"node": "", "message": "a policy is missing"}, {"node": "n2"}, {}]
     found = read(lease(LEASE, COUNTED), lease(STATUS_LEASE, {STATUS: json.dumps({"nodes": nodes})}))
     assert (found.messages, found.remarks) == ({"n1": "refused"}, ("a policy is missing",))

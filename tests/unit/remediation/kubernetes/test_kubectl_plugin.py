@@ -102,8 +102,8 @@ _KEPT = st.dictionaries(st.sampled_from((*KEEPS, "example.com/note")), st.sample
 
 def test_what_pages_of_the_cluster_is_shown_and_ends_with_one() -> None:
     """Missing policies, or many nodes that fell silent, page for no single node; a remark pages for nothing."""
-    policies = {"node": "", "said": "policy healthd-budget is missing", "page": True}
-    told = {kube_budget.STATUS: json.dumps({"nodes": [policies, {"node": "n1", "said": "waits", "page": False}]})}
+    policies = {"node": "", "message": "policy healthd-budget is missing", "page": True}
+    told = {kube_budget.STATUS: json.dumps({"nodes": [policies, {"node": "n1", "message": "waits", "page": False}]})}
     leases = {plugin.STATUS_LEASE: told}
     assert "cluster: policy healthd-budget is missing" in plugin.head_of(leases, NOW)
     assert plugin.pages(leases)
@@ -213,6 +213,11 @@ def test_an_agent_that_fell_silent_is_not_believed() -> None:
     assert plugin.state_of(node, NOW + timedelta(seconds=660)) == "ok"
     assert plugin.state_of(node, NOW + timedelta(minutes=30)) == "ok (agent silent for 30m)"
     assert not plugin.is_quiet(node, NOW + timedelta(minutes=30))
+    node["metadata"] |= kube_labels.stopped_patch(NOW)["metadata"]
+    assert plugin.state_of(node, NOW + timedelta(seconds=660)) == "ok"
+    assert plugin.state_of(node, NOW + timedelta(minutes=30)) == "ok (agent stopped for 30m)"
+    node["metadata"] |= kube_labels.stopped_patch(NOW - timedelta(seconds=1))["metadata"]
+    assert plugin.state_of(node, NOW + timedelta(minutes=30)) == "ok (agent silent for 30m)", "it has written since"
 
 
 @pytest.mark.process

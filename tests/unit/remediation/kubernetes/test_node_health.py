@@ -51,7 +51,7 @@ MARK = HandoffRecord(
         PastRepair(act=PastAct.RESET, at=NOW, code="gpu.xid.79", outcome=Helped.HELPED, back=NOW),
         PastRepair(act=PastAct.RETURN, at=NOW),
     ),
-    said="not idle: train-0",
+    message="not idle: train-0",
 )
 REMEDIATION = Remediation(
     id="k3v9",
@@ -74,7 +74,7 @@ def test_a_record_has_a_field_for_each_word_and_none_for_what_is_not_said() -> N
     assert record_of(MARK)["asked"] == "2026-11-21T12:00:00Z"
     assert record_of(MARK)["givenUp"] == "k3v8"
     assert record_of(MARK)["history"][1] == {"act": "return", "at": "2026-11-21T12:00:00Z"}
-    assert read_record(record_of(MARK), NOW).mark == MARK
+    assert read_record(record_of(MARK), NOW).handoff == MARK
     assert read_record(record_of(MARK), NOW).odd == ""
     assert text_of(record_of(MARK)) == MARK.text
     assert text_of(None) == text_of({}) == ""
@@ -129,19 +129,19 @@ def test_what_is_odd_is_named_and_hides_nothing_else(odd: dict[str, Any], named:
     """One field that no healthd of this version writes; all others are read."""
     read = read_record({"remediationID": "k3v9", "code": "gpu.xid.79", **odd}, NOW)
     assert read.odd == named
-    assert (read.mark.remediation_id, read.mark.code) == ("k3v9", "gpu.xid.79")
+    assert (read.handoff.remediation_id, read.handoff.code) == ("k3v9", "gpu.xid.79")
 
 
 def test_a_time_that_is_ahead_is_odd_and_stays_for_those_who_leave_it_out() -> None:
     """In the record itself, and in its history."""
     later = NOW + timedelta(hours=1)
-    for mark in (
+    for handoff in (
         HandoffRecord(asked=later),
         HandoffRecord(history=(PastRepair(act=PastAct.REBOOT, at=NOW, back=later),)),
     ):
-        assert read_record(record_of(mark), NOW).odd == "a time in the future"
-        assert read_record(record_of(mark)).odd == ""
-        assert read_record(record_of(mark), NOW).mark == mark
+        assert read_record(record_of(handoff), NOW).odd == "a time in the future"
+        assert read_record(record_of(handoff)).odd == ""
+        assert read_record(record_of(handoff), NOW).handoff == handoff
 
 
 def test_what_is_no_record_is_odd_and_says_nothing() -> None:

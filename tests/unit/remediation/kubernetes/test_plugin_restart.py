@@ -262,8 +262,8 @@ def test_what_keeps_it_from_being_restarted(rig: Rig, change: Callable[[Rig], ob
     """All GPUs allocatable; asked a moment or an hour ago, or not at all; an opt-out; nobody to be meant; a lost lead;
     what the server says."""
     change(rig)
-    said = rig.sync().get("n1", "")
-    assert words in said if words else not said
+    message = rig.sync().get("n1", "")
+    assert words in message if words else not message
     assert rig.server.evicted == []
 
 
@@ -288,10 +288,10 @@ def test_a_fleet_that_asks_at_once_is_served_ten_at_a_time(rig: Rig) -> None:
     """Agents that lie, or a driver that resets every node: ten in ten minutes."""
     for number in range(30):
         rig.asks(f"m{number:02}")
-    said = rig.sync()
+    message = rig.sync()
     assert len(rig.server.evicted) == AT_ONCE
     assert (
-        sum("not restarted yet: 10 device plugins were restarted within 600 s" in each for each in said.values())
+        sum("not restarted yet: 10 device plugins were restarted within 600 s" in each for each in message.values())
         == 31 - AT_ONCE
     )
     rig.clock.advance(WITHIN_S)

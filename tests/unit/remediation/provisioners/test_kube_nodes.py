@@ -178,21 +178,21 @@ def test_karpenter_is_kubernetess_and_the_controllers(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="karpenter needs Kubernetes"):
         found_by_controller(own, lambda _: None, root=str(tmp_path))
     machine = open_machine(Config(), lambda: KernelLogState(source="none", alive=True))
-    marks = FakeOrchestrator(FakeCluster("n1", clock=lambda: 0.0), "n1")
+    records = FakeOrchestrator(FakeCluster("n1", clock=lambda: 0.0), "n1")
     with pytest.raises(ConfigError, match="a node may not delete NodeClaims"):
-        open_provisioner(Config(provisioner=own), machine, None, marks=marks)
+        open_provisioner(Config(provisioner=own), machine, None, records=records)
     asking = Config(provisioner=ProvisionerSection(kind="karpenter", act_from="controller"))
-    assert open_provisioner(asking, machine, None, marks=marks).delegates
+    assert open_provisioner(asking, machine, None, records=records).delegates
 
 
 def test_one_line_for_a_node() -> None:
     """What is asked of its machine first; a person is called if any of it needs one."""
-    drains = NodeStatus(node="n1", said="evicted")
-    repairs = NodeStatus(node="n1", said="asked for", remedy=Remedy.REPLACE_NODE, machine="i-1")
-    odd = NodeStatus(node="n0", said="odd", page=True)
-    one, two = merged([drains, repairs, odd, NodeStatus(node="n0", said="gone")])
-    assert (one.node, one.said, one.page) == ("n0", "odd; gone", True)
-    assert (two.said, two.remedy, two.machine, two.page) == ("asked for; evicted", Remedy.REPLACE_NODE, "i-1", False)
+    drains = NodeStatus(node="n1", message="evicted")
+    repairs = NodeStatus(node="n1", message="asked for", remedy=Remedy.REPLACE_NODE, machine="i-1")
+    odd = NodeStatus(node="n0", message="odd", page=True)
+    one, two = merged([drains, repairs, odd, NodeStatus(node="n0", message="gone")])
+    assert (one.node, one.message, one.page) == ("n0", "odd; gone", True)
+    assert (two.message, two.remedy, two.machine, two.page) == ("asked for; evicted", Remedy.REPLACE_NODE, "i-1", False)
 
 
 @pytest.mark.parametrize(

@@ -68,11 +68,13 @@ class OneNode:
             self.data["status"]["conditions"] = [*others, made]
 
 
-def of(node: OneNode, kind: str, *, mark: str = "", now: datetime = NOW, instance_type: str = "") -> OwnNodeProvisioner:
+def of(
+    node: OneNode, kind: str, *, record: str = "", now: datetime = NOW, instance_type: str = ""
+) -> OwnNodeProvisioner:
     subject = TargetNode(node="n1", here=False, instance_type=instance_type)
     asking = KubePlatformRequests(node, kind, clock=lambda: now)
     return OwnNodeProvisioner(
-        kind=kind, subject=subject, asking=asking, read=lambda: mark, hint="look there", clock=lambda: now
+        kind=kind, subject=subject, asking=asking, read=lambda: record, hint="look there", clock=lambda: now
     )
 
 
@@ -175,18 +177,23 @@ def test_a_dry_run_says_what_the_node_would_show(kind: str, words: str) -> None:
 
 
 def test_a_request_of_which_nothing_comes_is_a_persons_business() -> None:
-    """After three quarters of an hour by the mark, with what to look at; before, it says what the node shows."""
+    """After three quarters of an hour by the record, with what to look at; before, it says what the node shows."""
     node = hyperpod_node()
     of(node, "hyperpod").replace()
-    mark = HandoffRecord(remediation_id="k3v9", machine=MACHINE, remedy=Remedy.REPLACE_NODE, attempt=1, asked=NOW).text
+    record = HandoffRecord(
+        remediation_id="k3v9", machine=MACHINE, remedy=Remedy.REPLACE_NODE, attempt=1, asked=NOW
+    ).text
     shown = f"the node shows {HYPERPOD_LABEL}={REPLACE}"
-    assert of(node, "hyperpod", mark=mark).progress() == shown
+    assert of(node, "hyperpod", record=record).progress() == shown
     assert of(node, "hyperpod").progress() == shown
     late = NOW + timedelta(seconds=UNHEARD_S + 1)
     with pytest.raises(BackendBusy, match="no result for 45 minutes: look there"):
-        of(node, "hyperpod", mark=mark, now=late).progress()
+        of(node, "hyperpod", record=record, now=late).progress()
     node.data["metadata"]["labels"][HYPERPOD_LABEL] = "Schedulable"
-    assert "not healthd's request: HyperPod or an operator has changed it" in of(node, "hyperpod", mark=mark).progress()
+    assert (
+        "not healthd's request: HyperPod or an operator has changed it"
+        in of(node, "hyperpod", record=record).progress()
+    )
 
 
 def test_a_node_that_is_gone_is_unknown_and_no_failure() -> None:
@@ -252,7 +259,7 @@ def test_who_asks_by_its_own_node(section: ProvisionerSection, channel: RepairCh
 def test_on_any_other_cluster_it_is_a_mistake(tmp_path: Path) -> None:
     """There is no Node to write; the controller of Slurm is told the same."""
     machine = open_machine(Config(), lambda: KernelLogState(source="none", alive=True))
-    marks = FakeOrchestrator(FakeCluster("n1", clock=lambda: 0.0), "n1")
+    records = FakeOrchestrator(FakeCluster("n1", clock=lambda: 0.0), "n1")
     node = hyperpod_node()
     for section, words in (
         (ProvisionerSection(kind="eks"), "provisioner.kind = eks writes to the node's own Node"),
@@ -260,9 +267,9 @@ def test_on_any_other_cluster_it_is_a_mistake(tmp_path: Path) -> None:
     ):
         config = Config(provisioner=section)
         with pytest.raises(ConfigError, match=words):
-            open_provisioner(config, machine, None, marks=marks)
+            open_provisioner(config, machine, None, records=records)
         made = open_provisioner(
-            config, machine, None, marks=marks, asking=lambda kind: KubePlatformRequests(node, kind)
+            config, machine, None, records=records, asking=lambda kind: KubePlatformRequests(node, kind)
         )
         assert (made.kind, made.delegates, made.machine()) == (section.kind, False, MACHINE)
     with pytest.raises(ConfigError, match="eks needs Kubernetes"):
@@ -274,11 +281,11 @@ def test_a_node_that_turns_out_to_be_hyperpods_asks_by_its_label_where_that_is_s
     (tmp_path / "opt/ml/config").mkdir(parents=True)
     (tmp_path / "opt/ml/config/resource_config.json").write_text('{"ClusterConfig": {"ClusterName": "c"}}')
     machine = open_machine(Config(), lambda: KernelLogState(source="none", alive=True))
-    marks = FakeOrchestrator(FakeCluster("n1", clock=lambda: 0.0), "n1")
+    records = FakeOrchestrator(FakeCluster("n1", clock=lambda: 0.0), "n1")
     config = Config(provisioner=ProvisionerSection(kind="auto", hyperpod=HyperpodSection(how="label")))
     node = hyperpod_node()
     made = open_provisioner(
-        config, machine, None, marks=marks, asking=lambda kind: KubePlatformRequests(node, kind), root=str(tmp_path)
+        config, machine, None, records=records, asking=lambda kind: KubePlatformRequests(node, kind), root=str(tmp_path)
     )
     assert isinstance(made, OwnNodeProvisioner)
 
@@ -286,17 +293,17 @@ def test_a_node_that_turns_out_to_be_hyperpods_asks_by_its_label_where_that_is_s
 def test_on_kubernetes_a_node_does_not_call_hyperpods_api_by_itself() -> None:
     """It would act beside HyperPod's agent, whose label it does not see, and could not tell another machine."""
     machine = open_machine(Config(), lambda: KernelLogState(source="none", alive=True))
-    marks = FakeOrchestrator(FakeCluster("n1", clock=lambda: 0.0), "n1")
+    records = FakeOrchestrator(FakeCluster("n1", clock=lambda: 0.0), "n1")
     node = hyperpod_node()
 
     def asking_of(kind: str) -> KubePlatformRequests:
         return KubePlatformRequests(node, kind)
 
     section = ProvisionerSection(kind="hyperpod", hyperpod=HyperpodSection(cluster="c"))
-    alone = open_provisioner(Config(provisioner=section), machine, None, marks=marks, asking=asking_of)
+    alone = open_provisioner(Config(provisioner=section), machine, None, records=records, asking=asking_of)
     for remedy in (Remedy.REBOOT_NODE, Remedy.REPLACE_NODE):
         assert "act_from = controller" in alone.reason_against(remedy)
     asking = ProvisionerSection(kind="hyperpod", act_from="controller", hyperpod=HyperpodSection(cluster="c"))
-    there = open_provisioner(Config(provisioner=asking), machine, None, marks=marks, asking=asking_of)
+    there = open_provisioner(Config(provisioner=asking), machine, None, records=records, asking=asking_of)
     assert there.delegates
     assert "act_from" not in there.reason_against(Remedy.REBOOT_NODE)

@@ -119,3 +119,26 @@ def test_a_slurmctld_that_does_not_answer_is_asked_seldom_and_logged_once() -> N
         "the summary of this node is written again",
     ]
     assert world.written[0][1].state is NodeState.OK
+
+
+def test_a_stop_on_purpose_is_written_once_beside_the_last_state() -> None:
+    """Before anything is known nothing is; a slurmctld that does not answer costs one attempt and one line."""
+    world = World(known=None)
+    reporter = world.reporter()
+    assert (reporter.stop(), world.asked) == ("", 0)
+    world.known = replace(OK, state=NodeState.CRITICAL)
+    world.lives(reporter, 60)
+    assert not world.written[-1][1].stopped
+    assert reporter.stop() == ""
+    stopped = world.written[-1][1]
+    assert (stopped.state, stopped.stopped, stopped.at) == (
+        NodeState.CRITICAL,
+        True,
+        START + timedelta(seconds=world.now_s),
+    )
+    world.known = None
+    assert (reporter.stop(), world.written[-1][1].state) == ("", NodeState.CRITICAL)
+    world.fails = BackendUnknown("no answer")
+    asked = world.asked
+    assert reporter.stop() == "the stop of this daemon is not written: no answer"
+    assert world.asked == asked + 1

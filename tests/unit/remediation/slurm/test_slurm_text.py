@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from healthd.core.errors import BackendRefused, BackendUnknown, ConfigError
 from healthd.core.hostlist import unfolded
+from healthd.core.model import RunningJob
 from healthd.core.node import CommandResult
 from healthd.remediation.decide.fleet import scopes_of
 from healthd.remediation.orchestrators.slurm.orchestrator import (
@@ -20,6 +21,7 @@ from healthd.remediation.orchestrators.slurm.orchestrator import (
     parse_boot_time,
     parse_jobs,
     parse_partitions,
+    parse_running,
     parse_slurm_user,
     parse_snapshot,
     parse_view,
@@ -134,6 +136,21 @@ def test_a_job_is_named_with_its_user_and_its_nodes() -> None:
     assert parse_jobs("") == ((), ())
 
 
+def test_a_job_has_its_partition_qos_account_and_size() -> None:
+    """Without slurmdbd there is no account and no QOS: they are not known, and not named so."""
+    answer = "12|train|urgent|ml|64\n13_2|debug|(null)|N/A|1\n\n"
+    assert parse_running(answer) == (
+        RunningJob(id="12", partition="train", qos="urgent", account="ml", nodes=64),
+        RunningJob(id="13_2", partition="debug", nodes=1),
+    )
+    assert parse_running("") == ()
+    for nodes in ("?", "", "9" * 5000, "\u0663"):
+        assert parse_running(f"14|debug|normal|ml|{nodes}")[0].nodes == 0
+    for wrong in ("slurm_load_jobs error", "|train|urgent|ml|64", "12|a|b|c|4|more"):
+        with pytest.raises(BackendUnknown, match="squeue's answer is no job"):
+            parse_running(wrong)
+
+
 @pytest.mark.parametrize(
     ("features", "known"),
     [
@@ -223,7 +240,7 @@ def test_a_name_that_sleeps_is_no_machine(state: str) -> None:
     assert (snapshot.out, snapshot.total, snapshot.asleep) == (frozenset(), 1, frozenset({"s"}))
     assert snapshot.drained == frozenset()
     assert snapshot.scopes == (ScopeSnapshot(scope="main", out=frozenset(), total=1),)
-    assert snapshot.marks == (NodeRecord(node="s", text="healthd case=x"),)
+    assert snapshot.records == (NodeRecord(node="s", text="healthd case=x"),)
 
 
 @pytest.mark.parametrize(
@@ -357,7 +374,7 @@ def test_partitions_are_those_of_the_node_and_not_of_a_text() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# slots, partitions and marks
+# slots, partitions and records
 
 RESERVATION = (
     "ReservationName={name} StartTime=1795238585 EndTime=1826774585 Duration=365-00:00:00 Nodes={nodes} NodeCnt=1 "
@@ -496,8 +513,8 @@ def test_a_slot_name_reads_back_or_is_refused(scope: str, index: int) -> None:
     assert parse_slots(_reservation(name=name)) == (Slot(scope=scope, index=index, node="n1"),)
 
 
-def test_the_level_has_our_partitions_and_every_mark() -> None:
-    """Partitions of other nodes alone are left out; comments of others are no marks; a reason cannot hide one."""
+def test_the_snapshot_has_our_partitions_and_every_record() -> None:
+    """Partitions of other nodes alone are left out; comments of others are no records; a reason cannot hide one."""
     node = "NodeName={} Arch=x86_64 State={} Owner=N/A MCS_label=N/A Partitions={}  BootTime=1 {}"
     text = "\n".join(
         [
@@ -511,7 +528,7 @@ def test_the_level_has_our_partitions_and_every_mark() -> None:
         ScopeSnapshot(scope="all", out=frozenset({"c"}), total=2),
         ScopeSnapshot(scope="gpu", out=frozenset({"b"}), total=2),
     )
-    assert snapshot.marks == (
+    assert snapshot.records == (
         NodeRecord(node="me", text="healthd replaced=1 id=x"),
         NodeRecord(node="b", text="healthd y"),
     )
@@ -522,7 +539,7 @@ def test_the_level_has_our_partitions_and_every_mark() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "kind"),
+    ("message", "kind"),
     [
         ("slurm_update error: Invalid node name specified", BackendRefused),
         ("slurm_update error: Invalid user id", BackendRefused),
@@ -537,12 +554,12 @@ def test_the_level_has_our_partitions_and_every_mark() -> None:
         ("", BackendUnknown),
     ],
 )
-def test_only_a_known_refusal_is_a_refusal(said: str, kind: type[Exception]) -> None:
+def test_only_a_known_refusal_is_a_refusal(message: str, kind: type[Exception]) -> None:
     """What is not plainly refused may have been applied; the message keeps Slurm's own words."""
-    error = update_error("scontrol update n0001 state=drain", said)
+    error = update_error("scontrol update n0001 state=drain", message)
     assert type(error) is kind
     assert str(error).startswith("scontrol update n0001 state=drain: ")
-    assert not said or any(line in str(error) for line in said.splitlines())
+    assert not message or any(line in str(error) for line in message.splitlines())
 
 
 @pytest.mark.parametrize(
@@ -576,8 +593,8 @@ def test_a_text_of_slurms_is_slurms_only_if_slurm_signed_it(user: str, text: str
     answers = {"sinfo": record, "config": "BOOT_TIME = 1\nSlurmUser = slurm(64030)\n"}
 
     def run(argv: list[str], **_: object) -> CommandResult:
-        said = answers.get(argv[0], answers["config"] if argv[-1] == "config" else "")
-        return CommandResult(argv=tuple(argv), code=0, stdout=said, stderr="", duration_s=0.1)
+        message = answers.get(argv[0], answers["config"] if argv[-1] == "config" else "")
+        return CommandResult(argv=tuple(argv), code=0, stdout=message, stderr="", duration_s=0.1)
 
     view = SlurmOrchestrator(node="n0001", run=run).view(jobs=jobs)
     assert view.hold is not None

@@ -1,4 +1,4 @@
-"""The mark at a node: what is written is read back, whatever was put in; what others wrote harms nothing."""
+"""The record at a node: what is written is read back, whatever was put in; what others wrote harms nothing."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def newest(history: Sequence[PastRepair]) -> tuple[PastRepair, ...]:
 
 
 @st.composite
-def marks(draw: st.DrawFn) -> HandoffRecord:
-    """Any mark that a caller could ask for, with any text in it."""
+def records(draw: st.DrawFn) -> HandoffRecord:
+    """Any record that a caller could ask for, with any text in it."""
     remedy = draw(st.none() | REMEDIES)
     answer = draw(st.none() | st.sampled_from(list(RequestAnswer)))
     recent = TIMES
@@ -83,39 +83,39 @@ def marks(draw: st.DrawFn) -> HandoffRecord:
         kernel=draw(WORDS),
         image=draw(WORDS),
         history=tuple(draw(st.lists(PASTS, max_size=12))),
-        said=draw(st.text(max_size=400)),
+        message=draw(st.text(max_size=400)),
     )
 
 
-@given(marks())
-def test_what_is_written_is_read_back(mark: HandoffRecord) -> None:
+@given(records())
+def test_what_is_written_is_read_back(record: HandoffRecord) -> None:
     """Every field, with texts as the grammar can hold them; the line is one that Slurm keeps as it is."""
-    back = parse(mark.text)
+    back = parse(record.text)
     assert back is not None
-    assert back.text == mark.text
-    assert mark.text.isascii()
-    assert mark.text.isprintable()
-    assert "|" not in mark.text
-    assert mark.text.strip(' "') == mark.text
-    assert " Comment=" not in mark.text
-    assert " Extra=" not in mark.text
+    assert back.text == record.text
+    assert record.text.isascii()
+    assert record.text.isprintable()
+    assert "|" not in record.text
+    assert record.text.strip(' "') == record.text
+    assert " Comment=" not in record.text
+    assert " Extra=" not in record.text
     assert (back.remediation_id, back.machine, back.became) == (
-        word(mark.remediation_id),
-        word(mark.machine),
-        word(mark.became),
+        word(record.remediation_id),
+        word(record.machine),
+        word(record.became),
     )
-    assert (back.driver, back.kernel, back.image) == (word(mark.driver), word(mark.kernel), word(mark.image))
-    assert (back.given_up, back.said) == (word(mark.given_up), plain(mark.said))
-    assert back.history == newest(mark.history)
+    assert (back.driver, back.kernel, back.image) == (word(record.driver), word(record.kernel), word(record.image))
+    assert (back.given_up, back.message) == (word(record.given_up), plain(record.message))
+    assert back.history == newest(record.history)
     for name in ("remedy", "asks", "attempt", "asked", "following", "answer", "answered", "replaced", "since"):
-        assert getattr(back, name) == getattr(mark, name), name
+        assert getattr(back, name) == getattr(record, name), name
 
 
 @given(st.text(alphabet="healthd =,.0123456789-askdoertnxwi|\n", max_size=120))
 def test_any_comment_is_read_without_a_complaint(text: str) -> None:
     """Somebody else's comment is none of ours; a torn one of ours says what is left of it."""
-    mark = parse(text)
-    assert (mark is None) == (text.split(" ", 1)[0] != "healthd")
+    record = parse(text)
+    assert (record is None) == (text.split(" ", 1)[0] != "healthd")
 
 
 @pytest.mark.parametrize(
@@ -132,15 +132,15 @@ def test_any_comment_is_read_without_a_complaint(text: str) -> None:
 )
 def test_an_odd_entry_hides_no_other(odd: str) -> None:
     """A later version, or a person's hand, may write what this one does not know."""
-    mark = parse(f"healthd history=reset:1795226900:gpu.xid.95:failed,{odd},return:1795226999::")
-    assert mark is not None
-    assert [str(each.act) for each in mark.history] == ["reset", "return"]
+    record = parse(f"healthd history=reset:1795226900:gpu.xid.95:failed,{odd},return:1795226999::")
+    assert record is not None
+    assert [str(each.act) for each in record.history] == ["reset", "return"]
 
 
 def test_a_code_cannot_pretend_to_be_another_entry() -> None:
     """A plug-in may call its finding what it likes."""
-    mark = HandoffRecord(history=(PastRepair(act=PastAct.RESET, at=NOW, code="mine:ours,replace:1:x:helped"),))
-    back = parse(mark.text)
+    record = HandoffRecord(history=(PastRepair(act=PastAct.RESET, at=NOW, code="mine:ours,replace:1:x:helped"),))
+    back = parse(record.text)
     assert back is not None
     assert [(str(each.act), each.code) for each in back.history] == [("reset", "mine_ours_replace_1_x_helped")]
 
@@ -167,20 +167,20 @@ def test_a_node_that_comes_and_goes_keeps_its_repairs(before: list[PastRepair], 
     assert sum(each == came for each in history) >= min(8, times)
 
 
-@given(marks(), TIMES)
-def test_what_is_ahead_counts_for_nothing(mark: HandoffRecord, now: datetime) -> None:
+@given(records(), TIMES)
+def test_what_is_ahead_counts_for_nothing(record: HandoffRecord, now: datetime) -> None:
     """No time of a record is more than five minutes ahead; what is not stays, and a second reading finds no more."""
-    limit, read = now + timedelta(minutes=5), by_now(mark, now)
+    limit, read = now + timedelta(minutes=5), by_now(record, now)
     past = [at for each in read.history for at in (each.at, each.back)]
     assert all(
         at is None or at <= limit for at in (read.since, read.asked, read.replaced, read.slept, read.awake, *past)
     )
     assert [replace(each, back=None) for each in read.history] == [
-        replace(each, back=None) for each in mark.history if each.at <= limit
+        replace(each, back=None) for each in record.history if each.at <= limit
     ]
-    assert read.code == ("" if is_ahead(mark.since, now) else mark.code)
+    assert read.code == ("" if is_ahead(record.since, now) else record.code)
     assert by_now(read, now) == read
-    assert by_now(mark, now + timedelta(days=100_000)) == mark
+    assert by_now(record, now + timedelta(days=100_000)) == record
 
 
 @given(st.lists(PASTS, max_size=8), st.sampled_from([Helped.HELPED, Helped.FAILED]))
@@ -203,7 +203,7 @@ def test_an_outcome_may_say_since_when_the_node_is_back(before: list[PastRepair]
     assert all((each.outcome, each.back) == (Helped.HELPED, back) for each in new)
 
 
-def test_a_mark_of_the_first_healthd_is_understood() -> None:
+def test_a_record_of_the_first_healthd_is_understood() -> None:
     """It said only whose machine was given away, and when."""
     old = parse("healthd case=k3 machine=i-1 replaced=1795226977")
     assert old is not None
@@ -223,18 +223,20 @@ def test_a_mark_of_the_first_healthd_is_understood() -> None:
 )
 def test_a_reboot_after_a_replacement_is_a_reboot(text: str, is_of_replacement: bool) -> None:
     """The time of the last replacement is carried on for the rate, and is no claim about this remediation."""
-    mark = parse(text)
-    assert mark is not None
-    assert mark.is_of_replacement is is_of_replacement
+    record = parse(text)
+    assert record is not None
+    assert record.is_of_replacement is is_of_replacement
 
 
 def test_a_sentence_cannot_pretend_to_be_more() -> None:
     """What a platform says goes last, on one line, and no word of it is taken for one of ours."""
-    mark = HandoffRecord(remediation_id="k3", said='no "capacity" | replaced=1795226977\nasks=replace_node Comment=x')
-    back = parse(mark.text)
+    record = HandoffRecord(
+        remediation_id="k3", message='no "capacity" | replaced=1795226977\nasks=replace_node Comment=x'
+    )
+    back = parse(record.text)
     assert back is not None
     assert (back.replaced, back.asks) == (None, False)
-    assert back.said == "no 'capacity' / replaced:1795226977 asks:replace_node Comment:x"
+    assert back.message == "no 'capacity' / replaced:1795226977 asks:replace_node Comment:x"
 
 
 def test_a_launch_time_is_no_part_of_an_instance() -> None:
@@ -282,16 +284,16 @@ def test_when_a_machine_was_launched(machine: str, at: datetime | None, is_after
     assert launched_after(machine, at) is is_after
 
 
-@given(marks())
-def test_a_request_that_is_withdrawn_asks_for_nothing_and_stays_known(mark: HandoffRecord) -> None:
+@given(records())
+def test_a_request_that_is_withdrawn_asks_for_nothing_and_stays_known(record: HandoffRecord) -> None:
     """Which request it was can be told, for a controller that has begun it; what the disk forgets is carried on."""
-    left = withdrawing(mark)
-    assert (left.asks, left.remedy, left.answer, left.withdrawn) == (False, None, None, mark.remedy)
-    assert left.is_withdrawn is (mark.remedy is not None)
+    left = withdrawing(record)
+    assert (left.asks, left.remedy, left.answer, left.withdrawn) == (False, None, None, record.remedy)
+    assert left.is_withdrawn is (record.remedy is not None)
     assert (left.remediation_id, left.machine, left.attempt, left.asked) == (
-        mark.remediation_id,
-        mark.machine,
-        mark.attempt,
-        mark.asked,
+        record.remediation_id,
+        record.machine,
+        record.attempt,
+        record.asked,
     )
-    assert (left.history, left.replaced, left.code) == (mark.history, mark.replaced, mark.code)
+    assert (left.history, left.replaced, left.code) == (record.history, record.replaced, record.code)

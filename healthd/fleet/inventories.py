@@ -1,22 +1,20 @@
-"""Asks nodes for their inventories over HTTP, side by side, each within one short deadline."""
+"""The readings of the ledger, completed by the inventories of the nodes that answer."""
 
 from __future__ import annotations
 
-import urllib.request
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from http.client import HTTPException
 from typing import Annotated
 
 import msgspec
 
+from healthd.core.errors import BackendUnknown
+from healthd.fleet.asking import NodeAnswer, NodeDocument, ask_nodes
 from healthd.ledger.changes import NodeReading, SeenFault, with_inventory
 from healthd.ledger.entries import LedgerGpu, MachineIdentity
 
-_TIMEOUT_S = 3.0
-_AT_ONCE = 16
-_MOST_BYTES = 256 * 1024
+_SCHEMA = "healthd.inventory/v1"
+_TIMEOUT_S = 3.0  # no check runs for an inventory
 
 
 class _InventoryGpu(msgspec.Struct, frozen=True):
@@ -32,8 +30,7 @@ class _InventoryFault(msgspec.Struct, frozen=True):
     since: Annotated[datetime, msgspec.Meta(tz=True)]
 
 
-class _Inventory(msgspec.Struct, frozen=True):
-    node: str
+class _Inventory(NodeDocument, frozen=True, kw_only=True):
     instance: str = ""
     instance_type: str = ""
     image: str = ""
@@ -42,21 +39,15 @@ class _Inventory(msgspec.Struct, frozen=True):
     faults: tuple[_InventoryFault, ...] = ()
 
 
-_READS = msgspec.json.Decoder(_Inventory)
-
-
 def completed_readings(url: str, readings: Sequence[NodeReading]) -> dict[str, NodeReading]:
     """The readings whose node answered under its own name, completed by its inventory. ``url``: with ``{node}``; "":
     none is asked."""
-    if not url or not readings:
+    if not url:
         return {}
-    with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(readings))) as pool:
-        answers = pool.map(lambda each: _read(url.replace("{node}", each.node)), readings)
-        return {
-            each.node: _completed(each, answer)
-            for each, answer in zip(readings, answers, strict=True)
-            if answer is not None and answer.node == each.node
-        }
+    answers = ask_nodes(url, [each.node for each in readings], timeout_s=_TIMEOUT_S)
+    return {
+        each.node: _completed(each, inventory) for each in readings for inventory in _inventories(answers[each.node])
+    }
 
 
 def _completed(reading: NodeReading, answer: _Inventory) -> NodeReading:
@@ -74,11 +65,10 @@ def _completed(reading: NodeReading, answer: _Inventory) -> NodeReading:
     return with_inventory(reading, machine, faults)
 
 
-def _read(url: str) -> _Inventory | None:
-    """The answer, or None: a node that does not answer is asked again later, and its GPUs stay unknown until then."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+def _inventories(answer: NodeAnswer) -> Iterator[_Inventory]:
+    """The inventory, or none: a node that does not answer is asked again later, and its GPUs stay unknown until
+    then."""
     try:
-        with opener.open(url, timeout=_TIMEOUT_S) as answer:
-            return _READS.decode(answer.read(_MOST_BYTES))
-    except (OSError, ValueError, HTTPException, msgspec.MsgspecError):
-        return None
+        yield answer.document(_Inventory, _SCHEMA)
+    except BackendUnknown:
+        return

@@ -1,7 +1,8 @@
-"""The status page as it is sent: one file, and the headers that isolate it.
+"""A page as it is sent: one file, and the headers that isolate it.
 
-The page holds its style and its script. The security policy names both by their hash, so a browser runs and loads
-nothing else, even if the name of a mount or process, or a log line, holds HTML.
+A page holds its style and its script, with what all pages share from ``page.css`` and ``page.js``. The security policy
+names both by their hash, so a browser runs and loads nothing else, even if the name of a mount or process, or a log
+line, holds HTML.
 """
 
 from __future__ import annotations
@@ -20,21 +21,23 @@ HEADERS: Mapping[str, str] = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-"""Headers of the page and of its data: no cache, no guessed type, no other site."""
+"""Headers of a page and of its data: no cache, no guessed type, no other site."""
+
+_INCLUDE = re.compile(r"/\* include ([a-z.]+) \*/")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StatusPage:
-    """The page, and the headers that only the page has."""
+class HtmlPage:
+    """A page, and the headers that only a page has."""
 
     html: str
     headers: Mapping[str, str]
 
 
 @functools.cache
-def page() -> StatusPage:
-    """The page, read once: it does not change while the daemon runs."""
-    html = files("healthd.api").joinpath("status.html").read_text(encoding="utf-8")
+def html_page(package: str, name: str) -> HtmlPage:
+    """The page in this file of a package, read once: it does not change while the process runs."""
+    html = _INCLUDE.sub(lambda found: _text("healthd.api", found[1]).rstrip(), _text(package, name))
     policy = "; ".join(
         (
             "default-src 'none'",
@@ -47,7 +50,11 @@ def page() -> StatusPage:
             "frame-ancestors 'none'",
         )
     )
-    return StatusPage(html=html, headers={"Content-Security-Policy": policy})
+    return HtmlPage(html=html, headers={**HEADERS, "Content-Security-Policy": policy})
+
+
+def _text(package: str, name: str) -> str:
+    return files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 def _hash(html: str, tag: str) -> str:

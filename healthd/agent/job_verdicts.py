@@ -1,0 +1,343 @@
+"""The verdicts on jobs that end on this node: judged at the Epilog, kept in the audit trail, reported to slurmctld.
+
+Each sentence for slurmctld is on disk before the Epilog gets its answer, so that a kill -9 in between loses none, and
+is written once, however often that is tried. A thread of its own reports to slurmctld: no hook waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+import msgspec
+
+from healthd.config.schema.config import SlurmSection
+from healthd.core.check import Check
+from healthd.core.encodable import json_text
+from healthd.core.errors import BackendError, StoreError
+from healthd.core.hostlist import unfolded
+from healthd.core.model import Component, Event, Mode, Outcome, Severity
+from healthd.job.blame import JOB_EVENT, Blame, JobVerdict, blame
+from healthd.job.job import Job, job_of
+from healthd.job.speakers import SpeaksFor, blame_table
+from healthd.job.text import at_drain, in_trail, node_sentence, nodes_sentence, part_of
+from healthd.judge.history import Fault, FaultKey
+from healthd.remediation.decide.blame_limit import drained_before
+from healthd.remediation.decide.remediation import Remediation
+from healthd.remediation.decide.summary import NodeState, NodeSummary, parse_summary
+from healthd.remediation.orchestrators.slurm.job_comments import (
+    SlurmJob,
+    append_comment,
+    expedites,
+    notify_owner,
+    read_job,
+)
+from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator, parse_nodes
+from healthd.state.monitor import Monitor
+from healthd.state.store import Store
+
+NOTES = "job_notes"
+"""The store's key of the notes that are still to be written."""
+REQUEUED_WITHIN = timedelta(seconds=3)
+"""Slurm 26.05 runs a job again 0.2 to 0.6 s after an Epilog that blames its node."""
+SUMMARIES_AFTER = timedelta(seconds=15)
+"""By then each node of the job has written a new summary, if its state changed with the job."""
+GIVEN_UP_AFTER = timedelta(minutes=10)
+"""slurmctld forgets a job after MinJobAge, 300 s by default."""
+_POLL_S, _AGAIN_S, _IDLE_S = 0.2, 2.0, 60.0
+_REMEMBERED = 1_000
+_MOST_NOTES = 200
+_FAULTY = frozenset({NodeState.CRITICAL, NodeState.HELD, NodeState.DRAINING, NodeState.REPAIRING})
+_FINE = frozenset({NodeState.OK, NodeState.WARNING})
+_OLD = timedelta(minutes=30)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobNote:
+    """A sentence that is still to be written to a job. ``sentence`` "": that for all ``nodes`` of the job, made of what
+    each wrote. ``blamed``: the Epilog blamed this node, so that the job may run again. ``undecided``: this node could
+    not tell."""
+
+    job: str
+    restarts: int
+    ended: datetime
+    due: datetime
+    sentence: str = ""
+    nodes: str = ""
+    blamed: bool = False
+    undecided: bool = False
+    began: datetime | None = None
+
+
+_NOTES = msgspec.json.Decoder(list[JobNote])  # made once: threads that make one at the same moment have crashed msgspec
+
+
+class JobVerdicts:
+    """``slurm``: reports to slurmctld; None where the cluster is another. ``holds``: the remediation whose drain
+    stands, as the engine saw it last."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        monitor: Monitor,
+        store: Store,
+        checks: Mapping[str, Check],
+        mode: Mode,
+        section: SlurmSection,
+        slurm: SlurmOrchestrator | None,
+        holds: Callable[[], Remediation | None],
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._node, self._monitor, self._store, self._holds, self._clock = node, monitor, store, holds, clock
+        self._slurm, self._is_slurm = (slurm if mode is not Mode.OBSERVE else None), slurm is not None
+        self._section = section
+        table = blame_table()
+        self._telling = frozenset(
+            name for name, check in checks.items() if any(table.may_blame(code.code) for code in check.codes)
+        )
+        self._lock = threading.Lock()
+        self._notes: tuple[JobNote, ...] = _kept(store)
+        self._began: OrderedDict[str, datetime] = OrderedDict()
+        self._refused: OrderedDict[str, None] = OrderedDict()
+        self._told_drain = ""
+        self.wake = threading.Event()
+        self.counted: Counter[str] = Counter()
+        """Jobs that ended here, by verdict."""
+
+    def begins(self, job: str, now: datetime) -> None:
+        """A job is about to start here: Slurm before 25.11 does not tell an Epilog when that was."""
+        self._began[job] = now
+        while len(self._began) > _REMEMBERED:
+            self._began.popitem(last=False)
+
+    def refuses(self, job: str) -> None:
+        """A job is refused by the prolog: it does not run here, and its Epilog, which comes all the same, judges
+        nothing."""
+        self._refused[job] = None
+        while len(self._refused) > _REMEMBERED:
+            self._refused.popitem(last=False)
+
+    def was_refused(self, job: str) -> bool:
+        """Whether this Epilog is of a job that was refused here, once."""
+        return self._refused.pop(job, "") is None
+
+    def judge(
+        self,
+        environ: Mapping[str, str],
+        before: Mapping[FaultKey, Fault],
+        outcomes: Iterable[Outcome],
+        now: datetime,
+    ) -> tuple[Job, JobVerdict]:
+        """The blame for a job that has just ended. ``before``: the open faults before the end of the job ended some."""
+        job = job_of(environ, start=self._began.pop(environ.get("SLURM_JOB_ID", ""), None), end=now)
+        faults = {**before, **self._monitor.history.faults}
+        blind = [
+            f"{each.check} is unknown: {each.result.reason or ', '.join(each.result.gaps)}"
+            for each in outcomes
+            if each.check in self._telling and each.counts_as_unknown
+        ]
+        return job, blame(job, faults.values(), blame_table(), blind)
+
+    def keep(self, job: Job, verdict: JobVerdict, *, blamed: bool, now: datetime) -> None:
+        """Write a verdict down, and the note for slurmctld. Raises StoreError."""
+        self.counted[verdict.blame] += 1
+        if verdict.blame is Blame.NONE:
+            return
+        self._monitor.record(
+            Event(at=now, kind=JOB_EVENT, text=in_trail(job, verdict), data=_data(job, verdict, blamed))
+        )
+        if self._slurm is not None and (note := self._note(job, verdict, blamed, now)) is not None:
+            with self._lock:
+                self._replace((*self._notes, note)[-_MOST_NOTES:])
+            self.wake.set()
+
+    def sees(self, remediation: Remediation | None) -> None:
+        """The engine has taken a step: where that drained the node, the owners of its jobs get a notice."""
+        is_drained = remediation is not None and remediation.hold is not None
+        if self._slurm is not None and remediation is not None and is_drained and remediation.id != self._told_drain:
+            self.wake.set()
+
+    def reason_against_blame(self) -> str:
+        """Why the Epilog does not blame this node to slurmctld, whatever the fault, or ""."""
+        if self._slurm is None:
+            return "observe mode blames no node" if self._is_slurm else "the cluster is not Slurm"
+        if not self._section.blame_in_epilog:
+            return "[orchestrator.slurm] blame_in_epilog is off"
+        try:
+            asks = expedites(self._slurm)
+        except BackendError as error:
+            return f"whether Slurm asks its Epilogs is not known: {error}"
+        return "" if asks else "SlurmctldParameters has no enable_expedited_requeue"
+
+    def over_limit(self) -> str:
+        """Why this node is one too many within the hour, or ""."""
+        assert self._slurm is not None  # noqa: S101 - else there was a reason against
+        limit = self._section.max_blamed_per_hour
+        try:
+            earlier = drained_before(self._slurm.snapshot(), self._node, self._clock())
+        except BackendError as error:
+            return f"how many nodes were blamed within the hour is not known: {error}"
+        if earlier < limit:
+            return ""
+        return f"healthd drained {earlier} other nodes within the hour; max_blamed_per_hour is {limit}"
+
+    # -- telling ------------------------------------------------------------------------------------------------------
+
+    def tell(self) -> tuple[float, tuple[str, ...]]:
+        """Tell slurmctld what is due. Returns in how many seconds there is more, and what went wrong."""
+        problems = [*self._tell_owners()]
+        for note in self._notes:
+            if note.due <= self._clock():
+                problems += self._write(note)
+        waits_s = [max(_POLL_S, (note.due - self._clock()).total_seconds()) for note in self._notes]
+        return min(waits_s, default=_IDLE_S), tuple(problems)
+
+    def _note(self, job: Job, verdict: JobVerdict, blamed: bool, now: datetime) -> JobNote | None:
+        """The sentence of this node, or of all nodes by the first of them; None where another node has to say it."""
+        note = JobNote(
+            job=job.id,
+            restarts=job.restarts,
+            ended=now,
+            due=now,
+            nodes=job.nodes,
+            blamed=blamed,
+            undecided=verdict.blame is Blame.UNKNOWN,
+            began=job.start,
+        )
+        if verdict.blame is Blame.NODE and verdict.root is not None:
+            drained = self._holds() is not None
+            text = node_sentence(self._node, verdict.root, self._names(), drained=drained, requeued=False)
+            return replace(note, sentence=text)
+        if next(unfolded(job.nodes), self._node) != self._node:
+            return None
+        if sum(1 for _ in unfolded(job.nodes)) <= 1:
+            return replace(note, sentence=nodes_sentence(1, (self._node,) if note.undecided else (), ()))
+        return replace(note, due=now + SUMMARIES_AFTER)
+
+    def _write(self, note: JobNote) -> Iterable[str]:
+        assert self._slurm is not None  # noqa: S101 - without it there is no note
+        now = self._clock()
+        try:
+            job = read_job(self._slurm, note.job)
+            if job.has_finished:
+                self._done(note)  # slurmctld takes no comment of a finished job: the audit trail has the verdict
+                return ()
+            is_under_way = note.blamed and job.restarts == note.restarts and now - note.ended < REQUEUED_WITHIN
+            if "COMPLETING" in job.state or is_under_way:
+                return self._later(note, timedelta(seconds=_POLL_S))
+            text = note.sentence or self._of_all(note, job)
+            again = "; requeued" if note.blamed and job.restarts > note.restarts else ""
+            problem = append_comment(self._slurm, note.job, text + again) if text else ""
+        except BackendError as error:
+            if now - note.ended < GIVEN_UP_AFTER:
+                return self._later(note, timedelta(seconds=_AGAIN_S))
+            problem = str(error)
+        self._done(note)
+        return [f"job {note.job}: AdminComment not written: {problem}"] if problem else []
+
+    def _of_all(self, note: JobNote, job: SlurmJob) -> str:
+        """The sentence for all nodes of a job; "" where one of them has said that it is to blame."""
+        assert self._slurm is not None  # noqa: S101 - as above
+        names = tuple(unfolded(note.nodes))
+        if any(each.startswith(f"node {name} ") for each in job.said for name in names):
+            return ""
+        listed = {each.name: each for each in parse_nodes(self._slurm.listing()[0])}
+        summaries = {name: parse_summary(listed[name].summary) if name in listed else None for name in names}
+        faulty = [name for name, each in summaries.items() if each is not None and each.state in _FAULTY]
+        silent = [name for name, each in summaries.items() if name not in faulty and not _tells(each, note)]
+        if note.undecided and self._node not in (*faulty, *silent):
+            silent = [self._node, *silent]
+        return nodes_sentence(len(names), silent, faulty)
+
+    def _tell_owners(self) -> Iterable[str]:
+        """Notify the jobs on this node of a new drain of ours, each drain once."""
+        remediation = self._holds() if self._slurm is not None else None
+        if self._slurm is None or remediation is None or remediation.id == self._told_drain:
+            return
+        self._told_drain = remediation.id
+        if remediation.by_command:
+            return
+        sentence = at_drain(self._node, remediation.code, part_of(remediation.component, self._names()))
+        try:
+            for job in self._slurm.running():
+                self._tell_owner(self._slurm, job.id, sentence)
+        except BackendError as error:
+            yield f"owners of jobs got no notice of the drain: {error}"
+
+    def _tell_owner(self, slurm: SlurmOrchestrator, job: str, sentence: str) -> None:
+        """Notify srun and salloc, and leave the sentence in the job's AdminComment: of a job that fails and is not run
+        again slurmctld takes none later. Raises BackendRefused, BackendUnknown."""
+        append_comment(slurm, job, sentence)
+        with contextlib.suppress(BackendError):  # "Requested operation is presently disabled": no step of it runs yet
+            notify_owner(slurm, job, sentence)
+
+    def _names(self) -> Collection[Component]:
+        return self._monitor.history.names.values()
+
+    def _later(self, note: JobNote, by: timedelta) -> Sequence[str]:
+        with self._lock:
+            due = replace(note, due=self._clock() + by)
+            self._notes = tuple(due if each is note else each for each in self._notes)
+        return ()
+
+    def _done(self, note: JobNote) -> None:
+        with self._lock:
+            self._replace(tuple(each for each in self._notes if each is not note))
+
+    def _replace(self, notes: tuple[JobNote, ...]) -> None:
+        """Keep these notes, in memory where the disk refuses. Called with the lock."""
+        self._notes = notes
+        try:
+            self._store.keep(NOTES, json_text(list(notes)))
+        except StoreError:
+            return  # the monitor reports a disk that refuses; the notes are told from memory
+
+
+def _kept(store: Store) -> tuple[JobNote, ...]:
+    """The notes of the daemon before this one. Notes of another form are dropped: each costs one sentence."""
+    try:
+        return tuple(_NOTES.decode(store.fact(NOTES) or "[]"))
+    except msgspec.MsgspecError:
+        return ()
+
+
+def _tells(summary: NodeSummary | None, note: JobNote) -> bool:
+    """Whether a node says that it is fine, and shows nothing since the job began that may have ended it."""
+    if summary is None or summary.at is None or summary.state not in _FINE or note.ended - summary.at > _OLD:
+        return False
+    if not summary.code or (note.began is not None and summary.since is not None and summary.since < note.began):
+        return True
+    return blame_table().speaks_for(summary.code, Severity.WARNING) in (SpeaksFor.JOB, SpeaksFor.NEITHER)
+
+
+def _data(job: Job, verdict: JobVerdict, blamed: bool) -> Mapping[str, object]:
+    """The verdict as the audit trail and ``healthd job --json`` have it."""
+    return {
+        "job": job.id,
+        "user": job.user,
+        "nodes": job.nodes,
+        "start": job.start.isoformat() if job.start else None,
+        "end": job.end.isoformat() if job.end else None,
+        "ending": job.ending,
+        "restarts": job.restarts,
+        "verdict": verdict.blame.value,
+        "why": verdict.why,
+        "blamed": blamed,
+        "evidence": [
+            {
+                "speaks_for": each.speaks_for.value,
+                "code": each.code,
+                "component": each.component,
+                "at": each.at.isoformat(),
+                "message": each.message,
+                "critical": each.is_critical,
+                "before": each.before,
+            }
+            for each in verdict.evidence
+        ],
+    }

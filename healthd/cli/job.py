@@ -1,0 +1,138 @@
+"""``healthd job``: whose fault the end of a job was, by what its nodes wrote. It changes nothing.
+
+slurmctld has the sentences of all nodes in the job's AdminComment, and their summaries; the daemon of this node, where
+one runs, has its own verdict with the evidence, also of a job that slurmctld has forgotten.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from healthd.agent.node_facts import runs_slurm
+from healthd.api.client import ask
+from healthd.api.wire import Reply, Request
+from healthd.cli.output import talk
+from healthd.cli.settings import loaded, socket_path
+from healthd.config.schema.config import Config
+from healthd.core.errors import BackendError, HealthdError
+from healthd.core.hostlist import unfolded
+from healthd.fleet.nodes import FleetNode
+from healthd.job.blame import Blame
+from healthd.job.text import advice, verdict_of
+from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob, read_job
+from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
+
+SCHEMA = "healthd.job/1"
+EXIT_CODE: Mapping[Blame, int] = {Blame.NONE: 0, Blame.JOB: 0, Blame.NODE: 1, Blame.UNKNOWN: 2}
+_SHOWN = 16
+"""Nodes with a line of their own, where all have nothing to say."""
+
+
+def answer(options: Namespace) -> Reply:
+    """Exit 0: no node is to blame; 1: one is; 2: it is not known. With ``--compare`` as of that."""
+    config = loaded(options).config
+    if options.compare:
+        from healthd.cli.job_compare import answer as compared
+
+        return compared(options, config)
+    own = _own(options)
+    job, nodes, problem = _of_slurm(options.job, config)
+    data = job_data(options.job, job, own, nodes, problem)
+    code = EXIT_CODE[Blame(data["verdict"])]
+    if options.json:
+        return Reply(code=code, out=json.dumps(data, indent=2) + "\n")
+    return Reply(code=code, out=job_text(data), err=f"healthd: {problem}\n" if problem else "")
+
+
+def _own(options: Namespace) -> Sequence[Mapping[str, Any]]:
+    """The verdicts of this node's daemon, oldest first; none where no daemon answers."""
+    try:
+        reply = ask(socket_path(options), Request(arguments=("job", options.job, "--json")), talk)
+    except HealthdError:
+        return ()  # a head node, or a user who may not ask: what slurmctld has is the answer
+    if reply is None or reply.code:
+        return ()
+    found: Sequence[Mapping[str, Any]] = json.loads(reply.out)["verdicts"]
+    return found
+
+
+def _of_slurm(job: str, config: Config) -> tuple[SlurmJob | None, Sequence[FleetNode], str]:
+    """The job and its nodes as slurmctld has them, and why not."""
+    if not runs_slurm(config, os.environ):
+        return None, (), "no Slurm is found here; set [orchestrator.slurm] conf"
+    host = socket.gethostname().partition(".")[0]
+    try:
+        slurm = SlurmOrchestrator.of(config, host)
+        found = read_job(slurm, job)
+    except BackendError as error:
+        return None, (), f"slurmctld does not tell of job {job}; it forgets a job after MinJobAge: {error}"
+    try:
+        from healthd.fleet.slurm import read_fleet
+
+        names = set(unfolded(found.nodes))
+        fleet = read_fleet(config, host, lambda: datetime.now(UTC))
+        return found, [each for each in fleet.nodes if each.name in names], ""
+    except BackendError as error:
+        return found, (), f"the nodes of job {job} could not be read: {error}"
+
+
+def job_data(
+    name: str, job: SlurmJob | None, own: Sequence[Mapping[str, Any]], nodes: Sequence[FleetNode], problem: str
+) -> dict[str, Any]:
+    """All that is known, as ``--json`` prints it. The verdict is that of the job's last end."""
+    said = job.said if job is not None else ()
+    last = own[-1] if own else None
+    verdict = verdict_of(said)
+    if last is not None and verdict is not Blame.NODE:  # this node may know more than the sentence for all of them
+        verdict = Blame(last["verdict"]) if verdict is None or last["verdict"] == Blame.NODE else verdict
+    requeued = any(each.endswith("; requeued") for each in said[-1:])
+    return {
+        "schema": SCHEMA,
+        "job": name,
+        "user": (job.user if job is not None else "") or (last["user"] if last else ""),
+        "state": job.state if job is not None else "",
+        "nodes": (job.nodes if job is not None else "") or (last["nodes"] if last else ""),
+        "restarts": job.restarts if job is not None else (last["restarts"] if last else 0),
+        "ending": last["ending"] if last else "",
+        "verdict": (verdict or Blame.UNKNOWN).value,
+        "said": list(said),
+        "by_node": [
+            {
+                "node": each.name,
+                "state": each.state.value,
+                "code": each.summary.code if each.summary is not None else "",
+                "component": each.summary.component if each.summary is not None else "",
+                "reason": each.listed.hold.shown if each.listed.hold is not None else "",
+            }
+            for each in nodes
+        ],
+        "here": list(own),
+        "advice": advice(verdict, requeued=requeued),
+        "problem": problem,
+    }
+
+
+def job_text(data: Mapping[str, Any]) -> str:
+    """The same as text."""
+    of = f" of {data['user']}" if data["user"] else ""
+    where = f" on {data['nodes']}" if data["nodes"] else ""
+    lines = [f"job       {data['job']}{of}: {data['state'] or 'not known to slurmctld'}{where}"]
+    if data["restarts"]:
+        lines.append(f"restarts  {data['restarts']}")
+    lines.append(f"verdict   {data['verdict']}")
+    lines += [f"said      {each}" for each in data["said"]]
+    for each in data["here"]:
+        lines.append(f"here      {each['end'] or 'end not known'}  {each['ending']}: {each['verdict']}: {each['why']}")
+        lines += [f"          {found['at']}  {found['code']} {found['component']}" for found in each["evidence"]]
+    told = [each for each in data["by_node"] if each["code"] or each["reason"]]
+    for each in told or data["by_node"][:_SHOWN]:
+        words = (each["state"], each["code"], each["component"], each["reason"] and f"({each['reason']})")
+        lines.append(f"node      {each['node']}  {' '.join(filter(None, words))}")
+    lines.append(f"next      {data['advice']}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,119 @@
+"""Which NVLink domains are fenced as one, and which fences are lifted. Pure: incidents and nodes in, a plan out.
+
+A domain is fenced for an incident of its own hardware: most of it is broken, no node outside is, and two readings say
+so. Its fence is lifted as one: after the incident, when no node of it is broken, unknown or silent in service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from healthd.fleet.incidents import Incident, IncidentMemory
+from healthd.fleet.nodes import FleetNode
+from healthd.remediation.decide.domain_fence import DomainFence
+from healthd.remediation.decide.incident_notices import is_fabric
+from healthd.remediation.decide.summary import NodeState
+
+SOON = "new jobs are kept off all of it as soon as a second reading says the same"
+_SHOWN = 8
+_USABLE = frozenset({NodeState.OK, NodeState.WARNING})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FenceRules:
+    """``most``: how many domains may be fenced at once. ``objection``: why none may be fenced now, or ""."""
+
+    most: int
+    objection: str = ""
+
+
+NO_FENCES = FenceRules(most=0, objection="healthd fences NVLink domains on Slurm only")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FencePlan:
+    """The fences to ``create`` and to ``lift``. ``held``: why the domain of an incident is not fenced, by the id of the
+    incident. ``waits``: why a fence stays whose incident is over, by its domain."""
+
+    create: tuple[DomainFence, ...] = ()
+    lift: tuple[DomainFence, ...] = ()
+    held: Mapping[str, str] = field(default_factory=dict)
+    waits: Mapping[str, str] = field(default_factory=dict)
+
+
+def with_fences(memory: IncidentMemory, fences: Iterable[DomainFence]) -> IncidentMemory:
+    """The memory, in which each incident whose fence stands in the cluster knows that it was fenced."""
+    there = {each.incident for each in fences}
+    return replace(
+        memory,
+        incidents=tuple(replace(each, fenced=True) if each.id in there else each for each in memory.incidents),
+    )
+
+
+def planned(
+    memory: IncidentMemory,
+    before: IncidentMemory,
+    nodes: Iterable[FleetNode],
+    fences: Sequence[DomainFence],
+    rules: FenceRules,
+) -> FencePlan:
+    """The plan by this reading of the fleet. ``before``: the memory before it. ``fences``: those that stand in the
+    cluster."""
+    of = {each.name: each for each in nodes}
+    waits = {each.domain: why for each in fences if (why := _not_lifted(each, memory, of))}
+    still_open = {each.id for each in memory.open}
+    lift = tuple(each for each in fences if each.incident not in still_open and each.domain not in waits)
+    known = {each.id: each.broken_domain for each in before.open}
+    create: list[DomainFence] = []
+    held: dict[str, str] = {}
+    for incident in memory.open:
+        domain = incident.broken_domain
+        if not domain or any(domain == each.domain for each in fences):
+            continue
+        why = _not_fenced(incident, known, rules, len(fences) + len(create))
+        if why:
+            held[incident.id] = why
+            continue
+        members = frozenset(name for name, of_node in memory.domains.items() if of_node == domain)
+        create.append(DomainFence(domain=domain, incident=incident.id, nodes=members))
+    return FencePlan(create=tuple(create), lift=lift, held=held, waits=waits)
+
+
+def _not_fenced(incident: Incident, known: Mapping[str, str], rules: FenceRules, taken: int) -> str:
+    """Why the broken domain of an incident is not fenced, or ""."""
+    if rules.objection:
+        return rules.objection
+    if incident.fenced:
+        return "an operator lifted its fence: that holds until the incident is over"
+    if taken >= rules.most:
+        return f"at the limit of fenced NVLink domains: {taken} are, [budget] max_domains_out = {rules.most}"
+    return "" if known.get(incident.id) == incident.broken_domain else SOON
+
+
+def _not_lifted(fence: DomainFence, memory: IncidentMemory, nodes: Mapping[str, FleetNode]) -> str:
+    """Why a fence whose incident is over stays, or ""."""
+    if any(each.id == fence.incident for each in memory.open):
+        return ""
+    bad = sorted(name for name in fence.nodes if name in nodes and _is_broken(nodes[name]))
+    more = f" and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
+    return f"not clean: {', '.join(bad[:_SHOWN])}{more}" if bad else ""
+
+
+def _is_broken(node: FleetNode) -> bool:
+    """Whether a node would come back into service broken or unproven. One that is out by another hold would not."""
+    if node.listed.out or node.listed.asleep:
+        return False
+    summary = node.summary
+    if summary is None or node.is_silent or summary.state is NodeState.UNKNOWN:
+        return True
+    return is_fabric(summary.code) and summary.state not in _USABLE
+
+
+def fence_words(incident: Incident, fences: Iterable[DomainFence], plan: FencePlan) -> str:
+    """A clause about the broken domain of an incident: fenced, or why not; "" where none is broken."""
+    fence = next((each for each in (*fences, *plan.create) if each.incident == incident.id), None)
+    if fence is not None:
+        return f"new jobs are kept off all {len(fence.nodes)} nodes of it as one"
+    why = plan.held.get(incident.id, "")
+    return why if why in ("", SOON) else f"not fenced: {why}"

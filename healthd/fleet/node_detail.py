@@ -1,0 +1,120 @@
+"""One node in detail, beside its part in the fleet: its own verdict, and its past by its daemon or by the ledger.
+Answers in, text and data out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+
+from healthd.core.errors import BackendUnknown
+from healthd.core.model import Severity, Status
+from healthd.fleet.asking import NodeAnswer, NodeDocument
+from healthd.judge.causes import age
+from healthd.ledger.entries import LedgerEntry
+from healthd.ledger.text import entry_data, history_text
+from healthd.observe.report import SCHEMA, printable
+
+_LAST = 10
+"""How many entries of the past are shown."""
+
+
+class _SeenFinding(msgspec.Struct, frozen=True):
+    code: str
+    severity: Severity
+    message: str = ""
+    acknowledged: str = ""
+
+
+class _SeenCheck(msgspec.Struct, frozen=True):
+    name: str
+    outcome: Status
+    reason: str = ""
+    findings: tuple[_SeenFinding, ...] = ()
+
+
+class NodeVerdict(NodeDocument, frozen=True, kw_only=True):
+    """The parts of ``healthd.verdict/v1`` that are shown."""
+
+    verdict: str
+    generated_at: Annotated[datetime, msgspec.Meta(tz=True)]
+    checks: tuple[_SeenCheck, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeDetail:
+    """All that is known of one node beside the cluster's own part. ``answer``: None where the node was not asked.
+    ``history``: the text of its daemon's. ``past``: its entries of the ledger, oldest first."""
+
+    now: datetime
+    answer: NodeAnswer | None = None
+    history: str = ""
+    past: Sequence[LedgerEntry] = ()
+
+    @property
+    def text(self) -> str:
+        """The lines under those of ``node_text``."""
+        return "".join(f"{printable(line)}\n" for line in (*self._answer_lines(), *self._past_lines()))
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The same as data: the verdict as the node wrote it."""
+        return {"answer": self._answer_data(), "past": [entry_data(each) for each in self.past[-_LAST:]]}
+
+    def _answer_lines(self) -> Iterator[str]:
+        if self.answer is None:
+            return
+        try:
+            verdict = self.answer.document(NodeVerdict, SCHEMA)
+        except BackendUnknown as error:
+            yield f"answer    none: {error}; run `healthd status` on {self.answer.node}"
+            return
+        ago = age(verdict.generated_at, self.now)
+        yield f"answer    {verdict.verdict.upper()}, {ago} ago, from {self.answer.asked}"
+        yield from _check_lines(verdict.checks)
+
+    def _answer_data(self) -> dict[str, Any] | None:
+        if self.answer is None:
+            return None
+        asked, problem, verdict = self.answer.asked, "", None
+        try:
+            self.answer.document(NodeVerdict, SCHEMA)
+            verdict = msgspec.json.decode(self.answer.body)
+        except BackendUnknown as error:
+            problem = str(error)
+        return {"asked": asked, "problem": problem, "verdict": verdict}
+
+    def _past_lines(self) -> Iterator[str]:
+        if self.history:
+            yield "history   by its daemon"
+            yield from (f"  {line}" for line in self.history.splitlines())
+        if self.past:
+            more = len(self.past) - _LAST
+            earlier = f", and {more} earlier" if more > 0 else ""
+            yield f"ledger    the last entries{earlier}: `healthd fleet history --node {self.past[-1].node}`"
+            yield from (f"  {line}" for line in history_text(self.past[-_LAST:], (), ()).splitlines())
+
+
+def _check_lines(checks: Sequence[_SeenCheck]) -> Iterator[str]:
+    """A line for each code, one for each reason for which checks cannot tell, and one for the rest."""
+    for check in checks:
+        by_code: dict[tuple[Severity, str, str], list[_SeenFinding]] = {}
+        for each in check.findings:
+            if each.severity is not Severity.INFO:
+                by_code.setdefault((each.severity, each.code, each.acknowledged), []).append(each)
+        for (severity, code, acknowledged), alike in by_code.items():
+            times = f" x{len(alike)}" if len(alike) > 1 else ""
+            seen = f"  ({acknowledged})" if acknowledged else ""
+            yield f"  {severity:<9} {check.name}: {alike[0].message}  [{code}{times}]{seen}"
+    by_reason: dict[str, list[str]] = {}
+    for check in checks:
+        if check.outcome is Status.UNKNOWN:
+            by_reason.setdefault(check.reason, []).append(check.name)
+    for reason, names in by_reason.items():
+        yield f"  unknown   {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {reason}"
+    fine = sum(each.outcome is Status.OK for each in checks)
+    absent = sum(each.outcome is Status.NOT_APPLICABLE for each in checks)
+    yield f"  ok        {fine} checks; not applicable: {absent}"

@@ -1,0 +1,98 @@
+"""The sentences about a job: for its AdminComment, its owner, and ``healthd job``. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from healthd.core.model import Component
+from healthd.job.blame import Blame, BlameEvidence, JobVerdict
+from healthd.job.job import Job
+
+_NODE, _NO_NODE, _UNKNOWN = "node ", "no node fault seen on ", "not known "
+"""How the sentences of the three verdicts begin: ``verdict_of`` reads them."""
+
+
+def part_of(component: str, names: Collection[Component]) -> str:
+    """``GPU 3`` where the component's index is known, else its own name; "" for the whole node."""
+    known = next((each for each in names if component in each.all_names()), None)
+    index = next((alias for alias in known.aliases if alias.isdigit()), "") if known is not None else ""
+    if known is not None and index:
+        return f"{known.kind.upper()} {index}"
+    return "" if component == "node" else component
+
+
+def what_of(code: str) -> str:
+    """``XID 79`` for ``gpu.xid.79``; else the code."""
+    number = code.removeprefix("gpu.xid.")
+    return f"XID {number}" if number != code and number.isdigit() else code
+
+
+def found(evidence: BlameEvidence, names: Collection[Component]) -> str:
+    """``GPU 3 XID 79 12:03:07``, in UTC."""
+    words = (part_of(evidence.component, names), what_of(evidence.code), f"{evidence.at:%H:%M:%S}")
+    return " ".join(filter(None, words))
+
+
+def node_sentence(
+    node: str, root: BlameEvidence, names: Collection[Component], *, drained: bool, requeued: bool
+) -> str:
+    """``node gpu-213 GPU 3 XID 79 12:03:07; drained; requeued``: the sentence of the node that is to blame."""
+    done = ["drained" if drained else "not drained", *(["requeued"] if requeued else [])]
+    return "; ".join([f"{_NODE}{node} {found(root, names)}", *done])
+
+
+def nodes_sentence(size: int, not_known: Sequence[str], faulty: Sequence[str]) -> str:
+    """``no node fault seen on 32 nodes``, or of which nodes it is not known: the sentence for all nodes of a job."""
+    if faulty:
+        return f"{_UNKNOWN}whose fault: {_listed(faulty)} now {'have' if len(faulty) > 1 else 'has'} a fault"
+    if not_known:
+        return f"{_UNKNOWN}whose fault: {_listed(not_known)} of {_count(size)} could not tell"
+    return f"{_NO_NODE}{_count(size)}"
+
+
+def _count(size: int) -> str:
+    return f"{size} node{'' if size == 1 else 's'}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:4])
+    return f"{shown} and {len(names) - 4} more" if len(names) > 4 else shown
+
+
+def verdict_of(said: Sequence[str]) -> Blame | None:
+    """The blame in the sentences of one AdminComment: that of the last; None where none is a verdict."""
+    for sentence in reversed(said):
+        for begin, verdict in ((_NODE, Blame.NODE), (_NO_NODE, Blame.JOB), (_UNKNOWN, Blame.UNKNOWN)):
+            if sentence.startswith(begin):
+                return verdict
+    return None
+
+
+def advice(blame: Blame | None, *, requeued: bool) -> str:
+    """The owner's next step."""
+    match blame:
+        case Blame.NODE if requeued:
+            return "nothing: Slurm runs the job again"
+        case Blame.NODE:
+            return "submit the job again, from its last checkpoint: the fault was the node's"
+        case Blame.JOB:
+            return "read the job's own output: no node of it had a fault"
+        case Blame.NONE:
+            return "nothing: the job completed"
+        case _:
+            return "read the job's own output; ask an administrator about the nodes that could not tell"
+
+
+def at_drain(node: str, code: str, part: str) -> str:
+    """The sentence for the owner of a job on a node that is being drained."""
+    what = " ".join(filter(None, (part, what_of(code))))
+    return (
+        f"fault on node {node} of your job ({what}): the node takes no new jobs, "
+        "and your job goes on for as long as it can, so save a checkpoint if it is able to"
+    )
+
+
+def in_trail(job: Job, verdict: JobVerdict) -> str:
+    """The line of the audit trail."""
+    user = f" of {job.user}" if job.user else ""
+    return f"job {job.id}{user} ended ({job.ending}): {verdict.blame}: {verdict.why}"

@@ -1,0 +1,223 @@
+"""A job that cannot go on after a fault of its node: what a rule says about it, and the next act, as plain data.
+
+A job whose process is dead on one node waits on all others for a collective to time out. A rule may have it checkpoint
+by a signal, and then requeue it, while the drain keeps the faulty node out of its next run. Pure: the engine carries
+each act out, and records it first.
+
+One node acts on a run of a job: the one that has the fault, and of several that have one, the first to take the job.
+A job that ended by itself is requeued only where it failed; one that runs again, waits again, or is held by Slurm is
+never requeued a second time. A job that forbids it is left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+from healthd.judge.clock import moved
+from healthd.remediation.ports import NodeJob
+
+_UNITS = {"s": 1, "m": 60, "h": 3600}
+_TEXT = re.compile(r"(?:signal:((?:B:)?[A-Z0-9]+) then )?requeue after (\d+)([smh])")
+_SLACK, _SECOND = timedelta(seconds=2), timedelta(seconds=1)
+"""Times of a job are whole seconds of slurmctld's clock, that of a fault is the node's."""
+
+_FAILED = frozenset({"FAILED", "NODE_FAIL"})
+_OVER = frozenset(
+    {"COMPLETED", "CANCELLED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY", "PREEMPTED", "BOOT_FAIL", "REVOKED"}
+)
+_HELD = frozenset({"REQUEUE_HOLD", "SPECIAL_EXIT"})
+_WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "EXPEDITING"})
+_ENDING = frozenset({"COMPLETING", "STAGE_OUT"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OnJob:
+    """The act that a rule names. ``after_s``: requeue the job so long after its signal, or after it was taken; None:
+    leave it. ``signal``: of the checkpoint, as ``sbatch --signal`` writes it: ``USR1`` to the steps, ``B:USR1`` to the
+    batch script; "" for none."""
+
+    after_s: int | None = None
+    signal: str = ""
+
+    def __str__(self) -> str:
+        if self.after_s is None:
+            return "wait"
+        return f"{f'signal:{self.signal} then ' if self.signal else ''}requeue after {self.after_s}s"
+
+
+WAIT = OnJob()
+"""The job is left alone, and healthd waits for its end."""
+
+
+def parse(text: str) -> OnJob:
+    """The act in the text of ``on_job``, whose form the configuration has checked."""
+    match = _TEXT.fullmatch(text)
+    return OnJob(after_s=int(match[2]) * _UNITS[match[3]], signal=match[1] or "") if match else WAIT
+
+
+class JobStage(StrEnum):
+    """How far the restart of a job is. Each is written down before its act, which may therefore have been done.
+
+    CLAIMING: the job is being taken. CLAIMED: it is this node's to act on. SIGNALLED, REQUEUED. OVER: nothing more.
+    """
+
+    CLAIMING = "claiming"
+    CLAIMED = "claimed"
+    SIGNALLED = "signalled"
+    REQUEUED = "requeued"
+    OVER = "over"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobRestart:
+    """The restart of one run of a job by one remediation. ``job``: its id, "" where there is none to act on; ``run``:
+    how often it had been restarted before. ``words``: id, user and all nodes. ``at``: when the stage
+    began."""
+
+    job: str
+    run: int
+    words: str
+    stage: JobStage
+    at: datetime
+    note: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is done."""
+        return self.stage is JobStage.OVER
+
+    def at_stage(self, stage: JobStage, at: datetime, note: str = "") -> JobRestart:
+        """The same, one stage further."""
+        return replace(self, stage=stage, at=at, note=note)
+
+    def shifted(self, by: timedelta, now: datetime) -> JobRestart:
+        """The same after the clock was set."""
+        return replace(self, at=moved(self.at, by, now))
+
+
+def begun(jobs: Sequence[NodeJob], since: datetime, now: datetime) -> JobRestart:
+    """The restart of the job that ran here when the fault began at ``since``, or why there is none to restart.
+
+    A node that several jobs share does not tell which of them the fault ended; one that ended in order is none of them.
+    """
+    all_ran = [job for job in jobs if _ran_at(job, since)]
+    ran = [job for job in all_ran if job.state not in _OVER] or all_ran
+    if not ran:
+        return none_to_act_on("no job ran here when the fault began", now)
+    if len(ran) > 1:
+        names = ", ".join(job.words for job in sorted(ran, key=lambda job: (len(job.id), job.id)))
+        return none_to_act_on(
+            f"left alone: {names} share this node, and which of them the fault ended is not known", now
+        )
+    job = ran[0]
+    restart = JobRestart(job=job.id, run=job.restarts, words=job.words, stage=JobStage.CLAIMING, at=now)
+    why = _objection(job)
+    return restart.at_stage(JobStage.OVER, now, f"job {job.words} is left alone: {why}") if why else restart
+
+
+def none_to_act_on(why: str, now: datetime) -> JobRestart:
+    """That there is no job to act on, and why."""
+    return JobRestart(job="", run=0, words="", stage=JobStage.OVER, at=now, note=why)
+
+
+def _ran_at(job: NodeJob, since: datetime) -> bool:
+    """A job that runs has no end yet, or a planned one."""
+    began, ended = (None if at is None else datetime.fromtimestamp(at, UTC) for at in (job.began, job.ended))
+    return began is not None and began <= since + _SLACK and (ended is None or ended + _SECOND > since)
+
+
+def _objection(job: NodeJob) -> str:
+    if not job.is_batch:
+        return "it is no batch job, which alone can be requeued"
+    if not job.may_requeue:
+        return "it forbids requeue (Requeue=0)"
+    if job.is_part:
+        return "it is a part of a heterogeneous job"
+    return _ended_by_itself(job)
+
+
+def _ended_by_itself(job: NodeJob) -> str:
+    """That it has ended for a cause of its own, or is held, in words; "" for none of these."""
+    if job.state in _OVER:
+        return f"it ended by itself ({job.state})"
+    return f"Slurm holds it ({job.state})" if job.state in _HELD else ""
+
+
+class JobAct(StrEnum):
+    """The next act. START: end the delay that Slurm puts before the next run."""
+
+    WAIT = "wait"
+    SIGNAL = "signal"
+    REQUEUE = "requeue"
+    START = "start"
+    END = "end"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobMove:
+    """The next act, and why in a sentence."""
+
+    act: JobAct
+    words: str
+
+
+def next_move(
+    restart: JobRestart, plan: OnJob, job: NodeJob | None, *, now: datetime, unanswered: timedelta
+) -> JobMove:
+    """The next act on a job that this node has taken. ``job``: as the cluster shows it now, None where it forgot it.
+    ``unanswered``: how long a request without an answer may still be applied; after that a job that runs on as before
+    is requeued again."""
+    if job is None:
+        return _end(restart, "the cluster does not know it any more")
+    is_asked = restart.stage is JobStage.REQUEUED
+    if job.state in _ENDING:  # also between our requeue and its end, when its next run is counted already
+        return _wait(restart, "its processes end")
+    if why := _ended_by_itself(job):
+        return _end(restart, f"{why}; not requeued" if not is_asked else why)
+    if job.restarts > restart.run or job.state in _WAITS:
+        return _requeued(restart, job, is_asked=is_asked)
+    if plan.after_s is None and not is_asked:
+        return _end(restart, "no open fault has a rule for it any more")
+    if job.state in _FAILED:
+        return _again(restart, f"it is {job.state} still", now, unanswered) if is_asked else _requeue(restart, job)
+    if not job.is_here:
+        return _end(restart, "it does not run on this node any more")
+    if is_asked:
+        return _again(restart, "it still runs", now, unanswered)
+    if plan.signal and restart.stage is JobStage.CLAIMED:
+        return JobMove(act=JobAct.SIGNAL, words=f"signal {plan.signal} to job {restart.words}")
+    due = restart.at + timedelta(seconds=plan.after_s or 0)
+    if now < due:
+        return _wait(restart, f"requeued at {due:%H:%M:%S} UTC unless it ends before")
+    return _requeue(restart, job)
+
+
+def _requeued(restart: JobRestart, job: NodeJob, *, is_asked: bool) -> JobMove:
+    if not is_asked:
+        return _end(restart, "it was requeued by itself or by others; not requeued again")
+    if job.state in _WAITS:
+        return JobMove(act=JobAct.START, words=f"job {restart.words}: requeued, and waits for free nodes alone")
+    return _end(restart, f"requeued, runs on {job.nodes}")
+
+
+def _requeue(restart: JobRestart, job: NodeJob) -> JobMove:
+    state = "" if job.state not in _FAILED else f", which failed ({job.state})"
+    return JobMove(act=JobAct.REQUEUE, words=f"requeue of job {restart.words}{state}")
+
+
+def _again(restart: JobRestart, why: str, now: datetime, unanswered: timedelta) -> JobMove:
+    if now < restart.at + unanswered:
+        return _wait(restart, f"requeue sent, not visible yet; re-reading: {why}")
+    return JobMove(act=JobAct.REQUEUE, words=f"requeue of job {restart.words} again: the first had no effect, {why}")
+
+
+def _wait(restart: JobRestart, why: str) -> JobMove:
+    return JobMove(act=JobAct.WAIT, words=f"job {restart.words}: {why}")
+
+
+def _end(restart: JobRestart, why: str) -> JobMove:
+    return JobMove(act=JobAct.END, words=f"job {restart.words}: {why}")

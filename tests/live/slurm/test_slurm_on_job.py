@@ -1,0 +1,274 @@
+"""``on_job`` on a real slurmctld with real jobs: signal, grace, requeue, by one daemon, and what is left alone."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live.slurm.interposed import Interposed
+from tests.live.slurm.slurm_lab import SlurmLab
+from tests.support.limits import limit_s
+from tests.support.running import OFF_THE_BUS, RunningNode
+
+pytestmark = [pytest.mark.slurm, pytest.mark.process]
+
+PCI = "0000:05:00"
+ROW_REMAP = "NVRM: Xid (PCI:{pci}): 63, pid=4242, name=python3, Row Remapper: New row marked for remapping"
+SECTIONS = """
+[remediation]
+mode = "quarantine"
+settle_s = 0.2
+opt_out_file = ""
+[budget]
+max_out = 8
+settle_s = 0.2
+[policy]
+on_job = "{on_job}"
+same_fault_nodes = 1000
+storm_nodes = 100
+storm_share = "100%"
+[orchestrator]
+kind = "slurm"
+[orchestrator.slurm]
+timeout_s = 5
+unanswered_s = 10
+{more}
+"""
+SIGNAL = "signal:USR1 then requeue after 2s"
+TWO_NODES = ("--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--requeue")
+GANG = "exec srun bash -c 'trap \"echo $SLURMD_NODENAME >>{heard}\" USR1; while :; do sleep 0.1; done'"
+
+
+class Gang:
+    """Jobs and daemons of one test."""
+
+    def __init__(self, lab: SlurmLab, folder: Path) -> None:
+        self.lab, self.folder, self.heard = lab, folder, folder / "heard"
+        self.running: list[RunningNode] = []
+
+    def job(self, script: str, *options: str) -> tuple[str, list[str]]:
+        """A job of two nodes, or as ``options`` say, that runs; and its nodes."""
+        job = self.lab.run_job("", script, *(options or TWO_NODES))
+        self.lab.wait(lambda: bool(self.nodes_of(job)), 10.0, f"the nodes of job {job}")
+        return job, self.nodes_of(job)
+
+    def nodes_of(self, job: str) -> list[str]:
+        """Where it runs now; none while it waits."""
+        nodes = self.lab.job(job).get("NodeList", "(null)")
+        return [] if nodes == "(null)" else self.lab.scontrol("show", "hostnames", nodes).stdout.split()
+
+    def daemon(self, name: str, on_job: str = SIGNAL, more: str = "") -> RunningNode:
+        """A daemon on this node."""
+        sections = SECTIONS.format(on_job=on_job, more=more)
+        node = RunningNode(self.folder / name, name, sections=sections, environ=self.lab.env())
+        self.running.append(node)
+        node.start()
+        return node
+
+    def heard_by(self) -> list[str]:
+        """The nodes whose step heard the signal, once for each time."""
+        return sorted(self.heard.read_text().split()) if self.heard.exists() else []
+
+    def runs_again_without(self, job: str, bad: str, *, restarts: int = 1) -> None:
+        """Wait until the job's next run is on nodes that are not ``bad``; well before slurmctld's own delay is over."""
+        self.lab.wait(lambda: self.lab.job(job).get("Restarts") == str(restarts), 30.0, f"job {job} is requeued")
+        self.lab.wait_job(job, "RUNNING", within_s=30.0)
+        assert bad not in self.nodes_of(job)
+
+
+@pytest.fixture
+def gang(slurm: SlurmLab, tmp_path: Path) -> Iterator[Gang]:
+    """A maker of jobs and daemons on the shared cluster; jobs of root write into its folder."""
+    made = Gang(slurm, tmp_path)
+    yield made
+    for node in made.running:
+        node.stop()
+
+
+def test_signal_then_grace_then_requeue_on_good_nodes(gang: Gang) -> None:
+    """Every step hears the signal once, two seconds later the job is requeued, and it runs at once without the node
+    that has the fault. All of its nodes are named."""
+    job, nodes = gang.job(GANG.format(heard=gang.heard))
+    node = gang.daemon(nodes[0])
+    node.kernel_says(OFF_THE_BUS.format(pci=PCI))
+    gang.runs_again_without(job, nodes[0])
+    assert gang.heard_by() == sorted(nodes)
+    said = node.log_text()
+    hosts = gang.lab.scontrol("show", "hostlist", ",".join(nodes)).stdout.strip()
+    assert f"job {job} of root on {hosts}, which cannot go on after gpu.xid.79: {SIGNAL}" in said
+    assert f"ReservationName=healthd-job:{job}:0 " in gang.lab.scontrol("-o", "show", "reservation").stdout
+    node.wait(lambda: ": requeued" in node.log_text(), 20.0, "the requeue is read back")
+    assert "DRAIN" in gang.lab.state(nodes[0])
+    time.sleep(3.0)
+    assert gang.lab.job(job)["Restarts"] == "1", "and no second time"
+
+
+def test_the_batch_script_alone_hears_a_signal_to_b(gang: Gang) -> None:
+    """As ``sbatch --signal=B:USR1``."""
+    script = (
+        f"trap 'echo batch >>{gang.heard}' USR1; {GANG.format(heard=gang.heard).removeprefix('exec ')} & wait; wait"
+    )
+    job, nodes = gang.job(script)
+    gang.daemon(nodes[0], "signal:B:USR1 then requeue after 2s").kernel_says(OFF_THE_BUS.format(pci=PCI))
+    gang.runs_again_without(job, nodes[0])
+    assert gang.heard_by() == ["batch"]
+
+
+@pytest.mark.parametrize("ends", ["exit 0", "exit 7"])
+def test_a_job_that_checkpoints_and_ends_by_itself(gang: Gang, ends: str) -> None:
+    """One that ends in order is not requeued; one that fails by the signal is, and once."""
+    script = (
+        f"exec srun bash -c 'trap \"echo $SLURMD_NODENAME >>{gang.heard}; {ends}\" USR1; while :; do sleep 0.1; done'"
+    )
+    job, nodes = gang.job(script)
+    node = gang.daemon(nodes[0], "signal:USR1 then requeue after 5m")
+    node.kernel_says(OFF_THE_BUS.format(pci=PCI))
+    if ends == "exit 7":
+        gang.runs_again_without(job, nodes[0])
+        return
+    node.wait(lambda: "it ended by itself (COMPLETED); not requeued" in node.log_text(), 30.0, "it is left")
+    assert gang.lab.job(job).get("Restarts", "0") == "0"
+
+
+def test_a_job_that_requeues_itself_is_not_requeued_again(gang: Gang) -> None:
+    """Its handler calls scontrol requeue, as those of many frameworks do."""
+    script = "trap 'scontrol requeue $SLURM_JOB_ID' USR1; while :; do sleep 0.1; done"
+    job, nodes = gang.job(script)
+    node = gang.daemon(nodes[0], "signal:B:USR1 then requeue after 10s")
+    node.kernel_says(OFF_THE_BUS.format(pci=PCI))
+    node.wait(lambda: "not requeued again" in node.log_text(), 30.0, "it is left")
+    time.sleep(3.0)
+    assert gang.lab.job(job)["Restarts"] == "1"
+
+
+def test_a_job_that_the_fault_ended_is_requeued_at_once(gang: Gang) -> None:
+    """It failed before the node was drained; without healthd it would stay FAILED."""
+    once = f"while ! test -e {gang.folder}/fault; do sleep 0.05; done; exit 3"
+    job, nodes = gang.job(f'test -n "$SLURM_RESTART_COUNT" && exec sleep 600; {once}')
+    node = gang.daemon(nodes[0], "requeue after 5m", "")
+    node.kernel_says(OFF_THE_BUS.format(pci=PCI))
+    (gang.folder / "fault").touch()
+    gang.runs_again_without(job, nodes[0])
+    assert "which failed (FAILED)" in node.log_text()
+
+
+@pytest.mark.parametrize("option", ["--no-requeue", "salloc"])
+def test_a_job_that_cannot_be_requeued_is_left_and_said(gang: Gang, option: str) -> None:
+    """No signal, no reservation; it goes on. The same of a job without a batch script."""
+    if option == "salloc":
+        done = gang.lab.client("salloc", "--no-shell", *TWO_NODES[:3])
+        job = (done.stderr + done.stdout).partition("job allocation ")[2].split()[0]
+        nodes, words = gang.nodes_of(job), "no batch job"
+    else:
+        job, nodes = gang.job(GANG.format(heard=gang.heard), *TWO_NODES[:3], option)
+        words = "it forbids requeue"
+    node = gang.daemon(nodes[0])
+    node.kernel_says(OFF_THE_BUS.format(pci=PCI))
+    node.wait(lambda: words in node.log_text(), 20.0, "it is left and said")
+    time.sleep(4.0)
+    assert (gang.lab.job(job)["JobState"], gang.lab.job(job).get("Restarts", "0"), gang.heard_by()) == (
+        "RUNNING",
+        "0",
+        [],
+    )
+    assert "healthd-job:" not in gang.lab.scontrol("-o", "show", "reservation").stdout
+
+
+def test_of_two_nodes_of_one_gang_one_acts(gang: Gang) -> None:
+    """Both have XID 79 in the same moment; each step hears one signal, the job is requeued once, off both nodes."""
+    job, nodes = gang.job(GANG.format(heard=gang.heard))
+    both = [gang.daemon(name) for name in nodes]
+    for node in both:
+        node.kernel_says(OFF_THE_BUS.format(pci=PCI))
+    gang.runs_again_without(job, nodes[0])
+    assert nodes[1] not in gang.nodes_of(job)
+    assert gang.heard_by() == sorted(nodes)
+    said = [node.log_text() for node in both]
+    assert sum("alone of its nodes" in text for text in said) == 1
+    assert sum("left to another of its nodes" in text for text in said) == 1
+
+
+def test_a_warning_touches_no_job(gang: Gang) -> None:
+    """XID 63 takes the node out, and its job goes on to its end."""
+    job, nodes = gang.job(GANG.format(heard=gang.heard))
+    node = gang.daemon(nodes[0])
+    node.kernel_says(ROW_REMAP.format(pci=PCI))
+    gang.lab.wait(lambda: "DRAIN" in gang.lab.state(nodes[0]), 15.0, "drained")
+    time.sleep(4.0)
+    assert (gang.lab.job(job)["JobState"], gang.heard_by()) == ("RUNNING", [])
+
+
+def test_two_jobs_on_one_node_are_left_alone(gang: Gang) -> None:
+    """Which of them the fault ended is not known."""
+    first = gang.lab.run_job("n0001")
+    second = gang.lab.run_job("n0001")
+    node = gang.daemon("n0001")
+    node.kernel_says(OFF_THE_BUS.format(pci=PCI))
+    node.wait(lambda: "which of them the fault ended is not known" in node.log_text(), 20.0, "they are left and said")
+    assert f"{first} of root on n0001, {second} of root on n0001" in node.log_text()
+    assert [gang.lab.job(job)["JobState"] for job in (first, second)] == ["RUNNING", "RUNNING"]
+
+
+@pytest.mark.parametrize("before", ["healthd-job:", "--signal=USR1", "requeue ", "starttime=now"])
+def test_a_daemon_that_is_killed_before_an_act_acts_once(gang: Gang, before: str, tmp_path: Path) -> None:
+    """kill -9 between the intent and the act: the signal counts as sent, and the job is requeued once."""
+    wires = Interposed(tmp_path / "bin", "kill -9 $PPID; exit 1")
+    wires.before(before)
+    _killed(gang, f'bin_dir = "{wires.folder}"', lambda: wires.folder.joinpath("match").read_text().strip() == "")
+
+
+@pytest.mark.parametrize(
+    "said", ["intends to act on job", "alone of its nodes", "intends to send USR1", "intends the requeue"]
+)
+def test_a_daemon_that_is_killed_after_a_record_acts_once(gang: Gang, said: str) -> None:
+    """kill -9 as soon as the trail has it, before its act or just after."""
+    _killed(gang, "", lambda: said in gang.running[-1].log_text())
+
+
+def _killed(gang: Gang, more: str, reached: Callable[[], bool]) -> None:
+    job, nodes = gang.job(GANG.format(heard=gang.heard))
+    node = gang.daemon(nodes[0], more=more)
+    node.kernel_says(OFF_THE_BUS.format(pci=PCI))
+    end_s = time.monotonic() + limit_s(30.0)
+    while not reached():
+        assert time.monotonic() < end_s, "the boundary was never reached"
+        time.sleep(0.01)
+    node.kill()
+    node.start()
+    gang.lab.wait(lambda: gang.lab.job(job).get("Restarts") == "1", 60.0, "requeued")
+    gang.lab.wait(lambda: gang.lab.job(job)["JobState"] in ("RUNNING", "PENDING"), 30.0, "its next run")
+    assert gang.heard_by() in ([], sorted(nodes))
+    time.sleep(3.0)
+    assert gang.lab.job(job)["Restarts"] == "1"
+    assert nodes[0] not in gang.nodes_of(job)
+
+
+def test_a_hanging_slurmctld_that_applies_the_requeue_late_applies_it_once(gang: Gang, tmp_path: Path) -> None:
+    """It stops just before the requeue arrives, and goes on after the client has given up."""
+    job, nodes = gang.job(GANG.format(heard=gang.heard))
+    pid = gang.lab.pid("slurmctld")
+    wires = Interposed(tmp_path / "bin", f"kill -STOP {pid}")
+    wires.before("requeue ")
+    node = gang.daemon(nodes[0], more=f'bin_dir = "{wires.folder}"')
+    node.kernel_says(OFF_THE_BUS.format(pci=PCI))
+    try:
+        node.wait(lambda: "requeue: no answer" in node.log_text(), 40.0, "the requeue got no answer")
+    finally:
+        gang.lab.ctld_resume()
+    gang.runs_again_without(job, nodes[0])
+    time.sleep(12.0)
+    assert gang.lab.job(job)["Restarts"] == "1"
+
+
+def test_a_plain_user_cannot_take_a_job(gang: Gang) -> None:
+    """The reservation's name is root's to create."""
+    argv = ["setpriv", "--reuid=65534", "--clear-groups", "scontrol", "create", "reservation"]
+    words = ["reservationname=healthd-job:1:0", "starttime=now", "duration=5", "users=root", "flags=ANY_NODES"]
+    done = subprocess.run(
+        [*argv, *words, "burstbuffer=1"], env=gang.lab.env(), capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode != 0

@@ -1,0 +1,119 @@
+"""The jobs of one node of a FakeCluster, with slurmctld's laws: a requeue ends every process and waits, a second one of
+the same run is refused, and what gets no answer may be applied when the controller wakes up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
+from healthd.remediation.ports import NodeJob
+from healthd.sim.cluster import FakeCluster
+
+
+@dataclass
+class FakeJobs:
+    """``handles``: what a job does on a signal; nothing by itself. ``sent`` and ``requeued``: what was applied.
+
+    ``forgotten``: slurmctld has forgotten them.
+    """
+
+    cluster: FakeCluster
+    node: str
+    seconds: Callable[[], float]
+    known: dict[str, NodeJob] = field(default_factory=dict)
+    taken: dict[tuple[str, int], int] = field(default_factory=dict)
+    sent: list[tuple[str, str]] = field(default_factory=list)
+    requeued: list[tuple[str, int]] = field(default_factory=list)
+    started: list[str] = field(default_factory=list)
+    handles: Callable[[str], object] = lambda _: None
+    _waiting: list[Callable[[], object]] = field(default_factory=list)
+
+    def run(self, job: str = "12", nodes: str = "n[1-2]", **more: object) -> None:
+        """A job runs from now on, here too unless ``nodes`` says otherwise."""
+        self.known[job] = replace(
+            NodeJob(
+                id=job,
+                state="RUNNING",
+                user="alice",
+                nodes=nodes,
+                is_batch=True,
+                may_requeue=True,
+                is_here=True,
+                began=int(self.seconds()),
+            ),
+            **more,  # type: ignore[arg-type]  # the fields of a job
+        )
+        self.cluster.nodes[self.node].jobs.append(job)
+
+    def end(self, state: str, job: str = "12") -> None:
+        """It ends by itself."""
+        self.known[job] = replace(self.known[job], state=state, ended=int(self.seconds()))
+        self._leave(job)
+
+    def runs_again(self, nodes: str = "n[2-3]", job: str = "12") -> None:
+        """slurmctld starts its next run, on other nodes."""
+        self.known[job] = replace(self.known[job], state="RUNNING", nodes=nodes, is_here=False)
+
+    def wake(self) -> None:
+        """What got no answer is applied, as the cluster's own updates are."""
+        self.cluster.wake()
+        waiting, self._waiting = self._waiting, []
+        for apply in waiting:
+            apply()
+
+    # -- the port -----------------------------------------------------------------------------------------------------
+
+    def jobs(self) -> tuple[NodeJob, ...]:
+        self.cluster.ask()
+        return tuple(job for job in self.known.values() if job.is_here)
+
+    def job(self, job: str) -> NodeJob | None:
+        self.cluster.ask()
+        return self.known.get(job)
+
+    def take_job(self, job: str, run: int, *, for_s: int) -> None:
+        self._or_later(partial(self.taken.setdefault, (job, run), int(self.seconds())))
+        if (job, run) in self.taken:
+            raise SlotTaken("Duplicate reservation name")
+        self.taken[job, run] = int(self.seconds())
+
+    def taken_at(self, job: str, run: int) -> int | None:
+        self.cluster.ask()
+        return self.taken.get((job, run))
+
+    def signal_job(self, job: str, signal: str) -> None:
+        self._or_later(partial(self._signal, job, signal))
+        self._signal(job, signal)
+
+    def requeue_job(self, job: str) -> None:
+        self._or_later(partial(self._requeue, job))
+        if self.known[job].state == "PENDING":
+            raise BackendRefused("Job is pending execution")
+        self._requeue(job)
+
+    def start_job(self, job: str) -> None:
+        self.cluster.ask()
+        self.started.append(job)
+
+    def _signal(self, job: str, signal: str) -> None:
+        self.sent.append((job, signal))
+        self.handles(job)
+
+    def _requeue(self, job: str) -> None:
+        there = self.known[job]
+        if there.state == "PENDING":
+            return
+        self.requeued.append((job, there.restarts))
+        self.known[job] = replace(there, state="PENDING", nodes="", restarts=there.restarts + 1, is_here=False)
+        self._leave(job)
+
+    def _leave(self, job: str) -> None:
+        if job in self.cluster.nodes[self.node].jobs:
+            self.cluster.nodes[self.node].jobs.remove(job)
+
+    def _or_later(self, apply: Callable[[], object]) -> None:
+        if self.cluster.hung:
+            self._waiting.append(apply)
+            raise BackendUnknown("Socket timed out on send/recv operation")

@@ -1,0 +1,53 @@
+"""``healthd config validate`` and ``doctor`` name the configuration that they read, and what it cannot do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from healthd.api.grammar import parse
+from healthd.cli import config, doctor
+from healthd.setup.doctor import LookResult
+
+REPAIR = '[remediation]\nmode = "{mode}"\n[provisioner]\nkind = "{kind}"\n'
+
+
+def warned(folder: Path, text: str) -> str:
+    path = folder / "config.toml"
+    path.write_text(text)
+    reply = config.answer(parse(["config", "validate", "--config", str(path)]))
+    assert (reply.code, reply.out) == (0, "the configuration is valid\n")
+    return reply.err
+
+
+@pytest.mark.parametrize("mode", ["approve", "repair"])
+@pytest.mark.parametrize(
+    ("kind", "shown"), [("none", "provisioner.kind = none"), ("local", "without provisioner.local.reboot_command")]
+)
+def test_a_mode_that_nothing_can_carry_out_is_warned_of(tmp_path: Path, mode: str, kind: str, shown: str) -> None:
+    """Repair without a way to repair is valid, and says what is missing and what healthd does in its place."""
+    err = warned(tmp_path, REPAIR.format(mode=mode, kind=kind))
+    assert f"warning: remediation.mode = {mode}" in err
+    assert shown in err
+    assert "keeps the node out" in err
+
+
+def test_repair_without_a_cluster_is_warned_of(tmp_path: Path) -> None:
+    """A node whose drain no cluster sees takes jobs while it is repaired."""
+    text = REPAIR.format(mode="repair", kind="ec2") + '[orchestrator]\nkind = "local"\n'
+    assert "no cluster keeps jobs off" in warned(tmp_path, text)
+
+
+@pytest.mark.parametrize(("mode", "kind"), [("observe", "none"), ("quarantine", "none"), ("repair", "ec2")])
+def test_what_can_be_done_is_not_warned_of(tmp_path: Path, mode: str, kind: str) -> None:
+    """No warning where the mode repairs nothing, or the platform can."""
+    assert warned(tmp_path, REPAIR.format(mode=mode, kind=kind)) == ""
+
+
+def test_the_doctor_reads_a_file_named_relative_to_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relative --config is a configuration like any other: the doctor names it, by its whole path."""
+    (tmp_path / "site.toml").write_text('[remediation]\nmode = "quarantine"\n')
+    monkeypatch.chdir(tmp_path)
+    _, (line, *_) = doctor._configuration(parse(["doctor", "--config", "site.toml"]))
+    assert (line.told, line.why) == (LookResult.OK, f"{tmp_path}/site.toml; mode quarantine")

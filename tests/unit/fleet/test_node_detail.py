@@ -1,0 +1,114 @@
+"""What an operator reads of one node beside the cluster's part: its own answer, or why there is none, and its past."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from healthd.fleet.asking import NodeAnswer
+from healthd.fleet.node_detail import NodeDetail
+from healthd.ledger.entries import EntryKind, LedgerEntry
+
+NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
+URL = "http://gpu-213:9809/verdict"
+VERDICT = {
+    "schema": "healthd.verdict/v1",
+    "node": "gpu-213",
+    "verdict": "critical",
+    "generated_at": (NOW - timedelta(seconds=2)).isoformat(),
+    "checks": [
+        {
+            "name": "kernel.xid",
+            "outcome": "findings",
+            "reason": "",
+            "findings": [
+                {"code": "gpu.xid.79", "severity": "critical", "message": "GPU 3 has fallen off the bus"},
+                {"code": "gpu.xid.43", "severity": "info", "message": "an application failed"},
+                {"code": "gpu.xid.92", "severity": "warning", "message": "m\x1b[2J", "acknowledged": "by alice"},
+            ],
+        },
+        {"name": "gpu.count", "outcome": "unknown", "reason": "NVML does not answer", "findings": []},
+        {"name": "host.clock", "outcome": "ok", "reason": "", "findings": []},
+        {"name": "efa.device", "outcome": "not_applicable", "reason": "no EFA", "findings": []},
+    ],
+}
+
+
+def answer(**more: object) -> NodeAnswer:
+    return NodeAnswer(node="gpu-213", asked=URL, body=json.dumps({**VERDICT, **more}).encode())
+
+
+def past(count: int) -> list[LedgerEntry]:
+    return [
+        LedgerEntry(
+            kind=EntryKind.REPAIR,
+            node="gpu-213",
+            at=NOW - timedelta(days=count - number),
+            code="gpu.xid.79",
+            act="reset",
+            outcome="helped",
+        )
+        for number in range(count)
+    ]
+
+
+TEXT = """\
+answer    CRITICAL, 2 s ago, from http://gpu-213:9809/verdict
+  critical  kernel.xid: GPU 3 has fallen off the bus  [gpu.xid.79]
+  warning   kernel.xid: m?[2J  [gpu.xid.92]  (by alice)
+  unknown   gpu.count: NVML does not answer
+  ok        1 checks; not applicable: 1
+ledger    the last entries: `healthd fleet history --node gpu-213`
+  2026-11-23 12:00  gpu-213  repair  gpu.xid.79  reset  helped
+"""
+
+
+def test_many_findings_of_one_code_are_one_line() -> None:
+    """With how many devices have it; so are checks that cannot tell for one reason."""
+    lost = [{"code": "gpu.xid.79", "severity": "critical", "message": f"GPU {n} is lost"} for n in range(8)]
+    blind = [{"name": f"gpu.{n}", "outcome": "unknown", "reason": "no driver", "findings": []} for n in range(15)]
+    found = {"name": "kernel.xid", "outcome": "findings", "reason": "", "findings": lost}
+    detail = NodeDetail(now=NOW, answer=answer(checks=[found, *blind]))
+    assert detail.text.splitlines()[1:] == [
+        "  critical  kernel.xid: GPU 0 is lost  [gpu.xid.79 x8]",
+        "  unknown   gpu.0 and 14 more: no driver",
+        "  ok        0 checks; not applicable: 0",
+    ]
+
+
+def test_a_node_that_answers_shows_its_findings_and_its_past() -> None:
+    """Without news, and without a character that moves the cursor."""
+    detail = NodeDetail(now=NOW, answer=answer(), past=past(1))
+    assert detail.text == TEXT
+    assert detail.data["answer"] == {"asked": URL, "problem": "", "verdict": VERDICT}
+    assert [each["act"] for each in detail.data["past"]] == ["reset"]
+
+
+def test_a_node_that_does_not_answer_says_why_and_what_to_run() -> None:
+    """The past is there all the same; an answer that is none of a node counts as none."""
+    silent = NodeAnswer(node="gpu-213", asked=URL, problem=f"{URL} refuses connections")
+    detail = NodeDetail(now=NOW, answer=silent, past=past(12))
+    first, second, *rest = detail.text.splitlines()
+    assert first == f"answer    none: {URL} refuses connections; run `healthd status` on gpu-213"
+    assert second == "ledger    the last entries, and 2 earlier: `healthd fleet history --node gpu-213`"
+    assert len(rest) == len(detail.data["past"]) == 10
+    assert detail.data["answer"] == {"asked": URL, "problem": f"{URL} refuses connections", "verdict": None}
+    odd = NodeDetail(now=NOW, answer=answer(verdict=7))
+    assert "answered with something else" in odd.text
+    assert odd.data["answer"]["verdict"] is None
+
+
+def test_this_machine_shows_the_history_of_its_daemon() -> None:
+    """And a name without a machine is not asked."""
+    detail = NodeDetail(now=NOW, answer=answer(), history="one\ntwo\n")
+    assert detail.text.endswith("history   by its daemon\n  one\n  two\n")
+    assert (NodeDetail(now=NOW).text, NodeDetail(now=NOW).data["answer"]) == ("", None)
+
+
+def test_the_page_shows_such_an_answer() -> None:
+    """The lines of the docs are those of the code."""
+    page = (Path(__file__).resolve().parents[3] / "docs/how-to/fleet.md").read_text(encoding="utf-8")
+    shown = page.partition("```text node\n")[2].partition("```")[0]
+    lines = [line for line in TEXT.splitlines() if "m?[2J" not in line]
+    assert lines == [line for line in shown.splitlines() if line in lines]

@@ -1,0 +1,273 @@
+"""The blame for the end of a job: a pure call over the faults of its time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from healthd.core.check import discover
+from healthd.core.model import NODE, ClearsBy, Component, Remedy, Severity, gpu_component
+from healthd.job.blame import CASCADE, Blame, JobVerdict, blame
+from healthd.job.job import Job, job_of
+from healthd.job.speakers import BlameRow, BlameTable, SpeaksFor, blame_table
+from healthd.judge.history import Fault
+
+START = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
+END = START + timedelta(hours=1)
+JOB = Job(id="4711", user="alice", nodes="n[0001-0002]", start=START, end=END, exit_code=3, signal=0)
+GPU = gpu_component(pci="0000:05:00", index=3)
+
+
+def fault(
+    code: str,
+    at: timedelta = timedelta(minutes=30),
+    *,
+    severity: Severity = Severity.CRITICAL,
+    component: Component = GPU,
+    last: timedelta | None = None,
+    clears_by: ClearsBy | None = ClearsBy.REBOOT,
+    evidence: Mapping[str, object] = {},
+) -> Fault:
+    return Fault(
+        code=code,
+        component=component,
+        check="a.check",
+        severity=severity,
+        remedy=Remedy.NONE,
+        message=f"{code} happened",
+        first=START + at,
+        last=START + (at if last is None else last),
+        boot_id="b",
+        clears_by=clears_by,
+        evidence=evidence,
+    )
+
+
+def oom(at: timedelta, **more: object) -> Fault:
+    return fault("kernel.oom_job", at, severity=Severity.INFO, component=NODE, clears_by=ClearsBy.NOTHING, **more)  # type: ignore[arg-type]
+
+
+def judged(*faults: Fault, job: Job = JOB, blind: tuple[str, ...] = ()) -> JobVerdict:
+    return blame(job, faults, blame_table(), blind)
+
+
+def test_a_hardware_fault_while_the_job_ran_is_the_nodes() -> None:
+    """XID 79 in the middle of a job that failed: node, critical, and the fault is the root."""
+    verdict = judged(fault("gpu.xid.79"))
+    assert verdict.blame is Blame.NODE
+    assert verdict.is_critical
+    assert verdict.root is not None
+    assert (verdict.root.code, verdict.root.at) == ("gpu.xid.79", START + timedelta(minutes=30))
+
+
+def test_an_end_without_a_finding_is_the_jobs() -> None:
+    """A job that fails on a node where nothing was found failed by itself."""
+    verdict = judged()
+    assert (verdict.blame, verdict.why, verdict.root) == (Blame.JOB, "no node fault seen", None)
+    assert not verdict.is_critical
+
+
+def test_a_job_that_completed_has_no_blame() -> None:
+    """Exit 0, with a fault of the hardware or without: nobody asks whose fault it was."""
+    assert judged(fault("gpu.xid.79"), job=replace(JOB, exit_code=0)).blame is Blame.NONE
+
+
+def test_a_user_level_xid_is_the_jobs() -> None:
+    """XID 31 speaks for the job."""
+    verdict = judged(fault("gpu.xid.31", severity=Severity.WARNING, clears_by=ClearsBy.JOB_END))
+    assert (verdict.blame, verdict.why) == (Blame.JOB, "gpu.xid.31 happened")
+
+
+def test_a_user_level_xid_of_another_job_says_nothing() -> None:
+    """On a shared node the neighbour's XID 31 is not this job's."""
+    other = fault("gpu.xid.31", severity=Severity.WARNING, clears_by=ClearsBy.JOB_END, evidence={"job": "12"})
+    assert judged(other).why == "no node fault seen"
+    mine = replace(other, evidence={"jobs": ["12", "4711"]})
+    assert judged(mine).why == "gpu.xid.31 happened"
+
+
+def test_what_a_check_could_not_tell_is_unknown() -> None:
+    """A check that is unknown makes neither node nor job of it; a fault that was seen is the node's all the same."""
+    assert judged(blind=("kernel.xid is unknown",)).blame is Blame.UNKNOWN
+    assert judged(fault("gpu.xid.79"), blind=("efa.devices is unknown",)).blame is Blame.NODE
+
+
+@pytest.mark.parametrize("code", ["gpu.xid.46", "gpu.xid.109", "nvml.unresponsive", "lustre.lbug", "made.up"])
+def test_what_may_have_ended_the_job_is_unknown(code: str) -> None:
+    """A critical finding that does not say by whose fault is never the node's and never the job's."""
+    verdict = judged(fault(code))
+    assert (verdict.blame, verdict.is_critical) == (Blame.UNKNOWN, False)
+
+
+def test_a_fault_of_before_the_job_is_unclear() -> None:
+    """XID 79 that stood before the job began, and a level that is seen again by each run, did not end it for sure."""
+    old = fault("gpu.xid.79", timedelta(hours=-2))
+    assert judged(old).blame is Blame.UNKNOWN
+    level = fault("gpu.count.off_bus", timedelta(hours=-2), last=timedelta(minutes=50), clears_by=None)
+    verdict = judged(level)
+    assert verdict.blame is Blame.UNKNOWN
+    assert verdict.evidence[0].before
+
+
+def test_a_fault_that_grew_while_the_job_ran_is_the_nodes() -> None:
+    """A new line of the kernel log about a fault of before: it grew, at that time."""
+    grown = fault("gpu.xid.48", timedelta(hours=-2), last=timedelta(minutes=50))
+    verdict = judged(grown)
+    assert verdict.blame is Blame.NODE
+    assert verdict.evidence[0].at == START + timedelta(minutes=50)
+
+
+def test_a_fault_after_the_job_is_no_evidence() -> None:
+    """A fault of after the end, and one that grew only then, say nothing about the job."""
+    assert judged(fault("gpu.xid.79", timedelta(hours=1, seconds=3))).why == "no node fault seen"
+    later = fault("gpu.xid.48", timedelta(hours=-2), last=timedelta(hours=2))
+    assert judged(later).blame is Blame.UNKNOWN
+    assert judged(fault("gpu.xid.79", timedelta(hours=1, seconds=1))).blame is Blame.NODE
+
+
+def test_a_job_level_fault_of_before_is_not_this_jobs() -> None:
+    """What another job left behind is no error of this one."""
+    left = fault("gpu.xid.13", timedelta(hours=-1), severity=Severity.WARNING, clears_by=ClearsBy.JOB_END)
+    assert judged(left).why == "no node fault seen"
+
+
+def test_a_job_without_known_times_has_all_that_is_open() -> None:
+    """Without a start each open fault counts, and without an end there is no later one."""
+    nowhen = replace(JOB, start=None, end=None)
+    assert judged(fault("gpu.xid.79", timedelta(hours=-2)), job=nowhen).blame is Blame.NODE
+    endless = replace(JOB, end=None)
+    assert judged(fault("gpu.xid.48", timedelta(hours=-2), last=timedelta(hours=9)), job=endless).blame is Blame.NODE
+
+
+def test_the_jobs_own_error_before_the_fault_makes_it_unknown() -> None:
+    """Out of its own memory a minute before XID 79: nobody knows which ended the job; long before, it did not."""
+    assert judged(oom(timedelta(minutes=29)), fault("gpu.xid.79")).blame is Blame.UNKNOWN
+    early = oom(timedelta(minutes=30) - CASCADE - timedelta(seconds=1))
+    assert judged(early, fault("gpu.xid.79")).blame is Blame.NODE
+    assert judged(oom(timedelta(minutes=31)), fault("gpu.xid.79")).blame is Blame.NODE
+
+
+def test_the_first_sign_on_the_same_part_is_the_fault_itself() -> None:
+    """XID 31, and seconds later XID 79 on the same GPU: a GPU that dies, and not an error of the job."""
+    sign = fault("gpu.xid.31", timedelta(minutes=29), severity=Severity.WARNING, clears_by=ClearsBy.JOB_END)
+    assert judged(sign, fault("gpu.xid.79")).blame is Blame.NODE
+
+
+def test_whichever_of_an_own_error_and_an_unclear_one_came_first_decides() -> None:
+    """Out of its own memory, then a mount that does not answer: job; the other way round: unknown."""
+    mount = fault("lustre.connection_lost", severity=Severity.WARNING, component=NODE)
+    assert judged(oom(timedelta(minutes=20)), mount).blame is Blame.JOB
+    assert judged(oom(timedelta(minutes=40)), mount).blame is Blame.UNKNOWN
+
+
+def test_on_a_shared_node_the_gpu_of_another_is_unclear() -> None:
+    """XID 79 on GPU 3 of a job that has GPUs 0 and 1, or on one of no known index: unknown; on its own: node."""
+    small = replace(JOB, gpus=frozenset({"0", "1"}))
+    assert judged(fault("gpu.xid.79"), job=small).blame is Blame.UNKNOWN
+    assert judged(fault("gpu.xid.79"), job=replace(JOB, gpus=frozenset({"3"}))).blame is Blame.NODE
+    nameless = replace(GPU, aliases=())
+    assert judged(fault("gpu.xid.79", component=nameless), job=small).blame is Blame.UNKNOWN
+    switch = Component(kind="nvswitch", id="0000:c1:00")
+    assert judged(fault("nvswitch.sxid.20034", component=switch), job=small).blame is Blame.NODE
+
+
+def test_an_end_that_is_not_known_is_unknown() -> None:
+    """A job whose exit no hook told is not blamed for it."""
+    verdict = judged(job=replace(JOB, exit_code=None, signal=None))
+    assert verdict.blame is Blame.UNKNOWN
+
+
+def test_a_warning_of_the_hardware_is_not_critical() -> None:
+    """XID 94 ended the process and leaves the node usable: node, and nothing to drain for."""
+    verdict = judged(fault("gpu.xid.94", severity=Severity.WARNING, clears_by=ClearsBy.GPU_RESET))
+    assert (verdict.blame, verdict.is_critical) == (Blame.NODE, False)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the table
+
+
+def test_every_code_of_every_check_has_a_row() -> None:
+    """No code falls through to the last row: a new check says whom it speaks for."""
+    codes = [code.code for check in discover().values() for code in check.codes]
+    assert [code for code in codes if blame_table().row(code).code == "*"] == []
+
+
+def test_every_row_decides_for_some_code() -> None:
+    """A row that a more specific one hides is none."""
+    table = blame_table()
+    codes = {code.code.replace("*", "9") for check in discover().values() for code in check.codes}
+    codes |= {f"gpu.xid.{number}" for number in range(1, 400)} | {"nvswitch.sxid.1", "something.else", "gpu.power.x"}
+    found = {id(table.row(code)) for code in codes}
+    assert [row.code for row in table.rows if id(row) not in found] == []
+
+
+def test_a_check_whose_findings_may_blame_the_node_is_known() -> None:
+    """A family by its own rows, a code by the row that decides: an unknown of any other check says nothing."""
+    asked = ("gpu.xid.*", "nvswitch.sxid.*", "gpu.lost", "stack.mismatch", "gpu.throttle.heat")
+    assert [blame_table().may_blame(code) for code in asked] == [True, True, True, False, False]
+
+
+def test_the_most_specific_row_decides() -> None:
+    """A code before a category, a category before a family, a longer family before a shorter one."""
+
+    def row(code: str, category: str = "") -> BlameRow:
+        whom = SpeaksFor.NODE
+        return BlameRow(code=code, category=category, critical=whom, otherwise=whom, reason="r", source="s")
+
+    table = BlameTable.of([row("*"), row("gpu.*"), row("gpu.xid.*", "app"), row("gpu.xid.*"), row("gpu.xid.13")])
+    asked = ("gpu.xid.13", "gpu.xid.31", "gpu.xid.79", "gpu.lost", "efa.missing")
+    found = [(table.row(code).code, table.row(code).category) for code in asked]
+    assert found == [("gpu.xid.13", ""), ("gpu.xid.*", "app"), ("gpu.xid.*", ""), ("gpu.*", ""), ("*", "")]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the job
+
+
+def test_the_job_of_a_hook_is_read_from_its_environment() -> None:
+    """Each variable of the Epilog of 26.05 has its field."""
+    job = job_of(
+        {
+            "SLURM_JOB_ID": "7",
+            "SLURM_JOB_USER": "alice",
+            "SLURM_JOB_NODELIST": "n[1-2]",
+            "SLURM_JOB_START_TIME": "1795000000",
+            "SLURM_JOB_END_TIME": "1795000060",
+            "SLURM_JOB_EXIT_CODE2": "3:0",
+            "SLURM_JOB_RESTART_COUNT": "1",
+            "SLURM_JOB_GPUS": "0,3",
+        }
+    )
+    assert (job.id, job.user, job.nodes, job.restarts) == ("7", "alice", "n[1-2]", 1)
+    assert (job.exit_code, job.signal, job.gpus) == (3, 0, frozenset({"0", "3"}))
+    assert job.start is not None
+    assert job.end is not None
+    assert (job.end - job.start).total_seconds() == 60
+
+
+def test_the_epilog_of_an_older_slurm_leaves_fields_empty() -> None:
+    """22.05 has no times and says SLURM_NODELIST: the caller's times stand in, and nothing is made up."""
+    job = job_of({"SLURM_JOB_ID": "7", "SLURM_NODELIST": "n1", "SLURM_JOB_EXIT_CODE2": "odd"}, start=START, end=END)
+    assert (job.nodes, job.start, job.end, job.exit_code, job.signal) == ("n1", START, END, None, None)
+    assert job_of({}).id == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("code", "derived", "ending"),
+    [
+        ("0:0", "0", "completed"),
+        ("0:0", "2", "exit code 2"),
+        ("3:0", "0", "exit code 3"),
+        ("0:9", "0", "signal 9"),
+        ("", "", "end not known"),
+    ],
+)
+def test_the_end_of_a_job_in_words(code: str, derived: str, ending: str) -> None:
+    """A failed step that the batch script did not pass on is no success."""
+    job = job_of({"SLURM_JOB_EXIT_CODE2": code, "SLURM_JOB_DERIVED_EC": derived})
+    assert job.ending == ending
+    assert job.completed == (ending == "completed")

@@ -1,0 +1,138 @@
+"""squeue's words about a job, and what scontrol and scancel refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+import pytest
+
+from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
+from healthd.core.node import CommandResult
+from healthd.remediation.orchestrators.slurm.jobs import SlurmJobs, parse_node_jobs, taken_name
+from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
+from healthd.remediation.ports import NodeJob
+
+RUNS = "12|RUNNING|alice|n[1-4]|0|1|1|N/A|1795541456|NONE| \n"
+WAITS = "12|PENDING|alice||1|1|1|N/A|1795541582|NONE| \n"
+ALLOCATED = "3|COMPLETING|root|n1|0|0|1|N/A|1795541476|1795541480| \n"
+TAKEN = (
+    "ReservationName=healthd-job:12:0 StartTime=1795541456 EndTime=1795627856 Duration=1-00:00:00 Nodes=(null) "
+    "NodeCnt=0 CoreCnt=0 Features=(null) PartitionName=(null) Flags=ANY_NODES TRES=(null) Users=root Groups=(null) "
+    "Accounts=(null) Licenses=(null) State=ACTIVE BurstBuffer=1 Watts=n/a MaxStartDelay=(null)\n"
+)
+
+
+class Clients:
+    """Slurm's clients, which answer by their tool and take note of what was asked."""
+
+    def __init__(self, **answers: tuple[int, str, str]) -> None:
+        self.answers, self.asked = answers, list[list[str]]()
+
+    def __call__(
+        self, argv: list[str], *, timeout_s: float, env: Mapping[str, str], limit_bytes: int = 0
+    ) -> CommandResult:
+        self.asked.append(argv)
+        code, out, err = self.answers.get(argv[0], (0, "", ""))
+        return CommandResult(argv=tuple(argv), code=code, stdout=out, stderr=err, duration_s=0.0)
+
+    def jobs(self) -> SlurmJobs:
+        return SlurmJobs(SlurmOrchestrator(node="n1", run=self))
+
+
+def test_a_job_is_read_with_all_of_its_nodes() -> None:
+    """As 22.05, 24.11 and 26.05 print it: NONE, N/A and empty cells for what a job does not have."""
+    runs = NodeJob(
+        id="12",
+        state="RUNNING",
+        user="alice",
+        nodes="n[1-4]",
+        is_batch=True,
+        may_requeue=True,
+        is_here=True,
+        began=1795541456,
+    )
+    assert parse_node_jobs(RUNS + RUNS, "n1") == (runs,), "one of two partitions is one job"
+    assert not parse_node_jobs(RUNS, "n5")[0].is_here
+    waits = parse_node_jobs(WAITS, "n1")[0]
+    assert (waits.state, waits.nodes, waits.restarts, waits.is_here) == ("PENDING", "", 1, False)
+    allocated = parse_node_jobs(ALLOCATED, "n1")[0]
+    assert (allocated.is_batch, allocated.ended) == (False, 1795541480)
+    assert parse_node_jobs("13|RUNNING|a|n1|0|1|0|13|1|NONE| ", "n1")[0].is_part
+    assert parse_node_jobs("\n", "n1") == ()
+
+
+@pytest.mark.parametrize("answer", ["12|RUNNING", "x|RUNNING|a|n1|0|1|1|N/A|1|NONE|", "slurm_load_jobs error"])
+def test_what_is_no_job_is_unknown(answer: str) -> None:
+    """Silence about a job is no answer either."""
+    with pytest.raises(BackendUnknown, match="squeue's answer is no job"):
+        parse_node_jobs(answer, "n1")
+
+
+def test_a_forgotten_job_is_none_and_a_silent_controller_unknown() -> None:
+    """MinJobAge after its end slurmctld knows it no more."""
+    gone = Clients(squeue=(1, "", "slurm_load_jobs error: Invalid job id specified"))
+    assert gone.jobs().job("12") is None
+    assert gone.jobs().jobs() == ()
+    with pytest.raises(BackendUnknown, match="Socket timed out"):
+        Clients(squeue=(1, "", "slurm_load_jobs error: Socket timed out")).jobs().job("12")
+
+
+def test_a_job_is_taken_by_a_reservation_without_nodes() -> None:
+    """Its name is the test-and-set, and is no slot's; it ends by itself."""
+    clients = Clients()
+    clients.jobs().take_job("12", 0, for_s=int(timedelta(days=1, seconds=1).total_seconds()))
+    asked = clients.asked[-1]
+    assert asked[:4] == ["scontrol", "create", "reservation", "reservationname=healthd-job:12:0"]
+    assert "duration=1441" in asked
+    assert not any(word.startswith("nodes=") for word in asked)
+    with pytest.raises(SlotTaken):
+        Clients(scontrol=(1, "", "Error creating the reservation: Duplicate reservation name")).jobs().take_job(
+            "12", 0, for_s=60
+        )
+    with pytest.raises(BackendRefused, match="lacks the right"):
+        Clients(scontrol=(1, "", "Error creating the reservation: Invalid user id")).jobs().take_job("12", 0, for_s=60)
+
+
+def test_when_a_job_was_taken_is_read_back() -> None:
+    """By this very run of it."""
+    jobs = Clients(scontrol=(0, TAKEN, "")).jobs()
+    assert (jobs.taken_at("12", 0), jobs.taken_at("12", 1), jobs.taken_at("1", 0)) == (1795541456, None, None)
+    assert taken_name("12", 3) == "healthd-job:12:3"
+
+
+def test_a_signal_goes_to_the_steps_or_to_the_batch_script() -> None:
+    """As sbatch --signal has it."""
+    clients = Clients()
+    clients.jobs().signal_job("12", "USR1")
+    clients.jobs().signal_job("12", "B:TERM")
+    assert clients.asked == [["scancel", "--signal=USR1", "12"], ["scancel", "--batch", "--signal=TERM", "12"]]
+    with pytest.raises(BackendRefused, match="does not know the job"):
+        Clients(scancel=(1, "", "Kill job error on job id 12: Invalid job id specified")).jobs().signal_job(
+            "12", "USR1"
+        )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Requested operation is presently disabled for job 12",
+        "Only batch jobs are accepted or processed for job 12",
+        "Job is pending execution for job 12",
+        "Job/step already completing or completed for job 12",
+    ],
+)
+def test_a_requeue_that_slurm_refuses_is_refused(text: str) -> None:
+    """Nothing was applied. Any other failure may have been."""
+    with pytest.raises(BackendRefused, match="requeue of job 12"):
+        Clients(scontrol=(1, "", text)).jobs().requeue_job("12")
+    with pytest.raises(BackendUnknown, match="may have applied it"):
+        Clients(scontrol=(1, "", "Unable to contact slurm controller")).jobs().requeue_job("12")
+
+
+def test_the_next_run_starts_now() -> None:
+    """In the place of slurmctld's delay of two minutes."""
+    clients = Clients()
+    clients.jobs().start_job("12")
+    clients.jobs().requeue_job("12")
+    assert clients.asked == [["scontrol", "update", "jobid=12", "starttime=now"], ["scontrol", "requeue", "12"]]
