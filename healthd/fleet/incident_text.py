@@ -65,6 +65,7 @@ def incidents_data(
         "fences": [
             {"domain": each.domain, "incident": each.incident, "nodes": sorted(each.nodes), "hosts": folded(each.nodes)}
             for each in fences
+            if each.stands
         ],
     }
 
@@ -98,7 +99,9 @@ def _block(incident: Incident, now: datetime, fences: Sequence[DomainFence], unf
         state = f"ENDED {age(incident.ended, now)} ago, lasted {lasts}"
     else:
         state = f"OPEN for {age(incident.began, now)}, {incident.trend}"
-    fenced = [f"  fenced as one: {folded(each.nodes)}" for each in fences if each.incident == incident.id]
+    fenced = [
+        f"  fenced as one: {folded(each.nodes)}" for each in fences if each.incident == incident.id and each.nodes
+    ]
     if incident.id in unfenced:
         fenced.append(f"  not fenced: {unfenced[incident.id]}")
     return [f"{incident.id}  {state}", f"  {sentence(incident)}", *fenced]
