@@ -126,7 +126,10 @@ CLI = """# Command line
 
 `healthd VERB ...`: {about}
 
-stdout is the result, stderr is talk. `healthd --version` prints the version; `-h` after any verb prints its help.
+stdout is the result, stderr is talk. On a terminal `check`, `status`, `plan`, `history`, `doctor` and `fleet` are in colour:
+red for critical, yellow for a warning, magenta for unknown, cyan for news, green for ok. Each state has its word or sign as
+well. `NO_COLOR=1` turns colours off, `FORCE_COLOR=1` turns them on in a pipe, such as `less -R`.
+ `healthd --version` prints the version; `-h` after any verb prints its help.
 Options are not abbreviated.
 """
 
@@ -502,7 +505,7 @@ def exit_codes() -> str:
 
 def verb_section(name: str, about: str, parser: argparse.ArgumentParser) -> str:
     """One verb: usage in one line, then its arguments."""
-    actions = [action for action in parser._actions if action.dest != "help"]
+    actions = [each for each in parser._actions if each.dest != "help" and each.help != argparse.SUPPRESS]
     usage = " ".join(["healthd", name, *(shape(action) for action in actions)])
     rows = [(f"`{spelled(action)}`", action.help or "", values(action)) for action in actions]
     body = table(("argument", "meaning", "values"), rows) if rows else "No arguments.\n"
