@@ -15,6 +15,8 @@ trap 'rm -rf "$top"' EXIT
 trap 'exit 130' INT TERM HUP
 mkdir -p "$top/SOURCES" "$top/healthd-$version"
 cp -R LICENSE README.md CHANGELOG.md pyproject.toml checks remediation healthd packaging requirements "$top/healthd-$version/"
+mkdir "$top/healthd-$version/docs"
+cp -R docs/how-to "$top/healthd-$version/docs/how-to"
 tar -C "$top" -czf "$top/SOURCES/healthd-$version.tar.gz" "healthd-$version"
 rpmbuild -bb --quiet --nodeps \
     --define "_topdir $top" --define "_rpmdir $out" --define '_rpmfilename %%{NAME}-%%{VERSION}-%%{RELEASE}.%%{ARCH}.rpm' \
