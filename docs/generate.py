@@ -126,11 +126,12 @@ CLI = """# Command line
 
 `healthd VERB ...`: {about}
 
-stdout is the result, stderr is talk. On a terminal `check`, `status`, `plan`, `history`, `doctor` and `fleet` are in colour:
-red for critical, yellow for a warning, magenta for unknown, cyan for news, green for ok. Each state has its word or sign as
-well. `NO_COLOR=1` turns colours off, `FORCE_COLOR=1` turns them on in a pipe, such as `less -R`.
- `healthd --version` prints the version; `-h` after any verb prints its help.
+stdout is the result, stderr is talk. `healthd --version` prints the version; `-h` after any verb prints its help.
 Options are not abbreviated.
+
+On a terminal `check`, `status`, `plan`, `history`, `doctor` and `fleet` are in colour: red for critical, yellow for a
+warning, magenta for unknown, cyan for news, green for ok. Each state has its word or sign as well. `NO_COLOR=1` turns
+colours off, `FORCE_COLOR=1` turns them on in a pipe, such as `less -R`.
 """
 
 METRICS = """# Metrics
