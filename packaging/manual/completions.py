@@ -21,7 +21,7 @@ def bash() -> str:
     lines = [
         f"# bash completion of healthd; {_NOTE}.",
         "_healthd() {",
-        "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} verb=${COMP_WORDS[1]} words=",
+        "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} verb=${COMP_WORDS[1]} words='' files=''",
         "    COMPREPLY=()",
         "    if ((COMP_CWORD == 1)); then",
         f'        words="{" ".join([*_verbs(), "--help", "--version"])}"',
@@ -50,7 +50,7 @@ def bash() -> str:
         "}",
         "complete -F _healthd healthd",
     ]
-    return "\n".join(lines).replace(" words=\n", " words= files=\n", 1) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def zsh() -> str:

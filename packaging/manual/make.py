@@ -1,4 +1,4 @@
-"""Makes what a shell and man(1) know of healthd from its own grammar and configuration schema, so that they cannot differ.
+"""Makes what a shell and man(1) know of healthd from its grammar and configuration schema, so that they cannot differ.
 
     python packaging/manual/make.py SHARE    below SHARE, the /usr/share of a package: man pages, completions
 
@@ -12,8 +12,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import completions  # noqa: E402 - beside this script, which no package holds
-import man_pages  # noqa: E402
+import completions
+import man_pages
 
 
 def made() -> dict[str, str]:

@@ -29,21 +29,22 @@ _FILES = (
     ("/var/lib/healthd", "Faults, acknowledgements, remediations, the audit trail and evidence."),
     ("/usr/share/doc/healthd/how-to", "The how-tos."),
 )
-_ABOUT = (
-    "One daemon per GPU node. It reads the machine, names what is wrong in the words of the hardware's vendor, decides "
-    "what that calls for, and does it through the cluster: Slurm or Kubernetes, HyperPod or EC2.",
-    "Without configuration it only observes.",
-    "The standard output is the result; what is said about the work goes to the standard error. On a terminal texts "
-    "are in colour, by state.",
-)
-_CONFIGURATION = (
-    "TOML. healthd reads `/etc/healthd/config.toml`, then `/etc/healthd/conf.d/*.toml` in the order of their names, then "
-    "environment variables; a later source wins key by key. `--config FILE` replaces the files, not the variables.",
-    "A variable is HEALTHD_ and the key in capitals, with _ for everything else: HEALTHD_REMEDIATION_MODE is "
-    "`[remediation] mode`.",
-    "`healthd config show` prints every value and its origin; `healthd config validate` marks errors on the file "
-    "itself. The daemon reads all of it again at `systemctl reload healthd`.",
-)
+_ABOUT = """One daemon per GPU node. It reads the machine, names what is wrong in the words of the hardware's vendor,
+decides what that calls for, and does it through the cluster: Slurm or Kubernetes, HyperPod or EC2.
+
+Without configuration it only observes.
+
+The standard output is the result; what is said about the work goes to the standard error. On a terminal texts are in
+colour, by state."""
+_CONFIGURATION = """TOML. healthd reads `/etc/healthd/config.toml`, then `/etc/healthd/conf.d/*.toml` in the order of
+their names, then environment variables; a later source wins key by key. `--config FILE` replaces the files, not the
+variables.
+
+A variable is HEALTHD_ and the key in capitals, with _ for everything else: HEALTHD_REMEDIATION_MODE is
+`[remediation] mode`.
+
+`healthd config show` prints every value and its origin; `healthd config validate` marks errors on the file itself. The
+daemon reads all of it again at `systemctl reload healthd`."""
 
 
 def of_the_command() -> str:
@@ -113,7 +114,7 @@ def _settings(path: tuple[str, ...], cls: type) -> Iterator[str]:
     """A section and the sections below it."""
     below = _sections(cls)
     yield f".SH [{'.'.join(path)}]"
-    yield from _paragraphs((cls.__doc__ or "").strip().split("\n\n"))
+    yield from _paragraphs((cls.__doc__ or "").strip())
     yield from _keys(row for row in documented_fields(cls) if row.name not in below)
     for name, inner in below.items():
         yield from _settings((*path, name), inner)
@@ -138,9 +139,9 @@ def _terms(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
         yield from (".TP", rf"\fB{_text(term)}\fR", _text(about) or r"\&")
 
 
-def _paragraphs(texts: Iterable[str]) -> Iterator[str]:
-    for text in texts:
-        yield from (".PP", _text(text))
+def _paragraphs(text: str) -> Iterator[str]:
+    for each in text.split("\n\n"):
+        yield from (".PP", _text(each))
 
 
 def _text(text: str) -> str:
