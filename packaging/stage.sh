@@ -69,5 +69,5 @@ install -m 644 packaging/slurm/README.md "$dest/usr/share/doc/healthd/slurm-hook
 cp -R packaging/iam "$dest/usr/share/doc/healthd/iam"
 mkdir -p "$dest/usr/share/doc/healthd/how-to"
 install -m 644 docs/how-to/*.md "$dest/usr/share/doc/healthd/how-to/"
-"$venv/bin/python" -B packaging/manual/make.py "$dest/usr/share"
+"$venv/bin/python" -B packaging/manual/manual.py "$dest/usr/share"
 chmod -R u=rwX,go=rX "$dest"

@@ -83,7 +83,7 @@ def _followed(options: Namespace) -> Reply:
             continue
         is_silent = False
         if fresh["newest"] < data["newest"]:  # another database: its lines have begun again at one
-            fresh["newest"] = 0
+            fresh = {**fresh, "newest": 0}
         elif fresh["events"]:
             _show(fresh, options)
         data = fresh

@@ -11,7 +11,7 @@ from healthd.checklib.xids import xid_table
 from healthd.core.check import discover
 
 _FILES = frozenset({"FILE", "PATH"})
-_NOTE = "made of the grammar by packaging/manual/make.py"
+_NOTE = "made of the grammar by packaging/manual/manual.py"
 _OWN = {"help": "show the verbs, or the options of one", "version": "print the version"}
 """Verbs that the grammar answers itself."""
 
@@ -21,7 +21,8 @@ def bash() -> str:
     lines = [
         f"# bash completion of healthd; {_NOTE}.",
         "_healthd() {",
-        "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} verb=${COMP_WORDS[1]} words='' files=''",
+        "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} verb=${COMP_WORDS[1]}",
+        "    local words='' files=''",
         "    COMPREPLY=()",
         "    if ((COMP_CWORD == 1)); then",
         f'        words="{" ".join([*_verbs(), "--help", "--version"])}"',

@@ -89,7 +89,7 @@ def of_the_configuration() -> str:
 
 
 def _head(title: str, section: str) -> list[str]:
-    return [r".\" Made by packaging/manual/make.py.", f'.TH {title} {section} "" "healthd {__version__}" healthd']
+    return [r".\" Made by packaging/manual/manual.py.", f'.TH {title} {section} "" "healthd {__version__}" healthd']
 
 
 def _section(title: str, lines: Iterable[str]) -> list[str]:

@@ -30,7 +30,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 def share(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What packaging/stage.sh puts below /usr/share."""
     folder: Path = tmp_path_factory.mktemp("share")
-    assert load_script("manual_make", ROOT / "packaging/manual/make.py").main([str(folder)]) == 0
+    assert load_script("manual_make", ROOT / "packaging/manual/manual.py").main([str(folder)]) == 0
     return folder
 
 
@@ -137,5 +137,5 @@ def test_fish_completes(share: Path, line: str, offered: str) -> None:
 
 def test_wrong_arguments_write_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """It names what it expects, with the exit code of a wrong command line."""
-    assert load_script("manual_make", ROOT / "packaging/manual/make.py").main([]) == 64
-    assert "usage: packaging/manual/make.py SHARE" in capsys.readouterr().err
+    assert load_script("manual_make", ROOT / "packaging/manual/manual.py").main([]) == 64
+    assert "usage: packaging/manual/manual.py SHARE" in capsys.readouterr().err

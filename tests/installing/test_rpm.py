@@ -72,7 +72,7 @@ def test_the_tree_is_compiled_and_names_no_place_of_its_making(staged: Path) -> 
 def test_the_tree_has_the_manual_the_completions_and_the_how_tos(staged: Path) -> None:
     """As the staged healthd itself makes them: what an operator without the network reads and types."""
     share = staged / "usr/share"
-    made = load_script("manual_make", ROOT / "packaging/manual/make.py").made()
+    made = load_script("manual_make", ROOT / "packaging/manual/manual.py").made()
     assert {name: (share / name).read_text(encoding="utf-8") for name in made} == made
     pages = {path.name for path in (share / "doc/healthd/how-to").iterdir()}
     assert pages == {path.name for path in (ROOT / "docs/how-to").glob("*.md")}

@@ -1,6 +1,6 @@
 """Makes what a shell and man(1) know of healthd from its grammar and configuration schema, so that they cannot differ.
 
-    python packaging/manual/make.py SHARE    below SHARE, the /usr/share of a package: man pages, completions
+    python packaging/manual/manual.py SHARE    below SHARE, the /usr/share of a package: man pages, completions
 
 packaging/stage.sh runs it with the Python and the healthd that the package holds.
 """
@@ -30,7 +30,7 @@ def made() -> dict[str, str]:
 def main(arguments: list[str]) -> int:
     """Write all of them below the folder that is named."""
     if len(arguments) != 1:
-        sys.stderr.write("usage: packaging/manual/make.py SHARE\n")
+        sys.stderr.write("usage: packaging/manual/manual.py SHARE\n")
         return 64
     for name, text in made().items():
         path = Path(arguments[0], name)
