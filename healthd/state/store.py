@@ -90,7 +90,7 @@ class EventFilter:
     remediation: str = ""
 
     def condition(self) -> tuple[str, tuple[int | str, ...]]:
-        """As SQL, and the values of its places. Times are text of one form and zone (UTC), which sorts as they do."""
+        """As SQL, and the values of its parameters. Times are text of one form and zone (UTC): it sorts as they do."""
         parts: list[tuple[str, tuple[int | str, ...]]] = [("id > ?", (self.after,))]
         if self.since is not None:
             parts.append(("at >= ?", (self.since.astimezone(UTC).isoformat(),)))

@@ -34,7 +34,7 @@ decides what that calls for, and does it through the cluster: Slurm or Kubernete
 
 Without configuration it only observes.
 
-The standard output is the result; what is said about the work goes to the standard error. On a terminal texts are in
+The standard output is the result; notices and progress go to the standard error. On a terminal texts are in
 colour, by state."""
 _CONFIGURATION = """TOML. healthd reads `/etc/healthd/config.toml`, then `/etc/healthd/conf.d/*.toml` in the order of
 their names, then environment variables; a later source wins key by key. `--config FILE` replaces the files, not the
