@@ -45,6 +45,7 @@ for set in "$@"; do
     packages)
         need rpmbuild rpm
         need rpmlint rpmlint
+        need cpio cpio
         need shellcheck shellcheck
         # What reads man pages and completions.
         need groff groff-base
