@@ -76,7 +76,12 @@ def _reply(options: Namespace, config: Config) -> Reply:
     if options.json:
         out = fleet_json(fleet_data(fleet, nodes))
     else:
-        out = why_text(fleet, nodes) if options.why else fleet_text(fleet, nodes, options.by)
+        colour = options.colour
+        out = (
+            why_text(fleet, nodes, colour=colour)
+            if options.why
+            else fleet_text(fleet, nodes, options.by, colour=colour)
+        )
     return Reply(code=int(troubled), out=out)
 
 
@@ -102,7 +107,7 @@ def _incidents(options: Namespace, config: Config, fleet: FleetPicture) -> Reply
             else "of this reading alone: no memory of a controller is readable here"
         )
         plan = planned(after, before, fleet.nodes, fleet.fences, fence_rules(config, fleet.at))
-        out = incidents_text(found, fleet.at, by, fleet.fences, plan.held)
+        out = incidents_text(found, fleet.at, by, fleet.fences, plan.held, colour=options.colour)
     return Reply(code=int(any(each.is_open for each in found)), out=out)
 
 
