@@ -55,7 +55,7 @@ def answer(options: Namespace, config: Config) -> Reply:
 def _read(config: Config, job: str) -> tuple[SlurmJob, str]:
     slurm = SlurmOrchestrator.of(config, socket.gethostname().partition(".")[0])
     found = read_job(slurm, job)
-    return found, slurm.scontrol("show", "job", "-d", found.id)
+    return found, slurm.scontrol("show", "job", "-d", found.acts_by)
 
 
 def _words(pattern: str, job: str) -> NcclWords:

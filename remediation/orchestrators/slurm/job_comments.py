@@ -39,11 +39,12 @@ _PAUSE_S = 0.05
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlurmJob:
-    """A job as slurmctld shows it now. ``id``: of a task of an array ``12_3``. ``nodes``: where it runs, or ran last.
-    Empty or None: not known."""
+    """A job as slurmctld shows it now. ``id``: its number. ``acts_by``: the id by which slurmctld acts on it alone,
+    ``12_3`` for a task of an array. ``nodes``: where it runs, or ran last. Empty or None: not known."""
 
     id: str
     state: str
+    acts_by: str = ""
     user: str = ""
     nodes: str = ""
     restarts: int = 0
@@ -78,7 +79,8 @@ def read_job(slurm: SlurmOrchestrator, job: str) -> SlurmJob:
     found = _found(slurm, job)
     texts = _read_texts(slurm, found.id)
     return SlurmJob(
-        id=found.id,
+        id=found.number,
+        acts_by=found.id,
         state=found.state,
         user=found.user,
         nodes=found.nodes,

@@ -292,7 +292,8 @@ def test_a_name_that_a_user_chose_is_no_field_of_a_job(slurm: SlurmLab) -> None:
     assert "AdminComment=healthd" in slurm.scontrol("show", "job", f"{array}_1").stdout, "what scontrol prints"
     client = SlurmOrchestrator(node="n0003", conf=str(slurm.conf))
     job = read_job(client, array)
-    assert (job.id, job.state, job.user, job.nodes, job.said) == (f"{array}_1", "RUNNING", "root", "n0003", ())
+    assert (job.id, job.acts_by, job.state) == (array, f"{array}_1", "RUNNING")
+    assert (job.user, job.nodes, job.said) == ("root", "n0003", ())
     assert slurm.scontrol("update", f"jobid={array}_1", "admincomment=two | lines\nof ours").returncode == 0
     assert append_comment(client, array, "fault on node n0003") == ""
     notify_owner(client, f"{array}_0", "fault on node n0003")
