@@ -6,7 +6,7 @@ remembers the job (MinJobAge), and with slurmdbd for good; a requeue leaves it. 
 either: a text is read back after it was written, and written again where another node's came in between.
 
 It is read by a request of its own: it may have line breaks, and beside a text that a user chose, such as the job's name
-in `scontrol show job`, it could not be told from that. Texts: 22.05.8, 24.11.5 and 26.05.5.
+in `scontrol show job`, it would look the same as that. Texts: 22.05.8, 24.11.5 and 26.05.5.
 """
 
 from __future__ import annotations
