@@ -17,7 +17,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from healthd.api.timeline import Trail, trail_data, trail_json
+from healthd.api.timeline import CHECK, Trail, trail_data, trail_json
 from healthd.api.wire import Reply
 from healthd.cli.output import progress, talk
 from healthd.core.errors import HealthdError
@@ -74,12 +74,13 @@ class _Show:
         self.say(self._wait_healthy())
 
     def ending(self) -> str:
-        """The timeline from the audit store."""
+        """The timeline from the audit store, without the lines of check runs, as ``healthd history``."""
         events, remediations = self._audit()
         lines = ["", "Timeline, from the audit store (SIMULATED node):"]
         lines += [
             f"  {event.at:%H:%M:%S}.{event.at.microsecond // 1000:03d}  {event.kind:<9} {event.text}"
             for event in events
+            if event.kind != CHECK
         ]
         took = time.monotonic() - self._began
         ends = ", ".join(
