@@ -29,9 +29,17 @@ case "$code:$newline$said" in
 esac
 
 # Slurm 22.05 writes a Prolog's output to slurmd's log alone. The owner gets it in two other ways: srun and salloc print
-# the notice; for a batch job the text is in `scontrol show job`, as AdminComment, also once requeued.
+# the notice; for a batch job the text is in `scontrol show job`, as AdminComment, also once requeued. What others wrote
+# there stays, before it: where the comment cannot be read, or has no room left, nothing is written.
 printf '%s\n' "$said"
 words=${said#*"print "}
 timeout -k 1 2 scontrol notify "${SLURM_JOB_ID:-0}" "$words" >/dev/null 2>&1
-timeout -k 1 2 scontrol update "jobid=${SLURM_JOB_ID:-0}" "admincomment=$words" >/dev/null 2>&1
+if shown=$(timeout -k 1 2 scontrol show job "${SLURM_JOB_ID:-0}" 2>/dev/null); then
+    there=$(printf '%s\n' "$shown" | sed -n '/^ *AdminComment=/{s///;s/ *$//;p;q;}')
+    text=$there${there:+; }$words
+    case "$there" in
+    *"$words"*) ;;
+    *) test ${#text} -gt 1000 || timeout -k 1 2 scontrol update "jobid=${SLURM_JOB_ID:-0}" "admincomment=$text" ;;
+    esac >/dev/null 2>&1
+fi
 exit 1
