@@ -105,7 +105,7 @@ class KubernetesWork:
     ) -> None:
         section = config.orchestrator.kubernetes
         self._config, self._run = config, run
-        self.reading, self.fence_hands = self._shared_reading(environ), None
+        self.reading, self.fence_hands, self.jobs = self._shared_reading(environ), None, None
         self._metadata = metadata_of(config)
         self._repairs = channel_of(config.provisioner) not in (RepairChannel.COMMAND, RepairChannel.OWN_NODE)
         self.about = self._checked()

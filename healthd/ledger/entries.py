@@ -128,6 +128,26 @@ class LedgerEntry:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LedgerJob:
+    """One run of a job that ended badly, and whose fault that was. ``at``: when it ended, or where the cluster does not
+    say, when the controller saw it. ``run``: how often it ran before. ``state``: the cluster's word. ``verdict``:
+    ``node``, ``job`` or ``unknown``; ``sentence`` says why, ``code`` is the fault's. ``untold``: the sentence that
+    its owner has not got yet, "" for none."""
+
+    job: str
+    run: int
+    at: datetime
+    user: str = ""
+    nodes: str = ""
+    state: str = ""
+    ending: str = ""
+    verdict: str = ""
+    sentence: str = ""
+    code: str = ""
+    untold: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class NodeSpan:
     """A node was in one state from ``start`` to ``until``, None while it is. ``cause``: why it was not SERVING."""
 
