@@ -161,7 +161,7 @@ def test_a_job_that_runs_again_is_kept_by_the_run_that_ended(head: Head) -> None
     """Slurm has requeued it, so that its list shows no end: the node's word does. While it ends nothing is said."""
     head.cluster.shown["4711"] = SlurmJob(id="4711", state="COMPLETING", user="alice", nodes="n[1-2]")
     head.sees(node("n1"), BLAMED)
-    assert head.ends == ()
+    assert not head.ends
     head.cluster.shown["4711"] = SlurmJob(id="4711", state="RUNNING", user="alice", nodes="n[1,3]", restarts=1)
     head.cluster.listed = [ListedJob(id="4711", run=1, runs=True, nodes=2, began=NOW)]
     head.sees(node("n1"), BLAMED)
