@@ -15,6 +15,7 @@ A step must not decide whether a node is to be taken out, and must not touch wha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -25,6 +26,7 @@ from healthd.judge.clock import JUMP, ClockWatch, moved, was_set
 from healthd.remediation.decide.drive import KnownFaults, heading_back, not_helped, only_out
 from healthd.remediation.decide.fleet import Go, MayClaim, Settle, WaitForSlot
 from healthd.remediation.decide.ledger import held_back, records_of, returns_of, settle_s
+from healthd.remediation.decide.on_job import JobOutcome
 from healthd.remediation.decide.policy import many_at_once
 from healthd.remediation.decide.remediation import ACTS, End, Phase, Remediation, shifted
 from healthd.remediation.decide.rules import REPAIRS
@@ -130,6 +132,11 @@ class Steps:
         remediation = self._journal.last
         is_open = remediation is not None and remediation.is_open
         return now - self._moved if is_open and self._moved is not None else timedelta()
+
+    @property
+    def job_outcomes(self) -> Mapping[JobOutcome, int]:
+        """What was done about jobs that cannot go on, since the process began."""
+        return self._jobs.outcomes
 
     @property
     def job_due_in_s(self) -> float | None:

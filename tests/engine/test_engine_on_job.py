@@ -56,6 +56,17 @@ def test_signal_then_grace_then_requeue_then_the_reboot(tmp_path: Path) -> None:
     assert drained < next(n for n, text in enumerate(world.audit("step")) if "intends to send USR1" in text)
 
 
+def test_acts_on_jobs_are_counted(tmp_path: Path) -> None:
+    """What was sent, and a job that was left to itself; a cluster where no job ran counts nothing."""
+    world = story(tmp_path, mode=Mode.QUARANTINE)
+    world.run(60)
+    assert world.engine.job_outcomes == {"signalled": 1, "requeued": 1}
+    other = story(tmp_path / "own", mode=Mode.QUARANTINE)
+    _jobs(other).handles = lambda job: _jobs(other).end("COMPLETED", job)
+    other.run(60)
+    assert other.engine.job_outcomes == {"signalled": 1, "left": 1}
+
+
 def test_a_kill_at_every_boundary_signals_once_and_requeues_once(tmp_path: Path) -> None:
     """kill -9 wherever it comes. A signal that may have been sent is not sent again; the job is requeued once."""
     for number, world in Replay(story, tmp_path).at_every_boundary(lambda _: kill(), half=True):
@@ -224,5 +235,6 @@ def test_a_requeue_that_is_refused_is_said_and_the_remediation_goes_on(tmp_path:
     world.run(60)
     assert (jobs.requeued, world.provisioner.requests) == ([], 0)
     assert len([text for text in world.audit("step") if text.startswith("[c1] job") and "refused" in text]) == 1
+    assert world.engine.job_outcomes == {"left": 1}
     jobs.end("COMPLETED")
     assert world.run_to_end().ending().ends == ("released",)
