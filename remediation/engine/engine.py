@@ -189,7 +189,7 @@ class Engine:
     def next_in_s(self, at_most_s: float) -> float:
         """In how many seconds the next call is of use: when a slot has settled, if that is sooner; later for a
         remediation that stands still, whose node others may have touched, and nothing else can have happened to."""
-        if due_s := self._slots.due_in_s() or self._steps.job_due_in_s:
+        if due_s := min(filter(None, (self._slots.due_in_s(), self._steps.job_due_in_s)), default=0.0):
             return min(at_most_s, due_s)
         return max(at_most_s, self._dependencies.timeouts.calm_s) if self._stands else at_most_s
 

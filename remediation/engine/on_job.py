@@ -198,7 +198,8 @@ class JobRestarts:
 
 
 def _is_out(remediation: Remediation) -> bool:
-    """Whether the node is out by our hand, its slot settled, and no repair of it was begun: the job is gone by then."""
-    if remediation.end is not None or remediation.settling or remediation.step in (Step.SLOT, Step.DRAIN):
+    """Whether the node is out by our hand, and no repair of it was begun: the job is gone by then. The drain keeps its
+    next run off the node also while the slot settles."""
+    if remediation.end is not None or remediation.step in (Step.SLOT, Step.DRAIN):
         return False
     return remediation.hold is not None or Step.DRAIN not in remediation.steps

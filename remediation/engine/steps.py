@@ -23,7 +23,7 @@ from healthd.core.errors import BackendError, BackendRefused, BackendUnknown, He
 from healthd.core.model import ClearsBy, Refusal, Refused, Step
 from healthd.judge.causes import roots_of
 from healthd.judge.clock import JUMP, ClockWatch, moved, was_set
-from healthd.remediation.decide.drive import KnownFaults, heading_back, not_helped, only_out
+from healthd.remediation.decide.drive import KnownFaults, ending_job, heading_back, not_helped, only_out
 from healthd.remediation.decide.fleet import Go, MayClaim, Settle, WaitForSlot
 from healthd.remediation.decide.ledger import held_back, records_of, returns_of, settle_s
 from healthd.remediation.decide.on_job import JobOutcome
@@ -524,6 +524,7 @@ class SlotGate:
         self._orchestrator, self._slots = dependencies.orchestrator, dependencies.slots
         self._judgement, self._rules = dependencies.judgement, dependencies.rules
         self._cluster, self._gates, self._decider, self._journal = cluster, gates, decider, journal
+        self._restarts_jobs = dependencies.jobs is not None
         self._objected: Refused | None = None
         self._held_back = ""
 
@@ -656,8 +657,8 @@ class SlotGate:
                 return _waits(remediation, "taking a slot", why)
             case Settle():
                 unseen = self.show(remediation)
-                if hurry and Step.DRAIN in remediation.steps:
-                    message = "holds a slot, and drains at once: a job is about to start"
+                if Step.DRAIN in remediation.steps and (haste := self._haste(hurry=hurry)):
+                    message = f"holds a slot, and drains at once: {haste}"
                     return StepResult(
                         remediation=replace(at_next(remediation, now), settling=True), message=message, go_on=True
                     )
@@ -670,6 +671,14 @@ class SlotGate:
                 unseen = self.show(remediation) if kind is Refusal.CORRELATED else ""
                 message = "; ".join(filter(None, (f"waits for a slot: {move.reason}", unseen)))
                 return StepResult(remediation=remediation, message=message, page=True, refusal=kind)
+
+    def _haste(self, *, hurry: bool) -> str:
+        """Why the node is drained before its slot has settled, or "". All nodes of a job that cannot go on wait for
+        that; as many nodes as there are slots are drained so, and one whose slot is lost is undrained."""
+        if hurry:
+            return "a job is about to start"
+        ends_job = self._restarts_jobs and ending_job(self._gates.open_now()) is not None
+        return "a job that cannot go on waits for it" if ends_job else ""
 
     def _not_now(self, remediation: Remediation, now: datetime) -> Refused | None:
         """Whether what was decided then would be decided now. A command is its own decision, and stands; so does a

@@ -56,6 +56,22 @@ def test_signal_then_grace_then_requeue_then_the_reboot(tmp_path: Path) -> None:
     assert drained < next(n for n, text in enumerate(world.audit("step")) if "intends to send USR1" in text)
 
 
+def test_a_job_that_cannot_go_on_does_not_wait_for_the_slot_to_settle(tmp_path: Path) -> None:
+    """Drained and requeued at once: its slot settles meanwhile, and the repair waits for that. With ``wait`` the node
+    is drained once its slot has settled."""
+    world = story(tmp_path, OnJob(after_s=0))
+    while not _jobs(world).requeued:
+        world.step()
+    assert _said(world, "drains at once: a job that cannot go on waits for it")
+    assert _said(world, "requeue sent")
+    assert not _said(world, "holds slot cluster 0")
+    assert world.run_to_end().ending().ends == ("released",)
+    assert (_jobs(world).requeued, world.provisioner.requests) == ([("12", 0)], 1)
+    other = story(tmp_path / "waits", OnJob(), mode=Mode.QUARANTINE)
+    other.run(60)
+    assert not [text for text in other.audit("step") if "at once" in text]
+
+
 def test_acts_on_jobs_are_counted(tmp_path: Path) -> None:
     """What was sent, and a job that was left to itself; a cluster where no job ran counts nothing."""
     world = story(tmp_path, mode=Mode.QUARANTINE)
@@ -131,8 +147,8 @@ def test_a_job_that_requeues_itself_on_the_signal_is_not_requeued_again(tmp_path
 
 def test_a_job_that_the_fault_ended_is_requeued_at_once(tmp_path: Path) -> None:
     """It failed before the node was drained: no signal, no grace."""
-    world = story(tmp_path, mode=Mode.QUARANTINE).at(12, lambda: None)
-    world.at(12, lambda: _jobs(world).end("FAILED"))
+    world = story(tmp_path, mode=Mode.QUARANTINE)
+    world.at(10, lambda: _jobs(world).end("FAILED"))
     world.run(30)
     assert (_jobs(world).sent, _jobs(world).requeued) == ([], [("12", 0)])
 
