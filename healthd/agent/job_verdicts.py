@@ -296,7 +296,7 @@ class JobVerdicts:
         known = next((each for each in diagnoses if remediation.component in each.component.all_names()), None)
         component = known.component if known is not None else NODE
         beside = OpenCodes((each.component, each.codes) for each in diagnoses).beside(component)
-        return self._policy.tells_owner(remediation.code, component, beside)
+        return self._policy.notifies_owner(remediation.code, component, beside)
 
     def _tell_owner(self, slurm: SlurmOrchestrator, job: str, sentence: str) -> None:
         """Notify srun and salloc, and leave the sentence in the job's AdminComment: of a job that fails and is not run

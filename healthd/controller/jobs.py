@@ -2,8 +2,8 @@
 its owner once.
 
 slurmctld takes no comment of a job that has finished, and forgets it after MinJobAge (300 s); without slurmdbd the
-ledger is what is left of it. A row is written before its owner is told, and says so until that has worked. Nothing here
-acts on a job or on a node.
+ledger is what is left of it. A row is written before the notice to its owner is sent, and has the notice until that has
+worked. Nothing here acts on a job or on a node.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from healthd.fleet.nodes import FleetNode, FleetPicture
 from healthd.job.blame import Blame
 from healthd.job.text import at_end, verdict_of
 from healthd.ledger.database import Ledger
-from healthd.ledger.entries import LedgerJob
+from healthd.ledger.entries import LedgerEntry, LedgerJob
 from healthd.notify.delivery import Deliver, Message, NotDeliveredError
 from healthd.remediation.decide.job_summaries import SummarizedEnd, run_word, summarized_end
 from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob
@@ -37,11 +37,14 @@ SETTLES = timedelta(seconds=20)
 """By then each node of a job has written a new summary, if its state changed with the job, and the first of them the
 AdminComment of a job that is held."""
 TOLD_FOR = timedelta(hours=6)
-"""For so long the owner is told again where the command fails."""
+"""For so long a notice is sent again where the command fails."""
 _SAME = timedelta(days=1)
 """Within it the same run of the same job is the same end, where slurmctld keeps no time of it."""
 _MOST = 100
 """Jobs that are read in one pass, and notices that are sent: a pass ends, and the next one goes on."""
+
+
+Compare = Callable[[Sequence[ListedJob], datetime], Sequence[LedgerEntry]]
 
 
 class JobList(Protocol):
@@ -53,10 +56,14 @@ class JobList(Protocol):
     def job(self, job: str) -> SlurmJob:
         """One job with all that the cluster has of it."""
 
+    def running(self, job: str) -> tuple[SlurmJob, Mapping[str, frozenset[int]]]:
+        """A running job, and the indices of its GPUs by node."""
+
 
 class JobWatch:
     """Keeps the jobs of a fleet for as long as this controller leads, from a thread of its own: no sync, and no reading
-    of the fleet, waits for it. ``reading``: the fleet as it was read last; raises BackendError, ConfigError."""
+    of the fleet, waits for it. ``reading``: the fleet as it was read last; raises BackendError, ConfigError.
+    ``compare``: compares those that run."""
 
     def __init__(
         self,
@@ -65,10 +72,11 @@ class JobWatch:
         keeper: JobKeeper,
         log: Any,
         *,
+        compare: Compare = lambda *_: (),
         every_s: float = EVERY_S,
     ) -> None:
         self._jobs, self._reading, self._keeper, self._log, self._every_s = jobs, reading, keeper, log, every_s
-        self._problem = ""
+        self._problem, self._compare = "", compare
 
     def keep(self, stop: threading.Event) -> None:
         """List the jobs again and again until ``stop``."""
@@ -82,7 +90,9 @@ class JobWatch:
     def _pass(self) -> None:
         problem = ""
         try:
-            self._keeper(self._jobs.jobs(), self._reading())
+            listed, fleet = self._jobs.jobs(), self._reading()
+            self._keeper(listed, fleet)
+            self._keeper.put(self._compare(listed, fleet.at))
         except (BackendError, ConfigError, StoreError) as error:
             problem = str(error)
         if problem and problem != self._problem:
@@ -126,6 +136,11 @@ class JobKeeper:
             self._log.info("job.judged", job=end.job, verdict=end.verdict, message=end.sentence)
         self._tell_owners(ledger, [*known.values(), *judged], fleet.cluster)
 
+    def put(self, entries: Sequence[LedgerEntry]) -> None:
+        """Keep findings about running jobs. Raises StoreError."""
+        if entries:
+            self._opened().put_entries(entries)
+
     def close(self) -> None:
         """Close the ledger."""
         if self._ledger is not None:
@@ -153,30 +168,30 @@ class JobKeeper:
             verdict=end.blame.value,
             sentence=f"{end.sentence}; requeued" if is_again and end.blame is Blame.NODE else end.sentence,
             code=end.code,
-            untold=owner if self._tell is not None and self._tells(end, nodes) else "",
+            notice=owner if self._tell is not None and self._tells(end, nodes) else "",
         )
 
     def _tells(self, end: SummarizedEnd, nodes: Mapping[str, FleetNode]) -> bool:
         """Whether the rule of the fault has the owner told, as it holds on the node that has it."""
         if not end.code:
-            return self._policy.tell_owner
+            return self._policy.notify_owner
         summary = nodes[end.node].summary
         assert summary is not None  # noqa: S101 - it has named the code
         kind = summary.component.partition(" ")[0].partition(":")[0].lower()
         policy = policy_of(self._policy, summary.instance_type or None)
-        return policy.tells_owner(end.code, Component(kind=kind) if kind else NODE)
+        return policy.notifies_owner(end.code, Component(kind=kind) if kind else NODE)
 
     def _tell_owners(self, ledger: Ledger, jobs: Iterable[LedgerJob], cluster: str) -> None:
         oldest, problem = self._clock() - TOLD_FOR, ""
-        waiting = [each for each in jobs if each.untold and each.at >= oldest]
+        waiting = [each for each in jobs if each.notice and each.at >= oldest]
         for job in waiting[:_MOST] if self._tell is not None else ():
             assert self._tell is not None  # noqa: S101 - else none waits
             try:
-                self._tell(Message(text=job.untold, data=_notice(job, cluster)))
+                self._tell(Message(text=job.notice, data=_notice(job, cluster)))
             except NotDeliveredError as error:
                 problem = f"owners of jobs are not told; trying again: {error}"
                 break
-            ledger.put_jobs([replace(job, untold="")])
+            ledger.put_jobs([replace(job, notice="")])
         self._news(problem)
 
     def _news(self, problem: str) -> None:
@@ -237,5 +252,5 @@ def _notice(job: LedgerJob, cluster: str) -> Mapping[str, Any]:
         "ended": job.at.isoformat(),
         "ending": job.ending,
         "verdict": job.verdict,
-        "text": job.untold,
+        "text": job.notice,
     }

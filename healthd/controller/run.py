@@ -26,6 +26,7 @@ from healthd.api.exit_codes import ExitCode
 from healthd.api.http import HttpServer, common_routes, open_http
 from healthd.api.scrape import on_demand
 from healthd.config.schema.config import Config
+from healthd.controller.compared_jobs import JobComparer
 from healthd.controller.dependencies import metadata_of
 from healthd.controller.fleet import FleetKeeper
 from healthd.controller.fleet_page import FleetPage
@@ -319,7 +320,9 @@ class ControllerService:
         command = config.notify.owner_command
         tell = to_command(command) if command else None
         keeper = JobKeeper(jobs, ledger_path(config), config.policy, self._log, tell=tell)
-        _begin_thread(held, "jobs", partial(self._keep_jobs, JobWatch(jobs, self._work.reading, keeper, self._log)))
+        compare = JobComparer.of(config, jobs, self._stats, self._log)
+        watch = JobWatch(jobs, self._work.reading, keeper, self._log, compare=compare)
+        _begin_thread(held, "jobs", partial(self._keep_jobs, watch))
 
     def _keep_jobs(self, watch: JobWatch, stop: threading.Event) -> None:
         try:

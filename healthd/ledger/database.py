@@ -53,7 +53,7 @@ CREATE TABLE machine (node TEXT PRIMARY KEY, body TEXT NOT NULL);
 _LATER = """
 CREATE TABLE IF NOT EXISTS job (job TEXT NOT NULL, run INTEGER NOT NULL, at REAL NOT NULL, user TEXT NOT NULL,
                   nodes TEXT NOT NULL, state TEXT NOT NULL, ending TEXT NOT NULL, verdict TEXT NOT NULL,
-                  sentence TEXT NOT NULL, code TEXT NOT NULL, untold TEXT NOT NULL, PRIMARY KEY (job, run, at));
+                  sentence TEXT NOT NULL, code TEXT NOT NULL, notice TEXT NOT NULL, PRIMARY KEY (job, run, at));
 """
 _COLUMNS = tuple(each.name for each in fields(LedgerEntry))
 _STAYS = ("instance", "instance_type", "rack", "image", "driver")  # as they were when the entry was first written
@@ -162,6 +162,11 @@ class Ledger:
         at = since.timestamp()
         with self._transaction(writes=False) as db:
             return tuple(_entries(db, "WHERE at >= ? OR until >= ? ORDER BY at, key", at, at))
+
+    def put_entries(self, entries: Iterable[LedgerEntry]) -> None:
+        """Insert or replace these entries."""
+        with self._transaction() as db:
+            db.executemany(_PUT_ENTRY, [_entry_row(entry) for entry in entries])
 
     def put_jobs(self, jobs: Iterable[LedgerJob]) -> None:
         """Insert or replace these ends of jobs."""

@@ -29,8 +29,8 @@ case "$code:$newline$said" in
 esac
 
 # Slurm 22.05 writes a Prolog's output to slurmd's log alone. The owner gets it in two other ways: srun and salloc print
-# the notice; for a batch job the text is in `scontrol show job`, as AdminComment, also once requeued. What others wrote
-# there stays, before it: where the comment cannot be read, or has no room left, nothing is written.
+# the notice; for a batch job the text is in `scontrol show job`, as AdminComment, also once requeued. A comment of
+# others stays there, before it: where that cannot be read, or has no room left, nothing is written.
 printf '%s\n' "$said"
 words=${said#*"print "}
 timeout -k 1 2 scontrol notify "${SLURM_JOB_ID:-0}" "$words" >/dev/null 2>&1

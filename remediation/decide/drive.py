@@ -190,7 +190,7 @@ def ending_job(open_: Sequence[RuleAnswer]) -> RuleAnswer | None:
 
 
 def planned_on_job(answers: Sequence[RuleAnswer], diagnosis: Diagnosis) -> OnJob:
-    """What becomes of a job that cannot go on after this fault, once the node is drained."""
+    """The act on a job that cannot go on after this fault, once the node is drained."""
     of_it = [answer for answer in answers if answer.diagnosis is diagnosis]
     ending = ending_job(of_it)
     return ending.on_job if ending is not None else WAIT

@@ -148,8 +148,8 @@ def _ended_by_itself(job: NodeJob) -> str:
 
 
 class JobOutcome(StrEnum):
-    """What was done about a job that cannot go on, for the metrics: the signal or the requeue was sent, or it was LEFT
-    to end or go on by itself."""
+    """The act on a job that cannot go on, for the metrics: signal or requeue was sent, or the job was LEFT to end or go
+    on by itself."""
 
     SIGNALLED = "signalled"
     REQUEUED = "requeued"

@@ -236,7 +236,7 @@ class Engine:
 
     @property
     def job_outcomes(self) -> Mapping[JobOutcome, int]:
-        """What was done about jobs that cannot go on, since the process began."""
+        """The acts on jobs that cannot go on, since the process began."""
         return self._steps.job_outcomes
 
     @property

@@ -47,7 +47,7 @@ class JobRestarts:
         self._control, self._orchestrator = dependencies.jobs, dependencies.orchestrator
         self._gates, self._journal = gates, journal
         self.outcomes: Counter[JobOutcome] = Counter()
-        """What was done about jobs since the process began. A request without an answer is not counted."""
+        """The acts since the process began. A request without an answer is not counted."""
         self._unanswered = timedelta(seconds=dependencies.timeouts.unanswered_s)
 
     def go_on(self, remediation: Remediation, now: datetime) -> tuple[Remediation, str]:

@@ -135,7 +135,7 @@ class Steps:
 
     @property
     def job_outcomes(self) -> Mapping[JobOutcome, int]:
-        """What was done about jobs that cannot go on, since the process began."""
+        """The acts on jobs that cannot go on, since the process began."""
         return self._jobs.outcomes
 
     @property

@@ -442,7 +442,7 @@ class PolicySection:
     forbids requeue, that is no batch job, that shares the node, or that ends or is requeued by itself is left alone.
     ``wait``, the default: healthd acts on no job."""
 
-    tell_owner: bool = True
+    notify_owner: bool = True
     """Whether the owner of a Slurm job gets notices, where no rule of the fault says otherwise: when healthd drains a
     node under the job, and at the end of a job that failed (``notify.owner_command``). In observe mode only the
     latter."""

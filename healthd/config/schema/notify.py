@@ -66,7 +66,7 @@ class NotifySection:
     owner_command: tuple[str, ...] = ()
     """A command of the head node for the owners of Slurm jobs: ``healthd controller`` runs it at the end of a job that
     failed, once for each, with the user, the verdict and a sentence for the user as JSON on its standard input; without
-    a shell, for 10 seconds at most. It needs the ledger; ``policy.tell_owner`` says which ends are told. Empty: none.
+    a shell, for 10 seconds at most. It needs the ledger; ``policy.notify_owner`` says of which ends. Empty: none.
     Slurm's own mail (``MailProg``) is not affected."""
 
     per_hour: PerHour = 12

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from healthd.core.errors import BackendUnknown
-from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob, read_job
+from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob, parse_job, read_job
+from healthd.remediation.orchestrators.slurm.job_gpus import parse_job_gpus
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 
 _FIELDS = "JobID:|,State:|,RestartCnt:|,NumNodes:|,StartTime:|,EndTime:|,Reason:|"
@@ -52,6 +53,11 @@ class SlurmJobList:
     def job(self, job: str) -> SlurmJob:
         """One job with all that slurmctld has of it."""
         return read_job(self._slurm, job)
+
+    def running(self, job: str) -> tuple[SlurmJob, dict[str, frozenset[int]]]:
+        """A running job, and the indices of its GPUs by node."""
+        shown = self._slurm.scontrol("show", "job", "-d", job)
+        return parse_job(shown), parse_job_gpus(shown)
 
 
 def parse_listed_jobs(answer: str) -> Iterator[ListedJob]:

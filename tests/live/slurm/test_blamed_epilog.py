@@ -332,7 +332,8 @@ class Head(Running):
         state = f'[controller]\nstate_dir = "{folder / "controller"}"\nhttp = ""\n'
         command = f'[notify]\nowner_command = ["/usr/bin/tee", "-a", "{self.notices}"]\n'
         slurm = f'[orchestrator]\nkind = "slurm"\n[orchestrator.slurm]\nconf = "{lab.conf}"\n'
-        self.config.write_text(state + command + slurm)
+        platform = '[provisioner]\nkind = "ec2"\n[provisioner.aws]\nregion = "us-east-1"\n'  # no request is made of it
+        self.config.write_text(state + command + slurm + platform)
         self._without_slurm.write_text(f'{state}[orchestrator]\nkind = "local"\n')
         self.begin("controller", self.config, self.log, dict(os.environ))
 

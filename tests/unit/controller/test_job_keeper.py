@@ -19,7 +19,7 @@ from healthd.core.errors import BackendUnknown
 from healthd.core.model import Mode
 from healthd.fleet.nodes import FleetNode, FleetPicture, fleet_nodes
 from healthd.ledger.database import LEDGER, Ledger
-from healthd.ledger.entries import LedgerJob
+from healthd.ledger.entries import EntryKind, LedgerEntry, LedgerJob
 from healthd.notify.delivery import Message, NotDeliveredError
 from healthd.remediation.decide.summary import NodeState, NodeSummary
 from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob
@@ -59,6 +59,9 @@ class Cluster:
         if job not in self.shown:
             raise BackendUnknown("Invalid job id specified")
         return self.shown[job]
+
+    def running(self, job: str) -> tuple[SlurmJob, Mapping[str, frozenset[int]]]:
+        return self.shown[job], {}
 
     def fails(self, *, state: str = "FAILED", code: int = 3) -> None:
         self.listed = [FAILED]
@@ -221,7 +224,7 @@ def test_an_owner_is_told_later_where_the_command_fails(head: Head) -> None:
     head.cluster.fails()
     head.sees(node("n1"), node("n2"))
     head.keeper.close()
-    assert (head.told, head.ends[0].untold != "") == ([], True)
+    assert (head.told, head.ends[0].notice != "") == ([], True)
     head.refuses = False
     head.start()
     head.now = NOW + timedelta(hours=7)
@@ -229,18 +232,18 @@ def test_an_owner_is_told_later_where_the_command_fails(head: Head) -> None:
     assert head.told == []
     head.now = NOW
     head.sees(node("n1"), node("n2"))
-    assert (len(head.told), head.ends[0].untold) == (1, "")
+    assert (len(head.told), head.ends[0].notice) == (1, "")
 
 
-RULE = PolicyRule(name="quiet", codes=("gpu.xid.79",), reason="r", source="s", tell_owner=False)
+RULE = PolicyRule(name="quiet", codes=("gpu.xid.79",), reason="r", source="s", notify_owner=False)
 
 
 @pytest.mark.parametrize(
     ("policy", "is_told"),
     [
         (PolicySection(rule=(RULE,)), False),
-        (PolicySection(rule=(replace(RULE, tell_owner=True),), tell_owner=False), True),
-        (PolicySection(tell_owner=False), False),
+        (PolicySection(rule=(replace(RULE, notify_owner=True),), notify_owner=False), True),
+        (PolicySection(notify_owner=False), False),
         (PolicySection(rule=(replace(RULE, components=("efa",)),)), True),
     ],
 )
@@ -262,7 +265,7 @@ def test_without_a_command_nothing_waits_for_one(head: Head) -> None:
     head.cluster.fails()
     keeper([FAILED], FleetPicture(cluster="", at=NOW, nodes=(node("n1"), node("n2")), limit=1, taken=0))
     keeper.close()
-    assert head.ends[0].untold == ""
+    assert head.ends[0].notice == ""
 
 
 def test_a_watch_goes_on_when_the_cluster_does_not_answer(head: Head) -> None:
@@ -278,5 +281,12 @@ def test_a_watch_goes_on_when_the_cluster_does_not_answer(head: Head) -> None:
         stop.set()
         return FleetPicture(cluster="", at=NOW, nodes=(node("n1"), node("n2")), limit=1, taken=0)
 
-    JobWatch(head.cluster, reading, head.keeper, structlog.get_logger(), every_s=0.01).keep(stop)
+    finding = LedgerEntry(kind=EntryKind.JOB, node="n1", at=NOW, code="job.straggler", act="job 4711 GPU 3")
+    watch = JobWatch(
+        head.cluster, reading, head.keeper, structlog.get_logger(), compare=lambda *_: (finding,), every_s=0.01
+    )
+    watch.keep(stop)
     assert (passes, len(head.ends)) == (2, 1)
+    ledger = Ledger(head.path, now=NOW, reads_only=True)
+    assert ledger.contents().entries == (finding,)
+    ledger.close()

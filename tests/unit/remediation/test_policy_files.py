@@ -254,9 +254,9 @@ def test_an_on_job_that_is_none_is_refused(text: str) -> None:
 
 def test_whether_the_owner_is_told_is_a_rules_to_say() -> None:
     """Left out, it is as the policy says; a rule of another part says nothing about this one."""
-    rule = PolicyRule(name="r", codes=("gpu.xid.79",), reason="r", source="s", tell_owner=False, components=("gpu",))
+    rule = PolicyRule(name="r", codes=("gpu.xid.79",), reason="r", source="s", notify_owner=False, components=("gpu",))
     policy = policy_of(PolicySection(rule=(rule,)), None)
     gpu = gpu_component(index=3)
-    assert [policy.tells_owner(code, gpu) for code in ("gpu.xid.79", "gpu.xid.95")] == [False, True]
-    assert policy.tells_owner("gpu.xid.79", NODE)
-    assert not policy_of(PolicySection(tell_owner=False), None).tells_owner("gpu.xid.79", gpu)
+    assert [policy.notifies_owner(code, gpu) for code in ("gpu.xid.79", "gpu.xid.95")] == [False, True]
+    assert policy.notifies_owner("gpu.xid.79", NODE)
+    assert not policy_of(PolicySection(notify_owner=False), None).notifies_owner("gpu.xid.79", gpu)

@@ -40,6 +40,19 @@ def test_another_answer_is_no_list(line: str) -> None:
         list(parse_listed_jobs(f"{line}\n\n"))
 
 
+def test_a_running_job_is_read_with_its_gpus() -> None:
+    """By one command."""
+
+    def scontrol(argv: list[str], **_: object) -> CommandResult:
+        out = (
+            "JobId=7 JobName=x\n   JobState=RUNNING\n   NodeList=n1\n   Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:0-1)\n"
+        )
+        return CommandResult(argv=tuple(argv), code=0, stdout=out, stderr="", duration_s=0.0)
+
+    job, gpus = SlurmJobList(SlurmOrchestrator(node="head", run=scontrol)).running("7")
+    assert (job.nodes, gpus) == ("n1", {"n1": frozenset({0, 1})})
+
+
 def test_a_cluster_that_does_not_answer_is_unknown() -> None:
     """squeue's own error is in the message."""
 
