@@ -79,7 +79,7 @@ def test_a_straggler_is_a_finding_in_shadow_once() -> None:
     assert words in entry.outcome
     assert [each["event"] for each in logs] == ["job.straggler", "job.finding.over"]
     assert words in logs[0]["message"]
-    assert cluster.stats.job_findings == ()
+    assert not cluster.stats.job_findings
 
 
 def test_a_job_that_ends_takes_its_findings_with_it() -> None:
