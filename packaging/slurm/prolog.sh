@@ -34,11 +34,13 @@ esac
 printf '%s\n' "$said"
 words=${said#*"print "}
 timeout -k 1 2 scontrol notify "${SLURM_JOB_ID:-0}" "$words" >/dev/null 2>&1
-if shown=$(timeout -k 1 2 scontrol show job "${SLURM_JOB_ID:-0}" 2>/dev/null); then
-    there=$(printf '%s\n' "$shown" | sed -n '/^ *AdminComment=/{s///;s/ *$//;p;q;}')
+# squeue prints the comment alone: beside a text that a user chose, such as the job's name, another could pass for it.
+if shown=$(timeout -k 1 2 squeue -h -a -t all -j "${SLURM_JOB_ID:-0}" -O "admin_comment:|" 2>/dev/null); then
+    there=${shown%|}
+    test "$there" != "(null)" || there=
     text=$there${there:+; }$words
     case "$there" in
-    *"$words"*) ;;
+    *"$words"* | *"|"*) ;; # it is there, or another job's is as well
     *) test ${#text} -gt 1000 || timeout -k 1 2 scontrol update "jobid=${SLURM_JOB_ID:-0}" "admincomment=$text" ;;
     esac >/dev/null 2>&1
 fi

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from healthd.core.errors import BackendUnknown
-from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob, parse_job, read_job
+from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob, read_job
 from healthd.remediation.orchestrators.slurm.job_gpus import parse_job_gpus
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 
@@ -56,8 +56,8 @@ class SlurmJobList:
 
     def running(self, job: str) -> tuple[SlurmJob, dict[str, frozenset[int]]]:
         """A running job, and the indices of its GPUs by node."""
-        shown = self._slurm.scontrol("show", "job", "-d", job)
-        return parse_job(shown), parse_job_gpus(shown)
+        found = read_job(self._slurm, job)
+        return found, parse_job_gpus(self._slurm.scontrol("show", "job", "-d", found.acts_by))
 
 
 def parse_listed_jobs(answer: str) -> Iterator[ListedJob]:

@@ -41,15 +41,21 @@ def test_another_answer_is_no_list(line: str) -> None:
 
 
 def test_a_running_job_is_read_with_its_gpus() -> None:
-    """By one command."""
+    """Those of the one job, by the id that slurmctld acts on."""
+    places = "JobId=8\n   NodeList=n1\n   Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:0-1)\n"
 
-    def scontrol(argv: list[str], **_: object) -> CommandResult:
-        out = (
-            "JobId=7 JobName=x\n   JobState=RUNNING\n   NodeList=n1\n   Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:2(IDX:0-1)\n"
-        )
+    def client(argv: list[str], **_: object) -> CommandResult:
+        match argv[1:]:
+            case [*_, "JobArrayID:|,exit_code:|,admin_comment:|"]:
+                out = "7_3|0|(null)|\n"
+            case ["-h", *_]:
+                out = "7_3|8|RUNNING|alice|n1|0|1|1|N/A|1795000010|NONE|\n"
+            case words:
+                assert words == ["show", "job", "-d", "7_3"]
+                out = places
         return CommandResult(argv=tuple(argv), code=0, stdout=out, stderr="", duration_s=0.0)
 
-    job, gpus = SlurmJobList(SlurmOrchestrator(node="head", run=scontrol)).running("7")
+    job, gpus = SlurmJobList(SlurmOrchestrator(node="head", run=client)).running("8")
     assert (job.nodes, gpus) == ("n1", {"n1": frozenset({0, 1})})
 
 
