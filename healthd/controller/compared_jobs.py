@@ -44,7 +44,7 @@ class RunningJobs(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _SeenFinding:
+class _OpenJobFinding:
     """A finding that a job has. ``since``: when it was first seen."""
 
     found: JobFinding
@@ -69,7 +69,7 @@ class JobComparer:
         self._jobs, self._stats, self._log, self._every_s = jobs, stats, log, every_s
         self._ask, self._words, self._monotonic_s = ask, words, monotonic_s
         self._compared_s: dict[str, float] = {}
-        self._seen: dict[str, dict[tuple[str, str, str], _SeenFinding]] = {}
+        self._seen: dict[str, dict[tuple[str, str, str], _OpenJobFinding]] = {}
         self._told: dict[str, tuple[str, ...]] = {}
         self._is_unreached = False
 
@@ -136,7 +136,7 @@ class JobComparer:
         before = self._seen.get(listed.id, {})
         self._end(listed.id, found)
         self._seen[listed.id] = {
-            key: before.get(key, _SeenFinding(found=each, since=now)) for key, each in found.items()
+            key: before.get(key, _OpenJobFinding(found=each, since=now)) for key, each in found.items()
         }
 
     def _end(self, job: str, found: Mapping[tuple[str, str, str], JobFinding]) -> None:
