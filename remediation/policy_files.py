@@ -39,7 +39,8 @@ def policy_of(section: PolicySection, instance_type: str | None, use: str = "") 
         raise ConfigError(tuple(str(problem) for problem in problems))
     name = use or section.use
     site = (as_rule(row, site=True) for row in section.rule)
-    return layered(name, site, rules_named(name), instance_type, parse(section.on_job))
+    on_job = parse(section.on_job)
+    return layered(name, site, rules_named(name), instance_type, on_job, notify_owner=section.notify_owner)
 
 
 def code_problems(section: PolicySection, source: str = "configuration", text: str = "") -> tuple[Problem, ...]:
@@ -86,6 +87,7 @@ def as_rule(row: PolicyRule, *, site: bool) -> Rule:
         together_with=row.together_with,
         ladder=None if row.ladder is None else tuple(Remedy(rung) for rung in row.ladder),
         on_job=None if row.on_job is None else parse(row.on_job),
+        notify_owner=row.notify_owner,
         mode=row.mode,
         site=site,
     )

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from healthd.notify.notifier import Notifier
     from healthd.remediation.decide.incident_notices import IncidentNotices
     from healthd.remediation.decide.remediation import Remediation
+    from healthd.remediation.decide.rules import Policy
     from healthd.remediation.engine.absent import AbsentNode, AbsentWatch
     from healthd.remediation.engine.dependencies import Beat
     from healthd.remediation.engine.engine import Engine
@@ -245,7 +246,7 @@ def acting_agent(
         beat=beat,
         by_job=by_job,
     )
-    agent.job_verdicts = open_job_verdicts(agent)
+    agent.job_verdicts = open_job_verdicts(agent, policy)
     if store.set_aside:
         monitor.record(Event(at=now, kind="daemon", text=f"database set aside: {store.set_aside}"))
     monitor.retire(now)
@@ -280,7 +281,7 @@ def open_reporter(agent: Agent, environ: Mapping[str, str]) -> Reporter | None:
     return None
 
 
-def open_job_verdicts(agent: Agent) -> JobVerdicts | None:
+def open_job_verdicts(agent: Agent, policy: Policy) -> JobVerdicts | None:
     """The judge of the jobs of this node; None without a store or an engine."""
     if agent.store is None or agent.engine is None:
         return None
@@ -303,6 +304,7 @@ def open_job_verdicts(agent: Agent) -> JobVerdicts | None:
         slurm=SlurmOrchestrator.of(agent.config, agent.machine.name) if is_slurm else None,
         holds=holds,
         clock=lambda: datetime.now(UTC),
+        policy=policy,
     )
 
 
@@ -376,6 +378,7 @@ def _slurm_reporter(agent: Agent) -> Reporter:
             decision=engine.decision if engine is not None else None,
             names=agent.monitor.history.names,
             instance_type=agent.machine.instance_type or "",
+            job=agent.job_verdicts.blamed_run() if agent.job_verdicts is not None else "",
             domain=domain,
             driver=driver_of(agent.machine),
         )

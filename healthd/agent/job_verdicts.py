@@ -20,15 +20,17 @@ from healthd.core.check import Check
 from healthd.core.encodable import json_text
 from healthd.core.errors import BackendError, StoreError
 from healthd.core.hostlist import unfolded
-from healthd.core.model import Component, Event, Mode, Outcome, Severity
+from healthd.core.model import NODE, Component, Event, Mode, Outcome
 from healthd.job.blame import JOB_EVENT, Blame, JobVerdict, blame
 from healthd.job.job import Job, job_of
-from healthd.job.speakers import SpeaksFor, blame_table
+from healthd.job.speakers import blame_table
 from healthd.job.text import at_drain, in_trail, node_sentence, nodes_sentence, part_of
 from healthd.judge.history import Fault, FaultKey
 from healthd.remediation.decide.blame_limit import drained_before
+from healthd.remediation.decide.job_summaries import run_word, summarized_end
 from healthd.remediation.decide.remediation import Remediation
-from healthd.remediation.decide.summary import NodeState, NodeSummary, parse_summary
+from healthd.remediation.decide.rules import BY_REMEDY, OpenCodes, Policy
+from healthd.remediation.decide.summary import parse_summary
 from healthd.remediation.orchestrators.slurm.job_comments import (
     SlurmJob,
     append_comment,
@@ -42,6 +44,10 @@ from healthd.state.store import Store
 
 NOTES = "job_notes"
 """The store's key of the notes that are still to be written."""
+BLAMED = "job_blamed"
+"""The store's key of the last run of a job that this node is to blame for."""
+BLAMED_FOR = timedelta(hours=1)
+"""How long the summary names it: the controller reads it within a minute, or once it is back."""
 REQUEUED_WITHIN = timedelta(seconds=3)
 """Slurm 26.05 runs a job again 0.2 to 0.6 s after an Epilog that blames its node."""
 SUMMARIES_AFTER = timedelta(seconds=15)
@@ -51,9 +57,6 @@ GIVEN_UP_AFTER = timedelta(minutes=10)
 _POLL_S, _AGAIN_S, _IDLE_S = 0.2, 2.0, 60.0
 _REMEMBERED = 1_000
 _MOST_NOTES = 200
-_FAULTY = frozenset({NodeState.CRITICAL, NodeState.HELD, NodeState.DRAINING, NodeState.REPAIRING})
-_FINE = frozenset({NodeState.OK, NodeState.WARNING})
-_OLD = timedelta(minutes=30)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +76,15 @@ class JobNote:
     began: datetime | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlamedRun:
+    """A run of a job that this node is to blame for, and when that was judged."""
+
+    run: str
+    at: datetime
+
+
+_BLAMED = msgspec.json.Decoder(BlamedRun)
 _NOTES = msgspec.json.Decoder(list[JobNote])  # made once: threads that make one at the same moment have crashed msgspec
 
 
@@ -92,7 +104,9 @@ class JobVerdicts:
         slurm: SlurmOrchestrator | None,
         holds: Callable[[], Remediation | None],
         clock: Callable[[], datetime],
+        policy: Policy = BY_REMEDY,
     ) -> None:
+        self._policy = policy
         self._node, self._monitor, self._store, self._holds, self._clock = node, monitor, store, holds, clock
         self._slurm, self._is_slurm = (slurm if mode is not Mode.OBSERVE else None), slurm is not None
         self._section = section
@@ -102,6 +116,7 @@ class JobVerdicts:
         )
         self._lock = threading.Lock()
         self._notes: tuple[JobNote, ...] = _kept(store)
+        self._blamed = _last_blamed(store)
         self._began: OrderedDict[str, datetime] = OrderedDict()
         self._refused: OrderedDict[str, None] = OrderedDict()
         self._told_drain = ""
@@ -148,6 +163,9 @@ class JobVerdicts:
         self.counted[verdict.blame] += 1
         if verdict.blame is Blame.NONE:
             return
+        if verdict.blame is Blame.NODE:
+            self._blamed = BlamedRun(run=run_word(job.id, job.restarts), at=now)
+            self._store.keep(BLAMED, json_text(self._blamed))
         self._monitor.record(
             Event(at=now, kind=JOB_EVENT, text=in_trail(job, verdict), data=_data(job, verdict, blamed))
         )
@@ -155,6 +173,11 @@ class JobVerdicts:
             with self._lock:
                 self._replace((*self._notes, note)[-_MOST_NOTES:])
             self.wake.set()
+
+    def blamed_run(self) -> str:
+        """The last run of a job that this node is to blame for, for its summary; "" after an hour."""
+        last = self._blamed
+        return last.run if last is not None and abs(self._clock() - last.at) < BLAMED_FOR else ""
 
     def sees(self, remediation: Remediation | None) -> None:
         """The engine has taken a step: where that drained the node, the owners of its jobs get a notice."""
@@ -247,12 +270,11 @@ class JobVerdicts:
         if any(each.startswith(f"node {name} ") for each in job.said for name in names):
             return ""
         listed = {each.name: each for each in parse_nodes(self._slurm.listing()[0])}
-        summaries = {name: parse_summary(listed[name].summary) if name in listed else None for name in names}
-        faulty = [name for name, each in summaries.items() if each is not None and each.state in _FAULTY]
-        silent = [name for name, each in summaries.items() if name not in faulty and not _tells(each, note)]
-        if note.undecided and self._node not in (*faulty, *silent):
-            silent = [self._node, *silent]
-        return nodes_sentence(len(names), silent, faulty)
+        summaries = {name: parse_summary(listed[name].summary) for name in names if name in listed}
+        unsure = self._node if note.undecided else ""
+        run = run_word(note.job, note.restarts)
+        end = summarized_end(run, names, summaries, began=note.began, ended=note.ended, unsure=unsure)
+        return "" if end.blame is Blame.NODE else end.sentence  # that node says so itself
 
     def _tell_owners(self) -> Iterable[str]:
         """Notify the jobs on this node of a new drain of ours, each drain once."""
@@ -260,7 +282,7 @@ class JobVerdicts:
         if self._slurm is None or remediation is None or remediation.id == self._told_drain:
             return
         self._told_drain = remediation.id
-        if remediation.by_command:
+        if remediation.by_command or not self._tells_of(remediation):
             return
         sentence = at_drain(self._node, remediation.code, part_of(remediation.component, self._names()))
         try:
@@ -268,6 +290,13 @@ class JobVerdicts:
                 self._tell_owner(self._slurm, job.id, sentence)
         except BackendError as error:
             yield f"owners of jobs got no notice of the drain: {error}"
+
+    def _tells_of(self, remediation: Remediation) -> bool:
+        diagnoses = self._monitor.diagnoses()
+        known = next((each for each in diagnoses if remediation.component in each.component.all_names()), None)
+        component = known.component if known is not None else NODE
+        beside = OpenCodes((each.component, each.codes) for each in diagnoses).beside(component)
+        return self._policy.notifies_owner(remediation.code, component, beside)
 
     def _tell_owner(self, slurm: SlurmOrchestrator, job: str, sentence: str) -> None:
         """Notify srun and salloc, and leave the sentence in the job's AdminComment: of a job that fails and is not run
@@ -306,13 +335,11 @@ def _kept(store: Store) -> tuple[JobNote, ...]:
         return ()
 
 
-def _tells(summary: NodeSummary | None, note: JobNote) -> bool:
-    """Whether a node says that it is fine, and shows nothing since the job began that may have ended it."""
-    if summary is None or summary.at is None or summary.state not in _FINE or note.ended - summary.at > _OLD:
-        return False
-    if not summary.code or (note.began is not None and summary.since is not None and summary.since < note.began):
-        return True
-    return blame_table().speaks_for(summary.code, Severity.WARNING) in (SpeaksFor.JOB, SpeaksFor.NEITHER)
+def _last_blamed(store: Store) -> BlamedRun | None:
+    try:
+        return _BLAMED.decode(store.fact(BLAMED) or "{}")
+    except msgspec.MsgspecError:
+        return None  # none yet, or of another form
 
 
 def _data(job: Job, verdict: JobVerdict, blamed: bool) -> Mapping[str, object]:

@@ -15,6 +15,7 @@ from healthd import __version__
 from healthd.api.controller_stats import SYNC_RESULTS, ControllerStats
 from healthd.api.metric_families import Bounded, budget, notifications, started, store_failing
 from healthd.core.model import ClusterTrouble, Refusal, Step
+from healthd.judge.job_patterns import CODES
 from healthd.remediation.controller.node_status import RepairState
 
 _STEPS = (Step.REBOOT, Step.REPLACE)
@@ -114,7 +115,15 @@ class ControllerPage(Bounded):
             "NVLink domains that new jobs are kept off as one, for an incident",
             value=len(self._stats.fences),
         )
-        yield from (count, nodes, fenced)
+        jobs = GaugeMetricFamily(
+            "healthd_controller_job_findings",
+            "Stragglers and hangs of running jobs, in shadow: healthd does nothing about them",
+            labels=["code"],
+        )
+        seen = Counter(self._stats.job_findings)
+        for code in CODES:
+            jobs.add_metric([code.code], seen[code.code])
+        yield from (count, nodes, fenced, jobs)
 
     def _acts(self) -> Iterator[Metric]:
         repair_stats = self._stats.repair_stats

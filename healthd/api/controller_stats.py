@@ -52,10 +52,10 @@ class ControllerStats:
     """The stats of one controller since its process started. ``began`` is in Unix time; ``succeeded_s`` and ``led_s``
     are monotonic.
 
-    ``scopes``: the budget as the last sync read it; ``limits``: whether it knows how many may be out. ``problem``:
-    why the last sync failed, or "". ``slow``: the activity that takes too long, or "".
-    ``fleet_problem``: why incidents are not kept now, or "". ``ledger``: the ledger's report of the last thirty days;
-    None where this controller keeps none, or has none yet.
+    ``scopes``: the budget as the last sync read it; ``limits``: whether it knows how many may be out. ``problem``: why
+    the last sync failed, or "". ``slow``: the activity that takes too long, or "". ``job_findings``: the codes of what
+    running jobs have now. ``fleet_problem``: why incidents are not kept now, or "". ``ledger``: the ledger's report of
+    the last thirty days; None where this controller keeps none, or has none yet.
     """
 
     orchestrator: str
@@ -73,6 +73,7 @@ class ControllerStats:
     statuses: Sequence[NodeStatus] = ()
     repair_stats: RepairStats = field(default_factory=RepairStats)
     incidents: Sequence[IncidentStatus] = ()
+    job_findings: Sequence[str] = ()
     fences: Sequence[FenceStatus] = ()
     scopes: Sequence[Scope] = ()
     limits: bool = False
@@ -99,6 +100,7 @@ class ControllerStats:
     def left_lead(self) -> None:
         """Note that another controller may lead now: that one reports the status of the nodes."""
         self.statuses, self.scopes, self.incidents, self.fences, self.problem = (), (), (), (), ""
+        self.job_findings = ()
 
     def behind_s(self) -> float:
         """Seconds since a sync succeeded, or since the lead was taken where none has; 0 while another leads."""

@@ -25,6 +25,7 @@ from healthd.drill.chain import KINDS, Ended
 from healthd.job.blame import Blame
 from healthd.judge.history import Fault, History, canonical
 from healthd.remediation.decide.approval import awaited
+from healthd.remediation.decide.on_job import JobOutcome
 from healthd.remediation.decide.remediation import Approval
 
 
@@ -264,7 +265,14 @@ class MetricsPage(Bounded):
         )
         for blame in Blame:
             ended.add_metric([blame], self._agent.job_verdicts.counted[blame] if self._agent.job_verdicts else 0)
-        yield from (hooks, unseen, ended)
+        restarts = CounterMetricFamily(
+            "healthd_job_restarts",
+            "Acts of on_job on Slurm jobs that could not go on: signalled, requeued, or left to themselves",
+            labels=["act"],
+        )
+        for outcome in JobOutcome:
+            restarts.add_metric([outcome], self._agent.engine.job_outcomes[outcome] if self._agent.engine else 0)
+        yield from (hooks, unseen, ended, restarts)
 
     def _remediation(self) -> Iterator[Metric]:
         failing = bool(self._agent.monitor.store_problem)

@@ -18,7 +18,8 @@ from healthd.judge.history import acknowledged_text
 from healthd.observe.cause_text import TextLine, cause_data, cause_lines
 from healthd.observe.report import diagnosis_data, joined
 from healthd.remediation.decide.approval import awaited, waiting_words
-from healthd.remediation.decide.drive import only_out
+from healthd.remediation.decide.drive import only_out, planned_on_job
+from healthd.remediation.decide.on_job import WAIT, OnJob, stands
 from healthd.remediation.decide.policy import Considered, Rules
 from healthd.remediation.decide.remediation import End, Remediation
 from healthd.remediation.decide.rules import STEPS
@@ -35,7 +36,17 @@ def plan_answer(agent: Agent, options: Namespace) -> Reply:
     considered = agent.engine.considered()
     opted_out, unread = _opted_out_now(agent.engine)
     paused = paused_by(remediation, rules, opted_out) if remediation is not None else ""
-    plans = [entry(each, remediation, _acknowledged(agent, each.diagnosis), paused=paused) for each in considered]
+    answers = rules.policy.answers([each.diagnosis for each in considered])
+    plans = [
+        entry(
+            each,
+            remediation,
+            _acknowledged(agent, each.diagnosis),
+            paused=paused,
+            on_job=planned_on_job(answers, each.diagnosis),
+        )
+        for each in considered
+    ]
     data = {
         "schema": SCHEMA,
         "node": agent.machine.name,
@@ -83,6 +94,7 @@ def remediation_plan(remediation: Remediation, rules: Rules, opted_out: str = ""
         "order": remediation.order,
         "release_order": remediation.release_order,
         "approval": _approval(remediation, rules),
+        "job": stands(remediation.job) if remediation.job is not None else "",
         "words": _remediation_message(remediation, rules, opted_out),
     }
 
@@ -109,11 +121,16 @@ def paused_by(remediation: Remediation, rules: Rules, opted_out: str = "") -> st
 
 
 def entry(
-    each: Considered, remediation: Remediation | None, acknowledged: str = "", *, paused: str = ""
+    each: Considered,
+    remediation: Remediation | None,
+    acknowledged: str = "",
+    *,
+    paused: str = "",
+    on_job: OnJob = WAIT,
 ) -> dict[str, Any]:
     """One diagnosis and the decision about it. During a remediation nothing new is decided.
 
-    ``paused``: why the remediation is paused.
+    ``paused``: why the remediation is paused. ``on_job``: the act on a job that the fault ended.
     """
     decision, rule = each.decision, each.rule
     held = "" if remediation is None else _held_by_remediation(remediation, each.diagnosis, paused)
@@ -127,6 +144,7 @@ def entry(
         "mode": each.mode,
         "cannot": {str(remedy): why for remedy, why in each.cannot},
         "acknowledged": acknowledged,
+        "on_job": str(on_job),
     }
 
 
@@ -141,7 +159,9 @@ def decisions(cause: Mapping[str, Any], plans: Iterable[Mapping[str, Any]], name
         where, words = names.of(component), names.plain(plan["words"])
         if plan["code"] != cause["code"]:
             words = f"{words} (decided for {plan['code']} there)"
-        shown = {key: plan[key] for key in ("action", "steps", "rule", "ladder", "mode", "cannot", "acknowledged")}
+        shown = {
+            key: plan[key] for key in ("action", "steps", "rule", "ladder", "mode", "cannot", "acknowledged", "on_job")
+        }
         key = json.dumps([shown, renamed(words, where, "@")], default=str)
         groups.setdefault(key, ({**shown, "words": words, "of": where}, []))[1].append(where)
     found = []
@@ -170,6 +190,8 @@ def as_text(
         TextLine(f"{data['node']}  mode {data['mode']}  policy {data['policy']}  orchestrator {data['orchestrator']}"),
         TextLine(f"remediation  {names.plain(data['remediation']['words']) if data['remediation'] else 'none'}"),
     ]
+    if data["remediation"] and data["remediation"]["job"]:
+        lines.append(TextLine(f"on_job       {data['remediation']['job']}"))
     if data["by_job"]:
         lines.append(TextLine(f"by job: {data['by_job']}"))
     if data["opted_out"]:
@@ -200,6 +222,8 @@ def decision_lines(decision: Mapping[str, Any]) -> Iterator[str]:
         yield f"ladder      {', then '.join(decision['ladder'])}; as far as {decision['mode']}"
     for remedy, why in decision["cannot"].items():
         yield f"cannot      {remedy}: {why}"
+    if decision["on_job"] != str(WAIT):
+        yield f"on_job      {decision['on_job']}, for the Slurm job that the fault ended, once the node is drained"
     if decision["acknowledged"]:
         yield f"seen        {decision['acknowledged']}"
 

@@ -1,7 +1,8 @@
 """``healthd job``: whose fault the end of a job was, by what its nodes wrote. It changes nothing.
 
 slurmctld has the sentences of all nodes in the job's AdminComment, and their summaries; the daemon of this node, where
-one runs, has its own verdict with the evidence, also of a job that slurmctld has forgotten.
+one runs, has its own verdict with the evidence, and the ledger of a head node the one for all nodes: both also of a job
+that slurmctld has forgotten.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import socket
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from healthd.agent.node_facts import runs_slurm
@@ -20,11 +22,13 @@ from healthd.api.wire import Reply, Request
 from healthd.cli.output import talk
 from healthd.cli.settings import loaded, socket_path
 from healthd.config.schema.config import Config
-from healthd.core.errors import BackendError, HealthdError
+from healthd.core.errors import BackendError, HealthdError, StoreError
 from healthd.core.hostlist import unfolded
 from healthd.fleet.nodes import FleetNode
 from healthd.job.blame import Blame
 from healthd.job.text import advice, verdict_of
+from healthd.ledger.database import LEDGER, Ledger
+from healthd.ledger.entries import LedgerJob
 from healthd.observe.report import printable
 from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob, read_job
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
@@ -44,7 +48,8 @@ def answer(options: Namespace) -> Reply:
         return compared(options, config)
     own = _own(options)
     job, nodes, problem = _of_slurm(options.job, config)
-    data = job_data(options.job, job, own, nodes, problem)
+    ends = _of_ledger(options.job, config)
+    data = job_data(options.job, job, own, nodes, problem=problem if job is None and not ends else "", ends=ends)
     code = EXIT_CODE[Blame(data["verdict"])]
     if options.json:
         return Reply(code=code, out=json.dumps(data, indent=2) + "\n")
@@ -83,24 +88,46 @@ def _of_slurm(job: str, config: Config) -> tuple[SlurmJob | None, Sequence[Fleet
         return found, (), f"the nodes of job {job} could not be read: {error}"
 
 
+def _of_ledger(job: str, config: Config) -> Sequence[LedgerJob]:
+    """The ends of the job in the ledger of this head node; none where there is none, or it may not be read."""
+    path = os.path.join(config.controller.state_dir, LEDGER)
+    if not os.path.exists(path):  # Path.exists raises where the folder may not be read
+        return ()
+    try:
+        ledger = Ledger(Path(path), now=datetime.now(UTC), reads_only=True)
+        try:
+            return ledger.job_ends(job)
+        finally:
+            ledger.close()
+    except StoreError:
+        return ()  # as on a node: what slurmctld and the daemon have is the answer
+
+
 def job_data(
-    name: str, job: SlurmJob | None, own: Sequence[Mapping[str, Any]], nodes: Sequence[FleetNode], problem: str
+    name: str,
+    job: SlurmJob | None,
+    own: Sequence[Mapping[str, Any]],
+    nodes: Sequence[FleetNode],
+    *,
+    problem: str,
+    ends: Sequence[LedgerJob] = (),
 ) -> dict[str, Any]:
-    """All that is known, as ``--json`` prints it. The verdict is that of the job's last end."""
+    """All that is known, as ``--json`` prints it. The verdict is that of the job's last end. ``ends``: in the fleet's
+    ledger, the first first."""
     said = job.said if job is not None else ()
-    last = own[-1] if own else None
-    verdict = verdict_of(said)
+    last, end = own[-1] if own else None, ends[-1] if ends else None
+    verdict = Blame(end.verdict) if end is not None else verdict_of(said)
     if last is not None and verdict is not Blame.NODE:  # this node may know more than the sentence for all of them
         verdict = Blame(last["verdict"]) if verdict is None or last["verdict"] == Blame.NODE else verdict
-    requeued = any(each.endswith("; requeued") for each in said[-1:])
+    requeued = any(each.endswith("; requeued") for each in (*said[-1:], *((end.sentence,) if end is not None else ())))
     return {
         "schema": SCHEMA,
         "job": name,
-        "user": (job.user if job is not None else "") or (last["user"] if last else ""),
+        "user": (job.user if job is not None else "") or (last["user"] if last else end.user if end else ""),
         "state": job.state if job is not None else "",
-        "nodes": (job.nodes if job is not None else "") or (last["nodes"] if last else ""),
-        "restarts": job.restarts if job is not None else (last["restarts"] if last else 0),
-        "ending": last["ending"] if last else "",
+        "nodes": (job.nodes if job is not None else "") or (last["nodes"] if last else end.nodes if end else ""),
+        "restarts": job.restarts if job is not None else last["restarts"] if last else end.run if end else 0,
+        "ending": last["ending"] if last else end.ending if end else "",
         "verdict": (verdict or Blame.UNKNOWN).value,
         "said": list(said),
         "by_node": [
@@ -114,6 +141,19 @@ def job_data(
             for each in nodes
         ],
         "here": list(own),
+        "ledger": [
+            {
+                "at": each.at.isoformat(),
+                "run": each.run,
+                "nodes": each.nodes,
+                "state": each.state,
+                "ending": each.ending,
+                "verdict": each.verdict,
+                "sentence": each.sentence,
+                "code": each.code,
+            }
+            for each in ends
+        ],
         "advice": advice(verdict, requeued=requeued),
         "problem": problem,
     }
@@ -128,6 +168,10 @@ def job_text(data: Mapping[str, Any]) -> str:
         lines.append(f"restarts  {data['restarts']}")
     lines.append(f"verdict   {data['verdict']}")
     lines += [f"said      {each}" for each in data["said"]]
+    lines += [
+        f"ledger    {each['at']}  {each['state']}, {each['ending']}: {each['verdict']}: {each['sentence']}"
+        for each in data["ledger"]
+    ]
     for each in data["here"]:
         lines.append(f"here      {each['end'] or 'end not known'}  {each['ending']}: {each['verdict']}: {each['why']}")
         lines += [f"          {found['at']}  {found['code']} {found['component']}" for found in each["evidence"]]

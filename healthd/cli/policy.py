@@ -63,6 +63,7 @@ def _rule_data(rule: Rule) -> dict[str, Any]:
         "together_with": list(rule.together_with),
         "ladder": None if rule.ladder is None else list(rule.ladder),
         "on_job": None if rule.on_job is None else str(rule.on_job),
+        "notify_owner": rule.notify_owner,
         "mode": rule.mode,
         "reason": rule.reason,
         "source": rule.source,
@@ -81,6 +82,9 @@ def _shown_text(data: dict[str, Any]) -> str:
         ladder = "its own, then larger" if rule["ladder"] is None else ladder_text(rule["ladder"])
         cap = "" if rule["mode"] == Mode.REPAIR else f"; at most {rule['mode']}"
         cap += "" if rule["on_job"] is None else f"; a job that cannot go on: {rule['on_job']}"
+        cap += (
+            "" if rule["notify_owner"] is None else f"; owners of jobs: {'' if rule['notify_owner'] else 'no '}notices"
+        )
         lines += [
             f"{number}. {rule['name']} ({rule['of']})",
             *_wrapped(" ".join([", ".join(rule["codes"]), *narrowed])),

@@ -108,6 +108,7 @@ class KubernetesWork:
         section = config.orchestrator.kubernetes
         self._config, self._run = config, run
         self.reading = self._shared_reading(environ)
+        self.jobs = None
         self._metadata = metadata_of(config)
         self._repairs = channel_of(config.provisioner) not in (RepairChannel.COMMAND, RepairChannel.OWN_NODE)
         self.about = self._checked()

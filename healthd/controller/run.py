@@ -26,11 +26,14 @@ from healthd.api.exit_codes import ExitCode
 from healthd.api.http import HttpServer, common_routes, open_http
 from healthd.api.scrape import on_demand
 from healthd.config.schema.config import Config
+from healthd.controller.compared_jobs import JobComparer
 from healthd.controller.dependencies import metadata_of
 from healthd.controller.fleet import FleetKeeper
 from healthd.controller.fleet_page import FleetPage
 from healthd.controller.fleet_reader import SharedReading
 from healthd.controller.incidents import FenceHands, IncidentHands
+from healthd.controller.jobs import JobKeeper, JobList, JobWatch
+from healthd.controller.ledger import ledger_path
 from healthd.controller.notifications import controller_notifier
 from healthd.controller.progress import Progress
 from healthd.controller.status import KeptText, StatusBoard, StatusFile, status_of
@@ -38,6 +41,7 @@ from healthd.core.errors import BackendError, ConfigError, ExtraMissing, StoreEr
 from healthd.core.model import Event, Mode
 from healthd.daemon.logging import service_logger
 from healthd.daemon.service_manager import Signals, notify, take_address
+from healthd.notify.delivery import to_command
 from healthd.notify.notifier import Notifier, keep_notifying
 from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.decide.fleet import Scope
@@ -118,6 +122,10 @@ class Work(Protocol):
     @property
     def incident_hands(self) -> IncidentHands | None:
         """Where notices of incidents are left; None where nodes hold no message."""
+
+    @property
+    def jobs(self) -> JobList | None:
+        """The jobs of the cluster; None where their ends are not judged."""
 
     @property
     def fence_hands(self) -> FenceHands | None:
@@ -249,6 +257,7 @@ class ControllerService:
             self._stats.took_lead()
             self._leading = True
             held.callback(self._left)
+            self._begin_jobs(held)
             self._begin_fleet(held)  # first: open incidents are shown before messages begin
             self._begin_telling(store, held)
         while not self._stop.is_set() and self._work.leads():
@@ -302,6 +311,24 @@ class ControllerService:
         hands, fencer = work.incident_hands, work.fence_hands
         keeper = FleetKeeper(self._config, work.reading, hands, self._stats, self._log, fencer=fencer)
         _begin_thread(held, "fleet", partial(self._keep_fleet, keeper))
+
+    def _begin_jobs(self, held: contextlib.ExitStack) -> None:
+        """Keep the ends of jobs in the ledger, and tell their owners."""
+        jobs, config = self._work.jobs, self._config
+        if self._once or jobs is None or not config.ledger.enabled:
+            return
+        command = config.notify.owner_command
+        tell = to_command(command) if command else None
+        keeper = JobKeeper(jobs, ledger_path(config), config.policy, self._log, tell=tell)
+        compare = JobComparer.of(config, jobs, self._stats, self._log)
+        watch = JobWatch(jobs, self._work.reading, keeper, self._log, compare=compare)
+        _begin_thread(held, "jobs", partial(self._keep_jobs, watch))
+
+    def _keep_jobs(self, watch: JobWatch, stop: threading.Event) -> None:
+        try:
+            watch.keep(stop)
+        except Exception:  # noqa: BLE001 - as in _or_end: owners would wait for notices that never come
+            self._end_by_defect("the watch of jobs")
 
     def _keep_fleet(self, keeper: FleetKeeper, stop: threading.Event) -> None:
         try:

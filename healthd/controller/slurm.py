@@ -20,6 +20,7 @@ from healthd.controller.dependencies import controller_rules, controller_timeout
 from healthd.controller.fleet import reading_every_s
 from healthd.controller.fleet_reader import SharedReading
 from healthd.controller.incidents import FenceHands, IncidentHands
+from healthd.controller.jobs import JobList
 from healthd.controller.progress import Progress
 from healthd.controller.status import StatusFile
 from healthd.fleet.nodes import FleetPicture
@@ -29,6 +30,7 @@ from healthd.remediation.controller.controller import Controller
 from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.decide.fleet import CLUSTER, Scope
 from healthd.remediation.engine.absent import AbsentNodes
+from healthd.remediation.orchestrators.slurm.job_list import SlurmJobList
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.provisioners.from_config import found_by_controller, open_elsewhere
 from healthd.remediation.provisioners.slurm_node import OUR_TEXTS, read_node
@@ -52,6 +54,7 @@ class SlurmWork:
         hands = self._slurm(self._host)  # not the sync's: another thread has it
         self.incident_hands: IncidentHands = hands
         self.fence_hands: FenceHands = hands
+        self.jobs: JobList = SlurmJobList(self._slurm(self._host))
 
     @property
     def about(self) -> str:

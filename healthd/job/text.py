@@ -37,8 +37,18 @@ def node_sentence(
     node: str, root: BlameEvidence, names: Collection[Component], *, drained: bool, requeued: bool
 ) -> str:
     """``node gpu-213 GPU 3 XID 79 12:03:07; drained; requeued``: the sentence of the node that is to blame."""
+    return _node_sentence(node, found(root, names), drained=drained, requeued=requeued)
+
+
+def summarized_sentence(node: str, part: str, code: str, *, drained: bool, requeued: bool) -> str:
+    """The same by the node's summary, which has no time of the fault, and no fault once that is over."""
+    what = " ".join(filter(None, (part, what_of(code))))
+    return _node_sentence(node, what, drained=drained, requeued=requeued)
+
+
+def _node_sentence(node: str, what: str, *, drained: bool, requeued: bool) -> str:
     done = ["drained" if drained else "not drained", *(["requeued"] if requeued else [])]
-    return "; ".join([f"{_NODE}{node} {found(root, names)}", *done])
+    return "; ".join([" ".join(filter(None, (f"{_NODE}{node}", what))), *done])
 
 
 def nodes_sentence(size: int, not_known: Sequence[str], faulty: Sequence[str]) -> str:
@@ -89,6 +99,28 @@ def at_drain(node: str, code: str, part: str) -> str:
     return (
         f"fault on node {node} of your job ({what}): the node takes no new jobs, "
         "and your job goes on for as long as it can, so save a checkpoint if it is able to"
+    )
+
+
+def at_end(job: str, ending: str, blame: Blame, sentence: str, *, requeued: bool, held: bool) -> str:
+    """The sentence for the owner of a job that has ended. ``ending``: such as ``exit code 3``; ``sentence``: the
+    verdict as the AdminComment has it. ``held``: Slurm waits for the owner's ``scontrol release``."""
+    if blame is Blame.NODE:
+        what = sentence.removeprefix(_NODE).partition(";")[0]
+        node, _, fault = what.partition(" ")
+        about = f" ({fault})" if fault else ""
+        then = "Slurm runs it again" if requeued else "submit it again, from its last checkpoint"
+        then = f"release it by `scontrol release {job}`" if held else then
+        return f"your job {job} was ended by a fault of node {node}{about}, not by your program: {then}"
+    waits = f", and release it by `scontrol release {job}`: Slurm holds it" if held else ""
+    if blame is Blame.JOB:
+        seen = sentence.removeprefix(_NO_NODE)
+        return (
+            f"your job {job} ended with {ending}, and healthd saw no fault on its {seen}: read the job's output{waits}"
+        )
+    return (
+        f"your job {job} ended with {ending}, and healthd cannot tell whether a node was at fault "
+        f"({sentence.removeprefix(_UNKNOWN)}): read the job's output, and ask an administrator{waits}"
     )
 
 

@@ -25,6 +25,7 @@ from healthd.ledger.entries import (
     GpuSighting,
     LedgerContents,
     LedgerEntry,
+    LedgerJob,
     MachineIdentity,
     NodeSpan,
     SpanState,
@@ -48,6 +49,12 @@ CREATE TABLE gpu (gpu TEXT NOT NULL, serial TEXT NOT NULL, node TEXT NOT NULL, i
                   first REAL NOT NULL, last REAL NOT NULL, PRIMARY KEY (gpu, node, instance));
 CREATE TABLE machine (node TEXT PRIMARY KEY, body TEXT NOT NULL);
 """
+# A table of a later version of healthd: it is added to a ledger that was begun before, which stays as it is.
+_LATER = """
+CREATE TABLE IF NOT EXISTS job (job TEXT NOT NULL, run INTEGER NOT NULL, at REAL NOT NULL, user TEXT NOT NULL,
+                  nodes TEXT NOT NULL, state TEXT NOT NULL, ending TEXT NOT NULL, verdict TEXT NOT NULL,
+                  sentence TEXT NOT NULL, code TEXT NOT NULL, notice TEXT NOT NULL, PRIMARY KEY (job, run, at));
+"""
 _COLUMNS = tuple(each.name for each in fields(LedgerEntry))
 _STAYS = ("instance", "instance_type", "rack", "image", "driver")  # as they were when the entry was first written
 _CHANGES = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS if name not in (*_STAYS, "evidence"))
@@ -56,6 +63,8 @@ _PUT_ENTRY = (
     f" ON CONFLICT (key) DO UPDATE SET {_CHANGES},"
     " evidence = CASE excluded.evidence WHEN '' THEN evidence ELSE excluded.evidence END"
 )
+_JOB_COLUMNS = tuple(each.name for each in fields(LedgerJob))
+_PUT_JOB = f"INSERT OR REPLACE INTO job ({', '.join(_JOB_COLUMNS)}) VALUES (?{', ?' * (len(_JOB_COLUMNS) - 1)})"  # noqa: S608
 _PUT_SPAN = (
     "INSERT INTO span (node, start, state, cause, until, instance_type, rack) VALUES (?, ?, ?, ?, ?, ?, ?)"
     " ON CONFLICT (node, start) DO UPDATE SET state = excluded.state, cause = excluded.cause, until = excluded.until"
@@ -154,6 +163,26 @@ class Ledger:
         with self._transaction(writes=False) as db:
             return tuple(_entries(db, "WHERE at >= ? OR until >= ? ORDER BY at, key", at, at))
 
+    def put_entries(self, entries: Iterable[LedgerEntry]) -> None:
+        """Insert or replace these entries."""
+        with self._transaction() as db:
+            db.executemany(_PUT_ENTRY, [_entry_row(entry) for entry in entries])
+
+    def put_jobs(self, jobs: Iterable[LedgerJob]) -> None:
+        """Insert or replace these ends of jobs."""
+        with self._transaction() as db:
+            db.executemany(_PUT_JOB, [tuple(_plain(each) for each in astuple(job)) for job in jobs])
+
+    def job_ends(self, job: str) -> tuple[LedgerJob, ...]:
+        """The ends of one job, the first first."""
+        with self._transaction(writes=False) as db:
+            return tuple(_jobs(db, "WHERE job = ? ORDER BY at", job))
+
+    def job_ends_since(self, since: datetime) -> tuple[LedgerJob, ...]:
+        """The ends of all jobs from then on, the first first."""
+        with self._transaction(writes=False) as db:
+            return tuple(_jobs(db, "WHERE at >= ? ORDER BY at, job", since.timestamp()))
+
     def forget(self, before: datetime) -> None:
         """Delete what was over before that time. Open faults and spans stay."""
         at = before.timestamp()
@@ -164,6 +193,7 @@ class Ledger:
             db.execute("DELETE FROM span WHERE until < ?", (at,))
             db.execute("DELETE FROM watched WHERE until < ?", (at,))
             db.execute("DELETE FROM gpu WHERE last < ?", (at,))
+            db.execute("DELETE FROM job WHERE at < ?", (at,))
 
     # -- opening ------------------------------------------------------------------------------------------------------
 
@@ -199,6 +229,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
     try:
         prepare_file(db, schema=_SCHEMA, version=LEDGER_VERSION, check="quick_check")
+        db.executescript(_LATER)
     except BaseException:
         db.close()
         raise
@@ -223,6 +254,12 @@ def _entries(db: sqlite3.Connection, rest: str, *values: Any) -> Iterator[Ledger
         known = dict(zip(_COLUMNS, row, strict=True))
         known |= {"kind": EntryKind(known["kind"]), "critical": bool(known["critical"])}
         yield LedgerEntry(**{**known, "at": _at(known["at"]), "until": _time(known["until"])})
+
+
+def _jobs(db: sqlite3.Connection, rest: str, *values: Any) -> Iterator[LedgerJob]:
+    for row in db.execute(f"SELECT {', '.join(_JOB_COLUMNS)} FROM job {rest}", values):  # noqa: S608 - our own names
+        known = dict(zip(_JOB_COLUMNS, row, strict=True))
+        yield LedgerJob(**{**known, "at": _at(known["at"])})
 
 
 def _spans(db: sqlite3.Connection, rest: str) -> Iterator[NodeSpan]:

@@ -12,12 +12,14 @@ from enum import StrEnum
 
 
 class EntryKind(StrEnum):
-    """The kinds of entries. RETURN: a node that went out came back without a repair for that finding."""
+    """The kinds of entries. RETURN: a node that went out came back without a repair for that finding. JOB: a device of
+    a running job differed from its peers: a finding in shadow."""
 
     FAULT = "fault"
     REPAIR = "repair"
     REPLACEMENT = "replacement"
     RETURN = "return"
+    JOB = "job"
 
 
 class SpanState(StrEnum):
@@ -98,8 +100,9 @@ class LedgerEntry:
 
     ``until``: when it was over; None while it lasts, or where that is not known. ``critical``: of a fault, whether it
     takes a node out. ``act`` and ``outcome``: of a repair, ``reset``, ``reboot`` or ``replace``, and ``helped``,
-    ``failed`` or "" for not known. ``evidence``: of a replacement, the address of the bundle that was uploaded before
-    it. ``instance`` to ``driver``: the machine that the node had then.
+    ``failed`` or "" for not known; of a job, its number and the device, and the finding with its numbers. ``evidence``:
+    of a replacement, the address of the bundle that was uploaded before it. ``instance`` to ``driver``: the machine
+    that the node had then.
     """
 
     kind: EntryKind
@@ -125,6 +128,26 @@ class LedgerEntry:
         """Its natural key: the same thing reported again has the same one. Times count in whole seconds."""
         what = f"{self.code}|{self.component}" if self.kind is EntryKind.FAULT else self.act
         return f"{self.kind}|{self.node}|{int(self.at.timestamp())}|{what}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LedgerJob:
+    """One run of a job that ended badly, and whose fault that was. ``at``: when it ended, or where the cluster does not
+    say, when the controller saw it. ``run``: how often it ran before. ``state``: the cluster's word. ``verdict``:
+    ``node``, ``job`` or ``unknown``; ``sentence`` says why, ``code`` is the fault's. ``notice``: the sentence that
+    its owner has not got yet, "" for none."""
+
+    job: str
+    run: int
+    at: datetime
+    user: str = ""
+    nodes: str = ""
+    state: str = ""
+    ending: str = ""
+    verdict: str = ""
+    sentence: str = ""
+    code: str = ""
+    notice: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

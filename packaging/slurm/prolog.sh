@@ -29,9 +29,19 @@ case "$code:$newline$said" in
 esac
 
 # Slurm 22.05 writes a Prolog's output to slurmd's log alone. The owner gets it in two other ways: srun and salloc print
-# the notice; for a batch job the text is in `scontrol show job`, as AdminComment, also once requeued.
+# the notice; for a batch job the text is in `scontrol show job`, as AdminComment, also once requeued. A comment of
+# others stays there, before it: where that cannot be read, or has no room left, nothing is written.
 printf '%s\n' "$said"
 words=${said#*"print "}
 timeout -k 1 2 scontrol notify "${SLURM_JOB_ID:-0}" "$words" >/dev/null 2>&1
-timeout -k 1 2 scontrol update "jobid=${SLURM_JOB_ID:-0}" "admincomment=$words" >/dev/null 2>&1
+# squeue prints the comment alone: beside a text that a user chose, such as the job's name, another could pass for it.
+if shown=$(timeout -k 1 2 squeue -h -a -t all -j "${SLURM_JOB_ID:-0}" -O "admin_comment:|" 2>/dev/null); then
+    there=${shown%|}
+    test "$there" != "(null)" || there=
+    text=$there${there:+; }$words
+    case "$there" in
+    *"$words"* | *"|"*) ;; # it is there, or another job's is as well
+    *) test ${#text} -gt 1000 || timeout -k 1 2 scontrol update "jobid=${SLURM_JOB_ID:-0}" "admincomment=$text" ;;
+    esac >/dev/null 2>&1
+fi
 exit 1

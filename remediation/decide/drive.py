@@ -19,6 +19,7 @@ from healthd.checklib.xids import ends_process
 from healthd.core.model import REMEDY_RANK, Action, Decision, Diagnosis, Mode, Remedy, Severity, Step
 from healthd.judge.causes import roots_of
 from healthd.remediation.decide.ledger import closed
+from healthd.remediation.decide.on_job import WAIT, OnJob
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import REPAIR_CODE, Phase, Remediation
 from healthd.remediation.decide.rules import QUARANTINE, REPAIRS, RuleAnswer, without_drain
@@ -186,6 +187,13 @@ def _is_late(remediation: Remediation, seen: KnownFaults) -> bool:
 def ending_job(open_: Sequence[RuleAnswer]) -> RuleAnswer | None:
     """The open fault after which a job on the node cannot go on, and whose rule says more than to wait, or None."""
     return next((answer for answer in open_ if answer.on_job.after_s is not None and _ends_job(answer)), None)
+
+
+def planned_on_job(answers: Sequence[RuleAnswer], diagnosis: Diagnosis) -> OnJob:
+    """The act on a job that cannot go on after this fault, once the node is drained."""
+    of_it = [answer for answer in answers if answer.diagnosis is diagnosis]
+    ending = ending_job(of_it)
+    return ending.on_job if ending is not None else WAIT
 
 
 def _ends_job(answer: RuleAnswer) -> bool:

@@ -147,6 +147,22 @@ def _ended_by_itself(job: NodeJob) -> str:
     return f"Slurm holds it ({job.state})" if job.state in _HELD else ""
 
 
+class JobOutcome(StrEnum):
+    """The act on a job that cannot go on, for the metrics: signal or requeue was sent, or the job was LEFT to end or go
+    on by itself."""
+
+    SIGNALLED = "signalled"
+    REQUEUED = "requeued"
+    LEFT = "left"
+
+
+def stands(restart: JobRestart) -> str:
+    """How far the restart of a job is, in words."""
+    if restart.is_over:
+        return restart.note
+    return f"job {restart.words}: {restart.stage} at {restart.at:%H:%M:%S} UTC"
+
+
 class JobAct(StrEnum):
     """The next act. START: end the delay that Slurm puts before the next run."""
 

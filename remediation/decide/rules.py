@@ -52,8 +52,8 @@ class Rule:
     empty means any. ``ladder``: the remedies in the order in which they are tried, one for each time that the fault
     comes back; empty: the node is never taken out for it; None: what the finding itself calls for. A ladder of
     ``ask_human`` keeps the node out until an operator has seen to it. ``on_job``: what becomes of a job that cannot go
-    on; None: as the policy says. ``mode`` is a cap: ``observe`` puts this rule alone in shadow. ``site``: the site
-    wrote it.
+    on, ``notify_owner``: whether the owner of a job hears of it; None: as the policy says. ``mode`` is a cap:
+    ``observe`` puts this rule alone in shadow. ``site``: the site wrote it.
     """
 
     name: str
@@ -65,6 +65,7 @@ class Rule:
     together_with: tuple[str, ...] = ()
     ladder: Ladder | None = None
     on_job: OnJob | None = None
+    notify_owner: bool | None = None
     mode: Mode = Mode.REPAIR
     site: bool = False
 
@@ -131,15 +132,22 @@ class RuleAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Policy:
-    """Rules in their order, as they hold on one instance type. ``on_job``: where a rule leaves it out."""
+    """Rules in their order, as they hold on one instance type. ``on_job``, ``notify_owner``: where a rule leaves it
+    out."""
 
     name: str = "by remedy"
     rules: tuple[Rule, ...] = STANDING
     on_job: OnJob = WAIT
+    notify_owner: bool = True
 
     def rule_for(self, code: str, component: Component, beside: Collection[str]) -> Rule:
         """The first rule that matches."""
         return next((rule for rule in self.rules if rule.matches(code, component.kind, beside)), OWN_REMEDY)
+
+    def notifies_owner(self, code: str, component: Component, beside: Collection[str] = ()) -> bool:
+        """Whether the owner of a job hears of this fault."""
+        told = self.rule_for(code, component, beside).notify_owner
+        return self.notify_owner if told is None else told
 
     def answers(self, diagnoses: Sequence[Diagnosis]) -> tuple[RuleAnswer, ...]:
         """The answers that take the node out, or would if their rule were not in shadow; the largest remedy first.
@@ -176,7 +184,13 @@ BY_REMEDY = Policy()
 
 
 def layered(
-    name: str, site: Iterable[Rule], shipped: Iterable[Rule], instance_type: str | None, on_job: OnJob = WAIT
+    name: str,
+    site: Iterable[Rule],
+    shipped: Iterable[Rule],
+    instance_type: str | None,
+    on_job: OnJob = WAIT,
+    *,
+    notify_owner: bool = True,
 ) -> Policy:
     """The site's rules before the shipped ones, as far as they speak of this instance type, and STANDING behind all.
 
@@ -184,7 +198,7 @@ def layered(
     """
     rules = (*site, *shipped, *STANDING)
     holding = (rule for rule in rules if not rule.instance_types or _fits(instance_type or "", rule.instance_types))
-    return Policy(name=name, rules=tuple(holding), on_job=on_job)
+    return Policy(name=name, rules=tuple(holding), on_job=on_job, notify_owner=notify_owner)
 
 
 class OpenCodes:

@@ -1,7 +1,7 @@
 """The summary that a node leaves with the cluster: its state, the cause, and the step. Pure.
 
     healthd state=draining at=EPOCH since=EPOCH mode=repair step=wait_idle code=gpu.xid.79 on=GPU_3 more=2
-        type=p5.48xlarge dom=9f86d081 driver=580.95.05 note=waits for 8812 of alice
+        type=p5.48xlarge job=8812:0 dom=9f86d081 driver=580.95.05 note=waits for 8813 of alice
 
     healthd state=ok at=EPOCH stopped=1 mode=repair
 
@@ -67,9 +67,9 @@ class NodeSummary:
 
     ``code`` and ``component``: the worst fault, or the check that is unknown; ``more``: how many other faults are open.
     ``since``: when that began, or the step. ``at``: when the node wrote it. ``stopped``: its daemon then ended on
-    purpose. ``note``: the thing that it waits for, or
-    the reason. ``domain``: the NVLink domain that its GPUs are in, a word that all of its nodes have; ``driver``: the
-    NVIDIA driver's version. Either is left out where there is no room for it.
+    purpose. ``note``: the thing that it waits for, or the reason. ``job``: the last run of a job that it is to blame
+    for, as ``ID:RESTARTS``; ``domain``: the NVLink domain that its GPUs are in, a word that all of its nodes have;
+    ``driver``: the NVIDIA driver's version. Each of these is left out where there is no room for it.
     """
 
     state: NodeState
@@ -82,6 +82,7 @@ class NodeSummary:
     since: datetime | None = None
     instance_type: str = ""
     step: str = ""
+    job: str = ""
     domain: str = ""
     driver: str = ""
     note: str = ""
@@ -115,6 +116,7 @@ class NodeSummary:
         }
         text = " ".join([PREFIX, *(f"{key}={value}" for key, value in words.items() if value)])
         for more in (
+            f" job={word(self.job)}" * bool(self.job),
             f" dom={word(self.domain)}" * bool(self.domain),
             f" driver={word(self.driver)}" * bool(self.driver),
         ):
@@ -147,6 +149,7 @@ def parse_summary(text: str) -> NodeSummary | None:
         since=_time(words.get("since", "")),
         instance_type=words.get("type", ""),
         step=words.get("step", ""),
+        job=words.get("job", ""),
         domain=words.get("dom", ""),
         driver=words.get("driver", ""),
         note=note,
@@ -163,18 +166,22 @@ def summary_of(
     decision: Decision | None = None,
     names: Mapping[str, Component] | None = None,
     instance_type: str = "",
+    job: str = "",
     domain: str = "",
     driver: str = "",
 ) -> NodeSummary:
     """The summary of what is known now, without its time.
 
     ``unknown``: the first check that could not tell, and its reason. ``remediation``: the open one. ``decision``: the
-    engine's last; None where no engine runs. ``names``: other names of components, as in ``History``.
+    engine's last; None where no engine runs. ``names``: other names of components, as in ``History``. ``job``: the
+    last run of a job that the node is to blame for.
     """
     worst = max(diagnoses, key=lambda each: SEVERITY_RANK[each.severity], default=None)
     state = acting_state(remediation, decision) or NodeState(verdict.value)
     more = max(len(diagnoses) - 1, 0)
-    summary = NodeSummary(state=state, mode=mode, instance_type=instance_type, domain=domain, driver=driver, more=more)
+    summary = NodeSummary(
+        state=state, mode=mode, instance_type=instance_type, job=job, domain=domain, driver=driver, more=more
+    )
     if decision is not None and decision.action is Action.PAGE:
         summary = replace(summary, note=decision.reason)
     if remediation is not None:

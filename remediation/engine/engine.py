@@ -8,7 +8,7 @@ did: that sentence is the log line, the audit record and what a test asserts.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -30,6 +30,7 @@ from healthd.remediation.decide.drive import (
 )
 from healthd.remediation.decide.fleet import Scope
 from healthd.remediation.decide.ledger import many_returns, returns_of
+from healthd.remediation.decide.on_job import JobOutcome
 from healthd.remediation.decide.paging import STUCK_AFTER_S, wanted
 from healthd.remediation.decide.policy import Considered, Rules
 from healthd.remediation.decide.remediation import Remediation, ended_last, reason_text
@@ -188,7 +189,7 @@ class Engine:
     def next_in_s(self, at_most_s: float) -> float:
         """In how many seconds the next call is of use: when a slot has settled, if that is sooner; later for a
         remediation that stands still, whose node others may have touched, and nothing else can have happened to."""
-        if due_s := self._slots.due_in_s() or self._steps.job_due_in_s:
+        if due_s := min(filter(None, (self._slots.due_in_s(), self._steps.job_due_in_s)), default=0.0):
             return min(at_most_s, due_s)
         return max(at_most_s, self._dependencies.timeouts.calm_s) if self._stands else at_most_s
 
@@ -232,6 +233,11 @@ class Engine:
     def budget(self) -> tuple[Scope, ...]:
         """How many nodes are out and may be, as the fleet was read last; nothing where that is of no use any more."""
         return self._slots.budget()
+
+    @property
+    def job_outcomes(self) -> Mapping[JobOutcome, int]:
+        """The acts on jobs that cannot go on, since the process began."""
+        return self._steps.job_outcomes
 
     @property
     def rules(self) -> Rules:

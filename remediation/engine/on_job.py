@@ -9,13 +9,23 @@ Nothing of it holds the remediation up. It must not decide which job, or whether
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from healthd.core.errors import BackendError, BackendRefused, SlotTaken
 from healthd.core.model import Step
 from healthd.remediation.decide.drive import ending_job
-from healthd.remediation.decide.on_job import WAIT, JobAct, JobRestart, JobStage, begun, next_move, none_to_act_on
+from healthd.remediation.decide.on_job import (
+    WAIT,
+    JobAct,
+    JobOutcome,
+    JobRestart,
+    JobStage,
+    begun,
+    next_move,
+    none_to_act_on,
+)
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.rules import RuleAnswer
 from healthd.remediation.engine.dependencies import Dependencies
@@ -36,6 +46,8 @@ class JobRestarts:
     def __init__(self, dependencies: Dependencies, gates: Gates, journal: StepJournal) -> None:
         self._control, self._orchestrator = dependencies.jobs, dependencies.orchestrator
         self._gates, self._journal = gates, journal
+        self.outcomes: Counter[JobOutcome] = Counter()
+        """The acts since the process began. A request without an answer is not counted."""
         self._unanswered = timedelta(seconds=dependencies.timeouts.unanswered_s)
 
     def go_on(self, remediation: Remediation, now: datetime) -> tuple[Remediation, str]:
@@ -144,6 +156,7 @@ class JobRestarts:
             return self._written(
                 remediation, restart, f"job {restart.words}: signal {signal}: no answer, not sent again: {error}"
             )
+        self.outcomes[JobOutcome.SIGNALLED] += 1
         return self._written(remediation, restart, f"job {restart.words}: signal {signal} sent")
 
     def _requeued(
@@ -158,12 +171,14 @@ class JobRestarts:
         try:
             control.requeue_job(restart.job)
         except BackendRefused as error:
+            self.outcomes[JobOutcome.LEFT] += 1
             note = f"job {restart.words} is left alone: requeue refused: {error}"
             return self._written(remediation, restart.at_stage(JobStage.OVER, now, note), note)
         except BackendError as error:
             return self._written(
                 remediation, restart, f"job {restart.words}: requeue: no answer, will be read back: {error}"
             )
+        self.outcomes[JobOutcome.REQUEUED] += 1
         return self._written(remediation, restart, f"job {restart.words}: requeue sent")
 
     def _objection(self, remediation: Remediation, now: datetime) -> str:
@@ -177,13 +192,17 @@ class JobRestarts:
         return "" if stopped is None else f"the job waits: {stopped.message}"
 
     def _written(self, remediation: Remediation, restart: JobRestart, words: str) -> tuple[Remediation, str]:
+        before = remediation.job
         remediation = replace(remediation, job=restart)
         self._journal.write(remediation, words)
+        if restart.is_over and restart.job and (before is None or before.stage is not JobStage.REQUEUED):
+            self.outcomes[JobOutcome.LEFT] += 1
         return remediation, words
 
 
 def _is_out(remediation: Remediation) -> bool:
-    """Whether the node is out by our hand, its slot settled, and no repair of it was begun: the job is gone by then."""
-    if remediation.end is not None or remediation.settling or remediation.step in (Step.SLOT, Step.DRAIN):
+    """Whether the node is out by our hand, and no repair of it was begun: the job is gone by then. The drain keeps its
+    next run off the node also while the slot settles."""
+    if remediation.end is not None or remediation.step in (Step.SLOT, Step.DRAIN):
         return False
     return remediation.hold is not None or Step.DRAIN not in remediation.steps

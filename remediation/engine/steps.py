@@ -15,6 +15,7 @@ A step must not decide whether a node is to be taken out, and must not touch wha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -22,9 +23,10 @@ from healthd.core.errors import BackendError, BackendRefused, BackendUnknown, He
 from healthd.core.model import ClearsBy, Refusal, Refused, Step
 from healthd.judge.causes import roots_of
 from healthd.judge.clock import JUMP, ClockWatch, moved, was_set
-from healthd.remediation.decide.drive import KnownFaults, heading_back, not_helped, only_out
+from healthd.remediation.decide.drive import KnownFaults, ending_job, heading_back, not_helped, only_out
 from healthd.remediation.decide.fleet import Go, MayClaim, Settle, WaitForSlot
 from healthd.remediation.decide.ledger import held_back, records_of, returns_of, settle_s
+from healthd.remediation.decide.on_job import JobOutcome
 from healthd.remediation.decide.policy import many_at_once
 from healthd.remediation.decide.remediation import ACTS, End, Phase, Remediation, shifted
 from healthd.remediation.decide.rules import REPAIRS
@@ -130,6 +132,11 @@ class Steps:
         remediation = self._journal.last
         is_open = remediation is not None and remediation.is_open
         return now - self._moved if is_open and self._moved is not None else timedelta()
+
+    @property
+    def job_outcomes(self) -> Mapping[JobOutcome, int]:
+        """The acts on jobs that cannot go on, since the process began."""
+        return self._jobs.outcomes
 
     @property
     def job_due_in_s(self) -> float | None:
@@ -522,6 +529,7 @@ class SlotGate:
         self._orchestrator, self._slots = dependencies.orchestrator, dependencies.slots
         self._judgement, self._rules = dependencies.judgement, dependencies.rules
         self._cluster, self._gates, self._decider, self._journal = cluster, gates, decider, journal
+        self._restarts_jobs = dependencies.jobs is not None
         self._objected: Refused | None = None
         self._held_back = ""
 
@@ -654,8 +662,8 @@ class SlotGate:
                 return _waits(remediation, "taking a slot", why)
             case Settle():
                 unseen = self.show(remediation)
-                if hurry and Step.DRAIN in remediation.steps:
-                    message = "holds a slot, and drains at once: a job is about to start"
+                if Step.DRAIN in remediation.steps and (haste := self._haste(hurry=hurry)):
+                    message = f"holds a slot, and drains at once: {haste}"
                     return StepResult(
                         remediation=replace(at_next(remediation, now), settling=True), message=message, go_on=True
                     )
@@ -668,6 +676,14 @@ class SlotGate:
                 unseen = self.show(remediation) if kind is Refusal.CORRELATED else ""
                 message = "; ".join(filter(None, (f"waits for a slot: {move.reason}", unseen)))
                 return StepResult(remediation=remediation, message=message, page=True, refusal=kind)
+
+    def _haste(self, *, hurry: bool) -> str:
+        """Why the node is drained before its slot has settled, or "". All nodes of a job that cannot go on wait for
+        that; as many nodes as there are slots are drained so, and one whose slot is lost is undrained."""
+        if hurry:
+            return "a job is about to start"
+        ends_job = self._restarts_jobs and ending_job(self._gates.open_now()) is not None
+        return "a job that cannot go on waits for it" if ends_job else ""
 
     def _not_now(self, remediation: Remediation, now: datetime) -> Refused | None:
         """Whether what was decided then would be decided now. A command is its own decision, and stands; so does a

@@ -56,6 +56,33 @@ def test_signal_then_grace_then_requeue_then_the_reboot(tmp_path: Path) -> None:
     assert drained < next(n for n, text in enumerate(world.audit("step")) if "intends to send USR1" in text)
 
 
+def test_a_job_that_cannot_go_on_does_not_wait_for_the_slot_to_settle(tmp_path: Path) -> None:
+    """Drained and requeued at once: its slot settles meanwhile, and the repair waits for that. With ``wait`` the node
+    is drained once its slot has settled."""
+    world = story(tmp_path, OnJob(after_s=0))
+    while not _jobs(world).requeued:
+        world.step()
+    assert _said(world, "drains at once: a job that cannot go on waits for it")
+    assert _said(world, "requeue sent")
+    assert not _said(world, "holds slot cluster 0")
+    assert world.run_to_end().ending().ends == ("released",)
+    assert (_jobs(world).requeued, world.provisioner.requests) == ([("12", 0)], 1)
+    other = story(tmp_path / "waits", OnJob(), mode=Mode.QUARANTINE)
+    other.run(60)
+    assert not [text for text in other.audit("step") if "at once" in text]
+
+
+def test_acts_on_jobs_are_counted(tmp_path: Path) -> None:
+    """What was sent, and a job that was left to itself; a cluster where no job ran counts nothing."""
+    world = story(tmp_path, mode=Mode.QUARANTINE)
+    world.run(60)
+    assert world.engine.job_outcomes == {"signalled": 1, "requeued": 1}
+    other = story(tmp_path / "own", mode=Mode.QUARANTINE)
+    _jobs(other).handles = lambda job: _jobs(other).end("COMPLETED", job)
+    other.run(60)
+    assert other.engine.job_outcomes == {"signalled": 1, "left": 1}
+
+
 def test_a_kill_at_every_boundary_signals_once_and_requeues_once(tmp_path: Path) -> None:
     """kill -9 wherever it comes. A signal that may have been sent is not sent again; the job is requeued once."""
     for number, world in Replay(story, tmp_path).at_every_boundary(lambda _: kill(), half=True):
@@ -120,8 +147,8 @@ def test_a_job_that_requeues_itself_on_the_signal_is_not_requeued_again(tmp_path
 
 def test_a_job_that_the_fault_ended_is_requeued_at_once(tmp_path: Path) -> None:
     """It failed before the node was drained: no signal, no grace."""
-    world = story(tmp_path, mode=Mode.QUARANTINE).at(12, lambda: None)
-    world.at(12, lambda: _jobs(world).end("FAILED"))
+    world = story(tmp_path, mode=Mode.QUARANTINE)
+    world.at(10, lambda: _jobs(world).end("FAILED"))
     world.run(30)
     assert (_jobs(world).sent, _jobs(world).requeued) == ([], [("12", 0)])
 
@@ -224,6 +251,7 @@ def test_a_requeue_that_is_refused_is_said_and_the_remediation_goes_on(tmp_path:
     world.run(60)
     assert (jobs.requeued, world.provisioner.requests) == ([], 0)
     assert len([text for text in world.audit("step") if text.startswith("[c1] job") and "refused" in text]) == 1
+    assert world.engine.job_outcomes == {"left": 1}
     jobs.end("COMPLETED")
     assert world.run_to_end().ending().ends == ("released",)
 

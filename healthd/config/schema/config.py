@@ -442,6 +442,11 @@ class PolicySection:
     forbids requeue, that is no batch job, that shares the node, or that ends or is requeued by itself is left alone.
     ``wait``, the default: healthd acts on no job."""
 
+    notify_owner: bool = True
+    """Whether the owner of a Slurm job gets notices, where no rule of the fault says otherwise: when healthd drains a
+    node under the job, and at the end of a job that failed (``notify.owner_command``). In observe mode only the
+    latter."""
+
     relapse_days: Days = 7.0
     """The days after a repair within which the same fault on the same component counts as a return, so that healthd
     tries the next remedy of its ladder. A week: a fault that a reset only hides is back within days under training

@@ -18,6 +18,7 @@ LabelKey = Annotated[str, Meta(pattern=r"^[^=,\s]+\Z", description="the key of a
 LabelGlob = Annotated[Label, Meta(description="key=value, the value a glob")]
 SyncTimeout = Annotated[float, Meta(ge=5, le=86_400, description="seconds, from 5 to 86400")]
 SilenceTimeout = Annotated[float, Meta(ge=1, le=86_400, description="seconds, from 1 to 86400")]
+CompareEvery = Annotated[float, Meta(ge=0, le=86_400, description="seconds, at most 86400; 0 for never")]
 RuleName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]+\Z", description='letters, digits, ".", "_" and "-"')]
 After = Annotated[float, Meta(ge=0, le=2_592_000, description="seconds, at most 2592000")]
 Grace = Annotated[int, Meta(ge=0, le=86_400, description="seconds, at most 86400")]
@@ -135,6 +136,12 @@ class ControllerSection:
     """Kubernetes only: the rules by which pods are evicted from nodes that healthd took out, each
     ``[[controller.drain]]`` with ``name`` and ``mode``. A pod without a rule runs to its own end, so that healthd ends
     no training job of many hours unless you say so. DaemonSets' pods and mirror pods always stay."""
+
+    compare_jobs_s: CompareEvery = 600.0
+    """Slurm only: how often, in seconds, the nodes of each running job are compared, as ``healthd job --compare`` does;
+    0: never. Stragglers and hangs are findings in shadow, in the log, the metrics and the ledger. It asks the nodes for
+    ``/readings`` at the port of ``[daemon] http``, which must be reachable from the controller; a job of which no node
+    answers is tried hourly. Ten minutes: the readings that are compared are those of ten minutes."""
 
     drain_timeout_s: Seconds = 1800.0
     """Kubernetes only: the time, in seconds, after which healthd pages for a pod that a rule evicts and that is still

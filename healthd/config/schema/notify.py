@@ -63,6 +63,12 @@ class NotifySection:
     """A command that reads each message as JSON from its standard input; it runs without a shell, for 10 seconds at
     most. Empty: none."""
 
+    owner_command: tuple[str, ...] = ()
+    """A command of the head node for the owners of Slurm jobs: ``healthd controller`` runs it at the end of a job that
+    failed, once for each, with the user, the verdict and a sentence for the user as JSON on its standard input; without
+    a shell, for 10 seconds at most. It needs the ledger; ``policy.notify_owner`` says of which ends. Empty: none.
+    Slurm's own mail (``MailProg``) is not affected."""
+
     per_hour: PerHour = 12
     """The most messages of this node to each receiver within an hour. Further news waits, and one later message has all
     of it. Twelve: one message holds all faults that begin together."""

@@ -68,6 +68,10 @@ class PolicyRule:
     ``policy.on_job``, which has the values. It holds only for a critical fault whose row says that the process is dead
     (column *ends process* of the findings), whatever else the rule is about."""
 
+    notify_owner: bool | None = None
+    """Whether the owner of a Slurm job hears of such a fault: when healthd drains the node under the job, and when the
+    job has ended by it. Left out: ``policy.notify_owner``."""
+
     mode: Mode = Mode.REPAIR
     """The limit of this rule: ``observe`` puts it in shadow (it reports what it would do, and does nothing),
     ``quarantine`` takes the node out without repairing it, ``approve`` asks before each repair. ``repair``: as far as

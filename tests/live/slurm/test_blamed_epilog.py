@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import statistics
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +19,7 @@ from tests.live.slurm.slurm_lab import SlurmLab
 from tests.live.slurm.test_hooks import Hooked, run_script, wrapped_hooks
 from tests.live.slurm.test_spine import PCI, quarantine, reason
 from tests.support.limits import limit_s
-from tests.support.running import OFF_THE_BUS, RunningNode
+from tests.support.running import OFF_THE_BUS, Running, RunningNode, command_line
 
 pytestmark = [pytest.mark.slurm, pytest.mark.process]
 
@@ -315,6 +317,76 @@ def test_on_every_slurm_nothing_is_refused_and_nothing_breaks(hooked: Hooked) ->
     )
     assert hooked.lab.shows("n0001", "Reason") == before
     assert "DRAIN" not in hooked.lab.state("n0002")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the head node
+
+
+class Head(Running):
+    """A controller on the head node, the notices for owners that it sent, and the command line there."""
+
+    def __init__(self, lab: SlurmLab, folder: Path) -> None:
+        self.notices, self.config, self.log = folder / "notices", folder / "head.toml", folder / "head.log"
+        self._without_slurm = folder / "without-slurm.toml"
+        state = f'[controller]\nstate_dir = "{folder / "controller"}"\nhttp = ""\n'
+        command = f'[notify]\nowner_command = ["/usr/bin/tee", "-a", "{self.notices}"]\n'
+        slurm = f'[orchestrator]\nkind = "slurm"\n[orchestrator.slurm]\nconf = "{lab.conf}"\n'
+        platform = '[provisioner]\nkind = "ec2"\n[provisioner.aws]\nregion = "us-east-1"\n'  # no request is made of it
+        self.config.write_text(state + command + slurm + platform)
+        self._without_slurm.write_text(f'{state}[orchestrator]\nkind = "local"\n')
+        self.begin("controller", self.config, self.log, dict(os.environ))
+
+    def told(self) -> dict[str, dict[str, str]]:
+        """The notices, by job."""
+        lines = self.notices.read_text().splitlines() if self.notices.exists() else []
+        assert len(lines) == len({json.loads(line)["job"] for line in lines}), "each owner is told once"
+        return {json.loads(line)["job"]: json.loads(line) for line in lines}
+
+    def job(self, job: str, *, forgotten: bool = False) -> dict[str, Any]:
+        """``healthd job``; ``forgotten``: as when slurmctld does not know the job any more."""
+        config = self._without_slurm if forgotten else self.config
+        done = command_line(["job", job, "--json", "--config", str(config)], os.environ, limit_s(60))
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+
+def test_a_head_node_keeps_the_verdict_that_slurmctld_refuses(hooked: Hooked) -> None:
+    """Two plain jobs that fail, without accounting: one by its node, one by itself. The ledger has both verdicts, also
+    when slurmctld has forgotten the jobs, and each owner is told once."""
+    nodes = [hooked.node(name, quarantine()) for name in ("n0001", "n0002", "n0003")]
+    for node in nodes:
+        judged_by_all(node)
+    head = Head(hooked.lab, hooked.folder)
+    try:
+        job = two_nodes(hooked)
+        flag = hooked.folder / "own"
+        own = ToldJob(
+            lab=hooked.lab,
+            id=hooked.lab.run_job("n0003", JOB.format(flag=flag, code=7)),
+            flag=flag,
+            nodes=("n0003",),
+        )
+        gpu_lost(hooked, nodes[0])
+        job.end()
+        own.end()
+        hooked.lab.wait(lambda: {job.id, own.id} <= head.told().keys(), limit_s(150), "both owners are told")
+        told = head.told()
+        assert told[job.id]["text"].startswith(f"your job {job.id} was ended by a fault of node n0001 (")
+        assert (told[job.id]["verdict"], told[own.id]["verdict"], told[own.id]["user"]) == ("node", "job", "root")
+        for forgotten in (False, True):
+            found = {each: head.job(each, forgotten=forgotten) for each in (job.id, own.id)}
+            assert [found[each]["verdict"] for each in (job.id, own.id)] == ["node", "job"]
+            (end,) = found[job.id]["ledger"]
+            assert (end["state"], end["nodes"], end["code"]) == ("FAILED", "n[0001-0002]", "gpu.xid.79")
+            assert end["sentence"].startswith("node n0001 ")
+            (end,) = found[own.id]["ledger"]
+            assert (end["sentence"], end["ending"]) == ("no node fault seen on 1 node", "exit code 7")
+    except AssertionError:
+        sys.stderr.write(head.log.read_text()[-3000:])
+        raise
+    finally:
+        head.stop()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -153,21 +153,25 @@ def run_script(kind: str, *, healthd: str, lab: SlurmLab, job: str = "4711") -> 
 
 
 def test_a_critical_node_refuses_the_job_and_it_runs_elsewhere(hooked: Hooked) -> None:
-    """The prolog makes a drain that was not made yet: our reason, the owner told, the job not held, run elsewhere."""
+    """The prolog makes a drain that was not made yet: our reason, the owner told behind what others wrote to the job,
+    the job not held, run elsewhere."""
     opt_out = hooked.folder / "opt-out"
     opt_out.touch()
     node = hooked.node("n0001", quarantine().replace('opt_out_file = ""', f'opt_out_file = "{opt_out}"'))
     node.kernel_says(OFF_THE_BUS.format(pci=PCI))
     node.wait(lambda: "opted out" in node.log_text(), 10.0, "the fault is open, and held")
     hooked.before_each_hook("n0001", f"/usr/bin/rm -f {opt_out}")
-    job = hooked.lab.submit("", "exec sleep 30")
+    job = hooked.lab.submit("", "exec sleep 30", "--hold")
+    hooked.lab.scontrol("update", f"jobid={job}", "admincomment=ticket 12: by hand")
+    hooked.lab.scontrol("release", job)
     hooked.lab.wait(lambda: "DRAIN" in hooked.lab.state("n0001"), 15.0, "drained by the prolog")
     assert reason(hooked.lab, "n0001").startswith(f"healthd: gpu.xid.79 gpu:{PCI}")
     fields = hooked.lab.wait_job(job, "PENDING")
     assert (fields["Restarts"], fields["Reason"].count("held")) == ("1", 0)
     assert hooked.calls("n0001", "prolog")[0][0] == 1
     shown = hooked.lab.scontrol("show", "job", job).stdout
-    assert f"AdminComment=healthd: node n0001 is not fit for job {job}: healthd: gpu.xid.79" in shown
+    told = f"healthd: node n0001 is not fit for job {job}: healthd: gpu.xid.79"
+    assert f"AdminComment=ticket 12: by hand; {told}" in shown
     node.wait(lambda: f"hook: prolog refused job {job}" in node.log_text(), 5.0, "the refusal is in the audit")
     hooked.lab.scontrol("update", f"jobid={job}", "starttime=now")
     assert hooked.lab.wait_job(job, "RUNNING")["BatchHost"] != "n0001"

@@ -13,11 +13,13 @@ from healthd.job.speakers import SpeaksFor
 from healthd.job.text import (
     advice,
     at_drain,
+    at_end,
     found,
     in_trail,
     node_sentence,
     nodes_sentence,
     part_of,
+    summarized_sentence,
     verdict_of,
     what_of,
 )
@@ -101,6 +103,43 @@ def test_the_sentence_at_the_drain_is_no_verdict() -> None:
     told = at_drain("n1", "gpu.xid.79", "GPU 3")
     assert "fault on node n1 of your job (GPU 3 XID 79)" in told
     assert verdict_of((told,)) is None
+
+
+@pytest.mark.parametrize(
+    ("blame", "sentence", "words"),
+    [
+        (
+            Blame.NODE,
+            "node n1 GPU 3 XID 79 12:03:07; drained",
+            "a fault of node n1 (GPU 3 XID 79 12:03:07), not by your",
+        ),
+        (Blame.NODE, "node n1; drained", "a fault of node n1, not by your program: submit it again"),
+        (Blame.JOB, "no node fault seen on 2 nodes", "exit code 3, and healthd saw no fault on its 2 nodes: read"),
+        (
+            Blame.UNKNOWN,
+            "not known whose fault: n1",
+            "exit code 3, and healthd cannot tell whether a node was at fault",
+        ),
+    ],
+)
+def test_the_sentence_at_the_end_tells_the_owner_whose_fault_it_was(blame: Blame, sentence: str, words: str) -> None:
+    """One for each verdict."""
+    assert words in at_end("7", "exit code 3", blame, sentence, requeued=False, held=False)
+
+
+def test_the_sentence_at_the_end_tells_how_the_job_goes_on() -> None:
+    """Slurm runs it again, or holds it until its owner releases it."""
+    node = "node n1; drained"
+    assert at_end("7", "", Blame.NODE, node, requeued=True, held=False).endswith(": Slurm runs it again")
+    for blame in (Blame.NODE, Blame.JOB, Blame.UNKNOWN):
+        assert "release it by `scontrol release 7`" in at_end("7", "", blame, node, requeued=False, held=True)
+
+
+def test_a_node_is_to_blame_by_its_summary_as_well() -> None:
+    """Without the time of the fault, which a summary does not have."""
+    told = summarized_sentence("n1", "GPU 3", "gpu.xid.79", drained=True, requeued=True)
+    assert told == "node n1 GPU 3 XID 79; drained; requeued"
+    assert verdict_of((told,)) is Blame.NODE
 
 
 def test_the_line_of_the_trail() -> None:

@@ -11,7 +11,7 @@ from healthd.config.schema.config import PolicySection
 from healthd.config.schema.rule import PolicyRule
 from healthd.config.values import plain, toml_value
 from healthd.core.errors import ConfigError
-from healthd.core.model import Diagnosis, Mode, Remedy, Severity
+from healthd.core.model import NODE, Diagnosis, Mode, Remedy, Severity, gpu_component
 from healthd.remediation.decide.rules import Policy
 from healthd.remediation.policy_files import SHIPPED, code_problems, known_codes, policy_of, rules_in, rules_named
 from tests.support.judgement import GPU, START
@@ -250,3 +250,13 @@ def test_an_on_job_that_is_none_is_refused(text: str) -> None:
     """A signal that cannot be handled is no checkpoint, and a time has its unit."""
     with pytest.raises(ConfigError, match=r"requeue after 5m"):
         rules_in(f'{GOOD}on_job = "{text}"\n', "site.toml")
+
+
+def test_whether_the_owner_is_told_is_a_rules_to_say() -> None:
+    """Left out, it is as the policy says; a rule of another part says nothing about this one."""
+    rule = PolicyRule(name="r", codes=("gpu.xid.79",), reason="r", source="s", notify_owner=False, components=("gpu",))
+    policy = policy_of(PolicySection(rule=(rule,)), None)
+    gpu = gpu_component(index=3)
+    assert [policy.notifies_owner(code, gpu) for code in ("gpu.xid.79", "gpu.xid.95")] == [False, True]
+    assert policy.notifies_owner("gpu.xid.79", NODE)
+    assert not policy_of(PolicySection(notify_owner=False), None).notifies_owner("gpu.xid.79", gpu)

@@ -13,6 +13,8 @@ from healthd.core.model import Action, Diagnosis, Mode, Remedy, Severity, Step
 from healthd.judge.causes import causes_of
 from healthd.judge.devices import DeviceNames
 from healthd.observe.cause_text import cause_data
+from healthd.remediation.decide.drive import planned_on_job
+from healthd.remediation.decide.on_job import JobRestart, JobStage, OnJob, none_to_act_on
 from healthd.remediation.decide.policy import Considered, Needs, Readings, Rules, Situation, decide_each, question
 from healthd.remediation.decide.remediation import End, Remediation, Repair
 from healthd.remediation.decide.rules import OWN_REMEDY, QUARANTINE, REBOOT, Policy, Rule
@@ -53,6 +55,37 @@ def as_plan(data: dict[str, Any], *each: Considered, remediation: Remediation | 
     plans = [entry(one, remediation) for one in each]
     decided = [{**cause, "decisions": decisions(cause, plans, names)} for cause in causes]
     return as_text(data, decided, names, START)
+
+
+DEAD = diagnosis(code="gpu.xid.79", severity=Severity.CRITICAL, remedy=Remedy.REBOOT_NODE)
+
+
+def test_the_act_on_a_job_that_cannot_go_on_is_planned() -> None:
+    """For a fault that ends a process, by its rule; ``wait`` has no line, and no other fault has one."""
+    policy = Policy(on_job=OnJob(after_s=300))
+    answers = policy.answers([DEAD, OTHER])
+    assert [str(planned_on_job(answers, each)) for each in (DEAD, OTHER)] == ["requeue after 300s", "wait"]
+    (each,) = plans(DEAD)
+    names = DeviceNames()
+    causes = [cause_data(cause) for cause in causes_of([DEAD], (), names)]
+    for on_job, count in ((OnJob(after_s=300), 1), (OnJob(), 0)):
+        planned = [entry(each, None, on_job=on_job)]
+        decided = [{**cause, "decisions": decisions(cause, planned, names)} for cause in causes]
+        text = as_text({**HEAD, "remediation": None}, decided, names, START)
+        assert text.count("on_job      requeue after 300s, for the Slurm job that the fault ended") == count
+
+
+def test_the_restart_of_a_job_is_shown_beside_its_remediation() -> None:
+    """How far it is, or why the job is left alone; without one there is no line."""
+    restart = JobRestart(job="12", run=0, words="12 of alice on n[1-2]", stage=JobStage.SIGNALLED, at=START)
+    for job, words in (
+        (restart, f"on_job       job 12 of alice on n[1-2]: signalled at {START:%H:%M:%S} UTC\n"),
+        (none_to_act_on("no job ran here when the fault began", START), "on_job       no job ran here when the fault"),
+    ):
+        data = {**HEAD, "remediation": remediation_plan(replace(REMEDIATION, job=job), REPAIR)}
+        assert words in as_text(data, [], DeviceNames(), START)
+    plain = {**HEAD, "remediation": remediation_plan(REMEDIATION, REPAIR)}
+    assert "on_job" not in as_text(plain, [], DeviceNames(), START)
 
 
 def test_the_job_by_which_the_mode_is_this_is_said() -> None:

@@ -103,8 +103,9 @@ def test_an_ordinary_summary_is_read_as_it_was_written() -> None:
         since=NOW - timedelta(minutes=4),
         instance_type="p5.48xlarge",
         step="wait_idle",
+        job="8811:0",
         domain="9f86d081",
-        note="waits for 8812 of alice",
+        note="waits for 8812 of a",
     )
     assert parse_summary(summary.text) == summary
     last = replace(summary, stopped=True, note="waits")

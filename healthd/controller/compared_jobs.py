@@ -1,0 +1,159 @@
+"""The controller that leads compares the nodes of running jobs now and then, as ``healthd job --compare`` does.
+
+Stragglers and hangs are findings in shadow, in the log, the metrics and the ledger: no node is drained and no job
+touched for one.
+
+It asks the daemons of the nodes over HTTP. A job of which no node answers is asked for hourly, and the
+log says it once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any, Protocol
+
+from healthd.api.controller_stats import ControllerStats
+from healthd.config.schema.config import Config
+from healthd.core.errors import BackendError
+from healthd.core.hostlist import unfolded
+from healthd.fleet.asking import NodeAnswer, ask_nodes, url_of
+from healthd.fleet.job_comparison import compared
+from healthd.fleet.job_logs import read_words
+from healthd.job.nccl_words import NcclWords
+from healthd.judge.job_patterns import WARM_UP_S, JobFinding
+from healthd.judge.peers import WINDOW_S
+from healthd.ledger.entries import EntryKind, LedgerEntry
+from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob
+from healthd.remediation.orchestrators.slurm.job_list import ListedJob
+
+UNREACHED_S = 3_600.0
+"""After how many seconds the nodes of a job are asked again where none answered."""
+MOST_NODES = 256
+"""So many nodes are asked in one pass, or one job: a pass ends, and the next one goes on with the other jobs."""
+
+
+class RunningJobs(Protocol):
+    """The running jobs of the cluster. The call raises BackendError."""
+
+    def running(self, job: str) -> tuple[SlurmJob, Mapping[str, frozenset[int]]]:
+        """One job, and the indices of its GPUs by node."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _OpenJobFinding:
+    """A finding that a job has. ``since``: when it was first seen."""
+
+    found: JobFinding
+    since: datetime
+
+
+class JobComparer:
+    """Compares each running job of two nodes or more every ``every_s`` seconds; 0: none. ``ask``: of these nodes their
+    readings; ``words``: NCCL's, in the logs of a job."""
+
+    def __init__(
+        self,
+        jobs: RunningJobs,
+        stats: ControllerStats,
+        log: Any,
+        *,
+        every_s: float,
+        ask: Callable[[Sequence[str]], Mapping[str, NodeAnswer]],
+        words: Callable[[str], NcclWords],
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._jobs, self._stats, self._log, self._every_s = jobs, stats, log, every_s
+        self._ask, self._words, self._monotonic_s = ask, words, monotonic_s
+        self._compared_s: dict[str, float] = {}
+        self._seen: dict[str, dict[tuple[str, str, str], _OpenJobFinding]] = {}
+        self._told: dict[str, tuple[str, ...]] = {}
+        self._is_unreached = False
+
+    @classmethod
+    def of(cls, config: Config, jobs: RunningJobs, stats: ControllerStats, log: Any) -> JobComparer:
+        """As the configuration says."""
+        url, pattern = url_of(config, "/readings"), config.orchestrator.slurm.nccl_log
+        ask, words = partial(ask_nodes, url), partial(read_words, pattern)
+        return cls(jobs, stats, log, every_s=config.controller.compare_jobs_s, ask=ask, words=words)
+
+    def __call__(self, listed: Sequence[ListedJob], now: datetime) -> tuple[LedgerEntry, ...]:
+        """Compare the jobs that are due. Returns the findings that are new, for the ledger."""
+        if not self._every_s:
+            return ()
+        running = {each.id: each for each in listed if each.runs and each.nodes >= 2 and _is_warm(each, now)}
+        for job in self._compared_s.keys() - running.keys():
+            del self._compared_s[job]
+            self._told.pop(job, None)
+            self._end(job, {})
+        new = [entry for each in self._due(running) for entry in self._compare(each, now)]
+        self._stats.job_findings = tuple(one.found.finding.code for of in self._seen.values() for one in of.values())
+        return tuple(new)
+
+    def _due(self, running: Mapping[str, ListedJob]) -> Iterator[ListedJob]:
+        """The jobs whose turn it is, as far as this pass has room for their nodes."""
+        now_s, asked = self._monotonic_s(), 0
+        for job in sorted(running, key=lambda job: self._compared_s.get(job, float("-inf"))):
+            if now_s - self._compared_s.get(job, float("-inf")) < self._every_s:
+                return
+            if asked and asked + running[job].nodes > MOST_NODES:
+                return
+            asked += running[job].nodes
+            self._compared_s[job] = now_s
+            yield running[job]
+
+    def _compare(self, listed: ListedJob, now: datetime) -> Iterator[LedgerEntry]:
+        try:
+            job, gpus = self._jobs.running(listed.id)
+        except BackendError:
+            return  # it has just ended, or the next pass finds it
+        age_s = (now - listed.began).total_seconds() if listed.began is not None else None
+        answers = self._ask(list(unfolded(job.nodes)))
+        words = self._words(listed.id).sentences(sum(map(len, gpus.values())))
+        result = compared(listed.id, job.nodes, answers, age_s=age_s, gpus=gpus, words=words)
+        if words and words != self._told.get(listed.id):
+            self._log.warning("job.nccl", job=listed.id, user=job.user, message="; ".join(words))
+        self._told[listed.id] = words
+        if not result.devices:
+            self._unreached(listed.id, result.remarks[0])
+        found = {(each.finding.code, each.node, str(each.finding.component)): each for each in result.findings}
+        for key in found.keys() - self._seen.get(listed.id, {}).keys():
+            each = found[key]
+            message = f"{each.node} {each.label}: {each.finding.message}"
+            self._log.warning(each.finding.code, job=listed.id, user=job.user, node=each.node, message=message)
+            yield LedgerEntry(
+                kind=EntryKind.JOB,
+                node=each.node,
+                at=now,
+                code=each.finding.code,
+                component=each.label,
+                act=f"job {listed.id} {each.label}",
+                outcome=each.finding.message,
+            )
+        before = self._seen.get(listed.id, {})
+        self._end(listed.id, found)
+        self._seen[listed.id] = {
+            key: before.get(key, _OpenJobFinding(found=each, since=now)) for key, each in found.items()
+        }
+
+    def _end(self, job: str, found: Mapping[tuple[str, str, str], JobFinding]) -> None:
+        """Log the findings of a job that are over; of one that has ended all are."""
+        for key, seen in self._seen.pop(job, {}).items():
+            if key not in found:
+                since = f"{seen.since:%H:%M:%S} UTC"
+                self._log.info("job.finding.over", job=job, node=seen.found.node, code=key[0], since=since)
+
+    def _unreached(self, job: str, why: str) -> None:
+        """No node of it has answered: a job like any other here, as a rule. The log has the first reason."""
+        self._compared_s[job] += max(UNREACHED_S - self._every_s, 0.0)
+        if not self._is_unreached:
+            self._log.info("job.uncompared", job=job, message=f"{why}; see docs/how-to/compare-a-job.md")
+        self._is_unreached = True
+
+
+def _is_warm(job: ListedJob, now: datetime) -> bool:
+    """Whether it has run for so long that its readings say something."""
+    return job.began is None or (now - job.began).total_seconds() >= WARM_UP_S + WINDOW_S

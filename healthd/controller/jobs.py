@@ -1,0 +1,256 @@
+"""The controller that leads keeps the ends of jobs: it judges each that ended badly, by what its nodes wrote, and tells
+its owner once.
+
+slurmctld takes no comment of a job that has finished, and forgets it after MinJobAge (300 s); without slurmdbd the
+ledger is what is left of it. A row is written before the notice to its owner is sent, and has the notice until that has
+worked. Nothing here acts on a job or on a node.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Protocol
+
+from healthd.config.schema.config import PolicySection
+from healthd.core.errors import BackendError, ConfigError, StoreError
+from healthd.core.hostlist import unfolded
+from healthd.core.model import NODE, Component
+from healthd.fleet.nodes import FleetNode, FleetPicture
+from healthd.job.blame import Blame
+from healthd.job.text import at_end, verdict_of
+from healthd.ledger.database import Ledger
+from healthd.ledger.entries import LedgerEntry, LedgerJob
+from healthd.notify.delivery import Deliver, Message, NotDeliveredError
+from healthd.remediation.decide.job_summaries import SummarizedEnd, run_word, summarized_end
+from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob
+from healthd.remediation.orchestrators.slurm.job_list import ListedJob
+from healthd.remediation.policy_files import policy_of
+
+SCHEMA = "healthd.owner_notice/v1"
+EVERY_S = 20.0
+"""How often the jobs are listed, in seconds: slurmctld remembers one that ended for MinJobAge, 300 s by default."""
+SETTLES = timedelta(seconds=20)
+"""By then each node of a job has written a new summary, if its state changed with the job, and the first of them the
+AdminComment of a job that is held."""
+TOLD_FOR = timedelta(hours=6)
+"""For so long a notice is sent again where the command fails."""
+_SAME = timedelta(days=1)
+"""Within it the same run of the same job is the same end, where slurmctld keeps no time of it."""
+_MOST = 100
+"""Jobs that are read in one pass, and notices that are sent: a pass ends, and the next one goes on."""
+
+
+Compare = Callable[[Sequence[ListedJob], datetime], Sequence[LedgerEntry]]
+
+
+class JobList(Protocol):
+    """The jobs of the cluster. Each call raises BackendError."""
+
+    def jobs(self) -> tuple[ListedJob, ...]:
+        """Those that run, that ended badly, or that are held after their end."""
+
+    def job(self, job: str) -> SlurmJob:
+        """One job with all that the cluster has of it."""
+
+    def running(self, job: str) -> tuple[SlurmJob, Mapping[str, frozenset[int]]]:
+        """A running job, and the indices of its GPUs by node."""
+
+
+class JobWatch:
+    """Keeps the jobs of a fleet for as long as this controller leads, from a thread of its own: no sync, and no reading
+    of the fleet, waits for it. ``reading``: the fleet as it was read last; raises BackendError, ConfigError.
+    ``compare``: compares those that run."""
+
+    def __init__(
+        self,
+        jobs: JobList,
+        reading: Callable[[], FleetPicture],
+        keeper: JobKeeper,
+        log: Any,
+        *,
+        compare: Compare = lambda *_: (),
+        every_s: float = EVERY_S,
+    ) -> None:
+        self._jobs, self._reading, self._keeper, self._log, self._every_s = jobs, reading, keeper, log, every_s
+        self._problem, self._compare = "", compare
+
+    def keep(self, stop: threading.Event) -> None:
+        """List the jobs again and again until ``stop``."""
+        try:
+            while not stop.is_set():
+                self._pass()
+                stop.wait(self._every_s)
+        finally:
+            self._keeper.close()
+
+    def _pass(self) -> None:
+        problem = ""
+        try:
+            listed, fleet = self._jobs.jobs(), self._reading()
+            self._keeper(listed, fleet)
+            self._keeper.put(self._compare(listed, fleet.at))
+        except (BackendError, ConfigError, StoreError) as error:
+            problem = str(error)
+        if problem and problem != self._problem:
+            self._log.error("ends of jobs are not kept now", message=problem)
+        self._problem = problem
+
+
+class JobKeeper:
+    """The ends of the jobs of one fleet. ``tell``: has the owner get a message; None: owners are not told."""
+
+    def __init__(
+        self,
+        jobs: JobList,
+        path: Path,
+        policy: PolicySection,
+        log: Any,
+        *,
+        tell: Deliver | None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._jobs, self._path, self._policy, self._log, self._tell = jobs, path, policy, log, tell
+        self._clock = clock
+        self._ledger: Ledger | None = None
+        self._problem = ""
+
+    def __call__(self, listed: Sequence[ListedJob], fleet: FleetPicture) -> None:
+        """Judge what has ended by this list of jobs, and tell the owners. Raises StoreError."""
+        ledger = self._opened()
+        nodes = {each.name: each for each in fleet.nodes}
+        known = {(each.job, each.run): each for each in ledger.job_ends_since(fleet.at - _SAME)}
+        judged = []
+        for each in list(_due(listed, fleet, known))[:_MOST]:
+            try:
+                job = self._jobs.job(each.id)
+            except BackendError:
+                continue  # slurmctld has forgotten it meanwhile, or the next pass finds it
+            if job.has_finished or job.restarts > each.run:  # else it is ending, and may run again
+                judged.append(self._judged(each, job, nodes, fleet.at))
+        ledger.put_jobs(judged)
+        for end in judged:
+            self._log.info("job.judged", job=end.job, verdict=end.verdict, message=end.sentence)
+        self._tell_owners(ledger, [*known.values(), *judged], fleet.cluster)
+
+    def put(self, entries: Sequence[LedgerEntry]) -> None:
+        """Keep findings about running jobs. Raises StoreError."""
+        if entries:
+            self._opened().put_entries(entries)
+
+    def close(self) -> None:
+        """Close the ledger."""
+        if self._ledger is not None:
+            self._ledger.close()
+        self._ledger = None
+
+    def _opened(self) -> Ledger:
+        if self._ledger is None:
+            self._ledger = Ledger(self._path, now=self._clock())
+        return self._ledger
+
+    def _judged(self, listed: ListedJob, job: SlurmJob, nodes: Mapping[str, FleetNode], now: datetime) -> LedgerJob:
+        end = _end_of(listed, job, nodes, now)
+        is_again = job.restarts > listed.run and not listed.held
+        ending = _ending(job) if job.has_finished else "an error"
+        owner = at_end(job.id, ending, end.blame, end.sentence, requeued=is_again, held=listed.held)
+        return LedgerJob(
+            job=job.id,
+            run=listed.run,
+            at=listed.ended or (job.end if job.has_finished and job.end is not None else now),
+            user=job.user,
+            nodes=job.nodes,
+            state="REQUEUE_HOLD" if listed.held else job.state,
+            ending=ending,
+            verdict=end.blame.value,
+            sentence=f"{end.sentence}; requeued" if is_again and end.blame is Blame.NODE else end.sentence,
+            code=end.code,
+            notice=owner if self._tell is not None and self._tells(end, nodes) else "",
+        )
+
+    def _tells(self, end: SummarizedEnd, nodes: Mapping[str, FleetNode]) -> bool:
+        """Whether the rule of the fault has the owner told, as it holds on the node that has it."""
+        if not end.code:
+            return self._policy.notify_owner
+        summary = nodes[end.node].summary
+        assert summary is not None  # noqa: S101 - it has named the code
+        kind = summary.component.partition(" ")[0].partition(":")[0].lower()
+        policy = policy_of(self._policy, summary.instance_type or None)
+        return policy.notifies_owner(end.code, Component(kind=kind) if kind else NODE)
+
+    def _tell_owners(self, ledger: Ledger, jobs: Iterable[LedgerJob], cluster: str) -> None:
+        oldest, problem = self._clock() - TOLD_FOR, ""
+        waiting = [each for each in jobs if each.notice and each.at >= oldest]
+        for job in waiting[:_MOST] if self._tell is not None else ():
+            assert self._tell is not None  # noqa: S101 - else none waits
+            try:
+                self._tell(Message(text=job.notice, data=_notice(job, cluster)))
+            except NotDeliveredError as error:
+                problem = f"owners of jobs are not told; trying again: {error}"
+                break
+            ledger.put_jobs([replace(job, notice="")])
+        self._news(problem)
+
+    def _news(self, problem: str) -> None:
+        if problem and problem != self._problem:
+            self._log.error("notice to the owner of a job", message=problem)
+        self._problem = problem
+
+
+def _due(
+    listed: Sequence[ListedJob], fleet: FleetPicture, known: Mapping[tuple[str, int], LedgerJob]
+) -> Iterator[ListedJob]:
+    """The ends that are not known yet and whose nodes had the time to write. Runs that a node names as ended by its own
+    fault come first: such a job may run again by now."""
+    named = {each.summary.job for each in fleet.nodes if each.summary is not None and each.summary.job}
+    found = {}
+    for word in sorted(named):
+        job, _, run = word.partition(":")
+        if job.isdecimal() and run.isdecimal():
+            found[job, int(run)] = ListedJob(id=job, run=int(run))
+    for each in listed:
+        is_old = each.ended is not None and fleet.at - each.ended >= SETTLES
+        if not each.runs and (each.held or is_old):
+            found[each.id, each.run] = each
+    for key, each in found.items():
+        before = known.get(key)
+        if before is None or (each.ended is not None and before.at < each.ended - SETTLES):
+            yield each
+
+
+def _end_of(listed: ListedJob, job: SlurmJob, nodes: Mapping[str, FleetNode], now: datetime) -> SummarizedEnd:
+    """The verdict: by the AdminComment of a job that goes on or is held, else by the summaries of its nodes."""
+    run = run_word(listed.id, listed.run)
+    named = [name for name, each in nodes.items() if each.summary is not None and each.summary.job == run]
+    if not named and listed.held and (verdict := verdict_of(job.said)) is not None:
+        last = next(each for each in reversed(job.said) if verdict_of((each,)) is verdict)
+        return SummarizedEnd(blame=verdict, sentence=last)
+    names = named or list(unfolded(job.nodes))
+    summaries = {name: nodes[name].summary for name in names if name in nodes}
+    return summarized_end(run, names, summaries, began=listed.began, ended=listed.ended or now)
+
+
+def _ending(job: SlurmJob) -> str:
+    if job.state == "TIMEOUT":
+        return "its time limit"
+    if job.signal:
+        return f"signal {job.signal}"
+    return f"exit code {job.exit_code}" if job.exit_code else job.state.lower().replace("_", " ")
+
+
+def _notice(job: LedgerJob, cluster: str) -> Mapping[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "cluster": cluster,
+        "job": job.job,
+        "user": job.user,
+        "nodes": job.nodes,
+        "state": job.state,
+        "ended": job.at.isoformat(),
+        "ending": job.ending,
+        "verdict": job.verdict,
+        "text": job.notice,
+    }

@@ -1,0 +1,71 @@
+"""The end of a job by what each of its nodes wrote of itself: the node to blame, and the sentence for all. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from healthd.core.model import Severity
+from healthd.job.blame import Blame
+from healthd.job.speakers import SpeaksFor, blame_table
+from healthd.job.text import nodes_sentence, summarized_sentence
+from healthd.remediation.decide.summary import NodeState, NodeSummary
+
+_FAULTY = frozenset({NodeState.CRITICAL, NodeState.HELD, NodeState.DRAINING, NodeState.REPAIRING})
+_OUT = frozenset({NodeState.HELD, NodeState.DRAINING, NodeState.REPAIRING})
+_FINE = frozenset({NodeState.OK, NodeState.WARNING})
+_OLD = timedelta(minutes=30)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SummarizedEnd:
+    """Whose fault the end of a job was by the summaries of its nodes. ``code``: of the fault of ``node``, "" for
+    none."""
+
+    blame: Blame
+    sentence: str
+    code: str = ""
+    node: str = ""
+
+
+def run_word(job: str, restarts: int) -> str:
+    """The word by which a node's summary names the run of a job: ``4711:0`` is the first."""
+    return f"{job}:{restarts}"
+
+
+def summarized_end(
+    run: str,
+    names: Sequence[str],
+    summaries: Mapping[str, NodeSummary | None],
+    *,
+    began: datetime | None,
+    ended: datetime,
+    unsure: str = "",
+) -> SummarizedEnd:
+    """The verdict for all nodes of a job. ``run``: the word of this run. ``unsure``: a node that could not tell,
+    whatever its summary says."""
+    for name in names:
+        summary = summaries.get(name)
+        if summary is not None and summary.job == run:
+            sentence = summarized_sentence(
+                name, summary.component, summary.code, drained=summary.state in _OUT, requeued=False
+            )
+            return SummarizedEnd(blame=Blame.NODE, sentence=sentence, code=summary.code, node=name)
+    faulty = [name for name in names if (each := summaries.get(name)) is not None and each.state in _FAULTY]
+    silent = [
+        name for name in names if name not in faulty and not _tells(summaries.get(name), began=began, ended=ended)
+    ]
+    if unsure and unsure not in (*faulty, *silent):
+        silent = [unsure, *silent]
+    sentence = nodes_sentence(len(names), silent, faulty)
+    return SummarizedEnd(blame=Blame.UNKNOWN if faulty or silent else Blame.JOB, sentence=sentence)
+
+
+def _tells(summary: NodeSummary | None, *, began: datetime | None, ended: datetime) -> bool:
+    """Whether a node says that it is fine, and shows nothing since the job began that may have ended it."""
+    if summary is None or summary.at is None or summary.state not in _FINE or ended - summary.at > _OLD:
+        return False
+    if not summary.code or (began is not None and summary.since is not None and summary.since < began):
+        return True
+    return blame_table().speaks_for(summary.code, Severity.WARNING) in (SpeaksFor.JOB, SpeaksFor.NEITHER)

@@ -1,0 +1,292 @@
+"""The controller judges the ends of jobs, keeps them in the ledger, and tells each owner once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from healthd.config.schema.config import PolicySection
+from healthd.config.schema.rule import PolicyRule
+from healthd.controller.jobs import SETTLES, JobKeeper, JobWatch
+from healthd.core.errors import BackendUnknown
+from healthd.core.model import Mode
+from healthd.fleet.nodes import FleetNode, FleetPicture, fleet_nodes
+from healthd.ledger.database import LEDGER, Ledger
+from healthd.ledger.entries import EntryKind, LedgerEntry, LedgerJob
+from healthd.notify.delivery import Message, NotDeliveredError
+from healthd.remediation.decide.summary import NodeState, NodeSummary
+from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob
+from healthd.remediation.orchestrators.slurm.job_list import ListedJob
+from healthd.remediation.ports import ListedNode
+from tests.support.fleet_readings import NOW
+
+ENDED = NOW - 2 * SETTLES
+BEGAN = NOW - timedelta(hours=1)
+FAILED = ListedJob(id="4711", run=0, nodes=2, began=BEGAN, ended=ENDED)
+
+
+def node(name: str, state: NodeState = NodeState.OK, *, code: str = "", job: str = "") -> FleetNode:
+    summary = NodeSummary(
+        state=state, at=NOW, code=code, component="GPU 3" if code else "", since=NOW, mode=Mode.REPAIR, job=job
+    )
+    listed = ListedNode(name=name, state="IDLE", partitions=("train",), summary=summary.text)
+    return fleet_nodes([listed], (), {}, NOW, silent_after_s=1500)[0]
+
+
+BLAMED = node("n2", NodeState.HELD, code="gpu.xid.79", job="4711:0")
+
+
+class Cluster:
+    """The jobs that slurmctld has, by hand."""
+
+    def __init__(self) -> None:
+        self.listed: list[ListedJob] = []
+        self.shown: dict[str, SlurmJob] = {}
+        self.asked: list[str] = []
+
+    def jobs(self) -> tuple[ListedJob, ...]:
+        return tuple(self.listed)
+
+    def job(self, job: str) -> SlurmJob:
+        self.asked.append(job)
+        if job not in self.shown:
+            raise BackendUnknown("Invalid job id specified")
+        return self.shown[job]
+
+    def running(self, job: str) -> tuple[SlurmJob, Mapping[str, frozenset[int]]]:
+        return self.shown[job], {}
+
+    def fails(self, *, state: str = "FAILED", code: int = 3) -> None:
+        self.listed = [FAILED]
+        self.shown["4711"] = SlurmJob(
+            id="4711", state=state, user="alice", nodes="n[1-2]", exit_code=code, signal=0, start=BEGAN, end=ENDED
+        )
+
+
+class Head:
+    """A keeper over one cluster, and its ledger."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self.cluster, self.policy = folder / LEDGER, Cluster(), PolicySection()
+        self.messages: list[Message] = []
+        self.refuses, self.now = False, NOW
+        self.keeper = self.start()
+
+    def start(self) -> JobKeeper:
+        self.keeper = JobKeeper(
+            self.cluster, self.path, self.policy, structlog.get_logger(), tell=self._tell, clock=lambda: self.now
+        )
+        return self.keeper
+
+    def _tell(self, message: Message) -> None:
+        if self.refuses:
+            raise NotDeliveredError("mail is down")
+        self.messages.append(message)
+
+    def sees(self, *nodes: FleetNode, at: datetime = NOW) -> None:
+        fleet = FleetPicture(cluster="train", at=at, nodes=nodes, limit=1, taken=0)
+        self.keeper(self.cluster.jobs(), fleet)
+
+    @property
+    def ends(self) -> tuple[LedgerJob, ...]:
+        ledger = Ledger(self.path, now=NOW, reads_only=True)
+        try:
+            return ledger.job_ends("4711")
+        finally:
+            ledger.close()
+
+    @property
+    def told(self) -> list[str]:
+        return [each.text for each in self.messages]
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Iterator[Head]:
+    made = Head(tmp_path)
+    yield made
+    made.keeper.close()
+
+
+def test_a_job_that_failed_by_itself_is_kept_and_told_once(head: Head) -> None:
+    """Its row has who, where, how and why; a second pass, and the next leader, judge and tell nothing."""
+    head.cluster.fails()
+    head.sees(node("n1"), node("n2"))
+    sentence = "no node fault seen on 2 nodes"
+    assert head.ends == (
+        LedgerJob(
+            job="4711",
+            run=0,
+            at=ENDED,
+            user="alice",
+            nodes="n[1-2]",
+            state="FAILED",
+            ending="exit code 3",
+            verdict="job",
+            sentence=sentence,
+        ),
+    )
+    text = "your job 4711 ended with exit code 3, and healthd saw no fault on its 2 nodes: read the job's output"
+    assert head.told == [text]
+    data: Mapping[str, Any] = head.messages[0].data
+    assert (data["schema"], data["user"], data["verdict"], data["text"]) == (
+        "healthd.owner_notice/v1",
+        "alice",
+        "job",
+        text,
+    )
+    head.sees(node("n1"), node("n2"))
+    head.keeper.close()
+    head.start()
+    head.sees(node("n1"), node("n2"))
+    assert (len(head.ends), len(head.told), head.cluster.asked) == (1, 1, ["4711"])
+
+
+def test_the_node_that_names_the_job_is_to_blame(head: Head) -> None:
+    """A plain FAILED job, whose AdminComment slurmctld refuses: the summary of the node says it."""
+    head.cluster.fails()
+    head.sees(node("n1"), BLAMED)
+    assert [(each.verdict, each.sentence, each.code) for each in head.ends] == [
+        ("node", "node n2 GPU 3 XID 79; drained", "gpu.xid.79")
+    ]
+    (told,) = head.told
+    assert told.startswith("your job 4711 was ended by a fault of node n2 (GPU 3 XID 79), not by your program: ")
+    assert told.endswith("submit it again, from its last checkpoint")
+
+
+def test_a_job_that_runs_again_is_kept_by_the_run_that_ended(head: Head) -> None:
+    """Slurm has requeued it, so that its list shows no end: the node's word does. While it ends nothing is said."""
+    head.cluster.shown["4711"] = SlurmJob(id="4711", state="COMPLETING", user="alice", nodes="n[1-2]")
+    head.sees(node("n1"), BLAMED)
+    assert not head.ends
+    head.cluster.shown["4711"] = SlurmJob(id="4711", state="RUNNING", user="alice", nodes="n[1,3]", restarts=1)
+    head.cluster.listed = [ListedJob(id="4711", run=1, runs=True, nodes=2, began=NOW)]
+    head.sees(node("n1"), BLAMED)
+    assert [(each.run, each.state, each.sentence) for each in head.ends] == [
+        (0, "RUNNING", "node n2 GPU 3 XID 79; drained; requeued")
+    ]
+    assert head.told[0].endswith("not by your program: Slurm runs it again")
+
+
+def test_a_held_job_has_the_verdict_of_its_comment(head: Head) -> None:
+    """Its nodes have written it there; the owner reads how to go on."""
+    said = "healthd: node n9 XID 48; drained; requeued; healthd: no node fault seen on 2 nodes"
+    head.cluster.listed = [ListedJob(id="4711", run=1, held=True, nodes=2)]
+    head.cluster.shown["4711"] = SlurmJob(id="4711", state="PENDING", user="alice", restarts=2, comment=said)
+    head.sees(node("n1"), node("n2"))
+    assert [(each.run, each.at, each.state, each.verdict) for each in head.ends] == [(1, NOW, "REQUEUE_HOLD", "job")]
+    assert head.told[0].endswith(": read the job's output, and release it by `scontrol release 4711`: Slurm holds it")
+
+
+def test_a_job_whose_nodes_cannot_tell_is_unknown(head: Head) -> None:
+    """And so is one whose node is silent."""
+    head.cluster.fails(state="TIMEOUT", code=0)
+    head.sees(node("n1", NodeState.UNKNOWN), node("n2"))
+    assert [(each.verdict, each.ending) for each in head.ends] == [("unknown", "its time limit")]
+    assert "healthd cannot tell whether a node was at fault (whose fault: n1 of 2 nodes could not tell)" in head.told[0]
+
+
+@pytest.mark.parametrize(("signal", "state", "words"), [(9, "FAILED", "signal 9"), (0, "NODE_FAIL", "node fail")])
+def test_the_end_has_words(head: Head, signal: int, state: str, words: str) -> None:
+    """The signal, or what Slurm calls it where there is no code."""
+    head.cluster.fails()
+    head.cluster.shown["4711"] = replace(head.cluster.shown["4711"], signal=signal, state=state, exit_code=0)
+    head.sees(node("n1"), node("n2"))
+    assert head.ends[0].ending == words
+
+
+def test_an_end_waits_until_its_nodes_have_written(head: Head) -> None:
+    """And one that slurmctld has forgotten meanwhile is skipped."""
+    head.cluster.fails()
+    head.cluster.listed = [replace(FAILED, ended=NOW - SETTLES / 2), ListedJob(id="9", run=0, ended=ENDED)]
+    head.sees(node("n1"), node("n2"))
+    assert (head.ends, head.cluster.asked) == ((), ["9"])
+
+
+def test_a_job_number_that_is_used_again_is_another_job(head: Head) -> None:
+    """slurmctld that begins again counts from 1: another end of the same number is an end of its own."""
+    head.cluster.fails()
+    head.sees(node("n1"), node("n2"))
+    head.cluster.listed = [replace(FAILED, ended=ENDED + timedelta(hours=2))]
+    head.sees(node("n1"), node("n2"), at=NOW + timedelta(hours=2))
+    assert len(head.ends) == 2
+
+
+def test_an_owner_is_told_later_where_the_command_fails(head: Head) -> None:
+    """The row stays marked, also for the next leader; after hours it is no news any more."""
+    head.refuses = True
+    head.cluster.fails()
+    head.sees(node("n1"), node("n2"))
+    head.keeper.close()
+    assert (head.told, head.ends[0].notice != "") == ([], True)
+    head.refuses = False
+    head.start()
+    head.now = NOW + timedelta(hours=7)
+    head.sees(node("n1"), node("n2"), at=head.now)
+    assert head.told == []
+    head.now = NOW
+    head.sees(node("n1"), node("n2"))
+    assert (len(head.told), head.ends[0].notice) == (1, "")
+
+
+RULE = PolicyRule(name="quiet", codes=("gpu.xid.79",), reason="r", source="s", notify_owner=False)
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_told"),
+    [
+        (PolicySection(rule=(RULE,)), False),
+        (PolicySection(rule=(replace(RULE, notify_owner=True),), notify_owner=False), True),
+        (PolicySection(notify_owner=False), False),
+        (PolicySection(rule=(replace(RULE, components=("efa",)),)), True),
+    ],
+)
+def test_the_rule_of_the_fault_says_whether_the_owner_is_told(
+    head: Head, policy: PolicySection, *, is_told: bool
+) -> None:
+    """It goes before that of the policy; the verdict is kept all the same."""
+    head.policy = policy
+    head.start()
+    head.cluster.fails()
+    head.sees(node("n1"), BLAMED)
+    assert (bool(head.told), len(head.ends)) == (is_told, 1)
+
+
+def test_without_a_command_nothing_waits_for_one(head: Head) -> None:
+    """A command that is set later tells of what ends from then on."""
+    log = structlog.get_logger()
+    keeper = JobKeeper(head.cluster, head.path, head.policy, log, tell=None, clock=lambda: NOW)
+    head.cluster.fails()
+    keeper([FAILED], FleetPicture(cluster="", at=NOW, nodes=(node("n1"), node("n2")), limit=1, taken=0))
+    keeper.close()
+    assert head.ends[0].notice == ""
+
+
+def test_a_watch_goes_on_when_the_cluster_does_not_answer(head: Head) -> None:
+    """One pass without a fleet keeps nothing, and the next one does."""
+    head.cluster.fails()
+    stop, passes = threading.Event(), 0
+
+    def reading() -> FleetPicture:
+        nonlocal passes
+        passes += 1
+        if passes == 1:
+            raise BackendUnknown("slurmctld does not answer")
+        stop.set()
+        return FleetPicture(cluster="", at=NOW, nodes=(node("n1"), node("n2")), limit=1, taken=0)
+
+    finding = LedgerEntry(kind=EntryKind.JOB, node="n1", at=NOW, code="job.straggler", act="job 4711 GPU 3")
+    watch = JobWatch(
+        head.cluster, reading, head.keeper, structlog.get_logger(), compare=lambda *_: (finding,), every_s=0.01
+    )
+    watch.keep(stop)
+    assert (passes, len(head.ends)) == (2, 1)
+    ledger = Ledger(head.path, now=NOW, reads_only=True)
+    assert ledger.contents().entries == (finding,)
+    ledger.close()
