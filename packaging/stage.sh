@@ -52,6 +52,11 @@ find "$venv/bin" -mindepth 1 ! -name 'python*' ! -name healthd -exec rm -rf {} +
 sed -i "1s|^#!.*|#!/opt/healthd/bin/python|" "$venv/bin/healthd"
 sed -i "/^command = /d" "$venv/pyvenv.cfg"
 rm -f "$venv/.gitignore" # Python 3.13 leaves one
+# pip notes the folder that our wheel lay in.
+for info in "$venv"/lib/python3*/site-packages/healthd-*.dist-info; do
+    rm -f "$info/direct_url.json"
+    sed -i '/direct_url\.json,/d' "$info/RECORD"
+done
 
 # Bytecode that is never compared with its source: a package manager's files do not change, each start saves the
 # comparison, and only the package manager writes below /opt/healthd.

@@ -76,8 +76,8 @@ MEMORY, MEMORY_BYTES = "/dev/shm", 2 << 30
 
 # Set by `make test-kubernetes`, as HEALTHD_TEST_KUBERNETES: see below.
 ASKED_FOR = "TEST_KUBERNETES"
-# Set by `make test-packages`: the tests of this file that boot a machine, by the fixture that is one.
-BOOTED, BOOT_ASKED_FOR = ("test_deb.py", "machine"), "TEST_PACKAGES"
+# Set by `make test-packages`: the tests of this file that boot a machine, by the fixture that is one; and a release.
+BOOTED, BOOT_ASKED_FOR, RELEASED = ("test_deb.py", "machine"), "TEST_PACKAGES", "test_release.py"
 
 # A property holds or it does not: how long an example takes is the machine's business.
 settings.register_profile("healthd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -206,7 +206,8 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what needs an API server, helm or an image, unless it is asked for, `make test-kubernetes`: where
-    nothing is cached, building them takes two cores ten minutes. And what boots a machine: `make test-packages`.
+    nothing is cached, building them takes two cores ten minutes. And what boots a machine, or builds a release:
+    `make test-packages`.
     """
     # healthd's own processes would refuse the variables as settings that do not exist
     kubernetes, boots = os.environ.pop(ASKED_FOR, ""), os.environ.pop(BOOT_ASKED_FOR, "")
@@ -241,7 +242,8 @@ def _is_of_kubernetes(item: pytest.Item) -> bool:
 
 
 def _boots(item: pytest.Item) -> bool:
-    return (item.path.name, BOOTED[1]) == BOOTED and BOOTED[1] in getattr(item, "fixturenames", ())
+    boots = (item.path.name, BOOTED[1]) == BOOTED and BOOTED[1] in getattr(item, "fixturenames", ())
+    return boots or item.path.name == RELEASED
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

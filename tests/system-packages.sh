@@ -45,6 +45,7 @@ for set in "$@"; do
     packages)
         need rpmbuild rpm
         need rpmlint rpmlint
+        need cpio cpio
         need shellcheck shellcheck
         need git git
         # The packages are made with the distribution's own Python.
