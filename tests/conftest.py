@@ -132,6 +132,8 @@ _guard = Guard()
 sys.addaudithook(_guard)
 # For every process that a test starts, too.
 os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
+for _name in ("FORCE_COLOR", "NO_COLOR"):  # the answers under test have no colours, unless the test asks for them
+    os.environ.pop(_name, None)
 # A healthd that a test starts takes every HEALTHD_ variable for one of its settings, and ends at one it does not know.
 for _name in [each for each in os.environ if each.startswith("HEALTHD_TEST_")]:
     os.environ[_name.removeprefix("HEALTHD_")] = os.environ.pop(_name)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from healthd.drill.chain import DrillFault
 
 CONTEXTS = ("manual", "prolog", "epilog", "boot")
+EVENT_KINDS = ("check", "daemon", "decision", "drill", "fault", "hook", "job", "order", "step")
+"""Of the lines of the audit trail."""
 FLEET_KEYS = ("cause", "code", "rack", "partition", "type")
 FLEET_STATES = (
     "ok",
@@ -146,7 +148,7 @@ def _grammar(verb: str = "") -> _Parser:
     """The grammar of every verb; of a verb that it knows, the group of that verb alone, which is made sooner."""
     top = _Parser(prog="healthd", description="Node health checks and remediation for GPU clusters.")
     top.add_argument("--version", action=_Version, nargs=0, help="print the version")
-    top.set_defaults(module="")
+    top.set_defaults(module="", colour=False)
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_Parser)
     for group in [each for each, of in _GROUPS.items() if verb in of] or _GROUPS:
         group(verbs)
@@ -192,7 +194,7 @@ def _controlling(verbs: Any) -> None:
     how = uninstall.add_mutually_exclusive_group()
     how.add_argument("--yes", action="store_true", help="do not ask")
     _dry_run(how, "which nodes would be released")
-    _common(uninstall)
+    _common(uninstall, json=True)
 
 
 def _overseeing(verbs: Any) -> None:
@@ -233,7 +235,7 @@ def _overseeing(verbs: Any) -> None:
     case = verbs.add_parser("case", help="write the text of a support case about a node, from the fleet's ledger")
     case.add_argument("node", metavar="NODE")
     case.add_argument("--since", type=_length, metavar="TIME", help="so far back (default: 30d)")
-    _common(case)
+    _common(case, json=True)
 
 
 def _blaming(verbs: Any) -> None:
@@ -276,6 +278,17 @@ def _telling(verbs: Any) -> None:
         metavar="N",
         help="number of lines (default: 100; at most 1000 for a user who may not act)",
     )
+    history.add_argument("--since", type=_length, metavar="TIME", help="only so far back: 30m, 12h, 7d, 2w")
+    history.add_argument(
+        "--kind", action="append", default=[], choices=EVENT_KINDS, metavar="KIND",
+        help=f"only lines of this kind; may be given again ({', '.join(EVENT_KINDS)})",
+    )  # fmt: skip
+    history.add_argument("--case", default="", metavar="ID", help="only lines of this remediation")
+    history.add_argument(
+        "-v", "--verbose", action="store_true", help="also the lines of check runs, which are left out by default"
+    )
+    history.add_argument("--follow", action="store_true", help="go on with each new line, until Ctrl-C")
+    history.add_argument("--after", type=int, default=0, help=argparse.SUPPRESS)  # asked by --follow: lines after this
     _common(history, json=True, socket=True)
 
 
@@ -362,6 +375,7 @@ def _setting_up(verbs: Any) -> None:
     init = verbs.add_parser("init", help="write a first configuration for this node; overwrites no file")
     init.add_argument("--output", metavar="FILE", help="write to FILE (default: /etc/healthd/config.toml)")
     init.add_argument("--print", action="store_true", help="print the configuration and write no file")
+    init.add_argument("--json", action="store_true", help="as JSON")
 
     doctor = verbs.add_parser("doctor", help="find what is missing on this node and say how to fix it; needs no daemon")
     doctor.add_argument("--cluster", action="store_true", help="check only access to the Kubernetes API server")
@@ -420,6 +434,7 @@ def _showing(verbs: Any) -> None:
         "--fail-provisioner", action="store_true", help="let the reboot fail: the demo must end in failure"
     )
     demo.add_argument("--keep", action="store_true", help="keep the simulated node's folder")
+    demo.add_argument("--json", action="store_true", help="the timeline as JSON; the progress goes to standard error")
 
 
 def _contributing(verbs: Any) -> None:
@@ -436,6 +451,7 @@ def _contributing(verbs: Any) -> None:
     )
     new.set_defaults(kind="proc")
     _dry_run(new, "which files would be written")
+    new.add_argument("--json", action="store_true", help="as JSON")
 
 
 _GROUPS: Mapping[Callable[[Any], None], tuple[str, ...]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from argparse import Namespace
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from healthd.setup.first_config import first_config, found_lines
 from healthd.setup.forked_calls import answer_apart
 from healthd.setup.survey import Survey, survey
 
+SCHEMA = "healthd.init/v1"
 _DEADLINE_S = 40.0  # IMDS, one question to AWS, and a file system or two that answer late
 
 
@@ -35,14 +37,22 @@ def answer(options: Namespace) -> Reply:
         raise HealthdError(wrong) from error
     text = first_config(found, version=__version__, now=datetime.now(UTC))
     if options.print:
-        return Reply(code=0, out=text)
+        return Reply(code=0, out=_json(text, found, "") if options.json else text)
     schema = _write(path, text)
+    if options.json:
+        return Reply(code=0, out=_json(text, found, str(path)))
     facts = "".join(f"  {line}\n" for line in found_lines(found))
     return Reply(
         code=0,
         out=f"wrote {path}, mode observe; {schema}\n{facts}"
         f"next: read it, run `healthd config validate` and `healthd doctor`; then the daemon: {START}\n",
     )
+
+
+def _json(text: str, found: Survey, path: str) -> str:
+    """``written``: the file, or "" where it is only printed."""
+    data = {"schema": SCHEMA, "written": path, "configuration": text, "found": list(found_lines(found))}
+    return json.dumps(data, indent=2) + "\n"
 
 
 def _beside(path: Path) -> Path:

@@ -15,6 +15,8 @@ trap 'rm -rf "$top"' EXIT
 trap 'exit 130' INT TERM HUP
 mkdir -p "$top/SOURCES" "$top/healthd-$version"
 cp -R LICENSE README.md CHANGELOG.md pyproject.toml checks remediation healthd packaging requirements "$top/healthd-$version/"
+mkdir "$top/healthd-$version/docs"
+cp -R docs/how-to "$top/healthd-$version/docs/how-to"
 tar -C "$top" -czf "$top/SOURCES/healthd-$version.tar.gz" "healthd-$version"
 # Built twice from one commit it is the same file: its times are the commit's, where there is one.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
