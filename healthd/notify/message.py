@@ -104,7 +104,7 @@ class NewsItem:
     words: Annotated[str, Meta(description="The state, as a sentence.")]
     since: Annotated[datetime, Meta(description="Since when it is so.")]
     over: Annotated[datetime | None, Meta(description="Since when it is over; null while it is open.")]
-    next_step: Annotated[str, Meta(description="What an operator does about it first.")]
+    next_step: Annotated[str, Meta(description="The first step of an operator.")]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,7 +138,7 @@ class Notification:
             "verify, stay (out until a release); empty while the node is in service."
         ),
     ] = ""
-    next_step: Annotated[str, Meta(description="What an operator does first; empty where nothing is to be done.")] = ""
+    next_step: Annotated[str, Meta(description="The first step of an operator; empty for none.")] = ""
     runbook: Annotated[str, Meta(description="The page of the code below [notify] runbooks.")] = ""
     page: Annotated[str, Meta(description="The status page of the node by [notify] page.")] = ""
     since: Annotated[datetime, Meta(description="Since when the oldest state in this message is so.")]
@@ -345,7 +345,7 @@ def _open_title(subject: str, state: IncidentState, standing: Sequence[Topic], w
 
 
 def _what(abouts: Iterable[TopicAbout]) -> str:
-    """What is wrong, with all its devices; what is known of a fault comes before what its remediation says of it."""
+    """The fault with all its devices: by its own topic first, then by that of its remediation."""
     texts = dict.fromkeys(each.what for each in abouts if each.what)
     return next((each.text for each in folded_texts(texts)), "")
 

@@ -90,7 +90,7 @@ an approval is asked for."""
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TopicAbout:
-    """What a topic is about, for the head of its message, which keeps it until the end.
+    """The head of a topic's message: incident, node, code and device.
 
     ``incident``: topics of one incident share a message; "" for the code. ``subject``: the node that it concerns, ""
     for the sender, ``fleet`` for all. ``device``: as operators name it, "" for the node as a whole; ``what``: what is
@@ -254,7 +254,7 @@ def unkept(problem: str) -> tuple[Topic, ...]:
 
 
 def incident_of(key: str, about: TopicAbout) -> str:
-    """The incident of a topic, among those of its sender: that of its code, where nothing else is said."""
+    """The incident of a topic, among those of its sender: that of its code, by default."""
     return "/".join(filter(None, (about.subject, about.incident or about.code or key.strip())))
 
 

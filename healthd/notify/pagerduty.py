@@ -29,7 +29,7 @@ def to_pagerduty(key_file: str, url: str = URL) -> Deliver:
 
 
 def actions(about: Notification) -> tuple[str, ...]:
-    """What happens to the alert. One that PagerDuty does not have can be neither acknowledged nor, in a drill,
+    """The event actions of a message. One that PagerDuty does not have can be neither acknowledged nor, in a drill,
     resolved."""
     if about.event is Occasion.DRILL:
         return ("trigger", "resolve")
@@ -44,7 +44,7 @@ def actions(about: Notification) -> tuple[str, ...]:
 
 def severity(about: Notification) -> str:
     """PagerDuty's word, by which a service with dynamic urgency decides whether it wakes up an operator: it does for
-    ``critical`` and ``error``. What healthd repairs by itself is a ``warning``."""
+    ``critical`` and ``error``. A fault that healthd repairs by itself is a ``warning``."""
     if about.event is Occasion.DRILL:
         return "info"
     if about.needs_operator:
