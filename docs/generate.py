@@ -25,6 +25,8 @@ from typing import Any, get_type_hints
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import msgspec  # noqa: E402
+
 from healthd import __version__  # noqa: E402 - runs from a checkout in which nothing is installed
 from healthd.agent.agent import reading_agent  # noqa: E402
 from healthd.api.exit_codes import MEANINGS, ExitCode  # noqa: E402
@@ -39,6 +41,7 @@ from healthd.config.schema import config as schema  # noqa: E402
 from healthd.config.schema.rule import PolicyRule  # noqa: E402
 from healthd.core.check import Check, NoSettings, discover  # noqa: E402
 from healthd.core.model import Reading, ReadingKind  # noqa: E402
+from healthd.notify.message import Notification  # noqa: E402
 from healthd.remediation.decide.rules import STEPS, Rule  # noqa: E402
 from healthd.remediation.orchestrators.slurm.reasons import AUTOMATIC, REBOOTS  # noqa: E402
 from healthd.remediation.policy_files import SHIPPED as SHIPPED_POLICIES  # noqa: E402
@@ -289,6 +292,7 @@ def pages() -> Mapping[Path, str]:
         reference / "peers.md": peers_page,
         reference / "policy.md": policy_page,
         reference / "policy.schema.json": policy_schema_text,
+        reference / "notification.schema.json": notification_schema_text,
         reference / "aws-calls.md": aws_calls_page,
         reference / "slurm-versions.md": slurm_page,
         reference / "faults.md": faults_page,
@@ -307,6 +311,12 @@ HOUSE = """# The house
 One concept is one module, and one family of concepts is one package. A package imports only packages below it: the
 layer contracts in `pyproject.toml` keep that so, and `make contracts` checks them. An arrow reads "imports".
 """
+
+
+def notification_schema_text() -> str:
+    """The schema of the document that a webhook and a command get."""
+    made = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(Notification)}
+    return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
 
 
 def house_page() -> str:

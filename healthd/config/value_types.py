@@ -15,6 +15,10 @@ MaybePath = Annotated[str, Meta(pattern=r"^(/[^\0]*)?\Z", description='an absolu
 MaybeUrl = Annotated[
     str, Meta(pattern=r"^(https?://[^\s/]+(/\S*)?)?\Z", description='a URL of http:// or https://, or ""')
 ]
+NodeUrl = Annotated[
+    str,
+    Meta(pattern=r"^(https?://\S*\{node\}\S*)?\Z", description='a URL with "{node}" for the node\'s name, or ""'),
+]
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]*\Z", description='letters, digits, ".", "_" and "-", or ""')]
 Label = Annotated[str, Meta(pattern=r"^[^=\s]+=[^\n]*\Z", description="key=value")]
 Glob = Annotated[str, Meta(min_length=1, description="a name, or a glob with *, ? or [...]")]

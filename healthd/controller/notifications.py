@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from healthd.api.controller_stats import ControllerStats, FenceStatus, IncidentStatus
 from healthd.config.schema.notify import NotifySection
-from healthd.notify.news import AGAIN_S, LASTS_S, PAGED, Topic
-from healthd.notify.notifier import Notifier, channels_of, still_told
+from healthd.core.model import Severity
+from healthd.notify.message import Sender
+from healthd.notify.news import AGAIN_S, FLEET, LASTS_S, PAGED, Topic, TopicAbout
+from healthd.notify.notifier import Notifier, still_told
+from healthd.notify.receivers import channels_of
 from healthd.remediation.controller.node_status import RepairState
 from healthd.remediation.decide.domain_fence import KUBE_TAINT
 
@@ -21,11 +23,17 @@ FENCED_LASTS_S = 1_800.0
 
 
 def controller_notifier(
-    notify: NotifySection, stats: ControllerStats, *, name: str, kept: str, keep: Callable[[str], None]
+    notify: NotifySection,
+    stats: ControllerStats,
+    *,
+    name: str,
+    kept: str,
+    keep: Callable[[str], None],
+    state_dir: str,
 ) -> Notifier | None:
     """The notifier of the controller ``name``, or None where no receiver is configured. ``kept``: the state that the
-    notifier before it gave to ``keep``."""
-    channels, before = channels_of(notify), still_told(kept)
+    notifier before it gave to ``keep``. ``state_dir``: the controller's."""
+    channels, before = channels_of(notify, state_dir), still_told(kept)
     if not channels:
         return None
     return Notifier(
@@ -35,8 +43,9 @@ def controller_notifier(
         about=lambda: about_controller(stats, name),
         keep=keep,
         kept=kept,
-        head=_controllers_head,
+        cluster=notify.cluster,
         runbooks=notify.runbooks,
+        page=notify.page,
     )
 
 
@@ -49,13 +58,18 @@ def wrong_with_controller(stats: ControllerStats) -> Sequence[Topic]:
         if each.page:
             words = f"{each.node or 'the cluster'}: an operator is needed: {each.message}"
             cause = " ".join((each.state, each.refusal or "", *each.troubles))
-            found.append(Topic(key=f"{PAGED}{each.node or 'cluster'}", words=words, cause=cause, again_s=AGAIN_S))
+            about = TopicAbout(incident="operator", subject=each.node or FLEET, severity=Severity.CRITICAL)
+            key = f"{PAGED}{each.node or 'cluster'}"
+            found.append(Topic(key=key, words=words, cause=cause, again_s=AGAIN_S, about=about))
         elif each.state is RepairState.SILENT:
-            found.append(Topic(key=f"silent {each.node}", words=f"{each.node}: {each.message}", again_s=AGAIN_S))
+            about = TopicAbout(incident="silent", subject=each.node, what=each.message, severity=Severity.CRITICAL)
+            words = f"{each.node}: {each.message}"
+            found.append(Topic(key=f"silent {each.node}", words=words, again_s=AGAIN_S, about=about))
     if why := stats.slow() or stats.problem:
         words = f"no sync succeeds: the controller counts, drains and replaces no node: {why}"
         lasts_s = LASTS_S if stats.slow() else FAILING_LASTS_S
-        found.append(Topic(key="rounds", words=words, lasts_s=lasts_s, cause="rounds", again_s=AGAIN_S))
+        about = TopicAbout(subject=FLEET, incident="controller", severity=Severity.CRITICAL)
+        found.append(Topic(key="rounds", words=words, lasts_s=lasts_s, cause="rounds", again_s=AGAIN_S, about=about))
     return found
 
 
@@ -71,6 +85,12 @@ def _incident(incident: IncidentStatus) -> Topic:
         cause=cause,
         again_s=AGAIN_S,
         title=incident.title,
+        about=TopicAbout(
+            incident=incident.id,
+            subject=FLEET,
+            what=incident.message,
+            severity=Severity.CRITICAL if incident.critical else Severity.WARNING,
+        ),
     )
 
 
@@ -84,7 +104,14 @@ def _fence(fence: FenceStatus, orchestrator: str) -> Topic:
     about = f"all {fence.nodes} nodes of NVLink domain {fence.domain} stay out after incident {fence.incident}"
     words = f"{about}: {fence.waits}; repair these nodes, or {how}"
     title = f"NVLink domain {fence.domain} is back in service"
-    return Topic(key=f"{PAGED}fence {fence.domain}", words=words, lasts_s=FENCED_LASTS_S, again_s=AGAIN_S, title=title)
+    return Topic(
+        key=f"{PAGED}fence {fence.domain}",
+        words=words,
+        lasts_s=FENCED_LASTS_S,
+        again_s=AGAIN_S,
+        title=title,
+        about=TopicAbout(incident=f"fence {fence.domain}", subject=FLEET, severity=Severity.CRITICAL),
+    )
 
 
 def incident_key(id_: str, *, critical: bool) -> str:
@@ -92,18 +119,12 @@ def incident_key(id_: str, *, critical: bool) -> str:
     return f"{PAGED if critical else ''}incident {id_}"
 
 
-def about_controller(stats: ControllerStats, name: str) -> Mapping[str, Any]:
-    """The sender: the fields with which each message of the controller begins."""
-    return {
-        "controller": name,
-        "orchestrator": stats.orchestrator,
-        "provisioner": stats.provisioner,
-        "mode": stats.mode,
-        "person_needed": sum(each.page for each in stats.statuses),
-        "incidents": len(stats.incidents),
-        "notices": [],
-    }
-
-
-def _controllers_head(about: Mapping[str, Any]) -> str:
-    return f"healthd controller {about['controller']}: nodes that need an operator: {about['person_needed']}"
+def about_controller(stats: ControllerStats, name: str) -> Sender:
+    """The sender of a controller's messages."""
+    return Sender(
+        controller=name,
+        orchestrator=stats.orchestrator,
+        provisioner=stats.provisioner,
+        mode=stats.mode,
+        nodes_that_need_an_operator=sum(each.page for each in stats.statuses),
+    )

@@ -283,7 +283,14 @@ class ControllerService:
         except StoreError as error:
             self._log.error("notification", message=f"{error}; some messages may be sent twice")
         name = socket.gethostname()
-        notifier = controller_notifier(self._config.notify, self._stats, name=name, kept=before, keep=told.keep)
+        notifier = controller_notifier(
+            self._config.notify,
+            self._stats,
+            name=name,
+            kept=before,
+            keep=told.keep,
+            state_dir=self._config.controller.state_dir,
+        )
         self._stats.notifier = notifier
         if notifier is None or self._once:
             return

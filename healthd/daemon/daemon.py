@@ -169,6 +169,7 @@ class Daemon:
             engine=self.agent.engine,
             store=self.agent.store,
             mode=self.agent.mode,
+            state_dir=config.daemon.state_dir,
             absent=lambda: self.agent.paged_absent,
             notices=notices_of(self.agent, os.environ),
         )

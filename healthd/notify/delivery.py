@@ -1,4 +1,5 @@
-"""Delivers a message: by an HTTP POST of JSON, or to a command that reads it. Each has a deadline.
+"""Delivers a message: by an HTTP POST of JSON, or to a command that reads it. Each has a deadline. Receivers with a
+form of their own (``slack``, ``pagerduty``, ``apprise_services``) post by it.
 
 A message is delivered when the receiver confirms it: by a status of 200 to 299, or exit code 0. A redirect is a
 failure.
@@ -11,15 +12,17 @@ import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from healthd.core.errors import SourceError
 from healthd.core.strict_modes import not_run_by_root
+from healthd.notify.message import Message
 from healthd.sources.command import run_command
 from healthd.sources.exchange import Deadline, NoRedirect, open_url
 
@@ -29,14 +32,7 @@ COMMAND_TIMEOUT_S = 10.0
 _LONGEST_RETRY_S = 3_600.0
 _SECRET = 8  # characters: a shorter part of a path is a word, such as "hooks"
 _SHOWN = 200  # characters of the receiver's answer
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Message:
-    """One message: as text for operators, and as data for programs."""
-
-    text: str
-    data: Mapping[str, Any]
+_ANSWER = 65_536  # bytes of it that are read
 
 
 class NotDeliveredError(Exception):
@@ -47,21 +43,19 @@ class NotDeliveredError(Exception):
         self.retry_s = retry_s
 
 
-Deliver = Callable[[Message], None]
+Deliver = Callable[[Message], str | None]
+"""Delivers a message. Returns the receiver's name for it, by which a later message of the same incident updates it;
+None or "" for none. Raises NotDeliveredError."""
 
 
-def to_slack(url_file: str) -> Deliver:
-    """Slack's incoming webhook, or a compatible one (Mattermost, Rocket.Chat, Discord's ``/slack``).
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Receiver:
+    """One receiver. ``each_incident``: it needs a message for each incident, whatever ``per_hour`` says, because it is
+    a program or keeps incidents itself. ``steps``: it also gets each step of a repair, which updates what it has."""
 
-    ``url_file``: the file whose first line is the webhook's URL, a secret. It is read for each message, so that you can
-    change it. Source: Slack, "Sending messages using incoming webhooks" and "Formatting text" (the escapes).
-    """
-
-    def deliver(message: Message) -> None:
-        text = message.text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-        _post(_secret(url_file), {"text": text}, {}, TIMEOUT_S)
-
-    return deliver
+    deliver: Deliver
+    each_incident: bool = False
+    steps: bool = False
 
 
 def to_webhook(url: str, token_file: str = "", *, url_file: str = "", timeout_s: float = TIMEOUT_S) -> Deliver:
@@ -71,8 +65,8 @@ def to_webhook(url: str, token_file: str = "", *, url_file: str = "", timeout_s:
     """
 
     def deliver(message: Message) -> None:
-        token = {"Authorization": f"Bearer {_secret(token_file)}"} if token_file else {}
-        _post(_secret(url_file) if url_file else url, message.data, token, timeout_s)
+        token = {"Authorization": f"Bearer {secret_of(token_file)}"} if token_file else {}
+        post(secret_of(url_file) if url_file else url, message.data, token, timeout_s=timeout_s)
 
     return deliver
 
@@ -95,15 +89,25 @@ def to_command(argv: Sequence[str], *, timeout_s: float = COMMAND_TIMEOUT_S) -> 
     return deliver
 
 
-def _post(url: str, data: Mapping[str, Any], headers: Mapping[str, str], timeout_s: float) -> None:
-    """Send the data. The message of a failure holds no secret, even if the server or the library quotes one."""
+def post(
+    url: str,
+    data: Mapping[str, Any],
+    headers: Mapping[str, str] | None = None,
+    *,
+    timeout_s: float = TIMEOUT_S,
+    secrets: Sequence[str] = (),
+) -> str:
+    """Send the data, and return the answer's first 64 KiB. The message of a failure holds no secret, even if the server
+    or the library quotes one. ``secrets``: further ones, which stand in the data."""
+    headers = headers or {}
     try:
-        _sent(url, data, headers, timeout_s)
+        return _sent(url, data, headers, timeout_s)
     except NotDeliveredError as error:
-        raise NotDeliveredError(_without(str(error), _secrets(url, headers)), retry_s=error.retry_s) from None
+        hidden = [*_secrets(url, headers), *(form for each in secrets for form in quoted_forms(each))]
+        raise NotDeliveredError(without(str(error), hidden), retry_s=error.retry_s) from None
 
 
-def _sent(url: str, data: Mapping[str, Any], headers: Mapping[str, str], timeout_s: float) -> None:
+def _sent(url: str, data: Mapping[str, Any], headers: Mapping[str, str], timeout_s: float) -> str:
     server = _server(url)
     if not url.startswith(("https://", "http://")):
         raise NotDeliveredError(f"{server}: not a URL; expected https://…")
@@ -112,7 +116,8 @@ def _sent(url: str, data: Mapping[str, Any], headers: Mapping[str, str], timeout
     try:
         request = urllib.request.Request(url, data=body, headers={**kind, **headers}, method="POST")  # noqa: S310
         with open_url(request, Deadline(timeout_s), NoRedirect()) as answer:
-            answer.read(_SHOWN)
+            read: bytes = answer.read(_ANSWER)
+            return read.decode(errors="replace")
     except urllib.error.HTTPError as error:
         with error:
             reply = _reply(error)
@@ -142,17 +147,24 @@ def _secrets(url: str, headers: Mapping[str, str]) -> tuple[str, ...]:
     parts = [path, *re.split(r"[/?&=]", path), authority.rpartition("@")[0]]
     tokens = [value.removeprefix("Bearer ") for name, value in headers.items() if name == "Authorization"]
     secrets = {*(each for each in parts if len(each) >= _SECRET), *filter(None, tokens)}
-    quoted = {repr(each)[1:-1] for each in secrets}  # as Python quotes them in its errors
-    return tuple(sorted(secrets | quoted, key=len, reverse=True))
+    return tuple(form for each in secrets for form in quoted_forms(each))
 
 
-def _without(text: str, secrets: Sequence[str]) -> str:
-    for secret in secrets:
+def quoted_forms(secret: str) -> tuple[str, ...]:
+    """A secret as it is, and as errors of Python, URLs and JSON quote it."""
+    forms = (secret, repr(secret)[1:-1], quote(secret), quote(secret, safe=""), json.dumps(secret)[1:-1])
+    return tuple(dict.fromkeys(forms)) if secret else ()
+
+
+def without(text: str, secrets: Iterable[str]) -> str:
+    """The text without these, the longest first."""
+    for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "…")
     return text
 
 
-def _secret(path: str) -> str:
+def secret_of(path: str) -> str:
+    """The first line of a file. Raises NotDeliveredError where there is none."""
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n", 1)
     except (OSError, UnicodeDecodeError) as error:

@@ -19,7 +19,7 @@ from healthd.judge.causes import reasons_of, roots_of
 from healthd.judge.clock import moved
 from healthd.judge.devices import folded_texts
 from healthd.judge.history import Fault, acknowledged_text
-from healthd.remediation.decide.remediation import End, Remediation
+from healthd.remediation.decide.remediation import End, Phase, Remediation
 
 LASTS_S = 15.0
 """How long a problem must last before a message is sent, in seconds, and how long it must be over before it is
@@ -39,6 +39,8 @@ PAGED = "page "
 """The beginning of the key of a page."""
 NODE_KEY = "node"
 """The key of the node's own state: drained by healthd, or kept out by another owner."""
+UNKNOWN_KEY = "unknown"
+"""The key of a node whose health is unknown."""
 MOST_LINES = 20
 """The most pieces of news in one message, which gives the number of the others."""
 _MOST_CAUSES = 8
@@ -67,6 +69,7 @@ class NewsKind(StrEnum):
     WRONG = "wrong"
     NOW = "now"  # reported before, with another cause
     STILL = "still"  # repeated, because it is still open
+    STEP = "step"  # its repair went on; for receivers that update what they showed
     OVER = "over"
     ENDED = "ended"  # healthd's part is over; the text names the owner
 
@@ -75,10 +78,38 @@ _HEADS = {
     NewsKind.WRONG: "PROBLEM",
     NewsKind.NOW: "CHANGED",
     NewsKind.STILL: "STILL OPEN",
+    NewsKind.STEP: "NEXT STEP",
     NewsKind.OVER: "RESOLVED",
     NewsKind.ENDED: "CLOSED",
 }
 """The first word of each line of news."""
+OUT, APPROVE = "drained", "approve"
+"""Steps of a repair for operators, beside those that healthd itself takes: the node is out and its jobs may still run;
+an approval is asked for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopicAbout:
+    """The head of a topic's message: incident, node, code and device.
+
+    ``incident``: topics of one incident share a message; "" for the code. ``subject``: the node that it concerns, ""
+    for the sender, ``fleet`` for all. ``device``: as operators name it, "" for the node as a whole; ``what``: what is
+    wrong, in a few words; "" for the topic's own words. ``out``: the node is out of service.
+    """
+
+    incident: str = ""
+    subject: str = ""
+    code: str = ""
+    device: str = ""
+    what: str = ""
+    severity: Severity = Severity.WARNING
+    acknowledged: bool = False
+    out: bool = False
+
+
+_NO_FAULT = TopicAbout(incident="operator", severity=Severity.CRITICAL)
+FLEET = "fleet"
+"""The subject of what is wrong with many nodes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +122,8 @@ class Topic:
 
     ``code`` and ``component``: the one fault that it is about, where an incident of that fault says as much; else "".
     ``critical``: it is a page, or a critical fault that no operator acknowledged. ``next_step``: what an operator does
-    about it, or ""; ``remedy``: what the fault calls for.
+    about it, or ""; ``remedy``: what the fault calls for. ``reason``: the first message of the fault. ``step``: where
+    its repair stands, "" without one; another one is news of its own.
     """
 
     key: str
@@ -107,6 +139,9 @@ class Topic:
     critical: bool = False
     remedy: Remedy | None = None
     next_step: str = ""
+    reason: str = ""
+    step: str = ""
+    about: TopicAbout = TopicAbout()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,7 +150,7 @@ class TopicMemory:
     over. ``causes``: the reported causes, newest last. ``changed``: since when it has another cause. ``title``: the
     text of its end. ``over``: when its end was reported last, which is remembered for a day; ``returns``: how often it
     came back within a day of that. ``waits``: it has lasted, and was not reported because an incident of it may come:
-    its end is reported all the same."""
+    its end is reported all the same. ``step``: the reported step of its repair."""
 
     words: str
     since: datetime
@@ -128,12 +163,14 @@ class TopicMemory:
     over: datetime | None = None
     returns: int = 0
     waits: bool = False
+    step: str = ""
+    about: TopicAbout = TopicAbout()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
-    """One piece of news: a problem since a time, or the end of one. ``code``: the code that an open one is about, ""
-    for none. ``next_step``: the operator's next step about it."""
+    """One piece of news: a problem since a time, or the end of one. ``code``: the code that it is about, "" for none.
+    ``next_step``: the operator's next step about it."""
 
     key: str
     words: str
@@ -142,6 +179,12 @@ class Piece:
     news: NewsKind = NewsKind.WRONG
     code: str = ""
     next_step: str = ""
+    about: TopicAbout = TopicAbout()
+
+    @property
+    def incident(self) -> str:
+        """The incident that it belongs to, among those of its sender."""
+        return incident_of(self.key, self.about)
 
     @property
     def closes(self) -> bool:
@@ -182,7 +225,7 @@ def topics(
     found += _replaced(remediation, {topic.key for topic in found})
     if verdict is Verdict.UNKNOWN:
         unknown = "the health of the node is unknown; `healthd check` names the checks and the reasons"
-        found.append(Topic(key="unknown", words=unknown, lasts_s=UNKNOWN_LASTS_S))
+        found.append(Topic(key=UNKNOWN_KEY, words=unknown, lasts_s=UNKNOWN_LASTS_S))
     found += _node(decision, remediation, ended)
     if decision is not None and decision.action is Action.PAGE:
         found.append(_page(decision, remediation))
@@ -192,14 +235,27 @@ def topics(
 def of_absent(node: str, message: str) -> Topic:
     """The page for a node whose daemon sends no messages."""
     words = f"an operator is needed: {node}: {message}"
-    return Topic(key=f"{PAGED}absent {node}", words=words, again_s=AGAIN_S)
+    about = TopicAbout(incident="absent", subject=node, severity=Severity.CRITICAL)
+    return Topic(key=f"{PAGED}absent {node}", words=words, again_s=AGAIN_S, about=about)
 
 
 def unkept(problem: str) -> tuple[Topic, ...]:
     """The page for a state directory that cannot be written, for this reason; none without a reason."""
     words = f"an operator is needed: healthd cannot write its state, so it repairs nothing: {problem}"
-    page = Topic(key=f"{PAGED}state", words=words, lasts_s=UNKNOWN_LASTS_S, again_s=AGAIN_S, critical=True)
+    page = Topic(
+        key=f"{PAGED}state",
+        words=words,
+        lasts_s=UNKNOWN_LASTS_S,
+        again_s=AGAIN_S,
+        critical=True,
+        about=TopicAbout(incident="state", severity=Severity.CRITICAL),
+    )
     return (page,) if problem else ()
+
+
+def incident_of(key: str, about: TopicAbout) -> str:
+    """The incident of a topic, among those of its sender: that of its code, by default."""
+    return "/".join(filter(None, (about.subject, about.incident or about.code or key.strip())))
 
 
 def _key(code: str, component: object) -> str:
@@ -222,8 +278,15 @@ def _faults(
         elif acked or words.get(key):
             until = words.get(key) or "acknowledged"
             text = f"{title}: {until}, by an operator; the fault is still open"
-            again_s = AGAIN_S if root.severity is Severity.CRITICAL else 0.0
-            yield Topic(key=key, words=text, cause=f"acknowledged {root.severity}", again_s=again_s, title=title)
+            yield Topic(
+                key=key,
+                words=text,
+                cause=f"acknowledged {root.severity}",
+                again_s=AGAIN_S if root.severity is Severity.CRITICAL else 0.0,
+                title=title,
+                reason=next(iter(reasons_of(diagnosis, index)), ""),
+                about=replace(_about(root.code, diagnosis.component, root.severity), acknowledged=True),
+            )
         else:
             reasons = "; ".join(reasons_of(diagnosis, index))
             text = f"{title}: {root.severity}, calls for {root.remedy}: {reasons}"
@@ -238,7 +301,13 @@ def _faults(
                 component=str(diagnosis.component),
                 critical=is_critical,
                 remedy=root.remedy,
+                reason=next(iter(reasons_of(diagnosis, index)), ""),
+                about=_about(root.code, diagnosis.component, root.severity),
             )
+
+
+def _about(code: str, component: object, severity: Severity = Severity.WARNING, *, out: bool = False) -> TopicAbout:
+    return TopicAbout(code=code, device=str(component), severity=severity, out=out)
 
 
 def _symptoms(diagnoses: Sequence[Diagnosis], faults: Iterable[Fault]) -> Iterator[Topic]:
@@ -263,7 +332,9 @@ def _replaced(remediation: Remediation | None, keys: Container[str]) -> Iterator
         return
     key, title = _key(remediation.code, remediation.component), f"{remediation.code} on {remediation.component}"
     if remediation.code and key not in keys:
-        yield Topic(key=key, words=f"{title}: machine replaced, verifying the new one", cause="replaced", title=title)
+        words = f"{title}: machine replaced, verifying the new one"
+        about = _about(remediation.code, remediation.component)
+        yield Topic(key=key, words=words, cause="replaced", title=title, reason=remediation.why, about=about)
 
 
 def _node(decision: Decision | None, remediation: Remediation | None, ended: Remediation | None) -> Iterator[Topic]:
@@ -280,6 +351,9 @@ def _node(decision: Decision | None, remediation: Remediation | None, ended: Rem
             title=title,
             code=remediation.code,
             component=remediation.component,
+            reason=remediation.order or remediation.why,
+            step=step_of(remediation),
+            about=_about(remediation.code, remediation.component, out=True),
         )
     elif decision is not None and refusal is Refusal.FOREIGN_HOLD:
         about = decision.diagnosis
@@ -295,6 +369,7 @@ def _node(decision: Decision | None, remediation: Remediation | None, ended: Rem
             title=title,
             code=over.code if over is not None else "",
             component=str(over.component) if over is not None else "",
+            about=_about(over.code, over.component) if over is not None else TopicAbout(),
         )
     elif decision is not None and refusal is Refusal.ORPHAN:
         yield Topic(key=NODE_KEY, words=decision.reason, cause="orphan")
@@ -314,6 +389,23 @@ def _story(remediation: Remediation) -> str:
     return f"the cluster's own drain, {remediation.code}" if remediation.adopted else f"remediation {remediation.id}"
 
 
+def step_of(remediation: Remediation) -> str:
+    """Where a repair stands, for operators: ``drained``, ``approve``, ``reset``, ``reboot``, ``replace``, ``verify`` or
+    ``stay``. An act that was not begun is none."""
+    approval = remediation.approval
+    match remediation.step:
+        case Step.RESET | Step.REBOOT | Step.REPLACE if remediation.phase is Phase.INTENDED:
+            return str(remediation.step)
+        case Step.RESET | Step.REBOOT | Step.REPLACE if approval is not None and approval.given is None:
+            return APPROVE
+        case Step.VERIFY | Step.RELEASE:
+            return str(Step.VERIFY)
+        case Step.STAY:
+            return str(Step.STAY)
+        case _:
+            return OUT
+
+
 def _is_out(remediation: Remediation) -> bool:
     """Whether healthd's drain keeps jobs off, or its slot where the platform owns the node's state."""
     return remediation.hold is not None or (Step.DRAIN not in remediation.steps and remediation.step is not Step.SLOT)
@@ -324,8 +416,10 @@ def _page(decision: Decision, remediation: Remediation | None) -> Topic:
     kind of cause is news."""
     about = decision.diagnosis or remediation
     key = PAGED + (_key(about.code, about.component) if about is not None else "")
+    head = _about(about.code, about.component, Severity.CRITICAL) if about is not None else _NO_FAULT
     if about is not None and decision.refusal is Refusal.HELD_BACK:
         key = f"{PAGED}fleet {about.code}"  # the same on every node: one incident
+        head = TopicAbout(subject=FLEET, code=about.code, severity=Severity.CRITICAL)
     says_so = "is needed" in decision.reason
     words = decision.reason if says_so else f"an operator is needed: {decision.reason}"
     lasts_s = UNREADABLE_LASTS_S if decision.refusal is Refusal.UNREADABLE else 0.0
@@ -342,6 +436,7 @@ def _page(decision: Decision, remediation: Remediation | None) -> Topic:
         code=about.code if about is not None and is_of_fault else "",
         component=str(about.component) if about is not None and is_of_fault else "",
         critical=True,
+        about=head,
     )
 
 
@@ -378,9 +473,7 @@ def tell(
             _heard(seen, topic, now) if incident is None else (_held(seen, topic, incident, now), None)
         )
         if what is not None:
-            code = topic.code or topic.key.removeprefix(PAGED).partition(" ")[0]
-            step = topic.next_step
-            news.append(Piece(key=topic.key, words=topic.words, since=seen.since, news=what, code=code, next_step=step))
+            news.append(_piece(topic, seen.since, what))
     endings = {topic.key: topic for topic in wrong if topic.last}
     for key, seen in memory.items():
         if key in after:
@@ -397,6 +490,18 @@ def tell(
     return after, tuple(news)
 
 
+def _piece(topic: Topic, since: datetime, what: NewsKind) -> Piece:
+    return Piece(
+        key=topic.key,
+        words=topic.words,
+        since=since,
+        news=what,
+        code=topic.about.code or topic.key.removeprefix(PAGED).partition(" ")[0],
+        next_step=topic.next_step,
+        about=topic.about,
+    )
+
+
 def _remembered(seen: TopicMemory | None, topic: Topic, now: datetime) -> TopicMemory:
     """The memory of a topic that is open now."""
     if seen is None:
@@ -408,7 +513,7 @@ def _remembered(seen: TopicMemory | None, topic: Topic, now: datetime) -> TopicM
 def _held(seen: TopicMemory, topic: Topic, incident: str, now: datetime) -> TopicMemory:
     """The memory of an open topic that is not reported now."""
     has_lasted = now - seen.since >= timedelta(seconds=topic.lasts_s)
-    return replace(seen, words=topic.words, title=topic.title, waits=has_lasted and not incident)
+    return replace(seen, words=topic.words, title=topic.title, waits=has_lasted and not incident, about=topic.about)
 
 
 def _over_after(key: str, seen: TopicMemory, gone: datetime, *, stays_out: bool) -> timedelta:
@@ -434,6 +539,8 @@ def _heard(seen: TopicMemory, topic: Topic, now: datetime) -> tuple[TopicMemory,
         at=now,
         changed=None,
         causes=(*(cause for cause in seen.causes if cause != topic.cause), topic.cause)[-_MOST_CAUSES:],
+        step=topic.step,
+        about=topic.about,
     )
     if not seen.told:
         lasts = now - seen.since >= timedelta(seconds=topic.lasts_s)
@@ -444,7 +551,8 @@ def _heard(seen: TopicMemory, topic: Topic, now: datetime) -> tuple[TopicMemory,
     if 0 < topic.again_s <= quiet_s:
         return told, NewsKind.STILL if is_same else NewsKind.NOW
     if is_same:
-        return replace(seen, changed=None), None
+        goes_on = NewsKind.STEP if topic.step != seen.step else None
+        return replace(seen, changed=None, step=topic.step, about=topic.about), goes_on
     changed = seen.changed or now
     known = topic.cause in seen.causes and quiet_s < KNOWN_CHANGES_EVERY_S
     if known or now - changed < timedelta(seconds=LASTS_S):
@@ -454,9 +562,12 @@ def _heard(seen: TopicMemory, topic: Topic, now: datetime) -> tuple[TopicMemory,
 
 def _ending(key: str, seen: TopicMemory, ending: Topic | None, gone: datetime) -> Piece:
     """The news of a topic's end: how it ended, if that is known; else that it is over."""
+    over = Piece(
+        key=key, words=seen.title or seen.words, since=seen.since, over=gone, news=NewsKind.OVER, about=seen.about
+    )
     if ending is not None and (not ending.cause or seen.causes[-1:] == (ending.cause,)):
-        return Piece(key=key, words=ending.words, since=seen.since, over=gone, news=NewsKind.ENDED)
-    return Piece(key=key, words=seen.title or seen.words, since=seen.since, over=gone, news=NewsKind.OVER)
+        return replace(over, words=ending.words, news=NewsKind.ENDED)
+    return over
 
 
 def shifted(seen: TopicMemory, by: timedelta, now: datetime) -> TopicMemory:

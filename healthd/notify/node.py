@@ -1,18 +1,20 @@
-"""The notifier of a node: its problems, and the fields of the sender."""
+"""The notifier of a node: its problems, and the sender."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
+from healthd.checklib.titles import title_of
 from healthd.config.schema.notify import NotifySection
-from healthd.core.model import Mode, Severity
+from healthd.core.model import NODE, Mode, Severity
 from healthd.judge.devices import DeviceNames
-from healthd.notify.delivery import Deliver
+from healthd.notify.delivery import Receiver
 from healthd.notify.incident_hold import IncidentHold
-from healthd.notify.news import NODE_KEY, PAGED, Topic, of_absent, topics, unkept
-from healthd.notify.notifier import NEWS, Hold, Notifier, channels_of, still_told
+from healthd.notify.message import Sender
+from healthd.notify.news import NODE_KEY, PAGED, Topic, TopicAbout, of_absent, topics, unkept
+from healthd.notify.notifier import NEWS, Hold, Notifier, still_told
+from healthd.notify.receivers import channels_of
 from healthd.observe.cause_text import operators_step
 from healthd.observe.checkup import Checkup
 from healthd.remediation.decide.incident_notices import IncidentNotices
@@ -30,16 +32,18 @@ def open_notifier(
     engine: Engine | None,
     store: Store | None,
     mode: Mode,
+    state_dir: str,
     absent: Callable[[], Sequence[AbsentNode]] = tuple,
     notices: Callable[[], IncidentNotices] | None = None,
 ) -> Notifier | None:
     """The notifier of this node, or None without a receiver. Raises StoreError. ``absent``: other nodes that page and
-    have no daemon. ``notices``: reads the notices of incidents; None where the cluster has none.
+    have no daemon. ``notices``: reads the notices of incidents; None where the cluster has none. ``state_dir``: the
+    daemon's.
 
     ``engine``: before its first reconcile. Pages of an earlier daemon stay open until the engine has decided: its first
     reconcile waits for the kernel log, and for a cluster that answers.
     """
-    channels = channels_of(config)
+    channels = channels_of(config, state_dir)
     if not channels or store is None:
         return None
     return node_notifier(
@@ -61,17 +65,17 @@ def _hold_of(config: NotifySection, node: str, notices: Callable[[], IncidentNot
 
 
 def node_notifier(
-    channels: Mapping[str, Deliver],
+    channels: Mapping[str, Receiver],
     config: NotifySection,
     monitor: Monitor,
     *,
     engine: Engine | None,
     store: Store,
-    about: Callable[[], Mapping[str, Any]],
+    about: Callable[[], Sender],
     absent: Callable[[], Sequence[AbsentNode]] = tuple,
     hold: Hold | None = None,
 ) -> Notifier:
-    """The notifier for these receivers; ``about`` gives the sender's fields. Raises StoreError."""
+    """The notifier for these receivers; ``about`` gives the sender. Raises StoreError."""
     kept = store.fact(NEWS)
     before = [topic for topic in still_told(kept) if topic.key == NODE_KEY or topic.key.startswith(PAGED)]
     ended: Remediation | None = None
@@ -96,7 +100,9 @@ def node_notifier(
         keep=lambda text: store.keep(NEWS, text),
         kept=kept,
         hold=hold,
+        cluster=config.cluster,
         runbooks=config.runbooks,
+        page=config.page,
     )
 
 
@@ -123,17 +129,30 @@ def for_operators(found: Iterable[Topic], names: DeviceNames) -> Iterator[Topic]
     """The topics with the names that operators have for devices, and with what to do about a fault."""
     for each in found:
         step = operators_step(each.code, each.remedy) if each.remedy is not None else ""
-        yield replace(each, words=names.plain(each.words), title=names.plain(each.title), next_step=step)
+        yield replace(
+            each,
+            words=names.plain(each.words),
+            title=names.plain(each.title),
+            next_step=step,
+            about=_named(each.about, each.reason, names),
+        )
 
 
-def about(checkup: Checkup, mode: Mode) -> Mapping[str, Any]:
-    """The sender: the fields with which each message begins."""
+def _named(about: TopicAbout, reason: str, names: DeviceNames) -> TopicAbout:
+    """The same with the device as operators name it, and with what is wrong: the code's title, else the message of the
+    fault."""
+    device = names.of(about.device) if about.device not in ("", str(NODE)) else ""
+    return replace(about, device=device, what=title_of(about.code, device) or names.plain(reason))
+
+
+def about(checkup: Checkup, mode: Mode) -> Sender:
+    """The sender of a node's messages."""
     machine, monitor = checkup.machine, checkup.monitor
-    return {
-        "node": machine.name,
-        "instance_id": machine.identity.instance_id,
-        "instance_type": machine.instance_type or "",
-        "verdict": monitor.verdict(monitor.outcomes().values()),
-        "mode": mode,
-        "notices": list(checkup.notices),
-    }
+    return Sender(
+        node=machine.name,
+        instance_id=machine.identity.instance_id or "",
+        instance_type=machine.instance_type or "",
+        verdict=monitor.verdict(monitor.outcomes().values()),
+        mode=mode,
+        notices=tuple(checkup.notices),
+    )

@@ -1,8 +1,8 @@
 """Sends messages about problems of the node and their end: it collects the news, limits the rate, and retries.
 
-``news`` decides about the news, ``delivery`` delivers a message. The memory of reported news, and the queue of each
-receiver, are kept on disk: a restart neither repeats nor loses a message. A receiver that does not answer delays only
-the thread that sends.
+``news`` decides about the news, ``message`` makes one message of each incident, a receiver delivers it. The memory of
+reported news, and the queue of each receiver, are kept on disk: a restart neither repeats nor loses a message. A
+receiver that does not answer delays only the thread that sends.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any
 
 import msgspec
 
-from healthd.checklib.runbooks import runbook_url
-from healthd.config.schema.notify import NotifySection
+from healthd.checklib.runbooks import runbook_url, steps
 from healthd.core.backoff import pause_s
 from healthd.core.encodable import json_text
 from healthd.core.errors import StoreError
 from healthd.judge.clock import ClockWatch, moved
-from healthd.notify.delivery import Deliver, Message, NotDeliveredError, to_command, to_slack, to_webhook
-from healthd.notify.news import Piece, Topic, TopicMemory, lines, shifted, tell
+from healthd.notify.delivery import NotDeliveredError, Receiver
+from healthd.notify.message import Addresses, Message, Sender, composed, drill, summary
+from healthd.notify.news import NewsKind, Piece, Topic, TopicMemory, incident_of, shifted, tell
 
-SCHEMA = "healthd.notification/1"
 TICK_S = 5.0
 """How often a notifier sends what there is to send, in seconds."""
 NEWS = "news"
@@ -34,6 +34,10 @@ NEWS = "news"
 MOST_WAITING = 200
 """The most pieces of news that wait for one receiver. Beyond that the oldest are dropped, and the message says how
 many."""
+MOST_IN_A_ROW = 10
+"""The most messages that one receiver gets in a row, so that a slow one does not hold up the others."""
+_MOST_SHOWN = 200
+"""The most incidents of which a receiver's answer is remembered."""
 _FIRST_RETRY_S, _LONGEST_RETRY_S = 30.0, 600.0
 _HOUR = timedelta(hours=1)
 
@@ -51,18 +55,34 @@ class ReceiverQueue:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NotifierState:
-    """The state that outlives the daemon."""
+    """The state that outlives the daemon. ``shown``: what each receiver answered to the last message of each open
+    incident."""
 
     seen: Mapping[str, TopicMemory] = field(default_factory=dict)
     waiting: Mapping[str, ReceiverQueue] = field(default_factory=dict)
+    shown: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+Make = Callable[[Sequence[Piece], int, bool], Message]
+"""Makes the message of these pieces; with the number of dropped ones, and whether several incidents share it."""
 
 
 class Channel:
     """One receiver: its queue, its rate, and its next attempt."""
 
-    def __init__(self, name: str, deliver: Deliver, *, per_hour: int, waiting: ReceiverQueue | None = None) -> None:
-        self.name, self._deliver, self._per_hour = name, deliver, per_hour
+    def __init__(
+        self,
+        name: str,
+        receiver: Receiver,
+        *,
+        per_hour: int,
+        waiting: ReceiverQueue | None = None,
+        shown: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name, self._receiver, self._per_hour = name, receiver, per_hour
         self.waiting = waiting or ReceiverQueue()
+        self.shown = dict(shown or {})
+        """By incident, the receiver's answer to the last message, by which the next one updates it."""
         self.delivered = self.failed = 0
         self.problem = ""
         self._sent: deque[datetime] = deque()
@@ -82,37 +102,64 @@ class Channel:
         self._not_before = self._not_before and self._not_before + by
 
     def add(self, news: Sequence[Piece]) -> None:
-        """Put news into the queue. A problem that ends before it could be sent is sent once, as resolved."""
+        """Put news into the queue. A problem that ends before it could be sent is sent once, as resolved; a step of a
+        repair that was not reported yet is sent with it."""
         pieces = dict(self.waiting.pieces)
         for piece in news:
-            pieces.pop(piece.key, None)
-            pieces[piece.key] = piece
+            waits = pieces.pop(piece.key, None)
+            if piece.news is NewsKind.STEP and waits is not None:
+                pieces[piece.key] = replace(piece, news=waits.news)
+            elif piece.news is not NewsKind.STEP or self._receiver.steps:
+                pieces[piece.key] = piece
         surplus = max(0, len(pieces) - MOST_WAITING)
         for key in list(pieces)[:surplus]:
             del pieces[key]
         self.waiting = ReceiverQueue(pieces=pieces, lost=self.waiting.lost + surplus)
 
-    def send(self, make: Callable[[ReceiverQueue], Message], now: datetime) -> str:
-        """Send the queue, if that is due. Returns the failure for the log, or ""."""
+    def send(self, make: Make, now: datetime, stopping: Callable[[], bool] = lambda: False) -> str:
+        """Send what is due, a message for each incident. Returns the failure for the log, or ""."""
         while self._sent and now - self._sent[0] >= _HOUR:
             self._sent.popleft()
-        too_early = self._not_before is not None and now < self._not_before
-        if not self.undelivered or too_early or len(self._sent) >= self._per_hour:
+        if self._not_before is not None and now < self._not_before:
             return ""
+        for _ in range(MOST_IN_A_ROW):
+            groups = _by_incident(self.waiting.pieces.values())
+            room = MOST_IN_A_ROW if self._receiver.each_incident else self._per_hour - len(self._sent)
+            if not self.undelivered or room <= 0 or stopping():
+                return ""
+            together = not groups or (len(groups) > room and not self._receiver.each_incident)
+            if failure := self._send(groups, make, now, together=together):
+                return failure
+        return ""
+
+    def _send(self, groups: Mapping[str, Sequence[Piece]], make: Make, now: datetime, *, together: bool) -> str:
+        """Send one message: of the first incident, or of all of them."""
+        pieces = tuple(self.waiting.pieces.values()) if together else next(iter(groups.values()))
+        message = make(pieces, self.waiting.lost, together)
         try:
-            self._deliver(make(self.waiting))
+            answer = self._receiver.deliver(replace(message, before=self.shown.get(message.about.id, "")))
         except NotDeliveredError as error:
             return self._has_failed(error, now)
+        self._remember(message, answer or "")
         self._sent.append(now)
         self.delivered += 1
-        self.waiting, self.problem = ReceiverQueue(), ""
+        sent = {piece.key for piece in pieces}
+        left = {key: piece for key, piece in self.waiting.pieces.items() if key not in sent}
+        self.waiting, self.problem = ReceiverQueue(pieces=left), ""
         self._failures, self._failing_since, self._not_before = 0, None, None
         return ""
+
+    def _remember(self, message: Message, answer: str) -> None:
+        self.shown.pop(message.about.id, None)
+        if answer and not message.about.is_over:
+            self.shown[message.about.id] = answer
+        for id_ in tuple(islice(self.shown, max(0, len(self.shown) - _MOST_SHOWN))):
+            del self.shown[id_]
 
     def try_out(self, message: Message) -> str:
         """Send a message past queue, rate and counts. Why it was not delivered, or ""; it is not sent again."""
         try:
-            self._deliver(message)
+            self._receiver.deliver(message)
         except NotDeliveredError as error:
             return str(error)
         return ""
@@ -130,34 +177,42 @@ class Channel:
 
 
 class Notifier:
-    """All receivers of one node, or of the controller. ``wrong``: the open topics. ``about``: the sender's fields, for
-    each message; ``head`` makes its first line of them.
+    """All receivers of one node, or of the controller. ``wrong``: the open topics. ``about``: the sender, for each
+    message.
 
     ``keep`` writes the state that outlives the daemon, ``kept`` is the state that the daemon before this one wrote.
-    ``hold``: which of the open topics are not to be reported now, as of ``tell``. ``runbooks``: the address of the
-    codes' pages, "" for none.
+    ``hold``: which of the open topics are not to be reported now, as of ``tell``. ``cluster``: its name, "" for none.
+    ``runbooks``: the address of the codes' pages, ``page``: of a node's status page, each "" for none.
     """
 
     def __init__(
         self,
-        channels: Mapping[str, Deliver],
+        channels: Mapping[str, Receiver],
         *,
         per_hour: int,
         wrong: Callable[[], Sequence[Topic]],
-        about: Callable[[], Mapping[str, Any]],
+        about: Callable[[], Sender],
         keep: Callable[[str], None],
         kept: str = "",
-        head: Callable[[Mapping[str, Any]], str] = lambda about: f"{about['node']}: {about['verdict']}",
         hold: Hold | None = None,
+        cluster: str = "",
         runbooks: str = "",
+        page: str = "",
     ) -> None:
-        self._runbooks = runbooks
-        self._wrong, self._about, self._keep, self._head, self._hold = wrong, about, keep, head, hold
+        self._cluster, self._runbooks, self._page = cluster, runbooks, page
+        self._wrong, self._about, self._keep, self._hold = wrong, about, keep, hold
         before = _kept(kept)
         self._seen = dict(before.seen)
+        self._standing: tuple[Topic, ...] = ()
         self.channels = tuple(
-            Channel(name, deliver, per_hour=per_hour, waiting=before.waiting.get(name))
-            for name, deliver in channels.items()
+            Channel(
+                name,
+                receiver,
+                per_hour=per_hour,
+                waiting=before.waiting.get(name),
+                shown=before.shown.get(name),
+            )
+            for name, receiver in channels.items()
         )
         self._written, self._unsaved = kept, ""
         self.held: tuple[str, ...] = ()
@@ -175,20 +230,24 @@ class Notifier:
         held = self._hold(wrong, self._seen, now) if self._hold is not None else {}
         self._seen, news = tell(self._seen, wrong, now, held)
         self.held = tuple(_held_words(each, held[each.key]) for each in wrong if each.key in held)
+        self._standing = tuple(each for each in wrong if not each.last and each.key not in held)
         for channel in self.channels:
             channel.add(news)
-        failures = [
-            channel.send(lambda waiting: self._message(waiting, now), now)
-            for channel in self.channels
-            if not stopping()
-        ]
+        sender = self._about()
+
+        def make(pieces: Sequence[Piece], lost: int, together: bool) -> Message:
+            return self._message(pieces, lost, sender, now, together=together)
+
+        failures = [channel.send(make, now, stopping) for channel in self.channels]
         undelivered = {key for channel in self.channels for key in channel.waiting.pieces}
         told = {key for key, seen in self._seen.items() if seen.told}
         self.accepted = (
             frozenset() if any(each.waiting.lost for each in self.channels) else frozenset(told - undelivered)
         )
         state = NotifierState(
-            seen=self._seen, waiting={each.name: each.waiting for each in self.channels if each.undelivered}
+            seen=self._seen,
+            waiting={each.name: each.waiting for each in self.channels if each.undelivered},
+            shown={each.name: each.shown for each in self.channels if each.shown},
         )
         return tuple(filter(None, [*failures, self._saved(json_text(state))]))
 
@@ -213,38 +272,41 @@ class Notifier:
 
     def drill(self, words: str, now: datetime) -> Mapping[str, str]:
         """Send one message that is marked as a drill. For each receiver, why it was not delivered, or ""."""
-        about = {**self._about(), "notices": [words]}
-        data = {"schema": SCHEMA, **about, "at": now.isoformat(), "news": [], "lost": 0, "drill": True}
-        message = Message(text=f"{about['node']}: {words}", data=data)
+        message = drill(words, sender=self._about(), addresses=self._addresses(()), now=now)
         return {channel.name: channel.try_out(message) for channel in self.channels}
 
     def problems(self) -> tuple[str, ...]:
         """A sentence for each receiver that did not accept the last message."""
         return tuple(channel.problem for channel in self.channels if channel.problem)
 
-    def _message(self, waiting: ReceiverQueue, now: datetime) -> Message:
-        about, pieces = self._about(), list(waiting.pieces.values())
-        lost = [f"{waiting.lost} older pieces of news were dropped"] if waiting.lost else []
-        urls = {piece.key: runbook_url(self._runbooks, piece.code) for piece in pieces}
-        read = [f"runbook: {url}" for url in dict.fromkeys(filter(None, urls.values()))]
-        data = {
-            "schema": SCHEMA,
-            **about,
-            "at": now.isoformat(),
-            "news": [
-                {
-                    "key": piece.key,
-                    "state": piece.news,
-                    "words": piece.words,
-                    "since": piece.since.isoformat(),
-                    "over": piece.over.isoformat() if piece.over else None,
-                    "runbook": urls[piece.key],
-                }
-                for piece in pieces
-            ],
-            "lost": waiting.lost,
-        }
-        return Message(text="\n".join([self._head(about), *about["notices"], *lines(pieces), *read, *lost]), data=data)
+    def _message(self, pieces: Sequence[Piece], lost: int, sender: Sender, now: datetime, *, together: bool) -> Message:
+        addresses = self._addresses(pieces)
+        if together:
+            incidents = len(_by_incident(pieces))
+            return summary(pieces, incidents, sender=sender, addresses=addresses, now=now, lost=lost)
+        incident = pieces[0].incident
+        return composed(
+            pieces,
+            [each for each in self._standing if incident_of(each.key, each.about) == incident],
+            open_now=any(seen.told and incident_of(key, seen.about) == incident for key, seen in self._seen.items()),
+            sender=sender,
+            addresses=addresses,
+            now=now,
+            lost=lost,
+        )
+
+    def _addresses(self, pieces: Sequence[Piece]) -> Addresses:
+        codes = {piece.about.code or piece.code for piece in pieces}
+        runbooks = {code: runbook_url(self._runbooks, code) for code in codes if steps(code)}
+        return Addresses(cluster=self._cluster, runbooks=runbooks, page=self._page)
+
+
+def _by_incident(pieces: Iterable[Piece]) -> dict[str, list[Piece]]:
+    """The pieces of each incident, in the order of the first."""
+    found: dict[str, list[Piece]] = {}
+    for piece in pieces:
+        found.setdefault(piece.incident, []).append(piece)
+    return found
 
 
 def _held_words(topic: Topic, incident: str) -> str:
@@ -252,23 +314,18 @@ def _held_words(topic: Topic, incident: str) -> str:
     return f"message held: {why}: {topic.words}"
 
 
-def channels_of(config: NotifySection) -> dict[str, Deliver]:
-    """The receivers that are configured, by name; none by default."""
-    found: dict[str, Deliver] = {}
-    if config.slack_url_file:
-        found["slack"] = to_slack(config.slack_url_file)
-    if config.webhook_url or config.webhook_url_file:
-        found["webhook"] = to_webhook(config.webhook_url, config.webhook_token_file, url_file=config.webhook_url_file)
-    if config.command:
-        found["command"] = to_command(config.command)
-    return found
-
-
 def still_told(kept: str) -> tuple[Topic, ...]:
     """The reported topics whose end was not reported, as open topics: for a process that continues from another's state
     and has not read the cluster yet."""
     return tuple(
-        Topic(key=key, words=seen.words, title=seen.title, cause="".join(seen.causes[-1:]))
+        Topic(
+            key=key,
+            words=seen.words,
+            title=seen.title,
+            cause="".join(seen.causes[-1:]),
+            step=seen.step,
+            about=seen.about,
+        )
         for key, seen in _kept(kept).seen.items()
         if seen.told
     )

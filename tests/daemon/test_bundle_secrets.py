@@ -34,7 +34,7 @@ from tests.support.resting_agent import resting_agent
 pytestmark = pytest.mark.process
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
-SECRETS = ("_url_file", "_token_file", "_password_file", "_key_file", "_secret_file")
+SECRETS = ("_url_file", "_url_files", "_token_file", "_password_file", "_key_file", "_secret_file")
 """The ends of the names of settings that name a file with a secret."""
 SHAPES = ("T0B1xoxb-{}", "a'quote\"and\\slash-{}", "percent%2Fslash-{}", "grüße-{}", "tab\tin-{}")
 REMEDIATION = Remediation(
@@ -138,11 +138,16 @@ def test_no_secret_of_the_configuration_leaves_in_a_bundle(tmp_path: Path, monke
             planted += secrets.values()
             for name, secret in secrets.items():
                 line = f"{url}/hooks/{secret}" if name.endswith("_url_file") else secret
+                if name.endswith("_url_files"):  # a service of Apprise: JSON by POST
+                    line = f"{url.replace('http', 'json')}/hooks/{quote(secret, safe='')}"
                 (tmp_path / name).write_text(f"{line}\n", encoding="utf-8")
             files: dict[str, Any] = {name: str(tmp_path / name) for name in names}
-            section = NotifySection(**files)
+            files["apprise_url_files"] = (files["apprise_url_files"],)
+            section = NotifySection(**files, slack_channel="C1", slack_api=url, pagerduty_url=url)
             agent.config = replace(agent.config, notify=section)
-            notifier = open_notifier(section, agent.checkup, engine=None, store=agent.store, mode=Mode.OBSERVE)
+            notifier = open_notifier(
+                section, agent.checkup, engine=None, store=agent.store, mode=Mode.OBSERVE, state_dir=str(tmp_path)
+            )
             assert notifier is not None
             agent.notifier = notifier
             failed = [*notifier.drill("a drill", NOW).values(), *notifier.tick(NOW + timedelta(hours=number))]

@@ -413,8 +413,8 @@ def test_a_message_that_is_asked_for_says_what_it_is(make: Make, node: DrillNode
         code, report, _ = told.drill("xid", "--notify")
         assert (code, report["messages"]) == (0, [{"to": "webhook", "delivered": True, "why": ""}])
         (message,) = receiver.taken
-        assert (message["drill"], message["news"], message["verdict"]) == (True, [], "ok")
-        assert message["notices"][0].startswith(f"DRILL {report['id']}, no real fault and no action: XID 79")
+        assert (message["drill"], message["news"], message["sender"]["verdict"]) == (True, [], "ok")
+        assert message["sender"]["notices"][0].startswith(f"DRILL {report['id']}, no real fault and no action: XID 79")
         receiver.answers.append((503, {}))
         code, report, _ = told.drill("xid", "--notify")
         assert (code, report["result"]) == (1, "complete")

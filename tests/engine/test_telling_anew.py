@@ -8,7 +8,8 @@ from typing import Any
 
 from healthd.config.schema.notify import NotifySection
 from healthd.core.model import Mode, Remedy
-from healthd.notify.delivery import Message
+from healthd.notify.delivery import Receiver
+from healthd.notify.message import Message
 from healthd.notify.node import open_notifier
 from healthd.notify.notifier import Notifier
 from tests.support.engine_rig import XID_95, Trouble, World
@@ -30,11 +31,13 @@ class Pager:
         machine = SimpleNamespace(name="n1", identity=identity, instance_type=None)
         checkup: Any = SimpleNamespace(monitor=world.monitor, machine=machine, notices=())
         config = NotifySection(command=("/bin/true",))
-        notifier = open_notifier(config, checkup, engine=world.engine, store=world.store, mode=Mode.QUARANTINE)
+        notifier = open_notifier(
+            config, checkup, engine=world.engine, store=world.store, mode=Mode.QUARANTINE, state_dir=""
+        )
         assert notifier is not None
         self.notifier: Notifier = notifier
         (channel,) = notifier.channels
-        channel._deliver = self._take
+        channel._receiver = Receiver(deliver=self._take)
 
     def ticks(self, times: int = 6) -> None:
         """Half a minute in which the engine does not come round, and the notifier does."""

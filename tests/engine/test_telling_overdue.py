@@ -15,7 +15,8 @@ import pytest
 from healthd.config.schema.notify import NotifySection
 from healthd.core.errors import BackendRefused, StoreError
 from healthd.core.model import ClearsBy, Component, Mode, Remedy
-from healthd.notify.delivery import Message
+from healthd.notify.delivery import Receiver
+from healthd.notify.message import Message, Sender
 from healthd.notify.node import node_notifier
 from healthd.notify.notifier import Notifier
 from tests.support.engine_rig import GPU, IN, NODE, OUT, XID_79, XID_95, Trouble, World
@@ -34,12 +35,12 @@ class Told:
 
     def _opened(self) -> Notifier:
         return node_notifier(
-            {"list": self._take},
+            {"list": Receiver(deliver=self._take)},
             NotifySection(per_hour=3_600),
             self.world.monitor,
             engine=self.world.engine,
             store=self.world.store,
-            about=lambda: {"node": NODE, "verdict": "critical", "notices": []},
+            about=lambda: Sender(node=NODE, verdict="critical"),
         )
 
     def run(self, steps: int) -> Told:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from healthd.core.model import Component, Diagnosis, Event
-from healthd.notify.delivery import Deliver, Message
+from healthd.notify.delivery import Deliver
+from healthd.notify.message import Message
 from healthd.remediation.decide.handoff import HandoffRecord, parse
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import Remediation
@@ -343,10 +344,10 @@ class FirstCauseStays(Change):
         stands: set[str] = set()
 
         def once(message: Message) -> None:
-            news = [piece for piece in message.data["news"] if piece["over"] or piece["key"] not in stands]
+            news = [piece for piece in message.about.news if piece.over or piece.key not in stands]
             for piece in news:
-                (stands.discard if piece["over"] else stands.add)(piece["key"])
-            deliver(replace(message, data={**message.data, "news": news}))
+                (stands.discard if piece.over else stands.add)(piece.key)
+            deliver(replace(message, about=replace(message.about, news=tuple(news))))
 
         return once
 

@@ -21,7 +21,8 @@ from healthd.core.errors import BackendError, StoreError
 from healthd.core.model import ClearsBy, Event, Finding, Mode, Outcome, Result
 from healthd.core.node import Node
 from healthd.judge.clock import ClockWatch, was_set
-from healthd.notify.delivery import Deliver
+from healthd.notify.delivery import Deliver, Receiver
+from healthd.notify.message import Sender
 from healthd.notify.node import node_notifier
 from healthd.notify.notifier import NEWS, Hold
 from healthd.remediation.decide.fleet import CLUSTER
@@ -195,12 +196,12 @@ class Daemon:
         dependencies = replace(self._dependencies(provisioner, resetter, fuse), hindsight=hindsight)
         self.engine = Engine(ground.change.dependencies(dependencies, name))
         self.notifier = node_notifier(
-            {"oncall": ground.change.deliver(deliver)},
+            {"oncall": Receiver(deliver=ground.change.deliver(deliver))},
             ground.config.notify,
             self.monitor,
             engine=self.engine,
             store=store,
-            about=lambda: {"node": name, "verdict": "", "notices": ()},
+            about=lambda: Sender(node=name),
             absent=lambda: self.absent.paged,
             hold=hold,
         )

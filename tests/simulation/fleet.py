@@ -10,7 +10,7 @@ from random import Random
 
 from healthd.config.schema.config import Config
 from healthd.core.model import Mode
-from healthd.notify.delivery import Message
+from healthd.notify.message import Message
 from healthd.remediation.decide.handoff import RequestAnswer, parse
 from healthd.remediation.policy_files import policy_of
 from tests.simulation.changes import Change

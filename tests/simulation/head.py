@@ -14,7 +14,8 @@ from healthd.controller.notifications import wrong_with_controller
 from healthd.controller.slurm import SlurmSync
 from healthd.core.errors import BackendError, StoreError
 from healthd.core.model import Mode
-from healthd.notify.delivery import Deliver
+from healthd.notify.delivery import Deliver, Receiver
+from healthd.notify.message import Sender
 from healthd.notify.notifier import NEWS, Notifier
 from healthd.remediation.controller.controller import Controller
 from healthd.remediation.decide.remediation import Remediation
@@ -83,10 +84,10 @@ class Head:
         absent = AbsentNodes(node=self._node, rules=ground.head_rules, timeouts=timeouts, monotonic_s=ground.timeline)
         self.rounds = SlurmSync(controller, absent)
         self.notifier = Notifier(
-            {"oncall": self._deliver},
+            {"oncall": Receiver(deliver=self._deliver)},
             per_hour=ground.config.notify.per_hour,
             wrong=lambda: wrong_with_controller(self.course),
-            about=lambda: {"node": "controller", "verdict": "", "notices": ()},
+            about=lambda: Sender(controller="head"),
             keep=lambda text: self.store.keep(NEWS, text),
             kept=self.store.fact(NEWS),
         )

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from healthd.core.model import Action, Remedy, Severity, Step
-from healthd.notify.delivery import Message
+from healthd.notify.message import Message
 from healthd.notify.news import KNOWN_CHANGES_EVERY_S, NODE_KEY, PAGED, NewsKind
 from healthd.remediation.decide.fleet import out_limit
 from healthd.remediation.decide.handoff import RequestAnswer, parse

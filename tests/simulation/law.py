@@ -12,7 +12,7 @@ from random import Random
 
 from healthd.core.errors import HealthdError
 from healthd.core.model import Refusal, Remedy
-from healthd.notify.delivery import Message
+from healthd.notify.message import Message
 from healthd.remediation.decide.commands import Command, Verb
 from tests.simulation.ailments import (
     BAD_DRIVER,

@@ -8,7 +8,7 @@ from random import Random
 
 from healthd.core.errors import BackendBusy, BackendRefused
 from healthd.core.model import Finding, Remedy
-from healthd.notify.delivery import Message
+from healthd.notify.message import Message
 from healthd.remediation.decide.handoff import parse
 from healthd.remediation.ports import Provisioner
 from healthd.remediation.provisioners.delegated import DelegatedProvisioner

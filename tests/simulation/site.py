@@ -22,8 +22,9 @@ from healthd.core.hostlist import unfolded
 from healthd.core.model import Component, Finding, Mode, Remedy, Severity
 from healthd.fleet.incident_memory import rules_of
 from healthd.fleet.nodes import FleetNode, FleetPicture, fleet_nodes
-from healthd.notify.delivery import Message
+from healthd.notify.delivery import Receiver
 from healthd.notify.incident_hold import IncidentHold
+from healthd.notify.message import Message
 from healthd.notify.news import PAGED
 from healthd.notify.notifier import Notifier
 from healthd.remediation.decide.domain_fence import DomainFence
@@ -121,12 +122,11 @@ class Site:
         self.nodes = {name: self._node(name, *about) for name, about in nodes.items()}
         self.stats = ControllerStats(orchestrator="slurm", provisioner="", mode=mode)
         self.notifier = Notifier(
-            {"oncall": lambda message: self._heard("controller", message)},
+            {"oncall": Receiver(deliver=lambda message: self._heard("controller", message))},
             per_hour=60,
             wrong=lambda: wrong_with_controller(self.stats),
             about=lambda: about_controller(self.stats, "head-1"),
             keep=lambda _: None,
-            head=lambda about: f"{about['incidents']} open",
         )
         self.stats.notifier = self.notifier
         self.keeper = IncidentKeeper(

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from healthd.config.schema.daemon import MaybeAddress
-from healthd.config.value_types import AbsolutePath, Glob, Label, Name, Seconds
+from healthd.config.value_types import AbsolutePath, Glob, Label, Name, NodeUrl, Seconds
 
 Interval = Annotated[float, Meta(ge=0.2, le=3_600, description="seconds, from 0.2 to 3600")]
 LabelKey = Annotated[str, Meta(pattern=r"^[^=,\s]+\Z", description="the key of a label")]
@@ -22,12 +22,6 @@ CompareEvery = Annotated[float, Meta(ge=0, le=86_400, description="seconds, at m
 RuleName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._-]+\Z", description='letters, digits, ".", "_" and "-"')]
 After = Annotated[float, Meta(ge=0, le=2_592_000, description="seconds, at most 2592000")]
 Grace = Annotated[int, Meta(ge=0, le=86_400, description="seconds, at most 86400")]
-
-
-NodeUrl = Annotated[
-    str,
-    Meta(pattern=r"^(https?://\S*\{node\}\S*)?\Z", description='a URL with "{node}" for the node\'s name, or ""'),
-]
 
 
 @dataclass(frozen=True, kw_only=True)

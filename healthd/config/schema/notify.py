@@ -10,11 +10,14 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from healthd.config.value_types import MaybePath, MaybeUrl
+from healthd.config.value_types import MaybePath, MaybeUrl, Name, NodeUrl
 
 MaybeMetricsFile = Annotated[
     str, Meta(pattern=r"^(/[^\0]*\.prom)?\Z", description='an absolute path that ends in .prom, or ""')
 ]
+FilePath = Annotated[str, Meta(pattern=r"^/[^\0]*[^/\0]\Z", description="the absolute path of a file")]
+SlackChannel = Annotated[str, Meta(pattern=r"^\S*\Z", description='a channel without spaces, or ""')]
+Url = Annotated[str, Meta(pattern=r"^https?://[^\s/]+(/\S*)?\Z", description="a URL of http:// or https://")]
 PerHour = Annotated[int, Meta(ge=1, le=3_600, description="a whole number from 1 to 3600")]
 IncidentWait = Annotated[float, Meta(ge=0, le=600, description="seconds, from 0 to 600")]
 Seconds = Annotated[float, Meta(ge=5, le=3_600, description="seconds, from 5 to 3600")]
@@ -45,9 +48,38 @@ class NotifySection:
     """The lowest severity of faults that cause a message. Pages, a node that is out, and a node that is unknown for ten
     minutes always cause one. Critical: a warning can wait for the morning."""
 
+    cluster: Name = ""
+    """The cluster's name, in each message and in the id by which receivers know an incident: set it where two clusters
+    have the same receivers. Empty: messages name none."""
+
+    page: NodeUrl = ""
+    """The address of a node's status page, such as ``https://healthd.example.com/{node}``, for a link in each message.
+    Empty: none."""
+
     slack_url_file: MaybePath = ""
     """The file whose first line is the URL of an incoming webhook of Slack, or of a compatible service. A file, because
-    the URL is a secret, and ``healthd config show`` shows all other settings. Empty: no message to Slack."""
+    the URL is a secret, and ``healthd config show`` shows all other settings. Empty: no message by this way."""
+
+    slack_token_file: MaybePath = ""
+    """The file whose first line is the token of a Slack bot with the scope ``chat:write``. A bot updates the one
+    message of an incident, which a webhook cannot. Needs ``slack_channel``. Empty: no message by this way."""
+
+    slack_channel: SlackChannel = ""
+    """The channel of the bot, as an ID such as ``C0123456789`` or as a name; invite the bot there."""
+
+    slack_api: Url = "https://slack.com/api"
+    """The address of Slack's Web API. GovSlack: ``https://slack-gov.com/api``."""
+
+    pagerduty_key_file: MaybePath = ""
+    """The file whose first line is the integration key of a PagerDuty service, by Events API v2. healthd triggers,
+    acknowledges and resolves one alert for each incident. Empty: no message to PagerDuty."""
+
+    pagerduty_url: Url = "https://events.pagerduty.com"
+    """The address of PagerDuty's Events API. The EU service region: ``https://events.eu.pagerduty.com``."""
+
+    apprise_url_files: tuple[FilePath, ...] = ()
+    """Files whose first line is a service's URL of Apprise: Opsgenie, Microsoft Teams, Amazon SNS, e-mail and others.
+    Each file is one receiver, by the file's name. Needs Apprise: healthd's extra ``notify``. Empty: none."""
 
     webhook_url: MaybeUrl = ""
     """The URL to which each message is sent as JSON, by POST. Empty: none. ``healthd config show`` shows it."""
@@ -70,8 +102,9 @@ class NotifySection:
     Slurm's own mail (``MailProg``) is not affected."""
 
     per_hour: PerHour = 12
-    """The most messages of this node to each receiver within an hour. Further news waits, and one later message has all
-    of it. Twelve: one message holds all faults that begin together."""
+    """The most messages of this node within an hour to each receiver that operators read: a Slack webhook, the command
+    and Apprise's services. Where more incidents wait than fit, one message has all of them. A bot, PagerDuty and the
+    webhook get each incident. Twelve: a node rarely has more incidents in an hour."""
 
     incident_wait_s: IncidentWait = 90.0
     """How long at most a message about a fault waits, in seconds, for whether the fault is an incident of many nodes.
@@ -86,6 +119,16 @@ class NotifySection:
     pages; your own pages do as well. Empty: messages name ``healthd explain CODE`` alone."""
 
     def __post_init__(self) -> None:
-        """Refuse two URLs for one webhook."""
+        """Refuse two URLs for one webhook, a bot without a channel, and two files of one name."""
         if self.webhook_url and self.webhook_url_file:
             raise ValueError("webhook_url and webhook_url_file are both set; expected one of them")
+        if bool(self.slack_token_file) != bool(self.slack_channel):
+            raise ValueError("slack_token_file and slack_channel belong together; expected both, or neither")
+        names = [receiver_of(path) for path in self.apprise_url_files]
+        if twice := next((name for name in names if names.count(name) > 1), ""):
+            raise ValueError(f"apprise_url_files: two files make the receiver {twice}; expected different names")
+
+
+def receiver_of(path: str) -> str:
+    """The name of a service's receiver, by its file: ``apprise-teams`` by ``/etc/healthd/teams``."""
+    return f"apprise-{path.rpartition('/')[2].partition('.')[0]}"

@@ -20,7 +20,8 @@ from healthd.fleet.fences import FenceRules
 from healthd.fleet.incidents import ENDS_AFTER, IncidentRules
 from healthd.fleet.nodes import FleetPicture, FleetState
 from healthd.fleet.slurm import read_fleet
-from healthd.notify.delivery import Message
+from healthd.notify.delivery import Receiver
+from healthd.notify.message import Message
 from healthd.notify.notifier import Notifier
 from healthd.remediation.decide.incident_notices import LASTS, IncidentNotice
 from healthd.remediation.decide.summary import NodeState, NodeSummary
@@ -61,12 +62,11 @@ class Head:
         self.slurm = SlurmOrchestrator.of(self.config, "head")
         self.stats = ControllerStats(orchestrator="slurm", provisioner="", mode=Mode.QUARANTINE)
         self.stats.notifier = self.notifier = Notifier(
-            {"chat": self.messages.append},
+            {"chat": Receiver(deliver=self.messages.append)},
             per_hour=100,
             wrong=lambda: wrong_with_controller(self.stats),
             about=lambda: about_controller(self.stats, "head"),
             keep=lambda _: None,
-            head=lambda _: "controller",
         )
         self._steps = 0.0
         self.keeper = IncidentKeeper(

@@ -18,7 +18,8 @@ from healthd.fleet.fences import FenceRules
 from healthd.fleet.incident_memory import FILE, kept_memory
 from healthd.fleet.incidents import ENDS_AFTER, IncidentRules
 from healthd.fleet.nodes import FleetNode, FleetPicture
-from healthd.notify.delivery import Message, NotDeliveredError
+from healthd.notify.delivery import NotDeliveredError, Receiver
+from healthd.notify.message import Message
 from healthd.notify.news import PAGED
 from healthd.notify.notifier import Notifier
 from healthd.remediation.decide.domain_fence import DomainFence
@@ -57,13 +58,12 @@ class Head:
             clock=lambda: self.now,
         )
         self.notifier = Notifier(
-            {"chat": self._deliver},
+            {"chat": Receiver(deliver=self._deliver)},
             per_hour=100,
             wrong=lambda: wrong_with_controller(self.stats),
             about=lambda: about_controller(self.stats, "head-1"),
             keep=lambda text: setattr(self, "kept", text),
             kept=self.kept,
-            head=lambda about: f"{about['incidents']} open",
         )
         self.stats.notifier = self.notifier
 

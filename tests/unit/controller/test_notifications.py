@@ -12,6 +12,7 @@ from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.notify import NotifySection
 from healthd.controller.notifications import FAILING_LASTS_S, controller_notifier, wrong_with_controller
 from healthd.core.model import Mode, Refusal, Remedy
+from healthd.notify.delivery import Receiver
 from healthd.notify.news import AGAIN_S, LASTS_S
 from healthd.notify.notifier import Notifier
 from healthd.remediation.controller.node_status import NodeStatus, RepairState
@@ -129,10 +130,10 @@ class Post:
 
     def opened(self, made: ControllerStats) -> Notifier:
         notify = NotifySection(command=("/bin/true",))
-        notifier = controller_notifier(notify, made, name="head-1", kept=self.kept, keep=self._keep)
+        notifier = controller_notifier(notify, made, name="head-1", kept=self.kept, keep=self._keep, state_dir="")
         assert notifier is not None
         (channel,) = notifier.channels
-        channel._deliver = lambda message: self.texts.append(message.text)
+        channel._receiver = Receiver(deliver=lambda message: self.texts.append(message.text))
         return notifier
 
     def _keep(self, text: str) -> None:
@@ -141,7 +142,10 @@ class Post:
 
 def test_who_is_not_told_has_no_notifier() -> None:
     """Nothing is configured by default."""
-    assert controller_notifier(NotifySection(), course(), name="head-1", kept="", keep=lambda _: None) is None
+    assert (
+        controller_notifier(NotifySection(), course(), name="head-1", kept="", keep=lambda _: None, state_dir="")
+        is None
+    )
 
 
 def test_the_next_leader_neither_repeats_nor_forgets() -> None:
@@ -156,7 +160,7 @@ def test_the_next_leader_neither_repeats_nor_forgets() -> None:
     for seconds in range(0, 60, 5):
         notifier.tick(at + timedelta(seconds=seconds))
     assert len(post.texts) == 1
-    assert post.texts[0].splitlines()[0] == "healthd controller head-1: nodes that need an operator: 1"
+    assert post.texts[0].splitlines()[0] == "n1 needs an operator: refused: it is not drained."
     assert "PROBLEM: n1: an operator is needed: refused: it is not drained" in post.texts[0]
 
     second = course()

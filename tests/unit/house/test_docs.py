@@ -40,6 +40,7 @@ GENERATED = [
         )
     ),
     REFERENCE / "config.schema.json",
+    REFERENCE / "notification.schema.json",
     REFERENCE / "policy.schema.json",
     ROOT / "bench/README.md",
     ROOT / "README.md",

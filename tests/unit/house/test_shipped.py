@@ -28,6 +28,7 @@ LOADED_BY: Mapping[str, tuple[str, str]] = {
     "docs/mkdocs.yml": ("tests/daemon/test_site.py", "docs/site.py"),
     "docs/peers.toml": ("tests/unit/house/test_peers.py", "peers.toml"),
     "docs/reference/config.schema.json": ("tests/unit/config/test_config_schema.py", "config.schema.json"),
+    "docs/reference/notification.schema.json": ("tests/unit/notify/test_message.py", "notification.schema.json"),
     "docs/reference/policy.schema.json": ("tests/unit/remediation/test_policy_schema.py", "policy.schema.json"),
     "docs/reference/status.schema.json": ("tests/daemon/test_status_page.py", "status.schema.json"),
     "docs/reference/verdict.schema.json": ("tests/unit/observe/test_report.py", "verdict.schema.json"),

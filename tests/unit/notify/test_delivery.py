@@ -14,11 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from healthd.notify.delivery import Message, NotDeliveredError, to_command, to_slack, to_webhook
+from healthd.notify.delivery import NotDeliveredError, to_command, to_webhook
+from healthd.notify.slack import to_slack
 from tests.support.limits import limit_s
+from tests.support.notifications import a_message
 from tests.support.receiver import Receiver, receiving
 
-MESSAGE = Message(text="p5-1: critical\nPROBLEM: <a> & b", data={"node": "p5-1", "news": []})
+MESSAGE = a_message(text="p5-1: critical\nPROBLEM: <a> & b")
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def url_file(tmp_path: Path, receiver: Receiver) -> str:
 def test_slack_gets_its_text_with_its_three_characters_escaped(receiver: Receiver, url_file: str) -> None:
     """Slack reads &, < and > as its own; all else is as it stands."""
     to_slack(url_file)(MESSAGE)
-    assert receiver.taken == [{"text": "p5-1: critical\nPROBLEM: &lt;a&gt; &amp; b"}]
+    assert [each["text"] for each in receiver.taken] == ["p5-1: critical\nPROBLEM: &lt;a&gt; &amp; b"]
 
 
 def test_a_webhook_gets_the_data_and_the_token(receiver: Receiver, tmp_path: Path) -> None:
@@ -46,7 +48,7 @@ def test_a_webhook_gets_the_data_and_the_token(receiver: Receiver, tmp_path: Pat
     token.write_text("s3cret\nnot this\n")
     to_webhook(receiver.url, str(token))(MESSAGE)
     to_webhook(receiver.url)(MESSAGE)
-    assert receiver.taken == [dict(MESSAGE.data)] * 2
+    assert receiver.taken == [MESSAGE.data] * 2
     assert [headers.get("Authorization") for headers in receiver.headers] == ["Bearer s3cret", None]
     assert receiver.headers[0]["Content-Type"] == "application/json"
 
@@ -62,7 +64,7 @@ def test_an_error_is_said_with_the_answer_and_without_the_secret(receiver: Recei
 def test_a_webhooks_url_may_be_a_secret(receiver: Receiver, url_file: str) -> None:
     """It is read from its file for each message, as Slack's is."""
     to_webhook("", url_file=url_file)(MESSAGE)
-    assert receiver.taken == [dict(MESSAGE.data)]
+    assert receiver.taken == [MESSAGE.data]
 
 
 SECRET = "T024XYZ89/B0-sesame-42"  # noqa: S105 - of nobody
@@ -190,7 +192,7 @@ def test_root_runs_no_command_that_others_may_write(tmp_path: Path) -> None:
 def test_a_command_reads_the_message_and_its_exit_code_counts(tmp_path: Path) -> None:
     """The JSON comes by standard input; another exit code than 0, no such tool, and too long are not delivered."""
     to_command(["/bin/sh", "-c", f"cat >{tmp_path}/got"])(MESSAGE)
-    assert json.loads((tmp_path / "got").read_text()) == dict(MESSAGE.data)
+    assert json.loads((tmp_path / "got").read_text()) == MESSAGE.data
     with pytest.raises(NotDeliveredError, match=r"/bin/sh exited with 3, expected 0: no mailer"):
         to_command(["/bin/sh", "-c", "echo no mailer >&2; exit 3"])(MESSAGE)
     with pytest.raises(NotDeliveredError, match="no-such-mailer"):

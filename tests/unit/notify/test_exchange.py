@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from healthd.notify.delivery import Message, to_webhook
+from healthd.notify.delivery import to_webhook
 from healthd.sources.exchange import Deadline, connection
+from tests.support.notifications import a_message
 from tests.support.receiver import receiving
 from tests.support.running import ROOT
 
@@ -24,11 +25,12 @@ exec "$@"
 """
 _ASKS = """
 import os, threading, time
-from healthd.notify.delivery import Message, NotDeliveredError, to_webhook
+from healthd.notify.delivery import NotDeliveredError, to_webhook
+from tests.support.notifications import a_message
 for _ in range(4):
     began = time.monotonic()
     try:
-        to_webhook("http://hooks.example.test/secret-path", timeout_s=0.3)(Message(text="t", data={}))
+        to_webhook("http://hooks.example.test/secret-path", timeout_s=0.3)(a_message())
     except NotDeliveredError as error:
         print(f"{time.monotonic() - began:.1f} {error}")
 try:
@@ -85,8 +87,8 @@ def test_a_name_is_looked_up() -> None:
     with receiving() as receiver:
         named = receiver.url.replace("127.0.0.1", "localhost")
         for count in (1, 2):
-            to_webhook(named)(Message(text="t", data={"n": count}))
-        assert [each["n"] for each in receiver.taken] == [1, 2]
+            to_webhook(named)(a_message(lost=count))
+        assert [each["lost"] for each in receiver.taken] == [1, 2]
 
 
 def test_an_address_needs_no_lookup() -> None:

@@ -9,9 +9,10 @@ import pytest
 
 from healthd.core.errors import BackendUnknown
 from healthd.core.model import Action, Component, Decision, Diagnosis, Refusal, Remedy, Severity, Verdict
-from healthd.notify.delivery import Message, NotDeliveredError
+from healthd.notify.delivery import NotDeliveredError, Receiver
 from healthd.notify.held import held
 from healthd.notify.incident_hold import HELD_S, WAITING_S, IncidentHold
+from healthd.notify.message import Message, Sender
 from healthd.notify.news import PAGED, Topic, topics
 from healthd.notify.notifier import Notifier
 from healthd.remediation.decide.incident_notices import LASTS, IncidentNotice, IncidentNotices
@@ -36,10 +37,10 @@ class Head:
         self.answers = self.accepts = True
         self.hold = IncidentHold("gpu-1", self._read, wait_s=90.0, monotonic_s=self._elapsed_s)
         self.notifier = Notifier(
-            {"chat": self._deliver},
+            {"chat": Receiver(deliver=self._deliver)},
             per_hour=100,
             wrong=lambda: self.wrong,
-            about=lambda: {"node": "gpu-1", "verdict": "critical", "notices": []},
+            about=lambda: Sender(node="gpu-1", verdict="critical"),
             keep=lambda _: None,
             hold=self.hold,
         )

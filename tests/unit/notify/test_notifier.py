@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,12 +11,14 @@ import pytest
 
 from healthd.config.schema.notify import NotifySection
 from healthd.core.errors import StoreError
-from healthd.notify.delivery import Message, NotDeliveredError
+from healthd.notify.delivery import NotDeliveredError, Receiver
+from healthd.notify.message import Message, Sender
 from healthd.notify.news import Topic
-from healthd.notify.notifier import MOST_WAITING, Notifier, channels_of
+from healthd.notify.notifier import MOST_IN_A_ROW, MOST_WAITING, Notifier
+from healthd.notify.receivers import channels_of
 
 T0 = datetime(2026, 1, 1, 3, 0, tzinfo=UTC)
-ABOUT: Mapping[str, Any] = {"node": "p5-1", "verdict": "critical", "notices": ["a drill"], "mode": "repair"}
+ABOUT = Sender(node="p5-1", verdict="critical", notices=("a drill",), mode="repair")
 
 
 def topic(key: str) -> Topic:
@@ -33,7 +35,7 @@ class Desk:
         self.kept, self.full = kept, False
         self.seconds = 0.0
         self.notifier = Notifier(
-            {name: self._receiver(name) for name in self.got},
+            {name: Receiver(deliver=self._receiver(name)) for name in self.got},
             per_hour=per_hour,
             wrong=lambda: self.wrong,
             about=lambda: ABOUT,
@@ -67,46 +69,43 @@ class Desk:
 
 
 def test_each_receiver_is_told_once_and_of_the_end() -> None:
-    """One message for all that is new, none while nothing changes, one when it is over."""
+    """One message for each incident, none while nothing changes, one when it is over."""
     desk = Desk()
     for _ in range(5):
         assert desk.after(5, "a", "b") == ()
     for _ in range(5):
         desk.after(5, "b")
-    assert desk.told() == desk.told("webhook") == [["wrong a", "wrong b"], ["over a"]]
+    assert desk.told() == desk.told("webhook") == [["wrong a"], ["wrong b"], ["over a"]]
 
 
 def test_a_message_says_who_speaks_for_people_and_for_programs() -> None:
-    """Node, verdict and every notice, such as that of a drill, are in the text and in the data."""
+    """The sender with every notice, such as that of a drill, is in the text and in the data."""
     desk = Desk()
     desk.after(5, "a")
     (message,) = desk.got["slack"]
-    assert message.text == "p5-1: critical\na drill\nPROBLEM: a is bad (since 2026-01-01 03:00:05 UTC)"
-    assert message.data["schema"] == "healthd.notification/1"
-    assert {key: message.data[key] for key in ABOUT} == ABOUT
+    assert message.text == "p5-1: a is bad.\na drill\nPROBLEM: a is bad (since 2026-01-01 03:00:05 UTC)"
+    assert (message.data["schema"], message.data["id"]) == ("healthd.notification/2", "p5-1/a")
+    assert message.about.sender == ABOUT
     assert message.data["news"] == [
         {
             "key": "a",
             "state": "wrong",
             "words": "a is bad",
-            "since": "2026-01-01T03:00:05+00:00",
+            "since": "2026-01-01T03:00:05Z",
             "over": None,
-            "runbook": "",
+            "next_step": "",
         }
     ]
 
 
 def test_a_message_leads_to_the_runbook() -> None:
-    """The page of each code that is wrong, once, below the news; a page for an operator has that of its code."""
+    """The page of its code, where the code has one; a page for an operator has that of its code."""
     desk = Desk(runbooks="https://docs.example.com/runbooks/")
-    desk.after(5, "gpu.xid.79 gpu:GPU-1", "gpu.xid.79 gpu:GPU-2", "page efa.missing node", "unknown")
-    (message,) = desk.got["slack"]
+    desk.after(5, "gpu.xid.79 gpu:GPU-1", "page efa.missing node", "unknown")
     xid, efa = (f"https://docs.example.com/runbooks/{code}.html" for code in ("gpu.xid.79", "efa.missing"))
-    assert message.text.splitlines()[-2:] == [f"runbook: {xid}", f"runbook: {efa}"]
-    assert [each["runbook"] for each in message.data["news"]] == [xid, xid, efa, ""]
-    for _ in range(20):
-        desk.after(60)
-    assert [each["runbook"] for each in desk.got["slack"][1].data["news"]] == [""] * 4
+    assert [each.about.runbook for each in desk.got["slack"]] == [xid, efa, ""]
+    assert [each.about.code for each in desk.got["slack"]] == ["gpu.xid.79", "efa.missing", ""]
+    assert desk.got["slack"][0].text.splitlines()[-1] == f"runbook: {xid}"
 
 
 def test_a_drill_is_told_past_the_queue_and_says_what_it_is() -> None:
@@ -118,7 +117,7 @@ def test_a_drill_is_told_past_the_queue_and_says_what_it_is() -> None:
     (message,) = desk.got["webhook"]
     assert message.text == "p5-1: DRILL d1, nothing is wrong"
     assert (message.data["drill"], message.data["news"]) == (True, [])
-    assert message.data["notices"] == ["DRILL d1, nothing is wrong"]
+    assert message.data["sender"]["notices"] == ["DRILL d1, nothing is wrong"]
     desk.broken.clear()
     desk.after(600)
     assert desk.got["slack"] == []
@@ -152,7 +151,7 @@ def test_a_receiver_that_is_gone_for_good_ends_nothing() -> None:
     failed = [line for number in range(2000) for line in desk.after(600, f"a{number}")]
     assert failed[-1] == "webhook: not delivered, retrying in 600 s: https://hooks.example answered 404"
     slack, webhook = desk.notifier.channels
-    assert (webhook.failed, slack.failed, slack.delivered) == (2000, 0, 2000)
+    assert (webhook.failed, slack.failed, slack.delivered > 2000) == (2000, 0, True)
 
 
 def test_a_receiver_that_says_when_is_not_asked_before() -> None:
@@ -202,6 +201,7 @@ def test_what_waits_is_bounded_and_what_went_is_counted() -> None:
     desk.after(60, *(f"a{number}" for number in range(MOST_WAITING + 7)))
     (message,) = desk.got["slack"]
     assert (len(message.data["news"]), message.data["lost"]) == (MOST_WAITING, 7)
+    assert message.about.title == f"p5-1: news of {MOST_WAITING} incidents"
     assert message.text.endswith("and 180 more\n7 older pieces of news were dropped")
 
 
@@ -253,9 +253,89 @@ def test_what_was_kept_in_another_form_is_no_reason_to_be_silent(kept: str) -> N
 def test_only_what_is_configured_is_told() -> None:
     """No receiver by default; each setting adds one."""
     everything = NotifySection(slack_url_file="/etc/s", webhook_url="https://x.example/", command=("/bin/cat",))
-    assert list(channels_of(NotifySection())) == []
-    assert list(channels_of(everything)) == ["slack", "webhook", "command"]
-    assert list(channels_of(replace(everything, slack_url_file="", command=()))) == ["webhook"]
+    assert list(channels_of(NotifySection(), "")) == []
+    assert list(channels_of(everything, "")) == ["slack", "webhook", "command"]
+    assert list(channels_of(replace(everything, slack_url_file="", command=()), "")) == ["webhook"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# receivers that know incidents
+
+
+class Board:
+    """A receiver that names each message, and what it was asked to update."""
+
+    def __init__(self, *, kept: str = "", wrong: Sequence[Topic] = ()) -> None:
+        self.got, self.kept, self.wrong = list[Message](), kept, wrong
+        self.notifier = Notifier(
+            {
+                "board": Receiver(deliver=self._take, each_incident=True, steps=True),
+                "chat": Receiver(deliver=self._chat),
+            },
+            per_hour=2,
+            wrong=lambda: self.wrong,
+            about=lambda: ABOUT,
+            keep=self._keep,
+            kept=kept,
+        )
+        self.chat = list[Message]()
+
+    def after(self, seconds: float, *wrong: Topic) -> None:
+        self.wrong = wrong
+        assert self.notifier.tick(T0 + timedelta(seconds=seconds)) == ()
+
+    def _take(self, message: Message) -> str:
+        self.got.append(message)
+        return message.before or f"m{len(self.got)}"
+
+    def _chat(self, message: Message) -> None:
+        self.chat.append(message)
+
+    def _keep(self, text: str) -> None:
+        self.kept = text
+
+
+def test_a_receiver_that_updates_gets_its_own_name_of_an_incident_back() -> None:
+    """Also from the next daemon, until the incident is over; then the next one is a new message."""
+    board = Board()
+    board.after(0, topic("a"))
+    board.after(5, topic("a"), topic("b"))
+    again = Board(kept=board.kept)
+    again.after(10, topic("b"))
+    again.after(100, topic("b"))
+    again.after(200, topic("a"), topic("b"))
+    assert [(each.about.id, each.before) for each in board.got] == [("p5-1/a", ""), ("p5-1/b", "")]
+    assert [(each.about.id, each.before) for each in again.got] == [("p5-1/a", "m1"), ("p5-1/a", "")]
+
+
+def test_steps_of_a_repair_go_to_receivers_that_update_and_to_no_others() -> None:
+    """A step that was not reported yet is no news of its own: the first message has it."""
+    board, out = Board(), replace(topic("node"), step="drained")
+    board.after(0, out)
+    board.after(5, replace(out, step="reboot"))
+    board.after(10, replace(out, step="reboot"))
+    assert [(each.about.event, each.about.step) for each in board.got] == [("opened", "drained"), ("step", "reboot")]
+    assert [each.about.event for each in board.chat] == ["opened"]
+    desk = Desk()
+    desk.broken["slack"] = NotDeliveredError("503", retry_s=50)
+    for step in ("drained", "reboot"):
+        desk.seconds += 5
+        desk.wrong = [replace(topic("node"), step=step)]
+        desk.notifier.tick(T0 + timedelta(seconds=desk.seconds))
+    desk.broken.clear()
+    desk.seconds += 60
+    desk.notifier.tick(T0 + timedelta(seconds=desk.seconds))
+    assert [(each.about.event, each.about.step) for each in desk.got["slack"]] == [("opened", "reboot")]
+
+
+def test_a_receiver_that_keeps_incidents_gets_each_of_them_and_a_few_at_a_time() -> None:
+    """Whatever the rate says; others get one message with all of them. None holds up the rest for minutes."""
+    board, wrong = Board(), [topic(f"a{number}") for number in range(MOST_IN_A_ROW + 5)]
+    board.after(0, *wrong)
+    assert len(board.got) == MOST_IN_A_ROW
+    board.after(5, *wrong)
+    assert [each.about.id for each in board.got] == [f"p5-1/a{number}" for number in range(MOST_IN_A_ROW + 5)]
+    assert [each.about.event for each in board.chat] == ["summary"]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -267,7 +347,7 @@ def test_a_clock_that_is_set_neither_hurries_nor_delays_news(by_s: float) -> Non
     """What has lasted for ten of its fifteen seconds is told after five more, and its end after as long."""
     desk = Desk()
     desk.notifier = Notifier(
-        {"slack": desk._receiver("slack")},
+        {"slack": Receiver(deliver=desk._receiver("slack"))},
         per_hour=12,
         wrong=lambda: [replace(each, lasts_s=15.0) for each in desk.wrong],
         about=lambda: ABOUT,

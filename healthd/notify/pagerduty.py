@@ -1,0 +1,84 @@
+"""PagerDuty, by Events API v2: an incident is triggered, acknowledged and resolved under its id.
+
+Source: PagerDuty, "Send an event" and "PD-CEF" (``dedup_key`` has 255 characters at most, ``summary`` 1,024).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from healthd.core.model import Severity
+from healthd.notify.delivery import Deliver, post, secret_of
+from healthd.notify.message import IncidentState, Message, Notification, Occasion
+
+URL = "https://events.pagerduty.com"
+_SUMMARY = 1_024
+
+
+def to_pagerduty(key_file: str, url: str = URL) -> Deliver:
+    """``key_file``: the file whose first line is the integration key (routing key) of a service with an Events API v2
+    integration."""
+
+    def deliver(message: Message) -> str:
+        key = secret_of(key_file)
+        for action in actions(message.about):
+            post(f"{url.rstrip('/')}/v2/enqueue", event(message, key, action), secrets=(key,))
+        return ""
+
+    return deliver
+
+
+def actions(about: Notification) -> tuple[str, ...]:
+    """The event actions of a message. One that PagerDuty does not have can be neither acknowledged nor, in a drill,
+    resolved."""
+    if about.event is Occasion.DRILL:
+        return ("trigger", "resolve")
+    match about.state:
+        case IncidentState.OPEN:
+            return ("trigger",)
+        case IncidentState.ACKNOWLEDGED:
+            return ("trigger", "acknowledge") if about.event is Occasion.OPENED else ("acknowledge",)
+        case IncidentState.RESOLVED | IncidentState.CLOSED:
+            return ("resolve",)
+
+
+def severity(about: Notification) -> str:
+    """PagerDuty's word, by which a service with dynamic urgency decides whether it wakes up an operator: it does for
+    ``critical`` and ``error``. A fault that healthd repairs by itself is a ``warning``."""
+    if about.event is Occasion.DRILL:
+        return "info"
+    if about.needs_operator:
+        return "critical"
+    is_on_it = bool(about.step)
+    return "error" if about.severity is Severity.CRITICAL and not is_on_it else "warning"
+
+
+def event(message: Message, key: str, action: str) -> dict[str, Any]:
+    """The body of one event. The payload is required of a trigger alone."""
+    about = message.about
+    made: dict[str, Any] = {"routing_key": key, "event_action": action, "dedup_key": about.id}
+    if action != "trigger":
+        return made
+    links = (("Runbook", about.runbook), ("Status page", about.page))
+    return {
+        **made,
+        "client": "healthd",
+        **({"client_url": about.page} if about.page else {}),
+        "links": [{"href": url, "text": name} for name, url in links if url],
+        "payload": {
+            "summary": about.title[:_SUMMARY],
+            "source": about.node or about.sender.name,
+            "severity": severity(about),
+            "timestamp": about.since.isoformat(),
+            "component": about.devices or "node",
+            "group": about.cluster,
+            "class": about.code,
+            "custom_details": {
+                "text": message.text,
+                "next step": about.next_step,
+                "step": about.step,
+                "instance": about.sender.instance_id,
+                "instance type": about.sender.instance_type,
+            },
+        },
+    }
