@@ -24,7 +24,7 @@ from healthd.job.blame import Blame
 from healthd.job.text import at_end, verdict_of
 from healthd.ledger.database import Ledger
 from healthd.ledger.entries import LedgerEntry, LedgerJob
-from healthd.notify.delivery import Deliver, Message, NotDeliveredError
+from healthd.notify.delivery import NotDeliveredError
 from healthd.remediation.decide.job_summaries import SummarizedEnd, run_word, summarized_end
 from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob
 from healthd.remediation.orchestrators.slurm.job_list import ListedJob
@@ -110,7 +110,7 @@ class JobKeeper:
         policy: PolicySection,
         log: Any,
         *,
-        tell: Deliver | None,
+        tell: Callable[[Mapping[str, Any]], None] | None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._jobs, self._path, self._policy, self._log, self._tell = jobs, path, policy, log, tell
@@ -187,7 +187,7 @@ class JobKeeper:
         for job in waiting[:_MOST] if self._tell is not None else ():
             assert self._tell is not None  # noqa: S101 - else none waits
             try:
-                self._tell(Message(text=job.notice, data=_notice(job, cluster)))
+                self._tell(_notice(job, cluster))
             except NotDeliveredError as error:
                 problem = f"owners of jobs are not told; trying again: {error}"
                 break

@@ -41,7 +41,7 @@ from healthd.core.errors import BackendError, ConfigError, ExtraMissing, StoreEr
 from healthd.core.model import Event, Mode
 from healthd.daemon.logging import service_logger
 from healthd.daemon.service_manager import Signals, notify, take_address
-from healthd.notify.delivery import to_command
+from healthd.notify.delivery import run_with
 from healthd.notify.notifier import Notifier, keep_notifying
 from healthd.remediation.controller.node_status import NodeStatus
 from healthd.remediation.decide.fleet import Scope
@@ -325,7 +325,7 @@ class ControllerService:
         if self._once or jobs is None or not config.ledger.enabled:
             return
         command = config.notify.owner_command
-        tell = to_command(command) if command else None
+        tell = partial(run_with, command) if command else None
         keeper = JobKeeper(jobs, ledger_path(config), config.policy, self._log, tell=tell)
         compare = JobComparer.of(config, jobs, self._stats, self._log)
         watch = JobWatch(jobs, self._work.reading, keeper, self._log, compare=compare)

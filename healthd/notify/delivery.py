@@ -75,18 +75,22 @@ def to_command(argv: Sequence[str], *, timeout_s: float = COMMAND_TIMEOUT_S) -> 
     """A command, without a shell, that reads the JSON from its standard input."""
 
     def deliver(message: Message) -> None:
-        if why := not_run_by_root(argv):
-            raise NotDeliveredError(f"{argv[0]}: {why}")
-        text = json.dumps(message.data) + "\n"
-        try:
-            done = run_command(argv, timeout_s=timeout_s, input=text, leave_nothing=True)
-        except SourceError as error:
-            raise NotDeliveredError(str(error)) from error
-        if done.code != 0:
-            output = (done.stderr or done.stdout).strip()[:_SHOWN]
-            raise NotDeliveredError(f"{argv[0]} exited with {done.code}, expected 0: {output or 'no output'}")
+        run_with(argv, message.data, timeout_s=timeout_s)
 
     return deliver
+
+
+def run_with(argv: Sequence[str], data: Mapping[str, Any], *, timeout_s: float = COMMAND_TIMEOUT_S) -> None:
+    """Run a command, without a shell, that reads the data as JSON from its standard input. Raises NotDeliveredError."""
+    if why := not_run_by_root(argv):
+        raise NotDeliveredError(f"{argv[0]}: {why}")
+    try:
+        done = run_command(argv, timeout_s=timeout_s, input=json.dumps(data) + "\n", leave_nothing=True)
+    except SourceError as error:
+        raise NotDeliveredError(str(error)) from error
+    if done.code != 0:
+        output = (done.stderr or done.stdout).strip()[:_SHOWN]
+        raise NotDeliveredError(f"{argv[0]} exited with {done.code}, expected 0: {output or 'no output'}")
 
 
 def post(

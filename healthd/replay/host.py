@@ -13,7 +13,7 @@ from random import Random
 from healthd.core.model import NODE, Action, Clearance, ClearsBy, Outcome, Refusal, Remedy, Severity, Status
 from healthd.core.node import KernelRecord
 from healthd.judge.history import Change, Fault, FaultKey
-from healthd.notify.news import TopicMemory, tell
+from healthd.notify.news import NewsKind, TopicMemory, tell
 from healthd.notify.node import wrong_with
 from healthd.remediation.decide.commands import Command, Verb
 from healthd.remediation.decide.fleet import CLUSTER
@@ -149,7 +149,7 @@ class PastHost:
         self._news, pieces = tell(self._news, wrong, now)
         critical = [each for each in self.monitor.diagnoses() if each.severity is Severity.CRITICAL]
         is_wrong = self._is_out or not all(map(self.monitor.is_acknowledged, critical))
-        self._account.message(now, wrong=is_wrong, told=bool(pieces))
+        self._account.message(now, wrong=is_wrong, told=any(each.news is not NewsKind.STEP for each in pieces))
 
     def _wait(self, engine: Engine, remediation: Remediation | None, message: str, now: datetime) -> None:
         """Set the next reconcile: as often as in the daemon at first, and ever more rarely while nothing changes."""

@@ -29,6 +29,7 @@ from healthd.api.wire import Request, read_answer, write_request
 from healthd.core.capabilities import _HEADER, _SETS, _VERSION_3, Hands, lay_down
 from healthd.core.errors import BackendUnknown, HealthdError, StoreError
 from healthd.core.model import Event
+from healthd.state.store import EventFilter
 from tests.live.slurm.slurm_conf import free_ports
 from tests.support.resting_agent import resting_agent
 from tests.support.running import NOBODY, QUARANTINES, RunningNode
@@ -128,7 +129,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
 class TellingStore:
     """A store whose error tells what the thread that asks it may."""
 
-    def events(self, *, last: int) -> tuple[Event, ...]:
+    def events_of(self, wanted: EventFilter, *, last: int) -> tuple[tuple[Event, ...], int]:
         raise StoreError(f"permitted {permitted():x}")
 
 

@@ -20,7 +20,7 @@ from healthd.core.model import Mode
 from healthd.fleet.nodes import FleetNode, FleetPicture, fleet_nodes
 from healthd.ledger.database import LEDGER, Ledger
 from healthd.ledger.entries import EntryKind, LedgerEntry, LedgerJob
-from healthd.notify.delivery import Message, NotDeliveredError
+from healthd.notify.delivery import NotDeliveredError
 from healthd.remediation.decide.summary import NodeState, NodeSummary
 from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob
 from healthd.remediation.orchestrators.slurm.job_list import ListedJob
@@ -75,7 +75,7 @@ class Head:
 
     def __init__(self, folder: Path) -> None:
         self.path, self.cluster, self.policy = folder / LEDGER, Cluster(), PolicySection()
-        self.messages: list[Message] = []
+        self.messages: list[Mapping[str, Any]] = []
         self.refuses, self.now = False, NOW
         self.keeper = self.start()
 
@@ -85,7 +85,7 @@ class Head:
         )
         return self.keeper
 
-    def _tell(self, message: Message) -> None:
+    def _tell(self, message: Mapping[str, Any]) -> None:
         if self.refuses:
             raise NotDeliveredError("mail is down")
         self.messages.append(message)
@@ -104,7 +104,7 @@ class Head:
 
     @property
     def told(self) -> list[str]:
-        return [each.text for each in self.messages]
+        return [each["text"] for each in self.messages]
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_a_job_that_failed_by_itself_is_kept_and_told_once(head: Head) -> None:
     )
     text = "your job 4711 ended with exit code 3, and healthd saw no fault on its 2 nodes: read the job's output"
     assert head.told == [text]
-    data: Mapping[str, Any] = head.messages[0].data
+    data = head.messages[0]
     assert (data["schema"], data["user"], data["verdict"], data["text"]) == (
         "healthd.owner_notice/v1",
         "alice",
