@@ -44,6 +44,8 @@ venv=$dest/opt/healthd
 "$pip" --python "$venv/bin/python" install --quiet --no-compile --require-hashes --only-binary :all: \
     -r "${LOCK:-requirements/runtime.txt}"
 "$pip" --python "$venv/bin/python" install --quiet --no-compile --no-deps "$work"/wheel/*.whl
+# 16 MB of AWS services that healthd has no call to.
+"$venv/bin/python" packaging/trim_botocore.py "$(echo "$venv"/lib/python3*/site-packages)"
 
 # What venv and pip wrote of this folder becomes what it is once installed. Of the programs only ours stays.
 find "$venv/bin" -mindepth 1 ! -name 'python*' ! -name healthd -exec rm -rf {} +

@@ -63,6 +63,8 @@ def test_the_tree_is_compiled_and_names_no_place_of_its_making(staged: Path) -> 
     for path in sources:
         (compiled,) = (path.parent / "__pycache__").glob(f"{path.stem}.cpython-*.pyc")
         assert compiled.read_bytes()[4:8] == b"\x01\x00\x00\x00", f"{compiled}: not an unchecked hash (PEP 552)"
+    services = [path for path in (site / "site-packages/botocore/data").iterdir() if path.is_dir()]
+    assert 5 < len(services) < 20, "packaging/trim_botocore.py was not run"
     names = {path.name for path in (staged / "opt/healthd/bin").iterdir()}
     assert {name for name in names if not name.startswith("python")} == {"healthd"}
     assert (staged / "opt/healthd/bin/healthd").read_text().startswith("#!/opt/healthd/bin/python\n")
