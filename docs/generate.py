@@ -19,6 +19,7 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -296,6 +297,41 @@ may replace one may replace all of them, so prefer the controller there. The pol
 asks EC2.
 """
 
+SIZE = """# Size and cost
+
+What healthd costs a node. Figures are those of [the benchmarks](../../bench/figures.md), on {machine}, without a GPU.
+
+| what | how much |
+| --- | --- |
+| daemon and workers, memory | {pss} MB (PSS), of which the daemon {daemon} MB |
+| daemon and workers, CPU, idle at default intervals | {cpu} % of one core |
+| `healthd check` with a daemon | {check} ms, {peak} MB; `python -c pass` takes {bare} ms |
+| limits of systemd or of the chart | the chart sets 256 MiB for an agent, and 512 MiB for the controller |
+| disk | the state directory `/var/lib/healthd`; the audit trail keeps its newest 100,000 lines |
+
+## Ports
+
+| port | where | what |
+| --- | --- | --- |
+| `/run/healthd/healthd.sock` | each node | command line and hooks; a unix socket |
+| 9809 on 127.0.0.1 | each node | metrics, health, verdict, page; read only; `[daemon] http` |
+| 9810 on 127.0.0.1 | the controller | metrics, the fleet's page; read only; `[controller] http` |
+
+Outgoing: slurmctld by `scontrol`, or the Kubernetes API server; AWS only with a `[provisioner]` that acts from the
+node; IMDS; the receivers of `[notify]`.
+
+## Rights
+
+The daemon runs as root: /dev/kmsg, `scontrol update` and a GPU reset need that. On AWS a node needs the permissions in
+[calls to AWS](aws-calls.md), and none with `act_from = "controller"`. On Kubernetes the chart's roles and policies bind
+an agent to its own Node: [decision](../decisions/kubernetes-agent-and-api.md).
+
+## What a package is
+
+`make deb` and `make rpm` build it: healthd, its Python packages, and only those models of AWS services that healthd
+calls. `dpkg -s healthd` shows its installed size in kB.
+"""
+
 FIGURES = """# Figures
 
 The last run of each benchmark; [bench](README.md) says what each measures. The figures come from a shared machine
@@ -337,14 +373,12 @@ def pages() -> Mapping[Path, str]:
         reference / "policy.schema.json": policy_schema_text,
         reference / "aws-calls.md": aws_calls_page,
         reference / "slurm-versions.md": slurm_page,
+        reference / "size.md": size_page,
         reference / "faults.md": faults_page,
         ROOT / "docs/explanation/the-house.md": house_page,
         ROOT / "bench/figures.md": bench_page,
         ROOT / "README.md": readme_page,
-        **{
-            ROOT / f"docs/pictures/drawn-{name}.svg": lambda draw=draw: draw().svg(alone=True)
-            for name, draw in diagrams.PICTURES.items()
-        },
+        **{ROOT / f"docs/pictures/drawn-{name}.svg": partial(_alone, draw) for name, draw in diagrams.PICTURES.items()},
     }
     below = {**check_pages(), **findings_pages(), **config_pages(), **cli_pages(), **faults_pages()}
     return {path: make() for path, make in made.items()} | {reference / name: text for name, text in below.items()}
@@ -352,6 +386,11 @@ def pages() -> Mapping[Path, str]:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # the packages
+
+
+def _alone(draw: Callable[[], diagrams.Picture]) -> str:
+    return draw().svg(alone=True)
+
 
 HOUSE = """# The house
 
@@ -968,6 +1007,22 @@ def between(path: Path, begin: str, end: str, made: str) -> str:
     before, _, rest = path.read_text(encoding="utf-8").partition(begin)
     _, _, after = rest.partition(end)
     return f"{before}{begin}\n{made}\n{end}{after}"
+
+
+def size_page() -> str:
+    """What healthd costs a node, from the last records of two benchmarks."""
+    records = {record["benchmark"]: record for record in results()}
+    idle, cold = records["idle"], records["check_cold"]
+    text = SIZE.format(
+        machine=idle["machine"],
+        pss=f"{idle['pss_mb']:g}",
+        daemon=f"{idle['daemon_pss_mb']:g}",
+        cpu=f"{idle['cpu_percent']:g}",
+        check=f"{cold['check_median_ms']:g}",
+        peak=f"{cold['check_peak_mb']:g}",
+        bare=f"{cold['python_pass_median_ms']:g}",
+    )
+    return f"{NOTE.format(source='bench/results/*.json')}\n{text}"
 
 
 def results() -> list[dict[str, Any]]:
