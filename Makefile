@@ -8,7 +8,8 @@
 #                VERSION=1.30 or VERSION=newest: on the oldest or the newest Kubernetes; HEALTHD_TEST_EXHAUSTIVE=1:
 #                agent and controller killed at every boundary, not at a sample
 #   make test-slurm VERSION=26.05   the live Slurm tests on 22.05, 24.11 or 26.05, each in a root of its own: needs root
-#   make test-packages     the .deb from installation to purge on a Debian that is booted for it: needs root
+#   make test-packages     the .deb from installation to purge on a Debian that is booted for it: needs root; a release
+#                of a fresh clone, built twice
 #   make test-check CHECK=host.numa   one check: its own test, what every check keeps to, its rows of the fault matrix
 #   make simulate   fleets with production's daemons on one simulated cluster and clock, a life for each seed
 #   make fuzz    ten million changed inputs for every parser of text from outside: minutes on two free cores
@@ -16,6 +17,7 @@
 #   make bench   measurements; make docs: the generated reference pages and dashboards; make chart: what follows from
 #                the Helm chart; make site: all pages, in build/site; make wheel, deb,
 #                rpm: dist/, packages for the system that this is; make lock; make clean
+#   make release   all that a site downloads, built of the commit into dist/healthd-VERSION; twice the same to the byte
 #
 # Variables: PYTHON (which python3), VERSION (of Slurm or Kubernetes), TESTS (paths for make test), WORKERS (processes that share
 # it), HEALTHD_TEST_SEED (of its sample), PYTEST_ARGS, DEMO_ARGS, BENCH_ARGS, FUZZ_ARGS, LOCK_ARGS; of make simulate SEED (the first), SEEDS (how many), HOURS, NODES, SIMULATE_ARGS.
@@ -36,7 +38,7 @@ SEEDS = 20
 HOURS = 336
 MEASURED = -p tests.support.pure_coverage
 
-.PHONY: demo test test-exhaustive test-check fuzz simulate test-slurm test-kubernetes test-packages check lint types contracts coverage bench docs site chart lock wheel deb rpm clean
+.PHONY: demo test test-exhaustive test-check fuzz simulate test-slurm test-kubernetes test-packages check lint types contracts coverage bench docs site chart lock wheel deb rpm release clean
 
 # `healthd check` may find this machine wanting (1) or hard to tell (2); only a crash of ours fails the demo.
 demo: .venv/runtime.stamp
@@ -123,6 +125,10 @@ deb:
 
 rpm:
 	sh packaging/rpm/build.sh dist
+
+# Of what is committed, into dist/healthd-VERSION: all of the above, chart, SBOM, licences, checksums, provenance.
+release: .venv/dev.stamp
+	$(VENV)/python packaging/release.py
 
 docs: .venv/dev.stamp
 	$(VENV)/python docs/generate.py

@@ -33,6 +33,7 @@ from healthd.api.exit_codes import MEANINGS, ExitCode  # noqa: E402
 from healthd.api.grammar import _grammar  # noqa: E402
 from healthd.api.metrics import metric_of  # noqa: E402
 from healthd.api.overview import SECTIONS  # noqa: E402
+from healthd.api.usage import shown, spelled, usage  # noqa: E402
 from healthd.checklib.xids import UNKNOWN_XID, SxidRow, XidRow, sxid_table, xid_cases, xid_table  # noqa: E402
 from healthd.config.json_schema import FILE_NAME, config_schema_text, policy_schema_text  # noqa: E402
 from healthd.config.load import load  # noqa: E402
@@ -167,7 +168,12 @@ CLI = """# Command line
 `healthd VERB ...`: {about}
 
 stdout is the result, stderr is talk. `healthd --version` prints the version; `-h` after any verb prints its help.
-Options are not abbreviated. The verbs are grouped as in `healthd help`.
+Options are not abbreviated. The verbs are grouped as in `healthd help`. The packages bring `man healthd`,
+`man healthd.toml`, and completions for bash, zsh and fish.
+
+On a terminal `check`, `status`, `plan`, `history`, `doctor` and `fleet` are in colour: red for critical, yellow for a
+warning, magenta for unknown, cyan for news, green for ok. Each state has its word or sign as well. `NO_COLOR=1` turns
+colours off, `FORCE_COLOR=1` turns them on in a pipe, such as `less -R`.
 """
 
 METRICS = """# Metrics
@@ -702,28 +708,9 @@ def exit_codes() -> str:
 
 def verb_section(name: str, about: str, parser: argparse.ArgumentParser) -> str:
     """One verb: usage in one line, then its arguments."""
-    actions = [action for action in parser._actions if action.dest != "help"]
-    usage = " ".join(["healthd", name, *(shape(action) for action in actions)])
-    rows = [(f"`{spelled(action)}`", action.help or "", values(action)) for action in actions]
+    rows = [(f"`{spelled(action)}`", action.help or "", values(action)) for action in shown(parser)]
     body = table(("argument", "meaning", "values"), rows) if rows else "No arguments.\n"
-    return f"## healthd {name}\n\n{about[:1].upper()}{about[1:]}.\n\n```text\n{usage}\n```\n\n{body}"
-
-
-def spelled(action: argparse.Action) -> str:
-    """``--config FILE``, or the name of a positional argument."""
-    name = action.option_strings[0] if action.option_strings else str(action.metavar or action.dest)
-    takes = bool(action.option_strings) and action.nargs != 0
-    return f"{name} {action.metavar or 'WORD'}" if takes else name
-
-
-def shape(action: argparse.Action) -> str:
-    """How an argument stands in the usage line."""
-    word = spelled(action)
-    if action.option_strings:
-        return word if action.required else f"[{word}]"
-    if action.choices:
-        word = "|".join(str(choice) for choice in action.choices)
-    return {"*": f"[{word} ...]", "+": f"{word} [{word} ...]", "?": f"[{word}]"}.get(str(action.nargs), word)
+    return f"## healthd {name}\n\n{about[:1].upper()}{about[1:]}.\n\n```text\n{usage(name, parser)}\n```\n\n{body}"
 
 
 def values(action: argparse.Action) -> str:

@@ -45,8 +45,16 @@ def main(argv: list[str] | None = None) -> int:
         gc.disable()  # modules are no garbage; the command line enables it when it has loaded them
         from healthd.cli.main import run
 
-        code = run(arguments)
+        code = run(arguments, colour=_wants_colour())
     return code
+
+
+def _wants_colour() -> bool:
+    """Whether standard output shows colours: a terminal, unless NO_COLOR says no or FORCE_COLOR says yes. As in
+    CPython 3.13, NO_COLOR counts first, and neither counts where it is empty."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (os.environ.get("TERM") != "dumb" and os.isatty(1))
 
 
 def _ask_daemon(arguments: list[str]) -> int | None:
@@ -98,6 +106,8 @@ def _socket_path(arguments: list[str]) -> str:
 
 def _request(arguments: list[str]) -> bytes:
     environ = [f"{name}={os.environ[name]}" for name in _HOOK_ENVIRON if name in os.environ]
+    if _wants_colour():
+        environ.append("HEALTHD_COLOUR=1")
     return os.fsencode("\0".join(["healthd/1", str(len(arguments)), *arguments, *environ]))
 
 

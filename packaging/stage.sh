@@ -52,6 +52,9 @@ find "$venv/bin" -mindepth 1 ! -name 'python*' ! -name healthd -exec rm -rf {} +
 sed -i "1s|^#!.*|#!/opt/healthd/bin/python|" "$venv/bin/healthd"
 sed -i "/^command = /d" "$venv/pyvenv.cfg"
 rm -f "$venv/.gitignore" # Python 3.13 leaves one
+# pip records the folder that our wheel lay in, and checksums of programs that name the folder of this staging.
+rm -f "$venv"/lib/python3*/site-packages/healthd-*.dist-info/direct_url.json
+sed -i -e '/direct_url\.json,/d' -e '\|^\.\./\.\./\.\./bin/|d' "$venv"/lib/python3*/site-packages/*.dist-info/RECORD
 
 # Bytecode that is never compared with its source: a package manager's files do not change, each start saves the
 # comparison, and only the package manager writes below /opt/healthd.
@@ -69,4 +72,7 @@ install -m 755 packaging/slurm/*.sh "$dest/usr/lib/healthd/slurm/"
 install -m 644 LICENSE CHANGELOG.md "$dest/usr/share/doc/healthd/"
 install -m 644 packaging/slurm/README.md "$dest/usr/share/doc/healthd/slurm-hooks.md"
 cp -R packaging/iam "$dest/usr/share/doc/healthd/iam"
+mkdir -p "$dest/usr/share/doc/healthd/how-to"
+install -m 644 docs/how-to/*.md "$dest/usr/share/doc/healthd/how-to/"
+"$venv/bin/python" -B packaging/manual/manual.py "$dest/usr/share"
 chmod -R u=rwX,go=rX "$dest"

@@ -252,6 +252,7 @@ class Orchestrator(Protocol):
 class NodeJob:
     """One run of a batch system's job, as its cluster shows it.
 
+    ``id``: by which its cluster acts on this job alone. ``number``: the one that the job itself knows; "" for the same.
     ``state``: the cluster's word, upper case. ``nodes``: all of them, as a host list; "" while it waits. ``restarts``:
     how often it was requeued before. ``is_batch`` and ``may_requeue``: whether it can be requeued, and allows it.
     ``is_part``: one part of a job of several. ``is_here``: this node is one of its nodes. ``began`` and ``ended``: in
@@ -260,6 +261,7 @@ class NodeJob:
 
     id: str
     state: str
+    number: str = ""
     user: str = ""
     nodes: str = ""
     restarts: int = 0
@@ -285,12 +287,12 @@ class JobControl(Protocol):
     def job(self, job: str) -> NodeJob | None:
         """One job, wherever it is; None where the cluster does not know it any more."""
 
-    def take_job(self, job: str, run: int, *, for_s: int) -> None:
-        """Take this run of a job, so that no other node acts on it for so many seconds. Raises SlotTaken where another
-        has taken it, or this node before."""
+    def take_job(self, job: str, run: int, *, by: str, for_s: int) -> None:
+        """Take this run of a job, so that no other node acts on it for so many seconds. ``by``: the id of the
+        remediation. Raises SlotTaken where another has taken it, or this one before."""
 
-    def taken_at(self, job: str, run: int) -> int | None:
-        """When this run of a job was taken, in seconds since the epoch, or None."""
+    def has_taken(self, job: str, run: int, *, by: str) -> bool:
+        """Whether it was this remediation of this node that took this run of a job."""
 
     def signal_job(self, job: str, signal: str) -> None:
         """Send a signal to all steps of a job; ``B:USR1`` to its batch script."""

@@ -76,8 +76,8 @@ MEMORY, MEMORY_BYTES = "/dev/shm", 2 << 30
 
 # Set by `make test-kubernetes`, as HEALTHD_TEST_KUBERNETES: see below.
 ASKED_FOR = "TEST_KUBERNETES"
-# Set by `make test-packages`: the tests of this file that boot a machine, by the fixture that is one.
-BOOTED, BOOT_ASKED_FOR = ("test_deb.py", "machine"), "TEST_PACKAGES"
+# Set by `make test-packages`: the tests of this file that boot a machine, by the fixture that is one; and a release.
+BOOTED, BOOT_ASKED_FOR, RELEASED = ("test_deb.py", "machine"), "TEST_PACKAGES", "test_release.py"
 
 # A property holds or it does not: how long an example takes is the machine's business.
 settings.register_profile("healthd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -132,6 +132,8 @@ _guard = Guard()
 sys.addaudithook(_guard)
 # For every process that a test starts, too.
 os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
+for _name in ("FORCE_COLOR", "NO_COLOR"):  # the answers under test have no colours, unless the test asks for them
+    os.environ.pop(_name, None)
 # A healthd that a test starts takes every HEALTHD_ variable for one of its settings, and ends at one it does not know.
 for _name in [each for each in os.environ if each.startswith("HEALTHD_TEST_")]:
     os.environ[_name.removeprefix("HEALTHD_")] = os.environ.pop(_name)
@@ -206,7 +208,8 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what needs an API server, helm or an image, unless it is asked for, `make test-kubernetes`: where
-    nothing is cached, building them takes two cores ten minutes. And what boots a machine: `make test-packages`.
+    nothing is cached, building them takes two cores ten minutes. And what boots a machine, or builds a release:
+    `make test-packages`.
     """
     # healthd's own processes would refuse the variables as settings that do not exist
     kubernetes, boots = os.environ.pop(ASKED_FOR, ""), os.environ.pop(BOOT_ASKED_FOR, "")
@@ -241,7 +244,8 @@ def _is_of_kubernetes(item: pytest.Item) -> bool:
 
 
 def _boots(item: pytest.Item) -> bool:
-    return (item.path.name, BOOTED[1]) == BOOTED and BOOTED[1] in getattr(item, "fixturenames", ())
+    boots = (item.path.name, BOOTED[1]) == BOOTED and BOOTED[1] in getattr(item, "fixturenames", ())
+    return boots or item.path.name == RELEASED
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

@@ -45,7 +45,12 @@ for set in "$@"; do
     packages)
         need rpmbuild rpm
         need rpmlint rpmlint
+        need cpio cpio
         need shellcheck shellcheck
+        # What reads man pages and completions.
+        need groff groff-base
+        need zsh zsh
+        need fish fish
         need git git
         # The packages are made with the distribution's own Python.
         /usr/bin/python3 -c 'import ensurepip' 2>/dev/null || missing="$missing python3-venv"

@@ -62,7 +62,11 @@ def check_answer(
 def _as_asked(report: Report, agent: Agent, options: Namespace) -> str:
     if options.json:
         return as_json(report)
-    return as_brief(report) if options.brief else as_text(report, mode=agent.mode, verbose=options.verbose)
+    return (
+        as_brief(report)
+        if options.brief
+        else as_text(report, mode=agent.mode, verbose=options.verbose, colour=options.colour)
+    )
 
 
 def is_active(options: Namespace) -> bool:
@@ -90,21 +94,25 @@ def status_answer(agent: Agent, board: PlanCache, options: Namespace) -> Reply:
     from healthd.api.status import status_data, status_json, status_text  # loads the plan, and with it remediation
 
     data = status_data(agent, board)
-    return Reply(code=0, out=status_json(data) if options.json else status_text(data, verbose=options.verbose))
+    if options.json:
+        return Reply(code=0, out=status_json(data))
+    return Reply(code=0, out=status_text(data, verbose=options.verbose, colour=options.colour))
 
 
 def history_answer(agent: Agent, options: Namespace, *, most: int | None = None) -> Reply:
-    """The timeline of the audit trail, ``most`` lines of it at most. Exit 0: it answered. Raises StoreError."""
-    from healthd.api.timeline import trail_json, trail_of, trail_text  # loads SQLite
+    """The timeline of the audit trail, ``most`` lines of it at most. Exit 0: it answered. Raises StoreError, UsageError
+    for a remediation that never was."""
+    from healthd.api.timeline import asked_of, trail_data, trail_json, trail_text, wanted  # loads SQLite
 
     if agent.store is None:
         raise StoreError("this agent only observes and keeps no history; start the daemon: `healthd run`")
     last = options.last if most is None else min(options.last, most)
-    trail = trail_of(agent.store, last=last)
+    trail = asked_of(agent.store, wanted(options, datetime.now(UTC)), last=last)
     if last < options.last and len(trail.events) == last:
         cut = f"the newest {last} lines, the most for a user who may not act; be root to see older ones"
         trail = replace(trail, cut=cut)
-    return Reply(code=0, out=trail_json(trail) if options.json else trail_text(trail))
+    data = trail_data(trail)
+    return Reply(code=0, out=trail_json(data) if options.json else trail_text(data, colour=options.colour))
 
 
 def job_answer(agent: Agent, options: Namespace) -> Reply:

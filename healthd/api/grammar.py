@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from healthd.drill.chain import DrillFault
 
 CONTEXTS = ("manual", "prolog", "epilog", "boot")
+EVENT_KINDS = ("check", "daemon", "decision", "drill", "fault", "hook", "job", "order", "step")
+"""Of the lines of the audit trail."""
 FLEET_KEYS = ("cause", "code", "rack", "partition", "type")
 FLEET_STATES = (
     "ok",
@@ -146,7 +148,7 @@ def _grammar(verb: str = "") -> _Parser:
     """The grammar of every verb; of a verb that it knows, the group of that verb alone, which is made sooner."""
     top = _Parser(prog="healthd", description="Node health checks and remediation for GPU clusters.")
     top.add_argument("--version", action=_Version, nargs=0, help="print the version")
-    top.set_defaults(module="")
+    top.set_defaults(module="", colour=False)
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_Parser)
     for group in [each for each, of in _GROUPS.items() if verb in of] or _GROUPS:
         group(verbs)
@@ -276,6 +278,17 @@ def _telling(verbs: Any) -> None:
         metavar="N",
         help="number of lines (default: 100; at most 1000 for a user who may not act)",
     )
+    history.add_argument("--since", type=_length, metavar="TIME", help="only so far back: 30m, 12h, 7d, 2w")
+    history.add_argument(
+        "--kind", action="append", default=[], choices=EVENT_KINDS, metavar="KIND",
+        help=f"only lines of this kind; may be given again ({', '.join(EVENT_KINDS)})",
+    )  # fmt: skip
+    history.add_argument("--case", default="", metavar="ID", help="only lines of this remediation")
+    history.add_argument(
+        "-v", "--verbose", action="store_true", help="also the lines of check runs, which are left out by default"
+    )
+    history.add_argument("--follow", action="store_true", help="go on with each new line, until Ctrl-C")
+    history.add_argument("--after", type=int, default=0, help=argparse.SUPPRESS)  # asked by --follow: lines after this
     _common(history, json=True, socket=True)
 
 

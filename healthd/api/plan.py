@@ -54,7 +54,9 @@ def plan_answer(agent: Agent, options: Namespace) -> Reply:
     names, faults = agent.monitor.device_names(), agent.monitor.history.faults.values()
     causes = causes_of([each.diagnosis for each in considered], faults, names)
     shown = [{**cause_data(each), "decisions": decisions(cause_data(each), plans, names)} for each in causes]
-    return Reply(code=0, out=as_text(data, shown, names, datetime.now(UTC), verbose=options.verbose))
+    return Reply(
+        code=0, out=as_text(data, shown, names, datetime.now(UTC), verbose=options.verbose, colour=options.colour)
+    )
 
 
 def _operator(engine: Engine) -> str:
@@ -158,6 +160,7 @@ def as_text(
     now: datetime,
     *,
     verbose: bool = False,
+    colour: bool = False,
 ) -> str:
     """The plan as text: each cause once, with the decision about it. ``causes``: with their ``decisions``.
 
@@ -170,19 +173,19 @@ def as_text(
     if data["by_job"]:
         lines.append(TextLine(f"by job: {data['by_job']}"))
     if data["opted_out"]:
-        lines.append(TextLine(f"opted out: {data['opted_out']}; healthd only observes here"))
+        lines.append(TextLine(f"opted out: {data['opted_out']}; healthd only observes here", "info"))
     if data["opt_out_unread"]:
-        lines.append(TextLine(f"opt-out unknown, the cluster does not answer: {data['opt_out_unread']}"))
+        lines.append(TextLine(f"opt-out unknown, the cluster does not answer: {data['opt_out_unread']}", "unknown"))
     if data["operator"]:
-        lines.append(TextLine(f"an operator is needed: {data['operator']}"))
+        lines.append(TextLine(f"an operator is needed: {data['operator']}", "critical"))
     more = {each["code"]: [line for one in each["decisions"] for line in decision_lines(one)] for each in causes}
     if verbose:
         for each in causes:
             more[each["code"]] += each["components"]
     lines += cause_lines(causes, now, more)
     if not (causes or data["operator"]):
-        lines.append(TextLine("no fault is open, so there is nothing to do"))
-    return joined(lines)
+        lines.append(TextLine("no fault is open, so there is nothing to do", "ok"))
+    return joined(lines, colour=colour)
 
 
 def decision_lines(decision: Mapping[str, Any]) -> Iterator[str]:

@@ -270,6 +270,7 @@ class Server:
 
     def _dispatch(self, request: Request, peer: Peer, tick: Tick) -> Reply | HookReply:
         options = parse(request.arguments)
+        options.colour = request.colour
         match options.verb:
             case "check":
                 return self._check(options, request, peer, tick)

@@ -25,7 +25,7 @@ from healthd.checklib.tables import instance_profile
 from healthd.core.errors import StoreError
 from healthd.core.model import Event, Status, Step
 from healthd.judge.devices import DeviceNames, folded_texts
-from healthd.observe.cause_text import TextLine, cause_data, cause_lines, finding_lines, head_line
+from healthd.observe.cause_text import Level, TextLine, cause_data, cause_lines, finding_lines, head_line
 from healthd.observe.report import VERDICT_LEVEL, CheckView, as_data, diagnosis_data, joined, ok_line
 from healthd.remediation.decide.remediation import Remediation
 
@@ -34,6 +34,9 @@ _TRAIL = 300
 _TIMELINE = 100
 _EVENTS = 20
 _LINES = 8
+_LEVEL: Mapping[str, Level] = {"critical": "critical", "missing": "critical", "warning": "warning",
+                               "unknown": "unknown", "ok": "ok"}  # fmt: skip
+"""Of a device's state, the worst first."""
 _SIGN = {"ok": "o", "warning": "!", "critical": "X", "unknown": "?", "missing": "-"}
 
 
@@ -107,9 +110,9 @@ def status_json(data: Mapping[str, Any]) -> str:
     return json.dumps(data, indent=2, default=str) + "\n"
 
 
-def status_text(data: Mapping[str, Any], *, verbose: bool = False) -> str:
+def status_text(data: Mapping[str, Any], *, verbose: bool = False, colour: bool = False) -> str:
     """The same facts for a terminal, in the same order. ``verbose``: each finding by itself, and every check."""
-    return joined(_lines(data, verbose=verbose))
+    return joined(_lines(data, verbose=verbose), colour=colour)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -238,7 +241,7 @@ def _lines(data: Mapping[str, Any], *, verbose: bool) -> Iterator[TextLine]:
         yield TextLine(f"opted out {data['opted_out']}")
     yield from (TextLine(_named(line, data)) for line in _remediation_lines(data))
     for strip in data["devices"]:
-        yield from map(TextLine, _strip_lines(strip))
+        yield from _strip_lines(strip)
     yield from _check_lines(data["checks"], verbose=verbose)
     yield from (
         TextLine(f"  {_time(datetime.fromisoformat(e['at']))} {e['kind']}: {e['text']}")
@@ -269,15 +272,21 @@ def _named(text: str, data: Mapping[str, Any]) -> str:
     return text
 
 
-def _strip_lines(strip: Mapping[str, Any]) -> Iterator[str]:
+def _strip_lines(strip: Mapping[str, Any]) -> Iterator[TextLine]:
     """``GPU  o o o X o o o o``, and a line for those without a finding that are not ok."""
     parts = strip["parts"]
     signs = " ".join(_SIGN[part["state"]] for part in parts)
     healthy = sum(part["state"] == "ok" for part in parts)
-    yield f"{strip['title']:<9} {signs}   {healthy} of {len(parts)} healthy"
-    yield from (f"  {gap['state']:<9} {gap['where']}: {gap['words']}" for gap in strip["gaps"])
+    yield TextLine(f"{strip['title']:<9} {signs}   {healthy} of {len(parts)} healthy", _worst(parts))
+    for gap in strip["gaps"]:
+        yield TextLine(f"  {gap['state']:<9} {gap['where']}: {gap['words']}", _LEVEL[gap["state"]])
     if strip["as_of"]:
-        yield f"  {strip['as_of']}"
+        yield TextLine(f"  {strip['as_of']}")
+
+
+def _worst(parts: Sequence[Mapping[str, Any]]) -> Level:
+    states = {part["state"] for part in parts}
+    return next((level for state, level in _LEVEL.items() if state in states), "")
 
 
 def _decision_lines(cause: Mapping[str, Any]) -> Iterator[str]:

@@ -7,48 +7,81 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from healthd.core.errors import StoreError
+from healthd.config.values import did_you_mean
+from healthd.core.errors import StoreError, UsageError
 from healthd.core.model import Event
-from healthd.observe.report import printable
+from healthd.observe.cause_text import Level, TextLine
+from healthd.observe.report import joined
 from healthd.remediation.decide.remediation import Remediation
-from healthd.state.store import SCHEMA_VERSION, Store
+from healthd.state.store import SCHEMA_VERSION, EventFilter, Store
 
 SCHEMA = "healthd.history/v1"
+CHECK = "check"
+"""The kind of the lines about check runs, most of a trail; a finding has a line of its own."""
+_SEVERITY_LEVEL: Mapping[str, Level] = {"critical": "critical", "warning": "warning", "info": "info"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trail:
     """The newest events, the oldest first, and the remediations that began among them or are open.
 
-    ``cut``: why there are fewer lines than requested, or "".
+    ``cut``: why there are fewer lines than requested, or "". ``newest``: the number of the newest event of the trail.
     """
 
     events: tuple[Event, ...]
     remediations: tuple[Remediation, ...] = ()
     cut: str = ""
+    newest: int = 0
 
 
-def trail_of(store: Store, *, last: int) -> Trail:
-    """The newest ``last`` lines of a store. Raises StoreError."""
-    events = store.events(last=last)
-    since = min((event.at for event in events), default=None) if len(events) == last else None
+def wanted(options: Namespace, now: datetime) -> EventFilter:
+    """The lines that a command line asks for: without those of check runs, unless they are asked for."""
+    return EventFilter(
+        after=options.after,
+        since=now - options.since if options.since else None,
+        kinds=tuple(options.kind),
+        without="" if options.kind or options.verbose else CHECK,
+        remediation=options.case,
+    )
+
+
+def asked_of(store: Store, which: EventFilter, *, last: int) -> Trail:
+    """As ``trail_of``. Raises UsageError for a remediation that the store does not know."""
+    if which.remediation and not store.knows(which.remediation):
+        known = [remediation.id for remediation in store.remediations()]
+        hint = did_you_mean(which.remediation, known, "`healthd history --kind step` names each in brackets")
+        raise UsageError(f"healthd history: no remediation has the id {which.remediation!r}; {hint}")
+    return trail_of(store, which, last=last)
+
+
+def trail_of(store: Store, which: EventFilter, *, last: int) -> Trail:
+    """The newest ``last`` of these lines of a store. Raises StoreError.
+
+    Remediations have lines of their own, unless kinds are named, or only what is new is wanted.
+    """
+    events, newest = store.events_of(which, last=last)
+    since = which.since
+    if len(events) == last:
+        since = max(filter(None, (since, min((event.at for event in events), default=None))), default=None)
     remediations = (
         remediation
-        for remediation in store.remediations()
-        if since is None or remediation.opened >= since or remediation.is_open
+        for remediation in (() if which.kinds or which.after else store.remediations())
+        if (since is None or remediation.opened >= since or remediation.is_open)
+        and which.remediation in ("", remediation.id)
     )
-    return Trail(events=events, remediations=tuple(remediations))
+    return Trail(events=events, remediations=tuple(remediations), newest=newest)
 
 
-def read_trail(path: Path, *, last: int) -> Trail:
-    """The same from a database on disk, opened read-only, for a node whose daemon does not answer. Raises
-    StoreError."""
+def read_trail(path: Path, which: EventFilter, *, last: int) -> Trail:
+    """As ``asked_of`` from a database on disk, opened read-only, for a node whose daemon does not answer. Raises
+    StoreError, UsageError."""
     try:
         there = path.is_file()
     except OSError as error:
@@ -57,30 +90,37 @@ def read_trail(path: Path, *, last: int) -> Trail:
         raise StoreError(f"{path}: no state database; healthd has not run here, or [daemon] state_dir differs")
     store = _ReadStore(path, now=datetime.now(UTC))
     try:
-        return trail_of(store, last=last)
+        return asked_of(store, which, last=last)
     finally:
         store.close()
 
 
-def trail_json(trail: Trail) -> str:
-    """One JSON object, two-space indented."""
-    data = {
+def trail_data(trail: Trail) -> dict[str, Any]:
+    """The trail in the shape of ``healthd.history/v1``: of it the text is made, in the daemon and while following."""
+    return {
         "schema": SCHEMA,
         "cut": trail.cut,
+        "newest": trail.newest,
         "events": [
             {"at": each.at.isoformat(), "kind": each.kind, "text": each.text, "data": each.data}
             for each in trail.events
         ],
         "remediations": [_remediation_data(remediation) for remediation in trail.remediations],
     }
+
+
+def trail_json(data: Mapping[str, Any]) -> str:
+    """One JSON object, two-space indented."""
     return json.dumps(data, indent=2, default=str) + "\n"
 
 
-def trail_text(trail: Trail) -> str:
+def trail_text(data: Mapping[str, Any], *, colour: bool = False) -> str:
     """As text: a line for each event, its evidence under it; each remediation where it began."""
-    lines = [printable(line) for line in _lines(trail)]
-    lines[:0] = [f"! {trail.cut}"] if trail.cut else []
-    return "\n".join(lines or ["the audit trail is empty"]) + "\n"
+    lines = list(_lines(data))
+    lines[:0] = [TextLine(f"! {data['cut']}", "warning")] if data["cut"] else []
+    if not lines:
+        lines = [TextLine("no line of the audit trail is so" if data["newest"] else "the audit trail is empty")]
+    return joined(lines, colour=colour)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -102,36 +142,54 @@ class _ReadStore(Store):
         return db
 
 
-def _lines(trail: Trail) -> Iterator[str]:
-    waiting = list(trail.remediations)
-    for event in trail.events:
-        while waiting and waiting[0].opened <= event.at:
+def _lines(data: Mapping[str, Any]) -> Iterator[TextLine]:
+    waiting = list(data["remediations"])
+    for event in data["events"]:
+        while waiting and datetime.fromisoformat(waiting[0]["opened"]) <= datetime.fromisoformat(event["at"]):
             yield _remediation_line(waiting.pop(0))
-        yield _line(event.at, event.kind, event.text)
-        yield from _evidence_lines(event.data)
+        yield event_line(event)
+        yield from _evidence_lines(event["data"])
     yield from map(_remediation_line, waiting)
 
 
-def _line(at: datetime, kind: str, text: str) -> str:
-    return f"{at:%Y-%m-%d %H:%M:%S}  {kind:<11}  {text}"
+def event_line(event: Mapping[str, Any]) -> TextLine:
+    """The line of one event, in the level of its finding: what ended, or is ok, is green."""
+    return TextLine(_line(event["at"], event["kind"], event["text"]), _level(event))
 
 
-def _evidence_lines(data: Mapping[str, Any]) -> Iterator[str]:
+def _level(event: Mapping[str, Any]) -> Level:
+    kind, data = event["kind"], event["data"]
+    if kind == "fault" and "opened" in data:
+        return _SEVERITY_LEVEL.get(data.get("severity", ""), "warning") if data["opened"] else "ok"
+    if kind == CHECK:
+        state = event["text"].partition(" is ")[2].partition(":")[0]
+        return "unknown" if state == "unknown" else "ok" if state == "ok" else ""
+    return "critical" if kind == "damaged" or data.get("end") == "failed" else ""
+
+
+def _line(at: str, kind: str, text: str) -> str:
+    return f"{_time(at)}  {kind:<11}  {text}"
+
+
+def _time(at: str) -> str:
+    return f"{datetime.fromisoformat(at):%Y-%m-%d %H:%M:%S}"
+
+
+def _evidence_lines(data: Mapping[str, Any]) -> Iterator[TextLine]:
     evidence = data.get("evidence")
     if isinstance(evidence, Mapping) and data.get("opened"):
-        yield from (f"{'':31}{name}: {value}" for name, value in evidence.items())
+        yield from (TextLine(f"{'':31}{name}: {value}") for name, value in evidence.items())
 
 
-def _remediation_line(remediation: Remediation) -> str:
-    steps = ", ".join(remediation.steps)
-    if remediation.end is None:
-        state = f"open, at {remediation.step} since {remediation.since:%Y-%m-%d %H:%M:%S}"
+def _remediation_line(data: Mapping[str, Any]) -> TextLine:
+    level: Level = ""
+    if data["end"] is None:
+        state = f"open, at {data['step']} since {_time(data['since'])}"
     else:
-        state = f"{remediation.end} at {remediation.since:%Y-%m-%d %H:%M:%S}" + (
-            f": {remediation.note}" if remediation.note else ""
-        )
-    words = f"[{remediation.id}] {remediation.code} on {remediation.component}, {remediation.remedy}: {steps}; {state}"
-    return _line(remediation.opened, "remediation", words)
+        state = f"{data['end']} at {_time(data['since'])}" + (f": {data['note']}" if data["note"] else "")
+        level = "critical" if data["end"] == "failed" else "ok"
+    about = f"[{data['id']}] {data['code']} on {data['component']}, {data['remedy']}"
+    return TextLine(_line(data["opened"], "remediation", f"{about}: {', '.join(data['steps'])}; {state}"), level)
 
 
 def _remediation_data(remediation: Remediation) -> dict[str, Any]:

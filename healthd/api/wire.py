@@ -20,15 +20,19 @@ VERSION = "healthd/1"
 MAX_REQUEST_BYTES = 65536
 
 _HEAD = re.compile(rb"healthd/1 ([0-9]{1,3}) ([0-9]{1,9}) ([0-9]{1,9})\n")
+_COLOUR = "HEALTHD_COLOUR"
+"""In a request: standard output is a terminal that shows colours. ``healthd.__main__`` sends it by itself too."""
 _COUNT = re.compile(r"[0-9]{1,5}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """A command line, and the few variables of its environment that a hook needs."""
+    """A command line, and the few variables of its environment that a hook needs. ``colour``: a text is wanted in
+    colours."""
 
     arguments: tuple[str, ...]
     environ: Mapping[str, str] = field(default_factory=dict)
+    colour: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +55,8 @@ def read_request(raw: bytes) -> Request:
     arguments, environ = rest[1 : count + 1], rest[count + 1 :]
     if len(arguments) != count:
         raise UsageError(f"incomplete request: {count} arguments announced, {len(arguments)} received")
-    return Request(arguments=tuple(arguments), environ=dict(item.partition("=")[::2] for item in environ))
+    named = dict(item.partition("=")[::2] for item in environ)
+    return Request(arguments=tuple(arguments), colour=named.pop(_COLOUR, "") == "1", environ=named)
 
 
 def write_answer(answer: Reply) -> bytes:
@@ -63,6 +68,7 @@ def write_answer(answer: Reply) -> bytes:
 def write_request(request: Request) -> bytes:
     """The bytes of a request; the client ends it by shutting down its side."""
     environ = [f"{name}={value}" for name, value in request.environ.items()]
+    environ += [f"{_COLOUR}=1"] if request.colour else []
     return os.fsencode("\0".join([VERSION, str(len(request.arguments)), *request.arguments, *environ]))
 
 

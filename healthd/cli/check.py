@@ -22,7 +22,9 @@ def answer(options: Namespace) -> Reply:
         raise NoDaemon(f"no daemon answers at {options.socket}; leave --socket out to run the checks here")
     if active and not options.no_daemon and not options.config:
         environ = {name: os.environ[name] for name in ("SLURM_JOB_ID",) if name in os.environ}
-        answered = ask(socket_path(options), Request(arguments=options.arguments, environ=environ), talk)
+        answered = ask(
+            socket_path(options), Request(arguments=options.arguments, environ=environ, colour=options.colour), talk
+        )
         if answered is not None:
             return answered
         if options.socket:

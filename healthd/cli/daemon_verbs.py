@@ -61,7 +61,7 @@ def _asked(options: Namespace, verb: DaemonVerb, *more: str, as_text: bool = Fal
     """The daemon's answer. ``as_text``: for the question, also where the result is JSON."""
     path = socket_path(options)
     given = (each for each in options.arguments if not (as_text and each == "--json"))
-    answered = ask(path, Request(arguments=(*given, *more)), talk)
+    answered = ask(path, Request(arguments=(*given, *more), colour=options.colour), talk)
     if answered is None:
         raise NoDaemon(f"no daemon answers at {path}, and healthd {options.verb} needs one; {START}{verb.instead}")
     return answered

@@ -40,7 +40,8 @@ def answer(options: Namespace) -> Reply:
         told = ask_apart(here, list[DoctorResult], deadline_s=HERE_S)
         told |= ask_apart(afar, list[DoctorResult], deadline_s=REMOTE_S)
         lines = [*first, *(line for name, each in told.items() for line in _lines(name, each))]
-    return Reply(code=exit_code(lines), out=as_json(lines) if options.json else as_text(lines))
+    out = as_json(lines) if options.json else as_text(lines, colour=options.colour)
+    return Reply(code=exit_code(lines), out=out)
 
 
 def _lines(name: str, told: list[DoctorResult] | SourceError) -> Iterable[DoctorResult]:

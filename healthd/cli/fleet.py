@@ -76,7 +76,12 @@ def _reply(options: Namespace, config: Config) -> Reply:
     if options.json:
         out = fleet_json(fleet_data(fleet, nodes))
     else:
-        out = why_text(fleet, nodes) if options.why else fleet_text(fleet, nodes, options.by)
+        colour = options.colour
+        out = (
+            why_text(fleet, nodes, colour=colour)
+            if options.why
+            else fleet_text(fleet, nodes, options.by, colour=colour)
+        )
     return Reply(code=int(troubled), out=out)
 
 
@@ -103,7 +108,7 @@ def _incidents(options: Namespace, config: Config, fleet: FleetPicture) -> Reply
         )
         rules = fence_rules(config, fleet.at) if runs_slurm(config, os.environ) else NO_FENCES
         plan = planned(after, before, fleet.nodes, fleet.fences, rules)
-        out = incidents_text(found, fleet.at, by, fleet.fences, plan.held)
+        out = incidents_text(found, fleet.at, by, fleet.fences, plan.held, colour=options.colour)
     return Reply(code=int(any(each.is_open for each in found)), out=out)
 
 

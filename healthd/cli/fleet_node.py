@@ -38,7 +38,7 @@ def of_node(options: Namespace, config: Config, fleet: FleetPicture) -> Reply:
     if options.json:
         out = fleet_json({"schema": SCHEMA, **node_data(node), **detail.data})
     else:
-        out = node_text(fleet, node) + detail.text
+        out = node_text(fleet, node, colour=options.colour) + detail.text
     return Reply(code=int(node.is_trouble), out=out)
 
 

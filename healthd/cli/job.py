@@ -25,6 +25,7 @@ from healthd.core.hostlist import unfolded
 from healthd.fleet.nodes import FleetNode
 from healthd.job.blame import Blame
 from healthd.job.text import advice, verdict_of
+from healthd.observe.report import printable
 from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob, read_job
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 
@@ -135,4 +136,4 @@ def job_text(data: Mapping[str, Any]) -> str:
         words = (each["state"], each["code"], each["component"], each["reason"] and f"({each['reason']})")
         lines.append(f"node      {each['node']}  {' '.join(filter(None, words))}")
     lines.append(f"next      {data['advice']}")
-    return "\n".join(lines) + "\n"
+    return "".join(f"{printable(line)}\n" for line in lines)

@@ -19,7 +19,7 @@ from healthd.fleet.asking import ask_nodes, url_of
 from healthd.fleet.job_comparison import compared
 from healthd.fleet.text import fleet_json
 from healthd.job.nccl_words import NcclWords, parse_words
-from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob, parse_job
+from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob, read_job
 from healthd.remediation.orchestrators.slurm.job_gpus import parse_job_gpus
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 
@@ -54,8 +54,8 @@ def answer(options: Namespace, config: Config) -> Reply:
 
 def _read(config: Config, job: str) -> tuple[SlurmJob, str]:
     slurm = SlurmOrchestrator.of(config, socket.gethostname().partition(".")[0])
-    shown = slurm.scontrol("show", "job", "-d", job)
-    return parse_job(shown), shown
+    found = read_job(slurm, job)
+    return found, slurm.scontrol("show", "job", "-d", found.acts_by)
 
 
 def _words(pattern: str, job: str) -> NcclWords:

@@ -13,11 +13,14 @@ from healthd.cli.output import deliver
 from healthd.core.errors import HealthdError
 
 
-def run(arguments: Sequence[str]) -> int:
-    """One command line, from its arguments to its exit code. The module of a verb has ``answer(options) -> Reply``."""
+def run(arguments: Sequence[str], *, colour: bool = False) -> int:
+    """One command line, from its arguments to its exit code. The module of a verb has ``answer(options) -> Reply``.
+
+    ``colour``: standard output shows colours.
+    """
     try:
         options = parse(arguments)
-        options.arguments = tuple(arguments)
+        options.arguments, options.colour = tuple(arguments), colour
         module = importlib.import_module(f"healthd.cli.{options.module or options.verb.replace('-', '_')}")
         gc.freeze()
         gc.enable()

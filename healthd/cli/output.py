@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from types import TracebackType
 
 from healthd.api.wire import Reply
+
+_COLOURED = re.compile(r"((?:\x1b\[[0-9;]*m)?)(.*?)((?:\x1b\[0m)?)")
+"""A line as ``healthd.observe.report.joined`` makes it."""
 
 
 def deliver(answer: Reply) -> int:
@@ -49,6 +53,12 @@ def confirmed(question: str) -> bool | None:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
+def clipped(line: str, width: int) -> str:
+    """The line, cut to so many columns; a colour takes none, and ends with the line."""
+    begin, text, end = _COLOURED.fullmatch(line).groups()  # type: ignore[union-attr]  # it matches every line
+    return line if len(text) <= width else f"{begin}{text[: max(width - 1, 0)]}…{end}"
+
+
 class Screen:
     """A terminal that is drawn over in place, line by line: nothing is wiped first, so nothing flickers.
 
@@ -74,7 +84,7 @@ class Screen:
         import shutil  # loads every compression; most commands draw nothing
 
         width, height = shutil.get_terminal_size()
-        lines = [line if len(line) <= width else f"{line[: max(width - 1, 0)]}…" for line in text.splitlines()]
+        lines = [clipped(line, width) for line in text.splitlines()]
         if len(lines) > height:
             lines[height - 1 :] = [f"… {len(lines) - height + 1} more lines: `healthd status`"[:width]]
         body = "\n".join(f"{line}\x1b[K" for line in lines)

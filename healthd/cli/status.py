@@ -30,7 +30,7 @@ def answer(options: Namespace) -> Reply:
     path = _socket(options)
     if options.watch:
         return _watched(path, options)
-    answered = ask(path, Request(arguments=options.arguments), talk)
+    answered = ask(path, Request(arguments=options.arguments, colour=options.colour), talk)
     if answered is not None:
         return answered
     raise NoDaemon(f"no daemon answers at {path}; {START}, or use `healthd check`")
@@ -50,7 +50,7 @@ def _watched(path: str, options: Namespace) -> Reply:
         )
     try:
         if Screen.is_there():
-            _on_a_screen(path, options.every)
+            _on_a_screen(path, options)
         else:
             _line_by_line(path, options.every)
     except KeyboardInterrupt:
@@ -61,11 +61,12 @@ def _watched(path: str, options: Namespace) -> Reply:
 # -- a terminal -------------------------------------------------------------------------------------------------------
 
 
-def _on_a_screen(path: str, every_s: float) -> None:
+def _on_a_screen(path: str, options: Namespace) -> None:
+    every_s = options.every
     last, answered = "", datetime.now(UTC)
     with Screen() as screen:
         while True:
-            text, why = _asked(path)
+            text, why = _asked(path, colour=options.colour)
             if text:
                 last, answered = text, datetime.now(UTC)
                 head = f"healthd status, {answered:%H:%M:%S} UTC, every {every_s:g} s; Ctrl-C ends"
@@ -160,10 +161,10 @@ def _line_by_line(path: str, every_s: float) -> None:
         time.sleep(every_s)
 
 
-def _asked(path: str, *more: str) -> tuple[str, str]:
+def _asked(path: str, *more: str, colour: bool = False) -> tuple[str, str]:
     """(the daemon's answer, reason): the answer is "" without one, and the reason says why."""
     try:
-        answered = ask(path, Request(arguments=("status", *more)), talk)
+        answered = ask(path, Request(arguments=("status", *more), colour=colour), talk)
     except HealthdError as error:
         return "", str(error)
     if answered is None:

@@ -9,7 +9,8 @@ from typing import Any
 from healthd.core.hostlist import folded
 from healthd.fleet.incidents import CauseKind, Incident
 from healthd.judge.causes import age, lasting
-from healthd.observe.report import printable
+from healthd.observe.cause_text import Level, TextLine
+from healthd.observe.report import joined
 from healthd.remediation.decide.domain_fence import DomainFence
 
 SCHEMA = "healthd.incidents/v1"
@@ -21,6 +22,8 @@ def incidents_text(
     remembered: str,
     fences: Sequence[DomainFence] = (),
     unfenced: Mapping[str, str] | None = None,
+    *,
+    colour: bool = False,
 ) -> str:
     """A block for each incident, the open ones first. ``remembered``: by whom, or that nothing is remembered.
     ``fences``: the NVLink domains that are fenced as one; ``unfenced``: why a broken one is not, by its incident."""
@@ -28,7 +31,7 @@ def incidents_text(
     still_open = sum(each.is_open for each in ordered)
     head = f"{still_open} open, {len(ordered) - still_open} ended within 7 days  ·  {remembered}"
     blocks = [line for each in ordered for line in _block(each, now, fences, unfenced or {})]
-    return "".join(f"{printable(line)}\n" for line in [head, *blocks])
+    return joined([TextLine(head), *blocks], colour=colour)
 
 
 def incident_data(incident: Incident) -> dict[str, Any]:
@@ -92,7 +95,9 @@ def cause_text(incident: Incident) -> str:
     return f"shared cause {incident.cause.text}"
 
 
-def _block(incident: Incident, now: datetime, fences: Sequence[DomainFence], unfenced: Mapping[str, str]) -> list[str]:
+def _block(
+    incident: Incident, now: datetime, fences: Sequence[DomainFence], unfenced: Mapping[str, str]
+) -> list[TextLine]:
     if incident.ended is not None:
         lasts = lasting((incident.ended - incident.began).total_seconds())
         state = f"ENDED {age(incident.ended, now)} ago, lasted {lasts}"
@@ -101,4 +106,5 @@ def _block(incident: Incident, now: datetime, fences: Sequence[DomainFence], unf
     fenced = [f"  fenced as one: {folded(each.nodes)}" for each in fences if each.incident == incident.id]
     if incident.id in unfenced:
         fenced.append(f"  not fenced: {unfenced[incident.id]}")
-    return [f"{incident.id}  {state}", f"  {sentence(incident)}", *fenced]
+    level: Level = "" if incident.ended is not None else "critical" if incident.grave else "warning"
+    return [TextLine(f"{incident.id}  {state}", level), *map(TextLine, (f"  {sentence(incident)}", *fenced))]

@@ -14,29 +14,33 @@ from healthd.ledger.changes import NodeReading, SeenFault, with_inventory
 from healthd.ledger.entries import LedgerGpu, MachineIdentity
 
 _SCHEMA = "healthd.inventory/v1"
+_MOST_GPUS, _MOST_FAULTS = 64, 8_192
+"""Of one node. An inventory with more is none: while a daemon is down any user of its node may answer in its place, and
+each GPU and each fault is a row that the ledger keeps for years."""
+_Name = Annotated[str, msgspec.Meta(max_length=256)]
 _TIMEOUT_S = 3.0  # no check runs for an inventory
 
 
 class _InventoryGpu(msgspec.Struct, frozen=True):
-    uuid: str
-    serial: str = ""
-    index: str = ""
+    uuid: _Name
+    serial: _Name = ""
+    index: _Name = ""
 
 
 class _InventoryFault(msgspec.Struct, frozen=True):
-    code: str
-    component: str
+    code: _Name
+    component: _Name
     severity: str
     since: Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class _Inventory(NodeDocument, frozen=True, kw_only=True):
-    instance: str = ""
-    instance_type: str = ""
-    image: str = ""
-    driver: str = ""
-    gpus: tuple[_InventoryGpu, ...] = ()
-    faults: tuple[_InventoryFault, ...] = ()
+    instance: _Name = ""
+    instance_type: _Name = ""
+    image: _Name = ""
+    driver: _Name = ""
+    gpus: Annotated[tuple[_InventoryGpu, ...], msgspec.Meta(max_length=_MOST_GPUS)] = ()
+    faults: Annotated[tuple[_InventoryFault, ...], msgspec.Meta(max_length=_MOST_FAULTS)] = ()
 
 
 def completed_readings(url: str, readings: Sequence[NodeReading]) -> dict[str, NodeReading]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,16 +12,39 @@ from healthd.core.hostlist import folded
 from healthd.fleet.causes import By, CauseGroup, by_cause, by_key
 from healthd.fleet.nodes import USABLE, FleetNode, FleetPicture, FleetState
 from healthd.judge.causes import age, lasting
-from healthd.observe.report import printable
+from healthd.observe.cause_text import Level, TextLine
+from healthd.observe.report import joined
 from healthd.remediation.decide.handoff import HandoffRecord
 
 SCHEMA = "healthd.fleet/v1"
+_LEVEL: Mapping[FleetState, Level] = {
+    FleetState.OK: "ok",
+    FleetState.WARNING: "warning",
+    FleetState.DRAINING: "warning",
+    FleetState.REPAIRING: "warning",
+    FleetState.HELD: "warning",
+    FleetState.NEEDS_OPERATOR: "critical",
+    FleetState.CRITICAL: "critical",
+    FleetState.UNKNOWN: "unknown",
+    FleetState.STOPPED: "info",
+    FleetState.SILENT: "unknown",
+    FleetState.DOWN: "critical",
+    FleetState.DRAINED: "info",
+    FleetState.ASLEEP: "",
+    FleetState.NO_AGENT: "",
+}
 
 
-def fleet_text(fleet: FleetPicture, nodes: Sequence[FleetNode], by: By = "cause") -> str:
+def fleet_text(fleet: FleetPicture, nodes: Sequence[FleetNode], by: By = "cause", *, colour: bool = False) -> str:
     """The head, then a line for each cause, or for each key of ``by``. ``nodes``: those of the fleet to show."""
-    rows = _cause_rows(by_cause(nodes)) if by == "cause" else _key_rows(by_key(nodes, by))
-    return _joined([head(fleet), *_remarks(fleet), *(_aligned(rows) or ["no such node"])])
+    if by == "cause":
+        causes = by_cause(nodes)
+        rows, levels = _cause_rows(causes), [_LEVEL[each.state] for each in causes]
+    else:
+        keys = by_key(nodes, by)
+        rows, levels = _key_rows(keys), [_worst(members) for members in keys.values()]
+    lines = _levelled(_aligned(rows), levels) or [TextLine("no such node")]
+    return joined([*_first_lines(fleet), *lines], colour=colour)
 
 
 def head(fleet: FleetPicture) -> str:
@@ -39,18 +62,35 @@ def head(fleet: FleetPicture) -> str:
     return "  ·  ".join(parts)
 
 
-def _remarks(fleet: FleetPicture) -> list[str]:
-    return [f"! {each}" for each in fleet.remarks]
+def _first_lines(fleet: FleetPicture) -> list[TextLine]:
+    return [TextLine(head(fleet)), *(TextLine(f"! {each}", "warning") for each in fleet.remarks)]
 
 
-def why_text(fleet: FleetPicture, nodes: Iterable[FleetNode]) -> str:
+def _levelled(lines: Sequence[str], levels: Sequence[Level]) -> list[TextLine]:
+    return [TextLine(text, level) for text, level in zip(lines, levels, strict=True)]
+
+
+def _worst(nodes: Iterable[FleetNode]) -> Level:
+    """The level of the worst of some nodes: red before magenta before yellow."""
+    levels = {_LEVEL[each.state] for each in nodes}
+    order: tuple[Level, ...] = ("critical", "unknown", "warning", "info", "ok")
+    return next((level for level in order if level in levels), "")
+
+
+def why_text(fleet: FleetPicture, nodes: Iterable[FleetNode], *, colour: bool = False) -> str:
     """A line for each node that gets no new jobs, or that healthd does something about: who, why, since, step, what it
     waits for, the slot and its age; then what of healthd's is there without the rest of it."""
     shown = [each for each in nodes if each.listed.out or each.slot is not None or each.is_trouble]
     rows: list[tuple[str, ...]] = [("NODE", "STATE", "BY", "WHY", "SINCE", "STEP", "WAITS FOR", "SLOT")]
     rows += [_why_row(each) for each in shown]
-    odd = [f"! {each.name}: {each.oddity}; see `healthd fleet {each.name}`" for each in shown if each.oddity]
-    return _joined([head(fleet), *_remarks(fleet), *(_aligned(rows) if shown else ["every node is in service"]), *odd])
+    table = _levelled(_aligned(rows), ["", *(_LEVEL[each.state] for each in shown)])
+    odd = [
+        TextLine(f"! {each.name}: {each.oddity}; see `healthd fleet {each.name}`", "warning")
+        for each in shown
+        if each.oddity
+    ]
+    lines = table if shown else [TextLine("every node is in service", "ok")]
+    return joined([*_first_lines(fleet), *lines, *odd], colour=colour)
 
 
 def fleet_data(fleet: FleetPicture, nodes: Sequence[FleetNode]) -> dict[str, Any]:
@@ -109,11 +149,12 @@ def node_data(node: FleetNode) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def node_text(fleet: FleetPicture, node: FleetNode) -> str:
+def node_text(fleet: FleetPicture, node: FleetNode, *, colour: bool = False) -> str:
     """All that the cluster knows of one node."""
-    lines = [f"{node.name}  {_called(node.state)}" + (f"  {node.code}" if node.code else "")]
-    lines += [*_report_lines(node, fleet.at), *_hold_lines(node, fleet.at), *_remedy_lines(node.record)]
-    return _joined([*lines, *([f"! {node.oddity}"] if node.oddity else [])])
+    about = f"{node.name}  {_called(node.state)}" + (f"  {node.code}" if node.code else "")
+    details = (*_report_lines(node, fleet.at), *_hold_lines(node, fleet.at), *_remedy_lines(node.record))
+    odd = [TextLine(f"! {node.oddity}", "warning")] if node.oddity else []
+    return joined([TextLine(about, _LEVEL[node.state]), *map(TextLine, details), *odd], colour=colour)
 
 
 def _report_lines(node: FleetNode, now: datetime) -> Iterator[str]:
@@ -234,7 +275,3 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
         return []
     widths = [min(max(len(row[at]) for row in rows), 60) for at in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def _joined(lines: Iterable[str]) -> str:
-    return "\n".join(printable(line) for line in lines) + "\n"

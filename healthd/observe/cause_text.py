@@ -15,6 +15,8 @@ from healthd.judge.causes import Cause, age
 
 Level = Literal["critical", "warning", "unknown", "info", "ok", ""]
 SIGNS: Mapping[str, str] = {"critical": "X", "warning": "!", "unknown": "?", "info": "i", "ok": "ok"}
+COLOURS: Mapping[str, str] = {"critical": "1;31", "warning": "33", "unknown": "35", "info": "36", "ok": "32"}
+"""Red, yellow, magenta, cyan, green: the parameters of SGR (ECMA-48, 8.3.117). The words and the sign say the same."""
 WIDTH = 72
 """The column at which the facts of a node begin, in the first line."""
 _DOCTOR = "`healthd doctor` names what is missing, and how to fix it"
@@ -22,7 +24,7 @@ _DOCTOR = "`healthd doctor` names what is missing, and how to fix it"
 
 @dataclass(frozen=True, slots=True)
 class TextLine:
-    """One line, and what it is about; "" for a line that is about no state."""
+    """One line, and the state that it is about, which is its colour; "" for a detail, and for a line about no state."""
 
     text: str
     level: Level = ""
@@ -83,9 +85,9 @@ def cause_lines(
                  f"since {age(since, now)}" if since else "optional" if each["optional"] else "")  # fmt: skip
         yield TextLine(f"  {SIGNS[level]} {'   '.join(facts)}".rstrip(), level)
         for text in (*each["words"], *_beside(each), *more.get(each["code"], ())):
-            yield TextLine(f"    {text}", level)
+            yield TextLine(f"    {text}")
         if each["next_step"] and level != "info":
-            yield TextLine(f"    do: {each['next_step']}", level)
+            yield TextLine(f"    do: {each['next_step']}")
 
 
 def _beside(cause: Mapping[str, Any]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from healthd.core.model import Diagnosis, Outcome, Reading, Severity, Status, Ve
 from healthd.judge.causes import Cause, causes_of, unknowns_of
 from healthd.judge.devices import DeviceNames, device_range
 from healthd.judge.history import Fault, acknowledged_text
-from healthd.observe.cause_text import Level, TextLine, cause_data, cause_lines, finding_lines, head_line
+from healthd.observe.cause_text import COLOURS, Level, TextLine, cause_data, cause_lines, finding_lines, head_line
 
 SCHEMA = "healthd.verdict/v1"
 EXIT_CODE: Mapping[Verdict, int] = {Verdict.OK: 0, Verdict.WARNING: 0, Verdict.CRITICAL: 1, Verdict.UNKNOWN: 2}
@@ -105,13 +105,13 @@ def diagnosis_data(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
-def as_text(report: Report, *, mode: str = "", verbose: bool = False) -> str:
+def as_text(report: Report, *, mode: str = "", verbose: bool = False, colour: bool = False) -> str:
     """The verdict as text: each cause once, the worst first; what is ok or not applicable is a count.
 
     ``mode``: how far the daemon may go; "" without one. ``verbose``: each finding by itself, and the names of the
     checks.
     """
-    return joined(_lines(report, mode, verbose=verbose))
+    return joined(_lines(report, mode, verbose=verbose), colour=colour)
 
 
 def as_brief(report: Report) -> str:
@@ -139,9 +139,14 @@ def ok_line(fine: int, absent: int, *facts: str) -> TextLine:
     return TextLine(" · ".join(parts), "ok")
 
 
-def joined(lines: Iterable[TextLine]) -> str:
-    """The text of these lines: the one place where lines become a text."""
-    return "\n".join(printable(line.text) for line in lines) + "\n"
+def joined(lines: Iterable[TextLine], *, colour: bool = False) -> str:
+    """The text of these lines, in the colours of their levels or without: the one place where lines become a text."""
+    return "\n".join(_coloured(line) if colour else printable(line.text) for line in lines) + "\n"
+
+
+def _coloured(line: TextLine) -> str:
+    text, code = printable(line.text), COLOURS.get(line.level)
+    return f"\x1b[{code}m{text}\x1b[0m" if code else text
 
 
 def printable(line: str) -> str:

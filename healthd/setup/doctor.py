@@ -7,11 +7,12 @@ not needed), the reason and the fix; the text has one line at the end for all th
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
-from healthd.observe.report import printable
+from healthd.observe.cause_text import Level, TextLine
+from healthd.observe.report import joined
 
 SCHEMA = "healthd.doctor/v1"
 _WIDTH = 16
@@ -24,6 +25,14 @@ class LookResult(StrEnum):
     MISSING = "missing"
     NOT_REPORTED = "could not tell"
     UNNEEDED = "not needed"
+
+
+_LEVEL: Mapping[LookResult, Level] = {
+    LookResult.OK: "ok",
+    LookResult.MISSING: "critical",
+    LookResult.NOT_REPORTED: "unknown",
+    LookResult.UNNEEDED: "",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,26 +60,28 @@ def as_json(lines: Sequence[DoctorResult]) -> str:
     return json.dumps({"schema": SCHEMA, "lines": [asdict(line) for line in lines]}, indent=2) + "\n"
 
 
-def as_text(lines: Sequence[DoctorResult]) -> str:
+def as_text(lines: Sequence[DoctorResult], *, colour: bool = False) -> str:
     """The results as text, each with its fix below."""
     rows = [text for line in lines if line.told is not LookResult.UNNEEDED for text in _shown(line)]
     unneeded = "; ".join(f"{line.about} ({line.why})" for line in lines if line.told is LookResult.UNNEEDED)
-    rows += [f"not needed here: {unneeded}"] if unneeded else []
-    return "".join(f"{printable(text)}\n" for text in [*rows, _summary(lines)])
+    rows += [TextLine(f"not needed here: {unneeded}")] if unneeded else []
+    return joined([*rows, _summary(lines)], colour=colour)
 
 
-def _shown(line: DoctorResult) -> list[str]:
+def _shown(line: DoctorResult) -> list[TextLine]:
     told = f"({line.told})" if line.optional and line.told is not LookResult.OK else line.told
-    fix = [f"{'':<{_WIDTH}} fix: {line.fix}"] if line.fix and line.told is not LookResult.OK else []
-    return [f"{told:<{_WIDTH}} {line.about}: {line.why}", *fix]
+    fix = [TextLine(f"{'':<{_WIDTH}} fix: {line.fix}")] if line.fix and line.told is not LookResult.OK else []
+    level = "info" if line.optional and line.told is not LookResult.OK else _LEVEL[line.told]
+    return [TextLine(f"{told:<{_WIDTH}} {line.about}: {line.why}", level), *fix]
 
 
-def _summary(lines: Sequence[DoctorResult]) -> str:
+def _summary(lines: Sequence[DoctorResult]) -> TextLine:
     missing, unknown = (
         [line for line in lines if line.told is told] for told in (LookResult.MISSING, LookResult.NOT_REPORTED)
     )
     if not missing and not unknown:
-        return "nothing is missing"
+        return TextLine("nothing is missing", "ok")
     optional = sum(line.optional for line in (*missing, *unknown))
     more = f" ({optional} of them optional, in brackets)" if optional else ""
-    return f"{len(missing)} missing, {len(unknown)} unknown{more}"
+    level: Level = "critical" if exit_code(lines) == 1 else "unknown" if exit_code(lines) else "info"
+    return TextLine(f"{len(missing)} missing, {len(unknown)} unknown{more}", level)

@@ -488,6 +488,7 @@ def _change_event(change: Change, now: datetime) -> Event:
         data={
             "code": fault.code,
             "component": str(fault.component),
+            "severity": fault.severity,
             "opened": change.opened,
             "evidence": fault.evidence,
         },

@@ -12,6 +12,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -72,6 +73,34 @@ _DECODERS: Mapping[type, msgspec.json.Decoder[Any]] = {kind: msgspec.json.Decode
 
 IN_MEMORY = Path(":memory:")
 """SQLite's name for a database without a file."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EventFilter:
+    """Which lines of the audit trail are wanted; all, by itself.
+
+    ``after``: only those with a greater number. ``since``: only from then on. ``kinds``: only of these, where there are
+    any. ``without``: none of this kind. ``remediation``: only those that name this id, as ``[id]``.
+    """
+
+    after: int = 0
+    since: datetime | None = None
+    kinds: tuple[str, ...] = ()
+    without: str = ""
+    remediation: str = ""
+
+    def condition(self) -> tuple[str, tuple[int | str, ...]]:
+        """As SQL, and the values of its parameters. Times are text of one form and zone (UTC): it sorts as they do."""
+        parts: list[tuple[str, tuple[int | str, ...]]] = [("id > ?", (self.after,))]
+        if self.since is not None:
+            parts.append(("at >= ?", (self.since.astimezone(UTC).isoformat(),)))
+        if self.kinds:
+            parts.append((f"kind IN ({', '.join('?' * len(self.kinds))})", self.kinds))
+        if self.without:
+            parts.append(("kind != ?", (self.without,)))
+        if self.remediation:
+            parts.append(("instr(text, ?) > 0", (f"[{self.remediation}]",)))
+        return " AND ".join(text for text, _ in parts), tuple(value for _, values in parts for value in values)
 
 
 class StoreUnopened(StoreError):
@@ -199,10 +228,18 @@ class Store:
 
     def events(self, *, last: int = 1000) -> tuple[Event, ...]:
         """The newest ``last`` events, oldest of them first."""
+        return self.events_of(EventFilter(), last=last)[0]
+
+    def events_of(self, wanted: EventFilter, *, last: int) -> tuple[tuple[Event, ...], int]:
+        """(the newest ``last`` of these events, oldest of them first; the number of the newest event of all)."""
+        where, values = wanted.condition()
         with self._transaction(writes=False) as db:
             columns = "CAST(at AS BLOB), CAST(kind AS BLOB), CAST(text AS BLOB), CAST(data AS BLOB)"
-            rows = db.execute(f"SELECT {columns} FROM event ORDER BY id DESC LIMIT ?", (last,)).fetchall()  # noqa: S608
-        return tuple(_event(*(value.decode("utf-8", "replace") for value in row)) for row in reversed(rows))
+            select = f"SELECT {columns} FROM event WHERE {where} ORDER BY id DESC LIMIT ?"  # noqa: S608 - constants
+            rows = db.execute(select, (*values, last)).fetchall()
+            (newest,) = db.execute("SELECT COALESCE(MAX(id), 0) FROM event").fetchone()
+        events = (_event(*(value.decode("utf-8", "replace") for value in row)) for row in reversed(rows))
+        return tuple(events), newest
 
     def events_about(self, kind: str, key: str, value: str) -> tuple[Event, ...]:
         """The events of a kind whose data has this text under this key, oldest first."""

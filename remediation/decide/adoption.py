@@ -145,7 +145,12 @@ def found_remediation(
         remediation, code=code, component=component, hold=view.hold, text=text, controller=view.controller
     )
     is_automatic = view.hold is not None and view.hold.automatic
-    return _by_command(replace(remediation, adopted=is_automatic and not shown.remediation_id), code)
+    remediation = replace(
+        remediation,
+        adopted=is_automatic and not shown.remediation_id,
+        overwritten_boot_id=remediation.drain_boot_id if is_automatic else "",
+    )
+    return _by_command(remediation, code)
 
 
 def _named(view: NodeView, shown: HandoffRecord) -> tuple[str, str, str] | None:

@@ -98,20 +98,21 @@ class Remediation:
 
     ``hold`` is the drain exactly as the cluster showed it after we made it: what a release must match. ``boot_id`` is
     that of the moment a repair was intended, ``machine`` the instance id then: evidence that a reboot or a replacement
-    happened is another one. ``ladder``: the remedies to try in turn, the present one first; ``fenced``: it may hold a
-    slot. ``settling``: drained in a hurry, before its slot had settled. ``attempts`` counts those of the present one.
-    ``acts``: the remedies of all acts that were begun, oldest first; one that turned out not to be needed, or was
-    refused, is none. ``earlier``: the repairs that it made for the faults that it was about before the present one.
-    ``stopped``: services that a GPU reset stopped and owes a start. ``unanswered`` is when an undrain last got no
-    answer, ``drain_unanswered`` the same of a drain. ``since`` is when the current step, or the current wait inside it,
-    began. ``unproven``: of a drain that was found, what cannot be shown: that the fault it names is over, in the boot
-    ``boot_id``. ``returns``: how often the node was released after the same finding, in the day before. ``order``: why,
-    and in brackets by whom, the command was given; "" where the policy opened it. ``release_order``: the same of a
-    command to release the node; ``forced``: whatever is open on it. ``asks``: why it was opened to wait for an
-    operator, whom it pages for as long as it is open; None where it repairs, or waits for the fault to end.
-    ``adopted``: the cluster's controller made the drain by itself before ours; only a repair undoes it. ``approval``:
-    the last that was asked for, or given. ``evidence``: the address of its bundle outside this machine, "" for none.
-    ``job``: the restart of the job that its fault ended; None where none was looked for.
+    happened is another one. ``drain_boot_id`` is that of our drain, ``overwritten_boot_id`` that in which the cluster's
+    controller wrote a text of its own over it. ``ladder``: the remedies to try in turn, the present one first;
+    ``fenced``: it may hold a slot. ``settling``: drained in a hurry, before its slot had settled. ``attempts`` counts
+    those of the present one. ``acts``: the remedies of all acts that were begun, oldest first; one that turned out not
+    to be needed, or was refused, is none. ``earlier``: the repairs that it made for the faults that it was about before
+    the present one. ``stopped``: services that a GPU reset stopped and owes a start. ``unanswered`` is when an undrain
+    last got no answer, ``drain_unanswered`` the same of a drain. ``since`` is when the current step, or the current
+    wait inside it, began. ``unproven``: of a drain that was found, what cannot be shown: that the fault it names is
+    over, in the boot ``boot_id``. ``returns``: how often the node was released after the same finding, in the day
+    before. ``order``: why, and in brackets by whom, the command was given; "" where the policy opened it.
+    ``release_order``: the same of a command to release the node; ``forced``: whatever is open on it. ``asks``: why it
+    was opened to wait for an operator, whom it pages for as long as it is open; None where it repairs, or waits for the
+    fault to end. ``adopted``: the cluster's controller made the drain by itself before ours; only a repair undoes it.
+    ``approval``: the last that was asked for, or given. ``evidence``: the address of its bundle outside this machine,
+    "" for none. ``job``: the restart of the job that its fault ended; None where none was looked for.
     """
 
     id: str
@@ -129,6 +130,7 @@ class Remediation:
     hold: Hold | None = None
     controller: str = ""
     drain_boot_id: str = ""
+    overwritten_boot_id: str = ""
     boot_id: str = ""
     fenced: bool = False
     settling: bool = False

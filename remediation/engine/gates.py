@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 
 from healthd.core.errors import BackendError, BackendRefused
 from healthd.core.model import Event, Mode, Refusal, Refused, Remedy, Step
+from healthd.remediation.decide.adoption import has_booted
 from healthd.remediation.decide.approval import ApprovalGate, ask, objection
 from healthd.remediation.decide.drive import own, undriven, why_lowered
 from healthd.remediation.decide.freeze import frozen
@@ -222,7 +223,9 @@ class Gates:
         remediation = replace(
             remediation, opened=opened, hold=hold, controller=view.controller, index=index, phase=phase, good_since=None
         )
-        return StepResult(remediation=remediation, message=message, go_on=True)
+        is_of_this_boot = not has_booted(remediation, self._dependencies.hindsight.booted_at())
+        boot_id = self._judgement.boot_id if is_of_this_boot else ""
+        return StepResult(remediation=replace(remediation, overwritten_boot_id=boot_id), message=message, go_on=True)
 
     def adopts(self, remediation: Remediation, view: NodeView) -> bool:
         """Whether this remediation may repair a node that the cluster's controller drained by itself. Its text

@@ -57,8 +57,10 @@ class JobRestarts:
             assert answer is not None  # noqa: S101 - else there is nothing to begin
             return self._begun(remediation, self._control, answer, now)
         except BackendError as error:
+            written = self._journal.last  # how far it came is on disk: what was taken stays taken
+            restart = written.job if written is not None and written.id == remediation.id else restart
             words = restart.words if restart is not None else "of this node"
-            return remediation, f"job {words}: not known, asked again: {error}"
+            return replace(remediation, job=restart), f"job {words}: not known, asked again: {error}"
 
     def due_in_s(self) -> float | None:
         """In how many seconds the next call is of use to a job that was asked to restart; None for none."""
@@ -83,15 +85,13 @@ class JobRestarts:
         answer: RuleAnswer | None,
         now: datetime,
     ) -> tuple[Remediation, str]:
-        """Take the job, which another node of it may have done. A daemon before this one may have, and was killed
-        before it wrote that down: it wrote its intent in that second or before."""
-        is_asked_before = restart.at < now
+        """Take the job, which another node of it may have done. This one may have as well, and got no answer, or was
+        killed before it wrote that down."""
         on_job = answer.on_job if answer is not None else WAIT
         try:
-            control.take_job(restart.job, restart.run, for_s=(on_job.after_s or 0) + _TAKEN_S)
+            control.take_job(restart.job, restart.run, by=remediation.id, for_s=(on_job.after_s or 0) + _TAKEN_S)
         except SlotTaken:
-            taken = control.taken_at(restart.job, restart.run) if is_asked_before else None
-            if taken is None or taken < int(restart.at.timestamp()):
+            if not control.has_taken(restart.job, restart.run, by=remediation.id):
                 note = f"job {restart.words} is left to another of its nodes, which has taken it"
                 return self._written(remediation, restart.at_stage(JobStage.OVER, now, note), note)
         except BackendRefused as error:
@@ -168,8 +168,11 @@ class JobRestarts:
 
     def _objection(self, remediation: Remediation, now: datetime) -> str:
         """Why nothing is done by the last reading: the drain, which keeps the job off this node, is not ours any more,
-        or the operator wants nothing done."""
-        view = self._orchestrator.view(jobs=True)
+        or the operator wants nothing done, or that cannot be read now."""
+        try:
+            view = self._orchestrator.view(jobs=True)
+        except BackendError as error:
+            return f"the job waits: the node is not known, asked again: {error}"
         stopped = self._gates.stopped(remediation, view, now)
         return "" if stopped is None else f"the job waits: {stopped.message}"
 

@@ -126,7 +126,7 @@ class OrphanSlots:
         hindsight = self._dependencies.hindsight
         ends_by, booted_at = hindsight.ends_by(remediation.code), hindsight.booted_at()
         if has_booted(remediation, booted_at):  # which explains that the node is DOWN
-            remediation = replace(remediation, drain_boot_id="")
+            remediation = replace(remediation, drain_boot_id="", overwritten_boot_id="")
         if (
             remediation.hold is None
             or not must_be_shown(remediation, ends_by, booted_at)

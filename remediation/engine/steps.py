@@ -309,7 +309,12 @@ class Steps:
             remediation = replace(
                 remediation, returns=returns_of(self._cluster.record().history, remediation.code, now)
             )
-        remediation = replace(is_out(remediation, now), hold=view.hold, controller=view.controller)
+        remediation = replace(
+            is_out(remediation, now),
+            hold=view.hold,
+            controller=view.controller,
+            overwritten_boot_id=remediation.drain_boot_id if view.hold.automatic else "",
+        )
         return StepResult(remediation=remediation, message=message, go_on=True)
 
     def _wait_idle(self, remediation: Remediation, now: datetime) -> StepResult:
@@ -463,7 +468,7 @@ class Steps:
         """Whether what keeps the node out is the cluster's own word: it drained the node before us, or in this boot it
         wrote over our drain what it found (a process that does not end). The end of our fault says nothing of that."""
         is_written_over = remediation.hold is not None and remediation.hold.automatic
-        return remediation.adopted or (is_written_over and self._judgement.boot_id == remediation.drain_boot_id)
+        return remediation.adopted or (is_written_over and remediation.overwritten_boot_id == self._judgement.boot_id)
 
     def _undrained(self, remediation: Remediation, view: NodeView, now: datetime) -> StepResult:
         """The end, unless a drain or an undrain is still on its way: a controller that slept applies what it finds when

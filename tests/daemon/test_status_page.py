@@ -324,10 +324,10 @@ def test_the_page_asks_for_nothing_elsewhere(nodes: Mapping[str, StatusNode]) ->
 # -- the same in a terminal --------------------------------------------------------------------------------------------
 
 
-def healthd(node: StatusNode, *arguments: str) -> subprocess.CompletedProcess[str]:
+def healthd(node: StatusNode, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "healthd", *arguments],
-        env=node.environ,
+        env={**node.environ, **environ},
         cwd="/",
         capture_output=True,
         text=True,
@@ -373,6 +373,38 @@ def test_the_terminal_tells_the_same_in_the_same_order(nodes: Mapping[str, Statu
     assert places == sorted(places)
 
 
+def test_each_user_gets_the_colours_of_their_own_terminal(nodes: Mapping[str, StatusNode]) -> None:
+    """The daemon renders for a pipe, a pager that shows colours (FORCE_COLOR) and an operator who wants none."""
+    node = nodes["critical"]
+    at = ("--socket", str(node.machine.socket))
+    plain = {verb: healthd(node, verb, *at).stdout for verb in ("check", "status", "plan", "history")}
+    assert "\x1b" not in "".join(plain.values())
+    red = {verb: healthd(node, verb, *at, FORCE_COLOR="1").stdout for verb in plain}
+    for verb in ("check", "status", "plan"):
+        assert re.search(r"^\x1b\[1;31m[^\x1b]*gpu\.xid\.79[^\x1b]*\x1b\[0m$", red[verb], re.MULTILINE), red[verb]
+    assert "\x1b[1;31m" in red["history"]
+    assert re.sub(r"\x1b\[[0-9;]*m", "", red["history"]).startswith(plain["history"])
+    assert "\x1b" not in healthd(node, "status", *at, FORCE_COLOR="1", NO_COLOR="1").stdout
+    assert "\x1b" not in healthd(node, "status", "--json", *at, FORCE_COLOR="1").stdout
+
+
+def test_history_follows_the_daemon(nodes: Mapping[str, StatusNode]) -> None:
+    """Each new line, in the operator's own choice, until Ctrl-C; with --json one object a line."""
+    node = nodes["critical"]
+    at = ("--socket", str(node.machine.socket))
+    argv = [*HEEDS_SIGINT, sys.executable, "-m", "healthd", "history", "--follow", "--json", "--kind", "check", *at]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, env=node.environ, cwd="/", start_new_session=True) as process:
+        assert process.stdout is not None
+        pipe = process.stdout.fileno()
+        shown = _read(pipe, lambda so_far: "\n" in so_far)
+        healthd(node, "check", "--context", "epilog", *at)
+        shown += _read(pipe, lambda so_far: "epilog asked for the verdict: critical" in so_far)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 0
+    assert {json.loads(line)["kind"] for line in shown.splitlines()} == {"check"}
+    assert " check  " not in healthd(node, "history", *at).stdout
+
+
 WATCH = [*HEEDS_SIGINT, sys.executable, "-m", "healthd", "status", "--watch", "--every", "0.5"]
 
 
@@ -393,7 +425,8 @@ def test_watch_redraws_a_terminal_and_ends_on_interrupt(nodes: Mapping[str, Stat
     assert shown.startswith("\x1b[?1049h")
     assert "\x1b[2J" not in shown
     frame = shown.split("\x1b[H")[2].split("\x1b[J")[0]
-    lines = re.sub(r"\x1b\[[?0-9]*[A-Za-z]", "", frame).split("\r\n")
+    assert "\x1b[1;31mgpu-42  CRITICAL" in frame
+    lines = re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", frame).split("\r\n")
     assert lines[1].startswith("gpu-42  CRITICAL  No, this node is not fit for jobs.")
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80

@@ -141,7 +141,7 @@ def test_of_two_nodes_of_a_gang_one_acts(tmp_path: Path) -> None:
     """The other finds the job taken, and says so."""
     world = story(tmp_path, mode=Mode.QUARANTINE)
     jobs = _jobs(world)
-    jobs.taken["12", 0] = int(world.seconds())
+    jobs.taken["12", 0] = "another"
     world.run(60)
     assert (jobs.sent, jobs.requeued) == ([], [])
     assert _said(world, "left to another of its nodes")
@@ -151,7 +151,7 @@ def test_two_daemons_on_one_job_act_once(tmp_path: Path) -> None:
     """Each has XID 79 of its own, and the same cluster."""
     one, jobs = _world(tmp_path / "one")
     other, others = _world(tmp_path / "other")
-    others.known, others.taken = jobs.known, jobs.taken
+    others.known, others.taken, others.name = jobs.known, jobs.taken, "there"
     for world in (one, other):
         world.at(3, _jobs(world).run).at(10, lambda world=world: world.log_line(XID_79))  # type: ignore[misc]
     for _ in range(60):
@@ -226,3 +226,40 @@ def test_a_requeue_that_is_refused_is_said_and_the_remediation_goes_on(tmp_path:
     assert len([text for text in world.audit("step") if text.startswith("[c1] job") and "refused" in text]) == 1
     jobs.end("COMPLETED")
     assert world.run_to_end().ending().ends == ("released",)
+
+
+@pytest.mark.parametrize("boundary", ["after take_job", "before job", "before signal_job"])
+@pytest.mark.parametrize("mode", [Mode.QUARANTINE, Mode.REPAIR])
+def test_an_answer_that_is_lost_at_each_act_loses_no_restart(tmp_path: Path, boundary: str, mode: Mode) -> None:
+    """The job is this node's since it was taken, whatever could not be read after that."""
+    world, lost = story(tmp_path, mode=mode), list[str]()
+
+    def once() -> None:
+        if not lost:
+            lost.append(boundary)
+            no_answer()
+
+    when(world, boundary, once)
+    world.run_to_end() if mode is Mode.REPAIR else world.run(120)
+    assert _jobs(world).requeued == [("12", 0)], world.transcript()
+
+
+def test_of_two_nodes_that_got_no_answer_one_acts(tmp_path: Path) -> None:
+    """The controller hung while both took the job, and has applied the first of the two by the time it answers."""
+    one, jobs = _world(tmp_path / "one", mode=Mode.QUARANTINE)
+    other, others = _world(tmp_path / "other", mode=Mode.QUARANTINE)
+    others.known, others.taken, others.name = jobs.known, jobs.taken, "there"
+    for world in (one, other):
+        world.at(3, _jobs(world).run).at(10, lambda world=world: world.log_line(XID_79))  # type: ignore[misc]
+        when(world, "before take_job", lambda world=world: setattr(world.cluster, "hung", True))  # type: ignore[misc]
+    while not (one.cluster.hung and other.cluster.hung):
+        for world in (one, other):
+            if not world.cluster.hung:
+                world.step()
+    for world in (one, other):
+        world.wire.at = {}
+        _jobs(world).wake()
+    for _ in range(60):
+        one.step()
+        other.step()
+    assert (jobs.sent + others.sent, jobs.requeued + others.requeued) == ONCE

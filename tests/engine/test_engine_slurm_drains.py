@@ -125,6 +125,49 @@ def test_a_quarantine_over_which_slurm_wrote_stays_out_for_an_operator(tmp_path:
     assert any("stays drained by the cluster itself" in text for text in world.audit("step"))
 
 
+def _written_over_in_quarantine(world: World, *, rebooted_before: bool) -> None:
+    """Drained for XID 79, which a reboot by hand ends; Slurm writes over our drain before that or after it."""
+    world.log_line(XID_79)
+    _until(world, "out until it is healthy")
+    if rebooted_before:
+        world.power_cycle()
+        world.step()
+    world.cluster.drains_by_itself(NODE)
+    world.step()
+    assert any("over our drain" in text for text in world.audit("step"))
+
+
+def test_a_reboot_by_hand_ends_what_slurm_wrote_over_our_drain_before(tmp_path: Path) -> None:
+    """The process that Slurm could not end is gone with the boot, so that the drain is ours to undo."""
+    world = World(tmp_path, mode=Mode.QUARANTINE)
+    _written_over_in_quarantine(world, rebooted_before=False)
+    world.power_cycle()
+    world.run_to_end()
+    assert (world.ending().in_service, world.ending().ends, world.cluster.slots) == (True, ("released",), {})
+
+
+def test_what_slurm_writes_over_our_drain_after_a_reboot_by_hand_stays_for_an_operator(tmp_path: Path) -> None:
+    """The reboot ended the fault and not what Slurm found later, also where the daemon starts again in between."""
+    world = World(tmp_path, mode=Mode.QUARANTINE)
+    _written_over_in_quarantine(world, rebooted_before=True)
+    world.restart_daemon()
+    world.run_to_end()
+    assert (world.hold_text, world.ending().ends, world.cluster.slots) == (KTF, ("abandoned",), {})
+
+
+def test_what_slurm_wrote_while_the_daemon_was_away_counts_by_its_own_time(tmp_path: Path) -> None:
+    """The daemon reads Slurm's text in the boot after: by the text's stamp it is older than that boot, which ended
+    it."""
+    world = World(tmp_path, mode=Mode.QUARANTINE)
+    world.log_line(XID_79)
+    _until(world, "out until it is healthy")
+    world.cluster.drains_by_itself(NODE)
+    world.clock.advance(60.0)
+    world.power_cycle()
+    world.run_to_end()
+    assert (world.ending().in_service, world.ending().ends, world.cluster.slots) == (True, ("released",), {})
+
+
 def test_a_person_who_undoes_slurms_text_gives_an_order(tmp_path: Path) -> None:
     """The drain that Slurm wrote over was ours: undoing it acknowledges the fault as ever."""
     world = World(tmp_path, mode=Mode.QUARANTINE).at(10, lambda: world.log_line(XID_79))

@@ -14,6 +14,7 @@ from tests.installing.machine import clean_root
 from tests.installing.page import run
 from tests.packaging.dockerfile import files_of
 from tests.support.running import ROOT
+from tests.support.scripts import load_script
 
 pytestmark = [pytest.mark.slow, pytest.mark.root, pytest.mark.process]
 
@@ -68,6 +69,15 @@ def test_the_tree_is_compiled_and_names_no_place_of_its_making(staged: Path) -> 
     names = {path.name for path in (staged / "opt/healthd/bin").iterdir()}
     assert {name for name in names if not name.startswith("python")} == {"healthd"}
     assert (staged / "opt/healthd/bin/healthd").read_text().startswith("#!/opt/healthd/bin/python\n")
+
+
+def test_the_tree_has_the_manual_the_completions_and_the_how_tos(staged: Path) -> None:
+    """As the staged healthd itself makes them: what an operator without the network reads and types."""
+    share = staged / "usr/share"
+    made = load_script("manual_make", ROOT / "packaging/manual/manual.py").made()
+    assert {name: (share / name).read_text(encoding="utf-8") for name in made} == made
+    pages = {path.name for path in (share / "doc/healthd/how-to").iterdir()}
+    assert pages == {path.name for path in (ROOT / "docs/how-to").glob("*.md")}
 
 
 def test_the_rpm_installs_upgrades_and_removes(staged: Path, tmp_path: Path) -> None:

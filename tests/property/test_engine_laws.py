@@ -59,7 +59,14 @@ class Life:
         self.world.acting = self.judge
         self.asked: Counter[tuple[str, str]] = Counter()
         self.passing: list[tuple[float, Callable[[], None]]] = []
-        self.over_ours: set[str] = set()
+        self.over_ours: dict[str, int] = {}
+        """What Slurm wrote over a drain of ours, and in which boot."""
+        self.found: dict[str, int] = {}
+        """The same, and in which boot healthd found it: a controller that hung shows it after the next only."""
+        self.opened: Remediation | None = None
+        self.left: set[str] = set()
+        """What Slurm wrote over a drain of ours, and healthd left to it."""
+        self.judged = 0
 
     def go_through(self, event: Event) -> None:
         getattr(self, f"_{event.what}")(event.number)
@@ -68,10 +75,33 @@ class Life:
             self.passing = [item for item in self.passing if item[0] > self.world.clock()]
             for end in due:
                 end()
-            self.world.step()
-        for update in self.world.ours:
-            assert update.before is None or self._is_ours(update.before), f"not ours to change: {update}"
+            self._step()
         assert sum(remediation.is_open for remediation in self.world.store.remediations()) <= 1
+
+    def _step(self) -> str:
+        """One turn. What it changed was ours; and a drain that it left to Slurm may be left."""
+        message = self.world.step()
+        for update in self.world.cluster.updates[self.judged :]:
+            changed = update.user == "healthd" and update.before != update.after
+            assert not changed or update.before is None or self._is_ours(update.before), f"not ours to change: {update}"
+        self.judged = len(self.world.cluster.updates)
+        before, self.opened = self.opened, self.world.store.open_remediation()
+        if self.opened is not None and self.opened.hold is not None and self._over_ours(self.opened.hold):
+            self.found.setdefault(without_remarks(self.opened.hold.text)[0], self.world.boot)
+        if before is not None and not before.has_ended and before != self.opened:
+            self._judge_the_end(next(each for each in self.world.store.remediations() if each.id == before.id))
+        return message
+
+    def _judge_the_end(self, remediation: Remediation) -> None:
+        """A node stays drained by Slurm's text over ours only where healthd found that in this boot, nothing was
+        repaired since, and the end says so."""
+        hold = self._hold()
+        if remediation.end is End.ABANDONED and hold is not None and self._over_ours(hold):
+            text = without_remarks(hold.text)[0]
+            assert self.found.get(text, self.over_ours[text]) == self.world.boot, f"ours to undo: {hold}"
+            assert not remediation.acts
+            assert "the node stays drained by the cluster itself" in remediation.note
+            self.left.add(text)
 
     def judge(self, step: Step) -> None:
         """At each act of the engine. The rig has judged already that its intent is on disk."""
@@ -89,6 +119,8 @@ class Life:
             assert shown.is_still(remediation.hold), f"{step} of a node that is held by {node.hold}"
             assert node.hold is not None
             assert self._is_ours(node.hold)
+            if step is Step.RELEASE and not remediation.acts:
+                assert not self._is_slurms_word(node.hold), "what Slurm found was not repaired"
         if step is Step.RELEASE:
             assert not world.boots_at_s, "no job meets a reboot that was asked for"
         if step is Step.REBOOT:
@@ -99,13 +131,14 @@ class Life:
             assert self.asked[remediation.id, remediation.code] <= TIMEOUTS.max_attempts
 
     def comes_to_rest(self) -> None:
-        """Once the world is quiet and nobody else holds it, our drain does not stay on a node that is well."""
+        """Once the world is quiet and nobody else holds it, our drain does not stay on a node that is healthy. What was
+        left to Slurm before, an operator puts back."""
         world = self.world
         self._make_quiet()
         for _ in range(QUIET_STEPS):
             if (hold := self._hold()) is not None and not self._is_ours(hold):
                 world.cluster.update(NODE, "resume")
-            world.step()
+            self._step()
             remediation = world.store.open_remediation()
             if (remediation is None or remediation.end is End.FAILED) and not world.boots_at_s and self._hold() is None:
                 break
@@ -131,8 +164,16 @@ class Life:
     # -- what happens -------------------------------------------------------------------------------------------------
 
     def _is_ours(self, hold: Hold) -> bool:
-        """A drain of the engine's, or what Slurm made of one."""
-        return hold.user == "healthd" or without_remarks(hold.text)[0] in self.over_ours | self.texts
+        """A drain of the engine's, or what Slurm made of one, unless that was left to it."""
+        text = without_remarks(hold.text)[0]
+        return text not in self.left and (hold.user == "healthd" or self._over_ours(hold) or text in self.texts)
+
+    def _over_ours(self, hold: Hold) -> bool:
+        return without_remarks(hold.text)[0] in self.over_ours
+
+    def _is_slurms_word(self, hold: Hold) -> bool:
+        """Whether Slurm wrote it over our drain in this boot: what it found then is there still."""
+        return self.over_ours.get(without_remarks(hold.text)[0]) == self.world.boot
 
     @property
     def texts(self) -> set[str]:
@@ -146,7 +187,8 @@ class Life:
         self.world.cluster.appends = bool(number % 2)
         hold = self._hold()
         if hold is not None and hold.user == "healthd" and "DRAIN" in self.world.cluster.nodes[NODE].flags:
-            self.over_ours.add(text := f"Kill task failed (JobId={len(self.over_ours)} StepId=batch)")
+            text = f"Kill task failed (JobId={len(self.over_ours)} StepId=batch)"
+            self.over_ours[text] = self.world.boot
             self.world.cluster.drains_by_itself(NODE, text)
 
     def _line(self, number: int) -> None:
@@ -190,7 +232,7 @@ class Life:
         if not self.world.cluster.hung and self.world.cluster.nodes[NODE].flags:
             self.world.cluster.update(NODE, "resume")
         if held is not None and held.controller == f"start {self.world.cluster.starts}":
-            message = self.world.step()
+            message = self._step()
             assert message.startswith("our drain was undone by an operator: that acknowledges the fault")
 
     def _restart(self, number: int) -> None:
@@ -198,7 +240,7 @@ class Life:
         held = self._held_in_calm()
         self.world.cluster.restart(losing=[NODE] if number % 2 else [])
         if held is not None and number % 2 and not self.world.cluster.nodes[NODE].flags:
-            message = self.world.step()
+            message = self._step()
             assert message.endswith("which lost our drain: it is made again")
 
     def _held_in_calm(self, *, paused: bool = False) -> Remediation | None:
@@ -270,6 +312,30 @@ class Life:
         Event(what="slurm", number=1, steps=8),
     ],
     mode=Mode.REPAIR,
+)
+@example(  # Slurm writes over our drain three times, and the fault ends without a repair: the node stays Slurm's
+    events=[
+        Event(what="line", number=0, steps=8),
+        *[Event(what="slurm", number=0, steps=8)] * 3,
+        Event(what="reset", number=0, steps=20),
+    ],
+    mode=Mode.QUARANTINE,
+)
+@example(  # an operator reboots a drained node, and Slurm writes over the drain after that
+    events=[
+        Event(what="line", number=1, steps=8),
+        Event(what="reboot", number=0, steps=1),
+        Event(what="slurm", number=0, steps=60),
+    ],
+    mode=Mode.QUARANTINE,
+)
+@example(  # Slurm writes while its controller hangs, so that healthd reads it in the next boot, with a remark behind it
+    events=[
+        Event(what="line", number=2, steps=60),
+        Event(what="hang", number=55, steps=8),
+        Event(what="slurm", number=41, steps=1),
+    ],
+    mode=Mode.QUARANTINE,
 )
 def test_whatever_happens_nobody_is_overruled_and_a_well_node_comes_back(events: list[Event], mode: Mode) -> None:
     """In observe mode nothing is touched, nobody else's hold ever is, no reboot under a job or beyond the attempts, and

@@ -197,12 +197,12 @@ class WiredJobs:
     def job(self, job: str) -> NodeJob | None:
         return self.wire.around("job", lambda: self.inner.job(job))
 
-    def take_job(self, job: str, run: int, *, for_s: int) -> None:
+    def take_job(self, job: str, run: int, *, by: str, for_s: int) -> None:
         self.intended(JobStage.CLAIMING)
-        self.wire.around("take_job", lambda: self.inner.take_job(job, run, for_s=for_s))
+        self.wire.around("take_job", lambda: self.inner.take_job(job, run, by=by, for_s=for_s))
 
-    def taken_at(self, job: str, run: int) -> int | None:
-        return self.wire.around("taken_at", lambda: self.inner.taken_at(job, run))
+    def has_taken(self, job: str, run: int, *, by: str) -> bool:
+        return self.wire.around("has_taken", lambda: self.inner.has_taken(job, run, by=by))
 
     def signal_job(self, job: str, signal: str) -> None:
         self.intended(JobStage.SIGNALLED)

@@ -16,14 +16,15 @@ from healthd.sim.cluster import FakeCluster
 class FakeJobs:
     """``handles``: what a job does on a signal; nothing by itself. ``sent`` and ``requeued``: what was applied.
 
-    ``forgotten``: slurmctld has forgotten them.
+    ``name``: of the node that takes them.
     """
 
     cluster: FakeCluster
     node: str
     seconds: Callable[[], float]
+    name: str = "here"
     known: dict[str, NodeJob] = field(default_factory=dict)
-    taken: dict[tuple[str, int], int] = field(default_factory=dict)
+    taken: dict[tuple[str, int], str] = field(default_factory=dict)
     sent: list[tuple[str, str]] = field(default_factory=list)
     requeued: list[tuple[str, int]] = field(default_factory=list)
     started: list[str] = field(default_factory=list)
@@ -73,15 +74,15 @@ class FakeJobs:
         self.cluster.ask()
         return self.known.get(job)
 
-    def take_job(self, job: str, run: int, *, for_s: int) -> None:
-        self._or_later(partial(self.taken.setdefault, (job, run), int(self.seconds())))
+    def take_job(self, job: str, run: int, *, by: str, for_s: int) -> None:
+        self._or_later(partial(self.taken.setdefault, (job, run), f"{self.name} {by}"))
         if (job, run) in self.taken:
             raise SlotTaken("Duplicate reservation name")
-        self.taken[job, run] = int(self.seconds())
+        self.taken[job, run] = f"{self.name} {by}"
 
-    def taken_at(self, job: str, run: int) -> int | None:
+    def has_taken(self, job: str, run: int, *, by: str) -> bool:
         self.cluster.ask()
-        return self.taken.get((job, run))
+        return self.taken.get((job, run)) == f"{self.name} {by}"
 
     def signal_job(self, job: str, signal: str) -> None:
         self._or_later(partial(self._signal, job, signal))

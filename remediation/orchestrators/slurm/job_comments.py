@@ -3,8 +3,10 @@
 An AdminComment is appended to and never overwritten. slurmctld takes it of a job that runs, waits or is held, and
 refuses it from COMPLETING on ("Job has already finished": 22.05.8, 26.05.5). It lasts for as long as slurmctld
 remembers the job (MinJobAge), and with slurmdbd for good; a requeue leaves it. Slurm has no compare-and-swap here
-either: a text is read back after it was written, and written again where another node's came in between. Texts:
-22.05.8, 24.11.5 and 26.05.5.
+either: a text is read back after it was written, and written again where another node's came in between.
+
+It is read by a request of its own: it may have line breaks, and beside a text that a user chose, such as the job's name
+in `scontrol show job`, it would look the same as that. Texts: 22.05.8, 24.11.5 and 26.05.5.
 """
 
 from __future__ import annotations
@@ -16,29 +18,33 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from healthd.core.errors import BackendUnknown
+from healthd.remediation.orchestrators.slurm.jobs import find_job
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
+from healthd.remediation.ports import NodeJob
 
 PREFIX = "healthd: "
 MOST_BYTES = 1000
 """Of an AdminComment that healthd adds to: readers print it in one line."""
 _GAP = "; "
 _SAID = re.compile(rf"(?:\A|{_GAP})(?={PREFIX})")
-_FIELD = re.compile(r"(?:\A|[ \n])(JobState|Restarts|NodeList|UserId|ExitCode|StartTime|EndTime|JobId|Requeue)=(\S*)")
-_COMMENT = re.compile(r"^ *AdminComment=(.*?) *$", re.MULTILINE)
 _EXPEDITES = re.compile(r"^SlurmctldParameters\s*=.*\benable_expedited_requeue\b", re.MULTILINE)
 _FINISHED = frozenset(
     ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "PREEMPTED"]
 )
+_TEXTS = "JobArrayID:|,exit_code:|,admin_comment:|"
+_TEXTS_HEAD = re.compile(r"([0-9_]{1,24})\|([0-9]{1,10})\|")
 _ATTEMPTS = 4
 _PAUSE_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlurmJob:
-    """A job as slurmctld shows it now. ``nodes``: where it runs, or ran last. Empty or None: not known."""
+    """A job as slurmctld shows it now. ``id``: its number. ``acts_by``: the id by which slurmctld acts on it alone,
+    ``12_3`` for a task of an array. ``nodes``: where it runs, or ran last. Empty or None: not known."""
 
     id: str
     state: str
+    acts_by: str = ""
     user: str = ""
     nodes: str = ""
     restarts: int = 0
@@ -59,33 +65,59 @@ class SlurmJob:
         return tuple(each.removeprefix(PREFIX).strip() for each in _SAID.split(self.comment) if each.startswith(PREFIX))
 
 
-def parse_job(answer: str) -> SlurmJob:
-    """The first job in the output of ``scontrol show job ID``. Raises BackendUnknown for anything else."""
-    record = answer.partition("\n\n")[0]
-    fields: dict[str, str] = {}
-    for name, value in _FIELD.findall(record):
-        fields.setdefault(name, value)
-    if not fields.get("JobId") or not fields.get("JobState"):
-        raise BackendUnknown(f"scontrol show job printed no job: {answer[:200]!r}")
-    exit_code, _, signal = fields.get("ExitCode", "").partition(":")
-    comment = _COMMENT.search(record)
-    return SlurmJob(
-        id=fields["JobId"],
-        state=fields["JobState"],
-        user=fields.get("UserId", "").partition("(")[0],
-        nodes="" if fields.get("NodeList") == "(null)" else fields.get("NodeList", ""),
-        restarts=int(fields["Restarts"]) if fields.get("Restarts", "").isdecimal() else 0,
-        exit_code=int(exit_code) if exit_code.isdecimal() else None,
-        signal=int(signal) if signal.isdecimal() else None,
-        start=_time(fields.get("StartTime", "")),
-        end=_time(fields.get("EndTime", "")),
-        comment=comment[1] if comment else "",
-    )
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobTexts:
+    """The end of a job, and its AdminComment."""
+
+    exit_code: int
+    signal: int
+    comment: str
 
 
 def read_job(slurm: SlurmOrchestrator, job: str) -> SlurmJob:
-    """The job now. Raises BackendUnknown, also for a job that slurmctld no longer knows."""
-    return parse_job(slurm.scontrol("show", "job", job))
+    """The job now, by its id or its number. Raises BackendUnknown, also for a job that slurmctld no longer knows."""
+    found = _found(slurm, job)
+    texts = _read_texts(slurm, found.id)
+    return SlurmJob(
+        id=found.number,
+        acts_by=found.id,
+        state=found.state,
+        user=found.user,
+        nodes=found.nodes,
+        restarts=found.restarts,
+        exit_code=texts.exit_code,
+        signal=texts.signal,
+        start=_time(found.began),
+        end=_time(found.ended),
+        comment=texts.comment,
+    )
+
+
+def _found(slurm: SlurmOrchestrator, job: str) -> NodeJob:
+    found = find_job(slurm, job)
+    if found is None:
+        raise BackendUnknown(f"slurmctld does not know job {job}, or has forgotten it")
+    return found
+
+
+def _read_texts(slurm: SlurmOrchestrator, job: str) -> JobTexts:
+    result = slurm.client("squeue", "-h", "-a", "-t", "all", "-j", job, "-O", _TEXTS)
+    if result.code:
+        raise BackendUnknown(f"AdminComment of job {job}: exit status {result.code}: {result.stderr.strip()[-200:]}")
+    return parse_texts(result.stdout, job)
+
+
+def parse_texts(answer: str, job: str) -> JobTexts:
+    """The end and the AdminComment of one job in the output of ``squeue -h -j JOB -O _TEXTS``. The exit code is a wait
+    status. Raises BackendUnknown for anything else."""
+    head, tail = _TEXTS_HEAD.match(answer), "|\n"
+    if head is None or head[1] != job or not answer.endswith(tail):
+        raise BackendUnknown(f"squeue's answer is no AdminComment of job {job}: {answer[:200]!r}")
+    comment = answer.removeprefix(head[0]).removesuffix(tail).partition(f"{tail}{head[0]}")[0]
+    status = int(head[2])
+    return JobTexts(
+        exit_code=status >> 8 & 0xFF, signal=status & 0x7F, comment="" if comment == "(null)" else comment.strip()
+    )
 
 
 def append_comment(
@@ -95,16 +127,16 @@ def append_comment(
 
     Raises BackendRefused, BackendUnknown.
     """
-    text = PREFIX + as_comment(sentence)
+    text, job = PREFIX + as_comment(sentence), _found(slurm, job).id
     for attempt in range(_ATTEMPTS):
-        there = read_job(slurm, job).comment
+        there = _read_texts(slurm, job).comment
         if text in there:
             return ""
         if len(there) + len(text) > MOST_BYTES:
             return f"the AdminComment of job {job} has {len(there)} bytes already"
         slurm.scontrol("update", f"jobid={job}", f"admincomment={there}{_GAP if there else ''}{text}")
         sleep(_PAUSE_S * (attempt + 1))  # another node may have read the same text before
-    if text in read_job(slurm, job).comment:
+    if text in _read_texts(slurm, job).comment:
         return ""
     return f"the AdminComment of job {job} is written by others at the same time"
 
@@ -117,7 +149,7 @@ def as_comment(sentence: str) -> str:
 def notify_owner(slurm: SlurmOrchestrator, job: str, sentence: str) -> None:
     """Show a sentence to srun and salloc of the job, or in the output of its batch script. Raises BackendRefused,
     BackendUnknown."""
-    slurm.scontrol("notify", job, PREFIX + as_comment(sentence))
+    slurm.scontrol("notify", _found(slurm, job).id, PREFIX + as_comment(sentence))
 
 
 def expedites(slurm: SlurmOrchestrator) -> bool:
@@ -126,6 +158,5 @@ def expedites(slurm: SlurmOrchestrator) -> bool:
     return _EXPEDITES.search(slurm.scontrol("show", "config")) is not None
 
 
-def _time(text: str) -> datetime | None:
-    """A time with SLURM_TIME_FORMAT=%s; None for ``Unknown``."""
-    return datetime.fromtimestamp(int(text), UTC) if re.fullmatch(r"[1-9][0-9]{0,10}", text) else None
+def _time(seconds: int | None) -> datetime | None:
+    return datetime.fromtimestamp(seconds, UTC) if seconds is not None else None

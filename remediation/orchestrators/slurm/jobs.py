@@ -1,8 +1,11 @@
-"""The jobs of one node of Slurm: read, taken by one node, signalled, requeued.
+"""The jobs of Slurm: read, taken by one node, signalled, requeued.
 
 A job is taken by a reservation without nodes, whose unique name is slurmctld's own test-and-set: ``healthd-job:12:0``
-is the first run of job 12. It reserves nothing, and slurmctld ends it by itself. squeue prints no text that a user
-chose, so that no job's name can pass for another field.
+is the first run of job 12. It reserves nothing, and slurmctld ends it by itself.
+
+squeue prints no text that a user chose, so that no job's name can pass for another field: scontrol prints the name as
+it is, line breaks included. A task of an array has the id ``12_3`` here. Its number may be that of the whole array,
+which is what every client takes it for: a requeue of it requeues all tasks.
 
 Texts and behaviour: Slurm 22.05.8, 24.11.5 and 26.05.5; tests/live/slurm/test_slurm_on_job.py repeats each.
 """
@@ -11,6 +14,7 @@ from __future__ import annotations
 
 import math
 import re
+import zlib
 
 from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
 from healthd.core.hostlist import unfolded
@@ -18,11 +22,16 @@ from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrat
 from healthd.remediation.orchestrators.slurm.slots import DUPLICATE, HEAD, freeze_creation, records
 from healthd.remediation.ports import NodeJob
 
-_FIELDS = "JobID:|,State:|,UserName:|,NodeList:|,RestartCnt:|,BatchFlag:|,Requeue:|,HetJobID:|,StartTime:|,EndTime:|"
+_FIELDS = (
+    "JobArrayID:|,JobID:|,State:|,UserName:|,NodeList:|,RestartCnt:|,BatchFlag:|,Requeue:|,HetJobID:|,"
+    "StartTime:|,EndTime:|"
+)
+_ID = re.compile(r"[0-9]{1,11}(?:_[0-9]{1,11})?")
+_TASKS_THAT_WAIT = re.compile(r"[0-9]{1,11}_\[.*\]")
 _NUMBER = re.compile(r"[0-9]{1,11}")
 _NONE = ("", "(null)", "N/A", "n/a")
 _UNKNOWN_JOB = "Invalid job id specified"
-_BEGIN_TIME = re.compile(r" StartTime=(\d{1,11}) ")
+_TAKERS = 0xFFFFFF
 _LEFT = {
     _UNKNOWN_JOB: "slurmctld does not know the job any more",
     "Requested operation is presently disabled": "the job forbids requeue, or is no batch job",
@@ -41,27 +50,27 @@ class SlurmJobs:
 
     def jobs(self) -> tuple[NodeJob, ...]:
         """All jobs whose nodes have this one among them; slurmctld forgets an ended one after MinJobAge (300 s)."""
-        return self._squeue("-w", self._orchestrator.node)
+        return _squeue(self._orchestrator, "-w", self._orchestrator.node)
 
     def job(self, job: str) -> NodeJob | None:
         """One job, by a request of its own."""
-        return next(iter(self._squeue("-j", job)), None)
+        return find_job(self._orchestrator, job)
 
-    def take_job(self, job: str, run: int, *, for_s: int) -> None:
+    def take_job(self, job: str, run: int, *, by: str, for_s: int) -> None:
         """Create the reservation. Raises SlotTaken, BackendRefused, BackendUnknown."""
         name = taken_name(job, run)
-        result = self._orchestrator.client("scontrol", *freeze_creation(name, math.ceil(for_s / 60)))
+        creation = freeze_creation(name, math.ceil(for_s / 60), units=_taker(self._orchestrator.node, by))
+        result = self._orchestrator.client("scontrol", *creation)
         if result.code and DUPLICATE in result.stderr + result.stdout:
             raise SlotTaken(f"reservation {name} is there: {DUPLICATE}")
         if result.code:
             raise update_error(f"creation of reservation {name}", result.stderr + result.stdout)
 
-    def taken_at(self, job: str, run: int) -> int | None:
-        """By the start of the reservation."""
-        head = f"{HEAD}{taken_name(job, run)} "
+    def has_taken(self, job: str, run: int, *, by: str) -> bool:
+        """By the number that the reservation reserves."""
+        head, own = f"{HEAD}{taken_name(job, run)} ", f" BurstBuffer={_taker(self._orchestrator.node, by)} "
         found = (record for record in records(self._orchestrator.reservations()) if record.startswith(head))
-        began = next((_BEGIN_TIME.search(record) for record in found), None)
-        return int(began[1]) if began is not None else None
+        return any(own in record for record in found)
 
     def signal_job(self, job: str, signal: str) -> None:
         """As ``sbatch --signal``: the steps alone, or with ``B:`` the batch script alone."""
@@ -80,13 +89,23 @@ class SlurmJobs:
         """End the delay of about two minutes that slurmctld puts before a requeued job."""
         self._orchestrator.scontrol("update", f"jobid={job}", "starttime=now")
 
-    def _squeue(self, *which: str) -> tuple[NodeJob, ...]:
-        result = self._orchestrator.client("squeue", "-h", "-a", "-t", "all", *which, "-O", _FIELDS)
-        if result.code and _UNKNOWN_JOB in result.stderr:
-            return ()
-        if result.code:
-            raise BackendUnknown(f"squeue {' '.join(which)}: exit status {result.code}: {result.stderr.strip()[-200:]}")
-        return parse_node_jobs(result.stdout, self._orchestrator.node)
+
+def find_job(slurm: SlurmOrchestrator, job: str) -> NodeJob | None:
+    """One job, by its id or its number; None where slurmctld does not know it. A client that is asked for the number of
+    a task prints the whole array, where that has the same number. Raises BackendUnknown."""
+    found = _squeue(slurm, "-j", job)
+    return next((each for each in found if job == each.id), None) or next(
+        (each for each in found if job == each.number), None
+    )
+
+
+def _squeue(slurm: SlurmOrchestrator, *which: str) -> tuple[NodeJob, ...]:
+    result = slurm.client("squeue", "-h", "-a", "-t", "all", *which, "-O", _FIELDS)
+    if result.code and _UNKNOWN_JOB in result.stderr:
+        return ()
+    if result.code:
+        raise BackendUnknown(f"squeue {' '.join(which)}: exit status {result.code}: {result.stderr.strip()[-200:]}")
+    return parse_node_jobs(result.stdout, slurm.node)
 
 
 def taken_name(job: str, run: int) -> str:
@@ -94,22 +113,32 @@ def taken_name(job: str, run: int) -> str:
     return f"healthd-job:{job}:{run}"
 
 
+def _taker(node: str, remediation_id: str) -> int:
+    """The number by which a reservation tells who made it, as Comment= came with 23.02: so many units of a burst
+    buffer, which nothing else of Slurm heeds where there is none. At least 2: 1 is any other reservation of ours."""
+    return zlib.crc32(f"{node} {remediation_id}".encode()) % _TAKERS + 2
+
+
 def parse_node_jobs(answer: str, node: str) -> tuple[NodeJob, ...]:
     """The jobs in the output of ``squeue -h -O`` with these fields, as ``node`` sees them. A job of many partitions is
-    printed once for each. Raises BackendUnknown for anything else."""
-    found = {job.id: job for line in answer.splitlines() if line.strip() for job in [_job(line, node)]}
+    printed once for each. Tasks of an array that have not begun are one line, and no job yet. Raises BackendUnknown for
+    anything else."""
+    jobs = (_job(line, node) for line in answer.splitlines() if line.strip())
+    found = {job.id: job for job in jobs if not _TASKS_THAT_WAIT.fullmatch(job.id)}
     return tuple(found.values())
 
 
 def _job(line: str, node: str) -> NodeJob:
     cells = line.strip().split("|")
-    if len(cells) != 11 or not _NUMBER.fullmatch(cells[0]):
+    is_job = len(cells) == 12 and _NUMBER.fullmatch(cells[1])
+    if not is_job or not (_ID.fullmatch(cells[0]) or _TASKS_THAT_WAIT.fullmatch(cells[0])):
         raise BackendUnknown(f"squeue's answer is no job: {line[:200]!r}")
-    job, state, user, nodes, restarts, batch, requeue, part, began, ended = (
-        "" if cell in _NONE else cell for cell in cells[:10]
+    job, number, state, user, nodes, restarts, batch, requeue, part, began, ended = (
+        "" if cell in _NONE else cell for cell in cells[:11]
     )
     return NodeJob(
         id=job,
+        number=number,
         state=state.upper(),
         user=user,
         nodes=nodes,

@@ -115,10 +115,9 @@ def freeze_name(reason: str, by: str) -> str:
     return f"{FREEZE}{_PLAIN.sub('_', reason)[:_FREEZE_CHARACTERS]}:{_PLAIN.sub('_', by)[:32]}"
 
 
-def freeze_creation(name: str, minutes: int) -> tuple[str, ...]:
+def freeze_creation(name: str, minutes: int, *, units: int = 1) -> tuple[str, ...]:
     """The arguments of scontrol that create a freeze, or another text without nodes, from now on. A reservation must
-    reserve something: one unit of a
-    burst buffer, which nothing else of Slurm heeds where there is none."""
+    reserve something: ``units`` of a burst buffer, which nothing else of Slurm heeds where there is none."""
     times = ("starttime=now", f"duration={minutes}")
     return (
         "create",
@@ -127,7 +126,7 @@ def freeze_creation(name: str, minutes: int) -> tuple[str, ...]:
         *times,
         f"users={_USER}",
         "flags=ANY_NODES",
-        "burstbuffer=1",
+        f"burstbuffer={units}",
     )
 
 

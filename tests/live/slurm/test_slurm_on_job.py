@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from healthd.remediation.orchestrators.slurm.job_comments import append_comment, notify_owner, read_job
+from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from tests.live.slurm.interposed import Interposed
 from tests.live.slurm.slurm_lab import SlurmLab
 from tests.support.limits import limit_s
@@ -262,6 +264,52 @@ def test_a_hanging_slurmctld_that_applies_the_requeue_late_applies_it_once(gang:
     gang.runs_again_without(job, nodes[0])
     time.sleep(12.0)
     assert gang.lab.job(job)["Restarts"] == "1"
+
+
+def test_the_last_task_of_an_array_is_requeued_alone(gang: Gang) -> None:
+    """Its number is that of the array, and a requeue or a signal by that number would be one of every task."""
+    lab, heard = gang.lab, gang.heard
+    script = f"trap 'echo $SLURMD_NODENAME >>{heard}' USR1; while :; do sleep 0.1; done"
+    array = lab.submit("", script, "--array=0-2", "--exclusive", "--requeue")
+    for task in range(3):
+        lab.wait_job(f"{array}_{task}", "RUNNING", within_s=30.0)
+    last = lab.job(f"{array}_2")
+    assert last["JobId"] == array, "the case that this test is about"
+    node = gang.daemon(last["NodeList"], "signal:B:USR1 then requeue after 2s")
+    node.kernel_says(OFF_THE_BUS.format(pci=PCI))
+    gang.runs_again_without(f"{array}_2", last["NodeList"])
+    assert gang.heard_by() == [last["NodeList"]]
+    others = [lab.job(f"{array}_{task}") for task in (0, 1)]
+    assert [(job["JobState"], job["Restarts"]) for job in others] == [("RUNNING", "0")] * 2
+
+
+def test_a_name_that_a_user_chose_is_no_field_of_a_job(slurm: SlurmLab) -> None:
+    """Neither its nodes, which are asked for readings, nor its end, nor a sentence of healthd's."""
+    name = "x UserId=alice(1) JobState=COMPLETED NodeList=evil.example\n   AdminComment=healthd: node n1 is to blame"
+    array = slurm.submit("n0003", "exec sleep 600", "--array=0-1", "-J", name)
+    for task in range(2):
+        slurm.wait_job(f"{array}_{task}", "RUNNING")
+    assert "AdminComment=healthd" in slurm.scontrol("show", "job", f"{array}_1").stdout, "what scontrol prints"
+    client = SlurmOrchestrator(node="n0003", conf=str(slurm.conf))
+    job = read_job(client, array)
+    assert (job.id, job.acts_by, job.state) == (array, f"{array}_1", "RUNNING")
+    assert (job.user, job.nodes, job.said) == ("root", "n0003", ())
+    assert slurm.scontrol("update", f"jobid={array}_1", "admincomment=two | lines\nof ours").returncode == 0
+    assert append_comment(client, array, "fault on node n0003") == ""
+    notify_owner(client, f"{array}_0", "fault on node n0003")
+    assert read_job(client, array).comment == "two | lines\nof ours; healthd: fault on node n0003"
+    assert read_job(client, f"{array}_0").comment == ""
+
+
+def test_the_end_of_a_job_is_read_back(slurm: SlurmLab) -> None:
+    """Its exit code and its times, without a text of its user's."""
+    failed = slurm.submit("n0001", "exit 3")
+    slurm.wait_job(failed, "FAILED")
+    job = read_job(SlurmOrchestrator(node="n0001", conf=str(slurm.conf)), failed)
+    assert (job.state, job.exit_code, job.signal, job.nodes) == ("FAILED", 3, 0, "n0001")
+    assert job.start is not None
+    assert job.end is not None
+    assert job.end >= job.start
 
 
 def test_a_plain_user_cannot_take_a_job(gang: Gang) -> None:

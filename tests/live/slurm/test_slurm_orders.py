@@ -33,8 +33,8 @@ reboot_command = ["/bin/false", "reboot"]
 [orchestrator]
 kind = "slurm"
 [orchestrator.slurm]
-timeout_s = 5
-unanswered_s = 10
+timeout_s = 60
+unanswered_s = 120
 """
 
 

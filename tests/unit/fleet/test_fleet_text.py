@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -139,6 +140,23 @@ DRAINED    1  by Slurm: "Kill task failed"  gpu-601            not healthd's
 DRAINED    1  by alice: "fan swap"          gpu-600            not healthd's, for 2 d
 ASLEEP     1                                gpu-700
 """
+
+
+def test_each_state_has_its_colour_and_the_text_is_the_same(fleet: FleetPicture) -> None:
+    """Red needs an operator, yellow is a warning or at work, magenta is not known; a node that sleeps has none. A group
+    of many states has that of the worst."""
+    shown = fleet_text(fleet, fleet.nodes, colour=True)
+    assert re.sub(r"\x1b\[[0-9;]*m", "", shown) == GOLDEN
+    assert re.findall(r"^(?:\x1b\[([0-9;]*)m)?([A-Z]+)", shown, re.MULTILINE) == [
+        ("32", "OK"), ("33", "WARNING"), ("33", "DRAINING"), ("33", "REPAIRING"), ("1;31", "CRITICAL"),
+        ("35", "UNKNOWN"), ("35", "SILENT"), ("35", "SILENT"), ("35", "SILENT"), ("36", "DRAINED"), ("36", "DRAINED"),
+        ("", "ASLEEP"),
+    ]  # fmt: skip
+    by_type = fleet_text(fleet, fleet.nodes, "type", colour=True)
+    assert "\x1b[1;31mp5.48xlarge" in by_type
+    assert "\x1b[1;31mgpu-400" in why_text(fleet, fleet.nodes, colour=True)
+    (sick,) = (each for each in fleet.nodes if each.name == "gpu-400")
+    assert node_text(fleet, sick, colour=True).startswith("\x1b[1;31mgpu-400  CRITICAL")
 
 
 def test_every_node_that_is_out_is_one_line(fleet: FleetPicture) -> None:

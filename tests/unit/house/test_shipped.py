@@ -80,6 +80,7 @@ LOADED_BY: Mapping[str, tuple[str, str]] = {
     "packaging/slurm/*.sh": ("tests/live/slurm/test_hooks.py", '"packaging" / "slurm"'),
     "packaging/stage.sh": ("tests/installing/conftest.py", "packaging/stage.sh"),
     "packaging/systemd/*": ("tests/installing/test_units.py", "packaging/systemd"),
+    "packaging/verify-release.sh": ("tests/installing/test_release.py", "packaging/verify-release.sh"),
     "packaging/venv.sh": ("Makefile", "sh packaging/venv.sh dev"),  # no test runs without it
 }
 # Blocks by language: the test that loads them all. Blocks of the shell and ini are judged below.

@@ -42,9 +42,15 @@ INVENTORY = {
 def port() -> Iterator[int]:
     """An agent's HTTP server."""
 
+    answers = {
+        "/inventory": json.dumps(INVENTORY).encode(),
+        "/gpus": json.dumps({**INVENTORY, "gpus": [{"uuid": f"GPU-{number}"} for number in range(65)]}).encode(),
+        "/name": json.dumps({**INVENTORY, "gpus": [{"uuid": "GPU-" + "a" * 300}]}).encode(),
+    }
+
     class Agent(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = json.dumps(INVENTORY).encode() if self.path == "/inventory" else b"no JSON"
+            body = answers.get(self.path, b"no JSON")
             self.send_response(200)
             self.end_headers()
             self.wfile.write(body)
@@ -75,6 +81,13 @@ def test_a_node_tells_its_machine_and_its_faults(port: int) -> None:
     other = NodeReading(node="localhost", state=SpanState.SERVING)
     assert completed_readings(f"http://{{node}}:{port}/inventory", [other]) == {}
     assert completed_readings("", [here]) == {}
+
+
+@pytest.mark.parametrize("path", ["gpus", "name"])
+def test_an_inventory_of_more_than_a_node_has_is_none(port: int, path: str) -> None:
+    """While a daemon is down any user of its node may answer in its place, and each GPU is a row for years."""
+    here = NodeReading(node="127.0.0.1", state=SpanState.SERVING)
+    assert completed_readings(f"http://{{node}}:{port}/{path}", [here]) == {}
 
 
 def test_a_fleet_that_cannot_be_read_is_a_gap_and_ends_nothing(tmp_path: Path) -> None:

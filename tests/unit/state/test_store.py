@@ -115,6 +115,7 @@ remediations = st.builds(
     hold=st.none() | st.builds(Hold, text=anyhow, user=anyhow, stamp=st.integers(0, 2**40)),
     controller=anyhow,
     drain_boot_id=anyhow,
+    overwritten_boot_id=anyhow,
     boot_id=anyhow,
     attempts=st.integers(0, 5),
     good_since=st.none() | times,

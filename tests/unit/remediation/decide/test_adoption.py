@@ -106,10 +106,10 @@ def test_a_node_that_was_to_be_rebooted_may_be_down_for_that(record: HandoffReco
 def test_a_drain_of_slurms_own_is_adopted_unless_a_case_had_taken_the_node_out(
     record: HandoffRecord, adopted: bool
 ) -> None:
-    """Only a repair undoes what Slurm made by itself."""
+    """Only a repair undoes what Slurm made by itself. What it wrote over a drain of ours is of this boot."""
     remediation = found(shown(SLURMS), record)
     assert remediation is not None
-    assert remediation.adopted is adopted
+    assert (remediation.adopted, remediation.overwritten_boot_id) == (adopted, "boot-2")
 
 
 def test_an_order_stays_an_order() -> None:

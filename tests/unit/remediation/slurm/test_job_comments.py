@@ -1,8 +1,9 @@
-"""What is made of ``scontrol show job``, and how an AdminComment is appended to."""
+"""What is made of squeue's words about a job, and how an AdminComment is appended to."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -11,36 +12,29 @@ from healthd.core.errors import BackendUnknown
 from healthd.core.node import CommandResult
 from healthd.remediation.orchestrators.slurm.job_comments import (
     MOST_BYTES,
+    SlurmJob,
     append_comment,
     as_comment,
     expedites,
     notify_owner,
-    parse_job,
+    parse_texts,
+    read_job,
 )
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 
-# scontrol show job of 26.05.5, with SLURM_TIME_FORMAT=%s; some lines are left out.
-RECORD = """JobId=7 JobName=wrap
-   UserId=alice(1000) GroupId=alice(1000) MCS_label=N/A
-   Priority=1 Nice=0 Account=(null) QOS=(null)
-   JobState=RUNNING Reason=None Dependency=(null)
-   Requeue=1 Restarts=1 BatchFlag=2 Reboot=0 ExitCode=3:0
-   SubmitTime=1795000000 EligibleTime=1795000000
-   StartTime=1795000010 EndTime=Unknown Deadline=N/A
-   ReqNodeList=(null) ExcNodeList=(null)
-   NodeList=n[0002-0003]
-   BatchHost=n0002
-   AdminComment={comment}
-   WorkDir=/
-
-"""
+# squeue of 22.05.8, with SLURM_TIME_FORMAT=%s.
+JOB = "{id}|{number}|{state}|alice|n[0002-0003]|1|1|1|N/A|1795000010|NONE|\n"
 
 
 class Slurmctld:
     """A slurmctld of one job: it keeps the AdminComment, and the commands. ``meanwhile``: what others write at once."""
 
-    def __init__(self, comment: str = "", *, meanwhile: Callable[[str], str] = lambda text: text) -> None:
+    def __init__(
+        self, comment: str = "(null)", *, meanwhile: Callable[[str], str] = lambda text: text, jobs: str = ""
+    ) -> None:
         self.comment, self.meanwhile, self.commands = comment, meanwhile, list[list[str]]()
+        self.exit_code = 0
+        self.jobs = jobs or JOB.format(id="7", number="7", state="RUNNING")
         self.config = "SlurmctldParameters     = enable_configless,enable_expedited_requeue\n"
 
     def __call__(
@@ -50,9 +44,10 @@ class Slurmctld:
         self.commands.append(words)
         out = ""
         match words:
-            case ["show", "job", _]:
-                record = RECORD if self.comment else RECORD.replace("   AdminComment={comment}\n", "")
-                out = record.replace("{comment}", self.comment)
+            case [*_, "-j", job, "-O", "JobArrayID:|,exit_code:|,admin_comment:|"]:
+                out = f"{job}|{self.exit_code}|{self.comment}|\n"
+            case ["-h", *_]:
+                out = self.jobs
             case ["update", _, text]:
                 self.comment = self.meanwhile(text.removeprefix("admincomment="))
             case ["show", "config"]:
@@ -64,39 +59,80 @@ def slurm(ctld: Slurmctld) -> SlurmOrchestrator:
     return SlurmOrchestrator(node="n0001", run=ctld)
 
 
-def test_a_job_is_read_from_its_record() -> None:
-    """State, user, nodes, restarts, exit and times; a time that is not known is None."""
-    job = parse_job(RECORD.replace("{comment}", "x"))
+def test_a_job_is_read() -> None:
+    """State, user, nodes, restarts, start; a time that is not known is None."""
+    job = read_job(slurm(Slurmctld("ticket 12")), "7")
     assert (job.id, job.state, job.user, job.nodes, job.restarts) == ("7", "RUNNING", "alice", "n[0002-0003]", 1)
-    assert (job.exit_code, job.signal, job.end) == (3, 0, None)
-    assert job.start == datetime.fromtimestamp(1795000010, UTC)
+    assert (job.start, job.comment) == (datetime.fromtimestamp(1795000010, UTC), "ticket 12")
+    waits = read_job(slurm(Slurmctld(jobs="8|8|PENDING|alice|(null)|0|1|1|N/A|N/A|NONE|\n")), "8")
+    assert (waits.nodes, waits.start, waits.comment) == ("", None, "")
 
 
-def test_a_record_with_little_in_it_makes_nothing_up() -> None:
-    """A pending job has no nodes yet."""
-    job = parse_job("JobId=8 JobState=PENDING NodeList=(null)")
-    assert (job.nodes, job.restarts, job.exit_code, job.signal, job.comment) == ("", 0, None, None, "")
-
-
-@pytest.mark.parametrize("answer", ["", "No jobs in the system", "JobId=7"])
-def test_what_is_no_record_is_unknown(answer: str) -> None:
+def test_a_job_that_slurmctld_has_forgotten_is_unknown() -> None:
     """It raises, and no job is made of it."""
-    with pytest.raises(BackendUnknown, match="printed no job"):
-        parse_job(answer)
+    with pytest.raises(BackendUnknown, match="does not know job 9"):
+        read_job(slurm(Slurmctld()), "9")
+
+
+@pytest.mark.parametrize("answer", ["", "8|0|x|\n", "7|0|x", "7|x|\n", "slurm_load_jobs error"])
+def test_what_is_no_comment_is_unknown(answer: str) -> None:
+    """An append to it would overwrite the one that is there."""
+    with pytest.raises(BackendUnknown, match="no AdminComment of job 7"):
+        parse_texts(answer, "7")
+
+
+def test_a_comment_is_read_whole() -> None:
+    """With its line breaks and bars, and once where it is printed for each partition."""
+    assert parse_texts("7|0|a|b\nc d|\n", "7").comment == "a|b\nc d"
+    assert parse_texts("7|0|a|b\nc d|\n7|0|a|b\nc d|\n", "7").comment == "a|b\nc d"
+    assert parse_texts("7_1|0|(null)|\n", "7_1").comment == ""
+
+
+@pytest.mark.parametrize(("status", "end"), [(0, (0, 0)), (768, (3, 0)), (9, (0, 9)), (15, (0, 15))])
+def test_the_end_of_a_job_is_a_wait_status(status: int, end: tuple[int, int]) -> None:
+    """As 22.05 prints it; scontrol prints the two apart."""
+    ctld = Slurmctld()
+    ctld.exit_code = status
+    job = read_job(slurm(ctld), "7")
+    assert (job.exit_code, job.signal) == end
+
+
+def test_a_comment_that_cannot_be_read_is_not_overwritten() -> None:
+    """slurmctld does not answer between two requests."""
+
+    class Away(Slurmctld):
+        def __call__(
+            self, argv: list[str], *, timeout_s: float, env: Mapping[str, str], limit_bytes: int = 0
+        ) -> CommandResult:
+            done = super().__call__(argv, timeout_s=timeout_s, env=env)
+            return replace(done, code=1, stdout="", stderr="Socket timed out") if "admin_comment" in argv[-1] else done
+
+    ctld = Away("ticket 12")
+    with pytest.raises(BackendUnknown, match="AdminComment of job 7: exit status 1: Socket timed out"):
+        append_comment(slurm(ctld), "7", "a sentence", sleep=lambda _: None)
+    assert ctld.comment == "ticket 12"
+
+
+def test_the_comment_of_a_task_is_not_that_of_its_array() -> None:
+    """The number of the last task is that of the array: an update of it would be one of every task."""
+    tasks = [JOB.format(id=f"7_{task}", number=number, state="RUNNING") for task, number in ((2, 7), (1, 9), (0, 8))]
+    ctld = Slurmctld(jobs="".join(reversed(tasks)))
+    assert append_comment(slurm(ctld), "7", "a sentence", sleep=lambda _: None) == ""
+    assert [words[1] for words in ctld.commands if words[0] == "update"] == ["jobid=7_2"]
+    notify_owner(slurm(ctld), "8", "a sentence")
+    assert ctld.commands[-1][:2] == ["notify", "7_0"]
 
 
 def test_a_finished_job_takes_no_comment() -> None:
     """FAILED is an end; held and requeued jobs, and those that complete just now, are none."""
-    ended = {
-        state: parse_job(f"JobId=8 JobState={state}").has_finished for state in ("FAILED", "REQUEUE_HOLD", "COMPLETING")
-    }
+    ended = {state: SlurmJob(id="8", state=state).has_finished for state in ("FAILED", "REQUEUE_HOLD", "COMPLETING")}
     assert ended == {"FAILED": True, "REQUEUE_HOLD": False, "COMPLETING": False}
 
 
 def test_the_sentences_of_healthd_are_found_among_others() -> None:
     """Those that begin as ours, oldest first; a semicolon inside a sentence does not cut it."""
     comment = "ticket 12; by hand; healthd: fault on node n1; healthd: node n1 XID 79 12:03:07; drained; requeued"
-    job = parse_job(RECORD.replace("{comment}", comment))
+    job = SlurmJob(id="7", state="RUNNING", comment=comment)
     assert job.said == ("fault on node n1", "node n1 XID 79 12:03:07; drained; requeued")
 
 
@@ -142,7 +178,7 @@ def test_the_owner_is_notified_in_our_name() -> None:
     """scontrol notify, with our beginning."""
     ctld = Slurmctld()
     notify_owner(slurm(ctld), "7", "fault on node n1")
-    assert ctld.commands == [["notify", "7", "healthd: fault on node n1"]]
+    assert ctld.commands[1:] == [["notify", "7", "healthd: fault on node n1"]]
 
 
 def test_whether_slurm_asks_its_epilogs_is_read_from_its_configuration() -> None:

@@ -13,9 +13,15 @@ from healthd.remediation.orchestrators.slurm.jobs import SlurmJobs, parse_node_j
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.ports import NodeJob
 
-RUNS = "12|RUNNING|alice|n[1-4]|0|1|1|N/A|1795541456|NONE| \n"
-WAITS = "12|PENDING|alice||1|1|1|N/A|1795541582|NONE| \n"
-ALLOCATED = "3|COMPLETING|root|n1|0|0|1|N/A|1795541476|1795541480| \n"
+RUNS = "12|12|RUNNING|alice|n[1-4]|0|1|1|N/A|1795541456|NONE| \n"
+WAITS = "12|12|PENDING|alice||1|1|1|N/A|1795541582|NONE| \n"
+ALLOCATED = "3|3|COMPLETING|root|n1|0|0|1|N/A|1795541476|1795541480| \n"
+ARRAY = (
+    "12_[4-9%2]|12|PENDING|alice||0|1|1|N/A|N/A|NONE|\n"
+    "12_3|12|RUNNING|alice|n1|0|1|1|N/A|1795541456|NONE|\n"
+    "12_2|14|RUNNING|alice|n2|0|1|1|N/A|1795541456|NONE|\n"
+    "12_1|13|RUNNING|alice|n3|0|1|1|N/A|1795541456|NONE|\n"
+)
 TAKEN = (
     "ReservationName=healthd-job:12:0 StartTime=1795541456 EndTime=1795627856 Duration=1-00:00:00 Nodes=(null) "
     "NodeCnt=0 CoreCnt=0 Features=(null) PartitionName=(null) Flags=ANY_NODES TRES=(null) Users=root Groups=(null) "
@@ -44,6 +50,7 @@ def test_a_job_is_read_with_all_of_its_nodes() -> None:
     """As 22.05, 24.11 and 26.05 print it: NONE, N/A and empty cells for what a job does not have."""
     runs = NodeJob(
         id="12",
+        number="12",
         state="RUNNING",
         user="alice",
         nodes="n[1-4]",
@@ -58,15 +65,42 @@ def test_a_job_is_read_with_all_of_its_nodes() -> None:
     assert (waits.state, waits.nodes, waits.restarts, waits.is_here) == ("PENDING", "", 1, False)
     allocated = parse_node_jobs(ALLOCATED, "n1")[0]
     assert (allocated.is_batch, allocated.ended) == (False, 1795541480)
-    assert parse_node_jobs("13|RUNNING|a|n1|0|1|0|13|1|NONE| ", "n1")[0].is_part
+    assert parse_node_jobs("13|13|RUNNING|a|n1|0|1|0|13|1|NONE| ", "n1")[0].is_part
     assert parse_node_jobs("\n", "n1") == ()
 
 
-@pytest.mark.parametrize("answer", ["12|RUNNING", "x|RUNNING|a|n1|0|1|1|N/A|1|NONE|", "slurm_load_jobs error"])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "12|12|RUNNING",
+        "12|x|RUNNING|a|n1|0|1|1|N/A|1|NONE|",
+        "12_x|12|RUNNING|a|n1|0|1|1|N/A|1|NONE|",
+        "slurm_load_jobs error",
+    ],
+)
 def test_what_is_no_job_is_unknown(answer: str) -> None:
     """Silence about a job is no answer either."""
     with pytest.raises(BackendUnknown, match="squeue's answer is no job"):
         parse_node_jobs(answer, "n1")
+
+
+def test_a_task_of_an_array_is_acted_on_alone() -> None:
+    """The last task has the array's own number, by which every client takes it for the whole array: squeue prints them
+    all, and scontrol requeues them all."""
+    clients = Clients(squeue=(0, ARRAY, ""))
+    jobs = clients.jobs()
+    assert [(job.id, job.number) for job in jobs.jobs()] == [("12_3", "12"), ("12_2", "14"), ("12_1", "13")]
+    found = {name: jobs.job(name) for name in ("12", "14", "12_1", "1")}
+    assert {name: job and (job.id, job.nodes) for name, job in found.items()} == {
+        "12": ("12_3", "n1"),
+        "14": ("12_2", "n2"),
+        "12_1": ("12_1", "n3"),
+        "1": None,
+    }
+    jobs.requeue_job("12_3")
+    jobs.signal_job("12_3", "USR1")
+    assert clients.asked[-2:] == [["scontrol", "requeue", "12_3"], ["scancel", "--signal=USR1", "12_3"]]
+    assert taken_name("12_3", 0) == "healthd-job:12_3:0"
 
 
 def test_a_forgotten_job_is_none_and_a_silent_controller_unknown() -> None:
@@ -81,23 +115,40 @@ def test_a_forgotten_job_is_none_and_a_silent_controller_unknown() -> None:
 def test_a_job_is_taken_by_a_reservation_without_nodes() -> None:
     """Its name is the test-and-set, and is no slot's; it ends by itself."""
     clients = Clients()
-    clients.jobs().take_job("12", 0, for_s=int(timedelta(days=1, seconds=1).total_seconds()))
+    clients.jobs().take_job("12", 0, by="c1", for_s=int(timedelta(days=1, seconds=1).total_seconds()))
     asked = clients.asked[-1]
     assert asked[:4] == ["scontrol", "create", "reservation", "reservationname=healthd-job:12:0"]
     assert "duration=1441" in asked
     assert not any(word.startswith("nodes=") for word in asked)
     with pytest.raises(SlotTaken):
         Clients(scontrol=(1, "", "Error creating the reservation: Duplicate reservation name")).jobs().take_job(
-            "12", 0, for_s=60
+            "12", 0, by="c1", for_s=60
         )
     with pytest.raises(BackendRefused, match="lacks the right"):
-        Clients(scontrol=(1, "", "Error creating the reservation: Invalid user id")).jobs().take_job("12", 0, for_s=60)
+        Clients(scontrol=(1, "", "Error creating the reservation: Invalid user id")).jobs().take_job(
+            "12", 0, by="c1", for_s=60
+        )
 
 
-def test_when_a_job_was_taken_is_read_back() -> None:
-    """By this very run of it."""
-    jobs = Clients(scontrol=(0, TAKEN, "")).jobs()
-    assert (jobs.taken_at("12", 0), jobs.taken_at("12", 1), jobs.taken_at("1", 0)) == (1795541456, None, None)
+def test_whether_this_node_took_a_job_is_read_back() -> None:
+    """This very run of it, and by this node: both may have asked while slurmctld gave no answer."""
+    clients = Clients()
+    clients.jobs().take_job("12", 0, by="c1", for_s=60)
+    (units,) = (word.removeprefix("burstbuffer=") for word in clients.asked[-1] if word.startswith("burstbuffer="))
+    ours = TAKEN.replace("BurstBuffer=1 ", f"BurstBuffer={units} ")
+    jobs = Clients(scontrol=(0, ours, "")).jobs()
+    assert [
+        jobs.has_taken(job, run, by=by)
+        for job, run, by in (("12", 0, "c1"), ("12", 0, "c2"), ("12", 1, "c1"), ("1", 0, "c1"))
+    ] == [
+        True,
+        False,
+        False,
+        False,
+    ]
+    assert not Clients(scontrol=(0, TAKEN, "")).jobs().has_taken("12", 0, by="c1")
+    neighbour = SlurmJobs(SlurmOrchestrator(node="n2", run=Clients(scontrol=(0, ours, ""))))
+    assert not neighbour.has_taken("12", 0, by="c1")
     assert taken_name("12", 3) == "healthd-job:12:3"
 
 

@@ -1,0 +1,352 @@
+"""Builds a release of the commit that is checked out: every file that a site downloads, and what vouches for them.
+
+    python packaging/release.py [FOLDER]        by default dist/healthd-VERSION; it is replaced
+
+It needs what `make wheel`, `make deb` and `make rpm` need, and git; no root, no container engine. Everything is made of
+`git archive`, so nothing that is not committed gets in, and every time in it is the commit's: built again on the same
+distribution it is the same files to the byte. packaging/verify-release.sh is for those who download them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from email.message import Message
+from email.parser import HeaderParser
+from pathlib import Path
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+# No address of ours exists that could be named instead; both formats ask for a URI.
+BUILD_TYPE, BUILDER = "urn:healthd:release:1", "urn:healthd:packaging/release.py"
+SUMS = "SHA256SUMS"
+_LICENCE = re.compile(r"(LICEN[CS]E|COPYING|NOTICE|AUTHORS)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """The commit of a release, its time in seconds since 1970, and its files below ``tree``."""
+
+    commit: str
+    epoch: int
+    tree: Path
+
+    @property
+    def version(self) -> str:
+        """The version that the source itself names."""
+        found = re.search(r'^__version__ = "(.+)"$', (self.tree / "healthd/__init__.py").read_text("utf-8"), re.M)
+        if found is None:
+            raise SystemExit("packaging/release.py: healthd/__init__.py names no version")
+        return found[1]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Component:
+    """A third-party distribution that is in the packages: what its own metadata say, and the folder of them."""
+
+    name: str
+    version: str
+    licence: str
+    requires: frozenset[str]
+    info: Path
+
+    @property
+    def purl(self) -> str:
+        """Its package URL."""
+        return f"pkg:pypi/{self.name}@{self.version}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Build everything into the folder; each file is named on stdout."""
+    with tempfile.TemporaryDirectory(prefix="healthd-release-") as name:
+        source = export(Path(name) / "source")
+        out = Path(arguments[0] if arguments else ROOT / "dist" / f"healthd-{source.version}").absolute()
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir(parents=True)
+        staged = Path(name) / "staged"
+        _run(source, "sh", "packaging/stage.sh", str(staged))
+        python_packages(source, out)
+        _run(source, "sh", "packaging/deb/build.sh", str(out), STAGED=str(staged))
+        _run(source, "sh", "packaging/rpm/build.sh", str(out), STAGED=str(staged), PYTHON=_interpreter(staged))
+        chart(source, out)
+        (site,) = staged.glob("opt/healthd/lib/python3*/site-packages")
+        found = components(site)
+        locked(source.tree / "requirements" / "runtime.txt", found)
+        base = f"healthd-{source.version}"
+        _write_json(out / f"{base}.cdx.json", sbom(source, found))
+        (out / f"{base}.licences.txt").write_text(licences(found), encoding="utf-8")
+        _write_json(out / f"{base}.intoto.json", provenance(source, out))
+        (out / SUMS).write_text("".join(f"{_sha256(path)}  {path.name}\n" for path in _files(out)), encoding="utf-8")
+    for path in _files(out):
+        sys.stdout.write(f"{path}  {path.stat().st_size / 1e6:.1f} MB\n")
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what is built
+
+
+def export(tree: Path) -> Source:
+    """The files of the commit that is checked out, and nothing else."""
+    commit = _git("rev-parse", "HEAD").strip()
+    if changed := _git("status", "--porcelain", "--untracked-files=no"):
+        raise SystemExit(f"packaging/release.py: a release is of a commit; not committed:\n{changed}")
+    packed = tree.with_suffix(".tar")
+    _git("archive", f"--output={packed}", commit)
+    with tarfile.open(packed) as files:
+        files.extractall(tree, filter="tar")
+    return Source(commit=commit, epoch=int(_git("log", "-1", "--format=%ct", commit)), tree=tree)
+
+
+def python_packages(source: Source, out: Path) -> None:
+    """The sdist, with the commit's time on all its files, and the wheel that is made of it."""
+    _run(source, sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), ".")
+    (sdist,) = out.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        contents = {
+            member.name: (archive.extractfile(member) or io.BytesIO()).read()
+            for member in archive.getmembers()
+            if member.isfile()
+        }
+        executable = {member.name for member in archive.getmembers() if member.mode & 0o100 and member.isfile()}
+    sdist.write_bytes(_tar_gz(contents, executable, source.epoch))
+
+
+def chart(source: Source, out: Path) -> None:
+    """The chart as `helm package` names it, and the same as an OCI layout in a tar, for a registry without internet."""
+    folder = source.tree / "packaging" / "helm" / "healthd"
+    left_out = {line.strip() for line in (folder / ".helmignore").read_text("utf-8").splitlines()}
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in left_out]
+    packed = _tar_gz({f"healthd/{path.relative_to(folder)}": path.read_bytes() for path in paths}, set(), source.epoch)
+    meta = yaml.safe_load((folder / "Chart.yaml").read_text("utf-8"))
+    name = f"{meta['name']}-{meta['version']}"
+    (out / f"{name}.tgz").write_bytes(packed)
+    helm = "application/vnd.cncf.helm"
+    config = _bytes(meta)
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": _described(f"{helm}.config.v1+json", config),
+        "layers": [_described(f"{helm}.chart.content.v1.tar+gzip", packed)],
+        "annotations": {"org.opencontainers.image.title": meta["name"]},
+    }
+    blob = _bytes(manifest)
+    tagged = {**_described(manifest["mediaType"], blob), "annotations": {_TAG: str(meta["version"])}}
+    index = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": [tagged]}
+    blobs = {f"blobs/sha256/{hashlib.sha256(each).hexdigest()}": each for each in (config, packed, blob)}
+    layout = {
+        "oci-layout": b'{"imageLayoutVersion": "1.0.0"}',
+        "index.json": json.dumps(index, sort_keys=True).encode(),
+    }
+    (out / f"{name}.oci.tar").write_bytes(_tar({**layout, **blobs}, set(), source.epoch))
+
+
+_TAG = "org.opencontainers.image.ref.name"
+
+
+def _bytes(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True).encode()
+
+
+def _described(media_type: object, blob: bytes) -> dict[str, object]:
+    return {"mediaType": media_type, "digest": f"sha256:{hashlib.sha256(blob).hexdigest()}", "size": len(blob)}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what vouches for it
+
+
+def components(site: Path) -> list[Component]:
+    """Every third-party distribution that is installed below ``site``, by name."""
+    found = []
+    for info in sorted(site.glob("*.dist-info")):
+        meta = HeaderParser().parsestr((info / "METADATA").read_text("utf-8"))
+        name = _normal(meta["Name"])
+        if name != "healthd":
+            requires = frozenset(_normal(re.split(r"[^\w.-]", text, maxsplit=1)[0]) for text in _required(meta))
+            found.append(
+                Component(name=name, version=meta["Version"], licence=_licence(meta), requires=requires, info=info)
+            )
+    return sorted(found, key=lambda each: each.name)
+
+
+def locked(lock: Path, found: Sequence[Component]) -> None:
+    """Stop unless the lock and what is installed are the same, name by name and version by version."""
+    pinned = {
+        (_normal(name), version) for name, version in re.findall(r"^([\w.-]+)==(\S+)", lock.read_text("utf-8"), re.M)
+    }
+    if different := pinned ^ {(each.name, each.version) for each in found}:
+        raise SystemExit(f"packaging/release.py: {lock.name} and the packages differ: {sorted(different)}")
+
+
+def sbom(source: Source, found: Sequence[Component]) -> dict[str, Any]:
+    """CycloneDX 1.6: healthd, what its packages bring along, and what needs what."""
+    here = {each.name: each.purl for each in found}
+    root = f"pkg:pypi/healthd@{source.version}"
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": f"urn:uuid:{uuid5(NAMESPACE_URL, f'{BUILD_TYPE}:{source.commit}')}",
+        "version": 1,
+        "metadata": {
+            "timestamp": _utc(source.epoch),
+            "component": {
+                "type": "application",
+                "bom-ref": root,
+                "name": "healthd",
+                "version": source.version,
+                "purl": root,
+                "licenses": [{"expression": "Apache-2.0"}],
+            },
+        },
+        "components": [
+            {
+                "type": "library",
+                "bom-ref": each.purl,
+                "name": each.name,
+                "version": each.version,
+                "purl": each.purl,
+                "licenses": [{"license": {"name": each.licence}}],
+            }
+            for each in found
+        ],
+        "dependencies": [
+            {"ref": root, "dependsOn": sorted(here.values())},
+            *(
+                {"ref": each.purl, "dependsOn": sorted(here[name] for name in each.requires if name in here)}
+                for each in found
+            ),
+        ],
+    }
+
+
+def licences(found: Sequence[Component]) -> str:
+    """The licence texts of everything that the packages bring along, as each distribution ships them."""
+    parts = []
+    for each in found:
+        texts = [path for path in sorted(each.info.rglob("*")) if path.is_file() and _LICENCE.search(path.name)]
+        parts.append(f"{'=' * 79}\n{each.name} {each.version}: {each.licence}\n{'=' * 79}\n\n")
+        parts += [path.read_text("utf-8", errors="replace").strip() + "\n\n" for path in texts]
+        if not texts:
+            parts.append("This distribution ships no licence text; its metadata name the licence above.\n\n")
+    return "".join(parts)
+
+
+def provenance(source: Source, out: Path) -> dict[str, Any]:
+    """An in-toto statement with SLSA's predicate: these files, of this commit and these locks. It is not signed."""
+    locks = sorted((source.tree / "requirements").glob("*.txt"))
+    return {
+        "_type": "https://in-toto.io/Statement/v1",
+        "subject": [{"name": path.name, "digest": {"sha256": _sha256(path)}} for path in _files(out)],
+        "predicateType": "https://slsa.dev/provenance/v1",
+        "predicate": {
+            "buildDefinition": {
+                "buildType": BUILD_TYPE,
+                "externalParameters": {"version": source.version, "command": "make release"},
+                "internalParameters": {"SOURCE_DATE_EPOCH": source.epoch, "system": _system()},
+                "resolvedDependencies": [
+                    {"name": "source", "digest": {"gitCommit": source.commit}},
+                    *({"name": f"requirements/{path.name}", "digest": {"sha256": _sha256(path)}} for path in locks),
+                ],
+            },
+            "runDetails": {"builder": {"id": BUILDER}},
+        },
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def _run(source: Source, *argv: str, **environ: str) -> None:
+    given = {**os.environ, **environ, "SOURCE_DATE_EPOCH": str(source.epoch), "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, cwd=source.tree, env=given)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(argv)}: exit {done.returncode}\n{(done.stdout + done.stderr)[-4000:]}")
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", "-C", str(ROOT), *words], check=True, capture_output=True, text=True).stdout  # noqa: S607  whichever git made this checkout
+
+
+def _interpreter(staged: Path) -> str:
+    (python,) = (path.name for path in (staged / "opt/healthd/bin").glob("python3.*"))
+    return python
+
+
+def _tar_gz(contents: Mapping[str, bytes], executable: set[str], epoch: int) -> bytes:
+    return gzip.compress(_tar(contents, executable, epoch), mtime=0)
+
+
+def _tar(contents: Mapping[str, bytes], executable: set[str], epoch: int) -> bytes:
+    """A tar of these files that depends on nothing else: no owner, no other time, the order given."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, text in contents.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mtime, member.mode = len(text), epoch, 0o755 if name in executable else 0o644
+            archive.addfile(member, io.BytesIO(text))
+    return data.getvalue()
+
+
+def _required(meta: Message) -> Iterator[str]:
+    """The requirements of a distribution without any extra."""
+    return (text for text in meta.get_all("Requires-Dist", []) if "extra ==" not in text)
+
+
+def _licence(meta: Message) -> str:
+    """The licence by the metadata: the SPDX expression, else the classifier, else the free text."""
+    if expression := meta["License-Expression"]:
+        return str(expression)
+    classified = [
+        text.rpartition(" :: ")[2] for text in meta.get_all("Classifier", []) if text.startswith("License ::")
+    ]
+    named = " OR ".join(classified) or (meta["License"] or "").splitlines()[0]
+    if not named:
+        raise SystemExit(f"packaging/release.py: {meta['Name']} names no licence")
+    return named
+
+
+def _normal(name: str) -> str:
+    """A distribution's name as PEP 503 compares them."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _system() -> str:
+    words = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', Path("/etc/os-release").read_text("utf-8"), re.M))
+    return f"{words['ID']} {words['VERSION_ID']} {os.uname().machine}"
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_file())
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _utc(epoch: int) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

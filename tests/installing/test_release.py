@@ -1,0 +1,210 @@
+"""A release, built twice of a fresh clone: the same to the byte, whole, and refused once anything in it is changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from healthd import __version__
+from tests.installing.page import run
+from tests.support.running import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.process]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Released:
+    """The clone that was built, and what came of it twice."""
+
+    clone: Path
+    first: Path
+    second: Path
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Released:
+    """Two builds of the commit that is checked out here, from different folders."""
+    for program, package in (("git", "git"), ("rpmbuild", "rpm"), ("dpkg-deb", "dpkg"), ("cpio", "cpio")):
+        if shutil.which(program) is None:
+            pytest.skip(f"no {program} here: apt-get install {package}")
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no checkout: a release is built of a commit")
+    folder = tmp_path_factory.mktemp("release")
+    clone = folder / "clone"
+    run("git", "clone", "--quiet", str(ROOT), clone)
+    for name in ("first", "second"):
+        (folder / name).mkdir()
+        tmp = folder / name / "tmp"
+        tmp.mkdir()
+        run(sys.executable, clone / "packaging" / "release.py", folder / name / "dist", TMPDIR=str(tmp))
+    return Released(clone=clone, first=folder / "first" / "dist", second=folder / "second" / "dist")
+
+
+def sums(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+def verify(folder: Path) -> subprocess.CompletedProcess[str]:
+    argv = ["sh", str(ROOT / "packaging/verify-release.sh"), str(folder)]
+    return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=300)
+
+
+def test_a_release_is_whole(released: Released) -> None:
+    """Wheel, sdist, both packages, the chart in both forms, SBOM, licences, provenance and checksums are there."""
+    names = {re.sub(r"~debian\d+|~ubuntu[\d.]+", "", path.name) for path in released.first.iterdir()}
+    base, machine = f"healthd-{__version__}", os.uname().machine
+    architecture = run("dpkg", "--print-architecture")
+    assert names == {
+        f"{base}-py3-none-any.whl",
+        f"{base}.tar.gz",
+        f"healthd_{__version__}-1_{architecture}.deb",
+        f"{base}-1.{machine}.rpm",
+        f"{base}.tgz",
+        f"{base}.oci.tar",
+        f"{base}.cdx.json",
+        f"{base}.licences.txt",
+        f"{base}.intoto.json",
+        "SHA256SUMS",
+    }
+
+
+def test_built_twice_it_is_the_same_to_the_byte(released: Released) -> None:
+    """Neither the folder nor the time of a build is in any of its files."""
+    first, second = sums(released.first), sums(released.second)
+    assert {name for name in first if first[name] != second.get(name)} == set()
+    assert set(first) == set(second)
+
+
+def test_a_release_verifies(released: Released) -> None:
+    """The script for those who download it looks into both packages and names the commit."""
+    done = verify(released.first)
+    assert done.returncode == 0, done.stderr
+    commit = run("git", "-C", released.clone, "rev-parse", "HEAD")
+    assert f"9 files of commit {commit}" in done.stdout
+    packages = [path.name for path in released.first.iterdir() if path.suffix in (".deb", ".rpm")]
+    assert len(packages) == 2
+    assert [name for name in packages if name not in done.stdout] == []
+
+
+def in_json(pattern: str, change: Callable[[str], str]) -> Callable[[Path], None]:
+    def changed(folder: Path) -> None:
+        (path,) = folder.glob(pattern)
+        before = path.read_text()
+        path.write_text(change(before))
+        assert path.read_text() != before
+
+    return changed
+
+
+def grown(folder: Path) -> None:
+    (wheel,) = folder.glob("*.whl")
+    with wheel.open("ab") as file:
+        file.write(b"\0")
+
+
+def resummed(pattern: str, change: Callable[[str], str]) -> Callable[[Path], None]:
+    """A change whose author also wrote new checksums, and a statement with them."""
+
+    def changed(folder: Path) -> None:
+        in_json(pattern, change)(folder)
+        (statement,) = folder.glob("*.intoto.json")
+        value = json.loads(statement.read_text())
+        for subject in value["subject"]:
+            subject["digest"]["sha256"] = sums(folder)[subject["name"]]
+        statement.write_text(json.dumps(value))
+        only_sums(folder)
+
+    return changed
+
+
+def only_sums(folder: Path) -> None:
+    lines = [f"{digest}  {name}\n" for name, digest in sorted(sums(folder).items()) if name != "SHA256SUMS"]
+    (folder / "SHA256SUMS").write_text("".join(lines))
+
+
+def grown_and_summed(folder: Path) -> None:
+    grown(folder)
+    only_sums(folder)
+
+
+CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "a byte more": (grown, "is not what SHA256SUMS says"),
+    "a file more": (lambda folder: (folder / "more.whl").touch(), "and those of SHA256SUMS differ"),
+    "a file less": (lambda folder: next(folder.glob("*.tgz")).unlink(), "is not what SHA256SUMS says"),
+    "new checksums alone": (grown_and_summed, "provenance and SHA256SUMS differ"),
+    "another name in the SBOM": (
+        resummed("*.cdx.json", lambda text: text.replace('"name": "msgspec"', '"name": "msgspek"')),
+        "licence texts and SBOM differ",
+    ),
+    "a licence less": (
+        resummed("*.licences.txt", lambda text: text.replace("\nmsgspec ", "\nmessages ")),
+        "licence texts and SBOM differ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_release_is_refused(released: Released, tmp_path: Path, name: str) -> None:
+    """Whatever is changed, added or taken away, the script ends with 1 and says what does not agree."""
+    change, words = CHANGES[name]
+    folder = tmp_path / "dist"
+    shutil.copytree(released.first, folder)
+    change(folder)
+    done = verify(folder)
+    assert done.returncode == 1, done.stdout
+    assert words in done.stderr
+
+
+def test_the_sbom_has_what_is_in_the_package(released: Released, tmp_path: Path) -> None:
+    """Name and version of each distribution in the .deb, with its licence and what it needs, and nothing else."""
+    (deb,) = released.first.glob("*.deb")
+    run("dpkg-deb", "-x", deb, tmp_path)
+    (site,) = tmp_path.glob("opt/healthd/lib/python3*/site-packages")
+    infos = [info.name.removesuffix(".dist-info").rpartition("-") for info in site.glob("*.dist-info")]
+    inside = {re.sub(r"[-_.]+", "-", name).lower(): version for name, _, version in infos}
+    bom = json.loads(next(released.first.glob("*.cdx.json")).read_text())
+    assert {each["name"]: each["version"] for each in bom["components"]} == {
+        name: version for name, version in inside.items() if name != "healthd"
+    }
+    references = {each["bom-ref"] for each in bom["components"]}
+    needs = {each["ref"]: set(each["dependsOn"]) for each in bom["dependencies"]}
+    assert set(needs) == references | {bom["metadata"]["component"]["bom-ref"]}
+    assert set().union(*needs.values()) == references
+    (boto3,) = (each for each in references if each.startswith("pkg:pypi/boto3@"))
+    assert {each.partition("@")[0] for each in needs[boto3]} >= {"pkg:pypi/botocore", "pkg:pypi/s3transfer"}
+    assert all(each["licenses"][0]["license"]["name"] for each in bom["components"])
+
+
+def test_what_is_in_the_deb_runs(released: Released, tmp_path: Path) -> None:
+    """Unpacked, with the distribution's Python alone, it gives a verdict on this machine."""
+    (deb,) = released.first.glob("*.deb")
+    run("dpkg-deb", "-x", deb, tmp_path)
+    argv = [str(tmp_path / "opt/healthd/bin/python"), "-I", "-m", "healthd", "check", "--no-daemon", "--json"]
+    environ = {"PATH": os.environ["PATH"], "AWS_EC2_METADATA_DISABLED": "true"}
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=120, cwd="/", env=environ)
+    assert done.returncode in (0, 1, 2), done.stderr
+    assert json.loads(done.stdout)["schema"] == "healthd.verdict/v1"
+
+
+def test_the_chart_is_the_commits(released: Released) -> None:
+    """The chart has the files of the commit and none that .helmignore names, each with the commit's time."""
+    (chart,) = released.first.glob("*.tgz")
+    epoch = int(run("git", "-C", released.clone, "log", "-1", "--format=%ct"))
+    with tarfile.open(chart) as archive:
+        members = {member.name: member for member in archive}
+    folder = released.clone / "packaging/helm/healthd"
+    there = {f"healthd/{path.relative_to(folder)}" for path in folder.rglob("*") if path.is_file()}
+    assert there - set(members) == {"healthd/values.schema.base.json"}
+    assert set(members) - there == set()
+    assert {member.mtime for member in members.values()} == {epoch}
