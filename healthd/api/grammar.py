@@ -194,7 +194,7 @@ def _controlling(verbs: Any) -> None:
     how = uninstall.add_mutually_exclusive_group()
     how.add_argument("--yes", action="store_true", help="do not ask")
     _dry_run(how, "which nodes would be released")
-    _common(uninstall)
+    _common(uninstall, json=True)
 
 
 def _overseeing(verbs: Any) -> None:
@@ -235,7 +235,7 @@ def _overseeing(verbs: Any) -> None:
     case = verbs.add_parser("case", help="write the text of a support case about a node, from the fleet's ledger")
     case.add_argument("node", metavar="NODE")
     case.add_argument("--since", type=_length, metavar="TIME", help="so far back (default: 30d)")
-    _common(case)
+    _common(case, json=True)
 
 
 def _blaming(verbs: Any) -> None:
@@ -378,6 +378,7 @@ def _setting_up(verbs: Any) -> None:
     init.add_argument(
         "--from-nhc", metavar="FILE", help="take the requirements from an nhc.conf instead of from this node's mounts"
     )
+    init.add_argument("--json", action="store_true", help="as JSON")
 
     doctor = verbs.add_parser("doctor", help="find what is missing on this node and say how to fix it; needs no daemon")
     doctor.add_argument("--cluster", action="store_true", help="check only access to the Kubernetes API server")
@@ -436,6 +437,7 @@ def _showing(verbs: Any) -> None:
         "--fail-provisioner", action="store_true", help="let the reboot fail: the demo must end in failure"
     )
     demo.add_argument("--keep", action="store_true", help="keep the simulated node's folder")
+    demo.add_argument("--json", action="store_true", help="the timeline as JSON; the progress goes to standard error")
 
 
 def _contributing(verbs: Any) -> None:
@@ -452,6 +454,7 @@ def _contributing(verbs: Any) -> None:
     )
     new.set_defaults(kind="proc")
     _dry_run(new, "which files would be written")
+    new.add_argument("--json", action="store_true", help="as JSON")
 
 
 _GROUPS: Mapping[Callable[[Any], None], tuple[str, ...]] = {

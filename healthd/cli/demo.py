@@ -13,11 +13,13 @@ import sys
 import tempfile
 import time
 from argparse import Namespace
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+from healthd.api.timeline import Trail, trail_data, trail_json
 from healthd.api.wire import Reply
-from healthd.cli.output import progress
+from healthd.cli.output import progress, talk
 from healthd.core.errors import HealthdError
 from healthd.core.model import Event
 from healthd.remediation.decide.remediation import End, Remediation
@@ -36,39 +38,40 @@ def answer(options: Namespace) -> Reply:
     """Run the demo. Exit 0 only if the audit store says that the node went out, was repaired and came back."""
     folder = Path(tempfile.mkdtemp(prefix="healthd-demo-"))
     machine = SimulatedMachine(folder, reboot_fails=options.fail_provisioner)
-    show = _Show(machine)
+    show = _Show(machine, talk if options.json else progress)
+    ending = show.as_json if options.json else show.ending
     try:
         with machine.living():
             show.play()
-        return Reply(code=0, out=show.ending())
+        return Reply(code=0, out=ending())
     except DemoError as error:
-        return Reply(code=1, out=show.ending(), err=f"healthd demo FAILED: {error}\n")
+        return Reply(code=1, out=ending(), err=f"healthd demo FAILED: {error}\n")
     finally:
         show.stop()
         if options.keep:
-            progress(f"the files of the simulated node are in {folder}")
+            show.say(f"the files of the simulated node are in {folder}")
         else:
             shutil.rmtree(folder)
 
 
 class _Show:
-    def __init__(self, machine: SimulatedMachine) -> None:
-        self._machine, self._began = machine, time.monotonic()
+    def __init__(self, machine: SimulatedMachine, say: Callable[[str], None]) -> None:
+        self._machine, self._began, self.say = machine, time.monotonic(), say
         self._daemon: subprocess.Popen[bytes] | None = None
 
     def play(self) -> None:
         """Healthy; a GPU falls off the bus; play the machine until the remediation ends."""
-        progress(
+        self.say(
             "SIMULATED p5.48xlarge: 8 GPUs, 32 EFA devices, Lustre. Constructed, not hardware; the daemon is real."
         )
         self._start()
-        progress(self._wait_healthy())
-        progress(f"XID 79 arrives: GPU {_FAILS_ON_GPU} falls off the bus ...")
+        self.say(self._wait_healthy())
+        self.say(f"XID 79 arrives: GPU {_FAILS_ON_GPU} falls off the bus ...")
         self._machine.gpu_falls_off_the_bus(_FAILS_ON_GPU)
         remediation = self._wait_for_the_end()
         if remediation.end is not End.RELEASED:
             raise DemoError(f"the remediation ended as {remediation.end}: {remediation.note}")
-        progress(self._wait_healthy())
+        self.say(self._wait_healthy())
 
     def ending(self) -> str:
         """The timeline from the audit store."""
@@ -84,6 +87,11 @@ class _Show:
             for remediation in remediations
         )
         return "\n".join(lines) + f"\n\n{ends or 'no remediation was opened'}; {took:.1f} s in all\n"
+
+    def as_json(self) -> str:
+        """The same as data, in the shape of ``healthd history --json``."""
+        events, remediations = self._audit()
+        return trail_json({"simulated": True, **trail_data(Trail(events=events, remediations=remediations))})
 
     def stop(self) -> None:
         """End the daemon that the demo started."""
@@ -126,7 +134,7 @@ class _Show:
         self._daemon.kill()
         self._daemon.wait()
         self._machine.reboot()
-        progress("the machine reboots: it kills the daemon, and systemd starts it again")
+        self.say("the machine reboots: it kills the daemon, and systemd starts it again")
         self._start()
 
     def _time_is_left(self, what: str) -> bool:

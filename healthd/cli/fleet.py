@@ -89,7 +89,7 @@ def _incidents(options: Namespace, config: Config, fleet: FleetPicture) -> Reply
     """The incidents that the controller remembers, as they are now; without one, those of what nodes have now. Exit 1
     while one is open."""
     from healthd.controller.dependencies import fence_rules
-    from healthd.fleet.fences import NO_FENCES, planned, with_fences
+    from healthd.fleet.fences import planned, with_fences
     from healthd.fleet.incident_memory import kept_memory, rules_of
     from healthd.fleet.incident_text import incidents_data, incidents_text
     from healthd.fleet.incidents import IncidentMemory, observed
@@ -106,8 +106,7 @@ def _incidents(options: Namespace, config: Config, fleet: FleetPicture) -> Reply
             if kept is not None
             else "of this reading alone: no memory of a controller is readable here"
         )
-        rules = fence_rules(config, fleet.at) if runs_slurm(config, os.environ) else NO_FENCES
-        plan = planned(after, before, fleet.nodes, fleet.fences, rules)
+        plan = planned(after, before, fleet.nodes, fleet.fences, fence_rules(config, fleet.at))
         out = incidents_text(found, fleet.at, by, fleet.fences, plan.held, colour=options.colour)
     return Reply(code=int(any(each.is_open for each in found)), out=out)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from argparse import Namespace
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from healthd.setup.first_config import first_config, found_lines
 from healthd.setup.forked_calls import answer_apart
 from healthd.setup.survey import Survey, survey
 
+SCHEMA = "healthd.init/v1"
 _DEADLINE_S = 40.0  # IMDS, one question to AWS, and a file system or two that answer late
 
 
@@ -37,8 +39,10 @@ def answer(options: Namespace) -> Reply:
         raise HealthdError(wrong) from error
     text = first_config(found, version=__version__, now=datetime.now(UTC), required=required)
     if options.print:
-        return Reply(code=0, out=text)
+        return Reply(code=0, out=_json(text, found, "") if options.json else text)
     schema = _write(path, text)
+    if options.json:
+        return Reply(code=0, out=_json(text, found, str(path)))
     facts = "".join(f"  {line}\n" for line in found_lines(found))
     return Reply(
         code=0,
@@ -60,6 +64,12 @@ def _required(name: str | None) -> Sequence[str] | None:
             f"--from-nhc {name}: {error.strerror}; expected an nhc.conf, such as /etc/nhc/nhc.conf"
         ) from error
     return from_nhc(text, name=Path(name).name)
+
+
+def _json(text: str, found: Survey, path: str) -> str:
+    """``written``: the file, or "" where it is only printed."""
+    data = {"schema": SCHEMA, "written": path, "configuration": text, "found": list(found_lines(found))}
+    return json.dumps(data, indent=2) + "\n"
 
 
 def _beside(path: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from argparse import Namespace
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from healthd.api.wire import Reply
 from healthd.core.check import discover
 from healthd.core.errors import HealthdError, UsageError
 
+SCHEMA = "healthd.new_check/v1"
 KINDS = ("proc", "kernel", "nvml")
 """The kinds of sources of a check, which are the names of its templates in ``check_templates``."""
 
@@ -31,10 +33,14 @@ def answer(options: Namespace) -> Reply:
         if path.exists():
             raise HealthdError(f"{path} exists and is never overwritten; choose another name")
     names = "".join(f"  {path}\n" for path in made)
+    if options.json:
+        data = {"schema": SCHEMA, "dry_run": options.dry_run, "files": [str(path) for path in made]}
+        if not options.dry_run:
+            _write_all(made)
+        return Reply(code=0, out=json.dumps(data, indent=2) + "\n")
     if options.dry_run:
         return Reply(code=0, out=f"would write\n{names}")
-    for path, text in made.items():
-        _write(path, text)
+    _write_all(made)
     check, test = made
     return Reply(
         code=0,
@@ -42,6 +48,11 @@ def answer(options: Namespace) -> Reply:
         f"next: put the fact that you check into {check} and {test}, then\n"
         f"  make test-check CHECK={options.name}\n",
     )
+
+
+def _write_all(made: Mapping[Path, str]) -> None:
+    for path, text in made.items():
+        _write(path, text)
 
 
 def _write(path: Path, text: str) -> None:

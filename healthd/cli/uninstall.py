@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
 from argparse import Namespace
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from healthd.agent.node_facts import runs_kubernetes
 from healthd.api.wire import Reply
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from healthd.remediation.orchestrators.kubernetes.api import KubeApi
     from healthd.remediation.orchestrators.kubernetes.uninstall import KubeUninstall
 
+SCHEMA = "healthd.uninstall/v1"
 _RATE_PER_S, _BURST, _TIMEOUT_S = 50.0, 200, 30.0  # as the controller: one process for the whole fleet
 
 
@@ -36,6 +39,9 @@ def _done(options: Namespace, work: KubeUninstall) -> Reply:
     if not options.yes and (instead := _instead(options, work)) is not None:
         return instead
     outcome = work.run()
+    if options.json:
+        data = {"dry_run": False, "put_back": list(outcome.released), "not_cleared": dict(outcome.refused)}
+        return Reply(code=int(bool(outcome.refused)), out=_json(data))
     lines = [f"{node}  NOT cleared: {why}\n" for node, why in outcome.refused.items()]
     return Reply(code=int(bool(lines)), out=f"{''.join(lines)}{len(outcome.released)} nodes put back in service\n")
 
@@ -45,6 +51,10 @@ def _instead(options: Namespace, work: KubeUninstall) -> Reply | None:
     from healthd.remediation.orchestrators.kubernetes.uninstall_patches import kept_off_by
 
     annotated = work.annotated_nodes()
+    if options.dry_run and options.json:
+        kept = {node.name: list(kept_off_by(node)) for node in annotated if kept_off_by(node)}
+        data = {"dry_run": True, "would_be_put_back": kept, "written_to": [node.name for node in annotated]}
+        return Reply(code=0, out=_json(data))
     rows = [f"{node.name}  {', '.join(kept_off_by(node))}\n" for node in annotated if kept_off_by(node)]
     effect = f"{''.join(rows)}{len(rows)} nodes would be put back in service; healthd has written to {len(annotated)}\n"
     if options.dry_run:
@@ -57,6 +67,10 @@ def _instead(options: Namespace, work: KubeUninstall) -> Reply | None:
             "healthd uninstall: refusing to act without confirmation (no terminal); pass --yes or --dry-run"
         )
     return None if is_confirmed else Reply(code=0, err="healthd: nothing was done\n")
+
+
+def _json(data: Mapping[str, Any]) -> str:
+    return json.dumps({"schema": SCHEMA, **data}, indent=2) + "\n"
 
 
 def _connected(config: Config) -> KubeApi:

@@ -148,6 +148,7 @@ class IncidentKeeper:
                 waits=plan.waits.get(each.domain, ""),
             )
             for each in fences
+            if each.stands
         )
 
 

@@ -34,6 +34,8 @@ from healthd.remediation.decide.rules import LABEL
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, connect
 from healthd.remediation.orchestrators.kubernetes.budget import STATUS, STATUS_LEASE
 from healthd.remediation.orchestrators.kubernetes.device_plugin import KubePlugins
+from healthd.remediation.orchestrators.kubernetes.domain_fencer import KubeFencer
+from healthd.remediation.orchestrators.kubernetes.domain_fences import FENCES
 from healthd.remediation.orchestrators.kubernetes.drain import KubeDrain
 from healthd.remediation.orchestrators.kubernetes.drain_record import RECORDS
 from healthd.remediation.orchestrators.kubernetes.eviction import EvictionRule, EvictMode, GangMode
@@ -105,7 +107,7 @@ class KubernetesWork:
     ) -> None:
         section = config.orchestrator.kubernetes
         self._config, self._run = config, run
-        self.reading, self.fence_hands = self._shared_reading(environ), None
+        self.reading = self._shared_reading(environ)
         self._metadata = metadata_of(config)
         self._repairs = channel_of(config.provisioner) not in (RepairChannel.COMMAND, RepairChannel.OWN_NODE)
         self.about = self._checked()
@@ -118,14 +120,13 @@ class KubernetesWork:
             namespace=section.namespace,
             identity=f"{socket.gethostname()}_{secrets.token_hex(4)}",
         )
-        notes = LeaseNotes(
-            self._api,
-            namespace=section.namespace,
-            leads=self._lead.check,
-            key=INCIDENTS,
-            lease=INCIDENTS_LEASE,
-        )
-        self.incident_hands = KubeIncidents(notes)
+        self.incident_hands = KubeIncidents(self._note(INCIDENTS))
+        self.fence_hands = KubeFencer(self._api, self._note(FENCES), leads=self._lead.check)
+
+    def _note(self, key: str) -> LeaseNotes:
+        """Notes about incidents, in a Lease that agents may read and not write."""
+        namespace = self._config.orchestrator.kubernetes.namespace
+        return LeaseNotes(self._api, namespace=namespace, leads=self._lead.check, key=key, lease=INCIDENTS_LEASE)
 
     def _shared_reading(self, environ: Mapping[str, str]) -> SharedReading:
         """The list that ``healthd fleet`` reads, once a minute at most: three LISTs are not free."""

@@ -10,6 +10,7 @@ from healthd.config.schema.notify import NotifySection
 from healthd.notify.news import AGAIN_S, LASTS_S, PAGED, Topic
 from healthd.notify.notifier import Notifier, channels_of, still_told
 from healthd.remediation.controller.node_status import RepairState
+from healthd.remediation.decide.domain_fence import KUBE_TAINT
 
 FAILING_LASTS_S = 300.0
 """How long no sync must have succeeded before a message is sent, in seconds: slurmctld and API servers restart."""
@@ -43,7 +44,7 @@ def wrong_with_controller(stats: ControllerStats) -> Sequence[Topic]:
     """The topics of a controller: incidents, a node that needs an operator, a node that does not come back, and failing
     syncs."""
     found = [_incident(each) for each in stats.incidents]
-    found += [_fence(each) for each in stats.fences if each.waits]
+    found += [_fence(each, stats.orchestrator) for each in stats.fences if each.waits]
     for each in stats.statuses:
         if each.page:
             words = f"{each.node or 'the cluster'}: an operator is needed: {each.message}"
@@ -73,10 +74,15 @@ def _incident(incident: IncidentStatus) -> Topic:
     )
 
 
-def _fence(fence: FenceStatus) -> Topic:
+def _fence(fence: FenceStatus, orchestrator: str) -> Topic:
     """The page for nodes that stay out although their incident is over."""
+    how = (
+        f"remove the taint {KUBE_TAINT}={fence.incident} from all"
+        if orchestrator == "kubernetes"
+        else f"delete the reservation healthd-fence:{fence.incident}:…"
+    )
     about = f"all {fence.nodes} nodes of NVLink domain {fence.domain} stay out after incident {fence.incident}"
-    words = f"{about}: {fence.waits}; repair these nodes, or delete the reservation healthd-fence:{fence.incident}:…"
+    words = f"{about}: {fence.waits}; repair these nodes, or {how}"
     title = f"NVLink domain {fence.domain} is back in service"
     return Topic(key=f"{PAGED}fence {fence.domain}", words=words, lasts_s=FENCED_LASTS_S, again_s=AGAIN_S, title=title)
 

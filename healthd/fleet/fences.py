@@ -1,7 +1,8 @@
 """Which NVLink domains are fenced as one, and which fences are lifted. Pure: incidents and nodes in, a plan out.
 
 A domain is fenced for an incident of its own hardware: most of it is broken, no node outside is, and two readings say
-so. Its fence is lifted as one: after the incident, when no node of it is broken, unknown or silent in service.
+so. A fence that stands in part is completed; what an operator took from it is not. It is lifted as one: after the
+incident, when no node of it is broken, unknown or silent in service.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from healthd.remediation.decide.incident_notices import is_fabric
 from healthd.remediation.decide.summary import NodeState
 
 SOON = "new jobs are kept off all of it as soon as a second reading says the same"
+_LIFTED = "an operator lifted its fence: that holds until the incident is over"
 _SHOWN = 8
 _USABLE = frozenset({NodeState.OK, NodeState.WARNING})
 
@@ -28,13 +30,13 @@ class FenceRules:
     objection: str = ""
 
 
-NO_FENCES = FenceRules(most=0, objection="healthd fences NVLink domains on Slurm only")
+NO_FENCES = FenceRules(most=0, objection="this controller fences no NVLink domain")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FencePlan:
-    """The fences to ``create`` and to ``lift``. ``held``: why the domain of an incident is not fenced, by the id of the
-    incident. ``waits``: why a fence stays whose incident is over, by its domain."""
+    """The fences to ``create`` or complete, and to ``lift``. ``held``: why the domain of an incident is not fenced, by
+    the id of the incident. ``waits``: why a fence stays whose incident is over, by its domain."""
 
     create: tuple[DomainFence, ...] = ()
     lift: tuple[DomainFence, ...] = ()
@@ -63,15 +65,27 @@ def planned(
     of = {each.name: each for each in nodes}
     waits = {each.domain: why for each in fences if (why := _not_lifted(each, memory, of))}
     still_open = {each.id for each in memory.open}
-    lift = tuple(each for each in fences if each.incident not in still_open and each.domain not in waits)
+    broken = {each.broken_domain for each in memory.open}  # by an incident of another id, once a memory was lost
+    lift = tuple(
+        each
+        for each in fences
+        if each.incident not in still_open and each.domain not in waits and each.domain not in broken
+    )
     known = {each.id: each.broken_domain for each in before.open}
     create: list[DomainFence] = []
     held: dict[str, str] = {}
     for incident in memory.open:
         domain = incident.broken_domain
-        if not domain or any(domain == each.domain for each in fences):
+        if not domain:
             continue
-        why = _not_fenced(incident, known, rules, len(fences) + len(create))
+        if (there := next((each for each in fences if domain == each.domain), None)) is not None:
+            if not there.stands:
+                held[incident.id] = _LIFTED
+            elif there.missing and not rules.objection:
+                create.append(there)
+            continue
+        new = sum(each not in fences for each in create)
+        why = _not_fenced(incident, known, rules, sum(each.stands for each in fences) + new)
         if why:
             held[incident.id] = why
             continue
@@ -85,7 +99,7 @@ def _not_fenced(incident: Incident, known: Mapping[str, str], rules: FenceRules,
     if rules.objection:
         return rules.objection
     if incident.fenced:
-        return "an operator lifted its fence: that holds until the incident is over"
+        return _LIFTED
     if taken >= rules.most:
         return f"at the limit of fenced NVLink domains: {taken} are, [budget] max_domains_out = {rules.most}"
     return "" if known.get(incident.id) == incident.broken_domain else SOON
@@ -112,7 +126,9 @@ def _is_broken(node: FleetNode) -> bool:
 
 def fence_words(incident: Incident, fences: Iterable[DomainFence], plan: FencePlan) -> str:
     """A clause about the broken domain of an incident: fenced, or why not; "" where none is broken."""
-    fence = next((each for each in (*fences, *plan.create) if each.incident == incident.id), None)
+    fence = next((each for each in (*fences, *plan.create) if each.incident == incident.id and each.stands), None)
+    if fence is not None and fence.missing:
+        return f"new jobs are kept off {len(fence.nodes)} of {len(fence.nodes | fence.missing)} nodes of it so far"
     if fence is not None:
         return f"new jobs are kept off all {len(fence.nodes)} nodes of it as one"
     why = plan.held.get(incident.id, "")

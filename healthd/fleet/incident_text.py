@@ -68,6 +68,7 @@ def incidents_data(
         "fences": [
             {"domain": each.domain, "incident": each.incident, "nodes": sorted(each.nodes), "hosts": folded(each.nodes)}
             for each in fences
+            if each.stands
         ],
     }
 
@@ -103,7 +104,9 @@ def _block(
         state = f"ENDED {age(incident.ended, now)} ago, lasted {lasts}"
     else:
         state = f"OPEN for {age(incident.began, now)}, {incident.trend}"
-    fenced = [f"  fenced as one: {folded(each.nodes)}" for each in fences if each.incident == incident.id]
+    fenced = [
+        f"  fenced as one: {folded(each.nodes)}" for each in fences if each.incident == incident.id and each.nodes
+    ]
     if incident.id in unfenced:
         fenced.append(f"  not fenced: {unfenced[incident.id]}")
     level: Level = "" if incident.ended is not None else "critical" if incident.grave else "warning"

@@ -12,6 +12,7 @@ from healthd.core.errors import BackendUnknown
 from healthd.fleet.nodes import FleetPicture, fleet_nodes
 from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, ResourceKind, connect
+from healthd.remediation.orchestrators.kubernetes.domain_fences import domain_fences
 from healthd.remediation.orchestrators.kubernetes.listed_leases import leases_in, read_leases
 from healthd.remediation.orchestrators.kubernetes.listed_nodes import SILENT_AFTER_S, listed_node
 from healthd.remediation.orchestrators.kubernetes.node import KubeNode, nodes_in
@@ -61,15 +62,17 @@ def _read(api: KubeApi, config: Config, clock: Callable[[], datetime]) -> FleetP
         )
         for node in nodes
     ]
+    fences = domain_fences(nodes, listed, leases.fences)
     return FleetPicture(
         cluster=api.cluster.rpartition("/")[2],  # EKS names a cluster by its ARN
         at=now,
-        nodes=fleet_nodes(listed, leases.slots, leases.times, now, silent_after_s=SILENT_AFTER_S),
+        nodes=fleet_nodes(listed, leases.slots, leases.times, now, silent_after_s=SILENT_AFTER_S, fences=fences),
         limit=leases.limit,
         taken=sum(slot.scope == CLUSTER for slot in leases.slots),
         only_slots=leases.only_slots,
         remarks=(*remarks, *leases.remarks),
         freeze=leases.freeze.words if leases.freeze is not None else "",
+        fences=fences,
     )
 
 

@@ -1,17 +1,27 @@
-"""The fence of an NVLink domain: one hold that keeps new jobs off all of its nodes. Plain values."""
+"""The fence of an NVLink domain: what keeps new jobs off all of its nodes, as one. Plain values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+KUBE_TAINT = "healthd.io/domain-fence"
+"""The taint of each node on Kubernetes; its value is the id of the incident. On Slurm it is one reservation."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DomainFence:
-    """One fence. ``incident``: the id of the incident that it is for."""
+    """One fence. ``incident``: the id of the incident that it is for. ``nodes``: those that it keeps new jobs off.
+    ``missing``: those that it does not keep them off yet; a single reservation misses none."""
 
     domain: str
     incident: str
     nodes: frozenset[str]
+    missing: frozenset[str] = frozenset()
+
+    @property
+    def stands(self) -> bool:
+        """Whether an operator has left any of it."""
+        return bool(self.nodes or self.missing)
 
     @property
     def text(self) -> str:

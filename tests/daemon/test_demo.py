@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -49,9 +50,12 @@ def test_the_demo_repairs_a_node_in_under_a_minute() -> None:
 
 def test_a_provisioner_that_fails_fails_the_demo() -> None:
     """The reboot is refused: the exit code is not 0, stderr says why, and the node was not released."""
-    code, told, message, took_s = demo("--fail-provisioner")
+    code, told, message, took_s = demo("--fail-provisioner", "--json")
     assert code == 1
     assert took_s < 60
     assert "FAILED" in message
     assert "reboot" in message
     assert "released: back in service" not in told
+    data = json.loads(told)
+    assert (data["simulated"], [each["end"] for each in data["remediations"]]) == (True, ["failed"])
+    assert "SIMULATED p5.48xlarge" in message

@@ -79,6 +79,9 @@ def test_init_follows_no_link_and_prints_without_writing(tmp_path: Path) -> None
     printed = healthd("init", "--print", "--output", str(path))
     assert printed.returncode == 0
     assert 'mode = "observe"' in printed.stdout
+    data = json.loads(healthd("init", "--print", "--json", "--output", str(path)).stdout)
+    assert (data["schema"], data["written"]) == ("healthd.init/v1", "")
+    assert 'mode = "observe"' in data["configuration"]
     assert [each.name for each in tmp_path.iterdir()] == ["config.toml"]
     assert not path.exists()
 

@@ -431,8 +431,9 @@ def test_the_policies_let_through_what_the_code_writes() -> None:
     """Taints, annotations and conditions of the code begin as the policies ask, for this release's ServiceAccount."""
     rendered = render({"budget": {"scopes": {"p5": {"limit": 1, "nodes": 2}}}}, namespace="gpu-health")
     policies = {each["metadata"]["name"]: each for each in rendered.all("ValidatingAdmissionPolicy")}
-    who = "request.userInfo.username == 'system:serviceaccount:gpu-health:healthd-agent'"
-    for policy in policies.values():
+    for name, policy in policies.items():
+        account = "controller" if name.startswith("healthd-controller") else "agent"
+        who = f"request.userInfo.username == 'system:serviceaccount:gpu-health:healthd-{account}'"
         assert who in [each["expression"] for each in policy["spec"]["matchConditions"]]
     for key in (
         kube_node.UNHEALTHY,
@@ -569,6 +570,7 @@ CONTROLLER_MAY = {
 }
 
 
+FENCES_DOMAINS = {("", "nodes", "", "patch")}
 UNINSTALL_MAY = {
     ("", "nodes", "", "get list patch"),
     ("", "nodes/status", "", "patch"),
@@ -588,13 +590,29 @@ def test_nobody_may_more_than_the_table_says() -> None:
         ("", "pods/eviction", "", "create"),
         ("karpenter.sh", "nodeclaims", "", "delete list"),
     }
-    assert rights(rendered, "healthd-controller") == CONTROLLER_MAY | optional
+    assert rights(rendered, "healthd-controller") == CONTROLLER_MAY | FENCES_DOMAINS | optional
     assert rights(rendered, "healthd-uninstall") == UNINSTALL_MAY
     for kind in ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "Job"):
         notes = rendered.one(kind, "healthd-uninstall")["metadata"]["annotations"]
         assert notes["helm.sh/hook"] == "pre-delete", f"{kind}: those rights are there at uninstallation alone"
     values = {**EVERYTHING, "controller": {"enabled": True}}
-    assert rights(render(values), "healthd-controller") == CONTROLLER_MAY
+    assert rights(render(values), "healthd-controller") == CONTROLLER_MAY | FENCES_DOMAINS
+    assert rights(render({**values, "mode": "observe"}), "healthd-controller") == CONTROLLER_MAY
+
+
+@pytest.mark.parametrize(
+    ("mode", "most", "may"),
+    [("repair", 1, True), ("quarantine", None, True), ("repair", 0, False), ("observe", 2, False)],
+)
+def test_the_controller_may_taint_nodes_only_where_it_may_fence_domains(mode: str, most: int | None, may: bool) -> None:
+    """By its own settings, which win over the agents'; the policy that bounds it stands in every installation."""
+    budget = {"budget": {"max_domains_out": most}} if most is not None else {}
+    values = {"mode": mode, "controller": {"enabled": True, "config": budget}}
+    rendered = render(values)
+    assert (rights(rendered, "healthd-controller") >= FENCES_DOMAINS) is may
+    policy = rendered.one("ValidatingAdmissionPolicy", "healthd-controller-domain-fence")
+    (condition,) = policy["spec"]["matchConditions"]
+    assert condition["expression"].endswith(":healthd:healthd-controller'")
 
 
 def rights(rendered: Rendered, account: str) -> set[tuple[str, str, str, str]]:

@@ -28,6 +28,8 @@ from healthd.remediation.orchestrators.kubernetes.budget import (
 )
 from healthd.remediation.orchestrators.kubernetes.conditions import stamp_of, time_of
 from healthd.remediation.orchestrators.kubernetes.count import budget_before
+from healthd.remediation.orchestrators.kubernetes.domain_fences import FENCES, WrittenFence, fences_in
+from healthd.remediation.orchestrators.kubernetes.incident_notes import INCIDENTS_LEASE
 from healthd.remediation.ports import Slot
 
 _NO_LEASE = (
@@ -40,7 +42,8 @@ _NO_LEASE = (
 class ReadLeases:
     """``limit``: of the cluster's budget; None where it is not known. ``slots``: the claims of every scope; ``times``:
     when each was made, in epoch seconds, by scope and index; 0: not known. ``only_slots``: see ``FleetPicture``.
-    ``messages``: the controller's, by node; the cluster's own are among the ``remarks``. ``freeze``: of the fleet."""
+    ``messages``: the controller's, by node; the cluster's own are among the ``remarks``. ``freeze``: of the fleet.
+    ``fences``: those of NVLink domains, as they are written down."""
 
     limit: int | None
     slots: tuple[Slot, ...]
@@ -49,6 +52,7 @@ class ReadLeases:
     messages: Mapping[str, str]
     remarks: tuple[str, ...]
     freeze: Freeze | None = None
+    fences: tuple[WrittenFence, ...] = ()
 
 
 def leases_in(page: bytes) -> tuple[Mapping[str, Any], ...]:
@@ -78,11 +82,16 @@ def read_leases(leases: Iterable[Mapping[str, Any]], now: datetime, *, counts_ag
         messages=messages,
         remarks=(*remarks, *of_cluster),
         freeze=_freeze(named.get(LEASE), now),
+        fences=_fences(named.get(INCIDENTS_LEASE)),
     )
 
 
 def _freeze(lease: Mapping[str, Any] | None, now: datetime) -> Freeze | None:
     return freeze_in(annotations_of(lease)[1], now) if lease is not None else None
+
+
+def _fences(lease: Mapping[str, Any] | None) -> tuple[WrittenFence, ...]:
+    return fences_in(annotations_of(lease)[1].get(FENCES, "")) if lease is not None else ()
 
 
 def _limit(lease: Mapping[str, Any] | None, now: datetime, counts_age_s: float) -> tuple[int | None, bool, list[str]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from datetime import datetime
 
+from healthd.remediation.decide.domain_fence import KUBE_TAINT
 from healthd.remediation.decide.remediation import PREFIX
 from healthd.remediation.decide.summary import NodeState, NodeSummary
 from healthd.remediation.orchestrators.kubernetes.conditions import TYPES, WITH_WARNINGS, faults_in, stamp_of, time_of
@@ -67,7 +68,8 @@ def listed_node(
     """One Node. ``health``: its NodeHealth. ``claimed``: it holds a claim on the budget. ``message``: the
     controller's about it. ``tolerated``: as of ``view_of``."""
     view = view_of(node, tolerated=tolerated)
-    kept_off = _kept_off_by(node, view.flags, is_fenced=view.fenced and not claimed)
+    by_domain = view.fenced and node.taint(KUBE_TAINT) is not None  # the budget of nodes does not count it
+    kept_off = _kept_off_by(node, view.flags, is_fenced=view.fenced and not by_domain and not claimed)
     is_ready, ready = node.is_ready, _ready(node)
     is_silent = not is_ready and ready.status == "Unknown"
     flags = view.flags | ({"DRAIN"} if kept_off is not None else set())
@@ -77,7 +79,7 @@ def listed_node(
         name=node.name,
         state=_state(node, opt_out_label),
         flags=frozenset(flags),
-        out=not view.in_service,
+        out=not view.in_service and not by_domain,
         dead=is_silent,
         hold=kept_off or (None if is_ready else _unready_hold(ready)),
         partitions=_first(node.labels, (scope_label, *POOLS)),

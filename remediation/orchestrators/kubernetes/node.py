@@ -5,6 +5,7 @@ healthd changes nothing on a Node but its own:
     taint healthd.io/unhealthy=<code>    the drain: it keeps new pods off
     taint healthd.io/claimed             the fence: the node holds a slot, and its drain is not decided for good yet
     taint healthd.io/unverified          kubelet registers with it; goes with the first full verdict
+    taint healthd.io/domain-fence        the controller's alone: the fence of the node's NVLink domain
     annotation healthd.io/hold           the drain's text, owner and time, and what beside the taint is ours: a cordon,
                                          the annotations of KEEPS
 
@@ -23,6 +24,7 @@ from typing import Annotated, Any
 import msgspec
 
 from healthd.core.errors import BackendRefused, BackendUnknown
+from healthd.remediation.decide.domain_fence import KUBE_TAINT
 from healthd.remediation.decide.remediation import PREFIX
 from healthd.remediation.ports import Hold, NodeView
 
@@ -224,7 +226,8 @@ def view_of(node: KubeNode, *, tolerated: Collection[str] = (), jobs: tuple[str,
     held = hold_of(node)
     undone = held is None and was_undone(node) is not None
     away = away_by(node, tolerated) - ({f"TAINTED:{UNHEALTHY}"} if undone else set())
-    fenced = not away and (undone or node.taint(CLAIMED) is not None)
+    domain = node.taint(KUBE_TAINT)
+    fenced = not away and (undone or node.taint(CLAIMED) is not None or domain is not None)
     away |= {"DRAINED"} if held is not None else set()
     flags = away | ({"UNVERIFIED"} if node.taint(UNVERIFIED) else set()) | ({"FENCED"} if fenced else set())
     return NodeView(
@@ -234,6 +237,7 @@ def view_of(node: KubeNode, *, tolerated: Collection[str] = (), jobs: tuple[str,
         hold=held.as_hold if held is not None else None,
         fenced=fenced,
         jobs=jobs,
+        maintenance=f"{KUBE_TAINT}={domain.value}" if domain is not None else "",
         controller=node.uid,
         features=features_of(node),
     )
@@ -250,9 +254,9 @@ def features_of(node: KubeNode) -> frozenset[str]:
 def away_by(node: KubeNode, tolerated: Collection[str] = ()) -> set[str]:
     """The lasting reasons that keep new pods off, as flags: CORDONED, NOTREADY, DELETING, ``TAINTED:<key>``.
 
-    Not the fence and not the start-up taint, which are ours and pass.
+    Not a fence and not the start-up taint, which are ours and pass.
     """
-    known = (*JOBS_TOLERATE, *tolerated, CLAIMED, UNVERIFIED)
+    known = (*JOBS_TOLERATE, *tolerated, CLAIMED, UNVERIFIED, KUBE_TAINT)
     keys = {
         taint.key
         for taint in node.taints
@@ -365,6 +369,11 @@ def without_taint_patch(node: KubeNode, key: str) -> dict[str, Any] | None:
     if node.taint(key) is None:
         return None
     return _patch(node, spec={"taints": _plain(taint for taint in node.taints if taint.key != key)})
+
+
+def with_taints_patch(node: KubeNode, taints: Iterable[Taint]) -> dict[str, Any]:
+    """The patch after which the Node has these taints."""
+    return _patch(node, spec={"taints": _plain(taints)})
 
 
 def without_taints(node: KubeNode, keys: Collection[str]) -> Sequence[dict[str, Any]]:

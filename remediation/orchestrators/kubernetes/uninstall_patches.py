@@ -1,8 +1,9 @@
 """The patches that clean a Node when healthd is removed from the cluster. Pure.
 
-They remove the taints healthd.io/unhealthy, claimed and unverified, the cordon and the annotations that a hold set,
-every other annotation of healthd's, its labels, its conditions, and its request to EKS. Settings of the operator stay:
-the opt-out, a cordon, a taint of another key. So does HyperPod's label, whose request HyperPod may be carrying out.
+They remove the taints healthd.io/unhealthy, claimed, unverified and domain-fence, the cordon and the annotations that a
+hold set, every other annotation of healthd's, its labels, its conditions, and its request to EKS. Settings of the
+operator stay: the opt-out, a cordon, a taint of another key. So does HyperPod's label, whose request HyperPod may be
+carrying out.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from healthd.remediation.decide.domain_fence import KUBE_TAINT
 from healthd.remediation.orchestrators.kubernetes.conditions import TYPES
 from healthd.remediation.orchestrators.kubernetes.labels import CODE, STATE
 from healthd.remediation.orchestrators.kubernetes.node import (
@@ -22,7 +24,7 @@ from healthd.remediation.orchestrators.kubernetes.node import (
 )
 from healthd.remediation.orchestrators.kubernetes.platform_signals import EKS_CONDITION, SIGNAL
 
-TAINTS = (UNHEALTHY, CLAIMED, UNVERIFIED)
+TAINTS = (UNHEALTHY, CLAIMED, UNVERIFIED, KUBE_TAINT)
 LABELS = (STATE, CODE)
 _OURS = "healthd.io/"
 

@@ -41,16 +41,16 @@ http = "127.0.0.1:{port}"
 """Ends with the controller's section, which tests go on with."""
 
 
-def grant(plane: ControlPlane, kubernetes: Mapping[str, str], *, ledger: bool = False) -> str:
+def grant(plane: ControlPlane, kubernetes: Mapping[str, str], *, ledger: bool = False, mode: str = "repair") -> str:
     """The controller's account with the chart's own rights, and a token of it. ``kubernetes``: settings of the section
     ``orchestrator.kubernetes``; with them it may evict what they call for, else everything. ``ledger``: with a volume
-    for one."""
+    for one. ``mode``: outside observe mode it may fence NVLink domains."""
     plane.add_namespace(NAMESPACE)
     controller: dict[str, Any] = {"enabled": True, "evict": not kubernetes, "karpenter": True}
     controller |= {"stateClaim": "healthd-ledger", "replicas": 1} if ledger else {}
     config = {"orchestrator": {"kubernetes": dict(kubernetes)}}
     scopes = {"p5": {"limit": 1, "nodes": 1}}
-    rendered = render({"controller": controller, "config": config, "budget": {"scopes": scopes}})
+    rendered = render({"mode": mode, "controller": controller, "config": config, "budget": {"scopes": scopes}})
     for kind, group in (
         ("ServiceAccount", "api/v1"),
         ("ClusterRole", "apis/rbac.authorization.k8s.io/v1"),

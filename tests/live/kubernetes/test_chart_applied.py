@@ -210,6 +210,7 @@ def test_every_expression_has_the_types_that_it_needs(release: Release) -> None:
         "healthd-agent-node-health": {},
         "healthd-agent-own-node": {},
         "healthd-budget": {},
+        "healthd-controller-domain-fence": {},
     }
 
 

@@ -244,4 +244,5 @@ def test_reset_leaves_nothing_of_a_test_and_all_rules(control_plane: ControlPlan
         "healthd-agent-node-health",
         "healthd-agent-own-node",
         "healthd-budget",
+        "healthd-controller-domain-fence",
     }

@@ -179,3 +179,46 @@ def test_a_warning_of_the_fabric_is_clean_enough() -> None:
     fence = DomainFence(domain="rack-7", incident="1123-000000", nodes=frozenset({"gpu-001"}))
     warns = reading("gpu-001", "gpu.fabric.unhealthy", state=NodeState.WARNING)
     assert planned(IncidentMemory(), IncidentMemory(), [warns], [fence], ONE).lift == (fence,)
+
+
+def test_a_fence_that_stands_in_part_is_completed_and_what_an_operator_took_is_not() -> None:
+    """On Kubernetes it is many taints. In a freeze nothing is completed; the incident says how far it is."""
+    cluster = Cluster(("rack-7", 1))
+    cluster.breaks(1)
+    for _ in range(2):
+        cluster.look()
+    (whole,) = cluster.fences
+    part = replace(whole, nodes=frozenset(names(10, 1)), missing=frozenset(names(8, 11)))
+    cluster.fences = [part]
+    cluster.rules = FenceRules(most=1, objection="a freeze")
+    assert cluster.look(carry_out=False) == FencePlan()
+    cluster.rules = ONE
+    assert cluster.look(carry_out=False) == FencePlan(create=(part,))
+    assert cluster.words == ["new jobs are kept off 10 of 18 nodes of it so far"]
+    cluster.fences = [replace(whole, nodes=frozenset(names(17, 1)))]
+    assert cluster.look(carry_out=False) == FencePlan()
+    assert cluster.words == ["new jobs are kept off all 17 nodes of it as one"]
+
+
+def test_a_fence_that_an_operator_lifted_is_remembered_by_the_cluster_too() -> None:
+    """A controller that lost its memory makes it no second time, and forgets it with the end of the incident. It leaves
+    room in the budget of domains."""
+    fence = DomainFence(domain="rack-7", incident="1123-000000", nodes=frozenset())
+    cluster = Cluster(("rack-7", 1), ("rack-8", 101))
+    cluster.fences = [fence]
+    cluster.breaks(1)
+    for _ in range(3):
+        plan = cluster.look()
+        assert (plan.create, plan.lift) == ((), ())
+    assert cluster.words == ["not fenced: an operator lifted its fence: that holds until the incident is over"]
+    data = incidents_data(cluster.memory.incidents, NOW, remembered=True, fences=cluster.fences)
+    assert data["fences"] == []
+    cluster.broken = {}
+    while cluster.memory.open:
+        cluster.look()
+    assert cluster.fences == []
+    other = Cluster(("rack-8", 101))
+    other.fences = [fence]
+    other.breaks(101)
+    other.look(carry_out=False)
+    assert [each.domain for each in other.look(carry_out=False).create] == ["rack-8"]
