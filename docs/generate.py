@@ -1,6 +1,6 @@
 """Makes the reference pages from the code, so that they cannot differ from it.
 
-    python docs/generate.py            write the pages, and the table of figures in bench/README.md
+    python docs/generate.py            write the pages, with the figures of the benchmarks
     python docs/generate.py --check    write nothing; exit 1 and name the pages that are out of date
 
 tests/unit/house/test_docs.py compares every page with the code. Nothing here adds a fact of its own: a fact that a page
@@ -19,27 +19,30 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import msgspec  # noqa: E402
+import msgspec  # noqa: E402 - runs from a checkout in which nothing is installed
 
-from healthd import __version__  # noqa: E402 - runs from a checkout in which nothing is installed
+from docs import diagrams  # noqa: E402
+from healthd import __version__  # noqa: E402
 from healthd.agent.agent import reading_agent  # noqa: E402
 from healthd.api.exit_codes import MEANINGS, ExitCode  # noqa: E402
 from healthd.api.grammar import _grammar  # noqa: E402
 from healthd.api.metrics import metric_of  # noqa: E402
+from healthd.api.overview import SECTIONS  # noqa: E402
 from healthd.api.usage import shown, spelled, usage  # noqa: E402
-from healthd.checklib.xids import UNKNOWN_XID, XidRow, xid_cases, xid_table  # noqa: E402
+from healthd.checklib.xids import UNKNOWN_XID, SxidRow, XidRow, sxid_table, xid_cases, xid_table  # noqa: E402
 from healthd.config.json_schema import FILE_NAME, config_schema_text, policy_schema_text  # noqa: E402
 from healthd.config.load import load  # noqa: E402
 from healthd.config.report import FieldDoc, documented_fields  # noqa: E402
 from healthd.config.schema import config as schema  # noqa: E402
 from healthd.config.schema.rule import PolicyRule  # noqa: E402
-from healthd.core.check import Check, NoSettings, discover  # noqa: E402
+from healthd.core.check import Check, FindingCode, NoSettings, discover  # noqa: E402
 from healthd.core.model import Reading, ReadingKind  # noqa: E402
 from healthd.notify.message import Notification  # noqa: E402
 from healthd.remediation.decide.rules import STEPS, Rule  # noqa: E402
@@ -57,12 +60,15 @@ from tests.support.mistakes import answered_commands, answered_configurations  #
 from tests.support.pure_modules import source_of  # noqa: E402
 from tests.support.slurm_versions import DIFFERENCES, TESTED, Difference, has  # noqa: E402
 
+Row = TypeVar("Row")
+
 NOTE = "<!-- Made by docs/generate.py from {source}. Change that, and run the generator again. -->\n"
 
 CHECKS = """# Checks
 
-Every check of this version. Beside its own settings each one takes `enabled`, `interval_s`, `timeout_s` and
-`optional` (see [config.md](config.md)); [findings.md](findings.md) explains each code.
+Every check of this version, each with a page: what it finds, its limits and its settings. Beside its own settings each
+one takes `enabled`, `interval_s`, `timeout_s` and `optional` ([configuration](config/checks.md)).
+[findings.md](findings.md) leads to each code.
 """
 
 SLURM = f"""# Versions of Slurm
@@ -90,17 +96,41 @@ remedy: `reset_gpu`, `reboot_node` and `replace_node` need the node to themselve
 kernel log, age never does. `healthd explain CODE` prints the [runbook](explain.md) of a code on a node.
 [peers.md](peers.md) compares the codes with the fault classes of other projects; [faults.md](faults.md) lists the
 states of a node behind them.
+
+Each page lists the codes that begin with one word. XIDs have pages of their own, by number.
 """
 
-XIDS = """## XIDs
+FINDINGS_OF = """# Findings: {kind}
+
+{count} codes that begin with `{kind}.`. [All findings](../findings.md) explains the columns.
+"""
+
+XIDS_INDEX = """## XIDs
+
+Family `gpu.xid.*`: the number is the last part of the code. The text of some lines decides what they call for:
+[those cases](findings/xid-cases.md).
+"""
+
+XIDS = """# XIDs {first} to {last}
 
 Family `gpu.xid.*`: the number is the last part of the code. *Pauses NVML*: NVML calls may hang after it, so healthd
 stops asking for a while. *Ends process*: the process that had the GPU cannot go on, and neither can its job: for these
-alone [`on_job`](../how-to/job-restart.md) holds. A number that is not in this table is {row.severity}, calls for
+alone [`on_job`](../../how-to/job-restart.md) holds. A number that is not in this table is {row.severity}, calls for
 {row.remedy} and ends by {row.clears_by}: {row.reason}
 """
 
-CASES = """## XIDs whose text decides
+SXIDS_INDEX = """## SXids
+
+Family `nvswitch.sxid.*`: the number is the last part of the code.
+"""
+
+SXIDS = """# SXids {first} to {last}
+
+Family `nvswitch.sxid.*`, with the judgement of a line that has no severity word.
+[All findings](../findings.md) explains the columns.
+"""
+
+CASES = """# XIDs whose text decides
 
 `fatal`: the line says Fatal. `to:N`: XID 154 names recovery action N as the new one.
 """
@@ -121,9 +151,19 @@ itself, and with `--here` tries it out as a start would. Editors check and compl
 [a first configuration](../how-to/first-configuration.md).
 """
 
-EVERY_CHECK = """## [checks."NAME"]
+CONFIG_OF = """# [{name}]
 
-Every check has these; its own are in the sections below. The quotes are needed: the name has a dot.
+[Configuration](../config.md) says where the file is and how its values are read.
+"""
+
+EVERY_CHECK = """# [checks."NAME"]
+
+Every check has these keys. The quotes are needed: the name has a dot.
+"""
+
+OWN_SETTINGS = """## Settings of one check
+
+The page of a check describes its own keys.
 """
 
 CLI = """# Command line
@@ -131,8 +171,8 @@ CLI = """# Command line
 `healthd VERB ...`: {about}
 
 stdout is the result, stderr is talk. `healthd --version` prints the version; `-h` after any verb prints its help.
-Options are not abbreviated. The packages bring `man healthd`, `man healthd.toml`, and completions for bash, zsh and
-fish.
+Options are not abbreviated. The verbs are grouped as in `healthd help`. The packages bring `man healthd`,
+`man healthd.toml`, and completions for bash, zsh and fish.
 
 On a terminal `check`, `status`, `plan`, `history`, `doctor` and `fleet` are in colour: red for critical, yellow for a
 warning, magenta for unknown, cyan for news, green for ok. Each state has its word or sign as well. `NO_COLOR=1` turns
@@ -186,7 +226,7 @@ they start again with a driver load, a GPU reset or a boot, as each does.
 POLICY = """# Policy
 
 A policy is a list of rules for faults, in order; the first match decides. A site's own rules are
-`[[policy.rule]]` of its [configuration](config.md#policy), in front of a shipped policy. A policy's own file, for
+`[[policy.rule]]` of its [configuration](config/policy.md), in front of a shipped policy. A policy's own file, for
 `--policy FILE` of `healthd policy` and `healthd replay`, has a `title` and `[[rule]]` with the same keys. healthd
 refuses unknown keys; `name`, `codes`, `reason` and `source` are required. [policy.schema.json](policy.schema.json) is
 the same for editors, which find it by `#:schema ./policy.schema.json` in a file's first line.
@@ -226,6 +266,12 @@ takes no node out, unless a published source is certain of it; the end of the pa
 `observe`, in which nothing takes a node out. A published line of the kernel log from the field is its own proof.
 """
 
+FAULTS_OF = """# Faults: {name}
+
+States that the check [{name}](../checks/{name}.md) distinguishes{part}. [The fault matrix](../faults.md) explains the
+columns.
+"""
+
 CERTAINTIES = """## Unproven, and acted on
 
 Codes that keep jobs off or take a node out without proof on hardware here, and the source that is certain of each.
@@ -260,8 +306,49 @@ may replace one may replace all of them, so prefer the controller there. The pol
 asks EC2.
 """
 
+SIZE = """# Size and cost
+
+What healthd costs a node. Figures are those of [the benchmarks](../../bench/figures.md), on {machine}, without a GPU.
+
+| what | how much |
+| --- | --- |
+| daemon and workers, memory | {pss} MB (PSS), of which the daemon {daemon} MB |
+| daemon and workers, CPU, idle at default intervals | {cpu} % of one core |
+| `healthd check` with a daemon | {check} ms, {peak} MB; `python -c pass` takes {bare} ms |
+| limits of systemd or of the chart | the chart sets 256 MiB for an agent, and 512 MiB for the controller |
+| disk | the state directory `/var/lib/healthd`; the audit trail keeps its newest 100,000 lines |
+
+## Ports
+
+| port | where | what |
+| --- | --- | --- |
+| `/run/healthd/healthd.sock` | each node | command line and hooks; a unix socket |
+| 9809 on 127.0.0.1 | each node | metrics, health, verdict, page; read only; `[daemon] http` |
+| 9810 on 127.0.0.1 | the controller | metrics, the fleet's page; read only; `[controller] http` |
+
+Outgoing: slurmctld by `scontrol`, or the Kubernetes API server; AWS only with a `[provisioner]` that acts from the
+node; IMDS; the receivers of `[notify]`.
+
+## Rights
+
+The daemon runs as root: /dev/kmsg, `scontrol update` and a GPU reset need that. On AWS a node needs the permissions in
+[calls to AWS](aws-calls.md), and none with `act_from = "controller"`. On Kubernetes the chart's roles and policies bind
+an agent to its own Node: [decision](../decisions/kubernetes-agent-and-api.md).
+
+## What a package is
+
+`make deb` and `make rpm` build it: healthd, its Python packages, and only those models of AWS services that healthd
+calls. `dpkg -s healthd` shows its installed size in kB.
+"""
+
+FIGURES = """# Figures
+
+The last run of each benchmark; [bench](README.md) says what each measures. The figures come from a shared machine
+without a GPU, by one run each. They show whether an aim is met there, and compare two versions on one machine; they do
+not predict yours.
+"""
+
 ASKING = ("`ask_human`", "no repair: the node stays out until the fault is over, or until you run `healthd release`")
-BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
 PEERS_BEGIN, PEERS_END = "<!-- peers: begin -->\n", "<!-- peers: end -->\n"
 BESIDES = "Besides detection"
 # Those of docs/peers.toml that run on the nodes of a GPU cluster and may replace healthd.
@@ -272,6 +359,7 @@ wrong ends with 64, a wrong configuration with 78, and all its mistakes are name
 """
 
 COMPARED = ("gpud", "NVS", "gcm", "NMA", "HMA", "NPD", "NHC")
+MOST_WORDS = 2_500  # of the table of one page; tests/unit/house/test_docs.py allows a page 3,000 with its text
 AIMS = ("aim_", "least_")
 # Which figure an aim is about, where its name alone does not say.
 AIMED_AT = {("check_cold", "aim_mb"): "check_peak_mb"}
@@ -295,16 +383,24 @@ def pages() -> Mapping[Path, str]:
         reference / "notification.schema.json": notification_schema_text,
         reference / "aws-calls.md": aws_calls_page,
         reference / "slurm-versions.md": slurm_page,
+        reference / "size.md": size_page,
         reference / "faults.md": faults_page,
         ROOT / "docs/explanation/the-house.md": house_page,
-        ROOT / "bench/README.md": bench_page,
+        ROOT / "bench/figures.md": bench_page,
         ROOT / "README.md": readme_page,
+        **{ROOT / f"docs/pictures/drawn-{name}.svg": partial(_alone, draw) for name, draw in diagrams.PICTURES.items()},
     }
-    return {path: make() for path, make in made.items()}
+    below = {**check_pages(), **findings_pages(), **config_pages(), **cli_pages(), **faults_pages()}
+    return {path: make() for path, make in made.items()} | {reference / name: text for name, text in below.items()}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # the packages
+
+
+def _alone(draw: Callable[[], diagrams.Picture]) -> str:
+    return draw().svg(alone=True)
+
 
 HOUSE = """# The house
 
@@ -366,25 +462,31 @@ def init_of(module: str) -> Path:
 
 
 def checks_page() -> str:
-    """Every check: what it is for, how often it runs, what it can find, its limits and its settings."""
-    found = discover().values()
-    overview = [(anchored(check.name), often(check), check.title) for check in found]
-    head = [NOTE.format(source="checks/*.py"), CHECKS, table(("check", "runs", "what it asserts"), overview)]
-    return "\n".join([*head, *(check_section(check) for check in found)])
+    """Every check: what it is for and how often it runs."""
+    overview = [(anchored(check.name), often(check), check.title) for check in discover().values()]
+    note = NOTE.format(source="checks/*.py")
+    return "\n".join([note, CHECKS, table(("check", "runs", "what it asserts"), overview)])
 
 
-def check_section(check: Check) -> str:
-    """One check. Its docstring is the text."""
+def check_pages() -> Mapping[str, str]:
+    """The page of each check."""
+    return {f"checks/{check.name}.md": check_page(check) for check in discover().values()}
+
+
+def check_page(check: Check) -> str:
+    """One check: what it can find, its limits and its settings. Its docstring is the text."""
+    note = NOTE.format(source="checks/*.py")
     body = check.doc.partition("\n")[2]
-    parts = [f"## {check.name}\n", f"{check.title}.\n", unindented(body), f"Runs {often(check)}.\n"]
+    parts = [note, f"# {check.name}\n", f"{check.title}.\n", unindented(body), f"Runs {often(check)}.\n"]
     rows = [(f"`{code.code}`", code.severity, code.remedy, code.meaning) for code in check.codes]
-    parts.append(table(("code", "severity", "calls for", "meaning"), rows))
+    parts += ["## What it finds\n", table(("code", "severity", "calls for", "meaning"), rows)]
     limits = [(f"`{x.reading}`", x.words, f"`{x.code.code}`", x.source) for x in check.limits]
     if limits:
-        parts += ["Limits, judged over time:\n", table(("reading", "at most", "else", "source"), limits)]
+        parts += ["## Limits, judged over time\n", table(("reading", "at most", "else", "source"), limits)]
     own = documented_fields(check.settings) if check.settings is not NoSettings else ()
     if own:
-        parts += [f'Settings, in `[checks."{check.name}"]`:\n', fields_table(own)]
+        parts += [f'## Settings\n\nIn `[checks."{check.name}"]`:\n', fields_table(own)]
+    parts.append(f"[The states that tests bring about](../faults/{check.name}.md) for this check.\n")
     return "\n".join(parts)
 
 
@@ -399,27 +501,78 @@ def often(check: Check) -> str:
             return f"every {check.interval_s:g} s, deadline {check.timeout_s:g} s"
 
 
+FOUND = "checks/*.py, checks/data/xid.csv, xid_cases.csv and sxid.csv"
+
+
 def findings_page() -> str:
-    """Every code that a check declares, then every XID, then the cases in which a line's text decides."""
-    codes = [(code, check.name) for check in discover().values() for code in check.codes]
+    """Where every code and every XID is."""
     rows = [
-        (f"`{c.code}`", c.severity, c.remedy, c.clears_by or "not seen any more", c.meaning, anchored(name))
-        for c, name in codes
+        (f"[{kind}](findings/{kind}.md)", ", ".join(f"`{code.code}`" for code, _ in codes))
+        for kind, codes in codes_by_kind().items()
     ]
-    parts = [
-        NOTE.format(source="checks/*.py, checks/data/xid.csv and checks/data/xid_cases.csv"),
-        FINDINGS,
-        table(("code", "severity", "calls for", "ends by", "meaning", "found by"), rows),
-        XIDS.format(row=UNKNOWN_XID),
-        xids_table(),
-        CASES,
-        cases_table(),
+    numbers = [
+        (f"[{part[0].xid} to {part[-1].xid}](findings/{name}.md)", ", ".join(str(row.xid) for row in part))
+        for name, part in xid_parts().items()
     ]
+    parts = [NOTE.format(source=FOUND), FINDINGS, table(("page", "codes"), rows)]
+    parts += [XIDS_INDEX, table(("page", "XIDs"), numbers)]
+    sxids = [
+        (f"[{part[0].sxid} to {part[-1].sxid}](findings/{name}.md)", len(part)) for name, part in sxid_parts().items()
+    ]
+    parts += [SXIDS_INDEX, table(("page", "SXids"), sxids)]
     return "\n".join(parts)
 
 
-def xids_table() -> str:
-    """The rows of xid.csv."""
+def findings_pages() -> Mapping[str, str]:
+    """The codes by their first word, the XIDs by number, and the cases in which a line's text decides."""
+    note = NOTE.format(source=FOUND)
+    head = ("code", "severity", "calls for", "ends by", "meaning", "found by")
+    made = {}
+    for kind, codes in codes_by_kind().items():
+        rows = [
+            (f"`{c.code}`", c.severity, c.remedy, c.clears_by or "not seen any more", c.meaning, anchored(check, "../"))
+            for c, check in codes
+        ]
+        made[kind] = "\n".join([note, FINDINGS_OF.format(kind=kind, count=len(rows)), table(head, rows)])
+    for name, part in xid_parts().items():
+        text = XIDS.format(first=part[0].xid, last=part[-1].xid, row=UNKNOWN_XID)
+        made[name] = "\n".join([note, text, xids_table(part)])
+    for sxids, rows_of in sxid_parts().items():
+        text = SXIDS.format(first=rows_of[0].sxid, last=rows_of[-1].sxid)
+        made[sxids] = f"{note}\n{text}\n{sxids_table(rows_of)}"
+    made["xid-cases"] = f"{note}\n{CASES}\n{cases_table()}"
+    return {f"findings/{name}.md": text for name, text in made.items()}
+
+
+def codes_by_kind() -> Mapping[str, Sequence[tuple[FindingCode, str]]]:
+    """Every code that a check declares, with that check, by the first word of the code."""
+    kinds = defaultdict[str, list[tuple[FindingCode, str]]](list)
+    for check in discover().values():
+        for code in check.codes:
+            kinds[code.code.partition(".")[0]].append((code, check.name))
+    return dict(sorted(kinds.items()))
+
+
+def xid_parts() -> Mapping[str, Sequence[XidRow]]:
+    """The rows of xid.csv, by the name of the page that has them."""
+    parts = parted(sorted(xid_table().values(), key=lambda row: row.xid), lambda row: xids_table([row]))
+    return {f"xids-{number}": part for number, part in enumerate(parts, 1)}
+
+
+def sxid_parts() -> Mapping[str, Sequence[SxidRow]]:
+    """The rows of sxid.csv, by the name of the page that has them."""
+    parts = parted(list(sxid_table().values()), lambda row: sxids_table([row]))
+    return {f"sxids-{number}": part for number, part in enumerate(parts, 1)}
+
+
+def sxids_table(found: Iterable[SxidRow]) -> str:
+    """Some rows of sxid.csv, each with the judgement of a line that has no severity word."""
+    rows = [(str(row.sxid), row.drivers, row.meaning, row.severity, row.remedy, row.reason) for row in found]
+    return table(("SXid", "drivers", "meaning", "severity", "calls for", "why"), rows)
+
+
+def xids_table(found: Iterable[XidRow]) -> str:
+    """Some rows of xid.csv."""
     rows = [
         (
             str(row.xid),
@@ -432,7 +585,7 @@ def xids_table() -> str:
             row.reason,
             row.source,
         )
-        for row in xid_table().values()
+        for row in found
     ]
     names = ("XID", "meaning", "severity", "calls for", "ends by", "pauses NVML", "ends process", "why", "source")
     return table(names, rows)
@@ -456,24 +609,49 @@ def cases_table() -> str:
 # configuration
 
 
+CONFIGURED = "healthd/config/schema/config.py and the settings classes of checks/*.py"
+
+
 def config_page() -> str:
-    """Every key with its type, its default and the docstring under it."""
-    parts = [NOTE.format(source="healthd/config/schema/config.py and the settings classes of checks/*.py"), CONFIG]
-    for name, section in sections(schema.Config).items():
-        parts += list(config_sections((name,), section))
-    parts += config_sections(("[match]",), schema.MatchSection)
-    parts += [EVERY_CHECK, fields_table(documented_fields(schema.CheckSection))]
-    for check in discover().values():
-        if check.settings is not NoSettings:
-            parts += [f'## [checks."{check.name}"]\n', fields_table(documented_fields(check.settings))]
-    return "\n".join(parts)
+    """How the files are read, and where each section is."""
+    rows = [(f"[`[{name}]`](config/{name}.md)", about(section)) for name, section in config_parts().items()]
+    rows.append(('[`[checks."NAME"]`](config/checks.md)', "Keys that every check has, and where its own are."))
+    return "\n".join([NOTE.format(source=CONFIGURED), CONFIG, table(("section", "what it is about"), rows)])
+
+
+def config_parts() -> Mapping[str, type]:
+    """The sections that have a page, by name."""
+    return {**sections(schema.Config), "match": schema.MatchSection}
+
+
+def about(section: type) -> str:
+    """The first sentence of its docstring."""
+    return re.split(r"(?<=\.)\s", " ".join((section.__doc__ or "").split()), maxsplit=1)[0]
+
+
+def config_pages() -> Mapping[str, str]:
+    """Every key with its type, its default and the docstring under it: a page for each section."""
+    note = NOTE.format(source=CONFIGURED)
+    made = {}
+    for name, section in config_parts().items():
+        shown = "[match]" if name == "match" else name
+        body = [text.removeprefix(f"## [{shown}]\n") for text in config_sections((shown,), section)]
+        made[f"config/{name}.md"] = "\n".join([note, CONFIG_OF.format(name=shown), *(text for text in body if text)])
+    own = [
+        (anchored(check.name, "../"), ", ".join(f"`{field.name}`" for field in documented_fields(check.settings)))
+        for check in discover().values()
+        if check.settings is not NoSettings
+    ]
+    every = fields_table(documented_fields(schema.CheckSection))
+    made["config/checks.md"] = "\n".join([note, EVERY_CHECK, every, OWN_SETTINGS, table(("check", "keys"), own)])
+    return made
 
 
 def config_sections(path: tuple[str, ...], cls: type) -> Iterator[str]:
     """A section and the sections below it."""
     below = sections(cls)
     yield f"## [{'.'.join(path)}]\n"
-    yield f"{(cls.__doc__ or '').strip()}\n"
+    yield unindented(cls.__doc__ or "")
     yield fields_table(row for row in documented_fields(cls) if row.name not in below)
     for name, inner in below.items():
         yield from config_sections((*path, name), inner)
@@ -496,18 +674,40 @@ def fields_table(rows: Iterable[FieldDoc]) -> str:
 
 
 def cli_page() -> str:
-    """Every verb with its arguments, from the parser that the program itself uses."""
-    grammar = _grammar()
-    verbs = next(action for action in grammar._actions if isinstance(action, argparse._SubParsersAction))
-    about = {action.dest: action.help or "" for action in verbs._choices_actions}
-    overview = [(f"[{name}](#healthd-{name})", text) for name, text in about.items()]
-    parts = [
-        NOTE.format(source="healthd/api/grammar.py"),
-        CLI.format(about=grammar.description),
-        table(("verb", "what it does"), overview),
-        exit_codes(),
-    ]
-    return "\n".join([*parts, *(verb_section(name, about[name], verbs.choices[name]) for name in about)])
+    """The exit codes, and where every verb is."""
+    _, about = verbs()
+    parts = [NOTE.format(source="healthd/api/grammar.py"), CLI.format(about=_grammar().description)]
+    for group, names in verb_groups().items():
+        rows = [(f"[{name}](cli/{group}.md#healthd-{name})", about[name]) for name in names]
+        parts += [f"## {titled(group)}\n", table(("verb", "what it does"), rows)]
+    return "\n".join([*parts, exit_codes()])
+
+
+def cli_pages() -> Mapping[str, str]:
+    """Every verb with its arguments, from the program's own parser: a page for each group of the help."""
+    parsers, about = verbs()
+    note = NOTE.format(source="healthd/api/grammar.py")
+    made = {}
+    for group, names in verb_groups().items():
+        head = f"# Command line: {titled(group)}\n\n[Command line](../cli.md) has the exit codes and the other verbs.\n"
+        made[f"cli/{group}.md"] = "\n".join([note, head, *(verb_section(x, about[x], parsers[x]) for x in names)])
+    return made
+
+
+def verbs() -> tuple[Mapping[str, argparse.ArgumentParser], Mapping[str, str]]:
+    """The parser of each verb, and its help."""
+    found = next(action for action in _grammar()._actions if isinstance(action, argparse._SubParsersAction))
+    return found.choices, {action.dest: action.help or "" for action in found._choices_actions}
+
+
+def verb_groups() -> Mapping[str, Sequence[str]]:
+    """The verbs by group, as `healthd help` has them; the name of a group is that of its page."""
+    return {title.lower().replace(" ", "-"): names for title, (names, *_) in SECTIONS.items()}
+
+
+def titled(group: str) -> str:
+    """The title of a group by the name of its page."""
+    return group.replace("-", " ").capitalize()
 
 
 def exit_codes() -> str:
@@ -705,24 +905,43 @@ def compared() -> str:
 
 
 def faults_page() -> str:
-    """The cases of tests/faults, check by check, and what is unproven of them."""
-    by_check: dict[str, list[Case]] = {name: [] for name in discover()}
-    for case in FAULTS_PLAYED:
-        by_check[case.check].append(case)
+    """How many states each check distinguishes, and what is unproven of them."""
+    by_check = faults_by_check()
     open_to_proof = {name: sum(bool(unproven(case)) for case in cases) for name, cases in by_check.items()}
-    overview = [(f"[{name}](#{name.replace('.', '')})", len(by_check[name]), open_to_proof[name]) for name in by_check]
+    overview = [(f"[{name}](faults/{name}.md)", len(by_check[name]), open_to_proof[name]) for name in by_check]
     parts = [
         NOTE.format(source="tests/faults/matrix.py"),
         FAULTS.format(cases=len(FAULTS_PLAYED), checks=len(by_check)),
         table(("check", "states", "unproven on hardware"), overview),
     ]
-    for name, cases in by_check.items():
-        head = ("state", "made by", "diagnosis", "severity", "calls for", "beside it", "*unproven on hardware*")
-        parts += [f"## {name}\n", table(head, map(fault_row, cases))]
     parts += [CERTAINTIES, table(("code", "source"), ((f"`{code}`", source) for code, source in CERTAIN.items()))]
     if NOT_ARRANGED:
         parts += [NOWHERE, table(("code", "why"), ((f"`{code}`", why) for code, why in NOT_ARRANGED.items()))]
     return "\n".join(parts)
+
+
+def faults_pages() -> Mapping[str, str]:
+    """The cases of tests/faults, a page for each check; a check with many has several."""
+    note = NOTE.format(source="tests/faults/matrix.py")
+    head = ("state", "made by", "diagnosis", "severity", "calls for", "beside it", "*unproven on hardware*")
+    made = {}
+    for name, cases in faults_by_check().items():
+        parts = parted(cases, lambda case: table(head, [fault_row(case)]))
+        names = [name, *(f"{name}-{number}" for number in range(2, len(parts) + 1))]
+        links = [f"[{number}]({each}.md)" for number, each in enumerate(names, 1)]
+        for number, (file, part) in enumerate(zip(names, parts, strict=True), 1):
+            others = f", part {number} of {len(names)}: {', '.join(links)}" if len(names) > 1 else ""
+            text = FAULTS_OF.format(name=name, part=others)
+            made[f"faults/{file}.md"] = "\n".join([note, text, table(head, map(fault_row, part))])
+    return made
+
+
+def faults_by_check() -> Mapping[str, Sequence[Case]]:
+    """The cases of each check, in the order of the checks."""
+    by_check: dict[str, list[Case]] = {name: [] for name in discover()}
+    for case in FAULTS_PLAYED:
+        by_check[case.check].append(case)
+    return by_check
 
 
 def fault_row(case: Case) -> tuple[str, ...]:
@@ -776,8 +995,8 @@ def used_by(call: aws_calls.AwsCall) -> Iterator[str]:
 
 
 def bench_page() -> str:
-    """bench/README.md as it stands, with the table between the markers made from bench/results/*.json."""
-    return between(ROOT / "bench/README.md", BEGIN, END, figures(results()))
+    """The last figures of each benchmark, from bench/results/*.json."""
+    return f"{NOTE.format(source='bench/results/*.json')}\n{FIGURES}\n{figures(results())}"
 
 
 def between(path: Path, begin: str, end: str, made: str) -> str:
@@ -787,28 +1006,47 @@ def between(path: Path, begin: str, end: str, made: str) -> str:
     return f"{before}{begin}\n{made}\n{end}{after}"
 
 
+def size_page() -> str:
+    """What healthd costs a node, from the last records of two benchmarks."""
+    records = {record["benchmark"]: record for record in results()}
+    idle, cold = records["idle"], records["check_cold"]
+    text = SIZE.format(
+        machine=idle["machine"],
+        pss=f"{idle['pss_mb']:g}",
+        daemon=f"{idle['daemon_pss_mb']:g}",
+        cpu=f"{idle['cpu_percent']:g}",
+        check=f"{cold['check_median_ms']:g}",
+        peak=f"{cold['check_peak_mb']:g}",
+        bare=f"{cold['python_pass_median_ms']:g}",
+    )
+    return f"{NOTE.format(source='bench/results/*.json')}\n{text}"
+
+
 def results() -> list[dict[str, Any]]:
     """The last records of the benchmarks, in the order of their names."""
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "bench/results").glob("*.json"))]
 
 
 def figures(records: Sequence[Mapping[str, Any]]) -> str:
-    """The figures with their aims. A missed aim is called missed."""
+    """The figures with their aims, benchmark by benchmark. A missed aim is called missed."""
     if not records:
         return "No figures are written down: no benchmark has been run in this tree.\n"
-    rows = [row for record in records for row in figure_rows(record)]
-    return table(("benchmark", "figure", "value", "aim", "", "machine"), rows)
+    return "\n".join(
+        f"## {record['benchmark']}\n\n{record['machine']}, Python {record['python']}.\n\n"
+        + table(("figure", "value", "aim", ""), figure_rows(record))
+        for record in records
+    )
 
 
 def figure_rows(record: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """One row per figure of a record. Raises ValueError for an aim that belongs to no figure."""
-    name, where = str(record["benchmark"]), f"{record['machine']}, Python {record['python']}"
+    name = str(record["benchmark"])
     aims = {aimed_at(name, key, record): (key, value) for key, value in record.items() if key.startswith(AIMS)}
     for key, value in record.items():
         if key in _ABOUT_THE_RUN or key.startswith(AIMS):
             continue
         shown = f"{value:g}" if isinstance(value, float) else str(value)
-        yield name, f"`{key}`", shown, *judged(value, *aims.get(key, ("", None))), where
+        yield f"`{key}`", shown, *judged(value, *aims.get(key, ("", None)))
 
 
 def aimed_at(benchmark: str, aim: str, record: Mapping[str, Any]) -> str:
@@ -846,9 +1084,22 @@ def cell(value: object) -> str:
     return "`".join(part if in_code % 2 else part.replace("<", "&lt;") for in_code, part in enumerate(parts))
 
 
-def anchored(check: str) -> str:
-    """A link to a check's section: GitHub's anchor of a heading has no dots."""
-    return f"[{check}](checks.md#{check.replace('.', '')})"
+def anchored(check: str, up: str = "") -> str:
+    """A link to a check's page, from docs/reference or from a folder below it."""
+    return f"[{check}]({up}checks/{check}.md)"
+
+
+def parted(rows: Sequence[Row], shown: Callable[[Row], str]) -> Sequence[Sequence[Row]]:
+    """The rows of a long table in parts, each of which fits a page of MOST_WORDS."""
+    parts, words = list[list[Row]]([[]]), 0
+    for row in rows:
+        more = len(shown(row).splitlines()[-1].split())  # not those of its head
+        if words + more > MOST_WORDS and parts[-1]:
+            parts.append([])
+            words = 0
+        parts[-1].append(row)
+        words += more
+    return parts
 
 
 def unindented(text: str) -> str:
@@ -864,11 +1115,22 @@ def main(arguments: Sequence[str]) -> int:
     check = parser.parse_args(arguments).check
     made = pages()
     stale = [path for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    gone = sorted(path for folder in {path.parent for path in made} for path in made_before(folder) if path not in made)
+    for path in gone:
+        if not check:
+            path.unlink()
+        sys.stdout.write(f"{'no longer made' if check else 'removed'}: {path.relative_to(ROOT)}\n")
     for path in stale:
         if not check:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(made[path], encoding="utf-8")
         sys.stdout.write(f"{'out of date' if check else 'written'}: {path.relative_to(ROOT)}\n")
-    return 1 if check and stale else 0
+    return 1 if check and (stale or gone) else 0
+
+
+def made_before(folder: Path) -> list[Path]:
+    """The pages of a folder that this program made, by their first line."""
+    return [path for path in folder.glob("*.md") if path.read_text(encoding="utf-8").startswith(NOTE[:35])]
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from healthd.checklib.runbooks import page_of  # noqa: E402 - runs from a checkout in which nothing is installed
-from healthd.checklib.xids import sxid_table, xid_table  # noqa: E402
+from healthd.checklib.xids import xid_table  # noqa: E402
 from healthd.cli.codes import form_of, forms_of  # noqa: E402
 from healthd.cli.node_texts import NodeText, node_text  # noqa: E402
 from healthd.cli.runbook import CodeRunbook, FormRunbook, runbook_of  # noqa: E402
@@ -33,13 +33,14 @@ from healthd.remediation.policy_files import policy_of  # noqa: E402
 RULES = ROOT / "packaging/prometheus/rules.yaml"
 _CODE_ROW = re.compile(r"^\| `([a-z0-9_.*]+)` \|", re.MULTILINE)
 _XID_ROW = re.compile(r"^\| ([0-9]+) \|", re.MULTILINE)
+_INDEX_ROW = re.compile(r"^(\| \[[a-z0-9 ]+\]\(findings/(?!sxids)[^)]*\) \|)(.*)$", re.MULTILINE)
 
 
 def pages() -> Mapping[str, str]:
     """Every page by its name, without a suffix."""
     runbooks = [*_of_codes(), *_of_xids()]
     made = {page_of(each.code): code_page(each) for each in runbooks}
-    made["nvswitch.sxid"] += f"\n## Numbers\n\n{sxids_table()}\n"
+    made["nvswitch.sxid"] += "\nEach number is a row of [findings](../findings.md#sxids).\n"
     made |= {code: text_page(code, row) for code in ORDERED if (row := node_text(code)) is not None}
     return made | {rule["alert"]: alert_page(rule) for rule in alerts()}
 
@@ -74,7 +75,7 @@ def code_page(runbook: CodeRunbook) -> str:
     """The page of a code."""
     plain, *others = runbook.forms
     form = plain.form
-    check = f"[{runbook.found_by}](../checks.md#{runbook.found_by.replace('.', '')})"
+    check = f"[{runbook.found_by}](../checks/{runbook.found_by}.md)"
     parts = [
         f"# {runbook.code}",
         prose(f"{form.meaning}."),
@@ -146,16 +147,6 @@ def modes_table(modes: Mapping[Mode, str]) -> str:
     return "\n".join(["| mode | what healthd does |", "| --- | --- |", *rows])
 
 
-def sxids_table() -> str:
-    """The SXids, each with the judgement of a line that has no severity word."""
-    rows = [
-        (str(row.sxid), row.drivers, prose(row.meaning), row.severity, f"`{row.remedy}`", prose(row.reason))
-        for row in sxid_table().values()
-    ]
-    head = ["| SXid | drivers | meaning | severity | calls for | why |", "| --- | --- | --- | --- | --- | --- |"]
-    return "\n".join([*head, *(f"| {' | '.join(row)} |" for row in rows)])
-
-
 def numbered(steps: Sequence[str]) -> str:
     """The steps, as a list."""
     return "\n".join(f"{number}. {prose(step)}" for number, step in enumerate(steps, 1))
@@ -169,12 +160,21 @@ def prose(text: str) -> str:
 
 
 def linked(findings: str) -> str:
-    """The page of all findings, with a link from each code and each XID to its page."""
-    before, head, xids = findings.partition("## XIDs\n")
-    codes = _CODE_ROW.sub(lambda found: f"| [`{found[1]}`](runbooks/{found[1].removesuffix('.*')}.md) |", before)
-    listed, cases, rest = xids.partition("## XIDs whose text decides\n")
-    numbers = _XID_ROW.sub(lambda found: f"| [{found[1]}](runbooks/gpu.xid.{found[1]}.md) |", listed)
-    return f"{codes}{head}{numbers}{cases}{rest}"
+    """A page of findings, with a link from each code and each XID that begins a row to its runbook page."""
+    codes = _CODE_ROW.sub(lambda found: f"| [`{found[1]}`](../runbooks/{found[1].removesuffix('.*')}.md) |", findings)
+    if "\n# XIDs" not in findings:
+        return codes
+    return _XID_ROW.sub(lambda found: f"| [{found[1]}](../runbooks/gpu.xid.{found[1]}.md) |", codes)
+
+
+def linked_index(findings: str) -> str:
+    """The index of all findings, with a link from each code and each XID of its tables to its runbook page."""
+
+    def row(found: re.Match[str]) -> str:
+        codes = re.sub(r"`([a-z0-9_.]+)(\.\*)?`", r"[\g<0>](runbooks/\1.md)", found[2])
+        return found[1] + re.sub(r"(?<![\w.])([0-9]+)(?=[, ])", r"[\1](runbooks/gpu.xid.\1.md)", codes)
+
+    return _INDEX_ROW.sub(row, findings)
 
 
 def written(folder: Path) -> None:

@@ -26,9 +26,19 @@ from mkdocs.config import load_config
 from mkdocs.exceptions import Abort
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from docs import diagrams  # noqa: E402 - runs from a checkout in which nothing is installed
+
+MOST_WORDS = 2_500
+CHANGELOG, STYLE, SCRIPT = Path("CHANGELOG.md"), Path("docs/site.css"), Path("docs/site.js")
+_BOOSTED = "---\nsearch:\n  boost: 3\n---\n"  # a code leads to its runbook first
 CONFIG = ROOT / "docs/mkdocs.yml"
 _LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
 _TITLED = re.compile(r"^(```\w+) \S.*$", re.MULTILINE)  # Python-Markdown takes it for no fence
+_DRAWN = re.compile(r"^!\[[^\]]*\]\([^)]*pictures/drawn-(\w+)\.svg\)$", re.MULTILINE)
+_FLOWCHART = re.compile(r"^```mermaid\nflowchart TD\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_BOX = re.compile(r'^ *L\d+\["(.*)"\]$', re.MULTILINE)
 FINDINGS = Path("docs/reference/findings.md")
 FOLDERS = {
     "Tutorials": "docs/tutorial",
@@ -42,7 +52,8 @@ FOLDERS = {
 def pages() -> list[Path]:
     """Every page, below the root."""
     found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "packaging").rglob("*.md")]
-    return sorted(path.relative_to(ROOT) for path in [*found, ROOT / "bench/README.md"])
+    found += (ROOT / "bench").glob("*.md")
+    return sorted(path.relative_to(ROOT) for path in found)
 
 
 def led_to(page: Path) -> set[Path]:
@@ -64,25 +75,84 @@ def copied(folder: Path) -> None:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".md":
             text = (ROOT / path).read_text(encoding="utf-8")
-            (folder / path).write_text(_TITLED.sub(r"\1", text), encoding="utf-8")
+            (folder / path).write_text(drawn(_TITLED.sub(r"\1", text)), encoding="utf-8")
         else:
             shutil.copy2(ROOT / path, folder / path)
+    if CHANGELOG in wanted:
+        in_parts(folder / CHANGELOG)
+    (folder / STYLE).write_text(f"{(ROOT / STYLE).read_text(encoding='utf-8')}\n{_colours()}", encoding="utf-8")
+    shutil.copy2(ROOT / SCRIPT, folder / SCRIPT)
     if FINDINGS in wanted:
         with_runbooks(folder)
 
 
+def drawn(text: str) -> str:
+    """A page whose pictures of docs/diagrams.py, and whose flowcharts, stand in it as SVG with the site's colours."""
+    text = _DRAWN.sub(lambda found: _framed(diagrams.PICTURES[found[1]]()), text)
+    return _FLOWCHART.sub(lambda found: _framed(diagrams.layers(_BOX.findall(found[1]))), text)
+
+
+def _framed(picture: diagrams.Picture) -> str:
+    """The picture in an element of its own, which scrolls where the screen is narrower."""
+    return f'<div class="drawn-scroll" tabindex="0" role="group" aria-label="Picture">{picture.svg(alone=False)}</div>'
+
+
+def _colours() -> str:
+    """The colours of the pictures in the two schemes of the theme."""
+    light, dark = diagrams.colours(diagrams.LIGHT), diagrams.colours(diagrams.DARK)
+    return f'.drawn {{ {light} }}\n[data-md-color-scheme="slate"] .drawn {{ {dark} }}\n{diagrams.SHAPES}'
+
+
+def in_parts(changelog: Path) -> None:
+    """One file in the repository, and here a page for each of its headings, in parts where one is long."""
+    head, *sections = re.split(r"^## ", changelog.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    folder = changelog.with_suffix("")
+    folder.mkdir()
+    links = []
+    for section in sections:
+        title, _, body = section.partition("\n")
+        for number, part in enumerate(_portions(body.strip()), 1):
+            shown = title if number == 1 else f"{title} ({number})"
+            name = f"{github(shown, '-')}.md"
+            moved = re.sub(r"\]\((?!https?:|#)", "](../", part)
+            (folder / name).write_text(f"# {shown}\n\n{moved}\n", encoding="utf-8")
+            links.append(f"- [{shown}]({folder.name}/{name})")
+    changelog.write_text("\n".join([head, *links, ""]), encoding="utf-8")
+
+
+def _portions(body: str) -> Iterator[str]:
+    """The paragraphs and points of a text, as many together as fit a page."""
+    part = ""
+    for point in re.split(r"\n(?=- |\n)", body):
+        if part and len(f"{part} {point}".split()) > MOST_WORDS:
+            yield part
+            part = ""
+        part += f"\n{point}"
+    yield part
+
+
 def with_runbooks(folder: Path) -> None:
-    """The page of each code and alert, and the links to them on the page of all findings."""
-    sys.path.insert(0, str(ROOT))
-    from docs import runbooks
+    """The page of each code and alert, and the links to them on the pages of findings."""
+    from docs import runbooks  # with all checks: a tree of a few pages has none
 
     runbooks.written(folder / FINDINGS.parent / "runbooks")
-    findings = folder / FINDINGS
-    findings.write_text(runbooks.linked(findings.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in (folder / FINDINGS.parent / "runbooks").glob("*.md"):
+        page.write_text(_BOOSTED + page.read_text(encoding="utf-8"), encoding="utf-8")
+    for page in (folder / FINDINGS, *(folder / FINDINGS.with_suffix("")).glob("*.md")):
+        link = runbooks.linked_index if page == folder / FINDINGS else runbooks.linked
+        page.write_text(link(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def accessible(html: str) -> str:
+    """What the theme lacks and docs/site.js cannot add in time: the search has a name."""
+    return html.replace(
+        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+    )
 
 
 def contents() -> list[Any]:
-    """The table of contents of docs/mkdocs.yml; behind each section, what else is in its folder, by title."""
+    """The table of contents of docs/mkdocs.yml; behind each section, what else is in its folder, by
+    title, and behind each page the pages below it."""
     nav: list[Any] = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))["nav"]
     named = set(_files(nav))
     for section in nav:
@@ -91,7 +161,17 @@ def contents() -> list[Any]:
                 more = sorted((ROOT / FOLDERS[name]).glob("*.md"), key=lambda path: (path.stem != "README", path.stem))
                 paths = [path.relative_to(ROOT).as_posix() for path in more]
                 entries += [path for path in paths if path not in named]
+                section[name] = [_with_below(entry) for entry in entries]
     return nav
+
+
+def _with_below(entry: Any) -> Any:
+    """An entry whose page is an index has the pages of its folder below it."""
+    title, page = next(iter(entry.items())) if isinstance(entry, dict) else ("", entry)
+    if not isinstance(page, str):
+        return entry
+    below = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / page).with_suffix("").glob("*.md"))
+    return {title: [page, *below]} if below else entry
 
 
 def _files(nav: Any) -> Iterator[str]:
@@ -114,6 +194,8 @@ def main(arguments: Sequence[str]) -> int:
         except Abort as error:
             sys.stderr.write(f"no site was built: {error}\n")
             return 1
+    for page in site.rglob("*.html"):
+        page.write_text(accessible(page.read_text(encoding="utf-8")), encoding="utf-8")
     sys.stdout.write(f"{site}/index.html\n")
     return 0
 

@@ -375,6 +375,9 @@ def _setting_up(verbs: Any) -> None:
     init = verbs.add_parser("init", help="write a first configuration for this node; overwrites no file")
     init.add_argument("--output", metavar="FILE", help="write to FILE (default: /etc/healthd/config.toml)")
     init.add_argument("--print", action="store_true", help="print the configuration and write no file")
+    init.add_argument(
+        "--from-nhc", metavar="FILE", help="take the requirements from an nhc.conf instead of from this node's mounts"
+    )
     init.add_argument("--json", action="store_true", help="as JSON")
 
     doctor = verbs.add_parser("doctor", help="find what is missing on this node and say how to fix it; needs no daemon")

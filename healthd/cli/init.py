@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from argparse import Namespace
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from healthd.cli.daemon_verbs import START
 from healthd.cli.settings import check_settings
 from healthd.config.json_schema import FILE_NAME, config_schema_text
 from healthd.config.load import DEFAULT_PATH, load
-from healthd.core.errors import HealthdError, SourceError
+from healthd.core.errors import HealthdError, SourceError, UsageError
 from healthd.setup.first_config import first_config, found_lines
 from healthd.setup.forked_calls import answer_apart
 from healthd.setup.survey import Survey, survey
@@ -28,6 +29,7 @@ def answer(options: Namespace) -> Reply:
     path = Path(options.output or DEFAULT_PATH)
     if not options.print:
         _refuse_to_overwrite(path)
+    required = _required(options.from_nhc)
     # The machine's variables and conf.d/ apply to the survey, as they apply to the daemon.
     config = load(None, checks=check_settings(), environ=os.environ, default_path=_beside(path)).config
     try:
@@ -35,7 +37,7 @@ def answer(options: Namespace) -> Reply:
     except SourceError as error:
         wrong = f"the survey of this machine did not end: {error}; `healthd doctor` shows what hangs"
         raise HealthdError(wrong) from error
-    text = first_config(found, version=__version__, now=datetime.now(UTC))
+    text = first_config(found, version=__version__, now=datetime.now(UTC), required=required)
     if options.print:
         return Reply(code=0, out=_json(text, found, "") if options.json else text)
     schema = _write(path, text)
@@ -47,6 +49,21 @@ def answer(options: Namespace) -> Reply:
         out=f"wrote {path}, mode observe; {schema}\n{facts}"
         f"next: read it, run `healthd config validate` and `healthd doctor`; then the daemon: {START}\n",
     )
+
+
+def _required(name: str | None) -> Sequence[str] | None:
+    """The lines that an nhc.conf becomes. Raises UsageError where it cannot be read, ConfigError for wrong lines."""
+    if name is None:
+        return None
+    from healthd.setup.from_nhc import from_nhc  # only where it is asked for
+
+    try:
+        text = Path(name).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UsageError(
+            f"--from-nhc {name}: {error.strerror}; expected an nhc.conf, such as /etc/nhc/nhc.conf"
+        ) from error
+    return from_nhc(text, name=Path(name).name)
 
 
 def _json(text: str, found: Survey, path: str) -> str:

@@ -228,7 +228,7 @@ def runbook_text(runbook: CodeRunbook, width: int = 110) -> str:
         "",
         *(["Why", *_wrapped(form.reason, width), ""] if form.reason else []),
         "Source",
-        *_wrapped(form.source or f"healthd: docs/reference/checks.md, {runbook.found_by}", width),
+        *_wrapped(form.source or f"healthd: docs/reference/checks/{runbook.found_by}.md", width),
         *(["", "Other forms"] if others else []),
         *(line for each in others for line in _other(each, plain, width)),
         *(["", f"Page: {runbook.url}"] if runbook.url else []),

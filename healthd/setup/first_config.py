@@ -7,7 +7,7 @@ this node alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from healthd.checklib.tables import InstanceProfile, instance_profile
@@ -19,8 +19,8 @@ from healthd.remediation.provisioners.registry import PLATFORMS, RepairChannel
 from healthd.setup.survey import Survey
 
 
-def first_config(found: Survey, *, version: str, now: datetime) -> str:
-    """The file. Its head has ``now`` and ``version``."""
+def first_config(found: Survey, *, version: str, now: datetime, required: Sequence[str] | None = None) -> str:
+    """The file. Its head has ``now`` and ``version``. ``required``: in place of the mounts that this node has."""
     parts = (
         _head(found, version, now),
         _node(found),
@@ -29,7 +29,7 @@ def first_config(found: Survey, *, version: str, now: datetime) -> str:
         _provisioner(found),
         _BUDGET,
         _devices(found),
-        _mounts(found),
+        _mounts(found) if required is None else required,
     )
     return "\n".join("\n".join(part).rstrip() + "\n" for part in parts if part)
 

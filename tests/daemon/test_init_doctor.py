@@ -86,6 +86,20 @@ def test_init_follows_no_link_and_prints_without_writing(tmp_path: Path) -> None
     assert not path.exists()
 
 
+def test_init_takes_an_nhc_conf(tmp_path: Path) -> None:
+    """Its lines are in the file in place of this node's mounts; a wrong file is a usage or a configuration error."""
+    conf = tmp_path / "nhc.conf"
+    conf.write_text("* || check_fs_mount_rw -t lustre -f /fsx\n* || check_hw_mcelog\n")
+    environ = simulated(tmp_path)
+    done = healthd("init", "--print", "--from-nhc", str(conf), **environ)
+    assert (done.returncode, done.stdout.count('[checks."lustre.mount"]')) == (0, 1), done.stderr
+    assert "# nhc.conf:2: * || check_hw_mcelog: healthd does this by itself" in done.stdout
+    assert healthd("init", "--print", "--from-nhc", str(tmp_path / "gone"), **environ).returncode == 64
+    conf.write_text("check_hw_mcelog\n")
+    wrong = healthd("init", "--print", "--from-nhc", str(conf), **environ)
+    assert (wrong.returncode, "nhc.conf:1: 'check_hw_mcelog': expected HOSTS || CHECK" in wrong.stderr) == (78, True)
+
+
 def test_init_says_where_it_cannot_write_and_what_is_wrong_beside_it(tmp_path: Path) -> None:
     """A folder in which nobody can make one, and a conf.d/ that the daemon would not start with."""
     done = healthd("init", "--output", "/proc/healthd/config.toml")

@@ -13,7 +13,7 @@ PAGES = sorted(
         *ROOT.glob("*.md"),
         *(ROOT / "docs").rglob("*.md"),
         *(ROOT / "packaging").rglob("*.md"),
-        ROOT / "bench/README.md",
+        *(ROOT / "bench").glob("*.md"),
     ]
 )
 FENCE = re.compile(r"^```(\S*)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

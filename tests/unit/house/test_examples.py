@@ -16,7 +16,7 @@ from healthd.core.check import discover
 from tests.support.pages import FENCE, PAGES, ROOT, Block, blocks
 
 # The usage lines of one come from the parser, and what the other shows is wrong on purpose.
-MADE = (ROOT / "docs/reference/cli.md", ROOT / "docs/reference/mistakes.md")
+MADE = (*(ROOT / "docs/reference/cli").glob("*.md"), ROOT / "docs/reference/mistakes.md")
 BY_HAND = [page for page in PAGES if page not in MADE]
 SHELL = ("sh", "console", "text", "")
 # What may stand before the command: a prompt, sudo, exec, an assignment; and a path to it.

@@ -26,6 +26,8 @@ TEXTS = (".md", ".py", ".png", ".svg")  # pages, which have tests of their own; 
 # Files by glob (the first that fits), the test that loads or runs them, and the words by which it does.
 LOADED_BY: Mapping[str, tuple[str, str]] = {
     "docs/mkdocs.yml": ("tests/daemon/test_site.py", "docs/site.py"),
+    "docs/site.css": ("tests/daemon/test_site.py", "site.css"),
+    "docs/site.js": ("tests/daemon/test_site.py", "site.js"),
     "docs/peers.toml": ("tests/unit/house/test_peers.py", "peers.toml"),
     "docs/reference/config.schema.json": ("tests/unit/config/test_config_schema.py", "config.schema.json"),
     "docs/reference/notification.schema.json": ("tests/unit/notify/test_message.py", "notification.schema.json"),

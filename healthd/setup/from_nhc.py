@@ -1,0 +1,329 @@
+"""The requirements of an nhc.conf (LBNL Node Health Check 1.4.3), as sections of healthd's configuration. Pure.
+
+Each line of nhc.conf becomes a setting, or a comment that says why none is needed or possible. Lines for some hosts
+become a ``[[match]]``. Source: NHC's README, "Built-in Checks" and "Configuration File Syntax".
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from healthd.config.values import toml_value
+from healthd.core.errors import ConfigError
+
+_NETWORK = ("nfs", "nfs4", "lustre", "cifs", "smb3", "ceph", "beegfs", "gpfs", "wekafs")
+_COMM = 15  # characters of a process's name that the kernel keeps
+_UNITS = {"": 1 << 10, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40, "P": 1 << 50}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(?:i?B)?", re.IGNORECASE)
+_HOSTS = re.compile(r"[\w.*?-]+")
+_RANGE = re.compile(r"\{([\w.,\[\]-]+)\}")
+_BETWEEN = re.compile(r",(?![^\[]*\])")  # not the commas of n[1,3]
+_VARIABLE = re.compile(r"(?:export\s+)?(\w+)=(.*)")
+_ITSELF = "healthd does this by itself; nothing to set"
+_PLUGIN = 'no counterpart; a plug-in can run it: [checks."plugin.run"]'
+_NONE = "no counterpart"
+
+_Key = tuple[str, str]
+"""Check and setting."""
+
+
+@dataclass(kw_only=True, slots=True)
+class _Part:
+    """The settings for some hosts, and the comments on lines that set nothing, in their order."""
+
+    values: dict[_Key, float] = field(default_factory=dict)
+    lists: dict[_Key, tuple[str, ...]] = field(default_factory=dict)
+    comments: list[str] = field(default_factory=list)
+
+    def add(self, check: str, key: str, *more: str) -> None:
+        """Append to a list, each element once."""
+        self.lists[check, key] = tuple(dict.fromkeys((*self.lists.get((check, key), ()), *more)))
+
+    def most(self, check: str, key: str, value: float) -> None:
+        """Keep the largest of the values: the strictest of the lines."""
+        self.values[check, key] = max(self.values.get((check, key), value), value)
+
+
+def from_nhc(text: str, *, name: str) -> list[str]:
+    """The lines of TOML. Raises ConfigError with every line that is none of nhc.conf, by its number."""
+    parts: dict[str, _Part] = {"*": _Part()}
+    problems = list[str]()
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#"):
+            continue
+        hosts, bars, command = (word.strip() for word in stripped.partition("||"))
+        where = f"{name}:{number}"
+        if not (hosts and bars and command):
+            problems.append(f"{where}: {stripped!r}: expected HOSTS || CHECK; is this an nhc.conf?")
+            continue
+        known, why = _matched(hosts)
+        part = parts.setdefault(known, _Part())
+        try:
+            said = why or _translate(part, command)
+        except ValueError as error:
+            problems.append(f"{where}: {command!r}: {error}")
+            continue
+        part.comments += [f"# {where}: {_printable(stripped)}: {each}" for each in ([said] if said else [])]
+    if problems:
+        raise ConfigError(tuple(problems))
+    return list(_written(parts, name))
+
+
+def _printable(line: str) -> str:
+    return "".join(each if each.isprintable() else "?" for each in line)
+
+
+def _matched(hosts: str) -> tuple[str, str]:
+    """The hosts as ``[[match]] host`` has them, and why they cannot be, or ""."""
+    if hosts == "*" or _HOSTS.fullmatch(hosts):
+        return hosts, ""
+    if found := _RANGE.fullmatch(hosts):
+        return found[1], ""
+    return "*", "[[match]] knows no regular expression, no negation and no list by @; write its hosts as globs"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# one line
+
+
+def _translate(part: _Part, command: str) -> str:
+    """Set what the line asks for; the comment on what is not set, or "". Raises ValueError for wrong arguments."""
+    if found := _VARIABLE.fullmatch(command):
+        return _variable(found[1], found[2])
+    try:
+        check, *words = shlex.split(command, comments=True)
+    except ValueError as error:
+        raise ValueError(f"quotes do not match: {error}") from error
+    if translate := _TRANSLATIONS.get(check):
+        return translate(part, words)
+    if why := next((why for prefix, why in _COMMENTS.items() if check.startswith(prefix)), ""):
+        return why
+    return _PLUGIN
+
+
+def _variable(name: str, value: str) -> str:
+    if name == "MARK_OFFLINE" and value.strip("\"'") == "0":
+        return "mode observe, the default, takes no node out"
+    return "a setting of NHC itself; healthd has its own"
+
+
+def _cpuinfo(part: _Part, words: Sequence[str]) -> str:
+    sockets, cores, threads = [*map(_whole, words), 0, 0, 0][:3]
+    for key, value in (("sockets", sockets), ("count", threads)):
+        if value:
+            part.values["host.cpu", key] = value
+    return "count has the threads; cores have no setting of their own" if cores and cores != threads else ""
+
+
+def _physmem(part: _Part, words: Sequence[str]) -> str:
+    least, most, *fudge = [*words, "0", "0"][: max(2, len(words))]
+    size = _bytes(least)
+    allowed = fudge[0] if fudge else "0"
+    lessened = size * (1 - _share(allowed)) if allowed.endswith("%") else size - _bytes(allowed)
+    if size:
+        part.values["host.memory", "min_total_bytes"] = max(0, int(lessened))
+    return "healthd has no upper limit" if _bytes(most) and most != least else ""
+
+
+def _swap(part: _Part, words: Sequence[str]) -> str:
+    least, most = (_bytes(word) for word in [*words, "0", "1T"][:2])
+    if most == 0:
+        part.values["host.memory", "swap"] = False
+        return ""
+    if least:
+        part.values["host.memory", "swap"] = True
+        return "swap must be on; its size has no setting"
+    return "any amount is allowed; nothing to set"
+
+
+def _interface(part: _Part, words: Sequence[str]) -> str:
+    (device,) = _exactly(words, 1, "one interface")
+    if device == "lo":
+        return "the loopback interface is not checked"
+    part.add("host.network", "interfaces", device)
+    return ""
+
+
+def _mount(part: _Part, words: Sequence[str], *, writable: bool | None = None) -> str:
+    options, points = _options(words, with_value="tsoOeEf")
+    points = [*options.get("f", ()), *points]
+    if not points or not all(point.startswith("/") and len(point.split()) == 1 for point in points):
+        raise ValueError(f"expected a mount point that begins with /, without blanks; got {points or 'none'}")
+    fstype, source = _plain(options, "t"), _plain(options, "s")
+    for point in points:
+        if fstype == "lustre":
+            part.add("lustre.mount", "mounts", point)
+            if writable is False:
+                part.add("lustre.mount", "read_only", point)
+            continue
+        part.add(
+            "host.expect", "mounts", " ".join((point, *((fstype, *((source,) if source else ())) if fstype else ())))
+        )
+        if writable and fstype not in _NETWORK:
+            part.add("host.filesystems", "writable", point)
+    unset = [
+        *(["options (-o) are not compared"] if "o" in options else []),
+        *(
+            ["a pattern of a type or source is not compared"]
+            if {"t", "s"} & set(options) - _set(fstype, source)
+            else []
+        ),
+        *(["healthd remounts nothing (-O, -e, -E)"] if {"O", "e", "E"} & set(options) else []),
+        *(["that a network file system takes writes is not checked"] if writable and fstype in _NETWORK[:2] else []),
+    ]
+    return "; ".join(unset)
+
+
+def _set(fstype: str, source: str) -> set[str]:
+    """The options that the entry has: a source stands behind a type only."""
+    return {*(["t"] if fstype else []), *(["s"] if fstype and source else [])}
+
+
+def _plain(options: Mapping[str, Sequence[str]], option: str) -> str:
+    """The value of an option if it is no pattern, else ""."""
+    value = next(iter(options.get(option, ())), "")
+    return value if re.fullmatch(r"[\w@:./,-]+", value) and not re.fullmatch(r"/.*/", value) else ""
+
+
+def _space(part: _Part, words: Sequence[str], *, used: bool) -> str:
+    point, limit = _exactly(words[:2], 2, "a mount point and a limit")
+    if not point.startswith("/"):
+        raise ValueError(f"expected a mount point that begins with /; got {point!r}")
+    part.add("host.filesystems", "must_have_room", point)
+    if not limit.endswith("%"):
+        return "must have room; a limit in bytes or inodes has no setting, min_free_ratio is a share"
+    share = _share(limit)
+    part.most("host.filesystems", "min_free_ratio", round(1 - share if used else share, 4))
+    return ""
+
+
+def _service(part: _Part, words: Sequence[str]) -> str:
+    options, services = _options(words, with_value="udemE")
+    (service,) = _exactly(services, 1, "one service")
+    part.add("host.services", "required", service if "." in service else f"{service}.service")
+    acts = {"r", "s", "S", "c", "k", "e", "E"} & set(options)
+    return "healthd starts and stops no service; systemd can (Restart=)" if acts else ""
+
+
+def _process(part: _Part, words: Sequence[str], *, key: str) -> str:
+    _, names = _options(words, with_value="ume")
+    if not names:
+        raise ValueError("expected the name of a process")
+    name = names[0].rpartition("/")[2]
+    part.add("host.expect", key, name[:_COMM])
+    return f"the kernel keeps {_COMM} characters of a name" if len(name) > _COMM else ""
+
+
+def _socket(part: _Part, words: Sequence[str]) -> str:
+    options, _ = _options(words, with_value="npslrtude")
+    local = next(iter(options.get("l", ())), "")
+    port = local.rpartition(":")[2]
+    if "!" in options or not port.isdigit() or next(iter(options.get("p", ("tcp",)))) != "tcp":
+        return "only a TCP port that must listen has a setting: host.reach"
+    part.add("host.reach", "ports", f"127.0.0.1:{port}")
+    return ""
+
+
+_TRANSLATIONS: Mapping[str, Callable[[_Part, Sequence[str]], str]] = {
+    "check_hw_cpuinfo": _cpuinfo,
+    "check_hw_physmem": _physmem,
+    "check_hw_swap": _swap,
+    "check_hw_eth": _interface,
+    "check_fs_mount": _mount,
+    "check_fs_mount_rw": lambda part, words: _mount(part, words, writable=True),
+    "check_fs_mount_ro": lambda part, words: _mount(part, words, writable=False),
+    "check_fs_used": lambda part, words: _space(part, words, used=True),
+    "check_fs_iused": lambda part, words: _space(part, words, used=True),
+    "check_fs_free": lambda part, words: _space(part, words, used=False),
+    "check_fs_ifree": lambda part, words: _space(part, words, used=False),
+    "check_ps_service": _service,
+    "check_ps_daemon": lambda part, words: _process(part, words, key="processes"),
+    "check_ps_blacklist": lambda part, words: _process(part, words, key="forbidden_processes"),
+    "check_net_socket": _socket,
+}
+_COMMENTS: Mapping[str, str] = {
+    "check_nv": f"{_ITSELF}: gpu.* reads NVML, kernel.xid the kernel log",
+    "check_hw_mcelog": f"{_ITSELF}: kernel.host reads machine checks",
+    "check_hw_ib": f"{_NONE}: InfiniBand is not read, EFA is (efa.devices)",
+    "check_hw_gm": f"{_NONE}: Myrinet is not read",
+    "check_hw_mem": f"{_NONE}: host.memory warns of pressure, not of an amount of free or virtual memory",
+    "check_hw_physmem_free": f"{_NONE}: host.memory warns of pressure, not of an amount",
+    "check_hw_swap_free": f"{_NONE}: host.memory warns of pressure, not of an amount",
+    "check_fs_": f"{_NONE}: host.filesystems judges the share that is free",
+    "check_ps_": f"{_NONE}: what users' processes consume is the job's",
+    "check_moab": f"{_NONE}: Moab is no orchestrator of healthd",
+}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# words
+
+
+def _options(words: Sequence[str], *, with_value: str) -> tuple[dict[str, list[str]], list[str]]:
+    """The options by letter with their values, as getopts reads them, and the other words."""
+    options, others, waiting = dict[str, list[str]](), list[str](), list(words)
+    while waiting:
+        word = waiting.pop(0)
+        if not re.match(r"-\S", word):
+            others.append(word)
+            continue
+        letter, value = word[1], word[2:]
+        if letter in with_value and not value:
+            if not waiting:
+                raise ValueError(f"option -{letter} needs a value")
+            value = waiting.pop(0)
+        options.setdefault(letter, []).append(value)
+    return options, others
+
+
+def _exactly(words: Sequence[str], count: int, what: str) -> Sequence[str]:
+    if len(words) != count:
+        raise ValueError(f"expected {what}; got {' '.join(words) or 'nothing'}")
+    return words
+
+
+def _whole(word: str) -> int:
+    if not (word.isascii() and word.isdigit()):
+        raise ValueError(f"expected a whole number; got {word!r}")
+    return int(word)
+
+
+def _bytes(word: str) -> int:
+    """A size as NHC writes it: ``256GB``, ``64G``, a plain number in kB."""
+    if not (found := _SIZE.fullmatch(word)):
+        raise ValueError(f"expected a size such as 256GB; got {word!r}")
+    return int(float(found[1]) * _UNITS[found[2].upper()])
+
+
+def _share(word: str) -> float:
+    if not (found := re.fullmatch(r"(\d{1,3}(?:\.\d+)?)%", word)) or float(found[1]) > 100:
+        raise ValueError(f"expected a share such as 10%; got {word!r}")
+    return float(found[1]) / 100
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the file
+
+
+def _written(parts: Mapping[str, _Part], name: str) -> Iterator[str]:
+    yield f"# From {_printable(name)}: the requirements of NHC as settings. A line that sets nothing is a comment."
+    shared = parts["*"]
+    yield from _sections(shared, "")
+    yield from (line for part in parts.values() for line in part.comments)
+    for hosts, part in parts.items():
+        if hosts != "*" and (part.values or part.lists):
+            yield from ("", "[[match]]", f"host = {toml_value(re.split(_BETWEEN, hosts))}")
+            # A list of a match stands in place of the list for all hosts, so it has that too.
+            lists = {key: tuple(dict.fromkeys((*shared.lists.get(key, ()), *part.lists[key]))) for key in part.lists}
+            yield from _sections(_Part(values=part.values, lists=lists), "match.")
+
+
+def _sections(part: _Part, prefix: str) -> Iterator[str]:
+    settings: dict[_Key, object] = {**part.values, **{key: list(each) for key, each in part.lists.items()}}
+    for check in dict.fromkeys(check for check, _ in settings):
+        yield from ("", f'[{prefix}checks."{check}"]')
+        yield from (f"{key} = {toml_value(value)}" for (owner, key), value in settings.items() if owner == check)
