@@ -308,7 +308,8 @@ asks EC2.
 
 SIZE = """# Size and cost
 
-What healthd costs a node. Figures are those of [the benchmarks](../../bench/figures.md), on {machine}, without a GPU.
+The cost of healthd on a node. Figures are those of [the benchmarks](../../bench/figures.md), on {machine}, without a
+GPU.
 
 | what | how much |
 | --- | --- |
@@ -1007,7 +1008,7 @@ def between(path: Path, begin: str, end: str, made: str) -> str:
 
 
 def size_page() -> str:
-    """What healthd costs a node, from the last records of two benchmarks."""
+    """The cost of healthd on a node, from the last records of two benchmarks."""
     records = {record["benchmark"]: record for record in results()}
     idle, cold = records["idle"], records["check_cold"]
     text = SIZE.format(

@@ -31,7 +31,7 @@ _Key = tuple[str, str]
 
 
 @dataclass(kw_only=True, slots=True)
-class _Part:
+class _NhcSetting:
     """The settings for some hosts, and the comments on lines that set nothing, in their order."""
 
     values: dict[_Key, float] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class _Part:
 
 def from_nhc(text: str, *, name: str) -> list[str]:
     """The lines of TOML. Raises ConfigError with every line that is none of nhc.conf, by its number."""
-    parts: dict[str, _Part] = {"*": _Part()}
+    parts: dict[str, _NhcSetting] = {"*": _NhcSetting()}
     problems = list[str]()
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
@@ -61,7 +61,7 @@ def from_nhc(text: str, *, name: str) -> list[str]:
             problems.append(f"{where}: {stripped!r}: expected HOSTS || CHECK; is this an nhc.conf?")
             continue
         known, why = _matched(hosts)
-        part = parts.setdefault(known, _Part())
+        part = parts.setdefault(known, _NhcSetting())
         try:
             said = why or _translate(part, command)
         except ValueError as error:
@@ -90,7 +90,7 @@ def _matched(hosts: str) -> tuple[str, str]:
 # one line
 
 
-def _translate(part: _Part, command: str) -> str:
+def _translate(part: _NhcSetting, command: str) -> str:
     """Set what the line asks for; the comment on what is not set, or "". Raises ValueError for wrong arguments."""
     if found := _VARIABLE.fullmatch(command):
         return _variable(found[1], found[2])
@@ -111,7 +111,7 @@ def _variable(name: str, value: str) -> str:
     return "a setting of NHC itself; healthd has its own"
 
 
-def _cpuinfo(part: _Part, words: Sequence[str]) -> str:
+def _cpuinfo(part: _NhcSetting, words: Sequence[str]) -> str:
     sockets, cores, threads = [*map(_whole, words), 0, 0, 0][:3]
     for key, value in (("sockets", sockets), ("count", threads)):
         if value:
@@ -119,7 +119,7 @@ def _cpuinfo(part: _Part, words: Sequence[str]) -> str:
     return "count has the threads; cores have no setting of their own" if cores and cores != threads else ""
 
 
-def _physmem(part: _Part, words: Sequence[str]) -> str:
+def _physmem(part: _NhcSetting, words: Sequence[str]) -> str:
     least, most, *fudge = [*words, "0", "0"][: max(2, len(words))]
     size = _bytes(least)
     allowed = fudge[0] if fudge else "0"
@@ -129,7 +129,7 @@ def _physmem(part: _Part, words: Sequence[str]) -> str:
     return "healthd has no upper limit" if _bytes(most) and most != least else ""
 
 
-def _swap(part: _Part, words: Sequence[str]) -> str:
+def _swap(part: _NhcSetting, words: Sequence[str]) -> str:
     least, most = (_bytes(word) for word in [*words, "0", "1T"][:2])
     if most == 0:
         part.values["host.memory", "swap"] = False
@@ -140,7 +140,7 @@ def _swap(part: _Part, words: Sequence[str]) -> str:
     return "any amount is allowed; nothing to set"
 
 
-def _interface(part: _Part, words: Sequence[str]) -> str:
+def _interface(part: _NhcSetting, words: Sequence[str]) -> str:
     (device,) = _exactly(words, 1, "one interface")
     if device == "lo":
         return "the loopback interface is not checked"
@@ -148,7 +148,7 @@ def _interface(part: _Part, words: Sequence[str]) -> str:
     return ""
 
 
-def _mount(part: _Part, words: Sequence[str], *, writable: bool | None = None) -> str:
+def _mount(part: _NhcSetting, words: Sequence[str], *, writable: bool | None = None) -> str:
     options, points = _options(words, with_value="tsoOeEf")
     points = [*options.get("f", ()), *points]
     if not points or not all(point.startswith("/") and len(point.split()) == 1 for point in points):
@@ -189,7 +189,7 @@ def _plain(options: Mapping[str, Sequence[str]], option: str) -> str:
     return value if re.fullmatch(r"[\w@:./,-]+", value) and not re.fullmatch(r"/.*/", value) else ""
 
 
-def _space(part: _Part, words: Sequence[str], *, used: bool) -> str:
+def _space(part: _NhcSetting, words: Sequence[str], *, used: bool) -> str:
     point, limit = _exactly(words[:2], 2, "a mount point and a limit")
     if not point.startswith("/"):
         raise ValueError(f"expected a mount point that begins with /; got {point!r}")
@@ -201,7 +201,7 @@ def _space(part: _Part, words: Sequence[str], *, used: bool) -> str:
     return ""
 
 
-def _service(part: _Part, words: Sequence[str]) -> str:
+def _service(part: _NhcSetting, words: Sequence[str]) -> str:
     options, services = _options(words, with_value="udemE")
     (service,) = _exactly(services, 1, "one service")
     part.add("host.services", "required", service if "." in service else f"{service}.service")
@@ -209,7 +209,7 @@ def _service(part: _Part, words: Sequence[str]) -> str:
     return "healthd starts and stops no service; systemd can (Restart=)" if acts else ""
 
 
-def _process(part: _Part, words: Sequence[str], *, key: str) -> str:
+def _process(part: _NhcSetting, words: Sequence[str], *, key: str) -> str:
     _, names = _options(words, with_value="ume")
     if not names:
         raise ValueError("expected the name of a process")
@@ -218,7 +218,7 @@ def _process(part: _Part, words: Sequence[str], *, key: str) -> str:
     return f"the kernel keeps {_COMM} characters of a name" if len(name) > _COMM else ""
 
 
-def _socket(part: _Part, words: Sequence[str]) -> str:
+def _socket(part: _NhcSetting, words: Sequence[str]) -> str:
     options, _ = _options(words, with_value="npslrtude")
     local = next(iter(options.get("l", ())), "")
     port = local.rpartition(":")[2]
@@ -228,7 +228,7 @@ def _socket(part: _Part, words: Sequence[str]) -> str:
     return ""
 
 
-_TRANSLATIONS: Mapping[str, Callable[[_Part, Sequence[str]], str]] = {
+_TRANSLATIONS: Mapping[str, Callable[[_NhcSetting, Sequence[str]], str]] = {
     "check_hw_cpuinfo": _cpuinfo,
     "check_hw_physmem": _physmem,
     "check_hw_swap": _swap,
@@ -309,7 +309,7 @@ def _share(word: str) -> float:
 # the file
 
 
-def _written(parts: Mapping[str, _Part], name: str) -> Iterator[str]:
+def _written(parts: Mapping[str, _NhcSetting], name: str) -> Iterator[str]:
     yield f"# From {_printable(name)}: the requirements of NHC as settings. A line that sets nothing is a comment."
     shared = parts["*"]
     yield from _sections(shared, "")
@@ -319,10 +319,10 @@ def _written(parts: Mapping[str, _Part], name: str) -> Iterator[str]:
             yield from ("", "[[match]]", f"host = {toml_value(re.split(_BETWEEN, hosts))}")
             # A list of a match stands in place of the list for all hosts, so it has that too.
             lists = {key: tuple(dict.fromkeys((*shared.lists.get(key, ()), *part.lists[key]))) for key in part.lists}
-            yield from _sections(_Part(values=part.values, lists=lists), "match.")
+            yield from _sections(_NhcSetting(values=part.values, lists=lists), "match.")
 
 
-def _sections(part: _Part, prefix: str) -> Iterator[str]:
+def _sections(part: _NhcSetting, prefix: str) -> Iterator[str]:
     settings: dict[_Key, object] = {**part.values, **{key: list(each) for key, each in part.lists.items()}}
     for check in dict.fromkeys(check for check, _ in settings):
         yield from ("", f'[{prefix}checks."{check}"]')

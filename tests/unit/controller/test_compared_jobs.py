@@ -38,7 +38,7 @@ class Cluster:
         return JobComparer(
             self,
             self.stats,
-            structlog.get_logger(),
+            structlog.wrap_logger(structlog.testing.CapturingLogger()),
             every_s=every_s,
             ask=self._ask,
             words=lambda _: self.words,

@@ -81,7 +81,12 @@ class Head:
 
     def start(self) -> JobKeeper:
         self.keeper = JobKeeper(
-            self.cluster, self.path, self.policy, structlog.get_logger(), tell=self._tell, clock=lambda: self.now
+            self.cluster,
+            self.path,
+            self.policy,
+            structlog.wrap_logger(structlog.testing.CapturingLogger()),
+            tell=self._tell,
+            clock=lambda: self.now,
         )
         return self.keeper
 
@@ -260,7 +265,7 @@ def test_the_rule_of_the_fault_says_whether_the_owner_is_told(
 
 def test_without_a_command_nothing_waits_for_one(head: Head) -> None:
     """A command that is set later tells of what ends from then on."""
-    log = structlog.get_logger()
+    log = structlog.wrap_logger(structlog.testing.CapturingLogger())
     keeper = JobKeeper(head.cluster, head.path, head.policy, log, tell=None, clock=lambda: NOW)
     head.cluster.fails()
     keeper([FAILED], FleetPicture(cluster="", at=NOW, nodes=(node("n1"), node("n2")), limit=1, taken=0))
@@ -283,7 +288,12 @@ def test_a_watch_goes_on_when_the_cluster_does_not_answer(head: Head) -> None:
 
     finding = LedgerEntry(kind=EntryKind.JOB, node="n1", at=NOW, code="job.straggler", act="job 4711 GPU 3")
     watch = JobWatch(
-        head.cluster, reading, head.keeper, structlog.get_logger(), compare=lambda *_: (finding,), every_s=0.01
+        head.cluster,
+        reading,
+        head.keeper,
+        structlog.wrap_logger(structlog.testing.CapturingLogger()),
+        compare=lambda *_: (finding,),
+        every_s=0.01,
     )
     watch.keep(stop)
     assert (passes, len(head.ends)) == (2, 1)
