@@ -133,9 +133,9 @@ class ControllerSection:
 
     compare_jobs_s: CompareEvery = 600.0
     """Slurm only: how often, in seconds, the nodes of each running job are compared, as ``healthd job 4711 --compare``
-    does; 0: never. Stragglers and hangs are findings in shadow, in the log, the metrics and the ledger. It asks the nodes for
-    ``/readings`` at the port of ``[daemon] http``, which must be reachable from the controller; a job of which no node
-    answers is tried hourly. Ten minutes: the readings that are compared are those of ten minutes."""
+    does; 0: never. Stragglers and hangs are findings in shadow, in the log, the metrics and the ledger. It asks the
+    nodes for ``/readings`` at the port of ``[daemon] http``, which must be reachable from the controller; a job of
+    which no node answers is tried hourly. Ten minutes: the readings that are compared are those of ten minutes."""
 
     drain_timeout_s: Seconds = 1800.0
     """Kubernetes only: the time, in seconds, after which healthd pages for a pod that a rule evicts and that is still
