@@ -30,13 +30,14 @@ READS = ("gpu.power", "gpu.throttle", "gpu.nvlink")
 SCONTROL = """#!/bin/sh
 cat <<'END'
 JobId=42 JobName=train
-   UserId=alice(1000) GroupId=alice(1000) MCS_label=N/A
-   JobState=RUNNING Reason=None Dependency=(null)
-   Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:0
-   StartTime={start} EndTime=Unknown Deadline=N/A
-   NodeList=127.0.0.[2-4]
    Nodes=127.0.0.[2-4] CPU_IDs=0-191 Mem=0 GRES=gpu:h100:8(IDX:0-7)
 END
+"""
+SQUEUE = """#!/bin/sh
+case "$*" in
+*admin_comment*) echo '42|0|(null)|' ;;
+*) echo '42|42|RUNNING|alice|127.0.0.[2-4]|0|1|1|0|{start}|0|' ;;
+esac
 """
 
 
@@ -81,14 +82,16 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[RunningNode
 @pytest.fixture
 def head(tmp_path: Path, nodes: list[RunningNode]) -> Path:
     """The configuration of a head node."""
-    scontrol = tmp_path / "bin" / "scontrol"
-    scontrol.parent.mkdir()
-    scontrol.write_text(SCONTROL.format(start=int((datetime.now(UTC) - timedelta(hours=3)).timestamp())))
-    scontrol.chmod(0o755)
+    clients = tmp_path / "bin"
+    clients.mkdir()
+    start = int((datetime.now(UTC) - timedelta(hours=3)).timestamp())
+    for name, script in {"scontrol": SCONTROL, "squeue": SQUEUE.format(start=start)}.items():
+        (clients / name).write_text(script)
+        (clients / name).chmod(0o755)
     port = nodes[0].config.read_text().partition('http = "127.0.0.2:')[2].partition('"')[0]
     config = tmp_path / "head.toml"
     config.write_text(
-        f'[orchestrator]\nkind = "slurm"\n[orchestrator.slurm]\nbin_dir = "{scontrol.parent}"\n'
+        f'[orchestrator]\nkind = "slurm"\n[orchestrator.slurm]\nbin_dir = "{clients}"\n'
         f'nccl_log = "{tmp_path}/logs/%j/nccl.*"\n[ledger]\ninventory_url = "http://{{node}}:{port}/inventory"\n'
     )
     return config

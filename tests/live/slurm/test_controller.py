@@ -128,7 +128,7 @@ def test_the_evidence_outlives_the_machine(lab: ControllerLab) -> None:
     assert address.startswith(f"s3://site-evidence/train-a/{A}/")
     assert found > 0
     lab.until(lambda: f"evidence {address}" in successor.healthd("status", "--socket", str(successor.socket)).stdout,
-              20, "its status names it")  # fmt: skip
+              60, "its status names it")  # fmt: skip
     is_back(lab, A)
     assert f"uploaded to {address}" in node.log_text()
     assert lab.write_record(A).evidence == address
