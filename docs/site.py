@@ -80,6 +80,7 @@ def copied(folder: Path) -> None:
             shutil.copy2(ROOT / path, folder / path)
     if CHANGELOG in wanted:
         in_parts(folder / CHANGELOG)
+    (folder / STYLE).parent.mkdir(parents=True, exist_ok=True)
     (folder / STYLE).write_text(f"{(ROOT / STYLE).read_text(encoding='utf-8')}\n{_colours()}", encoding="utf-8")
     shutil.copy2(ROOT / SCRIPT, folder / SCRIPT)
     if FINDINGS in wanted:
