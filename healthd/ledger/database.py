@@ -225,7 +225,8 @@ class Ledger:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    if not path.exists():  # closing it would drop the locks of this process's other connection to it
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     db = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
     try:
         prepare_file(db, schema=_SCHEMA, version=LEDGER_VERSION, check="quick_check")

@@ -120,11 +120,13 @@ def test_the_evidence_outlives_the_machine(lab: ControllerLab) -> None:
         controller.start()
         node = lab.node(A, lab.instance(A), more=more)
         breaks(node)
-        successor = new_machine(lab, node, more=more)
+        lab.until(lambda: "uploaded to " in node.log_text(), 60, "the bundle is uploaded")
         ((address, found),) = [
             (f"s3://site-evidence/{each['Key']}", each["Size"])
             for each in store.list_objects_v2(Bucket="site-evidence")["Contents"]
         ]
+        lab.until(lambda: address in controller.verb("case", A).stdout, 60, "the ledger has it")
+        successor = new_machine(lab, node, more=more)
     assert address.startswith(f"s3://site-evidence/train-a/{A}/")
     assert found > 0
     lab.until(lambda: f"evidence {address}" in successor.healthd("status", "--socket", str(successor.socket)).stdout,
@@ -133,7 +135,7 @@ def test_the_evidence_outlives_the_machine(lab: ControllerLab) -> None:
     assert f"uploaded to {address}" in node.log_text()
     assert lab.write_record(A).evidence == address
     assert address in controller.verb("fleet", A).stdout
-    lab.until(lambda: address in controller.verb("case", A).stdout, 60, "the ledger has it")
+    assert address in controller.verb("case", A).stdout
     assert (controller.state_dir / "incidents.json").exists()
     assert lab.nowhere.requests == []
 
