@@ -1296,7 +1296,7 @@ def test_the_manifests_pass_a_dry_run_of_the_server(control_plane: ControlPlane,
     env = {"KUBECONFIG": str(control_plane.kubeconfig), "HOME": str(control_plane.root)}
     done = subprocess.run(argv, env=env, check=False, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.count("(server dry run)") == 18
+    assert done.stdout.count("(server dry run)") == 20
 
 
 @pytest.mark.parametrize(
