@@ -77,7 +77,9 @@ class DyingApi:
 
     def create(self, kind: ResourceKind, body: Mapping[str, Any], *, namespace: str | None = None) -> dict[str, Any]:
         """As KubeApi."""
-        words = "mark" if kind is ResourceKind.NODE_HEALTH else f"create {body['metadata']['name']}"
+        # The name of an Event has its object's UID in it, which is another one in each life.
+        of = f"event {body['reason']}" if kind is ResourceKind.EVENT else body["metadata"]["name"]
+        words = "mark" if kind is ResourceKind.NODE_HEALTH else f"create {of}"
         return cast(dict[str, Any], self._acts(words, lambda api: api.create(kind, body, namespace=namespace)))
 
     def evict(self, name: str, *, namespace: str, body: Mapping[str, Any]) -> None:
