@@ -10,21 +10,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import re
 import sys
 import tempfile
 import time
-from datetime import datetime
 from pathlib import Path
 
 from bench.measure import percentile, skipped, write_down
+from bench.slurmctld_log import DRAINED, logged_at, slurmctld_log
 from tests.live.slurm.slurm_lab import SlurmLab, skip_reason
 from tests.support.running import RECOVERED, UNCONTAINED, RunningNode
 
 AIM_P50_MS, AIM_P99_MS = 100.0, 500.0
 PCI = "0000:05:00"
 FENCED = r"sched: Created reservation=healthd-\S+ users=\S+ nodes={} "
-DRAINED = r"update_node: node {} state set to DRAIN"
 SECTIONS = """
 [orchestrator]
 kind = "slurm"
@@ -91,19 +89,6 @@ def wait_no_slot(lab: SlurmLab, name: str) -> None:
     until = time.monotonic() + 10.0
     while f"Nodes={name} " in lab.scontrol("-o", "show", "reservation").stdout and time.monotonic() < until:
         time.sleep(0.05)
-
-
-def logged_at(lab: SlurmLab, line: str, record: int) -> list[float]:
-    """When slurmctld did it, by its own log after byte ``mark``; empty while it has not."""
-    with slurmctld_log(lab).open() as log:
-        log.seek(record)
-        found = re.findall(rf"\[([^\]]+)\] {line}", log.read())
-    return [datetime.fromisoformat(stamp).timestamp() for stamp in found]
-
-
-def slurmctld_log(lab: SlurmLab) -> Path:
-    """Where the lab's slurmctld writes what it does."""
-    return lab.root / "log" / "slurmctld.log"
 
 
 if __name__ == "__main__":

@@ -11,23 +11,21 @@ time of the budget is the default, 10 s, and part of every figure.
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 from bench.measure import percentile, skipped, write_down
+from bench.slurmctld_log import DRAINED, logged_at, slurmctld_log
 from tests.live.slurm.slurm_lab import LabError, SlurmLab, skip_reason
 from tests.support.running import RECOVERED, UNCONTAINED, RunningNode
 
 AIM_P50_S = 5.0
 PCI = "0000:05:00"
 WATCHED = 3
-DRAINED = r"update_node: node {} state set to DRAIN"
 SECTIONS = """
 [orchestrator]
 kind = "slurm"
@@ -123,8 +121,7 @@ class Story:
             self.submit()
         run = int(self.lab.job(self.job).get("Restarts", "0"))
         name = self.nodes()[0]
-        log = self.lab.root / "log" / "slurmctld.log"
-        size = log.stat().st_size
+        size = slurmctld_log(self.lab).stat().st_size
         node = self.daemons.get(name)
         if self.daemons and node is None:
             raise LabError(f"job {self.job} runs on no watched node: {self.nodes()}")
@@ -133,7 +130,7 @@ class Story:
         runs_again = self.has_begun(run + 1, self.timeout_s + 15.0)
         again = max(self.times("began", run + 1)[: self.size]) if runs_again else None
         ended = self.times("ended", run)
-        drained = logged_at(log, size, DRAINED.format(name))
+        drained = logged_at(self.lab, DRAINED.format(name), size)
         if node is not None:
             node.kernel_says(RECOVERED.format(pci=PCI))
             self.lab.wait(lambda: self.is_in_service(name), 60.0, f"{name} is back")
@@ -152,14 +149,6 @@ class Story:
         """Neither drained nor in a slot."""
         reserved = f"Nodes={name} " in self.lab.scontrol("-o", "show", "reservation").stdout
         return "DRAIN" not in self.lab.state(name) and not reserved
-
-
-def logged_at(log: Path, size: int, line: str) -> list[float]:
-    """When slurmctld did it, by its own log after byte ``size``."""
-    with log.open() as text:
-        text.seek(size)
-        found = re.findall(rf"\[([^\]]+)\] {line}", text.read())
-    return [datetime.fromisoformat(stamp).timestamp() for stamp in found]
 
 
 def figures_of(name: str, restarts: Sequence[Restart]) -> dict[str, object]:

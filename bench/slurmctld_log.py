@@ -1,0 +1,24 @@
+"""What slurmctld did, and when, by its own log in a lab."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from pathlib import Path
+
+from tests.live.slurm.slurm_lab import SlurmLab
+
+DRAINED = r"update_node: node {} state set to DRAIN"
+
+
+def slurmctld_log(lab: SlurmLab) -> Path:
+    """Where the lab's slurmctld writes what it does."""
+    return lab.root / "log" / "slurmctld.log"
+
+
+def logged_at(lab: SlurmLab, line: str, size: int) -> list[float]:
+    """When slurmctld did it, by its own log after byte ``size``; empty while it has not."""
+    with slurmctld_log(lab).open() as log:
+        log.seek(size)
+        found = re.findall(rf"\[([^\]]+)\] {line}", log.read())
+    return [datetime.fromisoformat(stamp).timestamp() for stamp in found]
