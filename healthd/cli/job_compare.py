@@ -16,8 +16,7 @@ from healthd.fleet.asking import ask_nodes, url_of
 from healthd.fleet.job_comparison import compared
 from healthd.fleet.job_logs import read_words
 from healthd.fleet.text import fleet_json
-from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob, read_job
-from healthd.remediation.orchestrators.slurm.job_gpus import parse_job_gpus
+from healthd.remediation.orchestrators.slurm.job_list import SlurmJobList
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 
 
@@ -26,13 +25,13 @@ def answer(options: Namespace, config: Config) -> Reply:
     if not runs_slurm(config, os.environ):
         raise UsageError("healthd job --compare reads the job's nodes from Slurm; set [orchestrator.slurm] conf")
     try:
-        job, shown = _read(config, options.job)
+        slurm = SlurmOrchestrator.of(config, socket.gethostname().partition(".")[0])
+        job, gpus = SlurmJobList(slurm).running(options.job)
     except BackendError as error:
         return Reply(code=2, err=f"healthd: job {options.job} could not be read: {error}\n")
     if not job.nodes or job.state != "RUNNING":
         return Reply(code=2, err=f"healthd: job {options.job} is {job.state}; only a running job can be compared\n")
     answers = ask_nodes(url_of(config, "/readings"), list(unfolded(job.nodes)))
-    gpus = parse_job_gpus(shown)
     words = read_words(config.orchestrator.slurm.nccl_log, options.job)
     result = compared(
         options.job,
@@ -44,9 +43,3 @@ def answer(options: Namespace, config: Config) -> Reply:
     )
     out = fleet_json(result.data) if options.json else result.text
     return Reply(code=1 if result.findings else 0 if result.gpus else 2, out=out)
-
-
-def _read(config: Config, job: str) -> tuple[SlurmJob, str]:
-    slurm = SlurmOrchestrator.of(config, socket.gethostname().partition(".")[0])
-    found = read_job(slurm, job)
-    return found, slurm.scontrol("show", "job", "-d", found.acts_by)
