@@ -7,7 +7,6 @@ finds what the cluster still shows. A file that cannot be used is set aside, and
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, fields
@@ -31,7 +30,7 @@ from healthd.ledger.entries import (
     SpanState,
     WatchInterval,
 )
-from healthd.state.versioned_file import FileUnusable, move_aside, prepare_file
+from healthd.state.versioned_file import FileUnusable, create_private, move_aside, prepare_file
 
 LEDGER = "ledger.db"
 LEDGER_VERSION = 2
@@ -225,8 +224,7 @@ class Ledger:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    if not path.exists():  # closing it would drop the locks of this process's other connection to it
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    create_private(path)
     db = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
     try:
         prepare_file(db, schema=_SCHEMA, version=LEDGER_VERSION, check="quick_check")

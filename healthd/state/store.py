@@ -27,7 +27,7 @@ from healthd.judge.history import Fault, History
 from healthd.judge.trends import Baseline, Days, Highest
 from healthd.remediation.decide.remediation import Remediation
 from healthd.state.ballast import Ballast
-from healthd.state.versioned_file import FileUnusable, move_aside, prepare_file
+from healthd.state.versioned_file import FileUnusable, create_private, move_aside, prepare_file
 
 SCHEMA_VERSION = 2
 _SCHEMA = """
@@ -310,11 +310,11 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _make_private(path: Path) -> None:
-    """Create it for root alone, whatever the umask: SQLite gives the files beside it the database's own mode."""
+    """For root alone, also where it was created before with another mode."""
     if path == IN_MEMORY:
         return
     with contextlib.suppress(OSError):  # SQLite reports a disk that refuses this
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        create_private(path)
         os.chmod(path, 0o600)
 
 

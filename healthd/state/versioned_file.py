@@ -18,6 +18,13 @@ class FileUnusable(Exception):
     """The file is not a database that this version can use."""
 
 
+def create_private(path: Path) -> None:
+    """Create the file for root alone, whatever the umask: SQLite gives those beside it the database's own mode. One
+    that is there is not opened: closing it would drop the locks of this process's other connections. Raises OSError."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
 def prepare_file(db: sqlite3.Connection, *, schema: str, version: int, check: str) -> None:
     """Make a fresh database, or prove that this one is sound and of this version. ``check``: SQLite's pragma for that,
     ``integrity_check`` or the shorter ``quick_check``. Raises FileUnusable, sqlite3.Error."""
