@@ -271,9 +271,9 @@ class JobVerdicts:
             return ""
         listed = {each.name: each for each in parse_nodes(self._slurm.listing()[0])}
         summaries = {name: parse_summary(listed[name].summary) for name in names if name in listed}
-        unsure = self._node if note.undecided else ""
+        undecided = self._node if note.undecided else ""
         run = run_word(note.job, note.restarts)
-        end = summarized_end(run, names, summaries, began=note.began, ended=note.ended, unsure=unsure)
+        end = summarized_end(run, names, summaries, began=note.began, ended=note.ended, undecided=undecided)
         return "" if end.blame is Blame.NODE else end.sentence  # that node says so itself
 
     def _tell_owners(self) -> Iterable[str]:

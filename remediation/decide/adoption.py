@@ -111,7 +111,7 @@ def found_remediation(
         and (shown.machine or shown.remedy is Remedy.REBOOT_NODE)
         and (view.hold is None or view.hold.text in platform_texts)
     ):
-        # Rebooted and not seen since: whoever manages the node may have put another machine in its place for that. A
+        # Rebooted and not seen since: the platform may have put another machine in its place for that. A
         # reboot is also asked for where the platform did not say which machine it is.
         remediation = _remediation(
             shown.remediation_id,

@@ -41,9 +41,9 @@ def summarized_end(
     *,
     began: datetime | None,
     ended: datetime,
-    unsure: str = "",
+    undecided: str = "",
 ) -> SummarizedEnd:
-    """The verdict for all nodes of a job. ``run``: the word of this run. ``unsure``: a node that could not tell,
+    """The verdict for all nodes of a job. ``run``: the word of this run. ``undecided``: a node that could not tell,
     whatever its summary says."""
     for name in names:
         summary = summaries.get(name)
@@ -56,8 +56,8 @@ def summarized_end(
     silent = [
         name for name in names if name not in faulty and not _tells(summaries.get(name), began=began, ended=ended)
     ]
-    if unsure and unsure not in (*faulty, *silent):
-        silent = [unsure, *silent]
+    if undecided and undecided not in (*faulty, *silent):
+        silent = [undecided, *silent]
     sentence = nodes_sentence(len(names), silent, faulty)
     return SummarizedEnd(blame=Blame.UNKNOWN if faulty or silent else Blame.JOB, sentence=sentence)
 

@@ -21,9 +21,9 @@ def fine(code: str = "", since: datetime | None = None, at: datetime = NOW, job:
     )
 
 
-def judged(*nodes: NodeSummary | None, unsure: str = "", began: datetime | None = BEGAN) -> SummarizedEnd:
+def judged(*nodes: NodeSummary | None, undecided: str = "", began: datetime | None = BEGAN) -> SummarizedEnd:
     named = {f"n{number}": each for number, each in enumerate(nodes, 1)}
-    return summarized_end(RUN, list(named), named, began=began, ended=NOW, unsure=unsure)
+    return summarized_end(RUN, list(named), named, began=began, ended=NOW, undecided=undecided)
 
 
 def test_a_node_that_names_the_run_is_to_blame() -> None:
@@ -77,5 +77,5 @@ def test_a_fault_without_a_word_about_the_job_is_no_blame() -> None:
 
 def test_a_node_that_could_not_tell_stands_among_the_silent() -> None:
     """Whatever its summary says now, and once."""
-    assert judged(fine(), fine(), unsure="n2").sentence == "not known whose fault: n2 of 2 nodes could not tell"
-    assert judged(None, fine(), unsure="n1").sentence == "not known whose fault: n1 of 2 nodes could not tell"
+    assert judged(fine(), fine(), undecided="n2").sentence == "not known whose fault: n2 of 2 nodes could not tell"
+    assert judged(None, fine(), undecided="n1").sentence == "not known whose fault: n1 of 2 nodes could not tell"
