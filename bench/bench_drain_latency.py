@@ -16,12 +16,11 @@ import time
 from pathlib import Path
 
 from bench.measure import percentile, skipped, write_down
-from bench.slurmctld_log import DRAINED, logged_at, slurmctld_log
+from bench.slurm_faults import DRAINED, MANY_FAULTS, PCI, logged_at, slurmctld_log
 from tests.live.slurm.slurm_lab import SlurmLab, skip_reason
 from tests.support.running import RECOVERED, UNCONTAINED, RunningNode
 
 AIM_P50_MS, AIM_P99_MS = 100.0, 500.0
-PCI = "0000:05:00"
 FENCED = r"sched: Created reservation=healthd-\S+ users=\S+ nodes={} "
 SECTIONS = """
 [orchestrator]
@@ -32,6 +31,7 @@ settle_s = 0.2
 [budget]
 max_out = 8
 settle_s = 0.2
+[policy]
 """
 SETTLE_MS = 200.0
 
@@ -48,7 +48,7 @@ def main() -> int:
         nodes = []
         for number in range(1, 9):
             name = f"n{number:04d}"
-            node = RunningNode(Path(folder) / name, name, sections=SECTIONS, environ=lab.env())
+            node = RunningNode(Path(folder) / name, name, sections=SECTIONS + MANY_FAULTS, environ=lab.env())
             node.as_program = True
             stack.callback(node.stop)
             node.start()
@@ -81,6 +81,7 @@ def one_fault(lab: SlurmLab, node: RunningNode) -> tuple[float, float]:
     node.kernel_says(RECOVERED.format(pci=PCI))
     lab.wait_state(node.name, "IDLE", within_s=30.0)
     wait_no_slot(lab, node.name)
+    lab.forget(node.name)
     return (fenced[0] - at) * 1000, (drained[0] - at) * 1000
 
 

@@ -19,12 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.measure import percentile, skipped, write_down
-from bench.slurmctld_log import DRAINED, logged_at, slurmctld_log
+from bench.slurm_faults import DRAINED, MANY_FAULTS, PCI, logged_at, slurmctld_log
 from tests.live.slurm.slurm_lab import LabError, SlurmLab, skip_reason
 from tests.support.running import RECOVERED, UNCONTAINED, RunningNode
 
 AIM_P50_S = 5.0
-PCI = "0000:05:00"
 WATCHED = 3
 SECTIONS = """
 [orchestrator]
@@ -37,10 +36,6 @@ max_out = 8
 settle_s = {settle_s}
 [policy]
 on_job = "{on_job}"
-same_fault_nodes = 1000
-storm_nodes = 100
-storm_share = "100%"
-returns_per_day = 8
 """
 RANK = """
 trap 'date +%s.%N >>{f}.ended.'$SLURM_RESTART_COUNT'; exit 1' TERM
@@ -78,7 +73,7 @@ class Story:
             node.stop()
         self.daemons = {}
         for name in self.lab.nodes[:WATCHED] if on_job else ():
-            sections = SECTIONS.format(settle_s=self.settle_s, on_job=on_job)
+            sections = SECTIONS.format(settle_s=self.settle_s, on_job=on_job) + MANY_FAULTS
             node = RunningNode(
                 self.folder / f"{name}-{time.time():.0f}", name, sections=sections, environ=self.lab.env()
             )

@@ -1,4 +1,4 @@
-"""What slurmctld did, and when, by its own log in a lab."""
+"""Faults one after another on the nodes of a lab: when slurmctld did what, by its own log."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ from pathlib import Path
 
 from tests.live.slurm.slurm_lab import SlurmLab
 
+PCI = "0000:05:00"
+MANY_FAULTS = """
+same_fault_nodes = 1000
+storm_nodes = 100
+storm_share = "100%"
+returns_per_day = 8
+"""
+"""Keys of ``[policy]``: that many nodes have a fault one after another, and come back from it, holds none up."""
 DRAINED = r"update_node: node {} state set to DRAIN"
 
 
