@@ -41,6 +41,13 @@ class Cluster:
         return self.reader.latest(LOG, wait_s=limit_s(20))
 
 
+def join_threads(name: str) -> None:
+    """Wait for those of this name to end."""
+    for thread in threading.enumerate():
+        if thread.name == name:
+            thread.join(limit_s(20))
+
+
 def test_it_is_read_once_for_all_that_look() -> None:
     """Ten requests within its time are one reading; none is made while no browser asks."""
     cluster = Cluster()
@@ -86,6 +93,7 @@ def test_a_defect_is_logged_and_shown() -> None:
     cluster.wrong = ZeroDivisionError()
     with capture_logs() as logs:
         last = cluster.reader.latest(structlog.get_logger(), wait_s=limit_s(20))
+        join_threads("fleet")  # it shows the failure first, and then logs it
     assert last.problem == "a defect of healthd; see the controller's log"
     assert [each["log_level"] for each in logs] == ["error"]
     cluster.elapsed_s += SHOWN_EVERY_S
