@@ -15,7 +15,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from healthd.core.errors import BackendUnknown
 from healthd.remediation.orchestrators.slurm.jobs import find_job
@@ -87,8 +87,8 @@ def read_job(slurm: SlurmOrchestrator, job: str) -> SlurmJob:
         restarts=found.restarts,
         exit_code=texts.exit_code,
         signal=texts.signal,
-        start=_time(found.began),
-        end=_time(found.ended),
+        start=found.began,
+        end=found.ended,
         comment=texts.comment,
     )
 
@@ -156,7 +156,3 @@ def expedites(slurm: SlurmOrchestrator) -> bool:
     """Whether slurmctld decides by the exit code of an Epilog whether a failed job was the node's fault (25.11 and
     newer, ``SlurmctldParameters=enable_expedited_requeue``). Raises BackendUnknown."""
     return _EXPEDITES.search(slurm.scontrol("show", "config")) is not None
-
-
-def _time(seconds: int | None) -> datetime | None:
-    return datetime.fromtimestamp(seconds, UTC) if seconds is not None else None
