@@ -11,13 +11,14 @@ in `scontrol show job`, it would look the same as that. Texts: 22.05.8, 24.11.5 
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from healthd.core.errors import BackendUnknown
+from healthd.core.errors import BackendError, BackendRefused, BackendUnknown
 from healthd.remediation.orchestrators.slurm.jobs import find_job
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.ports import NodeJob
@@ -75,7 +76,8 @@ class JobTexts:
 
 
 def read_job(slurm: SlurmOrchestrator, job: str) -> SlurmJob:
-    """The job now, by its id or its number. Raises BackendUnknown, also for a job that slurmctld no longer knows."""
+    """The job now, by its id or its number. Raises BackendUnknown, and BackendRefused for a job that slurmctld does
+    not know any more."""
     found = _found(slurm, job)
     texts = _read_texts(slurm, found.id)
     return SlurmJob(
@@ -96,7 +98,7 @@ def read_job(slurm: SlurmOrchestrator, job: str) -> SlurmJob:
 def _found(slurm: SlurmOrchestrator, job: str) -> NodeJob:
     found = find_job(slurm, job)
     if found is None:
-        raise BackendUnknown(f"slurmctld does not know job {job}, or has forgotten it")
+        raise BackendRefused(f"slurmctld does not know job {job}, or has forgotten it")
     return found
 
 
@@ -150,6 +152,22 @@ def notify_owner(slurm: SlurmOrchestrator, job: str, sentence: str) -> None:
     """Show a sentence to srun and salloc of the job, or in the output of its batch script. Raises BackendRefused,
     BackendUnknown."""
     slurm.scontrol("notify", _found(slurm, job).id, PREFIX + as_comment(sentence))
+
+
+def tell_owners(slurm: SlurmOrchestrator, sentence: str) -> tuple[str, ...]:
+    """Notify srun and salloc of each job on this node, and leave the sentence in its AdminComment: slurmctld takes none
+    later of a job that fails and is not run again. Returns why a job has it not, a sentence each; one that ends just
+    now keeps it from no other. Raises BackendUnknown where slurmctld does not answer."""
+    problems = []
+    for job in slurm.running():
+        try:
+            problem = append_comment(slurm, job.id, sentence)
+            with contextlib.suppress(BackendError):  # "Requested operation is presently disabled": no step of it runs
+                notify_owner(slurm, job.id, sentence)
+        except BackendRefused as error:
+            problem = str(error)
+        problems += [f"job {job.id}: no notice of the drain: {problem}"] if problem else []
+    return tuple(problems)
 
 
 def expedites(slurm: SlurmOrchestrator) -> bool:
