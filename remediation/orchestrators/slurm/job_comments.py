@@ -33,7 +33,7 @@ _FINISHED = frozenset(
     ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "PREEMPTED"]
 )
 _TEXTS = "JobArrayID:|,exit_code:|,admin_comment:|"
-_TEXTS_HEAD = re.compile(r"([0-9_]{1,24})\|([0-9]{1,10})\|")
+_TEXTS_HEAD = re.compile(r"([0-9_]{1,24})\|([0-9]{1,10})(?::([0-9]{1,3}))?\|")
 _ATTEMPTS = 4
 _PAUSE_S = 0.05
 
@@ -110,16 +110,15 @@ def _read_texts(slurm: SlurmOrchestrator, job: str) -> JobTexts:
 
 
 def parse_texts(answer: str, job: str) -> JobTexts:
-    """The end and the AdminComment of one job in the output of ``squeue -h -j JOB -O _TEXTS``. The exit code is a wait
-    status. Raises BackendUnknown for anything else."""
+    """The end and the AdminComment of one job in the output of ``squeue -h -j JOB -O _TEXTS``. Its end is a wait status
+    (22.05), or exit code and signal (26.05). Raises BackendUnknown for anything else."""
     head, tail = _TEXTS_HEAD.match(answer), "|\n"
     if head is None or head[1] != job or not answer.endswith(tail):
         raise BackendUnknown(f"squeue's answer is no AdminComment of job {job}: {answer[:200]!r}")
     comment = answer.removeprefix(head[0]).removesuffix(tail).partition(f"{tail}{head[0]}")[0]
     status = int(head[2])
-    return JobTexts(
-        exit_code=status >> 8 & 0xFF, signal=status & 0x7F, comment="" if comment == "(null)" else comment.strip()
-    )
+    exit_code, signal = (status >> 8 & 0xFF, status & 0x7F) if head[3] is None else (status, int(head[3]))
+    return JobTexts(exit_code=exit_code, signal=signal, comment="" if comment == "(null)" else comment.strip())
 
 
 def append_comment(

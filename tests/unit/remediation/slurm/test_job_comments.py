@@ -34,7 +34,7 @@ class Slurmctld:
         self, comment: str = "(null)", *, meanwhile: Callable[[str], str] = lambda text: text, jobs: str = ""
     ) -> None:
         self.comment, self.meanwhile, self.commands = comment, meanwhile, list[list[str]]()
-        self.exit_code = 0
+        self.exit_code = "0"
         self.jobs = jobs or JOB.format(id="7", number="7", state="RUNNING")
         self.config = "SlurmctldParameters     = enable_configless,enable_expedited_requeue\n"
 
@@ -89,9 +89,12 @@ def test_a_comment_is_read_whole() -> None:
     assert parse_texts("7_1|0|(null)|\n", "7_1").comment == ""
 
 
-@pytest.mark.parametrize(("status", "end"), [(0, (0, 0)), (768, (3, 0)), (9, (0, 9)), (15, (0, 15))])
-def test_the_end_of_a_job_is_a_wait_status(status: int, end: tuple[int, int]) -> None:
-    """As 22.05 prints it; scontrol prints the two apart."""
+@pytest.mark.parametrize(
+    ("status", "end"),
+    [("0", (0, 0)), ("768", (3, 0)), ("9", (0, 9)), ("15", (0, 15)), ("0:0", (0, 0)), ("3:0", (3, 0)), ("0:9", (0, 9))],
+)
+def test_the_end_of_a_job_is_read_as_each_version_prints_it(status: str, end: tuple[int, int]) -> None:
+    """22.05 prints a wait status, 26.05 exit code and signal."""
     ctld = Slurmctld()
     ctld.exit_code = status
     job = read_job(slurm(ctld), "7")
