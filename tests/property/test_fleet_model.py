@@ -58,13 +58,15 @@ class Agent:
 
 @dataclass
 class Figures:
-    """How far beyond the limit unsettled claims went, how long, and what the runs were made of."""
+    """How far beyond the limit unsettled claims went, how long, and what the runs were made of. ``hurried_s``: the
+    longest with a node that was drained in a hurry, while every agent runs and the controller answers."""
 
     transient_max: int = 0
     transient_s: float = 0.0  # while every agent runs and the controller answers
     held_up_s: float = 0.0  # otherwise
     settled: int = 0
     hurried: int = 0
+    hurried_s: float = 0.0
     undone: int = 0
     given_back: int = 0
     claims: int = 0
@@ -150,7 +152,7 @@ class Fleet(RuleBasedStateMachine):
         self.saved_s = self.now_s
         self.boundaries: list[tuple[int, dict[int, Event]]] = []
         self.over_since_s: float | None = None
-        self.over_with_dead = self.held_up = False
+        self.over_with_dead = self.over_in_hurry = self.held_up = False
         FIGURES.runs += 1
 
     @initialize(
@@ -445,13 +447,16 @@ class Fleet(RuleBasedStateMachine):
         FIGURES.transient_max = max(FIGURES.transient_max, over)
         asleep = self.held_up or any(agent.keeper is None or agent.suspended for agent in self.agents.values())
         if over <= 0:
-            self.over_since_s, self.over_with_dead, self.held_up = None, False, False
+            self.over_since_s, self.over_with_dead, self.over_in_hurry, self.held_up = None, False, False, False
             return
         self.over_since_s = self.now_s if self.over_since_s is None else self.over_since_s
         self.over_with_dead |= asleep
         lasted_s = self.now_s - self.over_since_s
+        self.over_in_hurry |= any(agent.settling for agent in self.agents.values())
         if self.over_with_dead:
             FIGURES.held_up_s = max(FIGURES.held_up_s, lasted_s)
+        elif self.over_in_hurry:
+            FIGURES.hurried_s = max(FIGURES.hurried_s, lasted_s)
         else:
             FIGURES.transient_s = max(FIGURES.transient_s, lasted_s)
 
