@@ -211,10 +211,10 @@ def _learn_names(history: History, outcome: Outcome) -> History:
     """Remember that ``gpu:0000:05:00`` is ``gpu:GPU-<uuid>``, and rename the former's memory."""
     result = outcome.result
     told = (result.readings, result.findings, result.clearances)
-    seen = [item.component for items in told for item in items if item.component.aliases]
+    seen = {id(item.component): item.component for items in told for item in items if item.component.aliases}
     new = {
         alias: component
-        for component in seen
+        for component in seen.values()  # one object has many readings
         for alias in component.all_names()[1:]
         if not alias.rpartition(":")[2].isdigit() or alias.count(":") > 1  # an index names another GPU after a loss
     }
