@@ -189,7 +189,8 @@ def relearn(history: History, readings: Container[str]) -> History:
 
 def counted(history: History, outcome: Outcome) -> Outcome:
     """The outcome to show: without findings that wait to last or to repeat, which its reason names."""
-    return replace(outcome, result=without_waiting(outcome.result, lambda each: _key(history, each) in history.faults))
+    result = without_waiting(outcome.result, lambda each: _key(history, each) in history.faults)
+    return outcome if result is outcome.result else replace(outcome, result=result)
 
 
 def retire(history: History, enabled: Container[str]) -> tuple[History, tuple[Change, ...]]:

@@ -47,6 +47,8 @@ def _result(check: Check, node: Node, settings: Any, at: datetime) -> Result:
 
 
 def _stamped(result: Result, at: datetime) -> Result:
+    if all(finding.time for finding in result.findings):
+        return result
     findings: tuple[Finding, ...] = tuple(f if f.time else replace(f, time=at) for f in result.findings)
     return replace(result, findings=findings)
 
