@@ -17,8 +17,7 @@ from typing import Any
 from healthd.config.values import did_you_mean
 from healthd.core.errors import StoreError, UsageError
 from healthd.core.model import Event
-from healthd.observe.cause_text import Level, TextLine
-from healthd.observe.report import joined
+from healthd.observe.text_lines import Level, TextLine, joined
 from healthd.remediation.decide.remediation import Remediation
 from healthd.state.store import SCHEMA_VERSION, EventFilter, Store
 

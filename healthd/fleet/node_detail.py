@@ -10,13 +10,14 @@ from typing import Annotated, Any
 
 import msgspec
 
+from healthd.core.ages import age
 from healthd.core.errors import BackendUnknown
 from healthd.core.model import Severity, Status
 from healthd.fleet.asking import NodeAnswer, NodeDocument
-from healthd.judge.causes import age
 from healthd.ledger.entries import LedgerEntry
 from healthd.ledger.text import entry_data, history_text
-from healthd.observe.report import SCHEMA, printable
+from healthd.observe.report import SCHEMA
+from healthd.observe.text_lines import printable
 
 _LAST = 10
 """How many entries of the past are shown."""
