@@ -162,7 +162,7 @@ def judge_all(
 
 
 class _LimitResult(NamedTuple):
-    """The result of one limit on one component's reading, where that is more than that all is well."""
+    """The result of one limit on one component's reading that is a finding, or undecided, or a standstill."""
 
     limit: AnyLimit
     key: Key
