@@ -249,7 +249,7 @@ def test_a_job_that_fails_by_itself_is_held(expediting: Hooked) -> None:
 def test_an_unknown_node_blames_nobody(expediting: Hooked) -> None:
     """A node whose kernel log cannot be read exits 0, and the comment does not say that it was fine."""
     expediting.node("n0001", '[sources]\nkmsg = "/nowhere/kmsg"\n' + quarantine())
-    expediting.node("n0002", quarantine())
+    judged_by_all(expediting.node("n0002", quarantine()))
     job = two_nodes(expediting, "--requeue=expedite")
     job.end()
     expediting.lab.wait(lambda: job.shows()["Reason"] == "job_requeued_in_held_state", limit_s(30), "held")
@@ -317,11 +317,12 @@ def test_a_job_that_ends_keeps_no_notice_from_its_neighbour(hooked: Hooked) -> N
         hooked.lab.wait(lambda: hooked.lab.job(ends)["JobState"] == "COMPLETING", limit_s(30), "it ends")
         gpu_lost(hooked, node)
         hooked.lab.wait(lambda: "fault on node n0001 of your job" in other.comment, limit_s(30), "the AdminComment")
-        refusal = f"job {ends}: no notice of the drain: "
-        node.wait(lambda: refusal in node.log_text(), limit_s(10), "the other's is said to be missing")
-        assert "Job has already finished" in node.log_text()
+        missing = f"job {ends}: no notice of the drain: "
+        node.wait(lambda: missing in node.log.read_text(), 10.0, "the other's is said to be missing")
+        assert "Job has already finished" in node.log.read_text()
     finally:
         passed.touch()
+        (hooked.hooks / "n0001/first").unlink()
 
 
 def test_on_every_slurm_nothing_is_refused_and_nothing_breaks(hooked: Hooked) -> None:
