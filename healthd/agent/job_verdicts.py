@@ -269,7 +269,7 @@ class JobVerdicts:
         names = tuple(unfolded(note.nodes))
         if any(each.startswith(f"node {name} ") for each in job.said for name in names):
             return ""
-        listed = {each.name: each for each in parse_nodes(self._slurm.listing()[0])}
+        listed = {each.name: each for each in parse_nodes(self._slurm.all_nodes())}
         summaries = {name: parse_summary(listed[name].summary) for name in names if name in listed}
         undecided = self._node if note.undecided else ""
         run = run_word(note.job, note.restarts)

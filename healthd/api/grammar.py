@@ -227,7 +227,7 @@ def _overseeing(verbs: Any) -> None:
     _watch(fleet, every_s=10)
     _common(fleet, json=True)
 
-    case = verbs.add_parser("case", help="write the text of a support case about a node, from the fleet's ledger")
+    case = verbs.add_parser("case", help="write the text of a support case about a node, from the ledger or the node")
     case.add_argument("node", metavar="NODE")
     case.add_argument("--since", type=_length, metavar="TIME", help="so far back (default: 30d)")
     _common(case, json=True)

@@ -22,7 +22,7 @@ from healthd.cli.settings import loaded, socket_path
 from healthd.cli.watch import refuse_json, watched
 from healthd.core.errors import HealthdError, NoDaemon
 from healthd.judge.devices import device_range
-from healthd.observe.report import printable
+from healthd.observe.text_lines import printable
 
 
 def answer(options: Namespace) -> Reply:
@@ -50,7 +50,7 @@ def _answer(path: str, options: Namespace) -> Reply:
 def _socket(options: Namespace) -> str:
     """The socket: as given, or that of the daemon with the given configuration."""
     if options.config and not options.socket:
-        return loaded(options).config.daemon.socket
+        return loaded(options, names=()).config.daemon.socket
     return socket_path(options)
 
 

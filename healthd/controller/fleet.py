@@ -16,7 +16,7 @@ from healthd.config.schema.config import Config
 from healthd.controller.dependencies import fence_rules, metadata_of
 from healthd.controller.fleet_reader import EVERY_S, SharedReading
 from healthd.controller.incidents import FenceHands, IncidentHands, IncidentKeeper
-from healthd.controller.ledger import LedgerKeeper
+from healthd.controller.ledger import LedgerFile, LedgerKeeper
 from healthd.fleet.fences import NO_FENCES
 from healthd.fleet.incident_memory import rules_of
 from healthd.remediation.provisioners.aws import Aws
@@ -43,7 +43,8 @@ def topology_of(config: Config) -> Callable[[], Mapping[str, InstancePlace]] | N
 
 class FleetKeeper:
     """The keepers of one fleet, for as long as this controller leads. A defect of the ledger loses statistics alone,
-    and the incidents go on. ``hands``, ``fencer``: its acts in the cluster for incidents; None: none."""
+    and the incidents go on. ``hands``, ``fencer``: its acts in the cluster for incidents; None: none. ``ledger``: None
+    where none is kept."""
 
     def __init__(
         self,
@@ -53,6 +54,7 @@ class FleetKeeper:
         stats: ControllerStats,
         log: Any,
         *,
+        ledger: LedgerFile | None = None,
         fencer: FenceHands | None = None,
     ) -> None:
         self._reading, self._stats, self._log = reading, stats, log
@@ -67,7 +69,7 @@ class FleetKeeper:
             fence_rules=partial(fence_rules, config) if fencer is not None else lambda _: NO_FENCES,
         )
         self._ledger = (
-            LedgerKeeper(config, reading, stats, log, topology=topology_of(config)) if config.ledger.enabled else None
+            None if ledger is None else LedgerKeeper(config, ledger, reading, stats, log, topology=topology_of(config))
         )
 
     def keep(self, stop: threading.Event) -> None:

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Protocol
 
 from healthd.config.schema.config import PolicySection
@@ -80,12 +79,9 @@ class JobWatch:
 
     def keep(self, stop: threading.Event) -> None:
         """List the jobs again and again until ``stop``."""
-        try:
-            while not stop.is_set():
-                self._pass()
-                stop.wait(self._every_s)
-        finally:
-            self._keeper.close()
+        while not stop.is_set():
+            self._pass()
+            stop.wait(self._every_s)
 
     def _pass(self) -> None:
         problem = ""
@@ -101,26 +97,26 @@ class JobWatch:
 
 
 class JobKeeper:
-    """The ends of the jobs of one fleet. ``tell``: has the owner get a message; None: owners are not told."""
+    """The ends of the jobs of one fleet. ``ledger``: the ledger, open; raises StoreError. ``tell``: has the owner get a
+    message; None: owners are not told."""
 
     def __init__(
         self,
         jobs: JobList,
-        path: Path,
+        ledger: Callable[[], Ledger],
         policy: PolicySection,
         log: Any,
         *,
         tell: Callable[[Mapping[str, Any]], None] | None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._jobs, self._path, self._policy, self._log, self._tell = jobs, path, policy, log, tell
+        self._jobs, self._ledger, self._policy, self._log, self._tell = jobs, ledger, policy, log, tell
         self._clock = clock
-        self._ledger: Ledger | None = None
         self._problem = ""
 
     def __call__(self, listed: Sequence[ListedJob], fleet: FleetPicture) -> None:
         """Judge what has ended by this list of jobs, and tell the owners. Raises StoreError."""
-        ledger = self._opened()
+        ledger = self._ledger()
         nodes = {each.name: each for each in fleet.nodes}
         known = {(each.job, each.run): each for each in ledger.job_ends_since(fleet.at - _SAME)}
         judged = []
@@ -139,18 +135,7 @@ class JobKeeper:
     def put(self, entries: Sequence[LedgerEntry]) -> None:
         """Keep findings about running jobs. Raises StoreError."""
         if entries:
-            self._opened().put_entries(entries)
-
-    def close(self) -> None:
-        """Close the ledger."""
-        if self._ledger is not None:
-            self._ledger.close()
-        self._ledger = None
-
-    def _opened(self) -> Ledger:
-        if self._ledger is None:
-            self._ledger = Ledger(self._path, now=self._clock())
-        return self._ledger
+            self._ledger().put_entries(entries)
 
     def _judged(self, listed: ListedJob, job: SlurmJob, nodes: Mapping[str, FleetNode], now: datetime) -> LedgerJob:
         end = _end_of(listed, job, nodes, now)

@@ -54,19 +54,27 @@ def completed_readings(url: str, readings: Sequence[NodeReading]) -> dict[str, N
     }
 
 
-def _completed(reading: NodeReading, answer: _Inventory) -> NodeReading:
-    machine = MachineIdentity(
+def machine_in(answer: NodeAnswer) -> MachineIdentity:
+    """The machine that answered with its inventory. Raises BackendUnknown where there is none."""
+    return _machine(answer.document(_Inventory, _SCHEMA))
+
+
+def _machine(answer: _Inventory) -> MachineIdentity:
+    return MachineIdentity(
         instance=answer.instance,
         instance_type=answer.instance_type,
         image=answer.image,
         driver=answer.driver,
         gpus=tuple(LedgerGpu(uuid=each.uuid, serial=each.serial, index=each.index) for each in answer.gpus),
     )
+
+
+def _completed(reading: NodeReading, answer: _Inventory) -> NodeReading:
     faults = tuple(
         SeenFault(code=each.code, component=each.component, since=each.since, critical=each.severity == "critical")
         for each in answer.faults
     )
-    return with_inventory(reading, machine, faults)
+    return with_inventory(reading, _machine(answer), faults)
 
 
 def _inventories(answer: NodeAnswer) -> Iterator[_Inventory]:

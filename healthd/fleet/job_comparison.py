@@ -26,7 +26,7 @@ from healthd.judge.peers import (
     peers_of,
     ranked,
 )
-from healthd.observe.report import printable
+from healthd.observe.text_lines import printable
 
 COMPARISON_SCHEMA, READINGS_SCHEMA = "healthd.job_comparison/v1", "healthd.readings/v1"
 _SHOWN = 8

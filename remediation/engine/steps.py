@@ -20,7 +20,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from healthd.core.errors import BackendError, BackendRefused, BackendUnknown, HealthdError
-from healthd.core.model import ClearsBy, Refusal, Refused, Step
+from healthd.core.model import REPAIRS, ClearsBy, Refusal, Refused, Step
 from healthd.judge.causes import roots_of
 from healthd.judge.clock import JUMP, ClockWatch, moved, was_set
 from healthd.remediation.decide.drive import KnownFaults, ending_job, heading_back, not_helped, only_out
@@ -29,7 +29,6 @@ from healthd.remediation.decide.ledger import held_back, records_of, returns_of,
 from healthd.remediation.decide.on_job import JobOutcome
 from healthd.remediation.decide.policy import many_at_once
 from healthd.remediation.decide.remediation import ACTS, End, Phase, Remediation, shifted
-from healthd.remediation.decide.rules import REPAIRS
 from healthd.remediation.engine.deciding import ClusterView, Decider, elsewhere
 from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.gates import Gates, lost, seen
