@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from healthd.api.wire import Reply
 from healthd.cli.output import Screen
 from healthd.core.errors import ConfigError, HealthdError, UsageError
-from healthd.observe.report import printable
+from healthd.observe.text_lines import printable
 
 
 def watched(options: Namespace, answer: Callable[[], Reply]) -> Reply:
