@@ -1,4 +1,4 @@
-"""``--watch``: a verb's answer, drawn over in place on a terminal at each turn, until Ctrl-C.
+"""``--watch``: a verb's answer, asked for again and again and drawn in place on a terminal, until Ctrl-C.
 
 When nothing answers, the first line says so, with the time since when: what is below it is old.
 """
