@@ -102,8 +102,9 @@ def counted(gpu: GpuValues, links: Sequence[int], epoch: str) -> Iterator[Readin
 
 def _of_links(gpu: GpuValues, links: Sequence[int]) -> Iterator[tuple[Component, str, str]]:
     for link in links:
+        part = _link(gpu, link)
         for field, name in OF_A_LINK.items():
-            yield _link(gpu, link), field_key(field, link), name
+            yield part, field_key(field, link), name
 
 
 def _link(gpu: GpuValues, link: int) -> Component:
