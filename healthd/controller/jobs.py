@@ -20,6 +20,7 @@ from healthd.core.hostlist import unfolded
 from healthd.core.model import NODE, Component
 from healthd.fleet.nodes import FleetNode, FleetPicture
 from healthd.job.blame import Blame
+from healthd.job.job import ending
 from healthd.job.text import at_end, verdict_of
 from healthd.ledger.database import Ledger
 from healthd.ledger.entries import LedgerEntry, LedgerJob
@@ -140,8 +141,8 @@ class JobKeeper:
     def _judged(self, listed: ListedJob, job: SlurmJob, nodes: Mapping[str, FleetNode], now: datetime) -> LedgerJob:
         end = _end_of(listed, job, nodes, now)
         is_again = job.restarts > listed.run and not listed.held
-        ending = _ending(job) if job.has_finished else "an error"
-        owner = at_end(job.id, ending, end.blame, end.sentence, requeued=is_again, held=listed.held)
+        how = _ending(job) if job.has_finished else "an error"
+        owner = at_end(job.id, how, end.blame, end.sentence, requeued=is_again, held=listed.held)
         return LedgerJob(
             job=job.id,
             run=listed.run,
@@ -149,7 +150,7 @@ class JobKeeper:
             user=job.user,
             nodes=job.nodes,
             state="REQUEUE_HOLD" if listed.held else job.state,
-            ending=ending,
+            ending=how,
             verdict=end.blame.value,
             sentence=f"{end.sentence}; requeued" if is_again and end.blame is Blame.NODE else end.sentence,
             code=end.code,
@@ -221,9 +222,7 @@ def _end_of(listed: ListedJob, job: SlurmJob, nodes: Mapping[str, FleetNode], no
 def _ending(job: SlurmJob) -> str:
     if job.state == "TIMEOUT":
         return "its time limit"
-    if job.signal:
-        return f"signal {job.signal}"
-    return f"exit code {job.exit_code}" if job.exit_code else job.state.lower().replace("_", " ")
+    return ending(job.exit_code, job.signal) or job.state.lower().replace("_", " ")
 
 
 def _notice(job: LedgerJob, cluster: str) -> Mapping[str, Any]:

@@ -92,6 +92,7 @@ _REFUSALS = {
     "You must specify a reason": "the reason is empty",
     "No valid entity in update command": "this Slurm has no such update (SuspendExcNodes+= came with 23.02)",
     "Invalid input": "this version of Slurm does not know a keyword: please report it, with the version",
+    "Job has already finished": "slurmctld takes no change of it any more",
     "Requested nodes are busy": "another reservation holds the node alone: see scontrol show reservation",
 }
 
