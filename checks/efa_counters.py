@@ -98,7 +98,7 @@ def efa_counters(node: Node, _settings: object) -> Result:
     Sources: rows of efa_counters.csv; amzn-drivers (hw_counters of device and port; reads may end with EINVAL or
     EOPNOTSUPP).
     """
-    functions = [pci.name for pci in efa_functions(node)]
+    functions = efa_functions(node)
     paths = {
         device: f"bus/pci/devices/{name}/infiniband/{device}"
         for name in functions

@@ -92,7 +92,7 @@ def efa_devices(node: Node, settings: EfaDevicesSettings) -> Result:
     """
     profile = instance_profile(node.instance_type)
     usual = profile.efa_usual if profile else 0
-    functions = [pci.name for pci in efa_functions(node)]
+    functions = efa_functions(node)
     if not functions and (usual <= 1 if settings.expected is None else settings.expected == 0):
         nothing = not_applicable("no EFA device is attached, and none is expected")
         return replace(nothing, readings=tuple(_to_learn(node, settings, 0)))

@@ -54,7 +54,7 @@ def efa_provider(node: Node, _settings: object) -> Result:
 
     Sources: libfabric fi_info(1); AWS, EFA documentation (memlock, installer); rows of stack.csv, minimum_versions.csv.
     """
-    functions = [pci.name for pci in efa_functions(node)]
+    functions = efa_functions(node)
     devices = [device for name in functions for device in pci_children(node, name, "infiniband")]
     if not devices:
         return not_applicable("no EFA device with a driver; see efa.devices")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from healthd.checklib.pci import pci_nvswitches, require_pci
+from healthd.checklib.pci import nvswitch_functions, require_pci
 from healthd.checklib.tables import InstanceProfile, instance_profile
 from healthd.core.check import FindingCode, Learned, check, judged, not_applicable
-from healthd.core.model import NODE, Finding, Reading, Remedy, Result, Severity
+from healthd.core.model import NODE, Finding, Reading, Remedy, Result, Severity, pci_address
 from healthd.core.node import Node
 
 MISSING = FindingCode(
@@ -39,7 +39,7 @@ def gpu_nvswitch(node: Node, _settings: object) -> Result:
     if profile is None or not profile.nvswitches:
         return not_applicable("this instance type shows no NVSwitch on PCI, or is not in healthd's table")
     require_pci(node)
-    there = pci_nvswitches(node)
+    there = tuple(map(pci_address, nvswitch_functions(node)))
     findings = [*_missing(there, profile)]
     counted = [] if findings else [Reading(component=NODE, name=_LEARNED.reading, value=len(there), epoch=profile.type)]
     return judged(findings, counted, left_out="" if there else "this machine shows no NVSwitch")

@@ -184,8 +184,9 @@ METRICS = """# Metrics
 `GET /metrics` on `[daemon] http` (default `127.0.0.1:9809`), in Prometheus text format, made at the scrape.
 `/healthz` is 200 while the daemon makes progress and 503 with the reason when it does not; a sick node is no sick
 daemon. `/verdict` is the JSON of [verdict.md](verdict.md), `/` the status page, `/status` its JSON
-([status.md](status.md)): both are for this machine only, whatever the address. `/readings` has the samples of the last
-forty minutes by which the nodes of a job are compared, in memory alone. This port is read-only.
+([status.md](status.md)): both are for this machine only, whatever the address. `/history` has faults and remediations
+for other machines, `/readings` the samples of the last forty minutes by which the nodes of a job are compared. This
+port is read-only.
 
 A scrape reads the daemon's memory, neither the machine nor the cluster; between scrapes nothing is computed.
 `[metrics] textfile` writes the same page for node_exporter's textfile collector.

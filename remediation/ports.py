@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
@@ -255,8 +256,8 @@ class NodeJob:
     ``id``: by which its cluster acts on this job alone. ``number``: the one that the job itself knows; "" for the same.
     ``state``: the cluster's word, upper case. ``nodes``: all of them, as a host list; "" while it waits. ``restarts``:
     how often it was requeued before. ``is_batch`` and ``may_requeue``: whether it can be requeued, and allows it.
-    ``is_part``: one part of a job of several. ``is_here``: this node is one of its nodes. ``began`` and ``ended``: in
-    seconds since the epoch; the end of a job that runs is a planned one, or None.
+    ``is_part``: one part of a job of several. ``is_here``: this node is one of its nodes. ``ended``: of a job that runs
+    a planned end, or None.
     """
 
     id: str
@@ -269,8 +270,8 @@ class NodeJob:
     may_requeue: bool = False
     is_part: bool = False
     is_here: bool = False
-    began: int | None = None
-    ended: int | None = None
+    began: datetime | None = None
+    ended: datetime | None = None
 
     @property
     def words(self) -> str:

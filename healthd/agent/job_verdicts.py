@@ -6,7 +6,6 @@ is written once, however often that is tried. A thread of its own reports to slu
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -35,8 +34,8 @@ from healthd.remediation.orchestrators.slurm.job_comments import (
     SlurmJob,
     append_comment,
     expedites,
-    notify_owner,
     read_job,
+    tell_owners,
 )
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator, parse_nodes
 from healthd.state.monitor import Monitor
@@ -269,7 +268,7 @@ class JobVerdicts:
         names = tuple(unfolded(note.nodes))
         if any(each.startswith(f"node {name} ") for each in job.said for name in names):
             return ""
-        listed = {each.name: each for each in parse_nodes(self._slurm.listing()[0])}
+        listed = {each.name: each for each in parse_nodes(self._slurm.all_nodes())}
         summaries = {name: parse_summary(listed[name].summary) for name in names if name in listed}
         undecided = self._node if note.undecided else ""
         run = run_word(note.job, note.restarts)
@@ -286,8 +285,7 @@ class JobVerdicts:
             return
         sentence = at_drain(self._node, remediation.code, part_of(remediation.component, self._names()))
         try:
-            for job in self._slurm.running():
-                self._tell_owner(self._slurm, job.id, sentence)
+            yield from tell_owners(self._slurm, sentence)
         except BackendError as error:
             yield f"owners of jobs got no notice of the drain: {error}"
 
@@ -297,13 +295,6 @@ class JobVerdicts:
         component = known.component if known is not None else NODE
         beside = OpenCodes((each.component, each.codes) for each in diagnoses).beside(component)
         return self._policy.notifies_owner(remediation.code, component, beside)
-
-    def _tell_owner(self, slurm: SlurmOrchestrator, job: str, sentence: str) -> None:
-        """Notify srun and salloc, and leave the sentence in the job's AdminComment: of a job that fails and is not run
-        again slurmctld takes none later. Raises BackendRefused, BackendUnknown."""
-        append_comment(slurm, job, sentence)
-        with contextlib.suppress(BackendError):  # "Requested operation is presently disabled": no step of it runs yet
-            notify_owner(slurm, job, sentence)
 
     def _names(self) -> Collection[Component]:
         return self._monitor.history.names.values()

@@ -111,7 +111,7 @@ def history_answer(agent: Agent, options: Namespace, *, most: int | None = None)
     if last < options.last and len(trail.events) == last:
         cut = f"the newest {last} lines, the most for a user who may not act; be root to see older ones"
         trail = replace(trail, cut=cut)
-    data = trail_data(trail)
+    data = {"node": agent.machine.name, **trail_data(trail)}
     return Reply(code=0, out=trail_json(data) if options.json else trail_text(data, colour=options.colour))
 
 

@@ -19,7 +19,7 @@ from healthd.config.values import did_you_mean
 from healthd.core.check import Learned
 from healthd.core.errors import HealthdError, UsageError
 from healthd.judge.history import Fault, acknowledged_text, faults_named
-from healthd.observe.report import printable
+from healthd.observe.text_lines import printable
 from healthd.remediation.decide.commands import REMEDIES, Command, CommandOutcome, Verb
 
 SCHEMA = "healthd.command/v1"

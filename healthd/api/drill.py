@@ -22,7 +22,7 @@ from healthd.drill.chain import (
     check_options,
     number_of,
 )
-from healthd.observe.report import printable
+from healthd.observe.text_lines import printable
 
 SCHEMA = "healthd.drill/v1"
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from healthd.core.model import Refusal, Step, Verdict
+from healthd.core.model import REPAIRS, Refusal, Step, Verdict
 from healthd.judge.devices import DeviceNames
-from healthd.remediation.decide.rules import REPAIRS
 
 STEP_TEXT: Mapping[Step, str] = {
     Step.SLOT: "take a budget slot",

@@ -1,9 +1,10 @@
 """The read-only HTTP server of the daemon: the status page, /status, /metrics, /healthz, /verdict, and for
-the fleet /inventory and /readings; of the controller /metrics, /healthz and the page of the fleet. Loopback by default;
-nothing here can act.
+the fleet /history, /inventory and /readings; of the controller /metrics, /healthz and the page of the fleet. Loopback
+by default; nothing here can act.
 
 The pages and their JSON are for this machine, even where other machines may scrape: they show the findings and the
-operator who acted. Another machine gets /verdict without its evidence, which may quote the log. A request under a
+operator who acted. Another machine gets /verdict without its evidence, which may quote the log, and of /history no
+notes and commands. A request under a
 foreign host name is refused too: a web site may give its own name our address (DNS rebinding) and read the answer in
 its visitor's browser.
 
@@ -37,6 +38,7 @@ from healthd.api.rate_limit import RateLimit
 from healthd.api.readings import readings_json
 from healthd.api.status import status_data, status_json
 from healthd.core.capabilities import lay_down
+from healthd.core.errors import StoreError
 from healthd.observe.report import as_json
 
 if TYPE_CHECKING:
@@ -124,6 +126,17 @@ def agent_routes(agent: Agent, *, metrics: Callable[[], tuple[str, str]], proble
     def readings() -> HttpResponse:
         return HttpResponse(kind="application/json", text=readings_json(agent), headers=HEADERS)
 
+    def history() -> HttpResponse:
+        from healthd.api.timeline import shared_data, trail_json  # loads SQLite
+
+        if agent.store is None:
+            return HttpResponse(code=503, text="this agent only observes and keeps no history\n")
+        try:
+            data = shared_data(agent.store, agent.machine.name)
+        except StoreError as error:
+            return HttpResponse(code=503, text=f"{error}\n")
+        return HttpResponse(kind="application/json", text=trail_json(data), headers=HEADERS)
+
     def status() -> HttpResponse:
         text = status_json(status_data(agent, board, problem=problem()))
         return HttpResponse(kind="application/json", text=text, headers=HEADERS)
@@ -136,6 +149,7 @@ def agent_routes(agent: Agent, *, metrics: Callable[[], tuple[str, str]], proble
         "/": page_route("healthd.api", "status.html"),
         "/status": Route(answer=status, local=True),
         **common_routes(metrics=metrics, problem=problem),
+        "/history": Route(answer=history),
         "/inventory": Route(answer=machine),
         "/readings": Route(answer=readings),
         "/verdict": Route(answer=partial(verdict, evidence=True), remote=partial(verdict, evidence=False)),

@@ -15,8 +15,9 @@ from healthd.core.model import Action, Diagnosis, Mode, Refusal, Step
 from healthd.judge.causes import causes_of
 from healthd.judge.devices import DeviceNames, device_range, renamed
 from healthd.judge.history import acknowledged_text
-from healthd.observe.cause_text import TextLine, cause_data, cause_lines
-from healthd.observe.report import diagnosis_data, joined
+from healthd.observe.cause_text import cause_data, cause_lines
+from healthd.observe.report import diagnosis_data
+from healthd.observe.text_lines import TextLine, joined
 from healthd.remediation.decide.approval import awaited, waiting_words
 from healthd.remediation.decide.drive import only_out, planned_on_job
 from healthd.remediation.decide.on_job import WAIT, OnJob, stands

@@ -25,8 +25,9 @@ from healthd.checklib.tables import instance_profile
 from healthd.core.errors import StoreError
 from healthd.core.model import Event, Status, Step
 from healthd.judge.devices import DeviceNames, folded_texts
-from healthd.observe.cause_text import Level, TextLine, cause_data, cause_lines, finding_lines, head_line
-from healthd.observe.report import VERDICT_LEVEL, CheckView, as_data, diagnosis_data, joined, ok_line
+from healthd.observe.cause_text import cause_data, cause_lines, finding_lines, head_line
+from healthd.observe.report import VERDICT_LEVEL, CheckView, as_data, diagnosis_data, ok_line
+from healthd.observe.text_lines import Level, TextLine, joined
 from healthd.remediation.decide.remediation import Remediation
 
 SCHEMA = "healthd.status/v1"

@@ -9,7 +9,7 @@ import json
 import sqlite3
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,15 @@ from typing import Any
 from healthd.config.values import did_you_mean
 from healthd.core.errors import StoreError, UsageError
 from healthd.core.model import Event
-from healthd.observe.cause_text import Level, TextLine
-from healthd.observe.report import joined
+from healthd.observe.text_lines import Level, TextLine, joined
 from healthd.remediation.decide.remediation import Remediation
 from healthd.state.store import SCHEMA_VERSION, EventFilter, Store
 
 SCHEMA = "healthd.history/v1"
 CHECK = "check"
 """The kind of the lines about check runs, most of a trail; a finding has a line of its own."""
+_SHARED, _SHARED_KEYS = 200, ("code", "component", "severity", "opened")
+"""Of faults and of remediations the newest, for other machines."""
 _SEVERITY_LEVEL: Mapping[str, Level] = {"critical": "critical", "warning": "warning", "info": "info"}
 
 
@@ -107,6 +108,20 @@ def trail_data(trail: Trail) -> dict[str, Any]:
         ],
         "remediations": [_remediation_data(remediation) for remediation in trail.remediations],
     }
+
+
+def shared_data(store: Store, node: str) -> dict[str, Any]:
+    """The part of the timeline that other machines may read, as ``healthd.history/v1`` of this node: how faults began
+    and ended, and the remediations with their steps. Evidence, notes and commands stay here, because they may name
+    users and jobs. Raises StoreError."""
+    events, newest = store.events_of(EventFilter(kinds=("fault",)), last=_SHARED)
+    changes = tuple(
+        replace(each, data={key: each.data[key] for key in _SHARED_KEYS if key in each.data})
+        for each in events
+        if "opened" in each.data
+    )
+    remediations = tuple(replace(each, why="", text="", note="") for each in store.remediations()[-_SHARED:])
+    return {"node": node, **trail_data(Trail(events=changes, remediations=remediations, newest=newest))}
 
 
 def trail_json(data: Mapping[str, Any]) -> str:

@@ -78,6 +78,8 @@ def not_reported(
 def _missing(gpu: GpuValues, counters: Sequence[str], links: Sequence[int]) -> Iterator[tuple[Component, str]]:
     """The readings that this GPU does not support, each at its component. Where it counts by link, one missing counter
     stands for all. A call that failed is a gap, and none of these."""
+    if not gpu.unsupported:
+        return
     for field, name in OF_A_GPU.items():
         if not gpu.unsupported.isdisjoint(counters or [field_key(field)]):
             yield gpu.gpu, name
@@ -102,8 +104,9 @@ def counted(gpu: GpuValues, links: Sequence[int], epoch: str) -> Iterator[Readin
 
 def _of_links(gpu: GpuValues, links: Sequence[int]) -> Iterator[tuple[Component, str, str]]:
     for link in links:
+        part = _link(gpu, link)
         for field, name in OF_A_LINK.items():
-            yield _link(gpu, link), field_key(field, link), name
+            yield part, field_key(field, link), name
 
 
 def _link(gpu: GpuValues, link: int) -> Component:

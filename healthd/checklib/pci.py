@@ -6,8 +6,6 @@ again, so a device that is missing here is gone, and one that is here need not l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.core.model import pci_address
 from healthd.core.node import Node
@@ -25,18 +23,9 @@ _BRIDGE = "0x0680"
 """PCI base class and subclass of an NVSwitch: other bridge device (same specification, class 06h)."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PciDevice:
-    """One function of a device: ``name`` is its address with the function (``0000:53:00.0``), the rest hexadecimal."""
-
-    name: str
-    vendor: str
-    device: str
-    device_class: str
-
-
-def pci_devices(node: Node, vendor: str) -> tuple[PciDevice, ...]:
-    """The devices of one vendor (``0x10de``) in the order of their addresses. Raises SourceError.
+def pci_functions(node: Node, vendor: str, attribute: str, begins: str | tuple[str, ...]) -> tuple[str, ...]:
+    """The addresses with the function (``0000:53:00.0``), in order, of the devices of one vendor (``0x10de``) whose
+    attribute, ``device`` or ``class``, begins so. Raises SourceError.
 
     A machine whose sysfs has buses but no PCI has no PCI device; a sysfs without buses is not there at all.
     """
@@ -47,30 +36,26 @@ def pci_devices(node: Node, vendor: str) -> tuple[PciDevice, ...]:
             raise
         return ()
     return tuple(
-        PciDevice(
-            name=name,
-            vendor=vendor,
-            device=pci_attribute(node, name, "device"),
-            device_class=pci_attribute(node, name, "class"),
-        )
+        name
         for name in names
-        if pci_attribute(node, name, "vendor") == vendor
+        if pci_attribute(node, name, "vendor") == vendor and pci_attribute(node, name, attribute).startswith(begins)
     )
 
 
 def pci_gpus(node: Node) -> tuple[str, ...]:
-    """The PCI addresses of the NVIDIA GPUs, whether a driver has them or not. Raises SourceError as ``pci_devices``."""
-    return tuple(pci_address(pci.name) for pci in pci_devices(node, NVIDIA) if pci.device_class[:6] in DISPLAY_CLASSES)
+    """The PCI addresses of the NVIDIA GPUs, whether a driver has them or not. Raises SourceError as
+    ``pci_functions``."""
+    return tuple(map(pci_address, pci_functions(node, NVIDIA, "class", DISPLAY_CLASSES)))
 
 
-def pci_nvswitches(node: Node) -> tuple[str, ...]:
-    """The PCI addresses of the NVSwitches, with or without a driver. Raises SourceError as ``pci_devices``."""
-    return tuple(pci_address(pci.name) for pci in pci_devices(node, NVIDIA) if pci.device_class.startswith(_BRIDGE))
+def nvswitch_functions(node: Node) -> tuple[str, ...]:
+    """The functions of the NVSwitches, with or without a driver. Raises SourceError as ``pci_functions``."""
+    return pci_functions(node, NVIDIA, "class", _BRIDGE)
 
 
-def efa_functions(node: Node) -> tuple[PciDevice, ...]:
-    """The Elastic Fabric Adapters, whether a driver has them or not. Raises SourceError as ``pci_devices``."""
-    return tuple(pci for pci in pci_devices(node, AMAZON) if pci.device.startswith(_EFA))
+def efa_functions(node: Node) -> tuple[str, ...]:
+    """The Elastic Fabric Adapters, whether a driver has them or not. Raises SourceError as ``pci_functions``."""
+    return pci_functions(node, AMAZON, "device", _EFA)
 
 
 def pci_driver(node: Node, name: str) -> str:

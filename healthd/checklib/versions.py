@@ -8,11 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache
 
 from healthd.checklib.tables import filled, keyed_rows
 from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.core.node import Node
+
+_PYTHON = "python"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,7 +24,8 @@ class VersionSource:
 
     ``kind``: sys or proc (``where`` is a path), command (``where`` is its words) or python (``where`` is the name of an
     installed package, as a glob: pip writes the version into the name of its metadata folder). ``pattern`` finds the
-    version in the text as its first group. A part may have several places: the first that has it counts.
+    version in the text as its first group. A part may have several places: the first that has it counts. Places of one
+    command share its run, and so do all of kind python.
     """
 
     part: str
@@ -91,9 +95,10 @@ def read_stack(node: Node, parts: Iterable[str] | None = None, *, python_homes: 
     for place in places():
         if place.part in versions or (wanted is not None and place.part not in wanted):
             continue
+        text = _PYTHON if place.kind == _PYTHON else place.where
         try:
-            if place.where not in texts:
-                texts[place.where] = _text(node, place, python_homes)
+            if text not in texts:
+                texts[text] = _text(node, place, python_homes)
         except SourceMissing as error:
             if place.part == "kernel":  # every one has it
                 gaps.append(f"{place.part}: {error}")
@@ -101,7 +106,7 @@ def read_stack(node: Node, parts: Iterable[str] | None = None, *, python_homes: 
         except SourceError as error:
             gaps.append(f"{place.part}: {error}")
             continue
-        if found := re.search(place.pattern, texts[place.where], re.MULTILINE):
+        if found := re.search(place.pattern, _about(place, texts[text]), re.MULTILINE):
             versions[place.part] = found[1]
     return Stack(versions=versions, gaps=tuple(gaps))
 
@@ -122,8 +127,8 @@ def matches(version: str, pin: str) -> bool:
 
 
 def _text(node: Node, place: VersionSource, python_homes: Sequence[str]) -> str:
-    if place.kind == "python":
-        return _packages(node, place.where, python_homes)
+    if place.kind == _PYTHON:
+        return _packages(node, python_homes)
     if place.kind == "command":
         result = node.command(*place.where.split())
         if result.code in (126, 127):
@@ -133,15 +138,28 @@ def _text(node: Node, place: VersionSource, python_homes: Sequence[str]) -> str:
     return tree.read(place.where)
 
 
-def _packages(node: Node, name: str, homes: Sequence[str]) -> str:
-    """The metadata folders of the packages of this name, one per line, in the order of the homes."""
+def _packages(node: Node, homes: Sequence[str]) -> str:
+    """The metadata folders of every package that a row names, one per line, in the order of the homes."""
     if not homes:
         return ""
-    where = ["-xdev", "-maxdepth", "3", "-path", f"*-packages/{name}-*.dist-info"]
-    result = node.command("find", "-H", *(f"{home.rstrip('/')}/lib" for home in homes), *where)
+    names = [each for place in places() if place.kind == _PYTHON for each in ("-o", "-path", _folders(place))][1:]
+    homes = [f"{home.rstrip('/')}/lib" for home in homes]
+    result = node.command("find", "-H", *homes, "-xdev", "-maxdepth", "3", *names)
     if result.code in (126, 127):
         raise SourceMissing(f"find: {result.stderr.strip()[:200]}")
     return result.stdout  # find's error for a missing home is no fault
+
+
+def _about(place: VersionSource, text: str) -> str:
+    """The lines of a text that are about this place."""
+    if place.kind != _PYTHON:
+        return text
+    return "\n".join(line for line in text.splitlines() if fnmatchcase(line, _folders(place)))
+
+
+def _folders(place: VersionSource) -> str:
+    """The glob of a Python package's metadata folders."""
+    return f"*-packages/{place.where}-*.dist-info"
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -29,7 +29,7 @@ def answer(options: Namespace) -> Reply:
             return answered
         if options.socket:
             raise NoDaemon(f"no daemon answers at {options.socket}; leave --socket out to run the tests here")
-    values = loaded(options, names=options.names)
+    values = loaded(options, names=options.names or None)
     agent = reading_agent(values.config, values.notices, options.names)
     try:
         if active:

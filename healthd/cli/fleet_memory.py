@@ -41,7 +41,7 @@ def answer(options: Namespace) -> Reply:
 
 def ledger_contents(options: Namespace, now: datetime) -> LedgerContents:
     """All that the ledger of this head node holds. Raises StoreError."""
-    path = Path(loaded(options).config.controller.state_dir) / LEDGER
+    path = Path(loaded(options, names=()).config.controller.state_dir) / LEDGER
     if not path.exists():
         raise StoreError(f"{path}: no ledger here; `healthd controller` keeps it on the head node")
     ledger = Ledger(path, now=now, reads_only=True)

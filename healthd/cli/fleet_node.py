@@ -51,18 +51,19 @@ def of_unlisted(options: Namespace, config: Config, problem: str) -> Reply:
 
 def _detail(config: Config, node: str, *, is_there: bool) -> NodeDetail:
     """``is_there``: whether the name has a machine."""
-    answer, history = None, ""
+    answer = history = None
     if is_there and (node,) == ThisNode(config, os.environ).host():
         socket = config.daemon.socket
-        answer, told = ask_here(socket, node, "check", "--json"), ask_here(socket, node, "history", "--last", _LINES)
-        history = told.body.decode()
+        answer = ask_here(socket, node, "check", "--json")
+        history = ask_here(socket, node, "history", "--json", "--last", _LINES)
     elif is_there:
-        answer = _asked(config, node)
+        answer = _asked(config, node, "/verdict")
+        history = None if answer.problem else _asked(config, node, "/history")
     return NodeDetail(now=datetime.now(UTC), answer=answer, history=history, past=_past(config, node))
 
 
-def _asked(config: Config, node: str) -> NodeAnswer:
-    return ask_nodes(url_of(config, "/verdict"), [node])[node]
+def _asked(config: Config, node: str, path: str) -> NodeAnswer:
+    return ask_nodes(url_of(config, path), [node])[node]
 
 
 def _past(config: Config, node: str) -> tuple[LedgerEntry, ...]:

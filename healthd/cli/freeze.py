@@ -20,7 +20,7 @@ from healthd.api.wire import Reply
 from healthd.cli.settings import loaded
 from healthd.config.schema.config import Config
 from healthd.core.errors import BackendError, UsageError
-from healthd.observe.report import printable
+from healthd.observe.text_lines import printable
 from healthd.remediation.decide.freeze import Freeze
 
 SCHEMA = "healthd.freeze/v1"
@@ -45,7 +45,7 @@ def answer(options: Namespace) -> Reply:
         raise UsageError("healthd freeze: --for begins a freeze and --end ends it; give one of them")
     if options.length and not options.reason:
         raise UsageError("healthd freeze: the operators who wait need to know why; add --reason TEXT")
-    config = loaded(options).config
+    config = loaded(options, names=()).config
     try:
         with _place(config) as place:
             return _done(options, place)

@@ -47,7 +47,7 @@ def answer(options: Namespace) -> Reply:
 
 
 def _database(options: Namespace) -> Path:
-    return Path(loaded(options).config.daemon.state_dir) / "healthd.db"
+    return Path(loaded(options, names=()).config.daemon.state_dir) / "healthd.db"
 
 
 def _stored(options: Namespace, path: Path) -> Mapping[str, Any]:

@@ -29,7 +29,7 @@ from healthd.job.blame import Blame
 from healthd.job.text import advice, verdict_of
 from healthd.ledger.database import LEDGER, Ledger
 from healthd.ledger.entries import LedgerJob
-from healthd.observe.report import printable
+from healthd.observe.text_lines import printable
 from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob, read_job
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 
@@ -41,7 +41,7 @@ _SHOWN = 16
 
 def answer(options: Namespace) -> Reply:
     """Exit 0: no node is to blame; 1: one is; 2: it is not known. With ``--compare`` as of that."""
-    config = loaded(options).config
+    config = loaded(options, names=()).config
     if options.compare:
         from healthd.cli.job_compare import answer as compared
 

@@ -11,10 +11,7 @@ from healthd.agent.node_facts import runs_slurm
 from healthd.api.wire import Reply
 from healthd.config.schema.config import Config
 from healthd.core.errors import BackendError, UsageError
-from healthd.core.hostlist import unfolded
-from healthd.fleet.asking import ask_nodes, url_of
-from healthd.fleet.job_comparison import compared
-from healthd.fleet.job_logs import read_words
+from healthd.fleet.job_sources import JobSources
 from healthd.fleet.text import fleet_json
 from healthd.remediation.orchestrators.slurm.job_list import SlurmJobList
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
@@ -31,15 +28,6 @@ def answer(options: Namespace, config: Config) -> Reply:
         return Reply(code=2, err=f"healthd: job {options.job} could not be read: {error}\n")
     if not job.nodes or job.state != "RUNNING":
         return Reply(code=2, err=f"healthd: job {options.job} is {job.state}; only a running job can be compared\n")
-    answers = ask_nodes(url_of(config, "/readings"), list(unfolded(job.nodes)))
-    words = read_words(config.orchestrator.slurm.nccl_log, options.job)
-    result = compared(
-        options.job,
-        job.nodes,
-        answers,
-        age_s=(datetime.now(UTC) - job.start).total_seconds() if job.start is not None else None,
-        gpus=gpus,
-        words=words.sentences(sum(map(len, gpus.values()))),
-    )
+    result = JobSources.of(config).compared(job, gpus, datetime.now(UTC))
     out = fleet_json(result.data) if options.json else result.text
     return Reply(code=1 if result.findings else 0 if result.gpus else 2, out=out)

@@ -9,28 +9,28 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from healthd.agent.node_facts import ThisNode
-from healthd.config.load import Loaded, load
+from healthd.config.load import Loaded, checks_in_files, load
 from healthd.config.schema.config import Config
 from healthd.config.schema.daemon import DaemonSection
-from healthd.core.check import discover
 from healthd.core.errors import ConfigError, StartError
 from healthd.sources.imds import Hurry
 
 
-def loaded(options: Namespace, hurry: Hurry | None = None, names: Collection[str] = ()) -> Loaded:
+def loaded(options: Namespace, hurry: Hurry | None = None, names: Collection[str] | None = None) -> Loaded:
     """The configuration that a command line names, or the machine's. Raises ConfigError with every problem.
 
-    ``hurry``: as of MetadataSource. ``names``: the checks whose settings are needed; none: all. A configuration that
-    sets another check is read with the settings of all.
+    ``hurry``: as of MetadataSource. ``names``: the checks whose settings are needed, beside those that the files set;
+    None: all. A verb that runs no check needs none.
     """
     path = Path(options.config) if options.config else None
 
     def who(config: Config) -> ThisNode:
         return ThisNode(config, os.environ, hurry=hurry)
 
-    if names:
-        with contextlib.suppress(ConfigError):
-            return load(path, checks=check_settings(names), environ=os.environ, who=who)
+    if names is not None:
+        with contextlib.suppress(ConfigError):  # it may be about the name of a check: all of them tell
+            few = frozenset(names) | checks_in_files(path)
+            return load(path, checks=check_settings(few) if few else {}, environ=os.environ, who=who)
     return load(path, checks=check_settings(), environ=os.environ, who=who)
 
 
@@ -53,4 +53,6 @@ def socket_path(options: Namespace) -> str:
 
 def check_settings(names: Collection[str] = ()) -> Mapping[str, type]:
     """Each check's name and settings class, as the configuration needs them. ``names``: as of discover."""
+    from healthd.core.check import discover  # most verbs run no check
+
     return {name: check.settings for name, check in discover(names).items()}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cache, partial
 from itertools import chain
@@ -155,6 +156,27 @@ def _matched(
     undecided = tuple(f"configuration: {each}" for each in rulings if not each.decided)
     by_job = tuple(match for match in holding if match.is_by_job)
     return replace(loaded, rulings=tuple(map(str, rulings)), notices=undecided, by_job=by_job)
+
+
+def checks_in_files(path: Path | None, *, default_path: Path = DEFAULT_PATH) -> frozenset[str]:
+    """The names under ``checks`` in the files, whether there is such a check or not. ``path``, ``default_path``: as of
+    ``examine``, which reports what cannot be read; here it names none."""
+    paths = [path] if path is not None else [default_path, *default_path.parent.glob("conf.d/*.toml")]
+    found: set[str] = set()
+    for each in paths:
+        with suppress(OSError):
+            text = read_text(each)
+            tree = parsed(text, str(each)) if isinstance(text, str) else text
+            found.update(_named(tree) if isinstance(tree, dict) else ())
+    return frozenset(found)
+
+
+def _named(tree: Mapping[str, Any]) -> Iterator[str]:
+    """The names under ``checks``, of the file itself and of its matches."""
+    matches = tree.get(NAME)
+    for table in (tree, *(matches if isinstance(matches, list) else ())):
+        checks = table.get("checks") if isinstance(table, dict) else None
+        yield from checks if isinstance(checks, dict) else ()
 
 
 def _settings(

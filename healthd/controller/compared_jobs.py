@@ -13,17 +13,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from typing import Any, Protocol
 
 from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.config import Config
 from healthd.core.errors import BackendError
-from healthd.core.hostlist import unfolded
-from healthd.fleet.asking import NodeAnswer, ask_nodes, url_of
-from healthd.fleet.job_comparison import compared
-from healthd.fleet.job_logs import read_words
-from healthd.job.nccl_words import NcclWords
+from healthd.fleet.job_sources import JobSources
 from healthd.judge.job_patterns import WARM_UP_S, JobFinding
 from healthd.judge.peers import WINDOW_S
 from healthd.ledger.entries import EntryKind, LedgerEntry
@@ -52,8 +47,7 @@ class _OpenJobFinding:
 
 
 class JobComparer:
-    """Compares each running job of two nodes or more every ``every_s`` seconds; 0: none. ``ask``: of these nodes their
-    readings; ``words``: NCCL's, in the logs of a job."""
+    """Compares each running job of two nodes or more every ``every_s`` seconds; 0: none."""
 
     def __init__(
         self,
@@ -62,12 +56,11 @@ class JobComparer:
         log: Any,
         *,
         every_s: float,
-        ask: Callable[[Sequence[str]], Mapping[str, NodeAnswer]],
-        words: Callable[[str], NcclWords],
+        sources: JobSources,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._jobs, self._stats, self._log, self._every_s = jobs, stats, log, every_s
-        self._ask, self._words, self._monotonic_s = ask, words, monotonic_s
+        self._sources, self._monotonic_s = sources, monotonic_s
         self._compared_s: dict[str, float] = {}
         self._seen: dict[str, dict[tuple[str, str, str], _OpenJobFinding]] = {}
         self._told: dict[str, tuple[str, ...]] = {}
@@ -76,9 +69,7 @@ class JobComparer:
     @classmethod
     def of(cls, config: Config, jobs: RunningJobs, stats: ControllerStats, log: Any) -> JobComparer:
         """As the configuration says."""
-        url, pattern = url_of(config, "/readings"), config.orchestrator.slurm.nccl_log
-        ask, words = partial(ask_nodes, url), partial(read_words, pattern)
-        return cls(jobs, stats, log, every_s=config.controller.compare_jobs_s, ask=ask, words=words)
+        return cls(jobs, stats, log, every_s=config.controller.compare_jobs_s, sources=JobSources.of(config))
 
     def __call__(self, listed: Sequence[ListedJob], now: datetime) -> tuple[LedgerEntry, ...]:
         """Compare the jobs that are due. Returns the findings that are new, for the ledger."""
@@ -110,13 +101,10 @@ class JobComparer:
             job, gpus = self._jobs.running(listed.id)
         except BackendError:
             return  # it has just ended, or the next pass finds it
-        age_s = (now - listed.began).total_seconds() if listed.began is not None else None
-        answers = self._ask(list(unfolded(job.nodes)))
-        words = self._words(listed.id).sentences(sum(map(len, gpus.values())))
-        result = compared(listed.id, job.nodes, answers, age_s=age_s, gpus=gpus, words=words)
-        if words and words != self._told.get(listed.id):
-            self._log.warning("job.nccl", job=listed.id, user=job.user, message="; ".join(words))
-        self._told[listed.id] = words
+        result = self._sources.compared(job, gpus, now)
+        if result.words and result.words != self._told.get(listed.id):
+            self._log.warning("job.nccl", job=listed.id, user=job.user, message="; ".join(result.words))
+        self._told[listed.id] = result.words
         if not result.devices:
             self._unreached(listed.id, result.remarks[0])
         found = {(each.finding.code, each.node, str(each.finding.component)): each for each in result.findings}

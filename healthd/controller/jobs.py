@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Protocol
 
 from healthd.config.schema.config import PolicySection
@@ -21,6 +20,7 @@ from healthd.core.hostlist import unfolded
 from healthd.core.model import NODE, Component
 from healthd.fleet.nodes import FleetNode, FleetPicture
 from healthd.job.blame import Blame
+from healthd.job.job import ending
 from healthd.job.text import at_end, verdict_of
 from healthd.ledger.database import Ledger
 from healthd.ledger.entries import LedgerEntry, LedgerJob
@@ -80,12 +80,9 @@ class JobWatch:
 
     def keep(self, stop: threading.Event) -> None:
         """List the jobs again and again until ``stop``."""
-        try:
-            while not stop.is_set():
-                self._pass()
-                stop.wait(self._every_s)
-        finally:
-            self._keeper.close()
+        while not stop.is_set():
+            self._pass()
+            stop.wait(self._every_s)
 
     def _pass(self) -> None:
         problem = ""
@@ -101,26 +98,26 @@ class JobWatch:
 
 
 class JobKeeper:
-    """The ends of the jobs of one fleet. ``tell``: has the owner get a message; None: owners are not told."""
+    """The ends of the jobs of one fleet. ``ledger``: the ledger, open; raises StoreError. ``tell``: has the owner get a
+    message; None: owners are not told."""
 
     def __init__(
         self,
         jobs: JobList,
-        path: Path,
+        ledger: Callable[[], Ledger],
         policy: PolicySection,
         log: Any,
         *,
         tell: Callable[[Mapping[str, Any]], None] | None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._jobs, self._path, self._policy, self._log, self._tell = jobs, path, policy, log, tell
+        self._jobs, self._ledger, self._policy, self._log, self._tell = jobs, ledger, policy, log, tell
         self._clock = clock
-        self._ledger: Ledger | None = None
         self._problem = ""
 
     def __call__(self, listed: Sequence[ListedJob], fleet: FleetPicture) -> None:
         """Judge what has ended by this list of jobs, and tell the owners. Raises StoreError."""
-        ledger = self._opened()
+        ledger = self._ledger()
         nodes = {each.name: each for each in fleet.nodes}
         known = {(each.job, each.run): each for each in ledger.job_ends_since(fleet.at - _SAME)}
         judged = []
@@ -139,24 +136,13 @@ class JobKeeper:
     def put(self, entries: Sequence[LedgerEntry]) -> None:
         """Keep findings about running jobs. Raises StoreError."""
         if entries:
-            self._opened().put_entries(entries)
-
-    def close(self) -> None:
-        """Close the ledger."""
-        if self._ledger is not None:
-            self._ledger.close()
-        self._ledger = None
-
-    def _opened(self) -> Ledger:
-        if self._ledger is None:
-            self._ledger = Ledger(self._path, now=self._clock())
-        return self._ledger
+            self._ledger().put_entries(entries)
 
     def _judged(self, listed: ListedJob, job: SlurmJob, nodes: Mapping[str, FleetNode], now: datetime) -> LedgerJob:
         end = _end_of(listed, job, nodes, now)
         is_again = job.restarts > listed.run and not listed.held
-        ending = _ending(job) if job.has_finished else "an error"
-        owner = at_end(job.id, ending, end.blame, end.sentence, requeued=is_again, held=listed.held)
+        how = _ending(job) if job.has_finished else "an error"
+        owner = at_end(job.id, how, end.blame, end.sentence, requeued=is_again, held=listed.held)
         return LedgerJob(
             job=job.id,
             run=listed.run,
@@ -164,7 +150,7 @@ class JobKeeper:
             user=job.user,
             nodes=job.nodes,
             state="REQUEUE_HOLD" if listed.held else job.state,
-            ending=ending,
+            ending=how,
             verdict=end.blame.value,
             sentence=f"{end.sentence}; requeued" if is_again and end.blame is Blame.NODE else end.sentence,
             code=end.code,
@@ -236,9 +222,7 @@ def _end_of(listed: ListedJob, job: SlurmJob, nodes: Mapping[str, FleetNode], no
 def _ending(job: SlurmJob) -> str:
     if job.state == "TIMEOUT":
         return "its time limit"
-    if job.signal:
-        return f"signal {job.signal}"
-    return f"exit code {job.exit_code}" if job.exit_code else job.state.lower().replace("_", " ")
+    return ending(job.exit_code, job.signal) or job.state.lower().replace("_", " ")
 
 
 def _notice(job: LedgerJob, cluster: str) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ A ledger that cannot be written, or a fleet that cannot be read, is logged once 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -35,23 +36,48 @@ def ledger_path(config: Config) -> Path:
     return Path(config.controller.state_dir) / LEDGER
 
 
+class LedgerFile:
+    """The ledger of a controller that leads: its keepers have one file, which the first of them opens. A file that was
+    set aside is logged."""
+
+    def __init__(self, path: Path, log: Any) -> None:
+        self._path, self._log, self._lock = path, log, threading.Lock()
+        self._ledger: Ledger | None = None
+
+    def opened(self) -> Ledger:
+        """The ledger, open. Raises StoreError."""
+        with self._lock:
+            if self._ledger is None:
+                self._ledger = Ledger(self._path, now=datetime.now(UTC))
+                if self._ledger.set_aside:
+                    self._log.error("ledger set aside", message=self._ledger.set_aside)
+            return self._ledger
+
+    def close(self) -> None:
+        """Close it."""
+        with self._lock:
+            if self._ledger is not None:
+                self._ledger.close()
+            self._ledger = None
+
+
 class LedgerKeeper:
-    """One ledger, for as long as this controller leads. ``reading``: the fleet as it was read last; raises
+    """Keeps the ledger for as long as this controller leads. ``reading``: the fleet as it was read last; raises
     BackendError, ConfigError. ``topology``: where EC2 says that instances stand; raises BackendError. ``racks``: by
     node, what of that is known."""
 
     def __init__(
         self,
         config: Config,
+        file: LedgerFile,
         reading: Callable[[], FleetPicture],
         stats: ControllerStats,
         log: Any,
         *,
         topology: Callable[[], Mapping[str, InstancePlace]] | None = None,
     ) -> None:
-        self._config, self._reading, self._stats, self._log = config, reading, stats, log
+        self._config, self._file, self._reading, self._stats, self._log = config, file, reading, stats, log
         self._problem, self._report_at = "", datetime.min.replace(tzinfo=UTC)
-        self._ledger: Ledger | None = None
         self._feed: LedgerFeed | None = None
         self._fed_at = self._report_at
         self._topology, self._wanted = topology, frozenset[str]()
@@ -64,21 +90,18 @@ class LedgerKeeper:
             fleet = self._reading()
             if abs((fleet.at - self._fed_at).total_seconds()) < self._config.ledger.interval_s:
                 return
-            ledger, feed = self._opened(fleet.at)
+            feed = self._begun()
             feed.read(readings_of(fleet.nodes), fleet.at)
             self._fed_at = fleet.at
             self._place(feed, fleet.at)
-            self._show(ledger, fleet.at)
+            self._show(self._file.opened(), fleet.at)
             self._tell("")
         except (BackendError, ConfigError, StoreError) as error:
             self._tell(str(error))
 
     def close(self) -> None:
-        """Close the file, and show its report no longer."""
-        self._stats.ledger = None
-        if self._ledger is not None:
-            self._ledger.close()
-        self._ledger = self._feed = None
+        """Show its report no longer, and begin again with the next reading."""
+        self._stats.ledger = self._feed = None
 
     def _place(self, feed: LedgerFeed, now: datetime) -> None:
         """Have the next reading know where new instances stand."""
@@ -97,20 +120,16 @@ class LedgerKeeper:
             self._log.error("racks of EC2 are not known", message=problem)
         self._unplaced = problem
 
-    def _opened(self, now: datetime) -> tuple[Ledger, LedgerFeed]:
-        if self._ledger is not None and self._feed is not None:
-            return self._ledger, self._feed
-        self._ledger = ledger = Ledger(ledger_path(self._config), now=now)
-        if ledger.set_aside:
-            self._log.error("ledger set aside", message=ledger.set_aside)
-        section = self._config.ledger
-        self._feed = LedgerFeed(
-            ledger,
-            partial(completed_readings, section.inventory_url),
-            interval_s=section.interval_s,
-            keep_days=section.retention_days,
-        )
-        return ledger, self._feed
+    def _begun(self) -> LedgerFeed:
+        if self._feed is None:
+            section = self._config.ledger
+            self._feed = LedgerFeed(
+                self._file.opened(),
+                partial(completed_readings, section.inventory_url),
+                interval_s=section.interval_s,
+                keep_days=section.retention_days,
+            )
+        return self._feed
 
     def _show(self, ledger: Ledger, now: datetime) -> None:
         """Have the metrics show the report of the last thirty days, made every ten minutes."""

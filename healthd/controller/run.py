@@ -33,7 +33,7 @@ from healthd.controller.fleet_page import FleetPage
 from healthd.controller.fleet_reader import SharedReading
 from healthd.controller.incidents import FenceHands, IncidentHands
 from healthd.controller.jobs import JobKeeper, JobList, JobWatch
-from healthd.controller.ledger import ledger_path
+from healthd.controller.ledger import LedgerFile, ledger_path
 from healthd.controller.notifications import controller_notifier
 from healthd.controller.progress import Progress
 from healthd.controller.status import KeptText, StatusBoard, StatusFile, status_of
@@ -257,8 +257,9 @@ class ControllerService:
             self._stats.took_lead()
             self._leading = True
             held.callback(self._left)
-            self._begin_jobs(held)
-            self._begin_fleet(held)  # first: open incidents are shown before messages begin
+            ledger = self._ledger(held)
+            self._begin_jobs(held, ledger)
+            self._begin_fleet(held, ledger)  # first: open incidents are shown before messages begin
             self._begin_telling(store, held)
         while not self._stop.is_set() and self._work.leads():
             with self._progress.at("a sync"):
@@ -308,25 +309,34 @@ class ControllerService:
         if not self._stop.is_set():  # as in _or_end
             self._signals.end()
 
-    def _begin_fleet(self, held: contextlib.ExitStack) -> None:
+    def _ledger(self, held: contextlib.ExitStack) -> LedgerFile | None:
+        """The ledger of the keepers; its file is opened by the first that needs it."""
+        if self._once:
+            return None
+        if not self._config.ledger.enabled:
+            self._log.info("no ledger here: [ledger] enabled is false")
+            return None
+        file = LedgerFile(ledger_path(self._config), self._log)
+        held.callback(file.close)
+        return file
+
+    def _begin_fleet(self, held: contextlib.ExitStack, ledger: LedgerFile | None) -> None:
         """Keep incidents and ledger for as long as this controller leads, from one thread and one reading."""
         if self._once:
             return
-        if not self._config.ledger.enabled:
-            self._log.info("no ledger here: [ledger] enabled is false")
-        work = self._work
+        work, log = self._work, self._log
         hands, fencer = work.incident_hands, work.fence_hands
-        keeper = FleetKeeper(self._config, work.reading, hands, self._stats, self._log, fencer=fencer)
+        keeper = FleetKeeper(self._config, work.reading, hands, self._stats, log, ledger=ledger, fencer=fencer)
         _begin_thread(held, "fleet", partial(self._keep_fleet, keeper))
 
-    def _begin_jobs(self, held: contextlib.ExitStack) -> None:
+    def _begin_jobs(self, held: contextlib.ExitStack, ledger: LedgerFile | None) -> None:
         """Keep the ends of jobs in the ledger, and tell their owners."""
         jobs, config = self._work.jobs, self._config
-        if self._once or jobs is None or not config.ledger.enabled:
+        if jobs is None or ledger is None:
             return
         command = config.notify.owner_command
         tell = partial(run_with, command) if command else None
-        keeper = JobKeeper(jobs, ledger_path(config), config.policy, self._log, tell=tell)
+        keeper = JobKeeper(jobs, ledger.opened, config.policy, self._log, tell=tell)
         compare = JobComparer.of(config, jobs, self._stats, self._log)
         watch = JobWatch(jobs, self._work.reading, keeper, self._log, compare=compare)
         _begin_thread(held, "jobs", partial(self._keep_jobs, watch))

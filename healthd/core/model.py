@@ -191,6 +191,9 @@ class Step(StrEnum):
     RELEASE = "release"
 
 
+REPAIRS = frozenset({Step.RESET, Step.REBOOT, Step.REPLACE})
+"""The steps that repair."""
+
 # Ladders, as data: a larger number is worse (Severity), or goes further (Remedy).
 SEVERITY_RANK: Mapping[Severity, int] = {Severity.INFO: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}
 REMEDY_RANK: Mapping[Remedy, int] = {

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from healthd.checklib.pci import NVIDIA, efa_functions, pci_children, pci_devices, pci_gpus
+from healthd.checklib.pci import efa_functions, nvswitch_functions, pci_children, pci_gpus
 from healthd.checklib.xids import xid_row
 from healthd.core.errors import SourceError, SourceMissing, UsageError
 from healthd.core.model import pci_address
@@ -26,7 +26,6 @@ _SILENCE = "healthd.probe.silence"
 _MOUNTS = "self/mountinfo"
 _PCI = "bus/pci/devices"
 _ROWS = "nvmlDeviceGetRemappedRows"
-_NVSWITCH_CLASS = "0x0680"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,7 +124,7 @@ def _xid(machine: Machine, xid: int, asked: str) -> Injection:
 
 
 def _sxid(machine: Machine, sxid: int) -> Injection:
-    switches = [each.name for each in pci_devices(machine, NVIDIA) if each.device_class.startswith(_NVSWITCH_CLASS)]
+    switches = nvswitch_functions(machine)
     if not switches:
         words = "this node has no NVSwitch on its PCI bus; on Blackwell their faults are XID 144 to 150"
         raise UsageError(f"healthd drill: {words}")
@@ -138,7 +137,7 @@ def _sxid(machine: Machine, sxid: int) -> Injection:
 
 
 def _efa_loss(machine: Machine) -> Injection:
-    there = [pci.name for pci in efa_functions(machine)]
+    there = efa_functions(machine)
     if not there:
         raise UsageError("healthd drill: this node has no EFA device on its PCI bus")
     gone = there[-1]

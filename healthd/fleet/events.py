@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from healthd.core.ages import lasting
 from healthd.core.hostlist import folded
 from healthd.fleet.causes import by_cause
 from healthd.fleet.incidents import Incident
 from healthd.fleet.nodes import FleetNode, FleetState
-from healthd.judge.causes import lasting
 from healthd.ledger.entries import EntryKind, LedgerEntry
 from healthd.remediation.decide.handoff import by_now
 

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from healthd.core.ages import age, lasting
 from healthd.core.hostlist import folded
 from healthd.fleet.incidents import CauseKind, Incident
-from healthd.judge.causes import age, lasting
-from healthd.observe.cause_text import Level, TextLine
-from healthd.observe.report import joined
+from healthd.observe.text_lines import Level, TextLine, joined
 from healthd.remediation.decide.domain_fence import DomainFence
 
 SCHEMA = "healthd.incidents/v1"

@@ -26,7 +26,7 @@ from healthd.judge.peers import (
     peers_of,
     ranked,
 )
-from healthd.observe.report import printable
+from healthd.observe.text_lines import printable
 
 COMPARISON_SCHEMA, READINGS_SCHEMA = "healthd.job_comparison/v1", "healthd.readings/v1"
 _SHOWN = 8
@@ -44,6 +44,9 @@ class NodeReadings(NodeDocument, frozen=True, kw_only=True):
     """The document of ``/readings``."""
 
     series: tuple[_SeenSeries, ...] = ()
+
+
+READS_READINGS = msgspec.json.Decoder(NodeReadings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +121,7 @@ def compared(
     remarks: list[str] = []
     for node, answer in answers.items():
         try:
-            document = answer.document(NodeReadings, READINGS_SCHEMA)
+            document = answer.document(READS_READINGS, READINGS_SCHEMA)
         except BackendUnknown as error:
             remarks.append(f"{node} is not compared: {error}")
             continue

@@ -1,5 +1,5 @@
-"""One node in detail, beside its part in the fleet: its own verdict, and its past by its daemon or by the ledger.
-Answers in, text and data out."""
+"""One node in detail, beside its part in the fleet: its own verdict and history, and its past by the ledger. Answers
+in, text and data out."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from typing import Annotated, Any
 
 import msgspec
 
+from healthd.api.timeline import SCHEMA as HISTORY_SCHEMA
+from healthd.api.timeline import trail_text
+from healthd.core.ages import age
 from healthd.core.errors import BackendUnknown
 from healthd.core.model import Severity, Status
 from healthd.fleet.asking import NodeAnswer, NodeDocument
-from healthd.judge.causes import age
 from healthd.ledger.entries import LedgerEntry
 from healthd.ledger.text import entry_data, history_text
-from healthd.observe.report import SCHEMA, printable
+from healthd.observe.report import SCHEMA
+from healthd.observe.text_lines import printable
 
 _LAST = 10
 """How many entries of the past are shown."""
@@ -44,14 +47,67 @@ class NodeVerdict(NodeDocument, frozen=True, kw_only=True):
     checks: tuple[_SeenCheck, ...] = ()
 
 
+READS_VERDICT = msgspec.json.Decoder(NodeVerdict)
+
+
+class _SeenChange(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The data of a line. ``opened``: whether a fault began or ended, where the line is about one."""
+
+    code: str = ""
+    component: str = ""
+    severity: str = ""
+    opened: bool | msgspec.UnsetType = msgspec.UNSET
+    end: str = ""
+    evidence: dict[str, Any] = {}
+
+
+class _SeenLine(msgspec.Struct, frozen=True):
+    at: Annotated[datetime, msgspec.Meta(tz=True)]
+    kind: str
+    text: str
+    data: _SeenChange
+
+
+class SeenRemediation(msgspec.Struct, frozen=True):
+    """A remediation as a node shows it. ``end``: None while it is open."""
+
+    id: str
+    code: str
+    component: str
+    remedy: str
+    opened: Annotated[datetime, msgspec.Meta(tz=True)]
+    since: Annotated[datetime, msgspec.Meta(tz=True)]
+    steps: tuple[str, ...]
+    step: str
+    end: str | None
+    note: str
+
+
+class NodeHistory(NodeDocument, frozen=True, kw_only=True):
+    """The parts of ``healthd.history/v1`` that are shown."""
+
+    newest: int
+    cut: str
+    events: tuple[_SeenLine, ...]
+    remediations: tuple[SeenRemediation, ...]
+
+    @property
+    def lines(self) -> list[str]:
+        """The timeline, newest last."""
+        return trail_text(msgspec.to_builtins(self)).splitlines()
+
+
+READS_HISTORY = msgspec.json.Decoder(NodeHistory)
+
+
 @dataclass(frozen=True, kw_only=True)
 class NodeDetail:
-    """All that is known of one node beside the cluster's own part. ``answer``: None where the node was not asked.
-    ``history``: the text of its daemon's. ``past``: its entries of the ledger, oldest first."""
+    """All that is known of one node beside the cluster's own part. ``answer``, ``history``: its verdict and its
+    timeline, None where the node was not asked. ``past``: its entries of the ledger, oldest first."""
 
     now: datetime
     answer: NodeAnswer | None = None
-    history: str = ""
+    history: NodeAnswer | None = None
     past: Sequence[LedgerEntry] = ()
 
     @property
@@ -61,14 +117,16 @@ class NodeDetail:
 
     @property
     def data(self) -> dict[str, Any]:
-        """The same as data: the verdict as the node wrote it."""
-        return {"answer": self._answer_data(), "past": [entry_data(each) for each in self.past[-_LAST:]]}
+        """The same as data: verdict and history as the node wrote them."""
+        timeline, problem = _document(self.history, READS_HISTORY, HISTORY_SCHEMA)
+        past = [entry_data(each) for each in self.past[-_LAST:]]
+        return {"answer": self._answer_data(), "timeline": timeline, "timeline_problem": problem, "past": past}
 
     def _answer_lines(self) -> Iterator[str]:
         if self.answer is None:
             return
         try:
-            verdict = self.answer.document(NodeVerdict, SCHEMA)
+            verdict = self.answer.document(READS_VERDICT, SCHEMA)
         except BackendUnknown as error:
             yield f"answer    none: {error}; run `healthd status` on {self.answer.node}"
             return
@@ -79,23 +137,38 @@ class NodeDetail:
     def _answer_data(self) -> dict[str, Any] | None:
         if self.answer is None:
             return None
-        asked, problem, verdict = self.answer.asked, "", None
-        try:
-            self.answer.document(NodeVerdict, SCHEMA)
-            verdict = msgspec.json.decode(self.answer.body)
-        except BackendUnknown as error:
-            problem = str(error)
-        return {"asked": asked, "problem": problem, "verdict": verdict}
+        verdict, problem = _document(self.answer, READS_VERDICT, SCHEMA)
+        return {"asked": self.answer.asked, "problem": problem, "verdict": verdict}
 
     def _past_lines(self) -> Iterator[str]:
-        if self.history:
-            yield "history   by its daemon"
-            yield from (f"  {line}" for line in self.history.splitlines())
+        if self.history is not None:
+            yield from _history_lines(self.history)
         if self.past:
             more = len(self.past) - _LAST
             earlier = f", and {more} earlier" if more > 0 else ""
             yield f"ledger    the last entries{earlier}: `healthd fleet history --node {self.past[-1].node}`"
             yield from (f"  {line}" for line in history_text(self.past[-_LAST:], (), ()).splitlines())
+
+
+def _document(answer: NodeAnswer | None, reads: msgspec.json.Decoder[Any], schema: str) -> tuple[Any, str]:
+    """(the document as the node wrote it or None, why there is none or "")."""
+    if answer is None:
+        return None, ""
+    try:
+        answer.document(reads, schema)
+    except BackendUnknown as error:
+        return None, str(error)
+    return msgspec.json.decode(answer.body), ""
+
+
+def _history_lines(answer: NodeAnswer) -> Iterator[str]:
+    try:
+        lines = answer.document(READS_HISTORY, HISTORY_SCHEMA).lines
+    except BackendUnknown as error:
+        yield f"history   none: {error}"
+        return
+    yield f"history   from {answer.asked}"
+    yield from (f"  {line}" for line in lines[-_LAST:])
 
 
 def _check_lines(checks: Sequence[_SeenCheck]) -> Iterator[str]:

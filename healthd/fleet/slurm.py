@@ -1,11 +1,12 @@
-"""Reads the fleet of a Slurm cluster: every node with its summary, and the budget slots. Three requests (nodes,
-reservations, the configuration), four with racks; nothing is written."""
+"""Reads the fleet of a Slurm cluster: every node with its summary, and the budget slots. Three requests side by side
+(nodes, reservations, the configuration), four with racks; nothing is written."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
 
@@ -19,6 +20,7 @@ from healthd.remediation.orchestrators.slurm.incident_reservations import parse_
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator, parse_nodes
 from healthd.remediation.orchestrators.slurm.slots import parse_freezes, parse_slots, slot_times
 
+_REQUESTS = 4
 SILENT_AFTER = 2.5
 """Of heartbeats: one may be lost, and the next one late."""
 _SETTING = re.compile(r"^(\w+)\s*=\s*(\S+)", re.MULTILINE)
@@ -30,15 +32,18 @@ def read_fleet(config: Config, host: str, clock: Callable[[], datetime], *, rack
     """The fleet now. ``host``: a name for this machine, which need not be a node. ``racks``: with the leaf switch or
     block of each node, by Slurm's topology. Raises BackendError, ConfigError."""
     slurm = SlurmOrchestrator.of(config, host)
-    nodes, reservations = slurm.listing()
-    now = clock()
+    with ThreadPoolExecutor(max_workers=_REQUESTS) as pool:
+        asked = pool.submit(slurm.all_nodes), pool.submit(slurm.reservations)
+        configured = pool.submit(_settings, slurm)
+        topology = pool.submit(_racks, slurm) if racks else None
+    nodes, reservations = (each.result() for each in asked)
+    now, settings = clock(), configured.result()
     listed = list(parse_nodes(nodes))
     if not listed:
         raise BackendUnknown("scontrol show nodes lists no node; see `scontrol ping`, and PrivateData in slurm.conf")
-    if racks:
-        of = _racks(slurm)
+    if topology is not None:
+        of = topology.result()
         listed = [replace(each, group=of.get(each.name, "")) for each in listed]
-    settings = _settings(slurm)
     if "reservations" in settings.get("PrivateData", "") and os.geteuid() != 0:
         raise BackendRefused("PrivateData in slurm.conf hides reservations, and so the budget slots: run it as root")
     slots = parse_slots(reservations)

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from healthd.core.ages import age, lasting
 from healthd.core.hostlist import folded
 from healthd.fleet.causes import By, CauseGroup, by_cause, by_key
 from healthd.fleet.nodes import USABLE, FleetNode, FleetPicture, FleetState
-from healthd.judge.causes import age, lasting
-from healthd.observe.cause_text import Level, TextLine
-from healthd.observe.report import joined
+from healthd.observe.text_lines import Level, TextLine, joined
 from healthd.remediation.decide.handoff import HandoffRecord
 
 SCHEMA = "healthd.fleet/v1"

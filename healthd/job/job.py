@@ -43,11 +43,16 @@ class Job:
     @property
     def ending(self) -> str:
         """Its end in words: ``exit code 3``, ``signal 9``."""
-        if self.exit_code is None or self.signal is None:
-            return "end not known"
-        if self.signal:
-            return f"signal {self.signal}"
-        return f"exit code {self.exit_code}" if self.exit_code else "completed"
+        return ending(self.exit_code, self.signal) or "completed"
+
+
+def ending(exit_code: int | None, signal: int | None) -> str:
+    """The end of a job in words; "" for one without an error."""
+    if exit_code is None or signal is None:
+        return "end not known"
+    if signal:
+        return f"signal {signal}"
+    return f"exit code {exit_code}" if exit_code else ""
 
 
 def job_of(environ: Mapping[str, str], *, start: datetime | None = None, end: datetime | None = None) -> Job:

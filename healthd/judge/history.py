@@ -189,7 +189,8 @@ def relearn(history: History, readings: Container[str]) -> History:
 
 def counted(history: History, outcome: Outcome) -> Outcome:
     """The outcome to show: without findings that wait to last or to repeat, which its reason names."""
-    return replace(outcome, result=without_waiting(outcome.result, lambda each: _key(history, each) in history.faults))
+    result = without_waiting(outcome.result, lambda each: _key(history, each) in history.faults)
+    return outcome if result is outcome.result else replace(outcome, result=result)
 
 
 def retire(history: History, enabled: Container[str]) -> tuple[History, tuple[Change, ...]]:
@@ -211,10 +212,10 @@ def _learn_names(history: History, outcome: Outcome) -> History:
     """Remember that ``gpu:0000:05:00`` is ``gpu:GPU-<uuid>``, and rename the former's memory."""
     result = outcome.result
     told = (result.readings, result.findings, result.clearances)
-    seen = [item.component for items in told for item in items if item.component.aliases]
+    seen = {id(item.component): item.component for items in told for item in items if item.component.aliases}
     new = {
         alias: component
-        for component in seen
+        for component in seen.values()  # one object has many readings
         for alias in component.all_names()[1:]
         if not alias.rpartition(":")[2].isdigit() or alias.count(":") > 1  # an index names another GPU after a loss
     }

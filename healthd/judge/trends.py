@@ -23,14 +23,14 @@ One error a day that doubles daily passes within six days, at any phase of the d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import accumulate
 from typing import Any, NamedTuple, assert_never
 
 from healthd.core.check import Accelerating, AnyLimit, Learned, Limit, Rate, Stall
-from healthd.core.model import Component, Finding, Reading
+from healthd.core.model import NODE, Component, Finding, Reading
 
 Key = tuple[str, str]
 """A component's name, and a reading's or a code."""
@@ -130,24 +130,30 @@ def judge_all(
 ) -> Look:
     """Judge each reading by each limit on it. A value that is no number is no evidence. ``memory``: by the names of
     MEMORY."""
-    look = Look({}, [], set())
+    look, moving = Look({}, [], set()), set[str]()
     by_name: dict[str, list[AnyLimit]] = {}
     for limit in limits:
         by_name.setdefault(limit.reading, []).append(limit)
     changed: dict[str, dict[Key, Any]] = {}
     told: list[_LimitResult] = []
+    seen, component, name = None, NODE, ""
     for reading in readings:
         for limit in by_name.get(reading.name, ()) if math.isfinite(reading.value) else ():
-            component, kind = name_of(reading.component), MEMORY[type(limit)]
-            key = (str(component), reading.name)
+            if reading.component is not seen:  # a component's readings come one after the other
+                seen, component = reading.component, name_of(reading.component)
+                name = str(component)
+            kind, key = MEMORY[type(limit)], (name, reading.name)
             known = changed.get(kind, memory[kind]).get(key)
             state, finding, sure = judge(known, limit, component, reading, now)
             if state is not known:
                 if kind not in changed:
                     changed[kind] = dict(memory[kind])  # once: it holds every component's
                 changed[kind][key] = state
-            told.append(_LimitResult(limit, key, finding, sure))
-    for each in _beside_their_siblings(told):
+            if finding is not None or not sure:
+                told.append(_LimitResult(limit, key, finding, sure))
+            elif isinstance(limit, Stall):
+                moving.add(reading.name)
+    for each in _beside_their_siblings(told, moving):
         if each.finding:
             look.findings.append(each.finding)
         if not each.sure:
@@ -156,7 +162,7 @@ def judge_all(
 
 
 class _LimitResult(NamedTuple):
-    """The result of one limit on one component's reading."""
+    """The result of one limit on one component's reading that is a finding, or undecided, or a standstill."""
 
     limit: AnyLimit
     key: Key
@@ -164,9 +170,9 @@ class _LimitResult(NamedTuple):
     sure: bool
 
 
-def _beside_their_siblings(told: Sequence[_LimitResult]) -> Iterator[_LimitResult]:
-    """The results, of which a standstill counts only beside a sibling that moves, where its limit requires one."""
-    moving = {each.key[1] for each in told if isinstance(each.limit, Stall) and each.sure and each.finding is None}
+def _beside_their_siblings(told: Sequence[_LimitResult], moving: Set[str]) -> Iterator[_LimitResult]:
+    """The results, of which a standstill counts only beside a sibling that moves, where its limit requires one.
+    ``moving``: the readings that do not stand still somewhere."""
     for each in told:
         alone = isinstance(each.limit, Stall) and each.limit.among_siblings and each.key[1] not in moving
         yield each._replace(finding=None, sure=False) if alone else each
@@ -210,7 +216,7 @@ def _rate(window: Window | None, limit: Rate, component: Component, reading: Rea
     window, allowed = _watched(window, reading, now, limit.window_s), _allowed(limit, reading)
     begin = now.timestamp() - limit.window_s
     started, first = window.marks[0]
-    inside = next(value for at, value in window.marks if at >= begin)
+    inside = first if started >= begin else window.marks[1][1]  # at most one mark is older than the window
     spread = (reading.value - first) * limit.window_s / max(now.timestamp() - started, limit.window_s)
     increase = max(reading.value - inside, spread)
     if increase <= allowed:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, fields
 from datetime import UTC, datetime, timedelta
@@ -77,11 +78,12 @@ _READS_MACHINE = msgspec.json.Decoder(MachineIdentity)
 
 
 class Ledger:
-    """One open ledger. Each public method is one transaction. Raises StoreError where the disk refuses, and writes
-    nothing then. ``reads_only``: for a reader beside the controller, which sets no file aside."""
+    """One open ledger, for any thread. Each public method is one transaction. Raises StoreError where the disk refuses,
+    and writes nothing then. ``reads_only``: for a reader beside the controller, which sets no file aside."""
 
     def __init__(self, path: Path, *, now: datetime, reads_only: bool = False) -> None:
         self.path, self.set_aside = path, ""
+        self._lock = threading.Lock()  # two threads have one connection, which has one transaction at a time
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._db = _connect(path) if reads_only else self._opened(now)
@@ -91,7 +93,8 @@ class Ledger:
 
     def close(self) -> None:
         """Close it; committed transactions stay."""
-        self._db.close()
+        with self._lock:
+            self._db.close()
 
     def watched_until(self) -> datetime | None:
         """The end of the last watched interval; None in a fresh ledger."""
@@ -208,19 +211,20 @@ class Ledger:
 
     @contextlib.contextmanager
     def _transaction(self, *, writes: bool = True) -> Iterator[sqlite3.Connection]:
-        try:
-            self._db.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+        with self._lock:
             try:
-                yield self._db
-            except BaseException:
-                self._db.rollback()
-                raise
-            self._db.execute("COMMIT")
-        except (sqlite3.Error, msgspec.MsgspecError, ValueError) as error:
-            with contextlib.suppress(sqlite3.Error):  # SQLite ends it itself where the disk is full
-                self._db.rollback()
-            what = "written" if writes else "read"
-            raise StoreError(f"{self.path}: the ledger was not {what}: {error}; check its disk") from error
+                self._db.execute("BEGIN IMMEDIATE" if writes else "BEGIN")
+                try:
+                    yield self._db
+                except BaseException:
+                    self._db.rollback()
+                    raise
+                self._db.execute("COMMIT")
+            except (sqlite3.Error, msgspec.MsgspecError, ValueError) as error:
+                with contextlib.suppress(sqlite3.Error):  # SQLite ends it itself where the disk is full
+                    self._db.rollback()
+                what = "written" if writes else "read"
+                raise StoreError(f"{self.path}: the ledger was not {what}: {error}; check its disk") from error
 
 
 def _connect(path: Path) -> sqlite3.Connection:

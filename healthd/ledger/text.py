@@ -11,7 +11,7 @@ from typing import Any
 from healthd.ledger.entries import UNKNOWN_MACHINE, EntryKind, GpuSighting, LedgerContents, LedgerEntry, SpanState
 from healthd.ledger.failure_rate import CONFIDENCE, FailureRate
 from healthd.ledger.report import FleetReport, Offender
-from healthd.observe.report import printable
+from healthd.observe.text_lines import printable
 
 REPORT_SCHEMA, HISTORY_SCHEMA = "healthd.fleet-report/v1", "healthd.fleet-history/v1"
 _STATES = {

@@ -1,33 +1,23 @@
 """Causes for a terminal, and as data. Pure: causes in, lines out.
 
-A line has its severity beside it; ``report.joined`` is the one place where lines become a text.
+A line has its severity beside it; ``text_lines.joined`` is the one place where lines become a text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
+from healthd.core.ages import age
 from healthd.core.model import Remedy
-from healthd.judge.causes import Cause, age
+from healthd.judge.causes import Cause
+from healthd.observe.text_lines import Level, TextLine
 
-Level = Literal["critical", "warning", "unknown", "info", "ok", ""]
 SIGNS: Mapping[str, str] = {"critical": "X", "warning": "!", "unknown": "?", "info": "i", "ok": "ok"}
-COLOURS: Mapping[str, str] = {"critical": "1;31", "warning": "33", "unknown": "35", "info": "36", "ok": "32"}
-"""Red, yellow, magenta, cyan, green: the parameters of SGR (ECMA-48, 8.3.117). The words and the sign say the same."""
 WIDTH = 72
 """The column at which the facts of a node begin, in the first line."""
 _DOCTOR = "`healthd doctor` names what is missing, and how to fix it"
-
-
-@dataclass(frozen=True, slots=True)
-class TextLine:
-    """One line, and the state that it is about, which is its colour; "" for a detail, and for a line about no state."""
-
-    text: str
-    level: Level = ""
 
 
 def cause_data(cause: Cause) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from healthd.core.model import Diagnosis, Outcome, Reading, Severity, Status, Ve
 from healthd.judge.causes import Cause, causes_of, unknowns_of
 from healthd.judge.devices import DeviceNames, device_range
 from healthd.judge.history import Fault, acknowledged_text
-from healthd.observe.cause_text import COLOURS, Level, TextLine, cause_data, cause_lines, finding_lines, head_line
+from healthd.observe.cause_text import cause_data, cause_lines, finding_lines, head_line
+from healthd.observe.text_lines import Level, TextLine, joined, printable
 
 SCHEMA = "healthd.verdict/v1"
 EXIT_CODE: Mapping[Verdict, int] = {Verdict.OK: 0, Verdict.WARNING: 0, Verdict.CRITICAL: 1, Verdict.UNKNOWN: 2}
@@ -137,23 +138,6 @@ def ok_line(fine: int, absent: int, *facts: str) -> TextLine:
     """``ok 32 checks · 8 not applicable``."""
     parts = [f"  ok {_number(fine, 'check')}", *facts, *([f"{absent} not applicable"] if absent else [])]
     return TextLine(" · ".join(parts), "ok")
-
-
-def joined(lines: Iterable[TextLine], *, colour: bool = False) -> str:
-    """The text of these lines, in the colours of their levels or without: the one place where lines become a text."""
-    return "\n".join(_coloured(line) if colour else printable(line.text) for line in lines) + "\n"
-
-
-def _coloured(line: TextLine) -> str:
-    text, code = printable(line.text), COLOURS.get(line.level)
-    return f"\x1b[{code}m{text}\x1b[0m" if code else text
-
-
-def printable(line: str) -> str:
-    """The line without control characters: a user may have named the mount in it."""
-    if line.isprintable():
-        return line
-    return "".join(character if character.isprintable() else "?" for character in line)
 
 
 def _check_data(view: CheckView, evidence: bool) -> dict[str, Any]:

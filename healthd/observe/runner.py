@@ -47,6 +47,8 @@ def _result(check: Check, node: Node, settings: Any, at: datetime) -> Result:
 
 
 def _stamped(result: Result, at: datetime) -> Result:
+    if all(finding.time for finding in result.findings):
+        return result
     findings: tuple[Finding, ...] = tuple(f if f.time else replace(f, time=at) for f in result.findings)
     return replace(result, findings=findings)
 
@@ -55,7 +57,8 @@ def _named(result: Result) -> Result:
     """The result, with component names that fit into a label, a line and a row. A user may have named a mount, a device
     in a kernel line, or a plug-in's component."""
     parts = (each.component for items in (result.findings, result.readings, result.clearances) for each in items)
-    if all(map(_is_plain, chain(parts, (component for component, _ in result.not_reported)))):
+    told = chain(parts, (component for component, _ in result.not_reported))
+    if all(map(_is_plain, {id(part): part for part in told}.values())):  # one object has hundreds of readings
         return result
     return replace(
         result,

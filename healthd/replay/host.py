@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from random import Random
 
-from healthd.core.model import NODE, Action, Clearance, ClearsBy, Outcome, Refusal, Remedy, Severity, Status
+from healthd.core.model import NODE, REPAIRS, Action, Clearance, ClearsBy, Outcome, Refusal, Remedy, Severity, Status
 from healthd.core.node import KernelRecord
 from healthd.judge.history import Change, Fault, FaultKey
 from healthd.notify.news import NewsKind, TopicMemory, tell
@@ -20,7 +20,6 @@ from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.decide.ledger import repairs_of
 from healthd.remediation.decide.paging import due
 from healthd.remediation.decide.remediation import Remediation
-from healthd.remediation.decide.rules import REPAIRS
 from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.engine.slots import SlotKeeper

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from healthd.core.model import REMEDY_RANK, Action, Decision, Refusal, Remedy, Step
+from healthd.core.model import REMEDY_RANK, REPAIRS, Action, Decision, Refusal, Remedy, Step
 from healthd.judge.history import Change, Fault
 from healthd.remediation.decide.remediation import End
-from healthd.remediation.decide.rules import REPAIRS
 from healthd.replay.machine import Act
 from healthd.replay.remediations import Moved
 

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
-from healthd.observe.cause_text import Level, TextLine
-from healthd.observe.report import joined
+from healthd.observe.text_lines import Level, TextLine, joined
 
 SCHEMA = "healthd.doctor/v1"
 _WIDTH = 16

@@ -101,7 +101,7 @@ class FakeCluster:
         self.stale_s = 0.0
         self.appends = False
         self._clock, self._monotonic_s = clock, monotonic_s or clock
-        self._waiting: list[Callable[[], None]] = []
+        self._waiting: list[Callable[[], object]] = []
         self._past: list[FakeState] = []
         self._saved: FakeState | None = None
 

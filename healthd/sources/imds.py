@@ -29,10 +29,27 @@ One alone may be a slow moment, and the next answers decide the platform."""
 _HURRIED_S = 0.25
 """A start's deadline for an item, in seconds: the service is on the same host, and answers within some milliseconds."""
 _TOKEN_TTL_S = 300
+_TOKEN = "X-aws-ec2-metadata-token"  # noqa: S105 - the name of a header
 
 
-def read_metadata(endpoint: str, path: str, *, timeout_s: float = _TIMEOUT_S) -> str:
-    """The text of ``/latest/meta-data/<path>``.
+@dataclass(kw_only=True, slots=True)
+class Token:
+    """The service's last token, and until when it is used for further items, in monotonic seconds: for less than its
+    lifetime."""
+
+    text: str = ""
+    until_s: float = -math.inf
+
+
+def read_metadata(
+    endpoint: str,
+    path: str,
+    *,
+    timeout_s: float = _TIMEOUT_S,
+    token: Token | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> str:
+    """The text of ``/latest/meta-data/<path>``, by the given token while it lasts, else by a new one.
 
     Raises SourceMissing (404: there is no such item), SourceTimeout, SourceUnreadable (anything else).
     """
@@ -40,11 +57,15 @@ def read_metadata(endpoint: str, path: str, *, timeout_s: float = _TIMEOUT_S) ->
 
     from healthd.sources.exchange import Deadline
 
-    asked = _connection(endpoint, Deadline(timeout_s))
+    asked, token = _connection(endpoint, Deadline(timeout_s)), token or Token()
     try:
-        ttl = {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_TTL_S)}
-        token = _answer(asked, "PUT", "/latest/api/token", ttl)
-        return _answer(asked, "GET", f"/latest/meta-data/{path}", {"X-aws-ec2-metadata-token": token})
+        if is_new := token.until_s <= clock():
+            _renew(token, asked, clock)
+        status, text = _answer(asked, "GET", f"/latest/meta-data/{path}", {_TOKEN: token.text})
+        if status == 401 and not is_new:  # the service forgot it: the instance was restored elsewhere
+            _renew(token, asked, clock)
+            status, text = _answer(asked, "GET", f"/latest/meta-data/{path}", {_TOKEN: token.text})
+        return _checked(status, text, "GET", f"/latest/meta-data/{path}")
     except TimeoutError as error:
         raise SourceTimeout(f"IMDS at {endpoint} did not answer within {timeout_s:g} s") from error
     except (OSError, ValueError, http.client.HTTPException) as error:  # ValueError: a token that is no header
@@ -79,7 +100,7 @@ class MetadataSource:
         self, endpoint: str, *, hurry: Hurry | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.endpoint, self.hurry, self._clock = endpoint, hurry or Hurry(), clock
-        self._silent_s, self._silent_times = -math.inf, 0
+        self._silent_s, self._silent_times, self._token = -math.inf, 0, Token()
 
     def answers(self) -> bool:
         """Whether the service answers for the instance id."""
@@ -120,7 +141,7 @@ class MetadataSource:
 
     def _item(self, path: str, timeout_s: float) -> str | None:
         try:
-            return read_metadata(self.endpoint, path, timeout_s=timeout_s)
+            return read_metadata(self.endpoint, path, timeout_s=timeout_s, token=self._token, clock=self._clock)
         except SourceMissing as error:
             if path in str(error):
                 return None
@@ -140,12 +161,22 @@ def _connection(endpoint: str, deadline: Deadline) -> http.client.HTTPConnection
     return connection(host, port or 80, deadline)
 
 
-def _answer(asked: http.client.HTTPConnection, method: str, path: str, headers: dict[str, str]) -> str:
+def _renew(token: Token, asked: http.client.HTTPConnection, clock: Callable[[], float]) -> None:
+    now_s, path = clock(), "/latest/api/token"
+    token.text = _checked(*_answer(asked, "PUT", path, {f"{_TOKEN}-ttl-seconds": str(_TOKEN_TTL_S)}), "PUT", path)
+    token.until_s = now_s + _TOKEN_TTL_S / 2
+
+
+def _answer(asked: http.client.HTTPConnection, method: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
+    """The status, and the text."""
     asked.request(method, path, headers=headers)
     response = asked.getresponse()
-    body = response.read(65536).decode("utf-8", "replace").strip()
-    if response.status == 404:
+    return response.status, response.read(65536).decode("utf-8", "replace").strip()
+
+
+def _checked(status: int, text: str, method: str, path: str) -> str:
+    if status == 404:
         raise SourceMissing(f"IMDS has no {path}")
-    if response.status != 200:
-        raise SourceUnreadable(f"IMDS answered {response.status} to {method} {path}; expected 200")
-    return body
+    if status != 200:
+        raise SourceUnreadable(f"IMDS answered {status} to {method} {path}; expected 200")
+    return text

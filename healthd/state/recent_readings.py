@@ -75,9 +75,9 @@ class RecentReadings:
             for reading in outcome.result.readings:
                 if reading.name in self._names:
                     key = (str(reading.component), reading.name)
-                    kept = self._kept.setdefault(
-                        key, _Kept(component=reading.component, kind=reading.kind, epoch=reading.epoch)
-                    )
+                    if (kept := self._kept.get(key)) is None:
+                        kept = _Kept(component=reading.component, kind=reading.kind, epoch=reading.epoch)
+                        self._kept[key] = kept
                     kept.add(at_s, reading)
 
     def shift(self, by: timedelta) -> None:

@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from healthd.checklib.xids import ends_process
-from healthd.core.model import REMEDY_RANK, Action, Decision, Diagnosis, Mode, Remedy, Severity, Step
+from healthd.core.model import REMEDY_RANK, REPAIRS, Action, Decision, Diagnosis, Mode, Remedy, Severity, Step
 from healthd.judge.causes import roots_of
 from healthd.remediation.decide.ledger import closed
 from healthd.remediation.decide.on_job import WAIT, OnJob
 from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import REPAIR_CODE, Phase, Remediation
-from healthd.remediation.decide.rules import QUARANTINE, REPAIRS, RuleAnswer, without_drain
+from healthd.remediation.decide.rules import QUARANTINE, RuleAnswer, without_drain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

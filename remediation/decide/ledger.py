@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from healthd.core.model import REMEDY_RANK, Remedy
+from healthd.core.model import REMEDY_RANK, REPAIRS, Remedy
 from healthd.remediation.decide.fleet import listed, out_limit
 from healthd.remediation.decide.handoff import (
     CLOSE,
@@ -28,7 +28,7 @@ from healthd.remediation.decide.handoff import (
     parse,
 )
 from healthd.remediation.decide.remediation import PAST_OF, Remediation, Repair, code_of
-from healthd.remediation.decide.rules import REPAIRS, STEPS
+from healthd.remediation.decide.rules import STEPS
 from healthd.remediation.ports import FleetSnapshot
 
 _REMEDY_OF = {act: remedy for remedy, act in PAST_OF.items()}

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from healthd.judge.clock import moved
@@ -126,8 +126,8 @@ def none_to_act_on(why: str, now: datetime) -> JobRestart:
 
 def _ran_at(job: NodeJob, since: datetime) -> bool:
     """A job that runs has no end yet, or a planned one."""
-    began, ended = (None if at is None else datetime.fromtimestamp(at, UTC) for at in (job.began, job.ended))
-    return began is not None and began <= since + _SLACK and (ended is None or ended + _SECOND > since)
+    is_begun = job.began is not None and job.began <= since + _SLACK
+    return is_begun and (job.ended is None or job.ended + _SECOND > since)
 
 
 def _objection(job: NodeJob) -> str:

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from healthd.core.model import Action, Decision, Refusal, Remedy, Step
+from healthd.core.model import REPAIRS, Action, Decision, Refusal, Remedy, Step
 from healthd.remediation.decide.remediation import End, Phase, Remediation
-from healthd.remediation.decide.rules import REPAIRS
 
 STUCK_AFTER_S = 600.0
 """How long every call must have failed before that pages, in seconds: slurmctld and API servers restart in minutes."""

@@ -245,7 +245,6 @@ STEPS: Mapping[Remedy, tuple[Step, ...]] = {
     Remedy.REBOOT_NODE: REBOOT,
     Remedy.REPLACE_NODE: REPLACE,
 }
-REPAIRS = frozenset({Step.RESET, Step.REBOOT, Step.REPLACE})
 
 
 def kept_out(steps: tuple[Step, ...]) -> tuple[Step, ...]:

@@ -20,6 +20,7 @@ from enum import StrEnum
 
 from healthd.core.model import (
     NODE,
+    REPAIRS,
     SEVERITY_RANK,
     Action,
     Component,
@@ -32,7 +33,6 @@ from healthd.core.model import (
 )
 from healthd.remediation.decide.handoff import plain, word
 from healthd.remediation.decide.remediation import Remediation
-from healthd.remediation.decide.rules import REPAIRS
 
 PREFIX = "healthd"
 MOST_BYTES = 180

@@ -173,6 +173,9 @@ class Slots(Protocol):
     def due_in_s(self) -> float:
         """In how many seconds ``take`` would ask the cluster, and not only repeat what it said last; 0 for now."""
 
+    def reread(self) -> None:
+        """Have the next ``take`` ask the cluster, whatever it said last."""
+
     def take(self, *, committed: bool = False) -> WaitForSlot | Settle | Go:
         """Go on towards holding every slot that is needed, as far as it goes without waiting.
 

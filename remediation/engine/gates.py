@@ -16,7 +16,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from healthd.core.errors import BackendError, BackendRefused
-from healthd.core.model import Event, Mode, Refusal, Refused, Remedy, Step
+from healthd.core.model import REPAIRS, Event, Mode, Refusal, Refused, Remedy, Step
 from healthd.remediation.decide.adoption import has_booted
 from healthd.remediation.decide.approval import ApprovalGate, ask, objection
 from healthd.remediation.decide.drive import own, undriven, why_lowered
@@ -25,7 +25,7 @@ from healthd.remediation.decide.handoff import HandoffRecord, by_now, parse, tex
 from healthd.remediation.decide.paging import out_since
 from healthd.remediation.decide.policy import holder
 from healthd.remediation.decide.remediation import QUARANTINE_CODE, REPAIR_CODE, End, Phase, Remediation
-from healthd.remediation.decide.rules import REPAIRS, RuleAnswer
+from healthd.remediation.decide.rules import RuleAnswer
 from healthd.remediation.engine.dependencies import Dependencies, Judgement
 from healthd.remediation.engine.step_result import StepResult, ended, paused
 from healthd.remediation.ports import NodeView, Orchestrator

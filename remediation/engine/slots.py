@@ -124,6 +124,11 @@ class SlotKeeper:
             return 0.0
         return max(0.0, self._look_s - self._monotonic_s())
 
+    def reread(self) -> None:
+        """Have the next ``take`` ask the cluster, whatever it said last: what comes next does not wait for the settle
+        time, and the cluster may have lost the slot since."""
+        self._waiting = self._listed = None
+
     def take(self, *, committed: bool = False) -> WaitForSlot | Settle | Go:
         """Go on towards holding every slot that this node needs, as far as it goes without waiting.
 

@@ -20,7 +20,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from healthd.core.errors import BackendError, BackendRefused, BackendUnknown, HealthdError
-from healthd.core.model import ClearsBy, Refusal, Refused, Step
+from healthd.core.model import REPAIRS, ClearsBy, Refusal, Refused, Step
 from healthd.judge.causes import roots_of
 from healthd.judge.clock import JUMP, ClockWatch, moved, was_set
 from healthd.remediation.decide.drive import KnownFaults, ending_job, heading_back, not_helped, only_out
@@ -29,7 +29,6 @@ from healthd.remediation.decide.ledger import held_back, records_of, returns_of,
 from healthd.remediation.decide.on_job import JobOutcome
 from healthd.remediation.decide.policy import many_at_once
 from healthd.remediation.decide.remediation import ACTS, End, Phase, Remediation, shifted
-from healthd.remediation.decide.rules import REPAIRS
 from healthd.remediation.engine.deciding import ClusterView, Decider, elsewhere
 from healthd.remediation.engine.dependencies import Dependencies
 from healthd.remediation.engine.gates import Gates, lost, seen
@@ -541,7 +540,10 @@ class SlotGate:
         is_new = remediation.since == now
         over = "" if is_new else self._gates.is_needless(remediation)
         if not is_new and not over and self._slots.due_in_s():
-            return self._answered(remediation, self._slots.take(), now, hurry=hurry)  # as it was: no backend is asked
+            move = self._slots.take()  # as it was: no backend is asked
+            if not (isinstance(move, Settle) and self._haste(remediation, hurry=hurry)):
+                return self._answered(remediation, move, now, hurry=hurry)
+            self._slots.reread()
         if not is_new or remediation.order:  # else the decision has just read what an intent must be read from
             view = self._orchestrator.view()
             if not view.undrained and not self._gates.adopts(remediation, view):
@@ -662,7 +664,7 @@ class SlotGate:
                 return _waits(remediation, "taking a slot", why)
             case Settle():
                 unseen = self.show(remediation)
-                if Step.DRAIN in remediation.steps and (haste := self._haste(hurry=hurry)):
+                if haste := self._haste(remediation, hurry=hurry):
                     message = f"holds a slot, and drains at once: {haste}"
                     return StepResult(
                         remediation=replace(at_next(remediation, now), settling=True), message=message, go_on=True
@@ -677,9 +679,11 @@ class SlotGate:
                 message = "; ".join(filter(None, (f"waits for a slot: {move.reason}", unseen)))
                 return StepResult(remediation=remediation, message=message, page=True, refusal=kind)
 
-    def _haste(self, *, hurry: bool) -> str:
+    def _haste(self, remediation: Remediation, *, hurry: bool) -> str:
         """Why the node is drained before its slot has settled, or "". All nodes of a job that cannot go on wait for
         that; as many nodes as there are slots are drained so, and one whose slot is lost is undrained."""
+        if Step.DRAIN not in remediation.steps:
+            return ""
         if hurry:
             return "a job is about to start"
         ends_job = self._restarts_jobs and ending_job(self._gates.open_now()) is not None

@@ -72,6 +72,26 @@ def test_a_job_that_cannot_go_on_does_not_wait_for_the_slot_to_settle(tmp_path: 
     assert not [text for text in other.audit("step") if "at once" in text]
 
 
+def test_a_slot_that_was_lost_is_read_back_before_a_drain_at_once(tmp_path: Path) -> None:
+    """The node holds a slot for another fault, slurmctld loses that, and all nodes that may be out are out by now: the
+    fault that ends the job finds no slot, and nothing is drained."""
+    world, jobs = _world(tmp_path, OnJob(after_s=0), mode=Mode.QUARANTINE)
+    world.at(3, jobs.run).at(10, lambda: world.log_line(replace(XID_95, code="gpu.lost")))
+    while not world.cluster.slots:
+        world.step()
+    assert not world.cluster.nodes[NODE].flags
+    world.cluster.slots.clear()
+    others = [name for name in world.cluster.nodes if name != NODE]
+    for index, name in enumerate(others):
+        world.cluster.claim("cluster", index, name)
+    world.log_line(XID_79)
+    world.run(10)
+    assert (world.cluster.nodes[NODE].flags, jobs.requeued) == (set(), [])
+    world.cluster.slots.clear()
+    world.run(60)
+    assert (world.cluster.nodes[NODE].flags, jobs.requeued) == ({"DRAIN"}, [("12", 0)])
+
+
 def test_acts_on_jobs_are_counted(tmp_path: Path) -> None:
     """What was sent, and a job that was left to itself; a cluster where no job ran counts nothing."""
     world = story(tmp_path, mode=Mode.QUARANTINE)

@@ -2,7 +2,8 @@
 
 The controller serialises updates, hands out old lists, hangs and applies late what it was asked, and forgets what it
 acknowledged when it is killed. Agents are killed and suspended anywhere, between any two of their calls, and come back
-with an empty store. Administrators drain, undrain, take slots by hand and delete ours. Clocks step.
+with an empty store. Administrators drain, undrain, take slots by hand and delete ours. Clocks step. Some nodes are
+drained in a hurry, before their slot has settled, as for a job that cannot go on.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
-from healthd.remediation.decide.fleet import SETTLE_S, Go
+from healthd.remediation.decide.fleet import SETTLE_S, Go, Settle, WaitForSlot
 from healthd.remediation.engine.slots import LONGEST_PAUSE_S, SlotKeeper
 from healthd.remediation.ports import FleetSnapshot, Slot
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator
@@ -40,24 +41,33 @@ class Killed(BaseException):
 class Agent:
     """What would run on one node. Its memory is gone with it; the rest is the test's knowledge of it.
 
+    ``hurries``: it is drained before its slot has settled; ``settling``: it was, and has not read it back yet.
+    ``bereft``: its slot was lost or deleted since its turn began.
     ``knows``: how many acts of others were in force at its last claim, or shown by its last reading, if that is more.
     """
 
     keeper: SlotKeeper | None = None
     suspended: bool = False
     wants_out: bool = False
+    hurries: bool = False
+    settling: bool = False
+    bereft: bool = False
     settled: bool = False
     knows: int = 0
 
 
 @dataclass
 class Figures:
-    """How far beyond the limit unsettled claims went, how long, and what the runs were made of."""
+    """How far beyond the limit unsettled claims went, how long, and what the runs were made of. ``hurried_s``: the
+    longest with a node that was drained in a hurry, while every agent runs and the controller answers."""
 
     transient_max: int = 0
     transient_s: float = 0.0  # while every agent runs and the controller answers
     held_up_s: float = 0.0  # otherwise
     settled: int = 0
+    hurried: int = 0
+    hurried_s: float = 0.0
+    undone: int = 0
     given_back: int = 0
     claims: int = 0
     lost_slots: int = 0
@@ -115,8 +125,9 @@ class Event:
     seconds: float = 0.0
 
 
+_HAPPENINGS = ["drain", "undrain", "turn", "fault", "fatal fault"]
 events = st.one_of(
-    st.builds(Event, kind=st.sampled_from(["drain", "undrain", "turn", "fault"]), node=st.sampled_from(NODES)),
+    st.builds(Event, kind=st.sampled_from(_HAPPENINGS), node=st.sampled_from(NODES)),
     st.builds(Event, kind=st.sampled_from(["kill", "save", "kill controller"])),
     st.builds(Event, kind=st.just("advance"), seconds=st.sampled_from([0.1, 3.0, 12.0])),
 )
@@ -141,7 +152,7 @@ class Fleet(RuleBasedStateMachine):
         self.saved_s = self.now_s
         self.boundaries: list[tuple[int, dict[int, Event]]] = []
         self.over_since_s: float | None = None
-        self.over_with_dead = self.held_up = False
+        self.over_with_dead = self.over_in_hurry = self.held_up = False
         FIGURES.runs += 1
 
     @initialize(
@@ -164,14 +175,19 @@ class Fleet(RuleBasedStateMachine):
     def fault(self, node: str) -> None:
         self.agents[node].wants_out = True
 
-    @rule()
-    def many_faults(self) -> None:
+    @rule(node=nodes)
+    def fatal_fault(self, node: str) -> None:
+        """A job of this node cannot go on."""
+        self.agents[node].wants_out = self.agents[node].hurries = True
+
+    @rule(fatal=st.booleans())
+    def many_faults(self, fatal: bool) -> None:
         for agent in self.agents.values():
-            agent.wants_out = True
+            agent.wants_out, agent.hurries = True, agent.hurries or fatal
 
     @rule(node=nodes)
     def heal(self, node: str) -> None:
-        self.agents[node].wants_out = False
+        self.agents[node].wants_out = self.agents[node].hurries = False
 
     @rule(node=nodes, plan=plans)
     def reconcile(self, node: str, plan: dict[int, Event]) -> None:
@@ -185,7 +201,7 @@ class Fleet(RuleBasedStateMachine):
         except (BackendUnknown, BackendRefused):
             pass  # said in the log of a real one, and tried again
         except Killed:
-            agent.keeper = None
+            self.kill_agent(node)
         finally:
             self.boundaries.pop()
 
@@ -212,7 +228,7 @@ class Fleet(RuleBasedStateMachine):
 
     @rule(node=nodes)
     def kill_agent(self, node: str) -> None:
-        self.agents[node].keeper = None
+        self.agents[node].keeper, self.agents[node].settling = None, False
 
     @rule(node=nodes)
     def start(self, node: str) -> None:
@@ -245,7 +261,10 @@ class Fleet(RuleBasedStateMachine):
         """What was undone since it last saved is back; what was claimed since is not."""
         slots, out = set(self.cluster.slots.items()), self.state_out("cluster")
         self.cluster.kill()
-        FIGURES.lost_slots += len(slots - set(self.cluster.slots.items()))
+        lost = slots - set(self.cluster.slots.items())
+        FIGURES.lost_slots += len(lost)
+        for _, node in lost - {(key, BY_HAND) for key, _ in lost}:
+            self.agents[node].bereft = True
         for _ in self.state_out("cluster") - out:
             self.foreign()
         for _ in [node for node in self.cluster.slots.values() if node == BY_HAND]:
@@ -270,7 +289,7 @@ class Fleet(RuleBasedStateMachine):
         """Of ours as well: that is an order."""
         if self.cluster.nodes[node].flags:
             self.cluster.update(node, "resume")
-            self.agents[node].wants_out = False
+            self.agents[node].wants_out = self.agents[node].hurries = False
 
     @rule(index=st.integers(0, 4))
     def admin_takes_a_slot(self, index: int) -> None:
@@ -282,23 +301,37 @@ class Fleet(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 4))
     def admin_deletes_a_slot(self, index: int) -> None:
+        if (node := self.cluster.slots.get(("cluster", index))) in self.agents:
+            self.agents[node].bereft = True
         self.cluster.give_back("cluster", index)
         self.foreign()
 
     # -- what an agent does -------------------------------------------------------------------------------------------
 
     def act(self, node: str, agent: Agent, keeper: SlotKeeper) -> None:
-        """What the engine makes of it: the drain comes after the slot, the slot is given back last."""
-        cluster = FakeOrchestrator(self.cluster, node)
+        """What the engine makes of it: the drain comes after the slot, the slot is given back last. One in a hurry is
+        drained as soon as it has the slot, and undone where that does not settle."""
+        cluster, agent.bereft = FakeOrchestrator(self.cluster, node), False
         hold = cluster.view().hold
         is_ours = hold is not None and (hold.text, hold.user) == (TEXT, "healthd")
+        agent.settling &= is_ours
         if hold is not None and not is_ours:
             agent.settled = False
             keeper.give_back()
         elif agent.wants_out:
-            answer = keeper.take(committed=is_ours)
+            if agent.hurries and hold is None and keeper.due_in_s() and isinstance(keeper.take(), Settle):
+                keeper.reread()
+            answer = keeper.take(committed=is_ours and not agent.settling)
+            if agent.settling and isinstance(answer, WaitForSlot):
+                cluster.release(resume=False)
+                agent.settling, FIGURES.undone = False, FIGURES.undone + 1
+            in_hurry = agent.hurries and isinstance(answer, Settle) and cluster.view().hold is None
             self.answered(agent, answer)
-            if isinstance(answer, Go) and cluster.view().hold is None:
+            if in_hurry:
+                assert agent.bereft or node in self.holders("cluster"), "drained in a hurry without a slot"
+                FIGURES.hurried += 1
+            if (isinstance(answer, Go) or in_hurry) and cluster.view().hold is None:
+                agent.settling = in_hurry
                 cluster.quarantine(TEXT)
         else:
             if is_ours:
@@ -313,6 +346,7 @@ class Fleet(RuleBasedStateMachine):
         if newly:
             FIGURES.settled += 1
             self.excuse(len(self.foreign_s) - agent.knows)
+        agent.settling &= not agent.settled
 
     def saw(self, agent: Agent, age_s: float) -> None:
         agent.knows = max(agent.knows, sum(at_s <= self.now_s - age_s for at_s in self.foreign_s))
@@ -336,6 +370,8 @@ class Fleet(RuleBasedStateMachine):
                 self.reconcile(event.node if event else "", {})
             case "fault":
                 self.fault(event.node if event else "")
+            case "fatal fault":
+                self.fatal_fault(event.node if event else "")
             case "drain":
                 self.admin_drains(event.node if event else "")
             case "undrain":
@@ -377,8 +413,9 @@ class Fleet(RuleBasedStateMachine):
         return {node for node in members if self.cluster.nodes[node].flags}
 
     def settled_out(self, scope: str) -> set[str]:
+        """Without those that are drained in a hurry, until they have read back that their slot stands."""
         settled = {node for node in self.holders(scope) if node == BY_HAND or self.agents[node].settled}
-        return self.state_out(scope) | settled
+        return {node for node in self.state_out(scope) if not self.agents[node].settling} | settled
 
     @invariant()
     def settled_nodes_keep_to_the_limit(self) -> None:
@@ -410,13 +447,16 @@ class Fleet(RuleBasedStateMachine):
         FIGURES.transient_max = max(FIGURES.transient_max, over)
         asleep = self.held_up or any(agent.keeper is None or agent.suspended for agent in self.agents.values())
         if over <= 0:
-            self.over_since_s, self.over_with_dead, self.held_up = None, False, False
+            self.over_since_s, self.over_with_dead, self.over_in_hurry, self.held_up = None, False, False, False
             return
         self.over_since_s = self.now_s if self.over_since_s is None else self.over_since_s
         self.over_with_dead |= asleep
         lasted_s = self.now_s - self.over_since_s
+        self.over_in_hurry |= any(agent.settling for agent in self.agents.values())
         if self.over_with_dead:
             FIGURES.held_up_s = max(FIGURES.held_up_s, lasted_s)
+        elif self.over_in_hurry:
+            FIGURES.hurried_s = max(FIGURES.hurried_s, lasted_s)
         else:
             FIGURES.transient_s = max(FIGURES.transient_s, lasted_s)
 
@@ -468,4 +508,33 @@ def test_settled_nodes_keep_to_the_limit_whatever_happens(record_property: Calla
     record_property("transients", str(FIGURES))
     assert FIGURES.settled > 100, "this run has to have seen nodes go out"
     assert FIGURES.given_back > 100
+    assert FIGURES.hurried > 30, "and some in a hurry"
     assert FIGURES.transient_s <= 4 * SETTLE_S, "two looks, and those of another who claims meanwhile"
+
+
+def test_a_drain_in_a_hurry_is_undone_where_its_slot_does_not_settle() -> None:
+    """An administrator drains another node just after it: both are out until the settle time is over."""
+    fleet = Fleet()
+    fleet.begin(limit=1, seed=1, gpu=None, stale_s=0.0)
+    fleet.fatal_fault("n0")
+    fleet.reconcile("n0", {})
+    assert fleet.state_out("cluster") == {"n0"}
+    fleet.admin_drains("n1")
+    fleet.time_passes(int(SETTLE_S) - 2)
+    assert fleet.state_out("cluster") == {"n0", "n1"}
+    fleet.time_passes(4)
+    assert (fleet.state_out("cluster"), fleet.cluster.slots) == ({"n1"}, {})
+
+
+def test_a_slot_that_was_lost_while_it_settled_drains_nothing_in_a_hurry() -> None:
+    """A fault that ends a job comes to a node that holds a slot for another one; slurmctld has lost that meanwhile."""
+    fleet = Fleet()
+    fleet.begin(limit=1, seed=1, gpu=None, stale_s=0.0)
+    fleet.fault("n0")
+    fleet.reconcile("n0", {})
+    assert list(fleet.cluster.slots.values()) == ["n0"]
+    fleet.kill_controller()
+    fleet.admin_drains("n1")
+    fleet.fatal_fault("n0")
+    fleet.reconcile("n0", {})
+    assert fleet.state_out("cluster") == {"n1"}

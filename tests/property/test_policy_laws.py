@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from healthd.core.model import (
     MODE_RANK,
     REMEDY_RANK,
+    REPAIRS,
     Action,
     Component,
     Decision,
@@ -26,7 +27,7 @@ from healthd.remediation.decide.fleet import out_limit
 from healthd.remediation.decide.ledger import Bounds, rungs_left
 from healthd.remediation.decide.policy import Needs, Rules, SeenElsewhere, Situation, question
 from healthd.remediation.decide.remediation import Repair, is_our_text, reason_text
-from healthd.remediation.decide.rules import OWN_REMEDY, REPAIRS, STEPS, Policy, Rule
+from healthd.remediation.decide.rules import OWN_REMEDY, STEPS, Policy, Rule
 from healthd.remediation.ports import FleetSnapshot, Hold, NodeView
 from tests.support.judgement import START, all_read, at, components, decided_by, diagnosis
 from tests.support.sampling import examples

@@ -38,11 +38,13 @@ from healthd.remediation.provisioners.slurm_node import MANAGERS_TEXTS, OUR_TEXT
 from healthd.state.monitor import Monitor
 from healthd.state.store import Store
 from tests.simulation.changes import Change
+from tests.simulation.gangs import Gangs
 from tests.simulation.slurm import Door, Slurm
 from tests.simulation.timeline import Timeline, WallClock
 from tests.support.engine_wire import (
     Killed,
     Wire,
+    WiredJobs,
     WiredOrchestrator,
     WiredProvisioner,
     WiredRemediations,
@@ -120,7 +122,7 @@ class BootAlone:
 
 @dataclass(frozen=True, kw_only=True)
 class Ground:
-    """What every daemon of a fleet stands on."""
+    """What every daemon of a fleet stands on. ``gangs``: its jobs of several nodes; None where on_job has no effect."""
 
     timeline: Timeline
     slurm: Slurm
@@ -129,6 +131,7 @@ class Ground:
     change: Change
     random: Callable[[], float]
     new_id: Callable[[], str]
+    gangs: Gangs | None = None
 
     def cluster(self) -> Cluster:
         config = self.config
@@ -326,6 +329,7 @@ class Daemon:
                 random=ground.random,
                 settle_s=cluster.settle_s,
             ),
+            jobs=WiredJobs(ground.gangs.of(self.name), fuse, lambda _: None) if ground.gangs is not None else None,
             judgement=self.monitor,
             remediations=WiredRemediations(store, fuse),
             rules=lambda: self._rules(cluster),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -15,6 +16,7 @@ from healthd.remediation.decide.handoff import RequestAnswer, parse
 from healthd.remediation.policy_files import policy_of
 from tests.simulation.changes import Change
 from tests.simulation.daemon import Ground
+from tests.simulation.gangs import Gangs
 from tests.simulation.head import Head
 from tests.simulation.invariants import Invariants, Violation
 from tests.simulation.law import Law, Rates
@@ -50,7 +52,7 @@ class Fleet:
     """``seed`` decides everything. ``nodes`` None: the seed says how many; ``max_out`` None: and how many may be out.
 
     ``goes_on``: each violation is reported, and none ends the run. ``change``: what a test puts in the place of
-    production's parts.
+    production's parts. ``on_job``: the policy's; with it the jobs of the fleet are gangs, whose sizes ``gangs`` has.
     """
 
     def __init__(
@@ -63,6 +65,8 @@ class Fleet:
         max_out: str | int | None = None,
         delegates: bool | None = None,
         goes_on: bool = False,
+        on_job: str = "wait",
+        gangs: Sequence[int] = (),
     ) -> None:
         self.seed, self.random, self.timeline = seed, Random(seed), Timeline()  # noqa: S311 - a fleet, no secret
         random = self.random
@@ -73,6 +77,11 @@ class Fleet:
         self.slurm.stale_s = random.choice((0.0, 0.0, 3.0, 8.0))
         self._ids, self._paged_for_others = 0, False
         config = _config(random, max_out)
+        config = replace(config, policy=replace(config.policy, on_job=on_job))
+        self.nodes: dict[str, Node] = {}
+        self.gangs = Gangs(self.slurm, self.timeline, up=lambda name: self.nodes[name].up)
+        for number, size in enumerate(gangs):
+            self.gangs.submit(str(number + 1), size)
         self.ground = Ground(
             timeline=self.timeline,
             slurm=self.slurm,
@@ -81,8 +90,8 @@ class Fleet:
             change=change or Change(),
             random=Random(random.random()).random,  # noqa: S311
             new_id=self._new_id,
+            gangs=self.gangs if gangs else None,
         )
-        self.nodes: dict[str, Node] = {}
         self.power = PowerSaving(
             self.ground,
             self.nodes,
@@ -91,7 +100,7 @@ class Fleet:
         )
         self.watch = Invariants(self.ground, self.nodes, self.power, goes_on=goes_on)
         self.slurm.heard, self.slurm.touched = self.watch.heard, self._touched
-        self.slurm.lets_go = self.watch.lets_go
+        self.slurm.lets_go, self.gangs.fail = self.watch.lets_go, self.watch.fail
         drawn = random.random() < 0.5
         delegates = drawn if delegates is None else delegates
         self.head: Head | None = None
@@ -133,6 +142,8 @@ class Fleet:
 
     def _lives(self, hours: float) -> None:
         self.law.begin()
+        if self.ground.gangs is not None:
+            self.gangs.begin()
         self.power.begin()
         self.timeline.after(LOOKS_S, self._agents_look)
         self.timeline.after(SWEEP_S, self._sweep)

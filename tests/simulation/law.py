@@ -137,7 +137,7 @@ class Law:
         ):
             self._every(days * DAY, happening)
         self._timeline.after(DAY, self._tidy_up)
-        for node in self._nodes.values():
+        for node in self._nodes.values() if self._ground.gangs is None else ():
             self._timeline.after(self._random.expovariate(1 / HOUR), lambda n=node: self._job_starts(n))  # type: ignore[misc]
 
     # -- machines -----------------------------------------------------------------------------------------------------

@@ -44,6 +44,12 @@ class Slurm(FakeCluster):
             self.heard(update, self._waking)
         self.touched(name)
 
+    def or_later(self, apply: Callable[[], object]) -> None:
+        """Raise BackendUnknown where the controller does not answer; it is applied when that wakes."""
+        if self.hung:
+            self._waiting.append(apply)
+        self.ask()
+
     def wake(self) -> None:
         self._waking = True
         super().wake()

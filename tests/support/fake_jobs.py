@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 
 from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
@@ -42,7 +43,7 @@ class FakeJobs:
                 is_batch=True,
                 may_requeue=True,
                 is_here=True,
-                began=int(self.seconds()),
+                began=self._second(),
             ),
             **more,  # type: ignore[arg-type]  # the fields of a job
         )
@@ -50,7 +51,7 @@ class FakeJobs:
 
     def end(self, state: str, job: str = "12") -> None:
         """It ends by itself."""
-        self.known[job] = replace(self.known[job], state=state, ended=int(self.seconds()))
+        self.known[job] = replace(self.known[job], state=state, ended=self._second())
         self._leave(job)
 
     def runs_again(self, nodes: str = "n[2-3]", job: str = "12") -> None:
@@ -109,6 +110,9 @@ class FakeJobs:
         self.requeued.append((job, there.restarts))
         self.known[job] = replace(there, state="PENDING", nodes="", restarts=there.restarts + 1, is_here=False)
         self._leave(job)
+
+    def _second(self) -> datetime:
+        return datetime.fromtimestamp(int(self.seconds()), UTC)
 
     def _leave(self, job: str) -> None:
         if job in self.cluster.nodes[self.node].jobs:

@@ -15,7 +15,8 @@ class Imds(ThreadingHTTPServer):
 
     def __init__(self, items: Mapping[str, str]) -> None:
         super().__init__(("127.0.0.1", 0), Visitor)
-        self.items, self.delay_s, self.token_status = dict(items), 0.0, 200
+        self.items, self.delay_s, self.token_status, self.given = dict(items), 0.0, 200, "s3cret"
+        self.refuses = False
         self.requests: list[str] = []
 
     def handle_error(self, *_: Any) -> None:
@@ -33,10 +34,10 @@ class Visitor(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         lifetime = int(self.headers.get("X-aws-ec2-metadata-token-ttl-seconds", "0"))
         known = self.path == "/latest/api/token" and 1 <= lifetime <= 21600
-        self._answer(self.server.token_status if known else 400, "s3cret")
+        self._answer(self.server.token_status if known else 400, self.server.given)
 
     def do_GET(self) -> None:
-        if self.headers.get("X-aws-ec2-metadata-token") != "s3cret":
+        if self.server.refuses or self.headers.get("X-aws-ec2-metadata-token") != self.server.given:
             self._answer(401, "")
             return
         item = self.server.items.get(self.path.removeprefix("/latest/meta-data/"))

@@ -11,13 +11,14 @@ in `scontrol show job`, it would look the same as that. Texts: 22.05.8, 24.11.5 
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
-from healthd.core.errors import BackendUnknown
+from healthd.core.errors import BackendError, BackendRefused, BackendUnknown
 from healthd.remediation.orchestrators.slurm.jobs import find_job
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.ports import NodeJob
@@ -32,7 +33,7 @@ _FINISHED = frozenset(
     ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "BOOT_FAIL", "DEADLINE", "PREEMPTED"]
 )
 _TEXTS = "JobArrayID:|,exit_code:|,admin_comment:|"
-_TEXTS_HEAD = re.compile(r"([0-9_]{1,24})\|([0-9]{1,10})\|")
+_TEXTS_HEAD = re.compile(r"([0-9_]{1,24})\|([0-9]{1,10})(?::([0-9]{1,3}))?\|")
 _ATTEMPTS = 4
 _PAUSE_S = 0.05
 
@@ -75,7 +76,8 @@ class JobTexts:
 
 
 def read_job(slurm: SlurmOrchestrator, job: str) -> SlurmJob:
-    """The job now, by its id or its number. Raises BackendUnknown, also for a job that slurmctld no longer knows."""
+    """The job now, by its id or its number. Raises BackendUnknown, and BackendRefused for a job that slurmctld does
+    not know any more."""
     found = _found(slurm, job)
     texts = _read_texts(slurm, found.id)
     return SlurmJob(
@@ -87,8 +89,8 @@ def read_job(slurm: SlurmOrchestrator, job: str) -> SlurmJob:
         restarts=found.restarts,
         exit_code=texts.exit_code,
         signal=texts.signal,
-        start=_time(found.began),
-        end=_time(found.ended),
+        start=found.began,
+        end=found.ended,
         comment=texts.comment,
     )
 
@@ -96,7 +98,7 @@ def read_job(slurm: SlurmOrchestrator, job: str) -> SlurmJob:
 def _found(slurm: SlurmOrchestrator, job: str) -> NodeJob:
     found = find_job(slurm, job)
     if found is None:
-        raise BackendUnknown(f"slurmctld does not know job {job}, or has forgotten it")
+        raise BackendRefused(f"slurmctld does not know job {job}, or has forgotten it")
     return found
 
 
@@ -108,16 +110,15 @@ def _read_texts(slurm: SlurmOrchestrator, job: str) -> JobTexts:
 
 
 def parse_texts(answer: str, job: str) -> JobTexts:
-    """The end and the AdminComment of one job in the output of ``squeue -h -j JOB -O _TEXTS``. The exit code is a wait
-    status. Raises BackendUnknown for anything else."""
+    """The end and the AdminComment of one job in the output of ``squeue -h -j JOB -O _TEXTS``. Its end is a wait status
+    (22.05), or exit code and signal (26.05). Raises BackendUnknown for anything else."""
     head, tail = _TEXTS_HEAD.match(answer), "|\n"
     if head is None or head[1] != job or not answer.endswith(tail):
         raise BackendUnknown(f"squeue's answer is no AdminComment of job {job}: {answer[:200]!r}")
     comment = answer.removeprefix(head[0]).removesuffix(tail).partition(f"{tail}{head[0]}")[0]
     status = int(head[2])
-    return JobTexts(
-        exit_code=status >> 8 & 0xFF, signal=status & 0x7F, comment="" if comment == "(null)" else comment.strip()
-    )
+    exit_code, signal = (status >> 8 & 0xFF, status & 0x7F) if head[3] is None else (status, int(head[3]))
+    return JobTexts(exit_code=exit_code, signal=signal, comment="" if comment == "(null)" else comment.strip())
 
 
 def append_comment(
@@ -152,11 +153,23 @@ def notify_owner(slurm: SlurmOrchestrator, job: str, sentence: str) -> None:
     slurm.scontrol("notify", _found(slurm, job).id, PREFIX + as_comment(sentence))
 
 
+def tell_owners(slurm: SlurmOrchestrator, sentence: str) -> tuple[str, ...]:
+    """Notify srun and salloc of each job on this node, and leave the sentence in its AdminComment: slurmctld takes none
+    later of a job that fails and is not run again. Returns why a job has it not, a sentence each; one that ends just
+    now keeps it from no other. Raises BackendUnknown where slurmctld does not answer."""
+    problems = []
+    for job in slurm.running():
+        try:
+            problem = append_comment(slurm, job.id, sentence)
+            with contextlib.suppress(BackendError):  # "Requested operation is presently disabled": no step of it runs
+                notify_owner(slurm, job.id, sentence)
+        except BackendRefused as error:
+            problem = str(error)
+        problems += [f"job {job.id}: no notice of the drain: {problem}"] if problem else []
+    return tuple(problems)
+
+
 def expedites(slurm: SlurmOrchestrator) -> bool:
     """Whether slurmctld decides by the exit code of an Epilog whether a failed job was the node's fault (25.11 and
     newer, ``SlurmctldParameters=enable_expedited_requeue``). Raises BackendUnknown."""
     return _EXPEDITES.search(slurm.scontrol("show", "config")) is not None
-
-
-def _time(seconds: int | None) -> datetime | None:
-    return datetime.fromtimestamp(seconds, UTC) if seconds is not None else None

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from healthd.core.errors import BackendUnknown
 from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob, read_job
 from healthd.remediation.orchestrators.slurm.job_gpus import parse_job_gpus
+from healthd.remediation.orchestrators.slurm.jobs import parse_count, parse_time
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 
 _FIELDS = "JobID:|,State:|,RestartCnt:|,NumNodes:|,StartTime:|,EndTime:|,Reason:|"
@@ -75,21 +76,13 @@ def parse_listed_jobs(answer: str) -> Iterator[ListedJob]:
         if job in seen or (state == "PENDING" and not held):
             continue
         seen.add(job)
-        run = _number(restarts)
+        run = parse_count(restarts)
         yield ListedJob(
             id=job,
             run=max(run - 1, 0) if held else run,
             runs=state == "RUNNING",
             held=held,
-            nodes=_number(nodes),
-            began=None if held else _time(began),
-            ended=_time(ended) if not held and state != "RUNNING" else None,
+            nodes=parse_count(nodes),
+            began=None if held else parse_time(began),
+            ended=parse_time(ended) if not held and state != "RUNNING" else None,
         )
-
-
-def _number(text: str) -> int:
-    return int(text) if _NUMBER.fullmatch(text) else 0
-
-
-def _time(text: str) -> datetime | None:
-    return datetime.fromtimestamp(int(text), UTC) if _NUMBER.fullmatch(text) and int(text) else None

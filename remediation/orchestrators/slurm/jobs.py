@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import re
 import zlib
+from datetime import UTC, datetime
 
 from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
 from healthd.core.hostlist import unfolded
@@ -142,18 +143,25 @@ def _job(line: str, node: str) -> NodeJob:
         state=state.upper(),
         user=user,
         nodes=nodes,
-        restarts=int(restarts) if _NUMBER.fullmatch(restarts) else 0,
+        restarts=parse_count(restarts),
         is_batch=batch == "1",
         may_requeue=requeue == "1",
         is_part=part not in ("", "0"),
         is_here=node in unfolded(nodes),
-        began=_time(began),
-        ended=_time(ended),
+        began=parse_time(began),
+        ended=parse_time(ended),
     )
 
 
-def _time(text: str) -> int | None:
-    return int(text) if _NUMBER.fullmatch(text) and int(text) else None
+def parse_count(cell: str) -> int:
+    """A number of squeue; 0 for what is none."""
+    return int(cell) if _NUMBER.fullmatch(cell) else 0
+
+
+def parse_time(cell: str) -> datetime | None:
+    """A time of squeue, in seconds since the epoch; None for one that is not known."""
+    seconds = parse_count(cell)
+    return datetime.fromtimestamp(seconds, UTC) if seconds else None
 
 
 def _job_error(what: str, output: str) -> BackendRefused | BackendUnknown:

@@ -92,6 +92,7 @@ _REFUSALS = {
     "You must specify a reason": "the reason is empty",
     "No valid entity in update command": "this Slurm has no such update (SuspendExcNodes+= came with 23.02)",
     "Invalid input": "this version of Slurm does not know a keyword: please report it, with the version",
+    "Job has already finished": "slurmctld takes no change of it any more",
     "Requested nodes are busy": "another reservation holds the node alone: see scontrol show reservation",
 }
 
@@ -166,19 +167,15 @@ class SlurmOrchestrator:
 
     def snapshot(self) -> FleetSnapshot:
         """Read all nodes of all partitions, hidden ones too, in one request. Raises BackendUnknown."""
-        answer = self._read("scontrol", "-a", "-o", "show", "nodes", limit_bytes=_SNAPSHOT_LIMIT_BYTES)
-        return parse_snapshot(self._node, answer)
+        return parse_snapshot(self._node, self.all_nodes())
 
     def fleet(self) -> FleetSnapshot:
         """The same from a machine that need not be a node, with no scopes of its own. Raises BackendUnknown."""
-        answer = self._read("scontrol", "-a", "-o", "show", "nodes", limit_bytes=_SNAPSHOT_LIMIT_BYTES)
-        return parse_snapshot("", answer)
+        return parse_snapshot("", self.all_nodes())
 
-    def listing(self) -> tuple[str, str]:
-        """The records of all nodes and of all reservations as scontrol prints them, for a reader of the fleet. Raises
-        BackendUnknown."""
-        nodes = self._read("scontrol", "-a", "-o", "show", "nodes", limit_bytes=_SNAPSHOT_LIMIT_BYTES)
-        return nodes, self.reservations()
+    def all_nodes(self) -> str:
+        """The records of all nodes as scontrol prints them, for a reader of the fleet. Raises BackendUnknown."""
+        return self._read("scontrol", "-a", "-o", "show", "nodes", limit_bytes=_SNAPSHOT_LIMIT_BYTES)
 
     def freezes(self) -> tuple[Freeze, ...]:
         """The freezes of the fleet that are on. Raises BackendUnknown."""

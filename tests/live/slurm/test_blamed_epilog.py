@@ -303,6 +303,27 @@ def test_a_comment_of_others_stays(expediting: Hooked) -> None:
     assert told.comment == "ticket 12: by hand; healthd: no node fault seen on 1 node"
 
 
+def test_a_job_that_ends_keeps_no_notice_from_its_neighbour(hooked: Hooked) -> None:
+    """Of two jobs on a node that is drained one is in its Epilog: slurmctld takes no comment of it, and one of the
+    other."""
+    node = hooked.node("n0001", quarantine())
+    flag, passed = hooked.folder / "end", hooked.folder / "passed"
+    ends = hooked.lab.run_job("n0001", JOB.format(flag=flag, code=3))
+    other = ToldJob(lab=hooked.lab, id=hooked.lab.run_job("n0001"), flag=flag, nodes=(node.name,))
+    hooked.lab.wait(Path(f"{flag}.runs").exists, limit_s(20), "the job is past its prolog")
+    epilog_of(hooked, "n0001", f"while ! test -e {passed}; do sleep 0.1; done")
+    try:
+        flag.touch()
+        hooked.lab.wait(lambda: hooked.lab.job(ends)["JobState"] == "COMPLETING", limit_s(30), "it ends")
+        gpu_lost(hooked, node)
+        hooked.lab.wait(lambda: "fault on node n0001 of your job" in other.comment, limit_s(30), "the AdminComment")
+        refusal = f"job {ends}: no notice of the drain: "
+        node.wait(lambda: refusal in node.log_text(), limit_s(10), "the other's is said to be missing")
+        assert "Job has already finished" in node.log_text()
+    finally:
+        passed.touch()
+
+
 def test_on_every_slurm_nothing_is_refused_and_nothing_breaks(hooked: Hooked) -> None:
     """XID 79 in a job: on every version the drain stays ours, comment and audit trail name the node."""
     node = hooked.node("n0001", quarantine(more="" if hooked.lab.has(EXPEDITES) else "blame_in_epilog = true"))

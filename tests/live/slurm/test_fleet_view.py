@@ -123,7 +123,7 @@ def test_one_node_answers_for_itself(lab: SlurmLab, nodes: Nodes, tmp_path: Path
     here = head.fleet("n0001").stdout
     assert f"from {node.socket}\n  critical  " in here
     assert "[gpu.xid.79]" in here
-    assert "history   by its daemon" in here
+    assert f"history   from {node.socket}\n" in here
     assert json.loads(head.fleet("n0001", "--json").stdout)["answer"]["verdict"]["verdict"] == "critical"
     lab.ctld_pause()
     try:

@@ -16,7 +16,17 @@ from pathlib import Path
 import pytest
 
 from healthd.api.grammar import EVENT_KINDS, parse
-from healthd.api.timeline import Trail, asked_of, read_trail, trail_data, trail_json, trail_of, trail_text, wanted
+from healthd.api.timeline import (
+    Trail,
+    asked_of,
+    read_trail,
+    shared_data,
+    trail_data,
+    trail_json,
+    trail_of,
+    trail_text,
+    wanted,
+)
 from healthd.core.errors import StoreError, UsageError
 from healthd.core.model import Event
 from healthd.job.blame import JOB_EVENT
@@ -236,3 +246,18 @@ def test_a_folder_that_may_not_be_entered_is_an_error_with_a_next_step(tmp_path:
     """A name too long for the file system stands in for what root is never refused."""
     with pytest.raises(StoreError, match="be root, or start the daemon"):
         read_trail(tmp_path / ("x" * 300) / "healthd.db", EVERY, last=10)
+
+
+def test_other_machines_read_faults_and_steps_and_no_user(store: Store) -> None:
+    """No evidence, no note, no command, no acknowledgement: each may name a user or a job."""
+    order = Event(at=at(4), kind="order", text="drained by uid 1000")
+    acknowledged = Event(at=at(5), kind="fault", text="acknowledged gpu.xid.79 on GPU 0: alice knows")
+    store.append(FAULT, STEP, RUN, order, acknowledged, ENDED)
+    store.save_remediation(replace(REMEDIATION, note="waits for 8812 of alice", why="of alice", text="by alice"), STEP)
+    data = shared_data(store, "gpu-1")
+    assert (data["schema"], data["node"]) == ("healthd.history/v1", "gpu-1")
+    assert [each["text"] for each in data["events"]] == [FAULT.text, ENDED.text]
+    assert {key for each in data["events"] for key in each["data"]} == {"code", "component", "opened"}
+    assert [each["steps"] for each in data["remediations"]] == [list(REMEDIATION.steps)]
+    assert "alice" not in trail_json(data)
+    assert trail_text(data).count("\n") == 3

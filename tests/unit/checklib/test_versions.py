@@ -26,6 +26,7 @@ DEB = """# EFA installer version: 1.5.1
 # Packages installed:
 efa_1.3.0-1.amzn1_amd64 ibacm_25.0-1_amd64 libfabric1_1.8.0amzn1.0_amd64 libfabric-bin_1.8.0amzn1.0_amd64"""
 EFA_FILE = ("cat", "/opt/amazon/efa_installed_packages")
+(NCCL,) = (place for place in places() if place.part == "nccl")
 NUMBERS = st.lists(st.integers(0, 999), min_size=1, max_size=4)
 
 
@@ -56,7 +57,7 @@ def test_every_place_reads_what_its_source_writes() -> None:
     """Each kind of text is understood (constructed after the sources that the table cites)."""
     texts = {
         "cat /usr/local/cuda/version.json": '{\n"cuda" : {\n"name" : "CUDA SDK",\n"version" : "12.8.1"\n},\n"nccl":{}}',
-        "readlink -e /usr/lib64/libnccl.so.2": "/usr/lib64/libnccl.so.2.27.3",
+        NCCL.where: "/usr/lib64/libnccl.so.2.27.3\n/usr/local/cuda-12.8/lib/libnccl.so.2.25.1",
         "nvidia-ctk --version": "NVIDIA Container Toolkit CLI version 1.17.4\ncommit: 9b69590c",
         "ucx_info -v": "# Library version: 1.18.0\n# Library path: /usr/lib/libucs.so.0",
     }
@@ -113,7 +114,9 @@ def test_python_packages_are_read_from_their_folders(tmp_path: Path) -> None:
 )
 def test_homes_that_cannot_be_searched(error: SourceError, gaps: tuple[str, ...]) -> None:
     """Without find nothing is known to be installed; a home that hangs is a gap."""
-    words = ("find", "-H", "/opt/x/lib", "-xdev", "-maxdepth", "3", "-path", "*-packages/nvidia_nccl_cu*-*.dist-info")
+    (first, *others) = (f"*-packages/{place.where}-*.dist-info" for place in places() if place.kind == "python")
+    names = ("-path", first, *(word for name in others for word in ("-o", "-path", name)))
+    words = ("find", "-H", "/opt/x/lib", "-xdev", "-maxdepth", "3", *names)
     stack = read_stack(FakeNode(commands={words: error}), ("torch_nccl",), python_homes=("/opt/x",))
     assert (stack.versions, stack.gaps) == ({}, gaps)
     absent = FakeNode(commands={words: result(*words, code=127)})

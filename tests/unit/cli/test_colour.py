@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from healthd.cli.output import clipped
-from healthd.observe.cause_text import COLOURS, SIGNS, TextLine
-from healthd.observe.report import joined
+from healthd.observe.cause_text import SIGNS
+from healthd.observe.text_lines import COLOURS, TextLine, joined
 from healthd.setup.doctor import DoctorResult, LookResult, as_text
 from tests.support.limits import limit_s
 

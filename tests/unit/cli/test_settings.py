@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,10 @@ from healthd.core.check import discover
 from healthd.core.errors import ConfigError
 
 
-def read(tmp_path: Path, text: str) -> Loaded:
-    """The configuration for `healthd check host.cpu`."""
+def read(tmp_path: Path, text: str, names: Collection[str] | None = ("host.cpu",)) -> Loaded:
+    """The configuration for `healthd check host.cpu`, or with these names."""
     (tmp_path / "config.toml").write_text(text)
-    return loaded(parse(["check", "host.cpu", "--config", str(tmp_path / "config.toml")]), names=["host.cpu"])
+    return loaded(parse(["check", "host.cpu", "--config", str(tmp_path / "config.toml")]), names=names)
 
 
 def test_the_settings_of_the_named_checks_are_enough(tmp_path: Path) -> None:
@@ -25,10 +26,30 @@ def test_the_settings_of_the_named_checks_are_enough(tmp_path: Path) -> None:
 
 
 def test_a_file_may_set_other_checks(tmp_path: Path) -> None:
-    """It is read with the settings of all."""
-    config = read(tmp_path, '[checks."gpu.ecc"]\nenabled = false\n').config
-    assert set(config.checks) == set(discover())
+    """Itself or in a match: it is read with the settings of these too, and of no others."""
+    match = '[[match]]\nlabel = ["a=b"]\n[match.checks."gpu.count"]\nenabled = false\n'
+    config = read(tmp_path, f'[checks."gpu.ecc"]\nenabled = false\n{match}').config
+    assert set(config.checks) == {"host.cpu", "gpu.ecc", "gpu.count"}
     assert not config.checks["gpu.ecc"].enabled
+
+
+@pytest.mark.parametrize(
+    ("text", "names"), [("", set()), ('[checks."gpu.ecc"]\nenabled = false\n', {"gpu.ecc"})], ids=["none", "one"]
+)
+def test_a_verb_that_runs_no_check_reads_the_checks_that_are_set(tmp_path: Path, text: str, names: set[str]) -> None:
+    """Such as `healthd fleet`."""
+    assert set(read(tmp_path, text, names=()).config.checks) == names
+
+
+def test_without_names_all_checks_are_read(tmp_path: Path) -> None:
+    """As a daemon needs them."""
+    assert set(read(tmp_path, "", names=None).config.checks) == set(discover())
+
+
+def test_a_variable_may_set_another_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings of all tell which one it is."""
+    monkeypatch.setenv("HEALTHD_CHECKS_GPU_ECC_ENABLED", "false")
+    assert not read(tmp_path, "", names=()).config.checks["gpu.ecc"].enabled
 
 
 @pytest.mark.parametrize(

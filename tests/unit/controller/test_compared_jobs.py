@@ -13,6 +13,7 @@ from healthd.controller.compared_jobs import MOST_NODES, UNREACHED_S, JobCompare
 from healthd.core.errors import BackendUnknown
 from healthd.core.model import Mode
 from healthd.fleet.asking import NodeAnswer
+from healthd.fleet.job_sources import JobSources
 from healthd.job.nccl_words import NcclWords
 from healthd.ledger.entries import EntryKind, LedgerEntry
 from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob
@@ -40,15 +41,14 @@ class Cluster:
             self.stats,
             structlog.wrap_logger(structlog.testing.CapturingLogger()),
             every_s=every_s,
-            ask=self._ask,
-            words=lambda _: self.words,
+            sources=JobSources(ask=self._ask, words=lambda _: self.words),
             monotonic_s=lambda: self.now_s,
         )
 
     def running(self, job: str) -> tuple[SlurmJob, Mapping[str, frozenset[int]]]:
         if job in self.gone:
             raise BackendUnknown("Invalid job id specified")
-        return SlurmJob(id=job, state="RUNNING", user="alice", nodes="n[1-3]"), {}
+        return SlurmJob(id=job, acts_by=job, state="RUNNING", user="alice", nodes="n[1-3]", start=BEGAN), {}
 
     def _ask(self, nodes: Sequence[str]) -> Mapping[str, NodeAnswer]:
         self.asked.append(nodes)

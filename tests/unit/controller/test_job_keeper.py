@@ -15,6 +15,7 @@ import structlog
 from healthd.config.schema.config import PolicySection
 from healthd.config.schema.rule import PolicyRule
 from healthd.controller.jobs import SETTLES, JobKeeper, JobWatch
+from healthd.controller.ledger import LedgerFile
 from healthd.core.errors import BackendUnknown
 from healthd.core.model import Mode
 from healthd.fleet.nodes import FleetNode, FleetPicture, fleet_nodes
@@ -77,12 +78,14 @@ class Head:
         self.path, self.cluster, self.policy = folder / LEDGER, Cluster(), PolicySection()
         self.messages: list[Mapping[str, Any]] = []
         self.refuses, self.now = False, NOW
+        log = structlog.wrap_logger(structlog.testing.CapturingLogger())
+        self.file = LedgerFile(self.path, log)
         self.keeper = self.start()
 
     def start(self) -> JobKeeper:
         self.keeper = JobKeeper(
             self.cluster,
-            self.path,
+            self.file.opened,
             self.policy,
             structlog.wrap_logger(structlog.testing.CapturingLogger()),
             tell=self._tell,
@@ -116,7 +119,7 @@ class Head:
 def head(tmp_path: Path) -> Iterator[Head]:
     made = Head(tmp_path)
     yield made
-    made.keeper.close()
+    made.file.close()
 
 
 def test_a_job_that_failed_by_itself_is_kept_and_told_once(head: Head) -> None:
@@ -147,7 +150,7 @@ def test_a_job_that_failed_by_itself_is_kept_and_told_once(head: Head) -> None:
         text,
     )
     head.sees(node("n1"), node("n2"))
-    head.keeper.close()
+    head.file.close()
     head.start()
     head.sees(node("n1"), node("n2"))
     assert (len(head.ends), len(head.told), head.cluster.asked) == (1, 1, ["4711"])
@@ -228,7 +231,7 @@ def test_an_owner_is_told_later_where_the_command_fails(head: Head) -> None:
     head.refuses = True
     head.cluster.fails()
     head.sees(node("n1"), node("n2"))
-    head.keeper.close()
+    head.file.close()
     assert (head.told, head.ends[0].notice != "") == ([], True)
     head.refuses = False
     head.start()
@@ -266,10 +269,9 @@ def test_the_rule_of_the_fault_says_whether_the_owner_is_told(
 def test_without_a_command_nothing_waits_for_one(head: Head) -> None:
     """A command that is set later tells of what ends from then on."""
     log = structlog.wrap_logger(structlog.testing.CapturingLogger())
-    keeper = JobKeeper(head.cluster, head.path, head.policy, log, tell=None, clock=lambda: NOW)
+    keeper = JobKeeper(head.cluster, head.file.opened, head.policy, log, tell=None, clock=lambda: NOW)
     head.cluster.fails()
     keeper([FAILED], FleetPicture(cluster="", at=NOW, nodes=(node("n1"), node("n2")), limit=1, taken=0))
-    keeper.close()
     assert head.ends[0].notice == ""
 
 

@@ -18,7 +18,7 @@ from healthd.config.schema.controller import ControllerSection
 from healthd.config.schema.ledger import LedgerSection
 from healthd.controller.fleet import FleetKeeper, reading_every_s
 from healthd.controller.fleet_reader import EVERY_S, SharedReading
-from healthd.controller.ledger import ledger_path
+from healthd.controller.ledger import LedgerFile, ledger_path
 from healthd.core.errors import BackendUnknown
 from healthd.core.model import Mode
 from healthd.fleet.incident_memory import kept_memory
@@ -107,10 +107,13 @@ def kept(
     listing.answer = read
     log = structlog.wrap_logger(structlog.testing.CapturingLogger(), processors=[])
     shared = SharedReading(listing.read, every_s=every_s)
-    thread = threading.Thread(target=FleetKeeper(config, shared, None, stats, log).keep, args=(stop,))
+    ledger = LedgerFile(ledger_path(config), log) if enabled else None
+    thread = threading.Thread(target=FleetKeeper(config, shared, None, stats, log, ledger=ledger).keep, args=(stop,))
     thread.start()
     thread.join(timeout=limit_s(30))
     assert not thread.is_alive()
+    if ledger is not None:
+        ledger.close()
     return stats
 
 

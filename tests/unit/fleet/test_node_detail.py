@@ -6,6 +6,8 @@ import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from healthd.fleet.asking import NodeAnswer
 from healthd.fleet.node_detail import NodeDetail
 from healthd.ledger.entries import EntryKind, LedgerEntry
@@ -99,16 +101,70 @@ def test_a_node_that_does_not_answer_says_why_and_what_to_run() -> None:
     assert odd.data["answer"]["verdict"] is None
 
 
-def test_this_machine_shows_the_history_of_its_daemon() -> None:
-    """And a name without a machine is not asked."""
-    detail = NodeDetail(now=NOW, answer=answer(), history="one\ntwo\n")
-    assert detail.text.endswith("history   by its daemon\n  one\n  two\n")
-    assert (NodeDetail(now=NOW).text, NodeDetail(now=NOW).data["answer"]) == ("", None)
+HISTORY_URL = "http://gpu-213:9809/history"
+REMEDIATION = {
+    "id": "b7da3274",
+    "code": "gpu.xid.79",
+    "component": "GPU 3",
+    "remedy": "reboot_node",
+    "opened": (NOW - timedelta(minutes=6)).isoformat(),
+    "since": (NOW - timedelta(minutes=4)).isoformat(),
+    "steps": ["slot", "drain", "reboot", "verify", "release"],
+    "step": "reboot",
+    "end": None,
+    "note": "",
+}
+OPENED = {"severity": "critical", "opened": True, "code": "gpu.xid.79"}
+HISTORY = {
+    "schema": "healthd.history/v1",
+    "node": "gpu-213",
+    "cut": "",
+    "newest": 7,
+    "events": [
+        {"at": (NOW - timedelta(minutes=7)).isoformat(), "kind": "fault", "text": "gpu.xid.79 opened", "data": OPENED}
+    ],
+    "remediations": [REMEDIATION],
+}
+HISTORY_TEXT = """\
+history   from http://gpu-213:9809/history
+  2026-11-24 11:53:00  fault        gpu.xid.79 opened
+  2026-11-24 11:54:00  remediation  [b7da3274] gpu.xid.79 on GPU 3, reboot_node: slot, drain, reboot, verify, release; \
+open, at reboot since 2026-11-24 11:56:00
+"""
+
+
+def told(**more: object) -> NodeAnswer:
+    return NodeAnswer(node="gpu-213", asked=HISTORY_URL, body=json.dumps({**HISTORY, **more}).encode())
+
+
+def test_a_node_shows_its_history_and_its_open_remediation() -> None:
+    """As the node has it; a name without a machine is not asked."""
+    detail = NodeDetail(now=NOW, answer=answer(), history=told())
+    assert detail.text.endswith(HISTORY_TEXT)
+    assert detail.data["timeline"] == HISTORY
+    nothing = NodeDetail(now=NOW)
+    assert (nothing.text, nothing.data["answer"], nothing.data["timeline"]) == ("", None, None)
+
+
+def test_a_long_history_ends_with_its_newest_lines() -> None:
+    """Ten, without a character that moves the cursor."""
+    lines = [{**HISTORY["events"][0], "text": f"fault {n}\x1b[2J"} for n in range(30)]  # type: ignore[index]
+    shown = NodeDetail(now=NOW, history=told(events=lines, remediations=[])).text.splitlines()
+    assert [line.rpartition("  ")[2] for line in shown[1:]] == [f"fault {n}?[2J" for n in range(20, 30)]
+
+
+@pytest.mark.parametrize("more", [{"events": 7}, {"events": [{}]}, {"newest": "x"}, {"node": "gpu-1"}])
+def test_a_history_that_is_none_of_this_node_says_so(more: dict[str, object]) -> None:
+    """An older daemon has none, and any user of a node may listen at its port."""
+    detail = NodeDetail(now=NOW, history=told(**more))
+    assert detail.text.startswith(f"history   none: {HISTORY_URL} answered with ")
+    assert detail.data["timeline"] is None
+    assert detail.data["timeline_problem"]
 
 
 def test_the_page_shows_such_an_answer() -> None:
     """The lines of the docs are those of the code."""
     page = (Path(__file__).resolve().parents[3] / "docs/how-to/fleet.md").read_text(encoding="utf-8")
     shown = page.partition("```text node\n")[2].partition("```")[0]
-    lines = [line for line in TEXT.splitlines() if "m?[2J" not in line]
-    assert lines == [line for line in shown.splitlines() if line in lines]
+    text = NodeDetail(now=NOW, answer=answer(), history=told(), past=past(1)).text
+    assert shown.splitlines() == [line for line in text.splitlines() if "m?[2J" not in line]

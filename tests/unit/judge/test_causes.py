@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from healthd.core.check import judged, ok, unknown
 from healthd.core.model import NODE, Component, Outcome, Remedy, Result, Root, Severity, gpu_component
-from healthd.judge.causes import age, causes_of, lasting, reasons_of, roots_of, unknowns_of
+from healthd.judge.causes import causes_of, reasons_of, roots_of, unknowns_of
 from healthd.judge.devices import DeviceNames
 from tests.support.judgement import START, at, diagnosis, fault
 
@@ -107,14 +105,3 @@ def test_components_of_one_kind_stand_in_their_order() -> None:
     mounts = [diagnosis(code="m.m", component=Component(kind="mount", id=f"/{n}")) for n in (10, 2)]
     (cause,) = causes_of(mounts, (), DeviceNames())
     assert cause.where == "mount:/2, mount:/10"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(-5, "0 s"), (0, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (172_799, "47 h"), (172_800, "2 d")],
-)
-def test_a_length_of_time_has_one_unit(seconds: float, text: str) -> None:
-    """Rounded down."""
-    assert lasting(seconds) == text
-    assert age(START, at(seconds)) == text
-    assert age(None, START) == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,14 +17,14 @@ import structlog
 from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.config import Config
 from healthd.config.schema.controller import ControllerSection
-from healthd.controller.ledger import LedgerKeeper, ledger_path
+from healthd.controller.ledger import LedgerFile, LedgerKeeper, ledger_path
 from healthd.core.errors import BackendUnknown, StoreError
 from healthd.core.model import Mode
 from healthd.fleet.inventories import completed_readings
 from healthd.fleet.nodes import FleetNode, FleetPicture
 from healthd.ledger.changes import NodeReading
 from healthd.ledger.database import Ledger
-from healthd.ledger.entries import SpanState
+from healthd.ledger.entries import EntryKind, LedgerEntry, SpanState
 from healthd.ledger.feed import LedgerFeed
 from healthd.remediation.decide.handoff import PastAct, PastRepair
 from tests.support.fleet_readings import reading
@@ -103,7 +104,8 @@ def test_a_fleet_that_cannot_be_read_is_a_gap_and_ends_nothing(tmp_path: Path) -
     config = Config(controller=ControllerSection(state_dir=str(tmp_path)))
     lines = structlog.testing.CapturingLogger()
     log = structlog.wrap_logger(lines, processors=[], wrapper_class=structlog.make_filtering_bound_logger(0))
-    keeper = LedgerKeeper(config, read, stats, log)
+    file = LedgerFile(ledger_path(config), log)
+    keeper = LedgerKeeper(config, file, read, stats, log)
     keeper()
     assert [stats.ledger_failing] == [True]
     assert "slurmctld does not answer" in str(lines.calls)
@@ -116,6 +118,7 @@ def test_a_fleet_that_cannot_be_read_is_a_gap_and_ends_nothing(tmp_path: Path) -
     shown = [(stats.ledger_failing, stats.ledger is not None)]
     keeper.close()
     assert [*shown, (stats.ledger_failing, stats.ledger is not None)] == [(False, True), (False, False)]
+    file.close()
     ledger.close()
 
 
@@ -142,6 +145,29 @@ def test_a_damaged_ledger_is_set_aside_by_its_writer_alone(tmp_path: Path) -> No
     assert "starts a fresh ledger" in ledger.set_aside
     assert len(list(tmp_path.glob("ledger.db.set-aside-*"))) == 1
     ledger.close()
+
+
+def test_the_keepers_of_a_controller_have_one_ledger(tmp_path: Path) -> None:
+    """A damaged file is set aside by the first that opens it, and logged once; threads that write and read at the same
+    time lose nothing."""
+    (tmp_path / "ledger.db").write_bytes(b"no database at all, in more than a hundred bytes of text" * 4)
+    lines = structlog.testing.CapturingLogger()
+    log = structlog.wrap_logger(lines, processors=[], wrapper_class=structlog.make_filtering_bound_logger(0))
+    file = LedgerFile(tmp_path / "ledger.db", log)
+
+    def write(thread: int) -> Ledger:
+        for number in range(30):
+            entry = LedgerEntry(kind=EntryKind.JOB, node=f"n{thread}", at=T0 + timedelta(seconds=number))
+            file.opened().put_entries([entry])
+            file.opened().contents()
+        return file.opened()
+
+    with ThreadPoolExecutor(4) as pool:
+        ledgers = list(pool.map(write, range(4)))
+    assert len({id(each) for each in ledgers}) == 1
+    assert len(ledgers[0].contents().entries) == 120
+    assert [each.kwargs["event"] for each in lines.calls] == ["ledger set aside"]
+    file.close()
 
 
 def test_the_address_of_evidence_stays_with_its_replacement(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.config import Config
 from healthd.config.schema.controller import ControllerSection
 from healthd.controller.fleet import topology_of
-from healthd.controller.ledger import TOPOLOGY_AGAIN_S, TOPOLOGY_S, LedgerKeeper
+from healthd.controller.ledger import TOPOLOGY_AGAIN_S, TOPOLOGY_S, LedgerFile, LedgerKeeper, ledger_path
 from healthd.core.errors import BackendBusy
 from healthd.core.model import Mode
 from healthd.fleet.nodes import FleetPicture
@@ -128,7 +128,8 @@ class Head:
         log = structlog.wrap_logger(self.lines, processors=[], wrapper_class=structlog.make_filtering_bound_logger(0))
         config = Config(controller=ControllerSection(state_dir=str(folder)))
         stats = ControllerStats(orchestrator="slurm", provisioner="ec2", mode=Mode.OBSERVE)
-        self.keeper = LedgerKeeper(config, self._read, stats, log, topology=self._ask)
+        file = LedgerFile(ledger_path(config), log)
+        self.keeper = LedgerKeeper(config, file, self._read, stats, log, topology=self._ask)
         seed = Ledger(folder / "ledger.db", now=T0)
         feed = LedgerFeed(seed, self._known, interval_s=3600.0, keep_days=100.0)
         feed.read({name: NodeReading(node=name, state=SpanState.SERVING) for name in ("n1", "n2")}, T0)

@@ -50,6 +50,30 @@ def test_a_token_comes_first(imds: Imds) -> None:
     assert imds.requests == ["PUT /latest/api/token", "GET /latest/meta-data/instance-type"]
 
 
+def test_a_token_serves_for_several_items_and_not_for_ever(imds: Imds) -> None:
+    """A daemon that polls asks for a token once in a while, and has a new one before the old one ends."""
+    clock = FakeClock()
+    source = MetadataSource(imds.endpoint, clock=clock)
+    assert (source.read("instance-type"), source.read("no/such/item")) == ("p5.48xlarge", None)
+    clock.advance(149)
+    assert source.answers()
+    assert [line for line in imds.requests if line.startswith("PUT")] == ["PUT /latest/api/token"]
+    clock.advance(1)
+    assert source.answers()
+    assert imds.requests[-2:] == ["PUT /latest/api/token", "GET /latest/meta-data/instance-id"]
+
+
+def test_a_token_that_the_service_forgot_is_replaced_at_once(imds: Imds) -> None:
+    """401 to a token that was good: a new one, once; a service that refuses its own new token is unreadable."""
+    source = MetadataSource(imds.endpoint)
+    assert source.answers()
+    imds.given = "another"
+    assert source.read("instance-type") == "p5.48xlarge"
+    imds.given, imds.refuses = "a third", True
+    with pytest.raises(SourceUnreadable, match="IMDS answered 401 to GET /latest/meta-data/instance-type"):
+        source.read("instance-type")
+
+
 def test_an_item_that_is_not_there_is_missing(imds: Imds) -> None:
     """404 is an answer: there is no such item."""
     with pytest.raises(SourceMissing, match="IMDS has no /latest/meta-data/spot/instance-action"):
@@ -317,7 +341,7 @@ def test_a_missing_item_is_no_event(imds: Imds) -> None:
     assert source.read("instance-id") == "i-0123456789abcdef0"
     imds.token_status = 404
     with pytest.raises(SourceUnreadable, match="where every IMDSv2 has one"):
-        source.read("instance-id")
+        MetadataSource(imds.endpoint).read("instance-id")
 
 
 def test_where_there_is_no_service_nothing_is_sent(imds: Imds) -> None:

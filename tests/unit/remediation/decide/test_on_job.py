@@ -37,7 +37,7 @@ JOB = NodeJob(
     is_batch=True,
     may_requeue=True,
     is_here=True,
-    began=int(NOW.timestamp()) - 600,
+    began=NOW - timedelta(seconds=600),
 )
 
 
@@ -129,11 +129,10 @@ def test_a_rule_goes_before_the_policy() -> None:
 
 def test_the_job_that_ran_when_the_fault_began_is_the_one() -> None:
     """It is named with its user and all of its nodes. One that ended before, or began after, is not."""
-    at = int(NOW.timestamp())
-    before = replace(JOB, id="11", state="FAILED", ended=at - 60)
-    after = replace(JOB, id="13", began=at + 60)
-    just_before = replace(JOB, id="15", state="FAILED", ended=at - 1)
-    in_order = replace(JOB, id="16", state="COMPLETED", ended=at + 1)
+    before = replace(JOB, id="11", state="FAILED", ended=NOW - timedelta(seconds=60))
+    after = replace(JOB, id="13", began=NOW + timedelta(seconds=60))
+    just_before = replace(JOB, id="15", state="FAILED", ended=NOW - timedelta(seconds=1))
+    in_order = replace(JOB, id="16", state="COMPLETED", ended=NOW + timedelta(seconds=1))
     waits = replace(JOB, id="14", state="PENDING", began=None)
     found = begun([before, just_before, after, in_order, waits, JOB], NOW, NOW)
     assert (found.job, found.run, found.stage) == ("12", 0, JobStage.CLAIMING)
@@ -142,7 +141,7 @@ def test_the_job_that_ran_when_the_fault_began_is_the_one() -> None:
 
 def test_a_job_that_the_fault_ended_before_it_was_read_is_the_one() -> None:
     """It failed a moment after the fault."""
-    assert begun([replace(JOB, state="FAILED", ended=int(NOW.timestamp()) + 1)], NOW, NOW).stage is JobStage.CLAIMING
+    assert begun([replace(JOB, state="FAILED", ended=NOW + timedelta(seconds=1))], NOW, NOW).stage is JobStage.CLAIMING
 
 
 @pytest.mark.parametrize(
@@ -153,7 +152,7 @@ def test_a_job_that_the_fault_ended_before_it_was_read_is_the_one() -> None:
         ([replace(JOB, may_requeue=False)], "it forbids requeue"),
         ([replace(JOB, is_batch=False)], "no batch job"),
         ([replace(JOB, is_part=True)], "heterogeneous"),
-        ([replace(JOB, state="COMPLETED", ended=int(NOW.timestamp()))], "it ended by itself (COMPLETED)"),
+        ([replace(JOB, state="COMPLETED", ended=NOW)], "it ended by itself (COMPLETED)"),
         ([replace(JOB, state="REQUEUE_HOLD")], "Slurm holds it"),
     ],
 )

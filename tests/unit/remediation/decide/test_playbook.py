@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.core.model import Remedy, Step
-from healthd.remediation.decide.rules import QUARANTINE, REPAIRS, STEPS, without_drain
+from healthd.core.model import REPAIRS, Remedy, Step
+from healthd.remediation.decide.rules import QUARANTINE, STEPS, without_drain
 
 
 def test_a_quarantine_repairs_nothing() -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from healthd.core.errors import BackendUnknown
+from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.core.node import CommandResult
 from healthd.remediation.orchestrators.slurm.job_comments import (
     MOST_BYTES,
@@ -19,6 +19,7 @@ from healthd.remediation.orchestrators.slurm.job_comments import (
     notify_owner,
     parse_texts,
     read_job,
+    tell_owners,
 )
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 
@@ -33,7 +34,7 @@ class Slurmctld:
         self, comment: str = "(null)", *, meanwhile: Callable[[str], str] = lambda text: text, jobs: str = ""
     ) -> None:
         self.comment, self.meanwhile, self.commands = comment, meanwhile, list[list[str]]()
-        self.exit_code = 0
+        self.exit_code = "0"
         self.jobs = jobs or JOB.format(id="7", number="7", state="RUNNING")
         self.config = "SlurmctldParameters     = enable_configless,enable_expedited_requeue\n"
 
@@ -68,9 +69,9 @@ def test_a_job_is_read() -> None:
     assert (waits.nodes, waits.start, waits.comment) == ("", None, "")
 
 
-def test_a_job_that_slurmctld_has_forgotten_is_unknown() -> None:
+def test_a_job_that_slurmctld_has_forgotten_is_refused() -> None:
     """It raises, and no job is made of it."""
-    with pytest.raises(BackendUnknown, match="does not know job 9"):
+    with pytest.raises(BackendRefused, match="does not know job 9"):
         read_job(slurm(Slurmctld()), "9")
 
 
@@ -88,9 +89,12 @@ def test_a_comment_is_read_whole() -> None:
     assert parse_texts("7_1|0|(null)|\n", "7_1").comment == ""
 
 
-@pytest.mark.parametrize(("status", "end"), [(0, (0, 0)), (768, (3, 0)), (9, (0, 9)), (15, (0, 15))])
-def test_the_end_of_a_job_is_a_wait_status(status: int, end: tuple[int, int]) -> None:
-    """As 22.05 prints it; scontrol prints the two apart."""
+@pytest.mark.parametrize(
+    ("status", "end"),
+    [("0", (0, 0)), ("768", (3, 0)), ("9", (0, 9)), ("15", (0, 15)), ("0:0", (0, 0)), ("3:0", (3, 0)), ("0:9", (0, 9))],
+)
+def test_the_end_of_a_job_is_read_as_each_version_prints_it(status: str, end: tuple[int, int]) -> None:
+    """22.05 prints a wait status, 26.05 exit code and signal."""
     ctld = Slurmctld()
     ctld.exit_code = status
     job = read_job(slurm(ctld), "7")
@@ -179,6 +183,55 @@ def test_the_owner_is_notified_in_our_name() -> None:
     ctld = Slurmctld()
     notify_owner(slurm(ctld), "7", "fault on node n1")
     assert ctld.commands[1:] == [["notify", "7", "healthd: fault on node n1"]]
+
+
+class SharedNode:
+    """A slurmctld of a node with four jobs: 7 ends just now, 8 and 10 run, 9 is forgotten between two requests."""
+
+    def __init__(self, silent: str = "") -> None:
+        self.comments, self.notified, self.silent = {"8": "(null)", "10": "ticket 12"}, list[str](), silent
+
+    def __call__(
+        self, argv: list[str], *, timeout_s: float, env: Mapping[str, str], limit_bytes: int = 0
+    ) -> CommandResult:
+        code, out, error = 0, "", ""
+        match argv[1:]:
+            case [*_, "-o", _]:
+                out = "".join(f"{job}|main|||1\n" for job in (7, 8, 9, 10))
+            case ["-h", *_, "-j", "9", "-O", _]:
+                code, error = 1, "slurm_load_jobs error: Invalid job id specified"
+            case [*_, "-j", job, "-O", "JobArrayID:|,exit_code:|,admin_comment:|"]:
+                out = f"{job}|0|{self.comments.get(job, '(null)')}|\n"
+            case [*_, "-j", job, "-O", _]:
+                out = JOB.format(id=job, number=job, state="COMPLETING" if job == "7" else "RUNNING")
+            case ["update", job, _] if job == f"jobid={self.silent}":
+                code, error = 1, "slurm_update error: Unable to contact slurm controller (connect failure)"
+            case ["update", "jobid=7", _]:
+                code, error = 1, "Job has already finished for job 7"
+            case ["update", job, text]:
+                self.comments[job.removeprefix("jobid=")] = text.removeprefix("admincomment=")
+            case ["notify", job, _]:
+                self.notified.append(job)
+        return CommandResult(argv=tuple(argv), code=code, stdout=out, stderr=error, duration_s=0.0)
+
+
+def test_a_job_that_ends_keeps_the_notice_from_no_other() -> None:
+    """Nor does one that slurmctld has forgotten meanwhile; each is a problem with its reason."""
+    node = SharedNode()
+    seven, nine = tell_owners(SlurmOrchestrator(node="n0002", run=node), "fault on node n0002")
+    assert node.comments == {"8": "healthd: fault on node n0002", "10": "ticket 12; healthd: fault on node n0002"}
+    assert node.notified == ["8", "10"]
+    assert "job 7: no notice of the drain: scontrol update jobid=7" in seven
+    assert "Job has already finished" in seven
+    assert "slurmctld does not know job 9" in nine
+
+
+def test_a_slurmctld_that_does_not_answer_is_asked_no_more() -> None:
+    """The jobs behind the one without an answer are not tried, each with its own timeout."""
+    node = SharedNode(silent="8")
+    with pytest.raises(BackendUnknown, match="Unable to contact"):
+        tell_owners(SlurmOrchestrator(node="n0002", run=node), "fault on node n0002")
+    assert node.comments["10"] == "ticket 12"
 
 
 def test_whether_slurm_asks_its_epilogs_is_read_from_its_configuration() -> None:

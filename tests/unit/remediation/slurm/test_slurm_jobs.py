@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -57,14 +57,14 @@ def test_a_job_is_read_with_all_of_its_nodes() -> None:
         is_batch=True,
         may_requeue=True,
         is_here=True,
-        began=1795541456,
+        began=datetime.fromtimestamp(1795541456, UTC),
     )
     assert parse_node_jobs(RUNS + RUNS, "n1") == (runs,), "one of two partitions is one job"
     assert not parse_node_jobs(RUNS, "n5")[0].is_here
     waits = parse_node_jobs(WAITS, "n1")[0]
     assert (waits.state, waits.nodes, waits.restarts, waits.is_here) == ("PENDING", "", 1, False)
     allocated = parse_node_jobs(ALLOCATED, "n1")[0]
-    assert (allocated.is_batch, allocated.ended) == (False, 1795541480)
+    assert (allocated.is_batch, allocated.ended) == (False, datetime.fromtimestamp(1795541480, UTC))
     assert parse_node_jobs("13|13|RUNNING|a|n1|0|1|0|13|1|NONE| ", "n1")[0].is_part
     assert parse_node_jobs("\n", "n1") == ()
 
