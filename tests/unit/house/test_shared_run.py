@@ -93,9 +93,10 @@ def test_what_other_tests_had_cached_is_counted_all_the_same(tmp_path: Path) -> 
 def test_what_is_left_is_what_coverage_py_finds_by_its_trace_function(tmp_path: Path) -> None:
     """The same tests leave the same lines and branches of the same modules."""
     tests = [f"tests/unit/{name}.py" for name in ("judge/test_crowd", "judge/test_trends", "core/test_hostlist")]
-    judge = sorted((ROOT / "healthd/judge").glob("[a-z]*.py"))
-    done = covered(tmp_path, "--pure", ",".join(f"healthd.judge.{path.stem}" for path in judge), *tests)
-    traced = [f"--data-file={tmp_path}/traced", "--branch", f"--include={','.join(map(str, judge))}"]
+    judge = ("devices", "findings", "history", "trends")  # which these tests import, and cover in part
+    done = covered(tmp_path, "--pure", ",".join(f"healthd.judge.{name}" for name in judge), *tests)
+    included = ",".join(str(ROOT / f"healthd/judge/{name}.py") for name in judge)
+    traced = [f"--data-file={tmp_path}/traced", "--branch", f"--include={included}"]
     python(tmp_path, "coverage", "run", *traced, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
     told = python(tmp_path, "coverage", "report", traced[0], "--show-missing", "--skip-covered")
     assert rows(told.stdout) == rows(done.stdout), done.stdout + told.stdout
