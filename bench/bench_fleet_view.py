@@ -174,7 +174,7 @@ def heartbeats(pid: int, count: int, number: int, over_s: float) -> list[float]:
 def percents(pid: int, is_over: Callable[[], bool]) -> list[float]:
     """The CPU of a process, in percent of a core, in each window until it is over. Their median is what it uses for
     this: for some seconds of each minute or two a slurmctld of nodes that nobody runs tries to reach them all."""
-    windows = []
+    windows: list[float] = []
     while not (windows and is_over()):
         began, before = time.monotonic(), cpu_ms(pid)
         while time.monotonic() - began < WINDOW_S and not (is_over() and windows):
