@@ -62,6 +62,7 @@ if TYPE_CHECKING:  # it loads lightkube, which a node of Slurm need not have
     from healthd.remediation.orchestrators.kubernetes.orchestrator import KubernetesOrchestrator
 
 _CALM_S = 30.0
+_READS_FLEET = msgspec.json.Decoder(FleetSnapshot)
 _ABOUT_PODS = ", and no unit stops them; pods of NVIDIA's GPU Operator: [orchestrator.kubernetes] pause_gpu_operator"
 
 
@@ -330,7 +331,7 @@ def fleet_of(kept: str, now: datetime) -> tuple[FleetSnapshot | None, float]:
     at, _, body = kept.partition(" ")
     try:
         age_s = (now - datetime.fromisoformat(at)).total_seconds()
-        return (msgspec.json.decode(body, type=FleetSnapshot), age_s) if age_s >= 0 else (None, 0.0)
+        return (_READS_FLEET.decode(body), age_s) if age_s >= 0 else (None, 0.0)
     except (msgspec.MsgspecError, ValueError, TypeError):
         return None, 0.0
 

@@ -17,6 +17,7 @@ from healthd.api.metric_families import Bounded, budget, notifications, started,
 from healthd.core.model import ClusterTrouble, Refusal, Step
 from healthd.judge.job_patterns import CODES
 from healthd.remediation.controller.node_status import RepairState
+from healthd.remediation.provisioners.ultraservers import UltraServerHealth
 
 _STEPS = (Step.REBOOT, Step.REPLACE)
 
@@ -33,6 +34,7 @@ class ControllerPage(Bounded):
         yield from self._syncs()
         yield from self._nodes()
         yield from self._incidents()
+        yield from self._ultraservers()
         yield from self._acts()
         yield from self._requests()
         yield from budget(self._stats.scopes, limits=self._stats.limits)
@@ -124,6 +126,29 @@ class ControllerPage(Bounded):
         for code in CODES:
             jobs.add_metric([code.code], seen[code.code])
         yield from (count, nodes, fenced, jobs)
+
+    def _ultraservers(self) -> Iterator[Metric]:
+        """UltraServers by SageMaker, where it is asked and answers."""
+        found = tuple(self._stats.ultraservers)
+        healths = GaugeMetricFamily(
+            "healthd_controller_ultraservers",
+            "UltraServers of active training plans, by SageMaker's health: ok, impaired, insufficient_data",
+            labels=["health"],
+        )
+        instances = GaugeMetricFamily(
+            "healthd_controller_ultraserver_instances",
+            "Instances of these UltraServers by SageMaker: in_use, available, unhealthy, spare",
+            labels=["state"],
+        )
+        if found:
+            counted = Counter(each.health for each in found)
+            for health in UltraServerHealth:
+                healths.add_metric([health], counted[health])
+            instances.add_metric(["in_use"], sum(each.in_use for each in found))
+            instances.add_metric(["available"], sum(each.available for each in found))
+            instances.add_metric(["unhealthy"], sum(each.unhealthy for each in found))
+            instances.add_metric(["spare"], sum(each.spares for each in found))
+        yield from (healths, instances)
 
     def _acts(self) -> Iterator[Metric]:
         repair_stats = self._stats.repair_stats

@@ -16,6 +16,7 @@ from healthd.ledger.report import FleetReport
 from healthd.notify.notifier import Notifier
 from healthd.remediation.controller.node_status import NodeStatus, RepairStats
 from healthd.remediation.decide.fleet import Scope
+from healthd.remediation.provisioners.ultraservers import UltraServer
 from healthd.remediation.request_stats import RequestStats
 
 SYNC_RESULTS = ("ok", "cluster", "store")
@@ -54,7 +55,8 @@ class ControllerStats:
 
     ``scopes``: the budget as the last sync read it; ``limits``: whether it knows how many may be out. ``problem``: why
     the last sync failed, or "". ``slow``: the activity that takes too long, or "". ``job_findings``: the codes of what
-    running jobs have now. ``fleet_problem``: why incidents are not kept now, or "". ``ledger``: the ledger's report of
+    running jobs have now. ``ultraservers``: those that SageMaker describes, none where it was not asked or did not
+    answer. ``fleet_problem``: why incidents are not kept now, or "". ``ledger``: the ledger's report of
     the last thirty days; None where this controller keeps none, or has none yet.
     """
 
@@ -75,6 +77,7 @@ class ControllerStats:
     incidents: Sequence[IncidentStatus] = ()
     job_findings: Sequence[str] = ()
     fences: Sequence[FenceStatus] = ()
+    ultraservers: Sequence[UltraServer] = ()
     scopes: Sequence[Scope] = ()
     limits: bool = False
     problem: str = ""

@@ -148,7 +148,7 @@ def _grammar(verb: str = "") -> _Parser:
     """The grammar of every verb; of a verb that it knows, the group of that verb alone, which is made sooner."""
     top = _Parser(prog="healthd", description="Node health checks and remediation for GPU clusters.")
     top.add_argument("--version", action=_Version, nargs=0, help="print the version")
-    top.set_defaults(module="", colour=False)
+    top.set_defaults(module="", colour=False, watch=False)
     verbs = top.add_subparsers(dest="verb", metavar="VERB", required=True, parser_class=_Parser)
     for group in [each for each, of in _GROUPS.items() if verb in of] or _GROUPS:
         group(verbs)
@@ -172,10 +172,7 @@ def _looking(verbs: Any) -> None:
     _common(run)
 
     status = verbs.add_parser("status", help="show the node, its faults, and what the daemon does about them")
-    status.add_argument("--watch", action="store_true", help="refresh the output at each change, until Ctrl-C")
-    status.add_argument(
-        "--every", type=_seconds, default=2.0, metavar="SECONDS", help="with --watch: how often to ask (default: 2)"
-    )
+    _watch(status, every_s=2)
     _verbose(status)
     _common(status, json=True, socket=True)
 
@@ -188,6 +185,7 @@ def _controlling(verbs: Any) -> None:
     how = controller.add_mutually_exclusive_group()
     how.add_argument("--once", action="store_true", help="run one sync, then exit")
     how.add_argument("--status", action="store_true", help="show the last status of the controller that leads")
+    _watch(controller, every_s=10)
     _common(controller, json=True)
 
     uninstall = verbs.add_parser("uninstall", help="stop healthd in a Kubernetes cluster and release every node")
@@ -226,10 +224,7 @@ def _overseeing(verbs: Any) -> None:
         default="cause",
         help="group by (default: cause)",
     )
-    fleet.add_argument("--watch", action="store_true", help="refresh the output, until Ctrl-C")
-    fleet.add_argument(
-        "--every", type=_seconds, default=10.0, metavar="SECONDS", help="with --watch: how often to read (default: 10)"
-    )
+    _watch(fleet, every_s=10)
     _common(fleet, json=True)
 
     case = verbs.add_parser("case", help="write the text of a support case about a node, from the ledger or the node")
@@ -268,6 +263,7 @@ def _telling(verbs: Any) -> None:
         "plan", help="show what healthd would do about each fault, by which rule, and what forbids it"
     )
     _verbose(plan)
+    _watch(plan, every_s=2)
     _asking(plan)
 
     history = verbs.add_parser("history", help="show findings, decisions, steps and commands; newest last")
@@ -382,6 +378,7 @@ def _setting_up(verbs: Any) -> None:
 
     doctor = verbs.add_parser("doctor", help="find what is missing on this node and say how to fix it; needs no daemon")
     doctor.add_argument("--cluster", action="store_true", help="check only access to the Kubernetes API server")
+    _watch(doctor, every_s=10)
     _common(doctor, json=True, socket=True)
 
 
@@ -571,6 +568,14 @@ def _verbose(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="each finding by itself, with its UUID; each check"
     )
+
+
+def _watch(parser: argparse.ArgumentParser, *, every_s: float) -> None:
+    parser.add_argument("--watch", action="store_true", help="refresh the output, until Ctrl-C")
+    parser.add_argument(
+        "--every", type=_seconds, default=every_s, metavar="SECONDS",
+        help=f"with --watch: how often to ask (default: {every_s:g})",
+    )  # fmt: skip
 
 
 def _common(parser: argparse.ArgumentParser, *, json: bool = False, socket: bool = False) -> None:

@@ -78,6 +78,8 @@ def not_reported(
 def _missing(gpu: GpuValues, counters: Sequence[str], links: Sequence[int]) -> Iterator[tuple[Component, str]]:
     """The readings that this GPU does not support, each at its component. Where it counts by link, one missing counter
     stands for all. A call that failed is a gap, and none of these."""
+    if not gpu.unsupported:
+        return
     for field, name in OF_A_GPU.items():
         if not gpu.unsupported.isdisjoint(counters or [field_key(field)]):
             yield gpu.gpu, name

@@ -9,6 +9,7 @@ from typing import Any
 
 from healthd.api.wire import Reply
 from healthd.cli.settings import loaded, served
+from healthd.cli.watch import watched
 from healthd.config.schema.config import Config
 from healthd.core.errors import StoreError, UsageError
 
@@ -16,14 +17,16 @@ from healthd.core.errors import StoreError, UsageError
 def answer(options: Namespace) -> Reply:
     """Run until a signal ends it, or print the status of the leader, from any replica on Kubernetes.
 
-    ``--status``: exit 0; 1 where a node needs an operator; 2 where no controller leads.
+    ``--status``: exit 0; 1 where a node needs an operator; 2 where no controller leads. With ``--watch`` 0, at Ctrl-C.
     """
-    if options.json and not options.status:
-        raise UsageError("healthd controller: --json works only with --status; the log is always JSON")
+    if (options.json or options.watch) and not options.status:
+        raise UsageError("healthd controller: --json and --watch work only with --status; the log is always JSON")
     config = loaded(options).config
     from healthd.controller.run import control, open_work  # heavy: structlog
 
     if options.status:
+        if options.watch:
+            return watched(options, lambda: _status(config, as_json=False))
         return _status(config, as_json=options.json)
 
     def load() -> None:

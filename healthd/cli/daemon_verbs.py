@@ -10,6 +10,7 @@ from healthd.api.client import ask
 from healthd.api.wire import Reply, Request
 from healthd.cli.output import confirmed, talk
 from healthd.cli.settings import socket_path
+from healthd.cli.watch import watched
 from healthd.core.errors import NoDaemon, UsageError
 
 START = "start it with `systemctl start healthd`, or with `healthd run` where there is no unit"
@@ -44,6 +45,8 @@ def answer(options: Namespace) -> Reply:
     UsageError without a terminal.
     """
     verb = VERBS[options.verb]
+    if options.watch:
+        return watched(options, lambda: _asked(options, verb))
     if not verb.question or options.yes or options.dry_run:
         return _asked(options, verb)
     rehearsed = _asked(options, verb, "--dry-run", as_text=True)

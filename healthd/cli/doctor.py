@@ -10,6 +10,7 @@ from pathlib import Path
 from healthd.agent.node_facts import ThisNode
 from healthd.api.wire import Reply
 from healthd.cli.settings import check_settings
+from healthd.cli.watch import watched
 from healthd.config.load import load
 from healthd.config.schema.config import Config
 from healthd.core.errors import ConfigError, SourceError, SourceTimeout
@@ -27,7 +28,12 @@ _HANGS = "find what it waits for: `ps -eo pid,stat,wchan,cmd` and the kernel log
 
 
 def answer(options: Namespace) -> Reply:
-    """Exit 0: nothing is missing; 1: something is missing; 2: nothing is missing, but a probe has no answer."""
+    """Exit 0: nothing is missing; 1: something is missing; 2: nothing is missing, but a probe has no answer. With
+    ``--watch`` 0, at Ctrl-C."""
+    return watched(options, lambda: _answer(options)) if options.watch else _answer(options)
+
+
+def _answer(options: Namespace) -> Reply:
     try:
         config, first = _configuration(options)
     except ConfigError as error:

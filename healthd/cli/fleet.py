@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from argparse import Namespace
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -12,8 +11,8 @@ from pathlib import Path
 
 from healthd.agent.node_facts import is_in_pod, runs_slurm
 from healthd.api.wire import Reply
-from healthd.cli.output import Screen
 from healthd.cli.settings import loaded
+from healthd.cli.watch import watched
 from healthd.config.schema.config import Config
 from healthd.core.errors import BackendError, ExtraMissing, StoreError, UsageError
 from healthd.fleet.nodes import FleetPicture, in_states
@@ -38,19 +37,10 @@ def answer(options: Namespace) -> Reply:
         raise UsageError(
             "healthd fleet: --node, --gpu, --code, --since and --markdown need `healthd fleet history` or `report`"
         )
-    if options.watch and options.json:
-        raise UsageError(
-            "healthd fleet: --watch does not work with --json; run `healthd fleet --json` as often as you like"
-        )
     if options.node and (options.watch or options.why or options.state or options.by != "cause"):
         raise UsageError(f"healthd fleet {options.node}: of the other options only --json works with one node")
     config = loaded(options, names=()).config
-    if not options.watch:
-        return _reply(options, config)
-    try:
-        return _watched(options, config)
-    except KeyboardInterrupt:
-        return Reply(code=0)
+    return watched(options, lambda: _reply(options, config)) if options.watch else _reply(options, config)
 
 
 def _reply(options: Namespace, config: Config) -> Reply:
@@ -166,13 +156,3 @@ def _kubeconfig(config: Config, environ: Mapping[str, str]) -> str | None:
 
 def _now() -> datetime:
     return datetime.now(UTC)
-
-
-def _watched(options: Namespace, config: Config) -> Reply:
-    if not Screen.is_there():
-        raise UsageError("healthd fleet --watch needs a terminal; use `healthd fleet` as often as you like")
-    with Screen() as screen:
-        while True:
-            reply = _reply(options, config)
-            screen.show(f"every {options.every:g} s; Ctrl-C ends\n{reply.err}{reply.out}")
-            time.sleep(options.every)

@@ -71,6 +71,10 @@ class Screen:
         """Whether standard output is a terminal that can be drawn over."""
         return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
+    def __init__(self, command: str) -> None:
+        self._command = command
+        """Shows the whole text, where it does not fit."""
+
     def __enter__(self) -> Screen:
         sys.stdout.write("\x1b[?1049h\x1b[?25l")
         return self
@@ -86,7 +90,7 @@ class Screen:
         width, height = shutil.get_terminal_size()
         lines = [clipped(line, width) for line in text.splitlines()]
         if len(lines) > height:
-            lines[height - 1 :] = [f"… {len(lines) - height + 1} more lines: `healthd status`"[:width]]
+            lines[height - 1 :] = [f"… {len(lines) - height + 1} more lines: `{self._command}`"[:width]]
         body = "\n".join(f"{line}\x1b[K" for line in lines)
         sys.stdout.write(f"\x1b[?2026h\x1b[H{body}\x1b[J\x1b[?2026l")
         sys.stdout.flush()

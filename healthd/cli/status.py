@@ -1,7 +1,6 @@
 """``healthd status`` past the hot path: the message for a node without a daemon, and ``--watch``.
 
-``--watch`` polls the daemon. A terminal is redrawn in place; elsewhere each change is a line. When the daemon stops
-answering, the first line says so, with the time since when: the status below it is old.
+``--watch`` polls the daemon. A terminal is redrawn in place (watch.py); elsewhere each change is a line.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ from healthd.api.wire import Reply, Request
 from healthd.cli.daemon_verbs import START
 from healthd.cli.output import Screen, progress, talk
 from healthd.cli.settings import loaded, socket_path
-from healthd.core.errors import HealthdError, NoDaemon, UsageError
+from healthd.cli.watch import refuse_json, watched
+from healthd.core.errors import HealthdError, NoDaemon
 from healthd.judge.devices import device_range
 from healthd.observe.text_lines import printable
 
@@ -28,8 +28,19 @@ from healthd.observe.text_lines import printable
 def answer(options: Namespace) -> Reply:
     """The daemon's answer; with ``--watch`` 0, at Ctrl-C. Raises NoDaemon."""
     path = _socket(options)
-    if options.watch:
-        return _watched(path, options)
+    if not options.watch:
+        return _answer(path, options)
+    if Screen.is_there():
+        return watched(options, lambda: _answer(path, options))
+    refuse_json(options)
+    try:
+        _line_by_line(path, options.every)
+    except KeyboardInterrupt:
+        return Reply(code=0)
+    raise AssertionError("unreachable: it watches until Ctrl-C")
+
+
+def _answer(path: str, options: Namespace) -> Reply:
     answered = ask(path, Request(arguments=options.arguments, colour=options.colour), talk)
     if answered is not None:
         return answered
@@ -41,43 +52,6 @@ def _socket(options: Namespace) -> str:
     if options.config and not options.socket:
         return loaded(options, names=()).config.daemon.socket
     return socket_path(options)
-
-
-def _watched(path: str, options: Namespace) -> Reply:
-    if options.json:
-        raise UsageError(
-            "healthd status: --watch does not work with --json; run `healthd status --json` as often as you like"
-        )
-    try:
-        if Screen.is_there():
-            _on_a_screen(path, options)
-        else:
-            _line_by_line(path, options.every)
-    except KeyboardInterrupt:
-        return Reply(code=0)
-    raise AssertionError("unreachable: it watches until Ctrl-C")
-
-
-# -- a terminal -------------------------------------------------------------------------------------------------------
-
-
-def _on_a_screen(path: str, options: Namespace) -> None:
-    every_s = options.every
-    last, answered = "", datetime.now(UTC)
-    with Screen() as screen:
-        while True:
-            text, why = _asked(path, colour=options.colour)
-            if text:
-                last, answered = text, datetime.now(UTC)
-                head = f"healthd status, {answered:%H:%M:%S} UTC, every {every_s:g} s; Ctrl-C ends"
-            else:
-                head = f"UNKNOWN  NO ANSWER since {answered:%H:%M:%S} UTC: {why}"
-                head += f"\nStatus of {answered:%H:%M:%S} UTC, perhaps out of date:" if last else ""
-            screen.show(f"{head}\n{last}")
-            time.sleep(every_s)
-
-
-# -- a pipe, a log ----------------------------------------------------------------------------------------------------
 
 
 _NUMBERS = re.compile(r"[0-9]+")
@@ -148,7 +122,7 @@ def _changed_checks(before: Mapping[str, bool], unknown: Mapping[str, bool]) -> 
 def _line_by_line(path: str, every_s: float) -> None:
     printed, silent = PrintedStatus(), False
     while True:
-        text, why = _asked(path, "--json")
+        text, why = _asked(path)
         stamp = f"{datetime.now(UTC):%H:%M:%S}"
         if not text and not silent:
             progress(f"{stamp}  UNKNOWN  NO ANSWER: {printable(why)}")
@@ -161,10 +135,10 @@ def _line_by_line(path: str, every_s: float) -> None:
         time.sleep(every_s)
 
 
-def _asked(path: str, *more: str, colour: bool = False) -> tuple[str, str]:
-    """(the daemon's answer, reason): the answer is "" without one, and the reason says why."""
+def _asked(path: str) -> tuple[str, str]:
+    """(the daemon's answer as JSON, reason): the answer is "" without one, and the reason says why."""
     try:
-        answered = ask(path, Request(arguments=("status", *more), colour=colour), talk)
+        answered = ask(path, Request(arguments=("status", "--json")), talk)
     except HealthdError as error:
         return "", str(error)
     if answered is None:

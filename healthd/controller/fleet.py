@@ -17,11 +17,13 @@ from healthd.controller.dependencies import fence_rules, metadata_of
 from healthd.controller.fleet_reader import EVERY_S, SharedReading
 from healthd.controller.incidents import FenceHands, IncidentHands, IncidentKeeper
 from healthd.controller.ledger import LedgerFile, LedgerKeeper
+from healthd.controller.ultraservers import UltraServerWatch
 from healthd.fleet.fences import NO_FENCES
 from healthd.fleet.incident_memory import rules_of
 from healthd.remediation.provisioners.aws import Aws
 from healthd.remediation.provisioners.detect import region_of
 from healthd.remediation.provisioners.instance_topology import InstancePlace, read_topology
+from healthd.remediation.provisioners.ultraservers import read_ultraservers
 
 _NOTICES_S = 10.0  # an incident that the receivers have accepted does not wait for the next reading
 
@@ -35,10 +37,22 @@ def topology_of(config: Config) -> Callable[[], Mapping[str, InstancePlace]] | N
     """How EC2 is asked where instances stand; None where the site does not want that."""
     if not config.ledger.aws_topology:
         return None
+    aws = _aws(config)
+    return lambda: read_topology(aws)
+
+
+def ultraservers_of(config: Config, stats: ControllerStats, log: Any) -> UltraServerWatch | None:
+    """The watch of UltraServers; None where the site does not want that."""
+    if not config.controller.ultraservers:
+        return None
+    aws = _aws(config)
+    return UltraServerWatch(lambda: read_ultraservers(aws), stats, log)
+
+
+def _aws(config: Config) -> Aws:
     section = config.provisioner.aws
     region = section.region or region_of(metadata_of(config))
-    aws = Aws(region=region, endpoint_url=section.endpoint_url, timeout_s=section.timeout_s)
-    return lambda: read_topology(aws)
+    return Aws(region=region, endpoint_url=section.endpoint_url, timeout_s=section.timeout_s)
 
 
 class FleetKeeper:
@@ -71,6 +85,7 @@ class FleetKeeper:
         self._ledger = (
             None if ledger is None else LedgerKeeper(config, ledger, reading, stats, log, topology=topology_of(config))
         )
+        self._ultraservers = ultraservers_of(config, stats, log)
 
     def keep(self, stop: threading.Event) -> None:
         """Read the fleet again and again until ``stop``."""
@@ -78,11 +93,15 @@ class FleetKeeper:
             while not stop.is_set():
                 self._stats.fleet_problem = self._incidents()
                 self._keep_ledger()
+                if self._ultraservers is not None:
+                    self._ultraservers()
                 stop.wait(min(self._reading.every_s, _NOTICES_S))
         finally:
             self._stats.fleet_problem = ""
             if self._ledger is not None:
                 self._ledger.close()
+            if self._ultraservers is not None:
+                self._ultraservers.close()
 
     def _keep_ledger(self) -> None:
         if self._ledger is None:

@@ -52,13 +52,14 @@ class NodeAnswer:
     body: bytes = b""
     problem: str = ""
 
-    def document(self, kind: type[_Document], schema: str) -> _Document:
-        """The answer as this document of this node. Raises BackendUnknown with the reason where it is none."""
+    def document(self, reads: msgspec.json.Decoder[_Document], schema: str) -> _Document:
+        """The answer as this document of this node. ``reads``: made at import, since threads may read at once. Raises
+        BackendUnknown with the reason where it is none."""
         if self.problem:
             raise BackendUnknown(self.problem)
         expected = f"expected {schema} of {self.node}"
         try:
-            found = msgspec.json.decode(self.body, type=kind)
+            found = reads.decode(self.body)
         except msgspec.MsgspecError as error:
             raise BackendUnknown(f"{self.asked} answered with something else ({error}); {expected}") from error
         if (found.schema, found.node) != (schema, self.node):

@@ -16,6 +16,7 @@ from healthd.daemon.textfile import replace_file
 from healthd.fleet.incidents import IncidentMemory, IncidentRules
 
 FILE = "incidents.json"
+_READS = msgspec.json.Decoder(IncidentMemory)
 
 
 def rules_of(policy: PolicySection) -> IncidentRules:
@@ -26,7 +27,7 @@ def rules_of(policy: PolicySection) -> IncidentRules:
 def kept_memory(folder: str | Path) -> IncidentMemory | None:
     """The memory as it was kept last; None where there is none, or one of another version."""
     try:
-        return msgspec.json.decode((Path(folder) / FILE).read_bytes(), type=IncidentMemory)
+        return _READS.decode((Path(folder) / FILE).read_bytes())
     except (OSError, msgspec.MsgspecError):
         return None
 

@@ -43,6 +43,9 @@ class _Inventory(NodeDocument, frozen=True, kw_only=True):
     faults: Annotated[tuple[_InventoryFault, ...], msgspec.Meta(max_length=_MOST_FAULTS)] = ()
 
 
+_READS_INVENTORY = msgspec.json.Decoder(_Inventory)
+
+
 def completed_readings(url: str, readings: Sequence[NodeReading]) -> dict[str, NodeReading]:
     """The readings whose node answered under its own name, completed by its inventory. ``url``: with ``{node}``; "":
     none is asked."""
@@ -56,7 +59,7 @@ def completed_readings(url: str, readings: Sequence[NodeReading]) -> dict[str, N
 
 def machine_in(answer: NodeAnswer) -> MachineIdentity:
     """The machine that answered with its inventory. Raises BackendUnknown where there is none."""
-    return _machine(answer.document(_Inventory, _SCHEMA))
+    return _machine(answer.document(_READS_INVENTORY, _SCHEMA))
 
 
 def _machine(answer: _Inventory) -> MachineIdentity:
@@ -81,6 +84,6 @@ def _inventories(answer: NodeAnswer) -> Iterator[_Inventory]:
     """The inventory, or none: a node that does not answer is asked again later, and its GPUs stay unknown until
     then."""
     try:
-        yield answer.document(_Inventory, _SCHEMA)
+        yield answer.document(_READS_INVENTORY, _SCHEMA)
     except BackendUnknown:
         return

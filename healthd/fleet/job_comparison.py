@@ -46,6 +46,9 @@ class NodeReadings(NodeDocument, frozen=True, kw_only=True):
     series: tuple[_SeenSeries, ...] = ()
 
 
+READS_READINGS = msgspec.json.Decoder(NodeReadings)
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobComparison:
     """A job whose devices were compared. ``hosts``: its nodes as a host list. ``remarks``: what is missing, a sentence
@@ -118,7 +121,7 @@ def compared(
     remarks: list[str] = []
     for node, answer in answers.items():
         try:
-            document = answer.document(NodeReadings, READINGS_SCHEMA)
+            document = answer.document(READS_READINGS, READINGS_SCHEMA)
         except BackendUnknown as error:
             remarks.append(f"{node} is not compared: {error}")
             continue

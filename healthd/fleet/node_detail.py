@@ -47,6 +47,9 @@ class NodeVerdict(NodeDocument, frozen=True, kw_only=True):
     checks: tuple[_SeenCheck, ...] = ()
 
 
+READS_VERDICT = msgspec.json.Decoder(NodeVerdict)
+
+
 class _SeenChange(msgspec.Struct, frozen=True, omit_defaults=True):
     """The data of a line. ``opened``: whether a fault began or ended, where the line is about one."""
 
@@ -94,6 +97,9 @@ class NodeHistory(NodeDocument, frozen=True, kw_only=True):
         return trail_text(msgspec.to_builtins(self)).splitlines()
 
 
+READS_HISTORY = msgspec.json.Decoder(NodeHistory)
+
+
 @dataclass(frozen=True, kw_only=True)
 class NodeDetail:
     """All that is known of one node beside the cluster's own part. ``answer``, ``history``: its verdict and its
@@ -112,7 +118,7 @@ class NodeDetail:
     @property
     def data(self) -> dict[str, Any]:
         """The same as data: verdict and history as the node wrote them."""
-        timeline, problem = _document(self.history, NodeHistory, HISTORY_SCHEMA)
+        timeline, problem = _document(self.history, READS_HISTORY, HISTORY_SCHEMA)
         past = [entry_data(each) for each in self.past[-_LAST:]]
         return {"answer": self._answer_data(), "timeline": timeline, "timeline_problem": problem, "past": past}
 
@@ -120,7 +126,7 @@ class NodeDetail:
         if self.answer is None:
             return
         try:
-            verdict = self.answer.document(NodeVerdict, SCHEMA)
+            verdict = self.answer.document(READS_VERDICT, SCHEMA)
         except BackendUnknown as error:
             yield f"answer    none: {error}; run `healthd status` on {self.answer.node}"
             return
@@ -131,7 +137,7 @@ class NodeDetail:
     def _answer_data(self) -> dict[str, Any] | None:
         if self.answer is None:
             return None
-        verdict, problem = _document(self.answer, NodeVerdict, SCHEMA)
+        verdict, problem = _document(self.answer, READS_VERDICT, SCHEMA)
         return {"asked": self.answer.asked, "problem": problem, "verdict": verdict}
 
     def _past_lines(self) -> Iterator[str]:
@@ -144,12 +150,12 @@ class NodeDetail:
             yield from (f"  {line}" for line in history_text(self.past[-_LAST:], (), ()).splitlines())
 
 
-def _document(answer: NodeAnswer | None, kind: type[NodeDocument], schema: str) -> tuple[Any, str]:
+def _document(answer: NodeAnswer | None, reads: msgspec.json.Decoder[Any], schema: str) -> tuple[Any, str]:
     """(the document as the node wrote it or None, why there is none or "")."""
     if answer is None:
         return None, ""
     try:
-        answer.document(kind, schema)
+        answer.document(reads, schema)
     except BackendUnknown as error:
         return None, str(error)
     return msgspec.json.decode(answer.body), ""
@@ -157,7 +163,7 @@ def _document(answer: NodeAnswer | None, kind: type[NodeDocument], schema: str) 
 
 def _history_lines(answer: NodeAnswer) -> Iterator[str]:
     try:
-        lines = answer.document(NodeHistory, HISTORY_SCHEMA).lines
+        lines = answer.document(READS_HISTORY, HISTORY_SCHEMA).lines
     except BackendUnknown as error:
         yield f"history   none: {error}"
         return

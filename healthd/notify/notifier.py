@@ -63,6 +63,8 @@ class NotifierState:
     shown: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
+_READS_STATE = msgspec.json.Decoder(NotifierState)
+
 Make = Callable[[Sequence[Piece], int, bool], Message]
 """Makes the message of these pieces; with the number of dropped ones, and whether several incidents share it."""
 
@@ -334,7 +336,7 @@ def still_told(kept: str) -> tuple[Topic, ...]:
 def _kept(text: str) -> NotifierState:
     """The state of an earlier daemon. One of another form is ignored, which costs a repeated message at most."""
     try:
-        return msgspec.json.decode(text, type=NotifierState) if text else NotifierState()
+        return _READS_STATE.decode(text) if text else NotifierState()
     except msgspec.MsgspecError:
         return NotifierState()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from healthd.config.schema.config import Config
 from healthd.core.errors import SourceUnreadable
@@ -122,7 +121,7 @@ def open_machine(
     ``kernel_log_state``: how its kernel log is read; None for one that counts as read until its reader says otherwise.
     """
     sources = config.sources
-    sys, proc, dev = (FileTree(Path(root)) for root in (sources.sys_root, sources.proc_root, sources.dev_root))
+    sys, proc, dev = FileTree(sources.sys_root, is_sysfs=True), FileTree(sources.proc_root), FileTree(sources.dev_root)
     imds = MetadataSource(metadata_endpoint(sys, sources.imds_endpoint, sys_root=sources.sys_root), hurry=hurry)
     nvml = NvmlSource(library=sources.nvml_library)
     active = ActiveTestsSource(

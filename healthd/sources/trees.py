@@ -15,14 +15,21 @@ from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
 MAX_BYTES = 1 << 22
 """The most of one file that is read. The longest that is read is the mount table, 1 KB for each container at most."""
 
+_ATTRIBUTE_BYTES = 4096
+"""The smallest page of Linux. sysfs gives an attribute, which fits into a page, whole in one read (Linux,
+Documentation/filesystems/sysfs.rst, "Reading/Writing Attribute Data")."""
+
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV})
 
 
 class FileTree:
-    """The ``Tree`` port of :mod:`healthd.core.node` on a real folder. Paths are relative; ``""`` is the root itself."""
+    """The ``Tree`` port of :mod:`healthd.core.node` on a real folder. Paths are relative; ``""`` is the root itself.
 
-    def __init__(self, root: str | Path) -> None:
-        self._root = str(Path(root))
+    ``is_sysfs``: a read that ends within a page has the whole file, so no second one asks for its end.
+    """
+
+    def __init__(self, root: str | Path, *, is_sysfs: bool = False) -> None:
+        self._root, self._is_sysfs = str(Path(root)), is_sysfs
 
     def __repr__(self) -> str:
         return f"FileTree({self._root!r})"
@@ -37,7 +44,9 @@ class FileTree:
         try:
             fd = os.open(full, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                data = _read_bounded(fd)
+                data = os.read(fd, _ATTRIBUTE_BYTES) if self._is_sysfs else b""
+                if len(data) in (0, _ATTRIBUTE_BYTES):
+                    data += _read_bounded(fd)
             finally:
                 os.close(fd)
         except OSError as error:

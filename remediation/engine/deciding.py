@@ -66,7 +66,7 @@ class ClusterView:
         self._asked: tuple[datetime, Situation] | None = None
         self._own_view: tuple[datetime, NodeView] | None = None
         self._refused: Situation | None = None
-        self._pause_s = 0.0
+        self._pause_s, self._was_full = 0.0, False
         self._shown: tuple[str, datetime] | None = None
         self._remembered = ""
         self._watch_due_s = self._began_s + _WATCH_AGAIN_S
@@ -100,12 +100,17 @@ class ClusterView:
 
     def recalled(self) -> Situation:
         """The node as it is read now, and the fleet as it was read last, where that is of use; but not even the node
-        where the slots alone say that no node could go out."""
+        where the slots alone say that no node could go out. After that the fleet is read: the nodes that went first
+        show meanwhile what they have, and all that wait would take a slot for the settle time only to see it."""
         try:
             if full := self._slots.full():
+                self._was_full = self._was_full or not full.passing
                 return Situation(view=None, snapshot=None, full=full)
         except BackendError as error:
             return Situation(view=None, snapshot=None, problem=str(error))
+        if self._was_full:
+            self._was_full = False
+            return self.just_read()
         return self._situation(lambda: self._slots.recalled() or self._slots.learn())
 
     def just_read(self) -> Situation:

@@ -39,6 +39,7 @@ class Feature(StrEnum):
 
     EVIDENCE = "evidence"
     TOPOLOGY = "topology"
+    ULTRASERVERS = "ultraservers"
 
 
 class IamScope(Enum):
@@ -48,6 +49,7 @@ class IamScope(Enum):
     INSTANCE = "instances tagged healthd:managed=true; on a node, itself alone"
     GROUP = "Auto Scaling groups tagged healthd:managed=true"
     NODE_GROUP = "EKS managed node groups"
+    RESERVED_CAPACITY = "reserved capacities of training plans"
     BUCKET = "keys below the prefix in the site's bucket"
     ANY = "nothing: IAM knows no narrower resource for it"
 

@@ -27,6 +27,7 @@ _ARNS: Mapping[IamScope, str] = {
     IamScope.INSTANCE: "arn:PARTITION:ec2:REGION:ACCOUNT:instance/*",
     IamScope.GROUP: "arn:PARTITION:autoscaling:REGION:ACCOUNT:autoScalingGroup:*:autoScalingGroupName/*",
     IamScope.NODE_GROUP: "arn:PARTITION:eks:REGION:ACCOUNT:nodegroup/*/*/*",
+    IamScope.RESERVED_CAPACITY: "arn:PARTITION:sagemaker:REGION:ACCOUNT:reserved-capacity/*",
     IamScope.BUCKET: "arn:PARTITION:s3:::BUCKET/PREFIX/*",
     IamScope.ANY: "*",
 }
@@ -78,7 +79,7 @@ def _conditions(scope: IamScope, way: Way) -> dict[str, dict[str, str]]:
             return {**tagged, "ArnEquals": _SELF} if way is Way.NODE else tagged
         case IamScope.GROUP:
             return {"StringEquals": {f"autoscaling:ResourceTag/{MANAGED_TAG}": "true"}}
-        case IamScope.CLUSTER | IamScope.NODE_GROUP | IamScope.BUCKET | IamScope.ANY:
+        case IamScope.CLUSTER | IamScope.NODE_GROUP | IamScope.RESERVED_CAPACITY | IamScope.BUCKET | IamScope.ANY:
             return {}
 
 

@@ -408,10 +408,22 @@ def test_history_follows_the_daemon(nodes: Mapping[str, StatusNode]) -> None:
 WATCH = [*HEEDS_SIGINT, sys.executable, "-m", "healthd", "status", "--watch", "--every", "0.5"]
 
 
-def test_watch_redraws_a_terminal_and_ends_on_interrupt(nodes: Mapping[str, StatusNode]) -> None:
+@pytest.mark.parametrize(
+    ("verb", "headline"),
+    [
+        ("status", "gpu-42  CRITICAL  No, this node is not fit for jobs."),
+        ("plan", "gpu-42  mode observe  policy nvidia  orchestrator local"),
+        ("doctor", "ok               configuration: "),
+    ],
+)
+def test_watch_redraws_a_terminal_and_ends_on_interrupt(
+    nodes: Mapping[str, StatusNode], verb: str, headline: str
+) -> None:
     """A screen of its own, drawn over without wiping it; Ctrl-C gives the old one back, with exit code 0."""
     ours, theirs = pty.openpty()
-    argv = [*WATCH, "--socket", str(nodes["critical"].machine.socket)]
+    at = ("--config", str(nodes["critical"].machine.config)) if verb == "doctor" else ()
+    argv = [*WATCH, *at, "--socket", str(nodes["critical"].machine.socket)]
+    argv[argv.index("status")] = verb
     environ = {**nodes["critical"].environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
     process = subprocess.Popen(
         argv, stdin=theirs, stdout=theirs, stderr=theirs, env=environ, cwd="/", start_new_session=True
@@ -425,9 +437,10 @@ def test_watch_redraws_a_terminal_and_ends_on_interrupt(nodes: Mapping[str, Stat
     assert shown.startswith("\x1b[?1049h")
     assert "\x1b[2J" not in shown
     frame = shown.split("\x1b[H")[2].split("\x1b[J")[0]
-    assert "\x1b[1;31mgpu-42  CRITICAL" in frame
+    assert verb != "status" or "\x1b[1;31mgpu-42  CRITICAL" in frame
     lines = re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", frame).split("\r\n")
-    assert lines[1].startswith("gpu-42  CRITICAL  No, this node is not fit for jobs.")
+    assert lines[0].startswith(f"healthd {verb}, ")
+    assert lines[1].startswith(headline)
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
 

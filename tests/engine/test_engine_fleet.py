@@ -247,6 +247,28 @@ def test_a_node_that_waits_asks_ever_more_rarely_and_never_for_the_nodes(tmp_pat
     assert world.message[-1] == "at the fleet limit: all 2 slots are taken"
 
 
+def test_a_node_that_waited_for_a_slot_sees_what_the_holders_show_before_it_takes_one(tmp_path: Path) -> None:
+    """The holders gave their slots back because many have it: the next node takes none for its settle time to see
+    that. One whose fault nobody else has goes on as ever."""
+    for codes, claims in (("gpu.xid.95", 0), ("gpu.xid.79", 1)):
+        world = World(tmp_path / codes, max_out=2)
+        world.run(2)
+        world.engine.learn()
+        for index in range(2):
+            world.cluster.claim("cluster", index, f"n{index + 2}")
+        world.log_line(XID_95)
+        world.run(1)
+        assert world.message[-1] == "at the fleet limit: all 2 slots are taken"
+        world.cluster.slots.clear()
+        see_it_too(world, codes)
+        begun = len(world.wire.passed)
+        world.run(12)
+        assert asked(world, begun)["claim"] == claims
+        assert ("many at once" in world.message[-1]) is not bool(claims)
+        assert bool(world.cluster.slots) is bool(claims)
+        world.close()
+
+
 def test_a_refusal_is_looked_at_anew_ever_more_rarely(tmp_path: Path) -> None:
     """A thousand nodes that may not go out do not read a thousand nodes each, every five seconds."""
     world = World(tmp_path, fleet=8, max_out=1)

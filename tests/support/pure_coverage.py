@@ -1,10 +1,9 @@
 """A pytest plugin: branch coverage of the modules that decide, measured in the run that tests everything.
 
 ``pytest -p tests.support.pure_coverage``; an import contract names the modules (``pure_modules``). It counts what the
-import of these modules runs, and what the tests below tests/unit run that do no I/O. It traces nothing else: neither
-other modules nor the processes that tests start, and not tests/property, whose thousands of examples would take twice
-as long. So it costs little, and a test of a whole daemon covers no branch. A branch that is left ends the run red, and
-stands in its report.
+import of these modules runs, and what the tests below tests/unit run that do no I/O: neither the processes that tests
+start, nor tests/property. So a test of a whole daemon covers no branch. A branch that is left ends the run red, and
+stands in its report. The modules are loaded with probes (``branch_probes``), which cost next to nothing.
 
 What a pure function has cached for a test that is not counted, it computes again for one that is: which tests ran
 before in the same process decides nothing.
@@ -12,22 +11,25 @@ before in the same process decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+import json
+from collections.abc import Callable, Generator
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from uuid import uuid4
 
 import pytest
 from coverage import Coverage
 
+from tests.support.branch_probes import Probes, arcs_of
 from tests.support.pure_modules import pure_modules, source_of
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests/unit"
 # A test with one of these marks does I/O, and covers nothing.
 MARKS = ("process", "slow", "slurm", "kubernetes", "kernel", "nvml")
+PROBES = pytest.StashKey[Probes]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,80 +37,71 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--pure", default="", help="modules to measure, comma-separated: healthd.core.backoff")
 
 
+def _named(pure: str) -> list[str]:
+    return pure.split(",") if pure else pure_modules()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Before a conftest.py, or a test, imports one of them."""
+    probes = Probes(_named(early_config.known_args_namespace.pure))
+    probes.install()
+    early_config.stash[PROBES] = probes
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Begin. Where pytest-xdist shares the run, its workers count, and the process that they belong to reports."""
-    named = config.getoption("--pure").split(",") if config.getoption("--pure") else pure_modules()
-    files = [ROOT / f"{source_of(module)}.py" for module in named]
+    modules, probes = _named(config.getoption("--pure")), config.stash[PROBES]
     worker = getattr(config, "workerinput", None)
     if worker is not None:
-        config.pluginmanager.register(Counter(files, worker["pure_coverage"]))
+        config.pluginmanager.register(Counter(modules, probes, Path(worker["pure_coverage"])))
         return
     folder = TemporaryDirectory(prefix="pure-coverage-")
-    config.pluginmanager.register(Reporter(files, folder))
+    config.pluginmanager.register(Reporter(modules, folder))
     if not config.getoption("numprocesses", 0):
-        config.pluginmanager.register(Counter(files, folder.name))
-
-
-def measured(files: list[Path], folder: str) -> Coverage:
-    """Coverage of these files, whose figures lie in this folder."""
-    return Coverage(
-        data_file=f"{folder}/figures",
-        data_suffix=True,
-        config_file=str(ROOT / "pyproject.toml"),
-        include=[str(file) for file in files],
-    )
+        config.pluginmanager.register(Counter(modules, probes, Path(folder.name)))
 
 
 class Counter:
     """Counts in a process that runs tests."""
 
-    def __init__(self, files: list[Path], folder: str) -> None:
-        self._coverage = measured(files, folder)
+    def __init__(self, modules: list[str], probes: Probes, folder: Path) -> None:
+        self._probes, self._folder = probes, folder
         self._caches: list[Callable[[], None]] = []
-        self._filled_uncounted = False
-        with self._counting():
-            for file in files:
-                parts = file.relative_to(ROOT).with_suffix("").parts
-                module = import_module(".".join(parts if parts[0] == "healthd" else ("healthd", *parts)))
-                cached = (value for value in vars(module).values() if hasattr(value, "cache_clear"))
-                self._caches += [value.cache_clear for value in cached]
+        for module in map(import_module, modules):
+            cached = (value for value in vars(module).values() if hasattr(value, "cache_clear"))
+            self._caches += [value.cache_clear for value in cached]
+        self._counts = True
 
-    @contextmanager
-    def _counting(self) -> Iterator[None]:
-        if self._filled_uncounted:
+    def _count(self, *, counts: bool) -> None:
+        if self._counts and not counts:
+            self._probes.keep()
+        elif counts and not self._counts:
+            self._probes.forget()
             for clear in self._caches:
                 clear()
-            self._filled_uncounted = False
-        self._coverage.start()
-        try:
-            yield
-        finally:
-            self._coverage.stop()
+        self._counts = counts
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(
         self, collector: pytest.Collector
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
         """A test's module may ask a pure one for its cases."""
-        if not _is_of(collector):
-            self._filled_uncounted |= isinstance(collector, pytest.Module)
-            return (yield)
-        with self._counting():
-            return (yield)
+        if isinstance(collector, pytest.Module):
+            self._count(counts=_is_of(collector))
+        return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         """A test with its fixtures."""
-        if not _is_of(item) or any(item.get_closest_marker(mark) for mark in MARKS):
-            self._filled_uncounted = True
-            return (yield)
-        with self._counting():
-            return (yield)
+        self._count(counts=_is_of(item) and not any(item.get_closest_marker(mark) for mark in MARKS))
+        return (yield)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
         """Leave the figures for the report."""
-        self._coverage.save()
+        self._count(counts=False)
+        (self._folder / f"{uuid4()}.json").write_text(json.dumps(self._probes.kept()), encoding="utf-8")
 
 
 def _is_of(node: pytest.Collector | pytest.Item) -> bool:
@@ -118,8 +111,8 @@ def _is_of(node: pytest.Collector | pytest.Item) -> bool:
 class Reporter:
     """Adds the figures of all processes up."""
 
-    def __init__(self, files: list[Path], folder: TemporaryDirectory[str]) -> None:
-        self._files, self._folder, self._text = files, folder, StringIO()
+    def __init__(self, modules: list[str], folder: TemporaryDirectory[str]) -> None:
+        self._modules, self._folder, self._text = modules, folder, StringIO()
 
     def pytest_configure_node(self, node: object) -> None:
         """Tell a worker of pytest-xdist where its figures go."""
@@ -130,13 +123,22 @@ class Reporter:
         """A branch that is left is an error of the run. A part of the tests can leave branches, and tells nothing."""
         option = session.config.option
         in_part = option.keyword or option.markexpr or getattr(option, "lf", False)
-        if session.exitstatus != pytest.ExitCode.OK or in_part:
-            return
         with self._folder as folder:
-            coverage = measured(self._files, folder)
-            coverage.combine()
-            if coverage.report(file=self._text, show_missing=True, skip_covered=True) < 100:
-                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            if session.exitstatus != pytest.ExitCode.OK or in_part:
+                return
+            figures = [json.loads(path.read_text(encoding="utf-8")) for path in Path(folder).iterdir()]
+        if self._report(figures) < 100:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _report(self, figures: list[dict[str, list[int]]]) -> float:
+        coverage = Coverage(data_file=None, config_file=str(ROOT / "pyproject.toml"))
+        data = coverage.get_data()
+        for module in self._modules:
+            path = ROOT / f"{source_of(module)}.py"
+            ran = {number for of_process in figures for number in of_process[module]}
+            arcs = arcs_of(path.read_text(encoding="utf-8"), ran)
+            data.add_arcs({str(path): arcs})
+        return coverage.report(file=self._text, show_missing=True, skip_covered=True)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """The lines and branches that are left."""

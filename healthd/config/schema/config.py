@@ -170,8 +170,8 @@ class SlurmSection:
 
     heartbeat_s: Beat = 600.0
     """How often, in seconds, a summary that has not changed is written again. A node whose summary is older than two
-    and a half heartbeats is *silent*. Set 1200 in a fleet of more than 6,000
-    nodes: at 10,000 the default costs slurmctld 1.6 % of a core (bench/README.md)."""
+    and a half heartbeats is *silent*. In a fleet of more than 2,400 nodes set a quarter of their number, 2500 for
+    10,000: all heartbeats together then cost slurmctld less than 1 % of a core (bench/README.md)."""
 
     unanswered_s: Seconds = 300.0
     """How long, in seconds, a slurmctld that hung may still apply a reservation, drain or undrain that it did not

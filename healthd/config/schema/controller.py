@@ -137,6 +137,11 @@ class ControllerSection:
     nodes for ``/readings`` at the port of ``[daemon] http``, which must be reachable from the controller; a job of
     which no node answers is tried hourly. Ten minutes: the readings that are compared are those of ten minutes."""
 
+    ultraservers: bool = False
+    """Whether SageMaker is asked, every ten minutes, for the health and the spare instances of the UltraServers in your
+    active training plans (ListTrainingPlans, ListUltraServersByReservedCapacity): in the log and the metrics. No
+    decision reads it. The controller's role needs packaging/iam/ultraservers-controller.json."""
+
     drain_timeout_s: Seconds = 1800.0
     """Kubernetes only: the time, in seconds, after which healthd pages for a pod that a rule evicts and that is still
     there, with an Event on the Node and on the pod. Causes: a PodDisruptionBudget without room, a missing right, a

@@ -43,6 +43,7 @@ from lightkube.generic_resource import (
     GenericNamespacedStatus,
     create_api_info,
 )
+from lightkube.models.meta_v1 import ObjectMeta, Status
 from lightkube.types import PatchType
 
 from healthd.core.errors import BackendBusy, BackendDenied, BackendError, BackendRefused, BackendUnknown, ConfigError
@@ -125,7 +126,9 @@ class _ListPage(msgspec.Struct):
     metadata: _PageMeta
 
 
-_READS_PAGE = msgspec.json.Decoder(_ListPage)  # made by one thread, see ``node``
+# Made by one thread, see ``node``. lightkube reads an error with the second, an object that is created with the third.
+_READS_PAGE = msgspec.json.Decoder(_ListPage)
+_READS_LIGHTKUBES = (msgspec.json.Decoder(Status), msgspec.json.Decoder(ObjectMeta))
 
 
 class KubeApi:

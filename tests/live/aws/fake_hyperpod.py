@@ -39,7 +39,8 @@ class FakeNode:
 class FakeHyperPod:
     """``delay_s``: how long each stage of a replacement takes. ``node_failures``: the ErrorCode that a batch has
     for an instance. ``node_recovery``: whether its agent acts by itself, "Automatic" or "None". ``became`` is told
-    of each instance that comes behind a name, ``rebooted`` of each reboot.
+    of each instance that comes behind a name, ``rebooted`` of each reboot. ``plans``: the UltraServers of each reserved
+    capacity of each active training plan.
     """
 
     cluster: str = CLUSTER
@@ -53,6 +54,7 @@ class FakeHyperPod:
     clock: Callable[[], float] = time.monotonic
     page: int = 100
     node_recovery: str = "Automatic"
+    plans: dict[str, dict[str, list[dict[str, Any]]]] = field(default_factory=dict)
     _due: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
     _one_at_a_time: Any = field(default_factory=threading.RLock)
     _ids: Any = field(default_factory=lambda: itertools.count(1))
@@ -65,10 +67,45 @@ class FakeHyperPod:
 
     def answer(self, operation: str, asked: dict[str, Any]) -> dict[str, Any]:
         """The answer to a request that the service model allows. Raises ApiError."""
+        if operation == "ListTrainingPlans":
+            return self._training_plans(asked)
+        if operation == "ListUltraServersByReservedCapacity":
+            return self._ultraservers(asked)
         if asked["ClusterName"] not in (self.cluster, "demo"):
             raise ApiError("ResourceNotFound", f"Cluster {asked['ClusterName']} not found")
         with self._one_at_a_time:
             return self._answer(operation, asked)
+
+    def _training_plans(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """A page of the active plans; each has a capacity of plain instances as well."""
+        assert asked["Filters"] == [{"Name": "Status", "Value": "Active"}]
+        arn = "arn:aws:sagemaker:us-east-1:123456789012:reserved-capacity"
+        shown = [
+            {
+                "TrainingPlanArn": f"arn:aws:sagemaker:us-east-1:123456789012:training-plan/{name}",
+                "TrainingPlanName": name,
+                "Status": "Active",
+                "ReservedCapacitySummaries": [
+                    _capacity(f"{arn}/{name}-plain", "Instance", "Active"),
+                    *(_capacity(f"{arn}/{each}", "UltraServer", "Active") for each in capacities),
+                    _capacity(f"{arn}/{name}-over", "UltraServer", "Expired"),
+                ],
+            }
+            for name, capacities in self.plans.items()
+        ]
+        return self._page(asked, "TrainingPlanSummaries", shown)
+
+    def _ultraservers(self, asked: dict[str, Any]) -> dict[str, Any]:
+        name = asked["ReservedCapacityArn"].rpartition("/")[2]
+        found = next((each[name] for each in self.plans.values() if name in each), None)
+        if found is None:
+            raise ApiError("ResourceNotFound", f"Reserved capacity {asked['ReservedCapacityArn']} not found")
+        return self._page(asked, "UltraServers", found)
+
+    def _page(self, asked: dict[str, Any], name: str, shown: list[dict[str, Any]]) -> dict[str, Any]:
+        start, most = int(asked.get("NextToken", "0")), min(int(asked.get("MaxResults", 10)), self.page)
+        more = {"NextToken": str(start + most)} if start + most < len(shown) else {}
+        return {name: shown[start : start + most], **more}
 
     def go_on(self) -> None:
         """What is due happens also where nobody asks."""
@@ -159,3 +196,8 @@ def _shown(node: FakeNode) -> dict[str, Any]:
         "InstanceStatus": {"Status": node.status, "Message": node.message},
         "PrivateDnsHostname": f"{node.host}.ec2.internal",
     }
+
+
+def _capacity(arn: str, kind: str, status: str) -> dict[str, Any]:
+    shape = {"InstanceType": "ml.p6e-gb200.36xlarge", "TotalInstanceCount": 18}
+    return {"ReservedCapacityArn": arn, "ReservedCapacityType": kind, "Status": status, **shape}

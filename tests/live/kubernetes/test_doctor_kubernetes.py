@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from healthd.remediation.orchestrators.kubernetes.budget import LEASE
+from healthd.remediation.orchestrators.kubernetes.incident_notes import INCIDENTS_LEASE
 from tests.live.kubernetes.agent_node import AgentNode
 from tests.live.kubernetes.agent_rig import BUDGET, ROOT, add_leases, install_policies, note, write_kubeconfig
 from tests.live.kubernetes.control_plane import NAMESPACE, ControlPlane
@@ -129,7 +131,9 @@ def test_a_right_that_is_missing_is_named(control_plane: ControlPlane, node: Age
     assert "it may not create events in namespace default: it cannot write Events about faults" in words
     assert f"it may not patch leases healthd-budget in namespace {NAMESPACE}" in words
     assert {line["optional"] for line in lines["rights"]} == {False}
-    assert {line["optional"] for line in observing["rights"] if "leases" in line["why"]} == {True}
+    leases = (LEASE, INCIDENTS_LEASE)
+    optional = {each: line["optional"] for each in leases for line in observing["rights"] if each in line["why"]}
+    assert optional == {LEASE: True, INCIDENTS_LEASE: False}, "messages are held by incidents in each mode"
     assert "agent-rbac.yaml" in lines["rights"][0]["fix"]
 
 

@@ -13,6 +13,7 @@ import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +101,9 @@ class Cluster:
         self.note(kube_budget.LEASE, "healthd-agent", {"metadata": {"annotations": {kube_budget.key_of(node): claim}}})
 
     def count(self) -> None:
-        """The controller leads, and has counted."""
-        self.note(kube_budget.LEASE, "healthd-controller", {"metadata": {"annotations": COUNTED}})
+        """The controller leads, and has counted just now."""
+        now = {kube_budget.COUNTED: f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"}
+        self.note(kube_budget.LEASE, "healthd-controller", {"metadata": {"annotations": COUNTED | now}})
         self.note("healthd-controller", "healthd-controller", {"spec": {"holderIdentity": "x"}})
 
     def budget(self) -> kube_budget.Budget:
@@ -247,9 +249,11 @@ def test_the_commands_of_the_pages_do_what_they_say(cluster: Cluster, block: Blo
     and its claims stay, or it is gone and every node let in. With `mode=observe` the agents are told so."""
     plane = cluster.plane
     plane.add_node("n1")
-    pods = HookPods(plane=plane, folder=tmp_path, node="n1")
+    plane.add_node("n2")
+    pods = HookPods(plane=plane, folder=tmp_path, node="n2")  # n1's claim is nothing that `helm test` calls well
     cluster.run("install", "healthd", str(CHART), **COUNTING)
     (cluster.folder / "your-values.yaml").write_text(json.dumps(COUNTING), encoding="utf-8")
+    cluster.count()
     cluster.claim("n1")
     with pods.running():
         for line in lines_of(block):

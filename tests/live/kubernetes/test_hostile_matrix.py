@@ -23,6 +23,7 @@ from healthd.remediation.decide.summary import NodeState
 from healthd.remediation.orchestrators.kubernetes.api import FIELD_MANAGER
 from healthd.remediation.orchestrators.kubernetes.budget import CLAIM, LEASE, LIMIT, NODES, OUT
 from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, event_of
+from healthd.remediation.orchestrators.kubernetes.incident_notes import INCIDENTS_LEASE
 from healthd.remediation.orchestrators.kubernetes.labels import CODE, STATE
 from healthd.remediation.orchestrators.kubernetes.node_health import record_of
 from healthd.remediation.orchestrators.kubernetes.old_records import MARK, MARKS
@@ -153,13 +154,13 @@ def test_what_everybody_may_do_changes_nothing(control_plane: ControlPlane, agen
 
 
 def test_no_right_of_an_agent_names_what_holds_secrets(control_plane: ControlPlane, agent: ApiClient) -> None:
-    """An agent may read Nodes and the Leases of the budget by name, and what healthd says of nodes, as on the Lease of
-    before: no other list, no watch, nothing else."""
+    """An agent may read Nodes, the Leases of the budget and the controller's notices of incidents by name, and what
+    healthd says of nodes, as on the Lease of before: no other list, no watch, nothing else."""
     rights = rights_of(control_plane.admin, NAMESPACE, ACCOUNT)
     read = {(name, verb) for each in rights for name in each.resources for verb in set(each.verbs) - WRITES}
     assert read == {("nodes", "get"), ("leases", "get"), ("nodehealths", "get"), ("nodehealths", "list")}
-    leases = [each.names for each in rights if "leases" in each.resources]
-    assert leases == [(LEASE, MARKS)]
+    leases = [(each.names, each.verbs) for each in rights if "leases" in each.resources]
+    assert leases == [((LEASE, MARKS), ("get", "patch")), ((INCIDENTS_LEASE,), ("get",))]
 
 
 def managed_by_others(there: Mapping[str, Any], path: str) -> list[Any]:

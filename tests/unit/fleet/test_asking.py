@@ -10,6 +10,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import msgspec
 import pytest
 import structlog
 
@@ -19,7 +20,7 @@ from healthd.config.schema.daemon import DaemonSection
 from healthd.config.schema.ledger import LedgerSection
 from healthd.core.errors import BackendUnknown
 from healthd.fleet.asking import NodeAnswer, NodeDocument, ask_here, ask_nodes, url_of
-from healthd.fleet.node_detail import NodeDetail, NodeVerdict
+from healthd.fleet.node_detail import READS_VERDICT, NodeDetail
 from tests.support.limits import limit_s
 from tests.support.resting_agent import resting_agent
 
@@ -84,14 +85,14 @@ def asked(port: int, path: str, timeout_s: float = 30.0) -> NodeAnswer:
 
 def problem(answer: NodeAnswer) -> str:
     with pytest.raises(BackendUnknown) as raised:
-        answer.document(NodeDocument, SCHEMA)
+        answer.document(msgspec.json.Decoder(NodeDocument), SCHEMA)
     return str(raised.value)
 
 
 def test_a_node_answers_with_its_own_document(port: int) -> None:
     """And the answer names its URL."""
     answer = asked(port, "/verdict")
-    assert answer.document(NodeDocument, SCHEMA) == NodeDocument(schema=SCHEMA, node=HERE)
+    assert answer.document(msgspec.json.Decoder(NodeDocument), SCHEMA) == NodeDocument(schema=SCHEMA, node=HERE)
     assert (answer.asked, answer.problem) == (f"http://{HERE}:{port}/verdict", "")
 
 
@@ -160,6 +161,6 @@ def test_a_real_daemon_answers_other_machines_without_evidence(tmp_path: Path) -
             answer = ask_nodes(f"http://{HERE}:{server.port}/verdict", [name], timeout_s=limit_s(30))[name]
         finally:
             server.close()
-        verdict = answer.document(NodeVerdict, SCHEMA)
+        verdict = answer.document(READS_VERDICT, SCHEMA)
         assert {each.name for each in verdict.checks} >= {"kmsg.reader", "gpu.count"}
         assert f"from {answer.asked}\n" in NodeDetail(now=verdict.generated_at, answer=answer).text

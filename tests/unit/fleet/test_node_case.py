@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from healthd.fleet.asking import NodeAnswer
 from healthd.fleet.node_case import contents_of
-from healthd.fleet.node_detail import NodeHistory
+from healthd.fleet.node_detail import READS_HISTORY, NodeHistory
 from healthd.ledger.entries import EntryKind, LedgerGpu, MachineIdentity
 from healthd.ledger.text import case_text
 
@@ -36,7 +36,7 @@ def remediation(minutes: int, remedy: str, end: str | None) -> dict[str, object]
 def history(events: list[dict[str, object]], remediations: list[dict[str, object]]) -> NodeHistory:
     shape = {"schema": "healthd.history/v1", "node": "gpu-213", "cut": "", "newest": 9}
     body = json.dumps({**shape, "events": events, "remediations": remediations}).encode()
-    return NodeAnswer(node="gpu-213", asked="http://gpu-213", body=body).document(NodeHistory, "healthd.history/v1")
+    return NodeAnswer(node="gpu-213", asked="http://gpu-213", body=body).document(READS_HISTORY, "healthd.history/v1")
 
 
 def test_faults_have_their_begin_their_end_and_their_gpu() -> None:

@@ -35,8 +35,9 @@ CONFIG = Config()
 def keys() -> Iterator[str]:
     """Every label, taint and annotation of healthd's that the code spells out."""
     for folder in ("healthd", "remediation"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        texts = [path.read_text(encoding="utf-8") for path in sorted((ROOT / folder).rglob("*.py"))]
+        for text in [text for text in texts if "healthd.io/" in text]:
+            for node in ast.walk(ast.parse(text)):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str) and KEY.fullmatch(node.value):
                     yield node.value
 

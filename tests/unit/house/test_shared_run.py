@@ -89,8 +89,31 @@ def test_what_other_tests_had_cached_is_counted_all_the_same(tmp_path: Path) -> 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.process
+def test_what_is_left_is_what_coverage_py_finds_by_its_trace_function(tmp_path: Path) -> None:
+    """The same tests leave the same lines and branches of the same modules."""
+    tests = [f"tests/unit/{name}.py" for name in ("judge/test_crowd", "judge/test_trends", "core/test_hostlist")]
+    judge = ("devices", "findings", "history", "trends")  # which these tests import, and cover in part
+    done = covered(tmp_path, "--pure", ",".join(f"healthd.judge.{name}" for name in judge), *tests)
+    included = ",".join(str(ROOT / f"healthd/judge/{name}.py") for name in judge)
+    traced = [f"--data-file={tmp_path}/traced", "--branch", f"--include={included}"]
+    python(tmp_path, "coverage", "run", *traced, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+    told = python(tmp_path, "coverage", "report", traced[0], "--show-missing", "--skip-covered")
+    assert rows(told.stdout) == rows(done.stdout), done.stdout + told.stdout
+    assert "->" in told.stdout
+
+
+def rows(report: str) -> list[str]:
+    return [" ".join(line.split()) for line in report.splitlines() if line.startswith(("healthd/", "TOTAL"))]
+
+
 def covered(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A run of pytest that counts branches, ended."""
-    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.support.pure_coverage"]
+    return python(tmp_path, "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.support.pure_coverage", *arguments)
+
+
+def python(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A module that was run as a program, ended."""
     environ = {**os.environ, "TMPDIR": str(tmp_path)}
-    return subprocess.run([*argv, *arguments], capture_output=True, text=True, check=False, cwd=ROOT, env=environ)
+    argv = [sys.executable, "-m", *arguments]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT, env=environ)

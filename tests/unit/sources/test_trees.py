@@ -26,6 +26,24 @@ def test_text_is_stripped(tree: FileTree) -> None:
     assert tree.read("vendor") == "0x10de"
 
 
+@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4097, 10_000])
+def test_an_attribute_of_sysfs_is_read_whole(tmp_path: Path, size: int) -> None:
+    """However long it is, and though a page is smaller on another machine."""
+    (tmp_path / "uevent").write_text("x" * size)
+    assert FileTree(tmp_path, is_sysfs=True).read("uevent") == "x" * size
+
+
+def test_a_short_attribute_of_sysfs_takes_one_read(tmp_path: Path) -> None:
+    """A node has six hundred counters: what one read gives has its end. A second one would wait for this pipe."""
+    os.mkfifo(tmp_path / "counter")
+    writer = os.open(tmp_path / "counter", os.O_RDWR)
+    try:
+        os.write(writer, b"17\n")
+        assert FileTree(tmp_path, is_sysfs=True).read("counter") == "17"
+    finally:
+        os.close(writer)
+
+
 def test_bytes_that_are_no_text_are_replaced(tree: FileTree, tmp_path: Path) -> None:
     """Binary noise in a file is replaced, not raised as a decoding error."""
     (tmp_path / "noise").write_bytes(b"ok \xff\xfe")

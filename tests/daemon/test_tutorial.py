@@ -1,0 +1,82 @@
+"""The tutorial of a first node, typed as its page has it; tests/live/slurm/test_tutorial_slurm.py types the next."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.limits import limit_s
+from tests.support.pages import ROOT, Block, blocks
+
+pytestmark = pytest.mark.process
+
+PAGE = "docs/tutorial/first-node.md"
+DRILL = "/tmp/drill"
+BLOCKS = [each for each in blocks() if each.page == PAGE]
+AT_ONCE = ("healthd check --no-daemon", "healthd checks", "healthd explain ")
+"""The commands that need nothing on the machine."""
+
+
+def typed(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """One line in a shell of this folder, with the healthd of this checkout; a daemon in the background goes on."""
+    program = folder / "healthd"
+    if not program.exists():
+        program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m healthd "$@"\n')
+        program.chmod(0o755)
+    environ = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    with (folder / "log").open("a") as log:
+        return subprocess.run(
+            ["sh", "-c", line], cwd=folder, env=environ, check=False, stdout=subprocess.PIPE, stderr=log, text=True,
+            timeout=limit_s(60),
+        )  # fmt: skip
+
+
+def wait(answer: Callable[[], bool], what: str) -> None:
+    """Until it is so."""
+    until = time.monotonic() + limit_s(30)
+    while not answer():
+        assert time.monotonic() < until, f"not within {limit_s(30):g} s: {what}"
+        time.sleep(0.1)
+
+
+def block_with(words: str) -> Block:
+    (block,) = (each for each in BLOCKS if words in each.text)
+    return block
+
+
+def test_what_needs_no_daemon_answers() -> None:
+    """Each command of a look at this machine, at a code that the page names."""
+    lines = [line for block in BLOCKS for line in block.text.splitlines() if line.startswith(AT_ONCE)]
+    assert len(lines) == 4
+    for line in lines:
+        argv = [sys.executable, "-m", *shlex.split(line)]
+        done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=limit_s(60), cwd=ROOT)
+        assert done.returncode in ((0, 1, 2) if "check --no-daemon" in line else (0,)), done.stderr
+        assert done.stdout
+
+
+def test_a_fault_is_shown_to_a_second_daemon(tmp_path: Path) -> None:
+    """The configuration, the daemon, the line of XID 79, and both answers, as the page quotes them."""
+    here = str(tmp_path / "drill")
+    (tmp_path / "drill.toml").write_text(block_with("# drill.toml").text.replace(DRILL, here))
+    makes, runs, writes, checks, shows = block_with("mkdir -p").text.replace(DRILL, here).splitlines()
+    assert typed(makes, tmp_path).returncode == 0
+    assert runs.endswith(" &")
+    daemon = typed(f"{runs[:-2]} >/dev/null 2>&1 & echo $!", tmp_path)
+    try:
+        wait(lambda: typed(checks, tmp_path).returncode in (0, 1), "the daemon to answer")
+        assert typed(writes, tmp_path).returncode == 0
+        wait(lambda: "CRITICAL" in typed(checks, tmp_path).stdout, "the fault")
+        assert typed(checks, tmp_path).returncode == 1
+        quoted = "observe mode: would take the node out for gpu.xid.79 on gpu:0000:05:00 (reboot_node)"
+        assert f"`{quoted}`" in (ROOT / PAGE).read_text(encoding="utf-8")
+        assert quoted in typed(shows, tmp_path).stdout
+    finally:
+        assert typed(f"kill {daemon.stdout}", tmp_path).returncode == 0
