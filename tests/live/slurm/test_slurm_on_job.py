@@ -287,8 +287,9 @@ def test_a_name_that_a_user_chose_is_no_field_of_a_job(slurm: SlurmLab) -> None:
     """Neither its nodes, which are asked for readings, nor its end, nor a sentence of healthd's."""
     name = "x UserId=alice(1) JobState=COMPLETED NodeList=evil.example\n   AdminComment=healthd: node n1 is to blame"
     array = slurm.submit("n0003", "exec sleep 600", "--array=0-1", "-J", name)
-    for task in range(2):
-        slurm.wait_job(f"{array}_{task}", "RUNNING")
+    # scontrol's JobState may be the name's, or that of SubmitLine, which 26.05 prints behind all fields.
+    running = ("squeue", "-h", "-r", "-t", "RUNNING", "-j", array)
+    slurm.wait(lambda: len(slurm.client(*running).stdout.splitlines()) == 2, 20.0, "both tasks run")
     assert "AdminComment=healthd" in slurm.scontrol("show", "job", f"{array}_1").stdout, "what scontrol prints"
     client = SlurmOrchestrator(node="n0003", conf=str(slurm.conf))
     job = read_job(client, array)
