@@ -153,9 +153,15 @@ def test_a_hurry_waits_for_a_silent_service_once_and_shortly(imds: Imds) -> None
 
 def test_a_hurry_reads_what_is_answered(imds: Imds) -> None:
     """As without one: an item, and that there is none."""
-    source = MetadataSource(imds.endpoint, hurry=Hurry(is_on=True))
-    assert (source.read("instance-type"), source.read("no/such/item")) == ("p5.48xlarge", None)
-    assert not source.hurry.end()
+    until = time.monotonic() + limit_s(5)
+    while True:
+        source = MetadataSource(imds.endpoint, hurry=Hurry(is_on=True))
+        try:
+            found = source.read("instance-type"), source.read("no/such/item")
+            break
+        except SourceTimeout:  # a busy machine answers later than in a quarter of a second
+            assert time.monotonic() < until
+    assert (found, source.hurry.end()) == (("p5.48xlarge", None), False)
 
 
 def test_an_item_that_is_late_again_is_awaited_again(imds: Imds, monkeypatch: pytest.MonkeyPatch) -> None:
