@@ -10,10 +10,12 @@ Each class stands before the life of a cluster among the bases of that cluster's
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from abc import abstractmethod
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Generic
 
@@ -22,6 +24,7 @@ from tests.support.killing import Ending, Life
 from tests.support.limits import limit_s
 
 SECOND_FAULT = ("efa.missing", "reboot_node")
+_OWN = itertools.count(50_000)
 
 
 class Approved(Life[Ending], Generic[Ending]):
@@ -98,9 +101,20 @@ class Frozen(Approved[Ending]):
 
 
 class Canary(Approved[Ending]):
-    """In mode repair: the first repair of this healthd waits for the operator, the second goes by itself."""
+    """In mode repair: the first repair of this healthd waits for the operator, the second goes by itself. Each life has
+    a revision of its own: a repair of another one beside it would be the first of the fleet."""
 
     mode, canary, has_second = "repair", 1, False
+
+    @cached_property
+    def _same_fault_nodes(self) -> int:
+        return next(_OWN)
+
+    def configuration(self) -> str:
+        limit = "same_fault_nodes = 100_000"
+        text = super().configuration()
+        assert limit in text
+        return text.replace(limit, f"same_fault_nodes = {self._same_fault_nodes}")
 
     def goes_on(self, rest: Rest) -> bool:
         if not (rest.step or rest.calling or self.has_second):
