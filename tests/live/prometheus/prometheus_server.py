@@ -11,6 +11,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -107,4 +108,6 @@ class Prometheus:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             with error:
+                if error.code == HTTPStatus.SERVICE_UNAVAILABLE:  # it listens, and still reads its data
+                    raise ConnectionError(f"{query}: {error.read().decode()}") from error
                 raise AssertionError(f"{query}: {error.read().decode()}") from error

@@ -21,9 +21,11 @@ MOST = {"table": 100, "timeseries": 20, "state-timeline": 10, "stat": 40}
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     folder = tmp_path_factory.mktemp("fleet")
     server = serving(folder / "server", stored(FLEET, folder / "stored"))
-    server.wait(lambda: server.query("up", at=END), 30, "the data of the fleet are loaded")
-    yield server
-    server.stop()
+    try:
+        server.wait(lambda: server.query("up", at=END), 30, "the data of the fleet are loaded")
+        yield server
+    finally:
+        server.stop()
 
 
 def rows(prometheus: Prometheus, query: Query) -> int:
