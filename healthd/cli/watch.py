@@ -17,17 +17,22 @@ from healthd.observe.text_lines import printable
 
 
 def watched(options: Namespace, answer: Callable[[], Reply]) -> Reply:
-    """Exit 0, at Ctrl-C. ``answer`` gives each frame. Raises UsageError with --json and without a terminal, ConfigError
-    where the settings are wrong."""
+    """Exit 0, at Ctrl-C. ``answer`` gives each frame. Raises UsageError with --json and without a terminal, and those
+    of the first answer about arguments and settings."""
     refuse_json(options)
     command = _command(options)
     if not Screen.is_there():
         raise UsageError(f"{command} --watch needs a terminal; use `{command}` as often as you like")
     try:
         with Screen(command) as screen:
-            last, answered, why = "", datetime.now(UTC), ""
+            last, answered = "", datetime.now(UTC)
             while True:
-                text, why = _asked(answer)
+                try:
+                    text, why = _asked(answer)
+                except HealthdError as error:
+                    if not last and isinstance(error, ConfigError | UsageError):
+                        raise  # wrong from the first; later it is an answer that was cut off, or a new configuration
+                    text, why = "", str(error)
                 if text:
                     last, answered = text, datetime.now(UTC)
                     head = f"{command}, {answered:%H:%M:%S} UTC, every {options.every:g} s; Ctrl-C ends"
@@ -52,11 +57,6 @@ def _command(options: Namespace) -> str:
 
 
 def _asked(answer: Callable[[], Reply]) -> tuple[str, str]:
-    """(the answer, reason): the answer is "" without one, and the reason says why. Raises UsageError, ConfigError."""
-    try:
-        reply = answer()
-    except (UsageError, ConfigError):
-        raise
-    except HealthdError as error:
-        return "", str(error)
+    """(the answer, reason): the answer is "" without one, and the reason says why. Raises HealthdError."""
+    reply = answer()
     return (reply.err + reply.out, "") if reply.out else ("", reply.err.strip())

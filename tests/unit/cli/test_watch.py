@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+
 import pytest
 
+from healthd.api.wire import Reply
 from healthd.cli.main import run
+from healthd.cli.watch import watched
+from healthd.core.errors import ConfigError, HealthdError, NoDaemon, UsageError
 
 WATCHED = [("plan",), ("doctor",), ("fleet",), ("controller", "--status")]
 
@@ -23,3 +31,60 @@ def test_only_the_status_of_a_controller_is_watched(capsys: pytest.CaptureFixtur
     """The controller itself runs until a signal ends it."""
     assert run(["controller", "--watch"]) == 64
     assert "--json and --watch work only with --status" in capsys.readouterr().err
+
+
+class Terminal(io.StringIO):
+    """It says that it is one."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def answers(*of: Reply | BaseException) -> Callable[[], Reply]:
+    """One after the other; then Ctrl-C."""
+    coming = iter(of)
+
+    def answer() -> Reply:
+        found = next(coming, KeyboardInterrupt())
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    return answer
+
+
+OPTIONS = Namespace(verb="plan", json=False, every=0.0)
+
+
+def terminal_of(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Set in the test itself: pytest has a standard output for each phase."""
+    made = Terminal()
+    monkeypatch.setattr(sys, "stdout", made)
+    monkeypatch.setenv("TERM", "xterm")
+    return made
+
+
+@pytest.mark.parametrize(
+    "error", [UsageError("the answer was cut off"), NoDaemon("none listens"), ConfigError(("mode is wrong",))]
+)
+def test_what_fails_later_is_shown_above_the_last_answer(monkeypatch: pytest.MonkeyPatch, error: HealthdError) -> None:
+    """A daemon that restarts in the middle of an answer does not end the watch."""
+    terminal = terminal_of(monkeypatch)
+    assert watched(OPTIONS, answers(Reply(code=0, out="all is well\n"), error)).code == 0
+    frames = terminal.getvalue().split("\x1b[H")
+    assert [("all is well" in frame, str(error) in frame) for frame in frames[1:]] == [(True, False), (True, True)]
+
+
+@pytest.mark.parametrize(("error", "ends"), [(UsageError("no such word"), True), (NoDaemon("none listens"), False)])
+def test_what_is_wrong_from_the_first_ends_it_and_a_daemon_that_is_not_there_yet_does_not(
+    monkeypatch: pytest.MonkeyPatch, error: HealthdError, ends: bool
+) -> None:
+    """And the terminal is given back."""
+    terminal = terminal_of(monkeypatch)
+    if ends:
+        with pytest.raises(UsageError, match="no such word"):
+            watched(OPTIONS, answers(error))
+    else:
+        assert watched(OPTIONS, answers(error)).code == 0
+        assert "NO ANSWER" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\x1b[?1049l")
