@@ -16,7 +16,7 @@ from healthd.api.exit_codes import ExitCode
 from healthd.api.wire import Reply
 from healthd.config.schema.config import Config
 from healthd.core.errors import StoreError
-from healthd.fleet.asking import NodeAnswer, ask_here, ask_nodes, url_of
+from healthd.fleet.asking import ask_here, ask_node
 from healthd.fleet.node_detail import NodeDetail
 from healthd.fleet.nodes import FleetPicture
 from healthd.fleet.text import SCHEMA, fleet_json, node_data, node_text
@@ -57,13 +57,9 @@ def _detail(config: Config, node: str, *, is_there: bool) -> NodeDetail:
         answer = ask_here(socket, node, "check", "--json")
         history = ask_here(socket, node, "history", "--json", "--last", _LINES)
     elif is_there:
-        answer = _asked(config, node, "/verdict")
-        history = None if answer.problem else _asked(config, node, "/history")
+        answer = ask_node(config, node, "/verdict")
+        history = None if answer.problem else ask_node(config, node, "/history")
     return NodeDetail(now=datetime.now(UTC), answer=answer, history=history, past=_past(config, node))
-
-
-def _asked(config: Config, node: str, path: str) -> NodeAnswer:
-    return ask_nodes(url_of(config, path), [node])[node]
 
 
 def _past(config: Config, node: str) -> tuple[LedgerEntry, ...]:

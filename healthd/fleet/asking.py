@@ -86,6 +86,11 @@ def ask_nodes(url: str, nodes: Sequence[str], *, timeout_s: float = TIMEOUT_S) -
         return {answer.node: answer for answer in answers}
 
 
+def ask_node(config: Config, node: str, path: str) -> NodeAnswer:
+    """The answer of one node at a path of ``url_of``."""
+    return ask_nodes(url_of(config, path), [node])[node]
+
+
 def ask_here(socket: str, node: str, *arguments: str) -> NodeAnswer:
     """The answer of the daemon on this machine, the node, to a command line."""
     try:

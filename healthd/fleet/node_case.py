@@ -10,7 +10,7 @@ from datetime import datetime
 
 from healthd.api.timeline import SCHEMA
 from healthd.config.schema.config import Config
-from healthd.fleet.asking import NodeAnswer, ask_nodes, url_of
+from healthd.fleet.asking import ask_node
 from healthd.fleet.inventories import machine_in
 from healthd.fleet.node_detail import READS_HISTORY, NodeHistory, SeenRemediation
 from healthd.ledger.entries import EntryKind, GpuSighting, LedgerContents, LedgerEntry, MachineIdentity
@@ -18,12 +18,8 @@ from healthd.ledger.entries import EntryKind, GpuSighting, LedgerContents, Ledge
 
 def asked_contents(config: Config, node: str, now: datetime) -> LedgerContents:
     """The machine, its GPUs, faults and remediations, as the node says now over HTTP. Raises BackendUnknown."""
-    machine = machine_in(_asked(config, node, "/inventory"))
-    return contents_of(machine, _asked(config, node, "/history").document(READS_HISTORY, SCHEMA), now)
-
-
-def _asked(config: Config, node: str, path: str) -> NodeAnswer:
-    return ask_nodes(url_of(config, path), [node])[node]
+    machine = machine_in(ask_node(config, node, "/inventory"))
+    return contents_of(machine, ask_node(config, node, "/history").document(READS_HISTORY, SCHEMA), now)
 
 
 def contents_of(machine: MachineIdentity, history: NodeHistory, now: datetime) -> LedgerContents:
