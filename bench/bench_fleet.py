@@ -8,7 +8,7 @@ machine with slurmctld.
 
 Aims: never more nodes out than the limit once every live agent has settled, at most 5 s of slurmctld's CPU, and the
 last decision within 20 s. A transient is what is out beyond the limit before that. With ``--same`` all have the same
-finding, so that nobody is to be drained (``settled_max`` 0): who went first decides after the settle time.
+finding, so that no node is to be drained (``settled_max`` 0): who went first decides after the settle time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``healthd fleet`` on one real slurmctld that knows thousands of nodes, and what their summaries cost it.
 
-Nobody runs the nodes; each has a summary in its Extra, as a daemon leaves it. Measured: the verb as a cold process
+The nodes have no slurmd; each has a summary in its Extra, as a daemon leaves it. Measured: the verb as a cold process
 with cached bytecode, beside `sinfo -N`, slurmctld's CPU for the heartbeats of all nodes (each a read and an update by
 the daemon's own code) at the interval that the reference names for a fleet of that size, and a storm in which a
 thousand nodes change at once.
@@ -173,7 +173,7 @@ def heartbeats(pid: int, count: int, number: int, over_s: float) -> list[float]:
 
 def percents(pid: int, is_over: Callable[[], bool]) -> list[float]:
     """The CPU of a process, in percent of a core, in each window until it is over. Their median is what it uses for
-    this: for some seconds of each minute or two a slurmctld of nodes that nobody runs tries to reach them all."""
+    this: for some seconds of each minute or two a slurmctld of nodes without a slurmd tries to reach them all."""
     windows: list[float] = []
     while not (windows and is_over()):
         began, before = time.monotonic(), cpu_ms(pid)

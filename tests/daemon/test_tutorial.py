@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.limits import limit_s
 from tests.support.pages import ROOT, Block, blocks
+from tests.support.typed import typed
 
 pytestmark = pytest.mark.process
 
@@ -22,20 +23,6 @@ DRILL = "/tmp/drill"
 BLOCKS = [each for each in blocks() if each.page == PAGE]
 AT_ONCE = ("healthd check --no-daemon", "healthd checks", "healthd explain ")
 """The commands that need nothing on the machine."""
-
-
-def typed(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """One line in a shell of this folder, with the healthd of this checkout; a daemon in the background goes on."""
-    program = folder / "healthd"
-    if not program.exists():
-        program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m healthd "$@"\n')
-        program.chmod(0o755)
-    environ = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-    with (folder / "log").open("a") as log:
-        return subprocess.run(
-            ["sh", "-c", line], cwd=folder, env=environ, check=False, stdout=subprocess.PIPE, stderr=log, text=True,
-            timeout=limit_s(60),
-        )  # fmt: skip
 
 
 def wait(answer: Callable[[], bool], what: str) -> None:
@@ -67,16 +54,16 @@ def test_a_fault_is_shown_to_a_second_daemon(tmp_path: Path) -> None:
     here = str(tmp_path / "drill")
     (tmp_path / "drill.toml").write_text(block_with("# drill.toml").text.replace(DRILL, here))
     makes, runs, writes, checks, shows = block_with("mkdir -p").text.replace(DRILL, here).splitlines()
-    assert typed(makes, tmp_path).returncode == 0
+    assert typed(makes, tmp_path, os.environ).returncode == 0
     assert runs.endswith(" &")
-    daemon = typed(f"{runs[:-2]} >/dev/null 2>&1 & echo $!", tmp_path)
+    daemon = typed(f"{runs[:-2]} >/dev/null 2>&1 & echo $!", tmp_path, os.environ)
     try:
-        wait(lambda: typed(checks, tmp_path).returncode in (0, 1), "the daemon to answer")
-        assert typed(writes, tmp_path).returncode == 0
-        wait(lambda: "CRITICAL" in typed(checks, tmp_path).stdout, "the fault")
-        assert typed(checks, tmp_path).returncode == 1
+        wait(lambda: typed(checks, tmp_path, os.environ).returncode in (0, 1), "the daemon to answer")
+        assert typed(writes, tmp_path, os.environ).returncode == 0
+        wait(lambda: "CRITICAL" in typed(checks, tmp_path, os.environ).stdout, "the fault")
+        assert typed(checks, tmp_path, os.environ).returncode == 1
         quoted = "observe mode: would take the node out for gpu.xid.79 on gpu:0000:05:00 (reboot_node)"
         assert f"`{quoted}`" in (ROOT / PAGE).read_text(encoding="utf-8")
-        assert quoted in typed(shows, tmp_path).stdout
+        assert quoted in typed(shows, tmp_path, os.environ).stdout
     finally:
-        assert typed(f"kill {daemon.stdout}", tmp_path).returncode == 0
+        assert typed(f"kill {daemon.stdout}", tmp_path, os.environ).returncode == 0

@@ -223,9 +223,9 @@ def _no_answer(text: str) -> None:
 # what is asked
 
 
-def test_a_node_that_waits_asks_ever_more_rarely_and_never_for_the_nodes(tmp_path: Path) -> None:
-    """All slots taken: by the list of reservations alone, which costs slurmctld nothing, once a minute at last."""
-    world = World(tmp_path, max_out=2)
+def waiting(folder: Path) -> World:
+    """A node with a fault, for which no slot is free."""
+    world = World(folder, max_out=2)
     world.run(2)
     world.engine.learn()
     for index in range(2):
@@ -233,6 +233,12 @@ def test_a_node_that_waits_asks_ever_more_rarely_and_never_for_the_nodes(tmp_pat
     world.log_line(XID_95)
     world.run(1)
     assert world.message[-1] == "at the fleet limit: all 2 slots are taken"
+    return world
+
+
+def test_a_node_that_waits_asks_ever_more_rarely_and_never_for_the_nodes(tmp_path: Path) -> None:
+    """All slots taken: by the list of reservations alone, which costs slurmctld nothing, once a minute at last."""
+    world = waiting(tmp_path)
     begun = len(world.wire.passed)
     looks = []
     for _ in range(120):
@@ -249,16 +255,9 @@ def test_a_node_that_waits_asks_ever_more_rarely_and_never_for_the_nodes(tmp_pat
 
 def test_a_node_that_waited_for_a_slot_sees_what_the_holders_show_before_it_takes_one(tmp_path: Path) -> None:
     """The holders gave their slots back because many have it: the next node takes none for its settle time to see
-    that. One whose fault nobody else has goes on as ever."""
+    that. One whose fault no other node has goes on as before."""
     for codes, claims in (("gpu.xid.95", 0), ("gpu.xid.79", 1)):
-        world = World(tmp_path / codes, max_out=2)
-        world.run(2)
-        world.engine.learn()
-        for index in range(2):
-            world.cluster.claim("cluster", index, f"n{index + 2}")
-        world.log_line(XID_95)
-        world.run(1)
-        assert world.message[-1] == "at the fleet limit: all 2 slots are taken"
+        world = waiting(tmp_path / codes)
         world.cluster.slots.clear()
         see_it_too(world, codes)
         begun = len(world.wire.passed)

@@ -186,7 +186,7 @@ class Probes(MetaPathFinder):
 
 
 class _Loader(SourceFileLoader):
-    """Compiles with probes. Its bytecode is nobody else's, and is not cached."""
+    """Compiles with probes. Its bytecode is of no use to another loader, and is not cached."""
 
     def __init__(self, fullname: str, path: str, probes: Probes) -> None:
         super().__init__(fullname, path)

@@ -3,19 +3,16 @@ and the limit that holds."""
 
 from __future__ import annotations
 
-import os
-import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.live.slurm.slurm_lab import SlurmLab
-from tests.support.limits import limit_s
-from tests.support.pages import ROOT, blocks
+from tests.support.pages import blocks
 from tests.support.running import RunningNode
+from tests.support.typed import typed
 
 pytestmark = [pytest.mark.slurm, pytest.mark.process]
 
@@ -50,20 +47,9 @@ def lines_with(words: str) -> list[str]:
     return block.text.splitlines()
 
 
-def typed(line: str, node: RunningNode, lab: SlurmLab) -> subprocess.CompletedProcess[str]:
-    """One line in a shell on a node, with the healthd of this checkout."""
-    program = node.folder / "healthd"
-    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m healthd "$@"\n')
-    program.chmod(0o755)
-    environ = {
-        **lab.env(),
-        "HEALTHD_SOCKET": str(node.socket),
-        "PATH": os.pathsep.join([str(node.folder), lab.env().get("PATH", os.environ["PATH"])]),
-        "PYTHONPATH": str(ROOT),
-    }
-    return subprocess.run(
-        ["sh", "-c", line], check=False, capture_output=True, text=True, env=environ, timeout=limit_s(60)
-    )
+def on(node: RunningNode, lab: SlurmLab, line: str) -> subprocess.CompletedProcess[str]:
+    """The result of one line on a node."""
+    return typed(line, node.folder, {**lab.env(), "HEALTHD_SOCKET": str(node.socket)})
 
 
 def test_a_node_is_quarantined_and_released_and_the_limit_holds(slurm: SlurmLab, nodes: list[RunningNode]) -> None:
@@ -73,25 +59,21 @@ def test_a_node_is_quarantined_and_released_and_the_limit_holds(slurm: SlurmLab,
     release, history = lines_with("healthd release")
     (one_too_many,) = lines_with("one too many")
 
-    assert typed(dry, first, slurm).returncode == 0
-    assert "healthd-cluster-0" not in typed(reservations, first, slurm).stdout
-    assert typed(quarantine, first, slurm).returncode == 0
-    slurm.wait(lambda: "healthd-cluster-0" in typed(reservations, first, slurm).stdout, 10.0, "the reservation")
+    assert on(first, slurm, dry).returncode == 0
+    assert "healthd-cluster-0" not in on(first, slurm, reservations).stdout
+    assert on(first, slurm, quarantine).returncode == 0
+    slurm.wait(lambda: "healthd-cluster-0" in on(first, slurm, reservations).stdout, 10.0, "the reservation")
     reason = "healthd: operator.quarantine node ["
-    slurm.wait(lambda: reason[:20] in typed(reasons, first, slurm).stdout, 20.0, "the drain")
+    slurm.wait(lambda: reason[:20] in on(first, slurm, reasons).stdout, 20.0, "the drain")
     assert reason in slurm.shows(first.name, "Reason")
 
-    refused = typed(one_too_many, second, slurm)
+    refused = on(second, slurm, one_too_many)
     assert refused.returncode == 1
     assert "DRAIN" not in slurm.state(second.name)
     assert "1 of 8 nodes are out, 1 may be" in refused.stderr
 
-    slurm.wait(
-        lambda: typed(release, first, slurm).returncode == 0, 60.0, "every check to answer, also on a busy machine"
-    )
+    slurm.wait(lambda: on(first, slurm, release).returncode == 0, 60.0, "every check to answer, also on a busy machine")
     slurm.wait(lambda: "DRAIN" not in slurm.state(first.name), 30.0, "in service again")
-    slurm.wait(
-        lambda: "healthd-cluster-0" not in typed(reservations, first, slurm).stdout, 10.0, "its place given back"
-    )
-    told = typed(history, first, slurm).stdout
+    slurm.wait(lambda: "healthd-cluster-0" not in on(first, slurm, reservations).stdout, 10.0, "its place given back")
+    told = on(first, slurm, history).stdout
     assert "slot, drain, stay, verify, release; released" in told
