@@ -28,6 +28,7 @@ from healthd.state.store import Store
 
 _TIME_S = 55.0
 _FAILS_ON_GPU = 3
+_REBOOT_ASKED = "reboot asked for"  # a machine goes down some seconds later; the daemon has written this by then
 
 
 class DemoError(HealthdError):
@@ -120,9 +121,10 @@ class _Show:
 
     def _wait_for_the_end(self) -> Remediation:
         while self._time_is_left("the remediation ends"):
-            if self._machine.reboot_is_wanted:
+            events, remediations = self._audit()
+            if self._machine.reboot_is_wanted and any(_REBOOT_ASKED in event.text for event in events):
                 self._power_cycle()
-            ended = [remediation for remediation in self._audit()[1] if remediation.end is not None]
+            ended = [remediation for remediation in remediations if remediation.end is not None]
             if ended:
                 return ended[-1]
             time.sleep(0.2)
