@@ -20,7 +20,7 @@ GAP_S = 10.0
 """How long a summary is shown at least."""
 CHANGES = 6.0
 """How many changes a heartbeat's time may have, a repair's steps among them. The work of a user who makes a check come
-and go is written no more often."""
+and go is written no more often. Each may have one more write for its words: a step begins before it has any."""
 SPREAD_S = 3.0
 """Over how long the nodes that change at once spread their writes."""
 AGAIN_S, LONGEST_S = 30.0, 600.0
@@ -55,6 +55,7 @@ class SlurmReporter:
         self._slurm, self._known, self._heartbeat_s = slurm, known, heartbeat_s
         self._monotonic_s, self._clock, self._chance = monotonic_s, clock, chance
         self._shown: NodeSummary | None = None
+        self._words_due = False
         self._not_before_s = monotonic_s() + chance() * SPREAD_S
         self._beats_at_s = float("-inf")
         self._failures = 0
@@ -67,7 +68,9 @@ class SlurmReporter:
         now_s = self._monotonic_s()
         if now_s < self._not_before_s or (summary := self._known()) is None:
             return ""
-        if now_s < self._beats_at_s and (summary.tells_the_same(self._shown) or not self._may_change(now_s)):
+        same = summary.tells_the_same(self._shown)
+        may = self._words_due and summary != self._shown if same else self._may_change(now_s)
+        if now_s < self._beats_at_s and not may:
             return ""
         try:
             self._slurm.summarize(replace(summary, at=self._clock()))
@@ -76,8 +79,8 @@ class SlurmReporter:
             longest_s = min(LONGEST_S, self._heartbeat_s / 2)  # no node is silent for long after it
             self._not_before_s = now_s + pause_s(self._failures, first_s=AGAIN_S, longest_s=longest_s)
             return self._news(f"the summary of this node is not written: {error}")
-        self._changes -= self._shown is not None and not summary.tells_the_same(self._shown)
-        self._shown, self._failures = summary, 0
+        self._changes -= self._shown is not None and not same
+        self._shown, self._words_due, self._failures = summary, not same, 0
         self._not_before_s = now_s + GAP_S + self._chance() * SPREAD_S
         self._beats_at_s = now_s + self._heartbeat_s * (0.9 + 0.2 * self._chance())
         return self._news("")

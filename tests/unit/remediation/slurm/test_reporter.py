@@ -57,14 +57,11 @@ def test_a_quiet_node_writes_at_its_heartbeat_alone() -> None:
     assert world.log == []
 
 
-def test_a_change_is_written_within_seconds_and_a_note_is_none() -> None:
-    """Not before the last one was shown for a while; what only counts minutes waits for the heartbeat."""
+def test_a_change_is_written_within_seconds() -> None:
+    """Not before the last one was shown for a while, and no more often than the bucket allows."""
     world = World()
     reporter = world.reporter()
-    world.lives(reporter, 60)
-    world.known = replace(OK, note="1 min")
-    world.lives(reporter, 60)
-    assert len(world.written) == 1
+    world.lives(reporter, 120)
     world.known = replace(OK, state=NodeState.CRITICAL)
     changed_s = world.now_s
     world.lives(reporter, 60)
@@ -73,6 +70,25 @@ def test_a_change_is_written_within_seconds_and_a_note_is_none() -> None:
         world.known = OK if world.known != OK else replace(OK, state=NodeState.CRITICAL)
         world.lives(reporter, 5)
     assert len(world.written) - 2 <= CHANGES + 3, "a user who makes a check come and go"
+
+
+def test_the_words_of_a_step_follow_it_and_what_counts_minutes_waits_for_the_heartbeat() -> None:
+    """"intends to reboot" must not stand for ten minutes where the reboot was asked for two seconds later."""
+    world = World()
+    reporter = world.reporter()
+    world.lives(reporter, 60)
+    for step, note in (("wait_idle", "intends to wait"), ("reboot", "intends to reboot")):
+        world.known = replace(OK, state=NodeState.REPAIRING, step=step, note=note)
+        world.lives(reporter, 5)
+        for minutes in range(5):
+            world.known = replace(world.known, note=f"asked for {minutes} min ago")
+            world.lives(reporter, 60)
+    assert [summary.note for _, summary in world.written[1:]] == [
+        "intends to wait",
+        "asked for 0 min ago",
+        "intends to reboot",
+        "asked for 0 min ago",
+    ]
 
 
 def test_a_repair_shows_each_of_its_steps() -> None:
