@@ -56,8 +56,9 @@ SPREAD = (
     "tests/live/kubernetes/test_stray_claims_kubernetes.py",
 )
 LANE_OF = {file: lane for lane, files in LANES.items() for file in files}
-# These take longest, most of it in waiting, and so they begin first: none is left to be waited for at the end.
-FIRST = (
+# These take longest, most of it in waiting, and so the first of them begin first: none is left to be waited for at the
+# end. What computes runs beside them, all along: a core is used while others wait.
+WAITING = (
     "tests/live/kubernetes/test_stray_claims_kubernetes.py",
     "tests/live/kubernetes/test_kill_everywhere_kubernetes.py",
     "tests/live/kubernetes/test_api_trouble.py",
@@ -65,11 +66,11 @@ FIRST = (
     "tests/faults/",
     "tests/live/slurm/",
     "tests/live/aws/",
-    "tests/live/nvml/",
-    "tests/engine/",
+    "tests/live/",
     "tests/daemon/",
-    "tests/simulation/",
+    "tests/installing/",
 )
+COMPUTING = ("tests/simulation/", "tests/engine/", "tests/property/")
 
 # Tests wait for the disk more than for anything else, where their databases are on one.
 MEMORY, MEMORY_BYTES = "/dev/shm", 2 << 30
@@ -184,7 +185,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
 
 def pytest_configure(config: pytest.Config) -> None:
     """In a new checkout pytest compiles every test file, with its asserts: 15 s of CPU. Each process that shares the
-    run begins to collect at another file, so that each file is compiled once. ``_turn`` puts the order right.
+    run begins to collect at another file, so that each file is compiled once. ``_turns`` puts the order right.
     """
     worker = getattr(config, "workerinput", None)
     if worker is None or config.args != ["tests"]:
@@ -217,12 +218,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
     without = set(left_out)
-    items[:] = sorted((item for item in items if item not in without), key=_turn)
+    kept = [item for item in items if item not in without]
+    turns = _turns({_file(item) for item in kept})
+    items[:] = sorted(kept, key=lambda item: turns[_file(item)])
 
 
-def _turn(item: pytest.Item) -> tuple[int, str]:
-    turn = next((turn for turn, folder in enumerate(FIRST) if item.nodeid.startswith(folder)), len(FIRST))
-    return turn, item.nodeid.partition("::")[0]
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
+def _turns(files: set[str]) -> dict[str, tuple[float, str]]:
+    """When each file has its turn, from 0 to 1: the files that wait, in their order, and those that compute, in theirs,
+    are each spread over the whole run."""
+    turns = {}
+    waiting = {file for file in files if file.startswith(WAITING)}
+    for part, first in ((waiting, WAITING), (files - waiting, COMPUTING)):
+        in_order = sorted(part, key=lambda file: (_place(file, first), file))
+        turns |= {file: (number / len(in_order), file) for number, file in enumerate(in_order)}
+    return turns
+
+
+def _place(file: str, folders: tuple[str, ...]) -> int:
+    return next((place for place, folder in enumerate(folders) if file.startswith(folder)), len(folders))
 
 
 def pytest_report_header() -> str:
