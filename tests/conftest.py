@@ -56,9 +56,11 @@ SPREAD = (
     "tests/live/kubernetes/test_stray_claims_kubernetes.py",
 )
 LANE_OF = {file: lane for lane, files in LANES.items() for file in files}
-# These take longest, most of it in waiting, and so the first of them begin first: none is left to be waited for at the
-# end. What computes runs beside them, all along: a core is used while others wait.
+# Most of their time these wait, and the first of them longest: they begin in this order, so that none is left to be
+# waited for at the end. What computes runs beside them all along: it has the cores while they wait.
 WAITING = (
+    "tests/live/kubernetes/test_concurrent_writes.py",
+    "tests/packaging/test_image_arm64.py",
     "tests/live/kubernetes/test_stray_claims_kubernetes.py",
     "tests/live/kubernetes/test_kill_everywhere_kubernetes.py",
     "tests/live/kubernetes/test_api_trouble.py",
@@ -67,10 +69,10 @@ WAITING = (
     "tests/live/slurm/",
     "tests/live/aws/",
     "tests/live/",
+    "tests/packaging/",
     "tests/daemon/",
     "tests/installing/",
 )
-COMPUTING = ("tests/simulation/", "tests/engine/", "tests/property/")
 
 # Tests wait for the disk more than for anything else, where their databases are on one.
 MEMORY, MEMORY_BYTES = "/dev/shm", 2 << 30
@@ -228,18 +230,17 @@ def _file(item: pytest.Item) -> str:
 
 
 def _turns(files: set[str]) -> dict[str, tuple[float, str]]:
-    """When each file has its turn, from 0 to 1: the files that wait, in their order, and those that compute, in theirs,
-    are each spread over the whole run."""
-    turns = {}
-    waiting = {file for file in files if file.startswith(WAITING)}
-    for part, first in ((waiting, WAITING), (files - waiting, COMPUTING)):
-        in_order = sorted(part, key=lambda file: (_place(file, first), file))
-        turns |= {file: (number / len(in_order), file) for number, file in enumerate(in_order)}
-    return turns
+    """When each file has its turn, from 0 to 1: those that wait in their order, all others by name, which mixes long and
+    short, are each spread over the whole run."""
+    waiting = sorted((_place(file), file) for file in files if file.startswith(WAITING))
+    computing = sorted((Path(file).name, file) for file in files if not file.startswith(WAITING))
+    return {
+        file: (number / len(part), file) for part in (waiting, computing) for number, (_, file) in enumerate(part)
+    }
 
 
-def _place(file: str, folders: tuple[str, ...]) -> int:
-    return next((place for place, folder in enumerate(folders) if file.startswith(folder)), len(folders))
+def _place(file: str) -> int:
+    return next(place for place, start in enumerate(WAITING) if file.startswith(start))
 
 
 def pytest_report_header() -> str:
