@@ -379,9 +379,7 @@ class Steps:
                 f"stays out, an operator is needed: {remediation.unproven};"
                 " see `healthd repair --step` and `healthd release`"
             )
-            return StepResult(
-                remediation=_unsettled(remediation), message=message, page=True, refusal=Refusal.PERSON
-            )
+            return StepResult(remediation=_unsettled(remediation), message=message, page=True, refusal=Refusal.PERSON)
         good_since = remediation.good_since or now
         remediation = remediation if remediation.good_since else replace(remediation, good_since=good_since)
         returns, plain_s = 0 if remediation.release_order else remediation.returns, self._timeouts.settle_s
