@@ -354,9 +354,7 @@ def main(one_life: Callable[[Order], None] = live) -> int:
     for service in ("sagemaker", "ec2", "autoscaling"):  # their models stay in memory for every fork,
         boto3.client(service, region_name="us-east-1").close()
     policy_of(PolicySection(), None)  # and so do the policies, with the checks whose codes they name,
-    import_module(
-        "healthd.remediation.provisioners.from_config"
-    )  # and what an engine loads to be made
+    import_module("healthd.remediation.provisioners.from_config")  # and what an engine loads to be made
     gc.freeze()  # what all share stays shared
     for text in sys.stdin:
         order = Order(**json.loads(text))
