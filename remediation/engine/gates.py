@@ -282,7 +282,7 @@ def seen(remediation: Remediation, view: NodeView) -> Remediation:
     """Remember which run of the controller showed us our drain, and how: only a later restart may have lost it."""
     hold = view.hold if _is_still(remediation, view) else remediation.hold
     controller = view.controller or remediation.controller
-    if (hold, controller) == (remediation.hold, remediation.controller):  # nearly always: nothing is made anew
+    if (hold, controller) == (remediation.hold, remediation.controller):  # nearly always: nothing new is made
         return remediation
     return replace(remediation, hold=hold, controller=controller)
 
