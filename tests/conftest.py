@@ -230,13 +230,11 @@ def _file(item: pytest.Item) -> str:
 
 
 def _turns(files: set[str]) -> dict[str, tuple[float, str]]:
-    """When each file has its turn, from 0 to 1: those that wait in their order, all others by name, which mixes long and
-    short, are each spread over the whole run."""
+    """When each file has its turn, from 0 to 1: those that wait in their order, all others by name, which mixes long
+    and short, are each spread over the whole run."""
     waiting = sorted((_place(file), file) for file in files if file.startswith(WAITING))
     computing = sorted((Path(file).name, file) for file in files if not file.startswith(WAITING))
-    return {
-        file: (number / len(part), file) for part in (waiting, computing) for number, (_, file) in enumerate(part)
-    }
+    return {file: (number / len(part), file) for part in (waiting, computing) for number, (_, file) in enumerate(part)}
 
 
 def _place(file: str) -> int:
