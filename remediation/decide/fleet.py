@@ -67,10 +67,12 @@ class TakeSlot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settle:
-    """Every slot is held. Re-read at ``until_s`` (monotonic) before anything is done to the node."""
+    """Every slot is held. Re-read at ``until_s`` (monotonic) before anything is done to the node. ``has_room``: every
+    scope was within its limit at the last reading."""
 
     until_s: float
     reason: str = "the slot is held; re-reading after the settle time"
+    has_room: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -305,7 +307,7 @@ def _held(
     is_below = all(slot.index < scope.limit - len(scope.out - _holders(scope, slots)) for scope, slot in crowded)
     if is_below and now_s < second_s:
         until_s = first_s if now_s < first_s else second_s
-        return Settle(until_s=until_s, reason=f"{reason}; waiting for others to give back")
+        return Settle(until_s=until_s, reason=f"{reason}; waiting for others to give back", has_room=False)
     return GiveBack(slots=kept[::-1], reason=reason)
 
 
