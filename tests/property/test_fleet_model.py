@@ -556,8 +556,8 @@ def test_settled_nodes_keep_to_the_limit_whatever_happens(record_property: Calla
     assert FIGURES.given_back > 100
     assert FIGURES.hurried > 30, "and some in a hurry"
     assert FIGURES.transient_s <= 4 * SETTLE_S, "two looks, and those of another who claims meanwhile"
-    # A node in a hurry is drained only where its reading had room, and undrained after the second of two looks that show
-    # none. Where its slot was lost or deleted meanwhile, the first look may find room for another, which has its own two.
+    # A node in a hurry is drained only where its reading had room, and undrained after the second of two looks that
+    # show none. If its slot was lost or deleted meanwhile, a look may find room for another, which has its own two.
     assert FIGURES.hurried_s <= 4 * SETTLE_S, "two looks, and those of its next slot"
 
 
