@@ -444,6 +444,26 @@ def test_the_words_and_the_code_together_blame_the_node(hooked: Hooked, tmp_path
     assert (code, out) == (1, "blame healthd: node n0001 is to blame\n")
 
 
+def test_a_hook_that_is_killed_is_asked_again(hooked: Hooked) -> None:
+    """kill -9 of the hook once its daemon has judged: slurmd gets the answer of the next one. The
+    drain stays ours, and the audit trail has one verdict. What else may be killed where: test_killed_hooks.py."""
+    node = hooked.node("n0001", quarantine(more="blame_in_epilog = true"))
+    job = two_nodes(hooked)
+    gpu_lost(hooked, node)
+    before = hooked.lab.shows("n0001", "Reason")
+    healthd = hooked.hooks / "n0001/healthd"
+    asks = healthd.read_text().replace(" exec ", " ")
+    killed = f"[ -e {hooked.folder}/killed ] && exit $code\n: >{hooked.folder}/killed\nkill -9 $$\n"
+    healthd.write_text(f"{asks}code=$?\n{killed}")
+    job.end()
+    hooked.lab.wait(lambda: bool(hooked.calls("n0001", "epilog")), limit_s(30), "the epilog")
+    assert hooked.calls("n0001", "epilog")[0][0] == 1
+    assert hooked.lab.shows("n0001", "Reason") == before
+    told = f"job {job.id} of root ended (exit code 3): node: XID 79"
+    node.wait(lambda: told in node.log_text(), limit_s(10), "the audit")
+    assert node.log_text().count(told) == 1
+
+
 def test_a_daemon_killed_after_its_answer_still_tells(expediting: Hooked) -> None:
     """kill -9 of the daemon right after the epilog's answer: the next one writes the sentence, once."""
     node = expediting.node("n0001", quarantine())
