@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
 from typing import Any, get_type_hints
 
 from healthd.config.key_lines import Key
@@ -81,6 +82,7 @@ def _own(name: str, cls: type, common: Table) -> dict[str, Any]:
     return own
 
 
+@cache
 def _fields_of(cls: Any) -> dict[str, Any]:
     """Field to type, or to a table where the field is a settings class itself."""
     hints = get_type_hints(cls, include_extras=True)
