@@ -70,7 +70,8 @@ def dotted(key: Key) -> str:
 def allowed_table(checks: Mapping[str, type]) -> Table:
     """The table of all allowed keys."""
     common = _fields_of(schema.CheckSection)
-    table = {item.name: _fields_of(item.default_factory) for item in fields(schema.Config) if item.name != "checks"}
+    sections: dict[str, Any] = {item.name: item.default_factory for item in fields(schema.Config)}
+    table = {name: _fields_of(cls) for name, cls in sections.items() if name != "checks"}
     return table | {"checks": {name: {**common, **_own(name, cls, common)} for name, cls in checks.items()}}
 
 
