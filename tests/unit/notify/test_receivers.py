@@ -472,6 +472,7 @@ def test_each_setting_adds_its_receiver(secret: Secret) -> None:
         "apprise-teams": False,
     }
     assert all(each.steps is each.each_incident for each in found.values())
+    assert [name for name, each in found.items() if each.service] == ["eventbridge"]
 
 
 @pytest.mark.parametrize(
