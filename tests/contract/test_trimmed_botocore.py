@@ -16,6 +16,7 @@ import pytest
 
 from healthd.remediation.provisioners.aws_calls import calls
 from tests.live.aws.moto_server import dummy_env
+from tests.support.limits import limit_s
 from tests.support.running import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
@@ -100,7 +101,7 @@ def trimmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check=True,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=limit_s(60),
     )
     assert "MB of models removed" in done.stdout
     return site
@@ -122,7 +123,7 @@ def ask(site: Path, url: str) -> dict[str, dict[str, str]]:
     pairs = json.dumps([(call.service, call.operation) for call in CALLS])
     environ = {**dummy_env(), "PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1"}
     argv = [sys.executable, "-c", SENDS_ALL, str(site), pairs, url]
-    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=300, env=environ, cwd="/")
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=limit_s(90), env=environ, cwd="/")
     assert done.returncode == 0, done.stderr[-2000:]
     answers: dict[str, dict[str, str]] = json.loads(done.stdout)
     return answers
@@ -156,7 +157,7 @@ def test_a_table_with_an_unknown_service_stops_the_build(tmp_path: Path) -> None
     table.parent.mkdir(parents=True)
     table.write_text("service,operation\nec3,DescribeInstances\n")
     argv = [sys.executable, str(ROOT / "packaging" / "trim_botocore.py"), str(tmp_path)]
-    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=limit_s(60))
     assert done.returncode == 1
     assert "has no model of ec3" in done.stderr
     assert (tmp_path / "botocore/data/ec2").is_dir()

@@ -15,6 +15,7 @@ import pytest
 from healthd.notify.notifier import TICK_S
 from tests.live.slurm.slurm_conf import free_ports
 from tests.support.compiled import CLOCK_SIM, compiled
+from tests.support.limits import limit_s
 from tests.support.running import RunningNode
 from tests.support.wall_clock import WallClock
 
@@ -48,7 +49,7 @@ class ClockedNode(RunningNode):
 
     def metric(self, name: str) -> dict[str, float]:
         """The samples of a metric by check."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=limit_s(10)) as answer:
             lines = answer.read().decode().splitlines()
         begin = f'{name}{{check="'
         samples = [line.removeprefix(begin).split('"} ') for line in lines if line.startswith(begin)]

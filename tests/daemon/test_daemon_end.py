@@ -165,7 +165,7 @@ def test_health_is_told_on_an_address_of_ipv6(tmp_path: Path) -> None:
     node.config.write_text(node.config.read_text().replace('http = ""', f'http = "[::1]:{port}"'))
     node.start()
     try:
-        with urllib.request.urlopen(f"http://[::1]:{port}/healthz", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://[::1]:{port}/healthz", timeout=limit_s(5)) as answer:
             assert answer.read() == b"ok\n"
     finally:
         node.stop()

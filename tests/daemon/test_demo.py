@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from tests.support.limits import limit_s
 from tests.support.running import ROOT
 from tests.support.scripts import load_script
 
@@ -25,7 +26,7 @@ def demo(*options: str) -> tuple[int, str, str, float]:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=limit_s(60),
         check=False,
     )
     return done.returncode, done.stdout, done.stderr, time.monotonic() - began

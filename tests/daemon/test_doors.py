@@ -156,7 +156,7 @@ def http_of(node: RunningNode) -> str:
 
 
 def fetched(address: str, path: str) -> str:
-    with urllib.request.urlopen(f"http://{address}{path}", timeout=20) as answer:
+    with urllib.request.urlopen(f"http://{address}{path}", timeout=limit_s(20)) as answer:
         text: str = answer.read().decode()
         return text
 
@@ -210,7 +210,7 @@ def test_many_of_one_user_are_answered_in_turn(node: RunningNode) -> None:
         "print(sum(each.makefile('rb').readline().startswith(b'healthd/1 0 ') for each in sockets))",
     ]
     argv = [sys.executable, "-c", "\n".join(asks), node.socket.name]
-    done = subprocess.run(argv, cwd=node.folder, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, cwd=node.folder, capture_output=True, text=True, timeout=limit_s(60), check=False)
     assert (done.stdout, done.stderr) == ("100\n", "")
 
 
@@ -256,10 +256,10 @@ def test_http_answers_all_who_ask_and_refuses_only_beyond_that() -> None:
     asking: list[socket.socket] = []
     try:
         for _ in range(32):
-            asking.append(socket.create_connection(("127.0.0.1", server.port), timeout=20))
+            asking.append(socket.create_connection(("127.0.0.1", server.port), timeout=limit_s(20)))
             asking[-1].sendall(b"GET /slow HTTP/1.0\r\n\r\n")
         until(lambda: len(asked) == 32)
-        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as one_more:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=limit_s(20)) as one_more:
             assert one_more.recv(100) == b""
         go_on.set()
         assert all(each.makefile("rb").read().endswith(b"done\n") for each in asking)
@@ -327,7 +327,7 @@ def test_a_daemon_without_descriptors_answers_again_when_it_has_some(node: Runni
         usage = cpu_s(node.process.pid)
         time.sleep(1.0)
         assert cpu_s(node.process.pid) - usage < 0.5
-    asking.join(timeout=20)
+    asking.join(timeout=limit_s(20))
     assert asked[0] is not None
     assert asked[0].code == 0
     assert fetched(http_of(node), "/healthz") == "ok\n"

@@ -136,7 +136,7 @@ class DrillNode(RunningNode):
 
     def metric(self, name: str) -> str:
         """The value of one series of the metrics page."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=limit_s(10)) as answer:
             lines = answer.read().decode().splitlines()
         found: str = next(line.rpartition(" ")[2] for line in lines if line.rpartition(" ")[0] == name)
         return found

@@ -22,6 +22,7 @@ from tests.daemon.test_status_page import COLOURS, HOSTILE, contrast, text
 from tests.support.browser import Browser, Tab
 from tests.support.fleet_server import FleetServer
 from tests.support.large_fleet import SICK_RACK, SILENT_AFTER_S, large_fleet
+from tests.support.limits import limit_s
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
@@ -350,7 +351,7 @@ def test_what_nodes_and_users_say_is_never_html(fleet: Fleet, page: Callable[...
 
 def test_the_page_of_the_fleet_asks_for_nothing_elsewhere(server: FleetServer) -> None:
     """One file, a policy without exceptions."""
-    with urllib.request.urlopen(server.url, timeout=10) as answer:  # noqa: S310 - http, on loopback
+    with urllib.request.urlopen(server.url, timeout=limit_s(10)) as answer:  # noqa: S310 - http, on loopback
         policy, html = answer.headers["Content-Security-Policy"], answer.read().decode()
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
     assert policy.startswith("default-src 'none'; script-src 'sha256-")

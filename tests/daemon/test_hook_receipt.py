@@ -14,6 +14,7 @@ import pytest
 
 from healthd.api.wire import Request, write_request
 from healthd.remediation.orchestrators.local import HOLD_FILE
+from tests.support.limits import limit_s
 from tests.support.running import OFF_THE_BUS, QUARANTINES, RunningNode
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -115,7 +116,7 @@ def test_without_a_daemon_the_trail_and_the_exit_code_agree(tmp_path: Path, node
         cwd="/",
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=limit_s(30),
         check=False,
     )
     assert done.returncode == 1, done.stderr

@@ -15,6 +15,7 @@ import pytest
 
 from healthd.sim.machine import SimulatedMachine
 from tests.support.kernel_objects import FuseDisk, NotHere, fuse_disk
+from tests.support.limits import limit_s
 from tests.support.running import ROOT, RunningNode
 
 pytestmark = pytest.mark.process
@@ -27,7 +28,7 @@ def healthd(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]
         env=environment,
         capture_output=True,
         text=True,
-        timeout=90.0,
+        timeout=limit_s(60),
         check=False,
         cwd="/",
     )

@@ -16,6 +16,7 @@ from healthd.core.model import Mode, Refusal
 from healthd.remediation.orchestrators.local import HOLD_FILE
 from tests.live.slurm.slurm_conf import free_ports
 from tests.support.engine_rig import XID_79, World
+from tests.support.limits import limit_s
 from tests.support.running import NOBODY, OFF_THE_BUS, RunningNode
 
 PCI = "0000:05:00"
@@ -150,7 +151,7 @@ def ordered(tmp_path: Path) -> Iterator[RunningNode]:
 def refusals(node: RunningNode) -> dict[str, float]:
     """The metric, by its reason."""
     address = node.config.read_text().partition('http = "')[2].partition('"')[0]
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=limit_s(10)) as answer:
         lines = answer.read().decode().splitlines()
     values = [line.split(" ") for line in lines if line.startswith("healthd_refusals_total{")]
     return {name.partition('reason="')[2].rstrip('"}'): float(value) for name, value in values}

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.slurm.slurm_conf import free_ports
+from tests.support.limits import limit_s
 from tests.support.running import NOBODY, RunningNode
 
 pytestmark = [
@@ -56,7 +57,7 @@ def test_http_tells_no_more_than_another_machine_is_told(node_for: Callable[[str
     where = next(line for line in node.config.read_text().splitlines() if line.startswith("http ="))
 
     def get(path: str) -> tuple[int, str]:
-        asked = http.client.HTTPConnection(where.split('"')[1], timeout=20)
+        asked = http.client.HTTPConnection(where.split('"')[1], timeout=limit_s(20))
         asked.request("GET", path)
         answer = asked.getresponse()
         with contextlib.closing(asked):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.limits import limit_s
 from tests.support.running import NOBODY, ROOT, RunningNode
 
 pytestmark = pytest.mark.process
@@ -96,7 +97,7 @@ def test_who_sits_at_a_terminal_is_asked(node: RunningNode) -> None:
                 env={"PYTHONPATH": str(ROOT)},
             )
             os.write(master, typed)
-            output, asked = child.communicate(timeout=30)
+            output, asked = child.communicate(timeout=limit_s(30))
         finally:
             os.close(master)
             os.close(slave)

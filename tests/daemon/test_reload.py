@@ -145,7 +145,7 @@ def test_a_group_that_comes_later_counts_from_then_on(tmp_path: Path) -> None:
     script = 'mount --bind "$1" /etc/group && exec "$2" -c "$3"'
     argv = ["unshare", "--mount", "sh", "-c", script, "sh", str(groups), sys.executable, _ASKS_TWICE]
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=limit_s(30), check=False)
     if "unshare" in done.stderr or "mount" in done.stderr:
         pytest.skip(f"no mount namespace can be made here: {done.stderr.strip()}")
     words = "daemon.group = gpu-admins: the group exists now"

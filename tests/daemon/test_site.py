@@ -20,6 +20,7 @@ import axe_core_python
 import pytest
 
 from tests.support.browser import Browser, missing
+from tests.support.limits import limit_s
 from tests.support.pages import PAGES, blocks
 from tests.support.running import ROOT
 
@@ -34,7 +35,7 @@ _FETCHED = re.compile(r"""<(?:script|img|link|iframe|source)\b[^>]*?\b(?:src|hre
 
 def build(folder: Path, *, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, str(root / "docs/site.py"), str(folder)]
-    return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=120)
+    return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=limit_s(60))
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ import pytest
 
 from healthd.sim.tree import mount
 from tests.support.browser import Browser, Tab
+from tests.support.limits import limit_s
 from tests.support.running import HEEDS_SIGINT
 from tests.support.status_nodes import BAD_GPU, StatusNode, four_nodes, node_of_many_findings
 from tests.unit.observe.test_report import violations
@@ -307,7 +308,7 @@ def test_what_the_machine_says_is_never_html(tmp_path: Path, page: Callable[...,
 def test_the_page_asks_for_nothing_elsewhere(nodes: Mapping[str, StatusNode]) -> None:
     """One file, a policy without exceptions, and no verb that could act."""
     url = nodes["critical"].url
-    with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - http, on loopback
+    with urllib.request.urlopen(url, timeout=limit_s(10)) as answer:  # noqa: S310 - http, on loopback
         policy, html = answer.headers["Content-Security-Policy"], answer.read().decode()
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
@@ -316,9 +317,9 @@ def test_the_page_asks_for_nothing_elsewhere(nodes: Mapping[str, StatusNode]) ->
     for path in ("", "status"):
         rebound = urllib.request.Request(url + path, headers={"Host": "rebound.example"})  # noqa: S310 - http
         with pytest.raises(urllib.error.HTTPError, match="403"):
-            urllib.request.urlopen(rebound, timeout=10)  # noqa: S310 - as above
+            urllib.request.urlopen(rebound, timeout=limit_s(10))  # noqa: S310 - as above
     with pytest.raises(urllib.error.HTTPError, match="501"):
-        urllib.request.urlopen(url, data=b"x", timeout=10)  # noqa: S310 - as above
+        urllib.request.urlopen(url, data=b"x", timeout=limit_s(10))  # noqa: S310 - as above
 
 
 # -- the same in a terminal --------------------------------------------------------------------------------------------
@@ -331,7 +332,7 @@ def healthd(node: StatusNode, *arguments: str, **environ: str) -> subprocess.Com
         cwd="/",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=limit_s(60),
         check=False,
     )
 
@@ -400,7 +401,7 @@ def test_history_follows_the_daemon(nodes: Mapping[str, StatusNode]) -> None:
         healthd(node, "check", "--context", "epilog", *at)
         shown += _read(pipe, lambda so_far: "epilog asked for the verdict: critical" in so_far)
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=limit_s(20)) == 0
     assert {json.loads(line)["kind"] for line in shown.splitlines()} == {"check"}
     assert " check  " not in healthd(node, "history", *at).stdout
 
@@ -432,7 +433,7 @@ def test_watch_redraws_a_terminal_and_ends_on_interrupt(
     shown = _read(ours, lambda so_far: so_far.count("\x1b[H") >= 3)
     process.send_signal(signal.SIGINT)
     shown += _read(ours, lambda so_far: "\x1b[?1049l" in so_far)
-    assert process.wait(timeout=20) == 0
+    assert process.wait(timeout=limit_s(20)) == 0
     os.close(ours)
     assert shown.startswith("\x1b[?1049h")
     assert "\x1b[2J" not in shown
@@ -459,7 +460,7 @@ def test_watch_without_a_terminal_prints_what_changes(tmp_path: Path) -> None:
         node.stop()
         output += _read(pipe, lambda so_far: "NO ANSWER" in so_far)
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=limit_s(20)) == 0
     assert output.count("Yes, this node is fit for jobs.") == 1
     assert output.count(f"GPU {BAD_GPU} is critical") == 1
     assert "CRITICAL  No, this node is not fit for jobs." in output

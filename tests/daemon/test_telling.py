@@ -11,6 +11,7 @@ import pytest
 
 from healthd.sim.machine import SimulatedMachine
 from tests.live.slurm.slurm_conf import free_ports
+from tests.support.limits import limit_s
 from tests.support.receiver import Receiver, receiving
 from tests.support.running import RunningNode
 
@@ -55,7 +56,7 @@ def node(tmp_path: Path, machine: SimulatedMachine, receiver: Receiver) -> Itera
 def page_of(node: RunningNode) -> str:
     """The metrics page, by HTTP."""
     port = (node.folder / "port").read_text()
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=limit_s(10)) as answer:
         text: str = answer.read().decode()
         return text
 

@@ -12,6 +12,7 @@ from healthd.config.schema.config import Config
 from healthd.core.errors import SourceError
 from healthd.core.node import KernelLogState
 from healthd.sources.machine import Machine, open_machine
+from tests.support.limits import limit_s
 
 
 @pytest.fixture(scope="session")
@@ -52,7 +53,7 @@ class Smi:
     def query(self, names: Sequence[str]) -> list[dict[str, str]]:
         """One row for each GPU, by the names of ``nvidia-smi --help-query-gpu``, without units."""
         argv = [self._path, f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits"]
-        done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=limit_s(60))
         assert done.returncode == 0, f"nvidia-smi: {done.stdout}{done.stderr}"
         rows = [line.split(", ") for line in done.stdout.splitlines() if line.strip()]
         return [dict(zip(names, row, strict=True)) for row in rows]

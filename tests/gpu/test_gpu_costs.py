@@ -17,6 +17,7 @@ from healthd.core.node import GpuAnswer, Nvml, ProbeState
 from healthd.observe.runner import run_check
 from healthd.probe.child import module_path
 from healthd.sources.machine import Machine
+from tests.support.limits import limit_s
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "nvml-costs.md"
 SCRIPT = Path(__file__).with_name("nvml_costs.py")
@@ -86,7 +87,7 @@ def _measured(questions: Sequence[Mapping[str, Any]]) -> list[float]:
         check=True,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=limit_s(90),
     )
     costs_ms: list[float] = json.loads(done.stdout)
     return costs_ms

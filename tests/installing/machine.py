@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.debian_root import debian_root
+from tests.support.limits import limit_s
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What a node of a Slurm cluster has before anybody thinks of healthd, and what healthd's package may ask for.
@@ -111,7 +112,9 @@ class Machine:
             self._cgroup.mkdir(exist_ok=True)
         except OSError as error:
             pytest.skip(f"no machine can be booted here: no control group can be made: {error}")
-        tried = subprocess.run(self._booting("/bin/true"), check=False, capture_output=True, text=True, timeout=60)
+        tried = subprocess.run(
+            self._booting("/bin/true"), check=False, capture_output=True, text=True, timeout=limit_s(60)
+        )
         if tried.returncode != 0:
             pytest.skip(f"no machine can be booted here: {tried.stderr.strip()[-300:]}")
         with (self._folder / "boot.log").open("wb") as log:
@@ -164,7 +167,7 @@ class Machine:
 
     def _written(self, path: str, data: bytes) -> None:
         argv = [*self._enter(), "/bin/sh", "-c", 'cat >"$0"', path]
-        done = subprocess.run(argv, input=data, check=False, timeout=120)
+        done = subprocess.run(argv, input=data, check=False, timeout=limit_s(60))
         assert done.returncode == 0, path
 
     def journal(self) -> str:
@@ -183,7 +186,7 @@ class Machine:
         """End it with everything in it: the end of its first process ends its namespace."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait(timeout=30)
+            self._process.wait(timeout=limit_s(30))
         end = time.monotonic() + 20
         while self._cgroup.exists() and time.monotonic() < end:
             for folder in sorted(self._cgroup.rglob("*/"), reverse=True):

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from healthd import __version__
+from tests.support.limits import limit_s
 from tests.support.running import ROOT
 
 pytestmark = pytest.mark.process
@@ -44,7 +45,7 @@ def test_shellcheck_finds_nothing() -> None:
     if shutil.which("shellcheck") is None:
         pytest.skip("no shellcheck here: apt-get install shellcheck")
     assert {"stage.sh", "postinst", "on-node.sh", "prolog.sh", "system-packages.sh"} <= {path.name for path in SCRIPTS}
-    done = subprocess.run(["shellcheck", *SCRIPTS], check=False, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(["shellcheck", *SCRIPTS], check=False, capture_output=True, text=True, timeout=limit_s(60))
     assert done.returncode == 0, done.stdout
 
 
@@ -72,7 +73,9 @@ class Node:
     def run(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         given = {"HEALTHD_ROOT": str(self.root), "CALLS": str(self.calls), "HEALTHD_ADDRESSES": "10.0.0.7", **environ}
         argv = ["sh", str(self.scripts / "on-node.sh"), *words]
-        return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60, env=given, cwd=self.root)
+        return subprocess.run(
+            argv, check=False, capture_output=True, text=True, timeout=limit_s(60), env=given, cwd=self.root
+        )
 
     def called(self, name: str) -> list[str]:
         lines = self.calls.read_text().splitlines() if self.calls.exists() else []
@@ -214,7 +217,12 @@ def test_the_snippet_for_hyperpod_runs_the_installer(node: Node) -> None:
     hyperpod("workers")(node)
     argv = ["bash", str(node.scripts / "hyperpod-on_create.sh")]
     done = subprocess.run(
-        argv, check=False, capture_output=True, text=True, timeout=60, env={**environ, "PATH": os.environ["PATH"]}
+        argv,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=limit_s(60),
+        env={**environ, "PATH": os.environ["PATH"]},
     )
     assert done.returncode == 0, done.stderr
     assert "healthd 0.1.0 runs on this node" in done.stderr

@@ -18,6 +18,7 @@ import pytest
 
 from healthd import __version__
 from tests.installing.page import run
+from tests.support.limits import limit_s
 from tests.support.running import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
@@ -57,7 +58,7 @@ def sums(folder: Path) -> dict[str, str]:
 
 def verify(folder: Path) -> subprocess.CompletedProcess[str]:
     argv = ["sh", str(ROOT / "packaging/verify-release.sh"), str(folder)]
-    return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=300)
+    return subprocess.run(argv, check=False, capture_output=True, text=True, timeout=limit_s(90))
 
 
 def test_a_release_is_whole(released: Released) -> None:
@@ -192,7 +193,7 @@ def test_what_is_in_the_deb_runs(released: Released, tmp_path: Path) -> None:
     run("dpkg-deb", "-x", deb, tmp_path)
     argv = [str(tmp_path / "opt/healthd/bin/python"), "-I", "-m", "healthd", "check", "--no-daemon", "--json"]
     environ = {"PATH": os.environ["PATH"], "AWS_EC2_METADATA_DISABLED": "true"}
-    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=120, cwd="/", env=environ)
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=limit_s(60), cwd="/", env=environ)
     assert done.returncode in (0, 1, 2), done.stderr
     assert json.loads(done.stdout)["schema"] == "healthd.verdict/v1"
 

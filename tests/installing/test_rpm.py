@@ -13,6 +13,7 @@ from healthd import __version__
 from tests.installing.machine import clean_root
 from tests.installing.page import run
 from tests.packaging.dockerfile import files_of
+from tests.support.limits import limit_s
 from tests.support.running import ROOT
 from tests.support.scripts import load_script
 
@@ -126,7 +127,7 @@ def test_rpmlint_finds_no_error_in_the_spec() -> None:
     if shutil.which("rpmlint") is None:
         pytest.skip("no rpmlint here: apt-get install rpmlint")
     argv = ["rpmlint", str(ROOT / "packaging/rpm/healthd.spec")]
-    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=limit_s(60))
     errors = [line for line in done.stdout.splitlines() if ": E: " in line]
     assert [line for line in errors if "hardcoded-library-path in /usr/lib/healthd" not in line] == []
     assert "1 specfiles checked" in done.stdout

@@ -13,6 +13,7 @@ import pytest
 from healthd import __version__
 from tests.installing.machine import PATH
 from tests.installing.page import run, shown
+from tests.support.limits import limit_s
 from tests.support.running import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
@@ -40,7 +41,9 @@ def test_the_wheel_works_in_a_venv_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('[orchestrator]\nkind = "local"\n')
     for words, codes in commands.items():
         argv = [str(venv / "bin/healthd"), *words]
-        done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=120, cwd="/", env=environ)
+        done = subprocess.run(
+            argv, check=False, capture_output=True, text=True, timeout=limit_s(60), cwd="/", env=environ
+        )
         assert done.returncode in codes, f"{words}: {done.returncode}: {done.stderr[-1000:]}"
         assert "Traceback" not in done.stderr
 

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from tests.live.kubernetes.find_binaries import Unavailable, program
+from tests.support.limits import limit_s
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "packaging" / "helm" / "healthd"
@@ -96,4 +97,6 @@ def objects_in(text: str) -> Iterator[Object]:
 
 def _run(argv: list[str], values: Mapping[str, Any] | None) -> subprocess.CompletedProcess[str]:
     given = {**(values or {}), "image": {"repository": IMAGE, **(values or {}).get("image", {})}}
-    return subprocess.run(argv, check=False, input=json.dumps(given), capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        argv, check=False, input=json.dumps(given), capture_output=True, text=True, timeout=limit_s(60)
+    )

@@ -18,6 +18,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support.limits import limit_s
+
 ROOT = Path(__file__).parents[2]
 _WORD = re.compile(r"([A-Za-z]+)\s+(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$\{(\w+)\}|\$(\w+)")
@@ -266,7 +268,7 @@ class Image:
     def run(self, *argv: str, user: str = "", binds: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
         """A program as a container of this image, to its end."""
         command = self.build.start(self.stage, *argv, user=user, binds=binds)
-        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=limit_s(90))
 
 
 @contextlib.contextmanager

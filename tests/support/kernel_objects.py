@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from healthd.core.node import Mount, Space
+from tests.support.limits import limit_s
 
 ROOT = Path(__file__).parents[2]
 FUSE_SERVER = ROOT / "tests/live/kernel/fuse_disk.py"
@@ -36,7 +37,7 @@ class NotHere(Exception):
 
 def command(*argv: str) -> str:
     """What a tool prints. Raises OSError for one that fails."""
-    ran = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    ran = subprocess.run(argv, capture_output=True, text=True, timeout=limit_s(30), check=False)
     if ran.returncode:
         raise OSError(f"{' '.join(argv)}: exit {ran.returncode}: {ran.stderr.strip()}")
     return ran.stdout.strip()
@@ -87,8 +88,8 @@ def fuse_disk(folder: Path, name: str = "fsx") -> Iterator[FuseDisk]:
         yield FuseDisk(point=point, control=control, server=server)
     finally:
         server.kill()
-        server.communicate(timeout=10)
-        subprocess.run(["umount", "--lazy", str(point)], check=False, capture_output=True, timeout=10)
+        server.communicate(timeout=limit_s(10))
+        subprocess.run(["umount", "--lazy", str(point)], check=False, capture_output=True, timeout=limit_s(10))
 
 
 # -- ext4 and tmpfs ---------------------------------------------------------------------------------------------------
@@ -221,7 +222,7 @@ def host_network_after(*commands: str) -> Mapping[str, object]:
     require(*NETWORK_TOOLS)
     script = "\n".join(["set -e", "mount -t sysfs none /sys", *commands, 'exec "$0" -c "$1"'])
     argv = ["unshare", "--net", "--mount", "sh", "-c", script, sys.executable, _LOOK]
-    ran = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False, cwd=ROOT)
+    ran = subprocess.run(argv, capture_output=True, text=True, timeout=limit_s(30), check=False, cwd=ROOT)
     if ran.returncode:
         if any(words in ran.stderr for words in _NOT_HERE):
             raise NotHere(f"no namespace of our own can be had here: {ran.stderr[-200:].strip()}")

@@ -48,7 +48,7 @@ class StatusNode(Running):
 
     def status(self) -> dict[str, Any]:
         """What the page is fed with. Raises OSError while nobody answers."""
-        with urllib.request.urlopen(f"{self.url}status", timeout=10) as answer:  # noqa: S310 - http, on loopback
+        with urllib.request.urlopen(f"{self.url}status", timeout=limit_s(10)) as answer:  # noqa: S310 - http, on loopback
             data: dict[str, Any] = json.load(answer)
         return data
 

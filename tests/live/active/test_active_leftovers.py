@@ -151,7 +151,7 @@ def test_a_guard_whose_parent_is_gone_starts_nothing(tmp_path: Path) -> None:
     """The parent died before the guard could ask to be told: it ends without running the command."""
     note = tmp_path / "ran"
     script = [sys.executable, "-S", "-P", guard.__file__, "1" if os.getpid() != 1 else "2", "5", "touch", str(note)]
-    done = subprocess.run(script, check=False, timeout=20)
+    done = subprocess.run(script, check=False, timeout=limit_s(20))
     assert done.returncode == guard.TIMED_OUT
     assert not note.exists()
 
@@ -160,5 +160,5 @@ def test_a_guard_whose_parent_is_gone_starts_nothing(tmp_path: Path) -> None:
 def test_the_guard_passes_on_how_it_ended(script: str, status: int) -> None:
     """Output and exit status are the test's own; a signal is 128 and its number, as in a shell."""
     argv = [sys.executable, "-S", "-P", guard.__file__, str(os.getpid()), "10", "sh", "-c", f"echo out; {script}"]
-    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=limit_s(20))
     assert (done.returncode, done.stdout) == (status, "out\n")

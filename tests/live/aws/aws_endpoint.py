@@ -25,6 +25,7 @@ import botocore.session
 from botocore.validate import ParamValidator
 
 from tests.live.aws.fake_hyperpod import ApiError, FakeHyperPod
+from tests.support.limits import limit_s
 
 REGION = "us-east-1"
 
@@ -143,7 +144,7 @@ class AwsEndpoint:
         return 200, "application/x-amz-json-1.1", json.dumps(answered).encode()
 
     def _by_moto(self, body: bytes, headers: dict[str, str]) -> tuple[int, str, bytes]:
-        connection = http.client.HTTPConnection(*self.moto, timeout=300)
+        connection = http.client.HTTPConnection(*self.moto, timeout=limit_s(90))
         try:
             connection.request("POST", "/", body=body, headers=headers)
             response = connection.getresponse()

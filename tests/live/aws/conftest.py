@@ -13,6 +13,7 @@ from healthd.remediation.provisioners.aws import Aws
 from tests.live.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.live.aws.aws_forks import AwsForks, aws_forks
 from tests.live.aws.moto_server import dummy_env, moto_serving
+from tests.support.limits import limit_s
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +35,7 @@ def aws_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def endpoint(moto: tuple[str, int], aws_environment: None) -> Iterator[AwsEndpoint]:
     """An endpoint for one test; moto is empty at its start."""
-    connection = http.client.HTTPConnection(*moto, timeout=20)
+    connection = http.client.HTTPConnection(*moto, timeout=limit_s(20))
     connection.request("POST", "/moto-api/reset")
     assert connection.getresponse().status == 200
     connection.close()

@@ -24,6 +24,7 @@ from healthd.sources.kmsg import Cursor, KernelLog, read_all
 from healthd.testing import FakeNode
 from tests.support.judgement import LUSTRE_IS_LOADED
 from tests.support.kernel_objects import KMSG, write_kmsg
+from tests.support.limits import limit_s
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 BOOT_TIME = datetime.now(UTC) - timedelta(seconds=float(Path("/proc/uptime").read_text().split()[0]))
@@ -125,7 +126,7 @@ def test_echoed_text_has_facility_zero_and_is_still_no_xid() -> None:
     with following(tag) as log:
         drain(log)
         command = [unshare, "-Urm", mount, "-t", "tmpfs", "-o", option, "none", "/mnt"]
-        subprocess.run(command, check=False, capture_output=True, timeout=30)
+        subprocess.run(command, check=False, capture_output=True, timeout=limit_s(30))
         records = log.read_batch(5.0).records
     if not records:
         pytest.skip("this kernel does not log unknown mount options, or forbids user namespaces")

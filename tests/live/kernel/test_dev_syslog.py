@@ -91,7 +91,7 @@ def with_rights(rights: tuple[str, ...], *argv: str) -> subprocess.CompletedProc
             pytest.skip("this kernel lets everybody read its log (kernel.dmesg_restrict = 0)")
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     whole = [setpriv, *rights, sys.executable, *argv]
-    return subprocess.run(whole, env=environ, capture_output=True, text=True, timeout=120, check=False, cwd="/")
+    return subprocess.run(whole, env=environ, capture_output=True, text=True, timeout=limit_s(60), check=False, cwd="/")
 
 
 @pytest.mark.parametrize(("rights", "may"), [(ONLY_SYSLOG, True), (NONE, False)], ids=["cap_syslog", "none"])

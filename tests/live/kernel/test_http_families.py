@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.support.limits import limit_s
 from tests.support.running import ROOT
 
 pytestmark = [pytest.mark.kernel, pytest.mark.root, pytest.mark.process]
@@ -29,7 +30,7 @@ class Answers(BaseHTTPRequestHandler):
 server = listening("::", 9809, Answers)
 threading.Thread(target=server.serve_forever, daemon=True).start()
 for host in ("[::1]", "[fd00::1]", "127.0.0.1"):
-    with urllib.request.urlopen(f"http://{host}:9809/", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://{host}:9809/", timeout=600) as answer:
         print(host, answer.read().decode())
 """
 SETUP = "ip link set lo up && ip -6 addr add fd00::1/128 dev lo nodad"
@@ -42,7 +43,7 @@ def test_every_address_of_either_family_is_reached() -> None:
         pytest.skip("needs unshare and ip")
     argv = [unshare, "-n", "sh", "-c", f'{SETUP} && exec "$0" -c "$1"', sys.executable, ASK]
     environ = {"PYTHONPATH": str(ROOT), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
-    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60, check=False, cwd="/")
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=limit_s(60), check=False, cwd="/")
     if "fd00::1" in done.stderr or "unshare" in done.stderr:
         pytest.skip(f"no namespace with IPv6 here: {done.stderr}")
     assert done.stdout.splitlines() == ["[::1] here", "[fd00::1] here", "127.0.0.1 here"], done.stderr

@@ -62,7 +62,7 @@ class Journal:
             log.close()
             log.read_batch(1.0)
         self._daemon.terminate()
-        self._daemon.wait(timeout=10)
+        self._daemon.wait(timeout=limit_s(10))
         shutil.rmtree(self._run, ignore_errors=True)
         for root in ("/var/log/journal", "/run/log/journal"):
             for folder in Path(root).glob(f"*.{self._name}"):

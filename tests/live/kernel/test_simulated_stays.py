@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from healthd.sim.machine import SimulatedMachine
+from tests.support.limits import limit_s
 from tests.support.running import ROOT
 
 pytestmark = [pytest.mark.kernel, pytest.mark.root, pytest.mark.process]
@@ -46,7 +47,7 @@ def heard(config: Path, **environ: str) -> int:
     verbs = [verb if verb[0] in ("init", "checks") else [*verb, "--config", str(config)] for verb in verbs]
     argv = [unshare, "-n", "sh", "-c", f'{SETUP} && exec "$0" -c "$1" "$2"', sys.executable, LISTEN, json.dumps(verbs)]
     plain = {"PYTHONPATH": str(ROOT), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **environ}
-    done = subprocess.run(argv, env=plain, capture_output=True, text=True, timeout=240, check=False, cwd="/")
+    done = subprocess.run(argv, env=plain, capture_output=True, text=True, timeout=limit_s(60), check=False, cwd="/")
     if "unshare" in done.stderr or "RTNETLINK" in done.stderr:
         pytest.skip(f"no network namespace here: {done.stderr}")
     told = json.loads(done.stdout)

@@ -19,6 +19,7 @@ from tests.live.kubernetes.fault_proxy import FaultProxy
 from tests.live.kubernetes.find_binaries import CONTROL_PLANE, Unavailable, asked_for, cached, can_build, program
 from tests.live.kubernetes.fleet_controller import Fleet, FleetController, Start
 from tests.live.kubernetes.shown_fleet import lay_out
+from tests.support.limits import limit_s
 
 ROOT = Path(__file__).resolve().parents[3]
 MARKER = "kubernetes"
@@ -67,7 +68,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     builder = config.stash.get(_BUILDER, None)
     if builder is not None and builder.poll() is None:
         os.killpg(builder.pid, signal.SIGTERM)
-        builder.wait(timeout=30)
+        builder.wait(timeout=limit_s(30))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from healthd.remediation.orchestrators.kubernetes.node_health import text_of
 from tests.live.kubernetes.api_client import Answer, ApiClient
 from tests.live.kubernetes.find_binaries import CONTROL_PLANE, Say, program
 from tests.live.slurm.slurm_conf import free_ports
+from tests.support.limits import limit_s
 
 API_SERVER, CONTROLLERS, ETCD = "kube-apiserver", "kube-controller-manager", "etcd"
 NAMESPACE, ACCOUNT = "healthd", "healthd-agent"
@@ -307,7 +308,7 @@ class ControlPlane:
         """kill -9; its port refuses connections then."""
         process = self._processes[API_SERVER]
         process.kill()
-        process.wait(timeout=30)
+        process.wait(timeout=limit_s(30))
 
     def hang_api_server(self) -> None:
         """SIGSTOP: the kernel accepts connections, and none is answered. Returns once the process has stopped."""
@@ -421,7 +422,7 @@ class ControlPlane:
         for name in (CONTROLLERS, API_SERVER, ETCD):
             if process := self._processes.pop(name, None):
                 process.kill()
-                process.wait(timeout=30)
+                process.wait(timeout=limit_s(30))
 
     def _close_clients(self) -> None:
         for client in (*self._clients, *((self._admin,) if self._admin else ())):

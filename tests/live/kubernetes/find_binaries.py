@@ -35,6 +35,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.limits import limit_s
+
 HERE = Path(__file__).parent / "binaries"
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager")
 # The oldest API server that the tests speak for, which is the oldest that the chart installs on.
@@ -198,7 +200,7 @@ def _fits(name: str, path: Path) -> bool:
             return False
         major, minor = _major_minor(asked)
         oldest, beyond = (major, minor), (major, minor + 1)
-    done = subprocess.run([path, *arguments], check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([path, *arguments], check=False, capture_output=True, text=True, timeout=limit_s(60))
     version = re.search(r"(\d+)\.(\d+)", done.stdout)
     return version is not None and oldest <= (int(version[1]), int(version[2])) < beyond
 
@@ -219,7 +221,7 @@ def _progress(folder: Path) -> str:
 def _check_age(name: str, path: Path) -> None:
     if name != "kube-apiserver":
         return
-    done = subprocess.run([path, "--version"], check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([path, "--version"], check=False, capture_output=True, text=True, timeout=limit_s(60))
     version = re.search(r"v(\d+)\.(\d+)", done.stdout)
     if version is None or (int(version[1]), int(version[2])) < OLDEST:
         raise Unavailable(

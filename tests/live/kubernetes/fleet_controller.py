@@ -18,6 +18,7 @@ from tests.live.kubernetes.control_plane import LEASES, NAMESPACE, ControlPlane
 from tests.live.kubernetes.fleet_storm import REASON
 from tests.live.slurm.slurm_conf import free_ports
 from tests.packaging.chart import render
+from tests.support.limits import limit_s
 
 ACCOUNT = "healthd-controller"
 SETTINGS = """
@@ -136,20 +137,20 @@ class FleetController:
         self.process.send_signal(signal.SIGCONT)
         self.process.terminate()
         try:
-            self.process.wait(timeout=10)
+            self.process.wait(timeout=limit_s(10))
         except subprocess.TimeoutExpired:
             self.process.kill()
-            self.process.wait(timeout=10)
+            self.process.wait(timeout=limit_s(10))
 
     def status(self) -> tuple[int, dict[str, Any]]:
         """The exit code and the answer of `healthd controller --status` beside it; {} for none."""
         argv = [sys.executable, "-m", "healthd", "controller", "--config", str(self._config), "--status", "--json"]
-        done = subprocess.run(argv, env=self._environ, check=False, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(argv, env=self._environ, check=False, capture_output=True, text=True, timeout=limit_s(60))
         return done.returncode, json.loads(done.stdout or "{}")
 
     def page(self) -> str:
         """Its metrics, by HTTP."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=limit_s(10)) as answer:
             text: str = answer.read().decode()
             return text
 

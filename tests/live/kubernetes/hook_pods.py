@@ -16,6 +16,7 @@ from typing import Any
 
 from tests.live.kubernetes.agent_rig import write_kubeconfig
 from tests.live.kubernetes.control_plane import NAMESPACE, ControlPlane, repeating
+from tests.support.limits import limit_s
 
 ROOT = Path(__file__).resolve().parents[3]
 JOB = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/healthd-uninstall"
@@ -45,7 +46,7 @@ class HookPods:
         environ = {"HEALTHD_NODE_NAME": self.node, "HEALTHD_ORCHESTRATOR_KUBERNETES_KUBECONFIG": str(kubeconfig)}
         argv = [sys.executable, "-m", "healthd", *arguments, "--config", str(self.folder / "config.toml")]
         return subprocess.run(
-            argv, cwd=ROOT, env={**own, **environ}, check=False, capture_output=True, text=True, timeout=300
+            argv, cwd=ROOT, env={**own, **environ}, check=False, capture_output=True, text=True, timeout=limit_s(90)
         )
 
     @contextlib.contextmanager

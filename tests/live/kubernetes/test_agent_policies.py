@@ -20,6 +20,7 @@ from healthd.remediation.orchestrators.kubernetes.labels import CODE, SHOWN, STA
 from tests.live.kubernetes.agent_rig import BUDGET, EVENTS
 from tests.live.kubernetes.api_client import Answer, ApiClient, PatchKind
 from tests.live.kubernetes.control_plane import ACCOUNT, NAMESPACE, ControlPlane
+from tests.support.limits import limit_s
 
 pytestmark = pytest.mark.kubernetes
 
@@ -1294,7 +1295,7 @@ def test_the_manifests_pass_a_dry_run_of_the_server(control_plane: ControlPlane,
     named = [word for file in files for word in ("-f", str(file))]
     argv = [str(kubectl), "apply", "--server-side", "--force-conflicts", "--dry-run=server", *named]
     env = {"KUBECONFIG": str(control_plane.kubeconfig), "HOME": str(control_plane.root)}
-    done = subprocess.run(argv, env=env, check=False, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(argv, env=env, check=False, capture_output=True, text=True, timeout=limit_s(60))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("(server dry run)") == 20
 

@@ -20,6 +20,7 @@ from tests.live.kubernetes.api_client import Answer
 from tests.live.kubernetes.control_plane import ControlPlane
 from tests.live.kubernetes.find_binaries import Unavailable, program
 from tests.packaging.chart import CHART, IMAGE, KUBERNETES, helm
+from tests.support.limits import limit_s
 
 pytestmark = pytest.mark.kubernetes
 
@@ -52,7 +53,9 @@ def kubectl() -> str:
 
 def ran(argv: list[str], given: str = "") -> subprocess.CompletedProcess[str]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("HELM_", "KUBE"))}
-    return subprocess.run(argv, check=False, input=given, capture_output=True, text=True, timeout=300, env=environ)
+    return subprocess.run(
+        argv, check=False, input=given, capture_output=True, text=True, timeout=limit_s(90), env=environ
+    )
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from tests.live.kubernetes.find_binaries import (
     recipe,
 )
 from tests.live.kubernetes.pin_kubernetes import go_mod, newest_patch
+from tests.support.limits import limit_s
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -258,7 +259,9 @@ def test_only_what_these_tests_need_is_installed(tmp_path: Path, sets: tuple[str
     """The Makefile names their sets: neither Slurm nor a browser. Without a set it is what `make test` needs."""
     (tmp_path / "uname").symlink_to("/bin/uname")
     argv = ["/bin/sh", str(ROOT / "tests" / "system-packages.sh"), *sets]
-    done = subprocess.run(argv, env={"PATH": str(tmp_path)}, check=True, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        argv, env={"PATH": str(tmp_path)}, check=True, capture_output=True, text=True, timeout=limit_s(60)
+    )
     output, _, missing = done.stderr.splitlines()[0].partition("not installed:")
     assert "no apt-get here" in output
     assert "gcc" in missing.split()
@@ -333,7 +336,7 @@ def test_the_build_starts_with_the_session_and_ends_with_it(empty: Path, tmp_pat
     )
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "stop_early", "-p", "no:cacheprovider", str(tests)]
     env = {**os.environ, "PYTHONPATH": str(tmp_path), "HEALTHD_TEST_KUBERNETES": "1"}
-    done = subprocess.run(argv, cwd=ROOT, env=env, check=False, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(argv, cwd=ROOT, env=env, check=False, capture_output=True, text=True, timeout=limit_s(60))
     assert "helm: building helm.sh/helm/v3/cmd/helm once" in done.stderr
     number = int(pid.read_text())
     end = time.monotonic() + 10

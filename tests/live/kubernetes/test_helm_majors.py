@@ -27,6 +27,7 @@ from tests.live.kubernetes.find_binaries import Unavailable, program
 from tests.live.kubernetes.hook_pods import HookPods
 from tests.live.kubernetes.howto_blocks import BLOCKS, has_helm, lines_of
 from tests.packaging.chart import CHART, IMAGE, KUBERNETES, ROOT
+from tests.support.limits import limit_s
 from tests.support.pages import Block
 
 pytestmark = pytest.mark.kubernetes
@@ -70,7 +71,9 @@ class Cluster:
         """A command without any setting of whoever runs the tests; it must succeed."""
         kept = {name: text for name, text in os.environ.items() if not name.startswith(("HELM_", "KUBE"))}
         homes = {f"HELM_{kind}_HOME": str(self.folder / kind) for kind in ("CACHE", "CONFIG", "DATA")}
-        done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=300, env={**kept, **homes})
+        done = subprocess.run(
+            argv, check=False, capture_output=True, text=True, timeout=limit_s(90), env={**kept, **homes}
+        )
         assert done.returncode == 0, f"{' '.join(argv[3:])}\n{done.stderr}"
         return done.stdout
 
@@ -86,7 +89,13 @@ class Cluster:
         own = {"KUBECONFIG": str(self.plane.kubeconfig), "HOME": str(self.folder), "PATH": f"{programs}:/usr/bin:/bin"}
         argv = ["sh", "-c", line]
         done = subprocess.run(
-            argv, cwd=self.folder, env={**homes, **own}, check=False, capture_output=True, text=True, timeout=300
+            argv,
+            cwd=self.folder,
+            env={**homes, **own},
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=limit_s(90),
         )
         assert done.returncode == 0, f"{line}\n{done.stderr}"
 

@@ -17,6 +17,7 @@ from tests.live.kubernetes.agent_node import AgentNode
 from tests.live.kubernetes.agent_rig import add_leases
 from tests.live.kubernetes.control_plane import LEASES, NAMESPACE, ControlPlane
 from tests.live.kubernetes.howto_blocks import BLOCKS, NOT_RUN, commands, has_helm, lines_of
+from tests.support.limits import limit_s
 from tests.support.pages import Block
 from tests.support.running import UNCONTAINED
 
@@ -39,7 +40,9 @@ class Person:
         path = f"{self._kubectl.parent}:{PLUGIN}:/usr/bin:/bin"
         env = {"KUBECONFIG": str(self._plane.kubeconfig), "HOME": str(self._plane.root), "PATH": path}
         script = line.replace("NODE", "n1")
-        done = subprocess.run(["sh", "-c", script], env=env, check=False, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            ["sh", "-c", script], env=env, check=False, capture_output=True, text=True, timeout=limit_s(60)
+        )
         assert done.returncode == 0, f"{script}: {done.stderr}"
         return done.stdout
 

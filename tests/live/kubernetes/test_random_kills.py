@@ -21,6 +21,7 @@ import pytest
 from tests.live.kubernetes.agent_node import AgentNode
 from tests.live.kubernetes.control_plane import ControlPlane, repeating
 from tests.live.kubernetes.fleet_controller import FleetController
+from tests.support.limits import limit_s
 from tests.support.running import RECOVERED, UNCONTAINED
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.slow]
@@ -120,7 +121,7 @@ class Course:
         controller = self._chance.choice(self.controllers)
         assert controller.process is not None
         controller.process.kill()
-        controller.process.wait(timeout=30)
+        controller.process.wait(timeout=limit_s(30))
         time.sleep(self._chance.uniform(0.0, 3.0))
         controller.start()
 

@@ -22,6 +22,7 @@ from tests.live.kubernetes import fault_proxy as faults
 from tests.live.kubernetes.control_plane import HEALTHS, LEASES, ControlPlane
 from tests.live.kubernetes.fault_proxy import FaultProxy
 from tests.live.kubernetes.fleet_controller import Fleet, FleetController, Start
+from tests.support.limits import limit_s
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.process]
 
@@ -29,7 +30,7 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.process]
 def health(controller: FleetController) -> int:
     """What a probe gets; 0 for no answer."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{controller.port}/healthz", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{controller.port}/healthz", timeout=limit_s(10)) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -57,7 +58,7 @@ def test_a_round_that_hangs_gives_up_the_lead_and_ends_loudly(
         control_plane.wait(lambda: health(stuck) == 503, 20, "the probe to see it")
         control_plane.wait(lambda: other.leads, 30, "the second to take over")
         assert stuck.process is not None
-        assert stuck.process.wait(timeout=30) == ExitCode.FAILED
+        assert stuck.process.wait(timeout=limit_s(30)) == ExitCode.FAILED
         last = [line for line in stuck.log.splitlines() if "giving up the lead and exiting" in line]
         assert len(last) == 1
         assert "a sync has not finished for over 6 s" in last[0]

@@ -30,6 +30,7 @@ from tests.live.kubernetes.fault_proxy import Fault, FaultProxy, Seen
 from tests.live.kubernetes.fleet_controller import FleetController
 from tests.live.kubernetes.kubelet_socket import KubeletSocket, pod
 from tests.live.slurm.slurm_conf import free_ports
+from tests.support.limits import limit_s
 from tests.support.running import RECOVERED, UNCONTAINED, RunningNode
 from tests.support.wall_clock import WallClock
 
@@ -215,7 +216,7 @@ class Node:
         """The same process, and its liveness endpoint says ok."""
         assert self._process is not None
         assert self._process.poll() is None, f"{self.name}: the agent ended with {self._process.returncode}"
-        with urllib.request.urlopen(f"http://{self._http}/healthz", timeout=20) as answer:
+        with urllib.request.urlopen(f"http://{self._http}/healthz", timeout=limit_s(20)) as answer:
             assert answer.status == 200
 
     def nobody_rebooted(self) -> bool:

@@ -33,7 +33,7 @@ def tool(name: str, package: str = "prometheus") -> str:
 def promtool(*arguments: str | Path, text: str | None = None) -> subprocess.CompletedProcess[str]:
     """What promtool says."""
     argv = [tool("promtool"), *map(str, arguments)]
-    return subprocess.run(argv, input=text, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(argv, input=text, capture_output=True, text=True, timeout=limit_s(60), check=False)
 
 
 class Prometheus:
@@ -71,7 +71,7 @@ class Prometheus:
     def stop(self) -> None:
         """End it."""
         self._process.terminate()
-        self._process.wait(timeout=20)
+        self._process.wait(timeout=limit_s(20))
 
     def query(self, promql: str, *, at: datetime | None = None) -> list[dict[str, Any]]:
         """The series that the query returns, now or then. Fails with what Prometheus says is wrong with it."""
@@ -110,7 +110,7 @@ class Prometheus:
     def _get(self, path: str, **query: str) -> Any:
         url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(query)}"
         try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
+            with urllib.request.urlopen(url, timeout=limit_s(10)) as answer:
                 return json.load(answer)
         except urllib.error.HTTPError as error:
             with error:

@@ -30,7 +30,7 @@ Alert = dict[str, str]
 def amtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """What amtool says."""
     argv = [tool("amtool", "prometheus-alertmanager"), *map(str, arguments)]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(argv, capture_output=True, text=True, timeout=limit_s(60), check=False)
 
 
 def test_the_configuration_is_one_of_alertmanager() -> None:
@@ -102,7 +102,7 @@ class Alertmanager:
         end = time.monotonic() + limit_s(30)
         while True:
             try:
-                urllib.request.urlopen(request, timeout=10).close()  # noqa: S310  loopback
+                urllib.request.urlopen(request, timeout=limit_s(10)).close()  # noqa: S310  loopback
                 return
             except urllib.error.URLError as error:
                 if not isinstance(error.reason, ConnectionError) or time.monotonic() > end:
@@ -112,7 +112,7 @@ class Alertmanager:
     def stop(self) -> None:
         """End it."""
         self._process.terminate()
-        self._process.wait(timeout=20)
+        self._process.wait(timeout=limit_s(20))
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from tests.live.prometheus.prometheus_server import Prometheus, promtool
 from tests.live.slurm.controller_lab import RunningController
 from tests.live.slurm.slurm_conf import free_ports
 from tests.support.healthy_node import EBS_NONE, SMART
+from tests.support.limits import limit_s
 from tests.support.running import ROOT, RunningNode
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -159,7 +160,7 @@ def test_alerts_fire_and_clear_and_every_query_has_data(nodes: tuple[Node, ...],
 
 def page_of(node: Node) -> str:
     """The metrics page as it is scraped."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{node.port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{node.port}/metrics", timeout=limit_s(10)) as answer:
         text: str = answer.read().decode()
         return text
 

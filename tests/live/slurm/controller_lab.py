@@ -110,7 +110,7 @@ class RunningController(Running):
 
     def page(self) -> str:
         """Its metrics, by HTTP."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=limit_s(10)) as answer:
             text: str = answer.read().decode()
             return text
 

@@ -188,7 +188,7 @@ def test_in_observe_mode_the_job_runs_and_the_refusal_is_visible(hooked: Hooked)
     node.wait(lambda: message in node.log_text(), 10.0, "it is in the audit")
     assert message in node.log.read_text()
     assert "DRAIN" not in hooked.lab.state("n0001")
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=limit_s(10)) as page:
         metrics = page.read().decode()
     assert 'healthd_hooks_total{answer="passed",kind="prolog",verdict="critical"} 1.0' in metrics
     assert 'healthd_decisions_total{action="hold"}' in metrics

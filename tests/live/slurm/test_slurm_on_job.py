@@ -318,6 +318,11 @@ def test_a_plain_user_cannot_take_a_job(gang: Gang) -> None:
     argv = ["setpriv", "--reuid=65534", "--clear-groups", "scontrol", "create", "reservation"]
     words = ["reservationname=healthd-job:1:0", "starttime=now", "duration=5", "users=root", "flags=ANY_NODES"]
     done = subprocess.run(
-        [*argv, *words, "burstbuffer=1"], env=gang.lab.env(), capture_output=True, text=True, timeout=30, check=False
+        [*argv, *words, "burstbuffer=1"],
+        env=gang.lab.env(),
+        capture_output=True,
+        text=True,
+        timeout=limit_s(30),
+        check=False,
     )
     assert done.returncode != 0

@@ -11,6 +11,7 @@ import pytest
 
 from healthd.remediation.orchestrators.slurm.orchestrator import SINFO_FIELDS
 from tests.live.slurm.slurm_lab import SlurmLab
+from tests.support.limits import limit_s
 from tests.support.pages import blocks
 from tests.support.running import UNCONTAINED, RunningNode
 
@@ -50,7 +51,9 @@ def shown(title: str) -> str:
 
 
 def on_the_head_node(lab: SlurmLab, script: str) -> str:
-    done = subprocess.run(["sh", "-c", script], check=False, capture_output=True, text=True, timeout=60, env=lab.env())
+    done = subprocess.run(
+        ["sh", "-c", script], check=False, capture_output=True, text=True, timeout=limit_s(60), env=lab.env()
+    )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 

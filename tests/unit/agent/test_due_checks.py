@@ -95,5 +95,5 @@ def test_one_that_hangs_delays_the_others_until_the_next_call(checkup: Checkup, 
     joined = checkup.start(NAMES[0])
     assert not joined.done()
     runs.go_on.set()
-    assert joined.result(timeout=10.0).check == NAMES[0]
+    assert joined.result(timeout=limit_s(10)).check == NAMES[0]
     assert runs.reach(*NAMES)

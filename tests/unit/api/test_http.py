@@ -14,6 +14,7 @@ import pytest
 import structlog
 
 from healthd.api.http import HttpResponse, HttpServer, Route, is_local, is_ours, listening
+from tests.support.limits import limit_s
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -45,7 +46,7 @@ def is_reached(host: str, url_host: str) -> bool:
     thread.start()
     try:
         port = server.server_address[1]
-        with urllib.request.urlopen(f"http://{url_host}:{port}/", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{url_host}:{port}/", timeout=limit_s(5)) as answer:
             return bool(answer.read() == b"here")
     except OSError:
         return False
@@ -160,7 +161,7 @@ def test_who_asks_under_which_name_gets_what(path: str, host: str, code: int, te
     }
     server = HttpServer("127.0.0.1:0", routes, structlog.get_logger(), ("n1",))
     try:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=limit_s(10))
         connection.request("GET", path, headers={"Host": host})
         answer = connection.getresponse()
         assert (answer.status, text in answer.read().decode()) == (code, True)

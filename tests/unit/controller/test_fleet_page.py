@@ -23,6 +23,7 @@ from healthd.ledger.database import LEDGER, Ledger
 from healthd.ledger.entries import EntryKind, LedgerEntry
 from tests.support.fleet_server import FleetServer
 from tests.support.large_fleet import large_fleet
+from tests.support.limits import limit_s
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 
@@ -32,7 +33,7 @@ def read(now: datetime) -> FleetPicture:
 
 
 def get(url: str, **headers: str) -> Any:
-    with urlopen(Request(url, headers=headers), timeout=20) as answer:  # noqa: S310 - http, on loopback
+    with urlopen(Request(url, headers=headers), timeout=limit_s(20)) as answer:  # noqa: S310 - http, on loopback
         body = answer.read()
         packed = answer.headers["Content-Encoding"] == "gzip"
         return json.loads(gzip.decompress(body) if packed else body), packed
@@ -142,7 +143,9 @@ def test_the_page_is_for_this_machine_alone(path: str, tmp_path: Path) -> None:
         return read(now)
 
     with FleetServer(counted, tmp_path) as server:
-        connection = http.client.HTTPConnection("127.0.0.1", int(server.url.rstrip("/").rpartition(":")[2]), timeout=10)
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", int(server.url.rstrip("/").rpartition(":")[2]), timeout=limit_s(10)
+        )
         connection.request("GET", path, headers={"Host": "rebound.example"})
         answer = connection.getresponse()
         assert (answer.status, "for this machine only" in answer.read().decode()) == (403, True)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.measure import SKIPPED
+from tests.support.limits import limit_s
 from tests.support.running import ROOT
 
 
@@ -44,6 +45,8 @@ def test_one_that_is_skipped_or_missed_does_not_hide_the_others(
         (tmp_path / f"bench/bench_{name}.py").write_text(f"raise SystemExit({ends_with})")
     argv = ["make", "-o", ".venv/dev.stamp", "bench", f"VENV={Path(sys.executable).parent}"]
     ours = {name: text for name, text in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}  # `make test`'s
-    done = subprocess.run(argv, cwd=tmp_path, env=ours, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        argv, cwd=tmp_path, env=ours, capture_output=True, text=True, timeout=limit_s(60), check=False
+    )
     assert done.stdout.splitlines() == ["packages", *(f"== bench_{name}" for name in codes), f"== {told}"]
     assert done.returncode == code

@@ -23,6 +23,7 @@ import grimp
 import pytest
 
 from tests.conftest import Guard
+from tests.support.limits import limit_s
 from tests.support.pure_modules import pure_modules, source_of
 
 ROOT = Path(__file__).parents[3]
@@ -89,7 +90,9 @@ def test_ruff_refuses_the_second_name_of_a_module(name: str) -> None:
     """`import checks` works by accident in a checkout and would load every check twice; ruff stops it."""
     command = [sys.executable, "-m", "ruff", "check", "--quiet", "--stdin-filename", "healthd/new.py", "-"]
     text = f"import {name}\n"
-    done = subprocess.run(command, check=False, input=text, capture_output=True, text=True, cwd=ROOT, timeout=60)
+    done = subprocess.run(
+        command, check=False, input=text, capture_output=True, text=True, cwd=ROOT, timeout=limit_s(60)
+    )
     assert "TID251" in done.stdout, done.stdout + done.stderr
 
 
@@ -114,7 +117,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     stale.parent.mkdir(parents=True)
     stale.write_text('"""A check that was removed."""\n')
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(copy)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=limit_s(90))
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     with tarfile.open(next(out.glob("*.tar.gz"))) as archive:
         names = frozenset(member.name.partition("/")[2] for member in archive.getmembers() if not member.isdir())
@@ -250,6 +253,18 @@ def test_no_file_says_what_it_must_not() -> None:
     assert messages == []
 
 
+def test_no_test_waits_as_long_as_a_quiet_machine_takes() -> None:
+    """A time-out of less than ten minutes that is no ``limit_s`` fails where many share the cores. In a line that is
+    given to another process it is as long as that."""
+    times = [
+        f"{path}: {found[0]}"
+        for path in modules("tests")
+        for found in re.finditer(r"\btimeout=(\d+(?:\.\d+)?)\b(?=[,)])", (ROOT / path).read_text(encoding="utf-8"))
+        if 0 < float(found[1]) < 600
+    ]
+    assert times == []
+
+
 def test_names_of_test_files_are_unique() -> None:
     """pytest's importlib mode tolerates twins; people who search for a test by name do not."""
     names = [path.name for path in modules("tests") if path.name.startswith("test_")]
@@ -306,5 +321,7 @@ def test_a_run_without_an_executed_test_is_red(tmp_path: Path) -> None:
         str(tmp_path),
     ]
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path, env=environ, timeout=60)
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, cwd=tmp_path, env=environ, timeout=limit_s(60)
+    )
     assert (done.returncode, "1 skipped" in done.stdout) == (5, True), done.stdout + done.stderr

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.live.slurm.slurm_conf import hooks_we_ship
+from tests.support.limits import limit_s
 from tests.support.pages import ROOT, Block, blocks
 
 APPLIED = "tests/live/kubernetes/test_chart_applied.py"
@@ -172,7 +173,9 @@ def test_json_blocks_are_json() -> None:
 @pytest.mark.parametrize("block", SHELL, ids=str)
 def test_a_shell_takes_every_block(block: Block) -> None:
     """A block of shell has no mistake that a shell can see; one with a title is run by a test that names the title."""
-    done = subprocess.run(["sh", "-n"], check=False, input=block.text, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        ["sh", "-n"], check=False, input=block.text, capture_output=True, text=True, timeout=limit_s(30)
+    )
     assert done.returncode == 0, f"{block}: {done.stderr}"
     if block.title:
         tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))

@@ -13,6 +13,7 @@ import pytest
 
 from healthd.notify.delivery import to_webhook
 from healthd.sources.exchange import Deadline, connection
+from tests.support.limits import limit_s
 from tests.support.notifications import a_message
 from tests.support.receiver import receiving
 from tests.support.running import ROOT
@@ -67,7 +68,12 @@ def test_a_name_that_is_not_found_holds_nobody_up(mute_resolver: tuple[Path, Pat
     mute_resolver[1].write_text(f"hosts: {asked}\n")
     argv = ["unshare", "--mount", "sh", "-c", _RESOLVES_BY, "sh", *map(str, mute_resolver), sys.executable, "-c", _ASKS]
     done = subprocess.run(
-        argv, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)}
+        argv,
+        capture_output=True,
+        text=True,
+        timeout=limit_s(60),
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     if done.returncode == 77 or "unshare" in done.stderr:
         pytest.skip(f"needs a mount namespace of its own: {done.stderr.strip()}")

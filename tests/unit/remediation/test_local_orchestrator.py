@@ -13,6 +13,7 @@ import pytest
 from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.remediation.orchestrators.local import HOLD_FILE, LocalOrchestrator
 from healthd.remediation.ports import Hold
+from tests.support.limits import limit_s
 
 REASON = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"
 
@@ -81,7 +82,7 @@ except BackendUnknown as error:
     root = Path(__file__).parents[3]
     environment = {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=20, check=True, env=environment
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=limit_s(20), check=True, env=environment
     )
     assert "the hold could not be written" in done.stdout
     assert os.listdir(tmp_path) == []

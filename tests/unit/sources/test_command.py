@@ -102,7 +102,7 @@ def test_a_command_is_not_kept_from_the_oom_killer(tmp_path: Path, ours: str, it
     file.write_text(f"{ours}\n")
     become = command._BECOME.replace(command._OOM, str(file))
     assert become.count(str(file)) == 2
-    done = subprocess.run(["sh", "-c", become, "sh", "true"], check=False, capture_output=True, timeout=10)
+    done = subprocess.run(["sh", "-c", become, "sh", "true"], check=False, capture_output=True, timeout=limit_s(10))
     assert (done.returncode, done.stderr, file.read_text()) == (0, b"", f"{its}\n")
 
 
@@ -128,7 +128,9 @@ except PermissionError:
     sys.exit(77)
 print(run_command(["cat", "/proc/self/oom_score_adj"], timeout_s=10.0).stdout.strip())
 """
-    done = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=limit_s(60)
+    )
     if done.returncode == 77:
         pytest.skip("needs CAP_SYS_RESOURCE: nobody else may protect a process")
     assert done.stdout.strip() == "0", done.stderr
@@ -257,7 +259,7 @@ class HangingFs:
         """End the daemon: the kernel aborts every question that is out, and whoever waits gets an error."""
         self._server.kill()
         self._server.communicate(timeout=limit_s(5))
-        subprocess.run(["/bin/umount", "-l", str(self.point)], check=False, capture_output=True, timeout=5)
+        subprocess.run(["/bin/umount", "-l", str(self.point)], check=False, capture_output=True, timeout=limit_s(5))
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from healthd.sources.gpu_holders import gpu_holders
+from tests.support.limits import limit_s
 
 
 def test_a_process_with_a_gpu_open_is_a_job(trees: tuple[Path, Path]) -> None:
@@ -65,7 +66,9 @@ try:
 except BackendUnknown as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-B", "-c", script], capture_output=True, text=True, timeout=20, check=True)
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", script], capture_output=True, text=True, timeout=limit_s(20), check=True
+    )
     assert "the jobs on the GPUs are unknown; run as root" in done.stdout
 
 

@@ -50,6 +50,7 @@ from tests.support.judgement import (
     looked,
     times,
 )
+from tests.support.limits import limit_s
 
 ROOT = Path(__file__).parents[3]
 EVENT = Event(at=START, kind="fault", text="gpu.sick on gpu:GPU-0 opened: it is sick", data={"code": "gpu.sick"})
@@ -785,7 +786,7 @@ def test_a_write_without_memory_is_one_that_was_not_made(tmp_path: Path) -> None
     """Python's word for SQLITE_NOMEM is MemoryError, which is no error of SQLite's: nothing was written, and the next
     write is made."""
     argv = [sys.executable, "-c", _OUT_OF_MEMORY, str(tmp_path / "healthd.db")]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=limit_s(60), check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     messages, count = done.stdout.splitlines()
     assert "the state was not written: " in messages

@@ -37,6 +37,7 @@ from healthd.remediation.orchestrators.kubernetes.node import (
     release_patch,
     without_taint_patch,
 )
+from tests.support.limits import limit_s
 from tests.support.scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -233,7 +234,7 @@ def test_it_is_one_file_that_needs_nothing(tmp_path: Path) -> None:
             env=env,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=limit_s(60),
         )
         for argv in (["--help"], ["why"], ["release", "n1", "--force"], [])
     ]

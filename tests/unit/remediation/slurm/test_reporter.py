@@ -73,7 +73,7 @@ def test_a_change_is_written_within_seconds() -> None:
 
 
 def test_the_words_of_a_step_follow_it_and_what_counts_minutes_waits_for_the_heartbeat() -> None:
-    """ "intends to reboot" must not stand for ten minutes where the reboot was asked for two seconds later."""
+    """Words such as "intends to reboot" must not stand for ten minutes: the reboot is asked for two seconds later."""
     world = World()
     reporter = world.reporter()
     world.lives(reporter, 60)
