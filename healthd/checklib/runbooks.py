@@ -8,7 +8,7 @@ A runbook is a row of ``checks/data/runbooks.csv``: the codes that it is for, an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 
 from healthd.checklib.tables import filled, keyed_rows
@@ -50,6 +50,7 @@ def page_of(code: str) -> str:
     return code.removesuffix(".*") if has_one else family_of(code)
 
 
+@lru_cache(maxsize=1024)
 def family_of(code: str) -> str:
     """``gpu.xid`` of ``gpu.xid.79``, ``site`` of ``site.disk.slow``; the code itself where it belongs to none."""
     families = (name.removesuffix(".*") for name, _ in runbooks() if name.endswith(".*"))

@@ -98,8 +98,9 @@ def unknowns_of(outcomes: Iterable[Outcome], names: DeviceNames) -> tuple[Cause,
 
 def roots_of(diagnosis: Diagnosis) -> tuple[Root, ...]:
     """The faults that nothing else explains; a diagnosis that names none has the one that it is called by."""
-    own = Root(code=diagnosis.code, severity=diagnosis.severity, remedy=diagnosis.remedy, since=diagnosis.since)
-    return diagnosis.roots or (own,)
+    if diagnosis.roots:
+        return diagnosis.roots
+    return (Root(code=diagnosis.code, severity=diagnosis.severity, remedy=diagnosis.remedy, since=diagnosis.since),)
 
 
 def reasons_of(diagnosis: Diagnosis, index: int) -> tuple[str, ...]:

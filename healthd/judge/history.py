@@ -14,7 +14,7 @@ that ages stay right, and evidence that comes after a fault is later than the fa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import chain, groupby
@@ -274,6 +274,8 @@ def _apply(history: History, outcome: Outcome, findings: Iterable[Finding]) -> t
     """Open and end faults, in the order of time, and why those ended that did."""
     signs: list[Clearance | Finding] = [*outcome.result.clearances, *findings]
     proven: dict[FaultKey, str] = {}
+    if not signs:
+        return history, proven
     in_order = sorted(signs, key=lambda sign: sign.time or outcome.at)
     for is_over, group in groupby(in_order, key=lambda sign: isinstance(sign, Clearance)):
         if not is_over:
@@ -330,9 +332,11 @@ def _opened(fault: Fault, known: Fault | None) -> Fault:
 
 
 def _judge_readings(
-    history: History, readings: Iterable[Reading], limits: Iterable[AnyLimit], now: datetime
+    history: History, readings: Sequence[Reading], limits: Iterable[AnyLimit], now: datetime
 ) -> tuple[History, list[Finding], set[FaultKey]]:
     """The findings of broken limits, and the faults of which it is undecided whether they are over."""
+    if not readings:
+        return history, [], set()
     memory = {name: getattr(history, name) for name in MEMORY.values()}
     look = judge_all(memory, readings, limits, lambda component: canonical(history, component), now)
     changed: dict[str, Any] = dict(look.changed)
@@ -343,6 +347,8 @@ def _wait(
     history: History, outcome: Outcome, findings: list[Finding], now: datetime
 ) -> tuple[History, list[Finding], set[FaultKey]]:
     """Hold back findings that have not lasted, or repeated, long enough; of very many parts keep one finding."""
+    if not (findings or history.lasting or history.sightings):
+        return history, findings, set()
     before = HeldDown(lasting=history.lasting, sightings=history.sightings)
     keyed = [(_key(history, finding), finding) for finding in findings]
     if keyed:

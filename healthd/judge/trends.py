@@ -305,7 +305,8 @@ def _counted(days: Days | None, reading: Reading, now: datetime) -> Days:
         days = replace(days, epoch=reading.epoch, base=value, last=value, carried=carried)
     if now < days.opened:  # the clock went back: what the open day counted cannot be placed
         return replace(days, opened=now, base=value, last=value, carried=0.0, judged=0)
-    days = replace(days, last=value)
+    if value != days.last:
+        days = replace(days, last=value)
     eighths = int((now - days.opened).total_seconds() / (_DAY_S / _EIGHTHS))
     if eighths <= days.judged:
         return days

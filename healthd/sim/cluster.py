@@ -13,10 +13,10 @@ They keep the laws of the real ones, the inconvenient ones above all, and can be
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from heapq import nsmallest
 
 from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
 from healthd.remediation.orchestrators.slurm.reasons import SEPARATOR, hold_of, is_automatic, without_remarks
@@ -43,6 +43,17 @@ class FakeClusterNode:
     suspended: list[str] = field(default_factory=list)
     record: str = ""
     features: set[str] = field(default_factory=set)
+
+    def copy(self) -> FakeClusterNode:
+        """The same, which does not change with it."""
+        return FakeClusterNode(
+            flags=set(self.flags),
+            hold=self.hold,
+            jobs=list(self.jobs),
+            suspended=list(self.suspended),
+            record=self.record,
+            features=set(self.features),
+        )
 
 
 @dataclass(kw_only=True)
@@ -168,8 +179,9 @@ class FakeCluster:
     def kill(self) -> None:
         """kill -9 and start again from the last saved state; jobs live on. Without a save, only the start is new."""
         if self._saved is not None:
-            saved, jobs = copy.deepcopy(self._saved), {name: node.jobs for name, node in self.nodes.items()}
-            self.nodes, self.slots = saved.nodes, saved.slots
+            jobs = {name: node.jobs for name, node in self.nodes.items()}
+            self.nodes = {name: node.copy() for name, node in self._saved.nodes.items()}
+            self.slots = dict(self._saved.slots)
             for name, node in self.nodes.items():
                 node.jobs = jobs[name]
         self._past = []
@@ -183,7 +195,8 @@ class FakeCluster:
         return next((state for state in self._past if state.at_s > seen_s), live)
 
     def _state(self) -> FakeState:
-        return FakeState(at_s=self._monotonic_s(), nodes=copy.deepcopy(self.nodes), slots=dict(self.slots))
+        nodes = {name: node.copy() for name, node in self.nodes.items()}
+        return FakeState(at_s=self._monotonic_s(), nodes=nodes, slots=dict(self.slots))
 
     def _before_change(self) -> None:
         """Keep the state before an update: ``at_s`` of a past state is when it ended."""
@@ -274,7 +287,7 @@ class FakeOrchestrator:
             asleep=asleep,
             drained=frozenset(name for name in asleep if _is_drained_by_itself(nodes[name])),
             down=frozenset(name for name in out if nodes[name].flags >= {"DOWN", "NOT_RESPONDING"}),
-            speakers=tuple(sorted(nodes.keys() - asleep - out)[:2]),
+            speakers=tuple(nsmallest(2, nodes.keys() - asleep - out)),
             scopes=tuple(
                 ScopeSnapshot(scope=name, out=out & mine[name], total=len(mine[name])) for name in sorted(mine)
             ),

@@ -118,6 +118,8 @@ class Store:
         self.set_aside = ""
         self.ballast = Ballast(path.parent)
         self._lock = threading.Lock()
+        self._read_last: tuple[str, Remediation | None] = ("", None)
+        """The text of the open remediation that was read last, and what it says."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._db = self._opened_with_room(now)
@@ -195,7 +197,9 @@ class Store:
         """The open remediation, or None."""
         with self._transaction(writes=False) as db:
             row = db.execute("SELECT body FROM remediation WHERE open ORDER BY rowid DESC LIMIT 1").fetchone()
-        return _decode(row[0], Remediation) if row else None
+            if row and row[0] != self._read_last[0]:  # asked for at every turn of the engine, and mostly unchanged
+                self._read_last = (row[0], _decode(row[0], Remediation))
+            return self._read_last[1] if row else None
 
     def remediations(self) -> tuple[Remediation, ...]:
         """All remediations, oldest first."""

@@ -349,7 +349,7 @@ class FakeClock:
     """Time that passes only by ``advance``: ``now()`` is aware UTC, calling the clock gives monotonic seconds."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
-        self._start = start
+        self._start = self._now = start
         self._passed_s = 0.0
 
     def __call__(self) -> float:
@@ -358,17 +358,19 @@ class FakeClock:
 
     def now(self) -> datetime:
         """The wall clock."""
-        return self._start + timedelta(seconds=self._passed_s)
+        return self._now
 
     def set_by(self, seconds: float) -> None:
         """Set the wall clock forward or (negative) back, as an operator does."""
         self._start += timedelta(seconds=seconds)
+        self._now = self._start + timedelta(seconds=self._passed_s)
 
     def advance(self, seconds: float) -> None:
         """Let time pass. It never goes back."""
         if seconds < 0:
             raise ValueError(f"advance({seconds}): monotonic time does not go back")
         self._passed_s += seconds
+        self._now = self._start + timedelta(seconds=self._passed_s)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
+from itertools import chain
 
 from healthd.core.model import Remedy
 
@@ -246,6 +247,10 @@ def by_now(record: HandoffRecord, now: datetime) -> HandoffRecord:
     def come(at: datetime | None) -> datetime | None:
         return None if is_ahead(at, now) else at
 
+    times = (record.since, record.asked, record.replaced, record.slept, record.awake, record.watched)
+    of_history = (at for each in record.history for at in (each.at, each.back))
+    if not any(is_ahead(at, now) for at in chain(times, of_history)):
+        return record
     return replace(
         record,
         code="" if is_ahead(record.since, now) else record.code,

@@ -154,6 +154,8 @@ class Policy:
 
         Each root of a diagnosis is judged by itself: a rule that says never, or that is in shadow, hides no other.
         """
+        if not diagnoses:
+            return ()
         found = []
         open_codes = OpenCodes((each.component, each.codes) for each in diagnoses)
         rules: dict[tuple[str, str, frozenset[str]], Rule] = {}  # many parts with one code: a storm of faults

@@ -221,12 +221,15 @@ def without_machine(
 
     ``takes_s``: how long an act may take before its record is no reason to wait any more.
     """
+    if not snapshot.asleep:
+        return frozenset()
     records = _records(snapshot)
     holders = {slot.node for slot in slots}
     drained = {
         held.node
         for held in snapshot.held
-        if not why_it_stays(held.text, records.get(held.node), now, bounds, has_slot=held.node in holders)
+        if held.node in snapshot.asleep
+        and not why_it_stays(held.text, records.get(held.node), now, bounds, has_slot=held.node in holders)
     }
     acting = {name for name, record in records.items() if is_acted_on(record, now, takes_s)}
     return (snapshot.asleep & (holders | drained)) - acting
@@ -268,12 +271,14 @@ def _bar(code: str, record: HandoffRecord | None, now: datetime, bounds: Bounds)
 def kept_drains(snapshot: FleetSnapshot, holders: set[str], now: datetime, bounds: Bounds) -> tuple[AbsentNode, ...]:
     """The names without a machine whose drain stays: no daemon runs there to call an operator. Of an ordered drain the
     operator knows for a day. A name with a slot is heard of once that is released."""
-    records = _records(snapshot)
+    records, without_slot = _records(snapshot), snapshot.asleep - holders
     kept = []
     for held in (*snapshot.held, *_written_over(snapshot, records)):
+        if held.node not in without_slot:
+            continue
         why = why_it_stays(held.text, records.get(held.node), now, bounds, has_slot=False)
         is_known = why == _ORDERED and not _is_older(held, ORDERED_FOR_S, now)
-        if held.node in snapshot.asleep - holders and why and not is_known:
+        if why and not is_known:
             words = f"Slurm powered it down; {_stays(held.node, held.text, why)}"
             kept.append(AbsentNode(node=held.node, message=words, page=True))
     return tuple(kept)

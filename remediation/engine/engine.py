@@ -78,6 +78,7 @@ class Engine:
         self._orphan_slots, self._orphan_drains = OrphanSlots(dependencies, self._journal), OrphanDrains(dependencies)
         self._checks = CommandChecks(dependencies, self._decider)
         self._lock, self._asking, self._ending = threading.Lock(), threading.Lock(), threading.Event()
+        self._limits = dependencies.timeouts.limits
         self._stands, self._last_noted = False, ""
         self._asked: frozenset[tuple[str, str]] = frozenset()
         self._asked_s = float("-inf")
@@ -445,7 +446,7 @@ class Engine:
         stands = self._result.stands if self._result is not None and self._has_remediation else None
         before, self.decision = (
             self.decision,
-            wanted(self._decided_last, stands, stuck, now, self._dependencies.timeouts.limits, was=self.decision),
+            wanted(self._decided_last, stands, stuck, now, self._limits, was=self.decision),
         )
         is_new = (self.decision.action, self.decision.refusal) != (before.action, before.refusal)
         if self.decision.action is Action.PAGE and is_new and self.decision is not self._decided_last:

@@ -281,7 +281,10 @@ def _made_again(remediation: Remediation, now: datetime, message: str) -> StepRe
 def seen(remediation: Remediation, view: NodeView) -> Remediation:
     """Remember which run of the controller showed us our drain, and how: only a later restart may have lost it."""
     hold = view.hold if _is_still(remediation, view) else remediation.hold
-    return replace(remediation, hold=hold, controller=view.controller or remediation.controller)
+    controller = view.controller or remediation.controller
+    if (hold, controller) == (remediation.hold, remediation.controller):  # nearly always: nothing new is made
+        return remediation
+    return replace(remediation, hold=hold, controller=controller)
 
 
 def _is_still(remediation: Remediation, view: NodeView) -> bool:

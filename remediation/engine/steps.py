@@ -115,10 +115,10 @@ class Steps:
         )  # its note is why an operator is needed
         if of_job:
             result = replace(result, message=f"{result.message}; {of_job}")
-        result = replace(
-            result, remediation=replace(result.remediation, note=remediation.note if stays_given_up else result.message)
-        )
-        if result.remediation != self._journal.last:
+        note = remediation.note if stays_given_up else result.message
+        if result.remediation.note != note:
+            result = replace(result, remediation=replace(result.remediation, note=note))
+        if result.remediation is not self._journal.last and result.remediation != self._journal.last:
             self._journal.write(result.remediation, result.message)
             self._moved = now
         result = self._repaid(result)
@@ -373,17 +373,15 @@ class Steps:
         remediation = seen(remediation, view)
         self._recheck(remediation.good_since or remediation.since)
         if trouble := self._judgement.trouble(remediation.since):
-            return self._not_well(replace(remediation, good_since=None), now, trouble)
+            return self._not_well(_unsettled(remediation), now, trouble)
         if self._is_unproven(remediation):
             message = (
                 f"stays out, an operator is needed: {remediation.unproven};"
                 " see `healthd repair --step` and `healthd release`"
             )
-            return StepResult(
-                remediation=replace(remediation, good_since=None), message=message, page=True, refusal=Refusal.PERSON
-            )
+            return StepResult(remediation=_unsettled(remediation), message=message, page=True, refusal=Refusal.PERSON)
         good_since = remediation.good_since or now
-        remediation = replace(remediation, good_since=good_since)
+        remediation = remediation if remediation.good_since else replace(remediation, good_since=good_since)
         returns, plain_s = 0 if remediation.release_order else remediation.returns, self._timeouts.settle_s
         long_s = settle_s(returns, plain_s, self._rules().bounds, is_repaired=bool(remediation.acts))
         if now - good_since < timedelta(seconds=long_s):
@@ -507,6 +505,11 @@ class Steps:
         if remediation.phase is Phase.INTENDED and remediation.drain_boot_id == self._judgement.boot_id:
             return remediation
         return self._journal.intend(replace(remediation, drain_boot_id=self._judgement.boot_id), now, "drain")
+
+
+def _unsettled(remediation: Remediation) -> Remediation:
+    """The remediation whose settle time has not begun, or begins again."""
+    return remediation if remediation.good_since is None else replace(remediation, good_since=None)
 
 
 def _released(view: NodeView) -> str:

@@ -308,11 +308,12 @@ class Daemon:
     def _dependencies(self, provisioner: Provisioner, resetter: Resetter, fuse: Fuse) -> Dependencies:
         ground, store, wall = self._ground, self.disk.store, self._wall
         cluster = ground.cluster()
+        rules = rules_of(ground.config, ground.policy, cluster)  # no operator changes the settings of a fleet
         door = ground.change.orchestrator(Door(ground.slurm, self.name), self.name)
         orchestrator = WiredOrchestrator(door, fuse, lambda _: None, lambda: None)
         absent = AbsentNodes(
             node=lambda other: WiredOrchestrator(Door(ground.slurm, other), fuse, lambda _: None, lambda: None),
-            rules=lambda: self._rules(cluster),
+            rules=lambda: rules,
             timeouts=timeouts_of(ground.config, cluster),
             monotonic_s=ground.timeline,
         )
@@ -332,7 +333,7 @@ class Daemon:
             jobs=WiredJobs(ground.gangs.of(self.name), fuse, lambda _: None) if ground.gangs is not None else None,
             judgement=self.monitor,
             remediations=WiredRemediations(store, fuse),
-            rules=lambda: self._rules(cluster),
+            rules=lambda: rules,
             ledger=lambda: repairs_of(store.remediations()),
             collect=lambda remediation: fuse.around("collect", lambda: f"bundles/{remediation.id}"),
             recheck=self._recheck,
@@ -343,9 +344,6 @@ class Daemon:
             monotonic_s=ground.timeline,
             beat=Beat(ground.timeline),
         )
-
-    def _rules(self, cluster: Cluster) -> Rules:
-        return rules_of(self._ground.config, self._ground.policy, cluster)
 
     def record(self, text: str) -> None:
         """A line of the trail that says what the world did."""

@@ -2,12 +2,13 @@
 
 As a program this is that process: it forks for each connection to its socket, in which one question comes with its
 environment, and one answer goes back. What the fork runs is the child's own ``answer``. The child itself is started by
-``test_aws_call`` and by the undisturbed lives of tests/live/platforms.
+``test_aws_call`` and by one undisturbed life for each service of AWS in tests/live/platforms.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -88,6 +89,7 @@ def main(path: str) -> None:
 
     for service in SERVICES:  # their models stay in memory for every fork
         boto3.client(service, region_name="us-east-1").close()
+    gc.disable()  # as the child itself; and what all share stays shared
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a fork
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(f"{path}.new")

@@ -14,6 +14,7 @@ As a program this is a nursery: it loads all of it once, and forks for each orde
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -24,6 +25,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -153,6 +155,7 @@ def _forked(argv: tuple[str, ...], question: str) -> CommandResult:
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
+        gc.disable()  # as in the child itself
         try:
             asked = json.loads(question)
             told = json.dumps(aws_child.answer(asked, time.monotonic() + float(asked["timeout_s"])), default=str)
@@ -350,7 +353,9 @@ def main(one_life: Callable[[Order], None] = live) -> int:
 
     for service in ("sagemaker", "ec2", "autoscaling"):  # their models stay in memory for every fork,
         boto3.client(service, region_name="us-east-1").close()
-    policy_of(PolicySection(), None)  # and so do the policies, with the checks whose codes they name
+    policy_of(PolicySection(), None)  # and so do the policies, with the checks whose codes they name,
+    import_module("healthd.remediation.provisioners.from_config")  # and what an engine loads to be made
+    gc.freeze()  # what all share stays shared
     for text in sys.stdin:
         order = Order(**json.loads(text))
         pid = os.fork()

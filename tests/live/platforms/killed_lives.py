@@ -40,11 +40,13 @@ SERVICES = ("nvidia-persistenced", "nvidia-fabricmanager")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scenario:
-    """One platform with one repair. ``code`` and ``remedy``: of what the node has."""
+    """One platform with one repair. ``code`` and ``remedy``: of what the node has. ``own_children``: undisturbed, AWS's
+    child is started as in service: by one scenario for each service of AWS, because each start loads boto3."""
 
     owner: type[Owner]
     code: str
     remedy: str
+    own_children: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,14 +66,15 @@ class Ending:
 class Life(killing.Life[Ending]):
     """One life of a remediation on one node. Its folder also holds ``scontrol``, every call of it.
 
-    ``undisturbed``: nobody is killed, and AWS's child and slurmd are started as in service.
+    ``undisturbed``: nobody is killed, and slurmd is started as in service; so is AWS's child, if the scenario says so.
     """
 
     def __init__(
         self, *, scenario: Scenario, node: str, folder: Path, site: Site, nursery: Nursery, undisturbed: bool
     ) -> None:
         super().__init__(node, folder, nursery)
-        self.site, self.own_children, self.carried_out = site, undisturbed, 0
+        self.site, self.carried_out = site, 0
+        self.own_children = undisturbed and scenario.own_children
         self.owner = scenario.owner(site, node, folder, in_full=undisturbed)
         self.new_machine(self.owner.launches())
         self.breaks(scenario.code, scenario.remedy)

@@ -40,8 +40,9 @@ OFF_THE_BUS, WORN_OUT, UNCONTAINED = (
     ("gpu.remap.failure", "replace_node"),
     ("gpu.xid.95", "reset_gpu"),
 )
+ITS_SERVICES_FIRST = ("hyperpod-by-api-reboot", "autoscaling-replace", "ec2-reboot")
 SCENARIOS = {
-    name: Scenario(owner=owner, code=fault[0], remedy=fault[1])
+    name: Scenario(owner=owner, code=fault[0], remedy=fault[1], own_children=name in ITS_SERVICES_FIRST)
     for name, owner, fault in (
         ("gpu-reset", owners.Nobody, UNCONTAINED),
         ("hyperpod-by-reason-reboot", owners.HyperPod, OFF_THE_BUS),
