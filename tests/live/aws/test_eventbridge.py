@@ -120,8 +120,7 @@ def test_the_rule_of_the_page_matches_the_nodes_and_no_drill() -> None:
     page = (ROOT / "docs" / "how-to" / "messages.md").read_text(encoding="utf-8")
     (rule,) = (text for text in re.findall(r"```json\n(.*?)```", page, re.DOTALL) if '"source"' in text)
     pattern = EventPattern.load(rule)
-    event: Any = {"source": EVENT_SOURCE, "detail": told(NewsKind.OVER, "").data}
-    matched = {kind: pattern.matches_event({**event, "detail-type": kind}) for kind in (*NODE_EVENTS, DRILL)}
-    assert matched == {**dict.fromkeys(NODE_EVENTS, True), DRILL: False}
     for kind in (*NODE_EVENTS, DRILL):
+        event: Any = {"source": EVENT_SOURCE, "detail-type": kind, "detail": told(NewsKind.OVER, "").data}
+        assert pattern.matches_event(event) is (kind != DRILL)
         assert f"| `{kind}` |" in page
