@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fractions import Fraction
+from functools import lru_cache
 
 from healthd.remediation.decide.handoff import CLOSE, HandoffRecord, PastAct, by_now, is_ahead, parse
 from healthd.remediation.ports import FleetSnapshot, NodeRecord, Slot
@@ -335,6 +336,7 @@ def _highest_first(slot: Slot) -> int:
 _SHOWN_NODES = 8
 
 
+@lru_cache(maxsize=256)
 def out_limit(max_out: str | int, total: int) -> int:
     """How many nodes may be out: a number as it is; a percentage is rounded down, and lets one node out always.
 

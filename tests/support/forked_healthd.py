@@ -143,10 +143,13 @@ def _end(process: subprocess.Popen[bytes], folder: TemporaryDirectory[str]) -> N
 
 def load() -> None:
     """What a daemon, a controller and most commands load."""
+    from healthd.config.keys import allowed_table
     from healthd.config.schema.config import PolicySection
+    from healthd.core.check import discover
     from healthd.remediation.policy_files import policy_of
 
     for module in (
+        "agent.job_verdicts",
         "cli.controller",
         "cli.fleet",
         "cli.main",
@@ -154,9 +157,11 @@ def load() -> None:
         "controller.run",
         "daemon.daemon",
         "daemon.trial",
+        "state.recent_readings",
     ):
         importlib.import_module(f"healthd.{module}")
     policy_of(PolicySection(), None)  # the checks, too
+    allowed_table({name: check.settings for name, check in discover().items()})
 
 
 def fork_for_each(path: str) -> tuple[bytes, list[int]]:
