@@ -6,9 +6,10 @@ is the store (a file for the open remediation) and the checks (one fault, which 
 process each, and groups are killed with SIGKILL and come back, every fourth on a new disk. All of it shares this
 machine with slurmctld.
 
-Aims: never more nodes out than the limit once every live agent has settled, at most 5 s of slurmctld's CPU, and the
-last decision within 20 s. A transient is what is out beyond the limit before that. With ``--same`` all have the same
-finding, so that no node is to be drained (``settled_max`` 0): who went first decides after the settle time.
+Aims: never more nodes out than the limit once every live agent has settled, at most 2 s of slurmctld's CPU, and the
+last decision within 10 s, or 15 s with ``--new`` or ``--same``. A transient is what is out beyond the limit before
+that. With ``--same`` all have the same finding, so that no node is to be drained (``settled_max`` 0): who went first
+decides after the settle time.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from healthd.sources.command import LIMIT_BYTES, run_command
 from tests.live.slurm.slurm_lab import SlurmLab, skip_reason
 from tests.support.fake_repairs import FakeProvisioner, FakeResetter
 
-AIM_CTLD_S, AIM_DECIDED_S = 5.0, 20.0
+AIM_CTLD_S, AIM_DECIDED_S, AIM_DECIDED_LATER_S = 2.0, 10.0, 15.0
 GROUP = 25
 KILLED_FOR_S = 6.0
 NEW_DISK_EVERY = 4  # of the groups that are killed, one comes back on new disks
@@ -90,7 +91,8 @@ def main() -> int:
         figures = one_storm(lab, chosen.n, chosen.kills, known=not chosen.new, same=chosen.same, seed=chosen.seed)
     write_down("fleet_same_finding" if chosen.same else "fleet_new" if chosen.new else "fleet", figures)
     kept = figures["settled_max"] <= figures["limit"] and figures["out_at_the_end"] <= figures["limit"]
-    return 0 if kept and figures["ctld_cpu_s"] <= AIM_CTLD_S and figures["last_decision_s"] <= AIM_DECIDED_S else 1
+    in_time = figures["last_decision_s"] <= figures["aim_last_decision_s"]
+    return 0 if kept and in_time and figures["ctld_cpu_s"] <= AIM_CTLD_S else 1
 
 
 def cluster(count: int) -> SlurmLab:
@@ -169,7 +171,7 @@ def one_storm(lab: SlurmLab, count: int, kills: int, *, known: bool, same: bool,
         "agents_new_at_first": 0 if known else count,
         "same_finding": same,
         **figures_of(notes, seen, limit, began_s),
-        "aim_last_decision_s": AIM_DECIDED_S,
+        "aim_last_decision_s": AIM_DECIDED_S if known and not same else AIM_DECIDED_LATER_S,
         "ctld_cpu_s": round(ctld_s, 2),
         "aim_ctld_cpu_s": AIM_CTLD_S,
         "load_before": round(others, 1),

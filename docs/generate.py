@@ -301,10 +301,10 @@ asked up to three times.
 IAM = """## Policies
 
 `packaging/iam` has the minimum for each platform and way, made from this table. Fill in `PARTITION` (`aws`),
-`REGION`, `ACCOUNT`, `CLUSTER_ID`, `BUCKET` and `PREFIX`, and tag the instances and Auto Scaling groups that healthd may
-act on with `{tag}` = `true`. IAM cannot limit a node of HyperPod, or of an Auto Scaling group, to itself: a role that
-may replace one may replace all of them, so prefer the controller there. The policies were not tried on AWS; `--dry-run`
-asks EC2.
+`REGION`, `ACCOUNT`, `CLUSTER_ID`, `BUS`, `BUCKET` and `PREFIX`, and tag the instances and Auto Scaling groups that
+healthd may act on with `{tag}` = `true`. IAM cannot limit a node of HyperPod, or of an Auto Scaling group, to itself: a
+role that may replace one may replace all of them, so prefer the controller there. The policies were not tried on AWS;
+`--dry-run` asks EC2.
 """
 
 SIZE = """# Size and cost

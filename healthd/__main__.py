@@ -19,6 +19,8 @@ _STREAMED = ("--active", "boot", "--context=boot")  # minutes of work, with prog
 _REPEATED = ("--watch",)  # repeated requests: for the full command line
 _LOCAL_ONLY = ("--no-daemon", "--config", "--help", "-h", "--version")
 _HOOK_LOCAL_ONLY = ("--help", "-h")  # a hook's --config is for check runs without a daemon; a daemon comes first
+_DIED_WITHIN_S = 2.0  # of a hook: later there is no time left for check runs of its own
+_DYING_S = 0.3  # a process that dies may close the socket that it listens on after the one of its client
 _HOOK_CODES = (0, 1, 64)  # any other drains the node with "Prolog error": an error of healthd never refuses a job
 _HOOK_ENVIRON = (  # what healthd.job.job reads of a hook's job
     "SLURMD_NODENAME",
@@ -77,11 +79,41 @@ def _ask_daemon(arguments: list[str]) -> int | None:
         _send(connection, _request(arguments), until_s)
         code = _write_out(connection, until_s)
     except (OSError, ValueError) as error:
+        if verb == "hook" and _has_died(path, until_s):
+            return None  # as without a daemon; one that was killed in the middle has taken no verdict with it
         return _unanswered(verb, path, arguments, error)
     finally:
         if connection is not None:
             connection.close()
     return code if verb != "hook" or code in _HOOK_CODES else 0
+
+
+def _has_died(path: str, until_s: float) -> bool:
+    """Whether a hook's daemon has ended without an answer, and there is time to run the checks instead."""
+    if until_s - monotonic() < _DEADLINE_S["hook"] - _DIED_WITHIN_S:
+        return False
+    try:
+        return _is_refused(path) or _is_refused(path)
+    except OSError:
+        return False
+
+
+def _is_refused(path: str) -> bool:
+    """Whether no daemon listens. Returns False once one that did has hung up; raises OSError for one that waits for a
+    request."""
+    from healthd.core.reach import connected
+
+    connection = connected(path, _DYING_S)
+    if connection is None:
+        return True
+    try:
+        connection.settimeout(_DYING_S)
+        connection.recv(1)
+    except ConnectionResetError:
+        pass
+    finally:
+        connection.close()
+    return False
 
 
 def _unanswered(verb: str, path: str, arguments: list[str], error: Exception) -> int:

@@ -81,7 +81,7 @@ inside() {
     chroot "$root" /bin/sh -ec '
         export HOME=/root LC_ALL=C.UTF-8 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
         module=${HEALTHD_SLURM_MODULE:-}
-        unset HEALTHD_SLURM_TESTS HEALTHD_SLURM_MODULE
+        unset HEALTHD_SLURM_TESTS HEALTHD_SLURM_MODULE PYTHONPATH  # the last names a folder outside
         venv=/opt/healthd-venv needs=$1 project=$2 tests=$3
         shift 3
         cd /checkout

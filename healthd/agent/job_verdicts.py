@@ -1,7 +1,8 @@
 """The verdicts on jobs that end on this node: judged at the Epilog, kept in the audit trail, reported to slurmctld.
 
-Each sentence for slurmctld is on disk before the Epilog gets its answer, so that a kill -9 in between loses none, and
-is written once, however often that is tried. A thread of its own reports to slurmctld: no hook waits for it.
+A verdict and its sentence for slurmctld are on disk together before the Epilog gets its answer, so that a kill -9 loses
+neither. An Epilog that was killed, or whose daemon was, asks again: one run of a job is judged once, and its sentence
+written once, however often that is tried. A thread of its own reports to slurmctld: no hook waits for it.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ SUMMARIES_AFTER = timedelta(seconds=15)
 """By then each node of the job has written a new summary, if its state changed with the job."""
 GIVEN_UP_AFTER = timedelta(minutes=10)
 """slurmctld forgets a job after MinJobAge, 300 s by default."""
+ASKED_AGAIN_WITHIN = timedelta(seconds=30)
+"""epilog.sh ends 26 s after its start at the latest."""
 _POLL_S, _AGAIN_S, _IDLE_S = 0.2, 2.0, 60.0
 _REMEMBERED = 1_000
 _MOST_NOTES = 200
@@ -126,6 +129,7 @@ class JobVerdicts:
     def begins(self, job: str, now: datetime) -> None:
         """A job is about to start here: Slurm before 25.11 does not tell an Epilog when that was."""
         self._began[job] = now
+        self._refused.pop(job, None)  # another run of it
         while len(self._began) > _REMEMBERED:
             self._began.popitem(last=False)
 
@@ -137,8 +141,8 @@ class JobVerdicts:
             self._refused.popitem(last=False)
 
     def was_refused(self, job: str) -> bool:
-        """Whether this Epilog is of a job that was refused here, once."""
-        return self._refused.pop(job, "") is None
+        """Whether this Epilog is of a run that was refused here."""
+        return job in self._refused
 
     def judge(
         self,
@@ -148,7 +152,7 @@ class JobVerdicts:
         now: datetime,
     ) -> tuple[Job, JobVerdict]:
         """The blame for a job that has just ended. ``before``: the open faults before the end of the job ended some."""
-        job = job_of(environ, start=self._began.pop(environ.get("SLURM_JOB_ID", ""), None), end=now)
+        job = job_of(environ, start=self._began.get(environ.get("SLURM_JOB_ID", "")), end=now)
         faults = {**before, **self._monitor.history.faults}
         blind = [
             f"{each.check} is unknown: {each.result.reason or ', '.join(each.result.gaps)}"
@@ -158,20 +162,45 @@ class JobVerdicts:
         return job, blame(job, faults.values(), blame_table(), blind)
 
     def keep(self, job: Job, verdict: JobVerdict, *, blamed: bool, now: datetime) -> None:
-        """Write a verdict down, and the note for slurmctld. Raises StoreError."""
-        self.counted[verdict.blame] += 1
+        """Write a verdict down, and the note for slurmctld, unless an Epilog of this run came to the same just before.
+
+        Where the disk refuses, memory keeps them until it takes them. Raises StoreError then for a verdict that was to
+        blame the node: slurmctld does not get it.
+        """
+        event = Event(at=now, kind=JOB_EVENT, text=in_trail(job, verdict), data=_data(job, verdict, blamed))
         if verdict.blame is Blame.NONE:
+            self.counted[verdict.blame] += 1
             return
+        if self._is_kept(event, job.id):
+            return
+        self.counted[verdict.blame] += 1
+        facts: dict[str, str] = {}
         if verdict.blame is Blame.NODE:
             self._blamed = BlamedRun(run=run_word(job.id, job.restarts), at=now)
-            self._store.keep(BLAMED, json_text(self._blamed))
-        self._monitor.record(
-            Event(at=now, kind=JOB_EVENT, text=in_trail(job, verdict), data=_data(job, verdict, blamed))
-        )
-        if self._slurm is not None and (note := self._note(job, verdict, blamed, now)) is not None:
-            with self._lock:
-                self._replace((*self._notes, note)[-_MOST_NOTES:])
-            self.wake.set()
+            facts[BLAMED] = json_text(self._blamed)
+        with self._lock:
+            if self._slurm is not None and (note := self._note(job, verdict, blamed, now)) is not None:
+                self._notes = (*self._notes, note)[-_MOST_NOTES:]
+                facts[NOTES] = json_text(list(self._notes))
+                self.wake.set()
+            try:
+                self._store.keep_all(facts, event)
+            except StoreError:  # the monitor reports a disk that refuses; the notes are told from memory
+                self._monitor.record(replace(event, data={**event.data, "blamed": False}))
+                if blamed:
+                    raise
+
+    def _is_kept(self, event: Event, job: str) -> bool:
+        """Whether the last verdict on this job is the same one, of the same run, and of just before."""
+        try:
+            kept = self._store.events_about(JOB_EVENT, "job", job)
+        except StoreError:
+            return False
+        if not kept or abs(event.at - kept[-1].at) > ASKED_AGAIN_WITHIN:
+            return False
+        before, new = kept[-1].data, event.data
+        starts = {each["start"] for each in (before, new)} - {None}
+        return len(starts) < 2 and all(before[key] == new[key] for key in ("restarts", "verdict", "blamed"))
 
     def blamed_run(self) -> str:
         """The last run of a job that this node is to blame for, for its summary; "" after an hour."""

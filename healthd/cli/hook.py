@@ -60,10 +60,12 @@ def answer(options: Namespace) -> Reply:
 
 
 def _checked(options: Namespace, deadline: _Deadline) -> Reply:
-    """Run the checks under the state lock: of concurrent prologs the first drains, the others find it done."""
+    """Run the checks under the state lock: of concurrent prologs the first drains, the others find it done, and of
+    concurrent epilogs each judges its job."""
     values = loaded(options)
     config = values.config
-    lock = lock_state(Path(config.daemon.state_dir), wait_s=_LOCK_WAIT_S if options.kind == "prolog" else 0.0)
+    waits_s = 0.0 if options.kind == "health-check-program" else _LOCK_WAIT_S
+    lock = lock_state(Path(config.daemon.state_dir), wait_s=waits_s)
     try:
         agent = acting_agent(
             config,

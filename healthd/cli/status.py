@@ -27,11 +27,11 @@ from healthd.observe.text_lines import printable
 
 def answer(options: Namespace) -> Reply:
     """The daemon's answer; with ``--watch`` 0, at Ctrl-C. Raises NoDaemon."""
-    path = _socket(options)
+    path, shown = _socket(options), Request(arguments=options.arguments, colour=options.colour)
     if not options.watch:
-        return _answer(path, options)
+        return _answer(path, shown)
     if Screen.is_there():
-        return watched(options, lambda: _answer(path, options))
+        return watched(options, lambda: _answer(path, shown))
     refuse_json(options)
     try:
         _line_by_line(path, options.every)
@@ -40,8 +40,8 @@ def answer(options: Namespace) -> Reply:
     raise AssertionError("unreachable: it watches until Ctrl-C")
 
 
-def _answer(path: str, options: Namespace) -> Reply:
-    answered = ask(path, Request(arguments=options.arguments, colour=options.colour), talk)
+def _answer(path: str, request: Request) -> Reply:
+    answered = ask(path, request, talk)
     if answered is not None:
         return answered
     raise NoDaemon(f"no daemon answers at {path}; {START}, or use `healthd check`")
@@ -120,9 +120,13 @@ def _changed_checks(before: Mapping[str, bool], unknown: Mapping[str, bool]) -> 
 
 
 def _line_by_line(path: str, every_s: float) -> None:
-    printed, silent = PrintedStatus(), False
+    printed, silent, fields = PrintedStatus(), False, Request(arguments=("status", "--json"))
     while True:
-        text, why = _asked(path)
+        try:
+            reply = _answer(path, fields)
+            text, why = reply.out, reply.err.strip()
+        except HealthdError as error:
+            text, why = "", str(error)
         stamp = f"{datetime.now(UTC):%H:%M:%S}"
         if not text and not silent:
             progress(f"{stamp}  UNKNOWN  NO ANSWER: {printable(why)}")
@@ -133,14 +137,3 @@ def _line_by_line(path: str, every_s: float) -> None:
             for line in printed.news(json.loads(text)):
                 progress(f"{stamp}  {printable(line)}")
         time.sleep(every_s)
-
-
-def _asked(path: str) -> tuple[str, str]:
-    """(the daemon's answer as JSON, reason): the answer is "" without one, and the reason says why."""
-    try:
-        answered = ask(path, Request(arguments=("status", "--json")), talk)
-    except HealthdError as error:
-        return "", str(error)
-    if answered is None:
-        return "", f"no daemon answers at {path}; see `systemctl status healthd`"
-    return answered.out, answered.err.strip()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
 from typing import Any, get_type_hints
 
 from healthd.config.key_lines import Key
@@ -69,7 +70,8 @@ def dotted(key: Key) -> str:
 def allowed_table(checks: Mapping[str, type]) -> Table:
     """The table of all allowed keys."""
     common = _fields_of(schema.CheckSection)
-    table = {item.name: _fields_of(item.default_factory) for item in fields(schema.Config) if item.name != "checks"}
+    sections: dict[str, Any] = {item.name: item.default_factory for item in fields(schema.Config)}
+    table = {name: _fields_of(cls) for name, cls in sections.items() if name != "checks"}
     return table | {"checks": {name: {**common, **_own(name, cls, common)} for name, cls in checks.items()}}
 
 
@@ -81,6 +83,7 @@ def _own(name: str, cls: type, common: Table) -> dict[str, Any]:
     return own
 
 
+@cache
 def _fields_of(cls: Any) -> dict[str, Any]:
     """Field to type, or to a table where the field is a settings class itself."""
     hints = get_type_hints(cls, include_extras=True)

@@ -33,7 +33,8 @@ def controller_notifier(
 ) -> Notifier | None:
     """The notifier of the controller ``name``, or None where no receiver is configured. ``kept``: the state that the
     notifier before it gave to ``keep``. ``state_dir``: the controller's."""
-    channels, before = channels_of(notify, state_dir), still_told(kept)
+    channels = {name: each for name, each in channels_of(notify, state_dir).items() if not each.service}
+    before = still_told(kept)
     if not channels:
         return None
     return Notifier(

@@ -51,11 +51,13 @@ None or "" for none. Raises NotDeliveredError."""
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Receiver:
     """One receiver. ``each_incident``: it needs a message for each incident, whatever ``per_hour`` says, because it is
-    a program or keeps incidents itself. ``steps``: it also gets each step of a repair, which updates what it has."""
+    a program or keeps incidents itself. ``steps``: it also gets each step of a repair, which updates what it has.
+    ``service``: it gets the node's own state alone, and that also while an incident of many nodes reports it."""
 
     deliver: Deliver
     each_incident: bool = False
     steps: bool = False
+    service: bool = False
 
 
 def to_webhook(url: str, token_file: str = "", *, url_file: str = "", timeout_s: float = TIMEOUT_S) -> Deliver:

@@ -105,6 +105,9 @@ class NewsItem:
     since: Annotated[datetime, Meta(description="Since when it is so.")]
     over: Annotated[datetime | None, Meta(description="Since when it is over; null while it is open.")]
     next_step: Annotated[str, Meta(description="The first step of an operator.")]
+    out: Annotated[
+        bool, Meta(description="Of the state node: whether healthd has the node out of service, or had it until now.")
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -292,6 +295,7 @@ def _items(pieces: Iterable[Piece]) -> tuple[NewsItem, ...]:
             since=each.since,
             over=each.over,
             next_step=each.next_step,
+            out=each.about.out,
         )
         for each in pieces
     )

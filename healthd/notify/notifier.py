@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -25,7 +26,18 @@ from healthd.core.errors import StoreError
 from healthd.judge.clock import ClockWatch, moved
 from healthd.notify.delivery import NotDeliveredError, Receiver
 from healthd.notify.message import Addresses, Message, Sender, composed, drill, summary
-from healthd.notify.news import NewsKind, Piece, Topic, TopicMemory, incident_of, shifted, tell
+from healthd.notify.news import (
+    AGAIN_S,
+    LASTS_S,
+    NODE_KEY,
+    NewsKind,
+    Piece,
+    Topic,
+    TopicMemory,
+    incident_of,
+    shifted,
+    tell,
+)
 
 TICK_S = 5.0
 """How often a notifier sends what there is to send, in seconds."""
@@ -56,9 +68,10 @@ class ReceiverQueue:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NotifierState:
     """The state that outlives the daemon. ``shown``: what each receiver answered to the last message of each open
-    incident."""
+    incident. ``service``: what the receivers of the node's own state alone know of it."""
 
     seen: Mapping[str, TopicMemory] = field(default_factory=dict)
+    service: Mapping[str, TopicMemory] = field(default_factory=dict)
     waiting: Mapping[str, ReceiverQueue] = field(default_factory=dict)
     shown: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
@@ -67,6 +80,35 @@ _READS_STATE = msgspec.json.Decoder(NotifierState)
 
 Make = Callable[[Sequence[Piece], int, bool], Message]
 """Makes the message of these pieces; with the number of dropped ones, and whether several incidents share it."""
+
+
+class _Reports:
+    """The reports to some of the receivers: the memory of them, and the open topics that their messages are about."""
+
+    def __init__(self, seen: Mapping[str, TopicMemory]) -> None:
+        self.seen: Mapping[str, TopicMemory] = seen
+        self._standing: tuple[Topic, ...] = ()
+
+    def news(
+        self, wrong: Sequence[Topic], now: datetime, *, held: Mapping[str, str], of_service: bool = False
+    ) -> tuple[Piece, ...]:
+        """The news since the last call. ``held``: topics that are none now; ``of_service``: the node's state alone."""
+        told = [each for each in wrong if not of_service or each.key == NODE_KEY]
+        self.seen, news = tell(self.seen, told, now, held)
+        self._standing = tuple(each for each in wrong if not each.last and each.key not in held)
+        return news
+
+    def standing(self, incident: str) -> list[Topic]:
+        """The open topics of an incident."""
+        return [each for each in self._standing if incident_of(each.key, each.about) == incident]
+
+    def is_open(self, incident: str) -> bool:
+        """Whether anything of an incident was reported and its end was not."""
+        return any(seen.told and incident_of(key, seen.about) == incident for key, seen in self.seen.items())
+
+    def clock_was_set(self, by: timedelta, now: datetime) -> None:
+        """Move all times with the clock."""
+        self.seen = {key: shifted(seen, by, now) for key, seen in self.seen.items()}
 
 
 class Channel:
@@ -91,6 +133,11 @@ class Channel:
         self._failures = 0
         self._failing_since: datetime | None = None
         self._not_before: datetime | None = None
+
+    @property
+    def is_of_service(self) -> bool:
+        """Whether it gets the node's own state alone."""
+        return self._receiver.service
 
     @property
     def undelivered(self) -> int:
@@ -204,8 +251,7 @@ class Notifier:
         self._cluster, self._runbooks, self._page = cluster, runbooks, page
         self._wrong, self._about, self._keep, self._hold = wrong, about, keep, hold
         before = _kept(kept)
-        self._seen = dict(before.seen)
-        self._standing: tuple[Topic, ...] = ()
+        self._reports, self._service = _Reports(before.seen), _Reports(before.service)
         self.channels = tuple(
             Channel(
                 name,
@@ -216,6 +262,7 @@ class Notifier:
             )
             for name, receiver in channels.items()
         )
+        self._has_service = any(each.is_of_service for each in self.channels)
         self._written, self._unsaved = kept, ""
         self.held: tuple[str, ...] = ()
         """A sentence for each message that is held for an incident."""
@@ -229,25 +276,29 @@ class Notifier:
         cannot be written the messages are still sent, and the failure is returned once.
         """
         wrong = self._wrong()
-        held = self._hold(wrong, self._seen, now) if self._hold is not None else {}
-        self._seen, news = tell(self._seen, wrong, now, held)
+        held = self._hold(wrong, self._reports.seen, now) if self._hold is not None else {}
+        news = self._reports.news(wrong, now, held=held)
+        of_service = self._service.news(wrong, now, held={}, of_service=True) if self._has_service else ()
         self.held = tuple(_held_words(each, held[each.key]) for each in wrong if each.key in held)
-        self._standing = tuple(each for each in wrong if not each.last and each.key not in held)
         for channel in self.channels:
-            channel.add(news)
+            channel.add(of_service if channel.is_of_service else news)
         sender = self._about()
 
-        def make(pieces: Sequence[Piece], lost: int, together: bool) -> Message:
-            return self._message(pieces, lost, sender, now, together=together)
+        def make(reports: _Reports, pieces: Sequence[Piece], lost: int, together: bool) -> Message:
+            return self._message(reports, pieces, lost, sender, now, together=together)
 
-        failures = [channel.send(make, now, stopping) for channel in self.channels]
+        failures = [
+            channel.send(partial(make, self._service if channel.is_of_service else self._reports), now, stopping)
+            for channel in self.channels
+        ]
         undelivered = {key for channel in self.channels for key in channel.waiting.pieces}
-        told = {key for key, seen in self._seen.items() if seen.told}
+        told = {key for key, seen in self._reports.seen.items() if seen.told}
         self.accepted = (
             frozenset() if any(each.waiting.lost for each in self.channels) else frozenset(told - undelivered)
         )
         state = NotifierState(
-            seen=self._seen,
+            seen=self._reports.seen,
+            service=self._service.seen if self._has_service else {},
             waiting={each.name: each.waiting for each in self.channels if each.undelivered},
             shown={each.name: each.shown for each in self.channels if each.shown},
         )
@@ -268,7 +319,8 @@ class Notifier:
 
     def clock_was_set(self, by: timedelta, now: datetime) -> None:
         """Move all times with the wall clock, so that no problem seems older and no receiver waits longer."""
-        self._seen = {key: shifted(seen, by, now) for key, seen in self._seen.items()}
+        self._reports.clock_was_set(by, now)
+        self._service.clock_was_set(by, now)
         for channel in self.channels:
             channel.clock_was_set(by, now)
 
@@ -281,7 +333,16 @@ class Notifier:
         """A sentence for each receiver that did not accept the last message."""
         return tuple(channel.problem for channel in self.channels if channel.problem)
 
-    def _message(self, pieces: Sequence[Piece], lost: int, sender: Sender, now: datetime, *, together: bool) -> Message:
+    def _message(
+        self,
+        reports: _Reports,
+        pieces: Sequence[Piece],
+        lost: int,
+        sender: Sender,
+        now: datetime,
+        *,
+        together: bool,
+    ) -> Message:
         addresses = self._addresses(pieces)
         if together:
             incidents = len(_by_incident(pieces))
@@ -289,8 +350,8 @@ class Notifier:
         incident = pieces[0].incident
         return composed(
             pieces,
-            [each for each in self._standing if incident_of(each.key, each.about) == incident],
-            open_now=any(seen.told and incident_of(key, seen.about) == incident for key, seen in self._seen.items()),
+            reports.standing(incident),
+            open_now=reports.is_open(incident),
             sender=sender,
             addresses=addresses,
             now=now,
@@ -319,17 +380,20 @@ def _held_words(topic: Topic, incident: str) -> str:
 def still_told(kept: str) -> tuple[Topic, ...]:
     """The reported topics whose end was not reported, as open topics: for a process that continues from another's state
     and has not read the cluster yet."""
+    state = _kept(kept)
+    told = {key: seen for key, seen in state.seen.items() if seen.told}
+    of_service = {key: seen for key, seen in state.service.items() if seen.told}
     return tuple(
         Topic(
             key=key,
             words=seen.words,
             title=seen.title,
+            lasts_s=LASTS_S if key in told else AGAIN_S,  # what only the receivers of the node's state know
             cause="".join(seen.causes[-1:]),
             step=seen.step,
             about=seen.about,
         )
-        for key, seen in _kept(kept).seen.items()
-        if seen.told
+        for key, seen in {**of_service, **told}.items()
     )
 
 

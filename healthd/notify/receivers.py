@@ -25,6 +25,11 @@ def channels_of(config: NotifySection, state_dir: str) -> dict[str, Receiver]:
         found["webhook"] = Receiver(deliver=webhook, each_incident=True, steps=True)
     if config.command:
         found["command"] = Receiver(deliver=to_command(config.command))
+    if config.eventbridge_bus:
+        from healthd.notify.eventbridge import to_eventbridge
+
+        events = to_eventbridge(config.eventbridge_bus)
+        found["eventbridge"] = Receiver(deliver=events, each_incident=True, steps=True, service=True)
     for path in config.apprise_url_files:
         found[receiver_of(path)] = _by_apprise(path, state_dir)
     return found

@@ -36,7 +36,7 @@ __all__ = ["Cursor", "KernelBatch", "KernelLog", "parse_record", "read_all"]
 _LINGER_S = 0.01
 _TURN_S = 0.1
 _SYSLOG_POLL_S = 1.0
-_FILE_POLL_S = 0.03
+_FILE_POLL_S = 0.1  # of a test or the demo: a node has /dev/kmsg, which tells of its records
 _RETRY_S = 0.2
 _READ_ALL_WITHIN_S = 5.0
 

@@ -186,6 +186,13 @@ class Store:
         with self._transaction() as db:
             _set_fact(db, key, value)
 
+    def keep_all(self, facts: Mapping[str, str], *events: Event) -> None:
+        """Keep texts by their keys, and add to the audit trail, all or nothing."""
+        with self._transaction() as db:
+            for key, value in facts.items():
+                _set_fact(db, key, value)
+            _append(db, events)
+
     def cursor(self) -> tuple[str, int] | None:
         """(boot id, sequence) of the last kernel record whose findings are saved; None at first start."""
         with self._transaction(writes=False) as db:

@@ -12,7 +12,12 @@ PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/healthd/b
 export PATH
 
 # healthd keeps to 10 s by itself; timeout is for a Python that does not even start.
-{ said=$(timeout -k 1 12 "${HEALTHD:-healthd}" hook epilog 2>&3); code=$?; } 3>&2
+ask() {
+    said=$(timeout -k 1 12 "${HEALTHD:-healthd}" hook epilog 2>&3)
+    code=$?
+}
+# 137: something killed it, as the OOM killer may. An Epilog judges its job once, however often it is asked.
+{ ask; test "$code" -ne 137 || ask; } 3>&2
 
 newline='
 '

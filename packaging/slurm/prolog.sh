@@ -13,7 +13,12 @@ PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/healthd/b
 export PATH
 
 # healthd keeps to 10 s by itself; timeout is for a Python that does not even start.
-{ said=$(timeout -k 1 12 "${HEALTHD:-healthd}" hook prolog 2>&3); code=$?; } 3>&2
+ask() {
+    said=$(timeout -k 1 12 "${HEALTHD:-healthd}" hook prolog 2>&3)
+    code=$?
+}
+# 137: something killed it, as the OOM killer may. A Prolog drains its node once, however often it is asked.
+{ ask; test "$code" -ne 137 || ask; } 3>&2
 
 newline='
 '

@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fractions import Fraction
+from functools import lru_cache
 
 from healthd.remediation.decide.handoff import CLOSE, HandoffRecord, PastAct, by_now, is_ahead, parse
 from healthd.remediation.ports import FleetSnapshot, NodeRecord, Slot
@@ -67,10 +68,12 @@ class TakeSlot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settle:
-    """Every slot is held. Re-read at ``until_s`` (monotonic) before anything is done to the node."""
+    """Every slot is held. Re-read at ``until_s`` (monotonic) before anything is done to the node. ``has_room``: every
+    scope was within its limit at the last reading."""
 
     until_s: float
     reason: str = "the slot is held; re-reading after the settle time"
+    has_room: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -305,7 +308,7 @@ def _held(
     is_below = all(slot.index < scope.limit - len(scope.out - _holders(scope, slots)) for scope, slot in crowded)
     if is_below and now_s < second_s:
         until_s = first_s if now_s < first_s else second_s
-        return Settle(until_s=until_s, reason=f"{reason}; waiting for others to give back")
+        return Settle(until_s=until_s, reason=f"{reason}; waiting for others to give back", has_room=False)
     return GiveBack(slots=kept[::-1], reason=reason)
 
 
@@ -333,6 +336,7 @@ def _highest_first(slot: Slot) -> int:
 _SHOWN_NODES = 8
 
 
+@lru_cache(maxsize=256)
 def out_limit(max_out: str | int, total: int) -> int:
     """How many nodes may be out: a number as it is; a percentage is rounded down, and lets one node out always.
 

@@ -24,6 +24,10 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
 _TEXT = re.compile(r"(?:signal:((?:B:)?[A-Z0-9]+) then )?requeue after (\d+)([smh])")
 _SLACK, _SECOND = timedelta(seconds=2), timedelta(seconds=1)
 """Times of a job are whole seconds of slurmctld's clock, that of a fault is the node's."""
+STARTS_AFTER = timedelta(seconds=3)
+"""From the end of a requeued job on all of its nodes to its start. A slurmd refuses a start whose credential was made
+in the second in which it ended the same job, or before, by two clocks; the job then FAILED (seen on Slurm 22.05.8:
+"already killed, do not launch batch job"). slurmctld waits two minutes for that reason."""
 
 _FAILED = frozenset({"FAILED", "NODE_FAIL"})
 _OVER = frozenset(
@@ -62,13 +66,15 @@ def parse(text: str) -> OnJob:
 class JobStage(StrEnum):
     """How far the restart of a job is. Each is written down before its act, which may therefore have been done.
 
-    CLAIMING: the job is being taken. CLAIMED: it is this node's to act on. SIGNALLED, REQUEUED. OVER: nothing more.
+    CLAIMING: the job is being taken. CLAIMED: it is this node's to act on. SIGNALLED, REQUEUED. ENDED: requeued, and
+    seen to have ended on all of its nodes. OVER: nothing more.
     """
 
     CLAIMING = "claiming"
     CLAIMED = "claimed"
     SIGNALLED = "signalled"
     REQUEUED = "requeued"
+    ENDED = "ended"
     OVER = "over"
 
 
@@ -89,6 +95,11 @@ class JobRestart:
     def is_over(self) -> bool:
         """Whether nothing more is done."""
         return self.stage is JobStage.OVER
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether the requeue was sent, or may have been."""
+        return self.stage in (JobStage.REQUEUED, JobStage.ENDED)
 
     def at_stage(self, stage: JobStage, at: datetime, note: str = "") -> JobRestart:
         """The same, one stage further."""
@@ -164,11 +175,12 @@ def stands(restart: JobRestart) -> str:
 
 
 class JobAct(StrEnum):
-    """The next act. START: end the delay that Slurm puts before the next run."""
+    """The next act. NOTE_END: write down that the job has ended. START: end Slurm's delay before its next run."""
 
     WAIT = "wait"
     SIGNAL = "signal"
     REQUEUE = "requeue"
+    NOTE_END = "note end"
     START = "start"
     END = "end"
 
@@ -189,13 +201,13 @@ def next_move(
     is requeued again."""
     if job is None:
         return _end(restart, "the cluster does not know it any more")
-    is_asked = restart.stage is JobStage.REQUEUED
+    is_asked = restart.is_asked
     if job.state in _ENDING:  # also between our requeue and its end, when its next run is counted already
         return _wait(restart, "its processes end")
     if why := _ended_by_itself(job):
         return _end(restart, f"{why}; not requeued" if not is_asked else why)
     if job.restarts > restart.run or job.state in _WAITS:
-        return _requeued(restart, job, is_asked=is_asked)
+        return _requeued(restart, job, now)
     if plan.after_s is None and not is_asked:
         return _end(restart, "no open fault has a rule for it any more")
     if job.state in _FAILED:
@@ -212,12 +224,19 @@ def next_move(
     return _requeue(restart, job)
 
 
-def _requeued(restart: JobRestart, job: NodeJob, *, is_asked: bool) -> JobMove:
-    if not is_asked:
+def _requeued(restart: JobRestart, job: NodeJob, now: datetime) -> JobMove:
+    if not restart.is_asked:
         return _end(restart, "it was requeued by itself or by others; not requeued again")
-    if job.state in _WAITS:
-        return JobMove(act=JobAct.START, words=f"job {restart.words}: requeued, and waits for free nodes alone")
-    return _end(restart, f"requeued, runs on {job.nodes}")
+    if job.state not in _WAITS:
+        is_over = job.state in _FAILED
+        return _end(
+            restart, f"requeued, and ended again ({job.state})" if is_over else f"requeued, runs on {job.nodes}"
+        )
+    if restart.stage is not JobStage.ENDED:
+        return JobMove(act=JobAct.NOTE_END, words=f"job {restart.words}: requeued, has ended on all of its nodes")
+    if now < restart.at + STARTS_AFTER:
+        return _wait(restart, "requeued, starts when no node takes that for its last run")
+    return JobMove(act=JobAct.START, words=f"job {restart.words}: requeued, and waits for free nodes alone")
 
 
 def _requeue(restart: JobRestart, job: NodeJob) -> JobMove:

@@ -77,7 +77,7 @@ class JobRestarts:
     def due_in_s(self) -> float | None:
         """In how many seconds the next call is of use to a job that was asked to restart; None for none."""
         restart = self._journal.last.job if self._journal.last is not None else None
-        return _REREAD_S if restart is not None and restart.stage is JobStage.REQUEUED else None
+        return _REREAD_S if restart is not None and restart.is_asked else None
 
     def _begun(
         self, remediation: Remediation, control: JobControl, answer: RuleAnswer, now: datetime
@@ -130,6 +130,8 @@ class JobRestarts:
                 return remediation, move.words
             case JobAct.END:
                 return self._written(remediation, restart.at_stage(JobStage.OVER, now, move.words), move.words)
+            case JobAct.NOTE_END:
+                return self._written(remediation, restart.at_stage(JobStage.ENDED, now), move.words)
             case JobAct.START:
                 control.start_job(restart.job)  # it may be asked for any number of times
                 return self._written(remediation, restart.at_stage(JobStage.OVER, now, move.words), move.words)
@@ -195,7 +197,7 @@ class JobRestarts:
         before = remediation.job
         remediation = replace(remediation, job=restart)
         self._journal.write(remediation, words)
-        if restart.is_over and restart.job and (before is None or before.stage is not JobStage.REQUEUED):
+        if restart.is_over and restart.job and (before is None or not before.is_asked):
             self.outcomes[JobOutcome.LEFT] += 1
         return remediation, words
 

@@ -7,7 +7,7 @@ from there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from healthd.core.errors import SlotTaken
@@ -232,7 +232,7 @@ class SlotKeeper:
             move = self._plan(slots, committed)
             match move:
                 case TakeSlot():
-                    slots = self._claim(move)
+                    slots = self._claim(move, [slot for slot in slots if slot.node == self._node])
                 case GiveBack():
                     self._drop(move.slots)
                     return self._pause(WaitForSlot(reason=f"{move.reason}; gave back {_named(move.slots)}"))
@@ -270,8 +270,9 @@ class SlotKeeper:
             committed=committed,
         )
 
-    def _claim(self, move: TakeSlot) -> tuple[Slot, ...]:
-        """Ask for a slot, and look right after: what was known may be old, and what is over goes back at once."""
+    def _claim(self, move: TakeSlot, own: Sequence[Slot]) -> tuple[Slot, ...]:
+        """Ask for a slot, and look right after: what was known may be old, and what is over goes back at once, with the
+        slots of other scopes that are ``own``."""
         self._listed = None  # whatever comes of it: one without an answer may have been made
         try:
             self._orchestrator.claim(move.scope, move.index)
@@ -279,7 +280,7 @@ class SlotKeeper:
             return self._list()
         self._since_s, self._is_fenced = self._monotonic_s(), True
         mine, slots = Slot(scope=move.scope, index=move.index, node=self._node), self._read((), is_holder=True)
-        return slots if mine in slots else (*slots, mine)  # it was acknowledged: the list is old
+        return (*slots, *({*own, mine} - {*slots}))  # they were acknowledged: a list without them is old
 
     def _drop(self, slots: tuple[Slot, ...]) -> None:
         self._settled, self._since_s, self._waiting, self._listed = (), None, None, None

@@ -544,7 +544,7 @@ class SlotGate:
         over = "" if is_new else self._gates.is_needless(remediation)
         if not is_new and not over and self._slots.due_in_s():
             move = self._slots.take()  # as it was: no backend is asked
-            if not (isinstance(move, Settle) and self._haste(remediation, hurry=hurry)):
+            if not (isinstance(move, Settle) and self._haste(remediation, move, hurry=hurry)):
                 return self._answered(remediation, move, now, hurry=hurry)
             self._slots.reread()
         if not is_new or remediation.order:  # else the decision has just read what an intent must be read from
@@ -667,7 +667,7 @@ class SlotGate:
                 return _waits(remediation, "taking a slot", why)
             case Settle():
                 unseen = self.show(remediation)
-                if haste := self._haste(remediation, hurry=hurry):
+                if haste := self._haste(remediation, move, hurry=hurry):
                     message = f"holds a slot, and drains at once: {haste}"
                     return StepResult(
                         remediation=replace(at_next(remediation, now), settling=True), message=message, go_on=True
@@ -682,10 +682,11 @@ class SlotGate:
                 message = "; ".join(filter(None, (f"waits for a slot: {move.reason}", unseen)))
                 return StepResult(remediation=remediation, message=message, page=True, refusal=kind)
 
-    def _haste(self, remediation: Remediation, *, hurry: bool) -> str:
+    def _haste(self, remediation: Remediation, move: Settle, *, hurry: bool) -> str:
         """Why the node is drained before its slot has settled, or "". All nodes of a job that cannot go on wait for
-        that; as many nodes as there are slots are drained so, and one whose slot is lost is undrained."""
-        if Step.DRAIN not in remediation.steps:
+        that; as many nodes as there are slots are drained so, and one whose slot is lost is undrained. A fleet that is
+        over its limit already, as it was read just now, has none of it: others may have to make room, or this node."""
+        if Step.DRAIN not in remediation.steps or not move.has_room:
             return ""
         if hurry:
             return "a job is about to start"

@@ -40,6 +40,7 @@ class Feature(StrEnum):
     EVIDENCE = "evidence"
     TOPOLOGY = "topology"
     ULTRASERVERS = "ultraservers"
+    EVENTS = "events"
 
 
 class IamScope(Enum):
@@ -50,6 +51,7 @@ class IamScope(Enum):
     GROUP = "Auto Scaling groups tagged healthd:managed=true"
     NODE_GROUP = "EKS managed node groups"
     RESERVED_CAPACITY = "reserved capacities of training plans"
+    BUS = "the site's event bus"
     BUCKET = "keys below the prefix in the site's bucket"
     ANY = "nothing: IAM knows no narrower resource for it"
 

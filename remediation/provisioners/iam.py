@@ -2,10 +2,10 @@
 
     python -m healthd.remediation.provisioners.iam FOLDER    write them (packaging/iam in a checkout)
 
-Fill in PARTITION, REGION, ACCOUNT, CLUSTER_ID, BUCKET and PREFIX; unfilled they match nothing. On a node, the instance
-that the credentials came from (``ec2:SourceInstanceARN``) must be the one that is acted upon (``ec2:InstanceID``): the
-form that others report to work, where ``aws:ARN`` never matches and a bare variable is no valid resource. None of this
-was tried on AWS: try it with ``--dry-run`` first.
+Fill in PARTITION, REGION, ACCOUNT, CLUSTER_ID, BUS, BUCKET and PREFIX; unfilled they match nothing. On a node, the
+instance that the credentials came from (``ec2:SourceInstanceARN``) must be the one that is acted upon
+(``ec2:InstanceID``): the form that others report to work, where ``aws:ARN`` never matches and a bare variable is no
+valid resource. None of this was tried on AWS: try it with ``--dry-run`` first.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from healthd.remediation.provisioners.aws_calls import AwsCall, Feature, IamScop
 
 MANAGED_TAG = "healthd:managed"
 """Instances and groups that healthd may act on have this tag, with the value ``true``."""
+EVENT_SOURCE = "healthd"
+"""The source of healthd's events, the only one that its policy allows (``events:source``)."""
 
 _ARNS: Mapping[IamScope, str] = {
     IamScope.CLUSTER: "arn:PARTITION:sagemaker:REGION:ACCOUNT:cluster/CLUSTER_ID",
@@ -28,6 +30,7 @@ _ARNS: Mapping[IamScope, str] = {
     IamScope.GROUP: "arn:PARTITION:autoscaling:REGION:ACCOUNT:autoScalingGroup:*:autoScalingGroupName/*",
     IamScope.NODE_GROUP: "arn:PARTITION:eks:REGION:ACCOUNT:nodegroup/*/*/*",
     IamScope.RESERVED_CAPACITY: "arn:PARTITION:sagemaker:REGION:ACCOUNT:reserved-capacity/*",
+    IamScope.BUS: "arn:PARTITION:events:REGION:ACCOUNT:event-bus/BUS",
     IamScope.BUCKET: "arn:PARTITION:s3:::BUCKET/PREFIX/*",
     IamScope.ANY: "*",
 }
@@ -79,6 +82,8 @@ def _conditions(scope: IamScope, way: Way) -> dict[str, dict[str, str]]:
             return {**tagged, "ArnEquals": _SELF} if way is Way.NODE else tagged
         case IamScope.GROUP:
             return {"StringEquals": {f"autoscaling:ResourceTag/{MANAGED_TAG}": "true"}}
+        case IamScope.BUS:
+            return {"StringEquals": {"events:source": EVENT_SOURCE}}
         case IamScope.CLUSTER | IamScope.NODE_GROUP | IamScope.RESERVED_CAPACITY | IamScope.BUCKET | IamScope.ANY:
             return {}
 

@@ -49,6 +49,7 @@ def test_signal_then_grace_then_requeue_then_the_reboot(tmp_path: Path) -> None:
     world = story(tmp_path).run_to_end()
     jobs = _jobs(world)
     assert (jobs.sent, jobs.requeued, jobs.started) == (*ONCE, ["12"])
+    assert jobs.known["12"].state == "PENDING", "no node takes its next run for the last one"
     assert world.ending().ends == ("released",)
     intents = [text.partition("] ")[2] for text in world.audit("step") if "12 of alice on n[1-2]" in text]
     assert intents[0].startswith("intends to act on job 12 of alice on n[1-2], which cannot go on after gpu.xid.79")

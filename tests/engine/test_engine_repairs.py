@@ -303,6 +303,24 @@ def test_an_order_is_in_no_hurry_because_a_job_was(tmp_path: Path) -> None:
     assert world.run(4).hold_text.startswith("healthd: operator.quarantine node [")
 
 
+def test_over_the_limit_nothing_is_drained_in_a_hurry(tmp_path: Path) -> None:
+    """Another node goes out between the claim and the reading behind it: the node waits for what the settle time
+    brings. Its slot keeps new jobs off; the job that is about to start is not refused, and no job is requeued."""
+    world = World(tmp_path, fleet=4, max_out=2)
+    world.cluster.claim("cluster", 1, "n3")
+    claim = world.orchestrator.claim
+
+    def claimed(scope: str, index: int) -> None:
+        claim(scope, index)
+        world.cluster.update("n2", "drain", "no fan")
+
+    world.orchestrator.claim = claimed  # type: ignore[method-assign]
+    world.log_line(XID_95)
+    assert "waiting for others to give back" in hurried(world)
+    assert "waiting for others to give back" in hurried(world)
+    assert (world.ours, len(world.cluster.slots)) == ([], 2)
+
+
 def test_a_hurried_drain_without_a_place_is_let_go(tmp_path: Path) -> None:
     """Others went out meanwhile, and no place is left for this node: its drain is undone although it is not well."""
     world = World(tmp_path, fleet=4, max_out=1)

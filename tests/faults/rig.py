@@ -33,7 +33,7 @@ from healthd.sources.mounts import parse_mountinfo
 from healthd.sources.nvml import NvmlSource
 from healthd.sources.trees import FileTree
 from healthd.testing import FakeNode, FakeNvml
-from tests.faults.overlay import Overlay
+from tests.faults.overlay import Built, Overlay
 from tests.support.healthy_node import CLOCK, QUICK, ROOM, Tools, answered, domains_of, nvml_lines
 
 CHECKS: Mapping[str, Check] = discover()
@@ -107,6 +107,7 @@ class Rig:
     def __init__(self, shop: Workshop, instance_type: str, *, root: Path) -> None:
         profile = instance_types()[instance_type]
         tree.build(root, instance_type)
+        self._trees = {name: Built(FileTree(root / name)) for name in ("sys", "proc", "dev")}
         self.shop, self.profile, self.root, self.now = shop, profile, root, START
         self.nvml, self.history = nvml_lines(profile), begin_boot(History(), tree.BOOT_ID)[0]
         self.settings: dict[str, Any] = {}
@@ -140,7 +141,7 @@ class Rig:
         return other
 
     def _node(self, profile: InstanceProfile) -> FakeNode:
-        sys, proc, dev = (Overlay(FileTree(self.root / name)) for name in ("sys", "proc", "dev"))
+        sys, proc, dev = (Overlay(self._trees[name]) for name in ("sys", "proc", "dev"))
         return FakeNode(
             boot=tree.BOOT_ID,
             instance_type=profile.type,

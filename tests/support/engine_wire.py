@@ -213,7 +213,7 @@ class WiredJobs:
         self.wire.around("requeue_job", lambda: self.inner.requeue_job(job))
 
     def start_job(self, job: str) -> None:
-        self.intended(JobStage.REQUEUED)
+        self.intended(JobStage.ENDED)
         self.wire.around("start_job", lambda: self.inner.start_job(job))
 
 

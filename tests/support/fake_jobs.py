@@ -31,6 +31,7 @@ class FakeJobs:
     started: list[str] = field(default_factory=list)
     handles: Callable[[str], object] = lambda _: None
     _waiting: list[Callable[[], object]] = field(default_factory=list)
+    _ended_s: dict[str, float] = field(default_factory=dict)
 
     def run(self, job: str = "12", nodes: str = "n[1-2]", **more: object) -> None:
         """A job runs from now on, here too unless ``nodes`` says otherwise."""
@@ -96,8 +97,12 @@ class FakeJobs:
         self._requeue(job)
 
     def start_job(self, job: str) -> None:
+        """It begins at once where nodes are free. A slurmd whose clock is a second ahead refuses one that it takes for
+        the run that it has just ended: slurmctld then lets the job fail."""
         self.cluster.ask()
         self.started.append(job)
+        if self.seconds() < self._ended_s[job] + 2.0:
+            self.known[job] = replace(self.known[job], state="FAILED")
 
     def _signal(self, job: str, signal: str) -> None:
         self.sent.append((job, signal))
@@ -108,6 +113,7 @@ class FakeJobs:
         if there.state == "PENDING":
             return
         self.requeued.append((job, there.restarts))
+        self._ended_s[job] = self.seconds()
         self.known[job] = replace(there, state="PENDING", nodes="", restarts=there.restarts + 1, is_here=False)
         self._leave(job)
 

@@ -2,8 +2,9 @@
 
 As a program this is that process, one for each process of pytest. Each connection to its socket asks for one healthd,
 by arguments, environment and its three streams; it gets the process id, and the exit status at the end. What the fork
-runs is ``healthd.__main__.main``, in a session of its own. ``python -m healthd`` itself is started by the tests about
-its start and its end (``Running.as_program``), and by those whose environment is for the interpreter.
+runs is ``healthd.__main__.main``, in a session of its own; another ``program`` may fork something else. ``python -m
+healthd`` itself is started by the tests about its start and its end (``Running.as_program``), and by those whose
+environment is for the interpreter.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from tempfile import TemporaryDirectory
 from tests.support.limits import limit_s
 
 ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = "tests.support.forked_healthd"
 _OF_THE_INTERPRETER = ("LD_", "PYTHON", "MALLOC_", "GLIBC_")
 _CHANGES_NOTHING = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
 _LARGEST_BYTES = 1 << 17
@@ -51,16 +53,17 @@ def _is_of_a_child(folder: Path) -> bool:
 
 
 class ForkedHealthd:
-    """One healthd. ``pid``; the rest as of subprocess.Popen."""
+    """One healthd. ``pid``; the rest as of subprocess.Popen. ``program``: the module that forks it."""
 
-    def __init__(self, arguments: Sequence[str], environ: Mapping[str, str], streams: Sequence[int]) -> None:
+    def __init__(
+        self, arguments: Sequence[str], environ: Mapping[str, str], streams: Sequence[int], *, program: str = PROGRAM
+    ) -> None:
         self.returncode: int | None = None
         self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with _STARTING:
-            path = _server()
+            path = server_of(program)
         self._connection.connect(path)
-        order = json.dumps({"arguments": [str(each) for each in arguments], "environ": dict(environ)}).encode()
-        socket.send_fds(self._connection, [order], list(streams))
+        socket.send_fds(self._connection, [order_of(arguments, environ)], list(streams))
         self.pid = int(self._connection.recv(100))
 
     def poll(self) -> int | None:
@@ -104,13 +107,18 @@ def run(arguments: Sequence[str], environ: Mapping[str, str], timeout_s: float) 
         return subprocess.CompletedProcess(list(arguments), code, out.read_text(), err.read_text())
 
 
+def order_of(arguments: Sequence[str], environ: Mapping[str, str]) -> bytes:
+    """What a process that forks is asked for."""
+    return json.dumps({"arguments": [str(each) for each in arguments], "environ": dict(environ)}).encode()
+
+
 @cache
-def _server() -> str:
+def server_of(program: str) -> str:
     """The socket of this process's own process that forks."""
     folder = TemporaryDirectory(prefix="healthd-forks-")
     path = f"{folder.name}/s"
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    argv = [sys.executable, "-m", "tests.support.forked_healthd", path]
+    argv = [sys.executable, "-m", program, path]
     # It ends when this end of its stdin is closed, by whatever end of this process.
     process = subprocess.Popen(argv, stdin=subprocess.PIPE, cwd="/", env=environ, start_new_session=True)
     atexit.register(_end, process, folder)
@@ -133,12 +141,15 @@ def _end(process: subprocess.Popen[bytes], folder: TemporaryDirectory[str]) -> N
 # the process that forks
 
 
-def _load() -> None:
+def load() -> None:
     """What a daemon, a controller and most commands load."""
+    from healthd.config.keys import allowed_table
     from healthd.config.schema.config import PolicySection
+    from healthd.core.check import discover
     from healthd.remediation.policy_files import policy_of
 
     for module in (
+        "agent.job_verdicts",
         "cli.controller",
         "cli.fleet",
         "cli.main",
@@ -146,12 +157,14 @@ def _load() -> None:
         "controller.run",
         "daemon.daemon",
         "daemon.trial",
+        "state.recent_readings",
     ):
         importlib.import_module(f"healthd.{module}")
     policy_of(PolicySection(), None)  # the checks, too
+    allowed_table({name: check.settings for name, check in discover().items()})
 
 
-def _fork_for_each(path: str) -> tuple[bytes, list[int]]:
+def fork_for_each(path: str) -> tuple[bytes, list[int]]:
     """Fork for each connection. Returns in the forks alone: what each was asked, and its streams."""
     connections: dict[int, tuple[int, socket.socket]] = {}
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server, select.epoll() as waiting:
@@ -189,7 +202,7 @@ def _tell(connection: socket.socket, number: int) -> None:
         connection.send(str(number).encode())
 
 
-def _become(order: bytes, streams: Sequence[int]) -> list[str]:
+def become(order: bytes, streams: Sequence[int]) -> list[str]:
     """This process is a healthd as its start would have made it. Returns its arguments."""
     asked = json.loads(order)
     os.setsid()
@@ -206,9 +219,9 @@ def _become(order: bytes, streams: Sequence[int]) -> list[str]:
 
 
 if __name__ == "__main__":
-    _load()
+    load()
     gc.freeze()  # what all share stays shared
-    own = _become(*_fork_for_each(sys.argv[1]))
+    own = become(*fork_for_each(sys.argv[1]))
     from healthd.__main__ import main
 
     sys.exit(main(own))

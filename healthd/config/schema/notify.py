@@ -16,6 +16,13 @@ MaybeMetricsFile = Annotated[
     str, Meta(pattern=r"^(/[^\0]*\.prom)?\Z", description='an absolute path that ends in .prom, or ""')
 ]
 FilePath = Annotated[str, Meta(pattern=r"^/[^\0]*[^/\0]\Z", description="the absolute path of a file")]
+EventBus = Annotated[
+    str,
+    Meta(
+        pattern=r"^(arn:[a-z-]+:events:[a-z0-9-]+:[0-9]{12}:event-bus/[A-Za-z0-9_.-]+)?\Z",
+        description='the ARN of an event bus, or ""',
+    ),
+]
 SlackChannel = Annotated[str, Meta(pattern=r"^\S*\Z", description='a channel without spaces, or ""')]
 Url = Annotated[str, Meta(pattern=r"^https?://[^\s/]+(/\S*)?\Z", description="a URL of http:// or https://")]
 PerHour = Annotated[int, Meta(ge=1, le=3_600, description="a whole number from 1 to 3600")]
@@ -80,6 +87,10 @@ class NotifySection:
     apprise_url_files: tuple[FilePath, ...] = ()
     """Files whose first line is a service's URL of Apprise: Opsgenie, Microsoft Teams, Amazon SNS, e-mail and others.
     Each file is one receiver, by the file's name. Needs Apprise: healthd's extra ``notify``. Empty: none."""
+
+    eventbridge_bus: EventBus = ""
+    """The ARN of an Amazon EventBridge bus that gets an event when this node is drained, when its repair begins and
+    when it is released. The node's role needs packaging/iam/events-node.json. A controller sends none. Empty: none."""
 
     webhook_url: MaybeUrl = ""
     """The URL to which each message is sent as JSON, by POST. Empty: none. ``healthd config show`` shows it."""

@@ -1,8 +1,8 @@
 """One HTTP endpoint on loopback that stands for AWS: it counts every request, breaks some on order, passes on the rest.
 
-SageMaker's goes to ``FakeHyperPod``, after the request was checked against botocore's own service model; EC2's and Auto
-Scaling's to moto's server. What moto lacks (a launch time that a start changes, capacity reservations, the topology of
-instances, node auto-repair of EKS) is added here.
+SageMaker's goes to ``FakeHyperPod``, after the request was checked against botocore's own service model; EC2's, Auto
+Scaling's and EventBridge's to moto's server. What moto lacks (a launch time that a start changes, capacity
+reservations, the topology of instances, node auto-repair of EKS) is added here.
 """
 
 from __future__ import annotations
@@ -285,7 +285,7 @@ def _handler(endpoint: AwsEndpoint) -> type[BaseHTTPRequestHandler]:
 
 
 def _error_text(service: str, fault: Fault) -> tuple[int, str, bytes]:
-    if service == "sagemaker":
+    if service in ("sagemaker", "events"):
         text = json.dumps({"__type": fault.code, "message": "as the test wants it"})
         return fault.status, "application/x-amz-json-1.1", text.encode()
     inner = f"<Code>{fault.code}</Code><Message>as the test wants it</Message>"

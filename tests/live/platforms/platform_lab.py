@@ -278,12 +278,18 @@ class NodeMachine:
         self._off_since_s = time.monotonic()
 
     def power_on(self) -> None:
-        """A boot: slurmd with a new boot time, and the daemon, as its service manager starts it."""
+        """A boot: slurmd with a new boot time, and the daemon, as its service manager starts it, until it has read the
+        cluster: what a platform does next to the node takes longer than that."""
         self._off_for_a_second()
         before = self._registered()
         self.lab.slurm.slurmd_start(self.name, booted=True)
         self.lab.slurm.wait(lambda: self._registered() not in ("", before), 60.0, f"slurmd of {self.name} is back")
         self.daemon.start()
+        self.lab.slurm.wait(self._has_decided, 60.0, f"the daemon of {self.name} reads the cluster")
+
+    def _has_decided(self) -> bool:
+        """Whether the daemon's present life has logged a decision."""
+        return '"event": "engine"' in self.daemon.log.read_text(errors="replace").rpartition('"daemon.started"')[2]
 
     def _off_for_a_second(self) -> None:
         """A boot takes longer. Stamps and boot times are whole seconds: in the second of the last answer a boot goes

@@ -193,7 +193,7 @@ class SlurmManaged(Player):
 
     def __init__(self, node: NodeMachine) -> None:
         super().__init__(node)
-        self._rebooting = False
+        self._rebooting = self._returns = False
         node.imds.items.update({f"tags/instance/{key}": value for key, value in self.tags.items()})
 
     def first_instance(self) -> str:
@@ -207,6 +207,11 @@ class SlurmManaged(Player):
                 self._reboot()
             return
         self._rebooting = False
+        if self._returns and "DRAIN" not in flags:  # a node in replacement has its time, and slurmctld may find it late
+            self._returns = "DOWN" in flags
+            if self._returns:
+                self._resume()
+            return
         drained = "DRAIN" in flags and flags & {"IDLE", "DOWN"} and "COMPLETING" not in flags
         if (drained or "DOWN" in flags) and "REBOOT_REQUESTED" not in flags and self._is_idle():
             self._replace()
@@ -225,6 +230,7 @@ class SlurmManaged(Player):
                 self._set_down(self.manager_says)  # with each new try
             self._become(self.node.lab.account.launch(self.tags))
             self._resume()
+            self._returns = True
 
     def _set_down(self, reason: str) -> None:
         self.slurm.scontrol("update", f"nodename={self.node.name}", "state=down", f"reason={reason}")

@@ -38,15 +38,21 @@ def promtool(*arguments: str | Path, text: str | None = None) -> subprocess.Comp
 
 class Prometheus:
     """One server that scrapes ``targets``, instance name to port, each second, and judges ``rules`` as often. ``data``:
-    what it knows from before."""
+    what it knows from before; ``config``: its whole configuration, instead."""
 
     def __init__(
-        self, folder: Path, targets: Mapping[str, int], rules: Path | None, *, data: Path | None = None
+        self,
+        folder: Path,
+        targets: Mapping[str, int],
+        rules: Path | None,
+        *,
+        data: Path | None = None,
+        config: Mapping[str, Any] | None = None,
     ) -> None:
         self.port, self._log = free_ports(1)[0], folder / "log"
         folder.mkdir()
         jobs = [{"targets": [f"127.0.0.1:{port}"], "labels": {"instance": name}} for name, port in targets.items()]
-        config = {
+        config = config or {
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
             "rule_files": [str(rules)] if rules else [],
             "scrape_configs": [{"job_name": "healthd", "static_configs": jobs}],

@@ -73,13 +73,18 @@ def test_the_example_configuration_is_one_of_prometheus(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_collector_scrapes_as_prometheus_would_and_names_only_parts_that_it_has(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["adot-collector.yaml", "otlp-collector.yaml"])
+def test_a_collector_scrapes_as_prometheus_would_and_names_only_parts_that_it_has(tmp_path: Path, name: str) -> None:
     """The receiver's configuration is Prometheus's own; each part of the pipeline is declared, with the sign-in."""
-    collector = yaml.safe_load(filled(tmp_path, "adot-collector.yaml").read_text())
+    collector = yaml.safe_load(filled(tmp_path, name).read_text())
     receiver = collector["receivers"]["prometheus"]["config"]
     (job,) = receiver["scrape_configs"]
-    (found,) = job.pop("kubernetes_sd_configs")  # Debian builds its Prometheus without
-    assert (found["role"], found["namespaces"]) == ("endpoints", {"names": ["healthd"]})
+    if "kubernetes_sd_configs" in job:
+        (found,) = job.pop("kubernetes_sd_configs")  # Debian builds its Prometheus without
+        assert (found["role"], found["namespaces"]) == ("endpoints", {"names": ["healthd"]})
+    else:
+        (tmp_path / "nodes.yaml").write_text((FOLDER / "nodes.yaml").read_text())
+        assert job["metric_relabel_configs"] == loaded("prometheus.yaml")["scrape_configs"][0]["metric_relabel_configs"]
     (tmp_path / "receiver.yaml").write_text(yaml.safe_dump(receiver))
     done = promtool("check", "config", tmp_path / "receiver.yaml")
     assert done.returncode == 0, done.stdout + done.stderr

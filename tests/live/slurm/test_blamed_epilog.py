@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.live.slurm.slurm_lab import SlurmLab
-from tests.live.slurm.test_hooks import Hooked, run_script, wrapped_hooks
+from tests.live.slurm.test_hooks import OUT_OF_TIME, Hooked, run_script, wrapped_hooks
 from tests.live.slurm.test_spine import PCI, quarantine, reason
 from tests.support.limits import limit_s
 from tests.support.running import OFF_THE_BUS, Running, RunningNode, command_line
@@ -30,6 +30,7 @@ JOB = (
     "touch {flag}.runs; while [ ! -e {flag} ]; do sleep 0.02; done; exit {code}"
 )
 ROUNDS = 5
+TRIES = 5
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +92,7 @@ class ToldJob:
         """Wait until it runs again."""
         self.lab.wait(
             lambda: self.shows()["JobState"] == "RUNNING" and self.shows()["Restarts"] == "1",
-            limit_s(30),
+            30,
             f"job {self.id} to run again",
         )
 
@@ -102,7 +103,7 @@ def two_nodes(hooked: Hooked, *options: str, code: int = 3, name: str = "end") -
     job = hooked.lab.submit("", JOB.format(flag=flag, code=code), "-N2", "--ntasks=2", "--exclusive", *options)
     fields = hooked.lab.wait_job(job, "RUNNING")
     assert fields["NodeList"] == "n[0001-0002]"
-    hooked.lab.wait(Path(f"{flag}.runs").exists, limit_s(20), "the job is past its prologs")
+    hooked.lab.wait(Path(f"{flag}.runs").exists, 20, "the job is past its prologs")
     return ToldJob(lab=hooked.lab, id=job, flag=flag, nodes=("n0001", "n0002"))
 
 
@@ -130,7 +131,7 @@ def test_without_a_failed_epilog_an_expedited_job_is_held(own_epilogs: Hooked) -
     """Row 1: both epilogs exit 0, and Slurm takes the job's failure for its own."""
     job = two_nodes(own_epilogs, "--requeue=expedite")
     job.end()
-    own_epilogs.lab.wait(lambda: job.shows()["Reason"] == "job_requeued_in_held_state", limit_s(30), "held")
+    own_epilogs.lab.wait(lambda: job.shows()["Reason"] == "job_requeued_in_held_state", 30, "held")
     assert job.shows()["JobState"] in ("REQUEUE_HOLD", "PENDING")
 
 
@@ -163,8 +164,8 @@ def test_a_completed_job_is_not_run_again(own_epilogs: Hooked) -> None:
     epilog_of(own_epilogs, "n0001", "exit 1")
     job = two_nodes(own_epilogs, "--requeue=expedite", code=0)
     job.end()
-    own_epilogs.lab.wait(lambda: job.shows()["JobState"] == "COMPLETED", limit_s(30), "completed")
-    own_epilogs.lab.wait(lambda: reason(own_epilogs.lab, "n0001") == "Epilog error", limit_s(30), "drained")
+    own_epilogs.lab.wait(lambda: job.shows()["JobState"] == "COMPLETED", 30, "completed")
+    own_epilogs.lab.wait(lambda: reason(own_epilogs.lab, "n0001") == "Epilog error", 30, "drained")
 
 
 def test_a_job_without_expedite_is_not_run_again(own_epilogs: Hooked) -> None:
@@ -172,8 +173,8 @@ def test_a_job_without_expedite_is_not_run_again(own_epilogs: Hooked) -> None:
     epilog_of(own_epilogs, "n0001", "exit 1")
     job = two_nodes(own_epilogs, "--requeue")
     job.end()
-    own_epilogs.lab.wait(lambda: job.shows()["JobState"] == "FAILED", limit_s(30), "failed")
-    own_epilogs.lab.wait(lambda: reason(own_epilogs.lab, "n0001") == "Epilog error", limit_s(30), "drained")
+    own_epilogs.lab.wait(lambda: job.shows()["JobState"] == "FAILED", 30, "failed")
+    own_epilogs.lab.wait(lambda: reason(own_epilogs.lab, "n0001") == "Epilog error", 30, "drained")
 
 
 def test_a_node_set_down_expedites_its_job(own_epilogs: Hooked) -> None:
@@ -190,13 +191,13 @@ def test_a_node_set_down_expedites_its_job(own_epilogs: Hooked) -> None:
 
 def judged_by_all(node: RunningNode) -> None:
     """Every check of the node has run: before that the end of a job is unknown."""
-    node.wait(lambda: node.check()["verdict"] in ("ok", "warning"), limit_s(60), "no check is unknown")
+    node.wait(lambda: node.check()["verdict"] in ("ok", "warning"), 60, "no check is unknown")
 
 
 def gpu_lost(hooked: Hooked, node: RunningNode) -> None:
     """XID 79 on this node, and our drain."""
     node.kernel_says(OFF_THE_BUS.format(pci=PCI))
-    hooked.lab.wait(lambda: "DRAIN" in hooked.lab.state(node.name), limit_s(20), f"{node.name} drained")
+    hooked.lab.wait(lambda: "DRAIN" in hooked.lab.state(node.name), 20, f"{node.name} drained")
 
 
 def test_a_lost_gpu_moves_the_job_to_a_spare(
@@ -214,7 +215,7 @@ def test_a_lost_gpu_moves_the_job_to_a_spare(
         ended_s = job.end()
         job.wait_again()
         again_s.append(time.monotonic() - ended_s)
-        lab.wait(lambda: "requeued" in job.comment, limit_s(20), "the AdminComment")  # noqa: B023
+        lab.wait(lambda: "requeued" in job.comment, 20, "the AdminComment")  # noqa: B023
         said_s.append(time.monotonic() - ended_s)
         assert job.shows()["NodeList"] == "n[0002-0003]"
         assert reason(lab, "n0001").startswith(f"healthd: gpu.xid.79 gpu:{PCI}")
@@ -240,9 +241,9 @@ def test_a_job_that_fails_by_itself_is_held(expediting: Hooked) -> None:
         judged_by_all(expediting.node(name, quarantine()))
     job = two_nodes(expediting, "--requeue=expedite", code=7)
     job.end()
-    expediting.lab.wait(lambda: job.shows()["Reason"] == "job_requeued_in_held_state", limit_s(30), "held")
+    expediting.lab.wait(lambda: job.shows()["Reason"] == "job_requeued_in_held_state", 30, "held")
     assert [expediting.calls(name, "epilog")[0][0] for name in job.nodes] == [0, 0]
-    expediting.lab.wait(lambda: job.comment != "", limit_s(60), "the AdminComment")
+    expediting.lab.wait(lambda: job.comment != "", 60, "the AdminComment")
     assert job.comment == "healthd: no node fault seen on 2 nodes"
 
 
@@ -252,9 +253,9 @@ def test_an_unknown_node_blames_nobody(expediting: Hooked) -> None:
     judged_by_all(expediting.node("n0002", quarantine()))
     job = two_nodes(expediting, "--requeue=expedite")
     job.end()
-    expediting.lab.wait(lambda: job.shows()["Reason"] == "job_requeued_in_held_state", limit_s(30), "held")
+    expediting.lab.wait(lambda: job.shows()["Reason"] == "job_requeued_in_held_state", 30, "held")
     assert expediting.calls("n0001", "epilog")[0][0] == 0
-    expediting.lab.wait(lambda: job.comment != "", limit_s(60), "the AdminComment")
+    expediting.lab.wait(lambda: job.comment != "", 60, "the AdminComment")
     assert job.comment == "healthd: not known whose fault: n0001 of 2 nodes could not tell"
     assert "DRAIN" not in expediting.lab.state("n0001")
 
@@ -268,11 +269,11 @@ def test_past_the_limit_of_an_hour_the_epilog_passes(expediting: Hooked) -> None
     time.sleep(1.1)  # stamps have whole seconds
     gpu_lost(expediting, node)
     job.end()
-    lab.wait(lambda: job.shows()["Reason"] == "job_requeued_in_held_state", limit_s(30), "held")
+    lab.wait(lambda: job.shows()["Reason"] == "job_requeued_in_held_state", 30, "held")
     assert expediting.calls("n0001", "epilog")[0][0] == 0
     told = "healthd drained 1 other nodes within the hour; max_blamed_per_hour is 1"
-    node.wait(lambda: told in node.log_text(), limit_s(10), "the audit says so")
-    lab.wait(lambda: job.comment.endswith("; drained"), limit_s(20), "the verdict is in the AdminComment all the same")
+    node.wait(lambda: told in node.log_text(), 10, "the audit says so")
+    lab.wait(lambda: job.comment.endswith("; drained"), 20, "the verdict is in the AdminComment all the same")
 
 
 @pytest.mark.parametrize("setting", ["observe", "off"])
@@ -282,12 +283,12 @@ def test_without_permission_the_epilog_passes(expediting: Hooked, setting: str) 
     node = expediting.node("n0001", '[orchestrator]\nkind = "slurm"\n' if setting == "observe" else more)
     job = two_nodes(expediting, "--requeue=expedite")
     node.kernel_says(OFF_THE_BUS.format(pci=PCI))
-    node.wait(lambda: node.check()["verdict"] == "critical", limit_s(10), "the fault is open")
+    node.wait(lambda: node.check()["verdict"] == "critical", 10, "the fault is open")
     job.end()
-    expediting.lab.wait(lambda: job.shows()["Reason"] == "job_requeued_in_held_state", limit_s(30), "held")
+    expediting.lab.wait(lambda: job.shows()["Reason"] == "job_requeued_in_held_state", 30, "held")
     assert expediting.calls("n0001", "epilog")[0][0] == 0
     told = f"epilog of job {job.id} does not blame this node to Slurm"
-    node.wait(lambda: told in node.log_text(), limit_s(10), "the audit says so")
+    node.wait(lambda: told in node.log_text(), 10, "the audit says so")
 
 
 def test_a_comment_of_others_stays(expediting: Hooked) -> None:
@@ -299,7 +300,7 @@ def test_a_comment_of_others_stays(expediting: Hooked) -> None:
     expediting.lab.scontrol("update", f"jobid={job}", "admincomment=ticket 12: by hand")
     told = ToldJob(lab=expediting.lab, id=job, flag=flag, nodes=(node.name,))
     told.end()
-    expediting.lab.wait(lambda: "healthd" in told.comment, limit_s(30), "the sentence")
+    expediting.lab.wait(lambda: "healthd" in told.comment, 30, "the sentence")
     assert told.comment == "ticket 12: by hand; healthd: no node fault seen on 1 node"
 
 
@@ -310,13 +311,13 @@ def test_a_job_that_ends_keeps_no_notice_from_its_neighbour(hooked: Hooked) -> N
     flag, passed = hooked.folder / "end", hooked.folder / "passed"
     ends = hooked.lab.run_job("n0001", JOB.format(flag=flag, code=3))
     other = ToldJob(lab=hooked.lab, id=hooked.lab.run_job("n0001"), flag=flag, nodes=(node.name,))
-    hooked.lab.wait(Path(f"{flag}.runs").exists, limit_s(20), "the job is past its prolog")
+    hooked.lab.wait(Path(f"{flag}.runs").exists, 20, "the job is past its prolog")
     epilog_of(hooked, "n0001", f"while ! test -e {passed}; do sleep 0.1; done")
     try:
         flag.touch()
-        hooked.lab.wait(lambda: hooked.lab.job(ends)["JobState"] == "COMPLETING", limit_s(30), "it ends")
+        hooked.lab.wait(lambda: hooked.lab.job(ends)["JobState"] == "COMPLETING", 30, "it ends")
         gpu_lost(hooked, node)
-        hooked.lab.wait(lambda: "fault on node n0001 of your job" in other.comment, limit_s(30), "the AdminComment")
+        hooked.lab.wait(lambda: "fault on node n0001 of your job" in other.comment, 30, "the AdminComment")
         missing = f"job {ends}: no notice of the drain: "
         node.wait(lambda: missing in node.log.read_text(), 10.0, "the other's is said to be missing")
         assert "Job has already finished" in node.log.read_text()
@@ -331,12 +332,10 @@ def test_on_every_slurm_nothing_is_refused_and_nothing_breaks(hooked: Hooked) ->
     job = two_nodes(hooked)
     gpu_lost(hooked, node)
     before = hooked.lab.shows("n0001", "Reason")
-    hooked.lab.wait(lambda: "fault on node n0001 of your job" in job.comment, limit_s(30), "the AdminComment")
+    hooked.lab.wait(lambda: "fault on node n0001 of your job" in job.comment, 30, "the AdminComment")
     job.end()
-    hooked.lab.wait(lambda: job.shows()["JobState"] == "FAILED", limit_s(30), "failed")
-    node.wait(
-        lambda: f"job {job.id} of root ended (exit code 3): node: XID 79" in node.log_text(), limit_s(30), "audit"
-    )
+    hooked.lab.wait(lambda: job.shows()["JobState"] == "FAILED", 30, "failed")
+    node.wait(lambda: f"job {job.id} of root ended (exit code 3): node: XID 79" in node.log_text(), 30, "audit")
     assert hooked.lab.shows("n0001", "Reason") == before
     assert "DRAIN" not in hooked.lab.state("n0002")
 
@@ -392,7 +391,7 @@ def test_a_head_node_keeps_the_verdict_that_slurmctld_refuses(hooked: Hooked) ->
         gpu_lost(hooked, nodes[0])
         job.end()
         own.end()
-        hooked.lab.wait(lambda: {job.id, own.id} <= head.told().keys(), limit_s(150), "both owners are told")
+        hooked.lab.wait(lambda: {job.id, own.id} <= head.told().keys(), 150, "both owners are told")
         told = head.told()
         assert told[job.id]["text"].startswith(f"your job {job.id} was ended by a fault of node n0001 (")
         assert (told[job.id]["verdict"], told[own.id]["verdict"], told[own.id]["user"]) == ("node", "job", "root")
@@ -444,6 +443,26 @@ def test_the_words_and_the_code_together_blame_the_node(hooked: Hooked, tmp_path
     assert (code, out) == (1, "blame healthd: node n0001 is to blame\n")
 
 
+def test_a_hook_that_is_killed_is_asked_again(hooked: Hooked) -> None:
+    """kill -9 of the hook once its daemon has judged: slurmd gets the answer of the next one. The
+    drain stays ours, and the audit trail has one verdict. What else may be killed where: test_killed_hooks.py."""
+    node = hooked.node("n0001", quarantine(more="blame_in_epilog = true"))
+    job = two_nodes(hooked)
+    gpu_lost(hooked, node)
+    before = hooked.lab.shows("n0001", "Reason")
+    healthd = hooked.hooks / "n0001/healthd"
+    asks = healthd.read_text().replace(" exec ", " ")
+    killed = f"[ -e {hooked.folder}/killed ] && exit $code\n: >{hooked.folder}/killed\nkill -9 $$\n"
+    healthd.write_text(f"{asks}code=$?\n{killed}")
+    job.end()
+    hooked.lab.wait(lambda: bool(hooked.calls("n0001", "epilog")), 30, "the epilog")
+    assert hooked.calls("n0001", "epilog")[0][0] == 1
+    assert hooked.lab.shows("n0001", "Reason") == before
+    told = f"job {job.id} of root ended (exit code 3): node: XID 79"
+    node.wait(lambda: told in node.log_text(), 10, "the audit")
+    assert node.log_text().count(told) == 1
+
+
 def test_a_daemon_killed_after_its_answer_still_tells(expediting: Hooked) -> None:
     """kill -9 of the daemon right after the epilog's answer: the next one writes the sentence, once."""
     node = expediting.node("n0001", quarantine())
@@ -459,7 +478,7 @@ def test_a_daemon_killed_after_its_answer_still_tells(expediting: Hooked) -> Non
     assert expediting.calls("n0001", "epilog")[0][0] == 1
     node.process.wait(10)
     node.start()
-    expediting.lab.wait(lambda: "healthd: node n0001" in job.comment, limit_s(30), "the AdminComment")
+    expediting.lab.wait(lambda: "healthd: node n0001" in job.comment, 30, "the AdminComment")
     time.sleep(1)
     assert job.comment.count("healthd: node n0001") == 1
 
@@ -472,18 +491,32 @@ def test_a_daemon_that_hangs_blames_no_node(expediting: Hooked) -> None:
     assert node.process is not None
     os.kill(node.process.pid, signal.SIGSTOP)
     job.end()
-    expediting.lab.wait(lambda: bool(expediting.calls("n0001", "epilog")), limit_s(40), "the epilog")
+    expediting.lab.wait(lambda: bool(expediting.calls("n0001", "epilog")), 40, "the epilog")
     assert expediting.calls("n0001", "epilog")[0][0] == 0
     assert reason(expediting.lab, "n0001").startswith("healthd: gpu.xid.79")
 
 
 def test_without_a_daemon_the_epilog_judges_by_itself(expediting: Hooked) -> None:
-    """A daemon that drained and then ended: the hook finds drain and fault in the store, and blames the node."""
-    node = expediting.node("n0001", quarantine())
-    job = two_nodes(expediting, "--requeue=expedite")
-    gpu_lost(expediting, node)
-    node.stop()
-    job.end()
-    job.wait_again()
-    assert expediting.calls("n0001", "epilog")[0][0] == 1
-    assert reason(expediting.lab, "n0001").startswith("healthd: gpu.xid.79")
+    """A daemon that drained and then ended: the hook finds drain and fault in the store, and blames the node. On a busy
+    machine it may run out of its time: that is said, its job is held, and another is tried."""
+    lab = expediting.lab
+    for number in range(TRIES):
+        hooked = Hooked(lab, expediting.folder / str(number), expediting.hooks)
+        hooked.folder.mkdir()
+        try:
+            node = hooked.node("n0001", quarantine())
+            job = two_nodes(hooked, "--requeue=expedite")
+            gpu_lost(hooked, node)
+            node.stop()
+            job.end()
+            lab.wait(lambda: bool(hooked.calls("n0001", "epilog")), 40, "the epilog")  # noqa: B023
+            assert reason(lab, "n0001").startswith("healthd: gpu.xid.79")
+            if hooked.calls("n0001", "epilog")[0][0] == 1:
+                job.wait_again()
+                return
+            assert any(why in hooked.log_text("n0001") for why in OUT_OF_TIME)
+        finally:
+            lab.cancel()
+            hooked.end()
+        lab.reset()
+    raise AssertionError("an epilog that has the machine for itself blames the node")

@@ -93,7 +93,7 @@ def test_every_state_is_shown_in_its_column(lab: SlurmLab, nodes: Nodes, tmp_pat
         running[name].kernel_says(OFF_THE_BUS.format(pci=PCI))
     for name in ("n0009", "n0010"):
         running[name].kernel_says(UNCONTAINED.format(pci=PCI))
-    lab.wait(lambda: head.nodes()["n0010"]["state"] == head.nodes()["n0009"]["state"] == "held", 60, "two are held")
+    lab.wait(lambda: list(map(states(head).get, ("n0009", "n0010"))) == ["held"] * 2, 60, "two are held")
     running["n0013"].kernel_says(OFF_THE_BUS.format(pci=PCI))
     lab.update("n0014", "state=drain", "reason=fan swap")
     lab.update("n0015", "state=down", "reason=no power")

@@ -36,7 +36,7 @@ OBSERVE = '[orchestrator]\nkind = "slurm"\n'
 # Of the smallest machine that is measured on.
 CORES = 2
 # What a hook says that had no time: its own deadline, that of the lock, and that of the script around it.
-OUT_OF_TIME = ("deadline passed", "another healthd uses it", "without a refusal")
+OUT_OF_TIME = ("deadline passed", "another healthd uses it", "without a refusal", "without a verdict")
 
 # What Slurm is told to run: the shipped script, for the healthd of the node that the hook runs on, if it has one.
 HOOK = """#!/bin/sh

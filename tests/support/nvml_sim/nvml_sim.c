@@ -18,7 +18,7 @@ enum {
     OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9,
     GPU_IS_LOST = 15, RESET_REQUIRED = 16, VERSION_MISMATCH = 18, ARGUMENT_VERSION_MISMATCH = 25, UNKNOWN = 999
 };
-enum { GPUS = 64, LINES = 8192 };
+enum { GPUS = 64, LINES = 8192, PLACES = 4 * LINES };
 
 typedef unsigned long long u64;
 typedef struct { int index; } *device_t;
@@ -26,15 +26,24 @@ typedef struct { int index; } *device_t;
 /* ---- the state file ---- */
 
 static struct { char key[112]; char value[1536]; } lines[LINES];
+static short places[PLACES]; /* by the hash of a key: 1 + the first line that has it; 0 for none */
 static int line_count, initialised;
 static struct stat seen;
 static struct { int index; } devices[GPUS];
 
+/* Where a key stands in places, or would: most calls ask for lines that nobody wrote, such as a GPU's fault. */
+static short *place_of(const char *key)
+{
+    unsigned at = 2166136261u;
+    for (const char *letter = key; *letter; letter++) at = (at ^ (unsigned char)*letter) * 16777619u;
+    for (at %= PLACES; places[at] && strcmp(lines[places[at] - 1].key, key);) at = (at + 1) % PLACES;
+    return &places[at];
+}
+
 static const char *line_of(const char *key)
 {
-    for (int i = 0; i < line_count; i++)
-        if (!strcmp(lines[i].key, key)) return lines[i].value;
-    return NULL;
+    short found = *place_of(key);
+    return found ? lines[found - 1].value : NULL;
 }
 
 static char *trimmed(char *text)
@@ -56,13 +65,15 @@ static int refresh(void)
     FILE *file = fopen(path, "r");
     if (!file) return UNKNOWN;
     char text[1792];
+    memset(places, 0, sizeof places);
     for (line_count = 0; line_count < LINES && fgets(text, sizeof text, file);) {
         char *equals = strchr(text, '=');
         if (!equals || *trimmed(text) == '#') continue;
         *equals = 0;
         snprintf(lines[line_count].key, sizeof lines[0].key, "%s", trimmed(text));
         snprintf(lines[line_count].value, sizeof lines[0].value, "%s", trimmed(equals + 1));
-        line_count++;
+        short *place = place_of(lines[line_count++].key);
+        if (!*place) *place = (short)line_count;
     }
     fclose(file);
     seen = now;

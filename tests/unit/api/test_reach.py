@@ -172,13 +172,33 @@ def test_a_daemon_that_does_not_answer_is_no_healthy_node(
     assert unseen.news() == ""
 
 
+def test_a_hook_whose_daemon_dies_runs_the_checks_itself(path: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """As without a daemon: a kill -9 in the middle of an answer takes no verdict with it. Its configuration is missing
+    here, which it would not have read otherwise."""
+    missing = f"{path}.toml"
+    with listening(path) as listener:
+
+        def die() -> None:
+            client, _ = listener.accept()
+            client.close()
+            time.sleep(0.1)  # a process that ends closes its sockets one after the other
+            listener.close()
+
+        threading.Timer(0.2, die).start()
+        assert main(["hook", "epilog", "--socket", path, "--config", missing]) == 0
+    told = capfd.readouterr().err
+    assert "hook epilog could not run its checks; the job passes" in told
+    assert missing in told
+
+
 def test_hooks_that_passed_unseen_are_added_up(path: str) -> None:
     """Each kind by itself, and a link in the way is not followed."""
     unseen = Unseen(path)
-    with listening(path) as listener:
-        for kind in ("prolog", "prolog", "health-check-program"):
+    for kind in ("prolog", "prolog", "health-check-program"):
+        with listening(path) as listener:
             let_one_in(listener)
             assert main(["hook", "--socket", path, kind]) == 0
+        os.unlink(path)
     assert unseen.counted() == {"prolog": 2, "epilog": 0, "health-check-program": 1}
     assert unseen.news().endswith(": 2 prolog, 1 health-check-program; their jobs passed")
     other = path + "2"

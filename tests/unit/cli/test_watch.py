@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import signal
+import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +16,8 @@ from healthd.api.wire import Reply
 from healthd.cli.main import run
 from healthd.cli.watch import watched
 from healthd.core.errors import ConfigError, HealthdError, NoDaemon, UsageError
+from tests.support.limits import limit_s
+from tests.support.running import HEEDS_SIGINT
 
 WATCHED = [("plan",), ("doctor",), ("fleet",), ("controller", "--status")]
 
@@ -31,6 +36,22 @@ def test_only_the_status_of_a_controller_is_watched(capsys: pytest.CaptureFixtur
     """The controller itself runs until a signal ends it."""
     assert run(["controller", "--watch"]) == 64
     assert "--json and --watch work only with --status" in capsys.readouterr().err
+
+
+@pytest.mark.process
+def test_the_status_without_a_terminal_tells_a_missing_daemon_as_without_watch(tmp_path: Path) -> None:
+    """One sentence, with what starts a daemon; the watch goes on."""
+    argv = [sys.executable, "-m", "healthd", "status", "--socket", str(tmp_path / "none.sock")]
+    once = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=limit_s(60.0))
+    assert once.returncode == 69
+    watch = [*HEEDS_SIGINT, *argv, "--watch"]
+    with subprocess.Popen(watch, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=limit_s(60.0)) == 0
+    assert line.partition("NO ANSWER: ")[2].strip() == once.stderr.partition("healthd: ")[2].strip()
+    assert "start it with `systemctl start healthd`" in line
 
 
 class Terminal(io.StringIO):

@@ -140,12 +140,12 @@ class Post:
         self.kept = text
 
 
-def test_who_is_not_told_has_no_notifier() -> None:
-    """Nothing is configured by default."""
-    assert (
-        controller_notifier(NotifySection(), course(), name="head-1", kept="", keep=lambda _: None, state_dir="")
-        is None
-    )
+@pytest.mark.parametrize("bus", ["", "arn:aws:events:us-east-1:123456789012:event-bus/healthd"])
+def test_who_is_not_told_has_no_notifier(bus: str) -> None:
+    """Nothing is configured by default; and a bus gets what only nodes report. A notice that the bus was told of an
+    incident, and so the nodes' messages held, would be wrong."""
+    notify = NotifySection(eventbridge_bus=bus)
+    assert controller_notifier(notify, course(), name="head-1", kept="", keep=lambda _: None, state_dir="") is None
 
 
 def test_the_next_leader_neither_repeats_nor_forgets() -> None:

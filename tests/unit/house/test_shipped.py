@@ -76,6 +76,15 @@ LOADED_BY: Mapping[str, tuple[str, str]] = {
         "tests/live/prometheus/test_alertmanager.py",
         "packaging/prometheus/alertmanager.yaml",
     ),
+    "packaging/prometheus/cloudwatch-agent.json": ("tests/live/prometheus/test_cloudwatch.py", "cloudwatch-agent.json"),
+    "packaging/prometheus/cloudwatch-scrape.yaml": (
+        "tests/live/prometheus/test_cloudwatch.py",
+        "cloudwatch-scrape.yaml",
+    ),
+    "packaging/prometheus/otlp-collector.yaml": (
+        "tests/live/prometheus/test_prometheus_rules.py",
+        "otlp-collector.yaml",
+    ),
     "packaging/prometheus/*.yaml": ("tests/live/prometheus/test_prometheus_rules.py", "packaging/prometheus"),
     "packaging/rpm/build.sh": ("tests/installing/test_rpm.py", "packaging/rpm/build.sh"),
     "packaging/rpm/healthd.spec": ("tests/installing/test_rpm.py", "packaging/rpm/healthd.spec"),
@@ -96,7 +105,8 @@ BLOCKS: Mapping[str, tuple[str, str]] = {
 }
 # Commands that a page may tell people to run beside `healthd` (parsed by test_examples.py) and `make` (targets below).
 OF_OTHERS = (
-    frozenset({"apt-get", "aws", "cat", "clush", "cp", "curl", "dnf", "docker", "echo", "grep", "helm", "install"})
+    frozenset({"amazon-cloudwatch-agent-ctl", "apt-get", "aws", "cat", "clush", "cp", "curl", "dnf", "docker", "echo"})
+    | {"grep", "helm", "install"}
     | {"journalctl", "kill", "kubectl", "ln", "ls", "mkdir", "pip", "promtool", "python3", "rm", "scontrol", "sed"}
     | {"read", "sbatch", "sinfo", "sort", "srun", "ssh", "systemctl", "touch"}
 )

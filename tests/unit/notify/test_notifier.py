@@ -94,6 +94,7 @@ def test_a_message_says_who_speaks_for_people_and_for_programs() -> None:
             "since": "2026-01-01T03:00:05Z",
             "over": None,
             "next_step": "",
+            "out": False,
         }
     ]
 

@@ -448,7 +448,7 @@ def test_no_part_of_a_services_url_is_shown() -> None:
 
 
 def test_each_setting_adds_its_receiver(secret: Secret) -> None:
-    """Bot, PagerDuty, webhook and Opsgenie get each incident and each step; what operators read does not."""
+    """Bots, programs and Opsgenie get each incident and each step; what operators read does not."""
     opsgenie, teams = secret("opsgenie.url", "opsgenie://key/"), "/etc/healthd/teams.url"
     section = NotifySection(
         slack_url_file="/etc/s",
@@ -457,6 +457,7 @@ def test_each_setting_adds_its_receiver(secret: Secret) -> None:
         pagerduty_key_file="/etc/p",
         webhook_url="https://x.example/",
         command=("/bin/cat",),
+        eventbridge_bus="arn:aws:events:us-east-1:123456789012:event-bus/healthd",
         apprise_url_files=(opsgenie, teams),
     )
     found = channels_of(section, "/var/lib/healthd")
@@ -466,10 +467,12 @@ def test_each_setting_adds_its_receiver(secret: Secret) -> None:
         "pagerduty": True,
         "webhook": True,
         "command": False,
+        "eventbridge": True,
         "apprise-opsgenie": True,
         "apprise-teams": False,
     }
     assert all(each.steps is each.each_incident for each in found.values())
+    assert [name for name, each in found.items() if each.service] == ["eventbridge"]
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_over_the_limit_the_slots_below_wait_once_for_those_above() -> None:
     taken = slots("0:a", "1:me", "2:b")
     move = planned(scope("x"), taken=taken, since_s=90.0)
     assert isinstance(move, Settle)
-    assert move.until_s == 110.0
+    assert (move.until_s, move.has_room) == (110.0, False)
     assert isinstance(planned(scope("x"), taken=taken, since_s=80.0), GiveBack)
 
 

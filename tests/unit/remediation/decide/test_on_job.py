@@ -217,10 +217,14 @@ def test_processes_that_end_are_waited_for() -> None:
 
 
 def test_our_requeue_ends_the_delay_of_slurm_and_then_nothing_more() -> None:
-    """slurmctld puts two minutes before the next run, and counts that from the moment of the requeue on."""
+    """slurmctld puts two minutes before the next run, and counts that from the moment of the requeue on. Three seconds
+    from when it was seen to have ended are left of it: a slurmd refuses a run that it takes for the last one."""
     waits = replace(JOB, state="PENDING", nodes="", restarts=1, is_here=False)
     assert _next(_restart(JobStage.REQUEUED), replace(JOB, state="COMPLETING", restarts=1)).act is JobAct.WAIT
-    assert _next(_restart(JobStage.REQUEUED), waits).act is JobAct.START
+    assert _next(_restart(JobStage.REQUEUED, 900), waits).act is JobAct.NOTE_END
+    assert _next(_restart(JobStage.ENDED, 2.9), waits).act is JobAct.WAIT
+    assert _next(_restart(JobStage.ENDED, 3), waits).act is JobAct.START
+    assert _next(_restart(JobStage.ENDED, 9), replace(waits, state="FAILED")).words.endswith("ended again (FAILED)")
     runs = _next(_restart(JobStage.REQUEUED), replace(JOB, restarts=1, nodes="n[2-5]", is_here=False))
     assert runs == JobMove(act=JobAct.END, words="job 12 of alice on n[1-4]: requeued, runs on n[2-5]")
     assert _next(_restart(JobStage.REQUEUED), replace(JOB, state="CANCELLED")).words.endswith("(CANCELLED)")

@@ -95,6 +95,19 @@ def test_the_way_out_and_back(cluster: FakeCluster, clock: FakeClock) -> None:
     assert keeper.give_back() == ()
 
 
+def test_of_each_scope_one_slot_is_claimed_though_the_lists_are_old(clock: FakeClock) -> None:
+    """A list that shows neither of two claims that were acknowledged: the first is remembered while the second is
+    made. Forgotten, it would be claimed twice, or kept where both are to be given back."""
+    cluster = FakeCluster(*NODES, clock=clock, partitions={"gpu": NODES})
+    cluster.stale_s = 5.0
+    orchestrator, limits = Counting(cluster, "n0", clock), {"cluster": 3, "gpu": 1}
+    keeper = SlotKeeper(
+        orchestrator=orchestrator, node="n0", quotas=lambda: limits, monotonic_s=clock, random=lambda: 0.5
+    )
+    assert isinstance(keeper.take(), Settle)
+    assert sorted(scope for scope, _ in cluster.slots) == ["cluster", "gpu"]
+
+
 def test_a_fence_that_failed_after_its_claim_is_made_on_a_later_turn(cluster: FakeCluster, clock: FakeClock) -> None:
     """On Kubernetes it is a write of its own: until it stands, pods start on a node that is to go out."""
     keeper, orchestrator = keeper_of(cluster, clock)

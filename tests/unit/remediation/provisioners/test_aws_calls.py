@@ -16,7 +16,7 @@ from healthd.remediation.provisioners.iam import policies
 
 ROOT = Path(__file__).parents[4]
 SHIPPED = ROOT / "packaging" / "iam"
-PROVISIONERS = ROOT / "remediation" / "provisioners"
+CALLERS = (ROOT / "remediation" / "provisioners", ROOT / "healthd" / "notify")
 CALLS = tuple(calls().values())
 NEVER = {"BatchDeleteClusterNodes", "TerminateInstances", "DeleteCluster", "UpdateCluster", "DeleteAutoScalingGroup"}
 
@@ -27,7 +27,7 @@ def calls_in_the_code() -> Iterator[tuple[str, str]]:
     Operations that are chosen at run time stand as plain texts in the same module, which counts as well.
     """
     operations = {call.operation: call.service for call in CALLS}
-    for path in PROVISIONERS.glob("*.py"):
+    for path in (path for folder in CALLERS for path in folder.glob("*.py")):
         if path.name in ("aws_calls.py", "iam.py"):
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

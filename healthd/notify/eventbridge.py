@@ -1,0 +1,91 @@
+"""Amazon EventBridge: an event when a node is drained, when its repair begins, and when it is released.
+
+Each is one ``PutEvents`` of the table of calls, in a child that ends (``provisioners.aws``). A call without an answer
+may have been applied, so it is sent again: ``events_of`` says what identifies an event. Source: Amazon EventBridge API
+Reference, "PutEvents" (2026): an entry that failed is in the answer, with status 200; an entry has 256 KB at most.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from healthd.core.encodable import json_text
+from healthd.core.errors import BackendError
+from healthd.core.model import Step
+from healthd.notify.delivery import TIMEOUT_S, Deliver, NotDeliveredError
+from healthd.notify.message import Message, Notification
+from healthd.notify.news import NODE_KEY, NewsKind
+from healthd.remediation.provisioners.aws import Aws
+from healthd.remediation.provisioners.iam import EVENT_SOURCE
+
+DRAINED, REPAIR, RELEASED, HANDED_OVER, DRILL = (
+    "healthd Node Drained",
+    "healthd Node Repair Begun",
+    "healthd Node Released",
+    "healthd Node Handed Over",
+    "healthd Drill",
+)
+"""The detail types. HANDED_OVER: healthd's part is over, and healthd did not put the node back itself."""
+_ACTS = frozenset({Step.RESET, Step.REBOOT, Step.REPLACE})
+
+
+def to_eventbridge(bus: str, aws: Aws | None = None) -> Deliver:
+    """``bus``: the ARN of the event bus, which names its region."""
+    client = aws or Aws(region=bus.split(":")[3], timeout_s=TIMEOUT_S)
+
+    def deliver(message: Message) -> None:
+        for kind in events_of(message.about):
+            _put(client, _entry(bus, kind, message.about))
+
+    return deliver
+
+
+def events_of(about: Notification) -> tuple[str, ...]:
+    """The detail types of what a message tells about the node's service. An event that comes again has the same detail
+    type, ``id`` and ``since`` of its news, and of a repair the same ``step``."""
+    if about.drill:
+        return (DRILL,)
+    news = next((each for each in about.news if each.key == NODE_KEY), None)
+    if news is None:
+        return ()
+    begun = (REPAIR,) if about.step in _ACTS else ()
+    match news.state:
+        case NewsKind.STILL:
+            return ()
+        case NewsKind.NOW if not news.out:
+            return (HANDED_OVER,)
+        case _ if not news.out:  # healthd never had this node
+            return ()
+        case NewsKind.OVER:
+            return (RELEASED,)
+        case NewsKind.ENDED:
+            return (HANDED_OVER,)
+        case NewsKind.STEP:
+            return begun
+        case NewsKind.WRONG | NewsKind.NOW:
+            return (DRAINED, *begun)
+
+
+def _entry(bus: str, kind: str, about: Notification) -> dict[str, Any]:
+    """One entry of PutEvents; the detail is the document that a webhook gets."""
+    instance = about.sender.instance_id
+    return {
+        "EventBusName": bus,
+        "Source": EVENT_SOURCE,
+        "DetailType": kind,
+        "Time": about.at.isoformat(),
+        "Resources": [instance] if instance else [],
+        "Detail": json_text(about),
+    }
+
+
+def _put(client: Aws, entry: dict[str, Any]) -> None:
+    """An entry a call: IAM's condition on the source is one on a single value then."""
+    try:
+        answer = client.call("events", "PutEvents", Entries=[entry])
+    except BackendError as error:
+        raise NotDeliveredError(str(error)) from error
+    if answer.get("FailedEntryCount"):
+        failed = answer["Entries"][0]
+        code, why = failed.get("ErrorCode", "no code"), failed.get("ErrorMessage", "no message")
+        raise NotDeliveredError(f"events:PutEvents: {code}: {why}")
