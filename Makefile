@@ -4,7 +4,7 @@
 #   make test    all tests; installs Slurm, munge, FUSE and a C compiler first where apt and root are there; a repair
 #                with real daemons is interrupted at a sample of its boundaries, another one in each run
 #   make test-exhaustive   all tests, and every boundary
-#   make test-kubernetes   with a real API server, Helm and the image, built once where Go is there: ten minutes;
+#   make test-kubernetes   with a real API server, Helm and the image: half an hour; they are built once, where Go is;
 #                VERSION=1.30 or VERSION=newest: on the oldest or the newest Kubernetes; HEALTHD_TEST_EXHAUSTIVE=1:
 #                agent and controller killed at every boundary, not at a sample
 #   make test-slurm VERSION=26.05   the live Slurm tests on 22.05, 24.11 or 26.05, each in a root of its own: needs root

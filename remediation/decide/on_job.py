@@ -24,7 +24,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
 _TEXT = re.compile(r"(?:signal:((?:B:)?[A-Z0-9]+) then )?requeue after (\d+)([smh])")
 _SLACK, _SECOND = timedelta(seconds=2), timedelta(seconds=1)
 """Times of a job are whole seconds of slurmctld's clock, that of a fault is the node's."""
-STARTS_AFTER = timedelta(seconds=3)
+_STARTS_AFTER = timedelta(seconds=3)
 """From the end of a requeued job on all of its nodes to its start. A slurmd refuses a start whose credential was made
 in the second in which it ended the same job, or before, by two clocks; the job then FAILED (seen on Slurm 22.05.8:
 "already killed, do not launch batch job"). slurmctld waits two minutes for that reason."""
@@ -234,7 +234,7 @@ def _requeued(restart: JobRestart, job: NodeJob, now: datetime) -> JobMove:
         )
     if restart.stage is not JobStage.ENDED:
         return JobMove(act=JobAct.NOTE_END, words=f"job {restart.words}: requeued, has ended on all of its nodes")
-    if now < restart.at + STARTS_AFTER:
+    if now < restart.at + _STARTS_AFTER:
         return _wait(restart, "requeued, starts when no node takes that for its last run")
     return JobMove(act=JobAct.START, words=f"job {restart.words}: requeued, and waits for free nodes alone")
 

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Built:
-    """A ``Tree`` that nobody changes once it is built: each answer of ``tree`` is asked for once, an error too."""
+    """A ``Tree`` that is not changed once it is built: each answer of ``tree`` is asked for once, an error too."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree

@@ -66,7 +66,7 @@ class Ending:
 class Life(killing.Life[Ending]):
     """One life of a remediation on one node. Its folder also holds ``scontrol``, every call of it.
 
-    ``undisturbed``: nobody is killed, and slurmd is started as in service; so is AWS's child, if the scenario says so.
+    ``undisturbed``: nothing is killed, and slurmd is started as in service; so is AWS's child, if the scenario says so.
     """
 
     def __init__(

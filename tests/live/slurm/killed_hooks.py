@@ -3,7 +3,7 @@
 A process traces its own calls into C (``sys.setprofile``). Each that sends, receives, writes, locks, commits or starts
 a command that acts is a boundary, and so is such a command that has just been started: it goes on without the process
 that wanted it. Between two of them lie readings alone, which leave the disk and the cluster as they are. Nothing of
-healthd is changed for that, and the list is made by a life that nobody disturbs.
+healthd is changed for that, and the list is made by a life that is not disturbed.
 
 As a program this forks such processes: ``hook KIND …`` is the hook as ``healthd hook`` runs it, ``door`` the daemon's
 side of one: its socket, its verdicts and its reports to slurmctld.
@@ -108,7 +108,7 @@ def _command(frame: FrameType) -> str:
 
 
 class _Log:
-    """The daemon's log: nobody reads it."""
+    """The daemon's log, which no test reads."""
 
     def info(self, *_: object, **__: object) -> None:
         """As structlog."""

@@ -31,7 +31,7 @@ static int line_count, initialised;
 static struct stat seen;
 static struct { int index; } devices[GPUS];
 
-/* Where a key stands in places, or would: most calls ask for lines that nobody wrote, such as a GPU's fault. */
+/* Where a key stands in places, or would: most calls ask for lines that are in no file, such as a GPU's fault. */
 static short *place_of(const char *key)
 {
     unsigned at = 2166136261u;

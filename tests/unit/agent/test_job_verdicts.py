@@ -79,7 +79,7 @@ def test_an_epilog_that_asks_again_gets_the_verdict_that_is_written_down(world: 
 
 
 def test_what_has_changed_meanwhile_is_written_down(world: World) -> None:
-    """The drain is gone when the Epilog asks again, so that nobody is blamed; or the evidence is another."""
+    """The drain is gone when the Epilog asks again, so that no node is blamed; or the evidence is another."""
     world.verdicts.keep(JOB, AT_FAULT, blamed=True, now=START)
     world.verdicts.keep(JOB, AT_FAULT, blamed=False, now=START)
     world.verdicts.keep(JOB, BY_ITSELF, blamed=False, now=START)
@@ -109,7 +109,7 @@ def test_a_start_that_is_not_known_is_no_other_run(world: World) -> None:
     assert len(world.events()) == 1
 
 
-def test_a_disk_that_refuses_keeps_the_verdict_and_blames_nobody(world: World) -> None:
+def test_a_disk_that_refuses_keeps_the_verdict_and_blames_no_node(world: World) -> None:
     """It is in the audit trail, as one that slurmctld did not get."""
     world.store.is_full = True
     with pytest.raises(StoreError):
