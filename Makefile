@@ -8,18 +8,18 @@
 #                VERSION=1.30 or VERSION=newest: on the oldest or the newest Kubernetes; HEALTHD_TEST_EXHAUSTIVE=1:
 #                agent and controller killed at every boundary, not at a sample
 #   make test-slurm VERSION=26.05   the live Slurm tests on 22.05, 24.11 or 26.05, each in a root of its own: needs root
-#   make test-packages     the .deb from installation to purge on a Debian that is booted for it: needs root; a release
-#                of a fresh clone, built twice
+#   make test-packages     the .deb from installation to purge on a Debian that is booted for it, and both packages in
+#                roots of all distributions that they are for: needs root; a release of a fresh clone, built twice
 #   make test-check CHECK=host.numa   one check: its own test, what every check keeps to, its rows of the fault matrix
 #   make simulate   fleets with production's daemons on one simulated cluster and clock, a life for each seed
 #   make fuzz    ten million changed inputs for every parser of text from outside: minutes on two free cores
 #   make check   what CI runs: lint, types, import contracts, all tests with branch coverage of the pure modules
 #   make bench   measurements; make docs: the generated reference pages and dashboards; make chart: what follows from
 #                the Helm chart; make site: all pages, in build/site; make wheel, deb,
-#                rpm: dist/, packages for the system that this is; make lock; make clean
+#                rpm: dist/, packages with a CPython of their own, compiled once (needs root); make lock; make clean
 #   make release   all that a site downloads, built of the commit into dist/healthd-VERSION; twice the same to the byte
 #
-# Variables: PYTHON (which python3), VERSION (of Slurm or Kubernetes), TESTS (paths for make test), WORKERS (processes that share
+# Variables: PYTHON (which python3; of make deb and rpm: a venv of it instead), ARCH (amd64, arm64), JOBS, VERSION (of Slurm or Kubernetes), TESTS (paths for make test), WORKERS (processes that share
 # it), HEALTHD_TEST_SEED (of its sample), PYTEST_ARGS, DEMO_ARGS, BENCH_ARGS, FUZZ_ARGS, LOCK_ARGS; of make simulate SEED (the first), SEEDS (how many), HOURS, NODES, SIMULATE_ARGS.
 
 TESTS = tests
@@ -78,6 +78,7 @@ test-check: .venv/dev.stamp
 
 test-packages: .venv/dev.stamp
 	@sh tests/system-packages.sh
+	@sh tests/system-packages.sh arm64
 	HEALTHD_TEST_PACKAGES=1 $(VENV)/python -m pytest $(PYTEST_ARGS) tests/installing
 
 # Ends at the first violation, with its seed: `make simulate SEED=17 SEEDS=1` shows it again.
@@ -119,7 +120,7 @@ wheel: .venv/dev.stamp
 	rm -rf build/lib build/bdist.* build/scripts-* dist/healthd-*.whl dist/healthd-*.tar.gz
 	$(VENV)/python -m build --no-isolation --outdir dist .
 
-# With the distribution's own Python: packaging/stage.sh.
+# With a CPython of their own, or the one that PYTHON names: packaging/stage.sh.
 deb:
 	sh packaging/deb/build.sh dist
 

@@ -26,6 +26,7 @@ from email.message import Message
 from email.parser import HeaderParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from uuid import NAMESPACE_URL, uuid5
 
 import yaml
@@ -34,6 +35,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # No address of ours exists that could be named instead; both formats ask for a URI.
 BUILD_TYPE, BUILDER = "urn:healthd:release:1", "urn:healthd:packaging/release.py"
 SUMS = "SHA256SUMS"
+# Debian's names; packaging/python/build.sh knows both.
+ARCHITECTURES = ("amd64", "arm64")
 _LICENCE = re.compile(r"(LICEN[CS]E|COPYING|NOTICE|AUTHORS)", re.IGNORECASE)
 
 
@@ -56,18 +59,17 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Component:
-    """A third-party distribution that is in the packages: what its own metadata say, and the folder of them."""
+    """What others have written and the packages hold: its name, version, licence (SPDX) and package URL.
+
+    ``requires``: names of others that it needs. ``texts``: the files of its licence.
+    """
 
     name: str
     version: str
     licence: str
-    requires: frozenset[str]
-    info: Path
-
-    @property
-    def purl(self) -> str:
-        """Its package URL."""
-        return f"pkg:pypi/{self.name}@{self.version}"
+    purl: str
+    requires: frozenset[str] = frozenset()
+    texts: tuple[Path, ...] = ()
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -77,15 +79,9 @@ def main(arguments: Sequence[str]) -> int:
         out = Path(arguments[0] if arguments else ROOT / "dist" / f"healthd-{source.version}").absolute()
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir(parents=True)
-        staged = Path(name) / "staged"
-        _run(source, "sh", "packaging/stage.sh", str(staged))
         python_packages(source, out)
-        _run(source, "sh", "packaging/deb/build.sh", str(out), STAGED=str(staged))
-        _run(source, "sh", "packaging/rpm/build.sh", str(out), STAGED=str(staged), PYTHON=_interpreter(staged))
+        found = system_packages(source, out, Path(name))
         chart(source, out)
-        (site,) = staged.glob("opt/healthd/lib/python3*/site-packages")
-        found = components(site)
-        locked(source.tree / "requirements" / "runtime.txt", found)
         base = f"healthd-{source.version}"
         _write_json(out / f"{base}.cdx.json", sbom(source, found))
         (out / f"{base}.licences.txt").write_text(licences(found), encoding="utf-8")
@@ -124,6 +120,25 @@ def python_packages(source: Source, out: Path) -> None:
         }
         executable = {member.name for member in archive.getmembers() if member.mode & 0o100 and member.isfile()}
     sdist.write_bytes(_tar_gz(contents, executable, source.epoch))
+
+
+def system_packages(source: Source, out: Path, work: Path) -> list[Component]:
+    """The .deb and the .rpm for each architecture, and what is in all of them."""
+    contents = []
+    for architecture in ARCHITECTURES:
+        staged = work / architecture
+        _run(source, "sh", "packaging/stage.sh", str(staged), ARCH=architecture)
+        for kind in ("deb", "rpm"):
+            _run(source, "sh", f"packaging/{kind}/build.sh", str(out), STAGED=str(staged), ARCH=architecture)
+        (site,) = staged.glob("opt/healthd/lib/python3*/site-packages")
+        installed = distributions(site)
+        locked(source.tree / "requirements" / "runtime.txt", installed)
+        bundled = interpreter(staged / "usr/share/doc/healthd/python")
+        contents.append(sorted([*installed, *bundled], key=lambda each: each.name))
+    purls = [[each.purl for each in content] for content in contents]
+    if purls != purls[:1] * len(purls):
+        raise SystemExit(f"packaging/release.py: the packages of {', '.join(ARCHITECTURES)} differ: {purls}")
+    return contents[0]
 
 
 def chart(source: Source, out: Path) -> None:
@@ -170,18 +185,40 @@ def _described(media_type: object, blob: bytes) -> dict[str, object]:
 # what vouches for it
 
 
-def components(site: Path) -> list[Component]:
-    """Every third-party distribution that is installed below ``site``, by name."""
+def distributions(site: Path) -> list[Component]:
+    """Every third-party distribution that is installed below ``site``, by what its own metadata say."""
     found = []
     for info in sorted(site.glob("*.dist-info")):
         meta = HeaderParser().parsestr((info / "METADATA").read_text("utf-8"))
         name = _normal(meta["Name"])
         if name != "healthd":
             requires = frozenset(_normal(re.split(r"[^\w.-]", text, maxsplit=1)[0]) for text in _required(meta))
+            texts = [path for path in sorted(info.rglob("*")) if path.is_file() and _LICENCE.search(path.name)]
             found.append(
-                Component(name=name, version=meta["Version"], licence=_licence(meta), requires=requires, info=info)
+                Component(
+                    name=name,
+                    version=meta["Version"],
+                    licence=_licence(meta),
+                    purl=f"pkg:pypi/{name}@{meta['Version']}",
+                    requires=requires,
+                    texts=tuple(texts),
+                )
             )
-    return sorted(found, key=lambda each: each.name)
+    return found
+
+
+def interpreter(folder: Path) -> list[Component]:
+    """CPython and the libraries that are compiled into it (packaging/python/sources.txt), by what its build left."""
+    return [
+        Component(
+            name=each["name"],
+            version=each["version"],
+            licence=each["licence"],
+            purl=f"pkg:deb/debian/{each['name']}@{quote(each['version'])}?arch=source&distro={each['distro']}",
+            texts=(folder / f"{each['name']}.copyright",),
+        )
+        for each in json.loads((folder / "components.json").read_text("utf-8"))
+    ]
 
 
 def locked(lock: Path, found: Sequence[Component]) -> None:
@@ -235,13 +272,12 @@ def sbom(source: Source, found: Sequence[Component]) -> dict[str, Any]:
 
 
 def licences(found: Sequence[Component]) -> str:
-    """The licence texts of everything that the packages bring along, as each distribution ships them."""
+    """The licence texts of everything that the packages bring along, as its authors ship them."""
     parts = []
     for each in found:
-        texts = [path for path in sorted(each.info.rglob("*")) if path.is_file() and _LICENCE.search(path.name)]
         parts.append(f"{'=' * 79}\n{each.name} {each.version}: {each.licence}\n{'=' * 79}\n\n")
-        parts += [path.read_text("utf-8", errors="replace").strip() + "\n\n" for path in texts]
-        if not texts:
+        parts += [path.read_text("utf-8", errors="replace").strip() + "\n\n" for path in each.texts]
+        if not each.texts:
             parts.append("This distribution ships no licence text; its metadata name the licence above.\n\n")
     return "".join(parts)
 
@@ -280,11 +316,6 @@ def _run(source: Source, *argv: str, **environ: str) -> None:
 
 def _git(*words: str) -> str:
     return subprocess.run(["git", "-C", str(ROOT), *words], check=True, capture_output=True, text=True).stdout  # noqa: S607  whichever git made this checkout
-
-
-def _interpreter(staged: Path) -> str:
-    (python,) = (path.name for path in (staged / "opt/healthd/bin").glob("python3.*"))
-    return python
 
 
 def _tar_gz(contents: Mapping[str, bytes], executable: set[str], epoch: int) -> bytes:

@@ -1,29 +1,40 @@
 #!/bin/sh
-# Puts what a package of healthd installs below a folder: its own venv in /opt/healthd, the command, units and hooks.
+# Puts what a package of healthd installs below a folder: a CPython with healthd in /opt/healthd, the command, units, hooks.
 # Usage: packaging/stage.sh FOLDER. The .deb and the .rpm are made of it (packaging/deb/build.sh, packaging/rpm).
 #
-# The venv belongs to one minor version of Python, so it is made where it will run: on the same distribution, with the
-# Python that PYTHON names (/usr/bin/python3 by itself; Amazon Linux 2023: /usr/bin/python3.11). Wheels only, in the
-# versions and with the hashes of requirements/runtime.txt (LOCK names another: requirements/kubernetes.txt); where they
-# come from is pip's own configuration. Needs no root.
+# The CPython is the packages' own (packaging/python/build.sh, which needs root once), so that one package fits every
+# distribution. ARCH names another processor than this machine's: amd64 or arm64. PYTHON=/usr/bin/python3 stages a venv
+# that links to that Python instead: it needs no root, and fits this distribution alone.
+# Wheels only, in the versions and with the hashes of requirements/runtime.txt (LOCK names another:
+# requirements/kubernetes.txt); where they come from is pip's own configuration.
 set -eu
 test $# -eq 1 || { sed -n '3p' "$0" >&2; exit 64; }
 mkdir -p "$1"
 dest=$(cd "$1" && pwd)
 cd "$(dirname "$0")/.."
-
-python=${PYTHON:-/usr/bin/python3}
-"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
-    echo "packaging/stage.sh: $python is not Python 3.11 or newer; set PYTHON=/usr/bin/python3.11" >&2
-    exit 1
-}
-# /usr/bin/python3.11 and not python3, which means another version after an upgrade of the distribution.
-python=$("$python" -c 'import sys; print("%s/bin/python%d.%d" % (sys.base_prefix, *sys.version_info[:2]))')
+opt=$dest/opt/healthd
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM HUP
 export PIP_DISABLE_PIP_VERSION_CHECK=1
+
+own='' foreign=''
+if test -n "${PYTHON:-}"; then
+    python=$PYTHON
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+        echo "packaging/stage.sh: $python is not Python 3.11 or newer; set PYTHON=/usr/bin/python3.11" >&2
+        exit 1
+    }
+    # /usr/bin/python3.11 and not python3, which means another version after an upgrade of the distribution.
+    python=$("$python" -c 'import sys; print("%s/bin/python%d.%d" % (sys.base_prefix, *sys.version_info[:2]))')
+else
+    native=$(sh packaging/python/build.sh)
+    own=$native
+    if test -n "${ARCH:-}"; then own=$(sh packaging/python/build.sh "$ARCH"); fi
+    test "$own" = "$native" || foreign=yes
+    python=$native/bin/python3
+fi
 
 # Only what the wheel is made of: a build/ left in the checkout would bring deleted modules back.
 mkdir "$work/src"
@@ -39,28 +50,53 @@ pip=$work/tools/bin/pip
 "$pip" install --quiet --require-hashes --only-binary :all: -r requirements/build.txt
 "$pip" wheel --quiet --no-build-isolation --no-deps --wheel-dir "$work/wheel" "$work/src"
 
-venv=$dest/opt/healthd
-"$python" -m venv --without-pip --clear "$venv"
-"$pip" --python "$venv/bin/python" install --quiet --no-compile --require-hashes --only-binary :all: \
-    -r "${LOCK:-requirements/runtime.txt}"
-"$pip" --python "$venv/bin/python" install --quiet --no-compile --no-deps "$work"/wheel/*.whl
+# Wheels for the processor and the glibc of the packages' CPython, whatever this machine has.
+for_python() {
+    machine=x86_64
+    case $own in *-arm64) machine=aarch64 ;; esac
+    "$python" -c 'import sys; print("--implementation=cp --python-version=%d.%d" % sys.version_info[:2])'
+    for glibc in 31 28 27 26 24 17; do echo "--platform=manylinux_2_${glibc}_$machine"; done
+    echo "--platform=manylinux2014_$machine"
+}
+rm -rf "$opt"
+platform=
+if test -n "$own"; then
+    install -d "$dest/opt" "$dest/usr/share/doc/healthd"
+    cp -a "$own" "$opt"
+    # What brings pip in, and what made this folder's tools of it.
+    rm -rf "$opt"/lib/python3*/ensurepip "$opt"/lib/python3*/venv
+    rm -rf "$dest/usr/share/doc/healthd/python"
+    mv "$opt/doc" "$dest/usr/share/doc/healthd/python"
+    platform=$(for_python)
+else
+    "$python" -m venv --without-pip "$opt"
+fi
+site=$(echo "$opt"/lib/python3*/site-packages)
+into="$pip install --quiet --no-compile --target $site"
+# shellcheck disable=SC2086  # options, and a path that the site below /opt/healthd has
+$into $platform --require-hashes --only-binary :all: -r "${LOCK:-requirements/runtime.txt}"
+# shellcheck disable=SC2086
+$into --no-deps "$work"/wheel/*.whl
 # 16 MB of AWS services that healthd has no call to.
-"$venv/bin/python" packaging/trim_botocore.py "$(echo "$venv"/lib/python3*/site-packages)"
+"$work/tools/bin/python" packaging/trim_botocore.py "$site"
 
-# What venv and pip wrote of this folder becomes what it is once installed. Of the programs only ours stays.
-find "$venv/bin" -mindepth 1 ! -name 'python*' ! -name healthd -exec rm -rf {} +
-sed -i "1s|^#!.*|#!/opt/healthd/bin/python|" "$venv/bin/healthd"
-sed -i "/^command = /d" "$venv/pyvenv.cfg"
-rm -f "$venv/.gitignore" # Python 3.13 leaves one
-# pip records the folder that our wheel lay in, and checksums of programs that name the folder of this staging.
-rm -f "$venv"/lib/python3*/site-packages/healthd-*.dist-info/direct_url.json
-sed -i -e '/direct_url\.json,/d' -e '\|^\.\./\.\./\.\./bin/|d' "$venv"/lib/python3*/site-packages/*.dist-info/RECORD
+# Of the programs only ours stays.
+find "$opt/bin" -mindepth 1 ! -name 'python*' -exec rm -rf {} +
+rm -rf "${site:?}/bin"
+sed '1s|^#!.*|#!/opt/healthd/bin/python|' packaging/bin/healthd >"$opt/bin/healthd"
+chmod 755 "$opt/bin/healthd"
+# What venv and pip wrote of this folder becomes what it is once installed.
+test ! -e "$opt/pyvenv.cfg" || sed -i "/^command = /d" "$opt/pyvenv.cfg"
+rm -f "$opt/.gitignore" # Python 3.13 leaves one
+# pip records the folder that our wheel lay in, and programs that are not here.
+rm -f "$site"/healthd-*.dist-info/direct_url.json
+sed -i -e '/direct_url\.json,/d' -e '\|^\.\./|d' "$site"/*.dist-info/RECORD
 
 # Bytecode that is never compared with its source: a package manager's files do not change, each start saves the
 # comparison, and only the package manager writes below /opt/healthd.
-"$venv/bin/python" -m compileall -q -j 0 -s "$dest" --invalidation-mode unchecked-hash "$venv/lib"
-if grep -rlF "$dest" "$venv" >&2; then
-    echo "packaging/stage.sh: the files above still name $dest, which is not there once installed" >&2
+"$work/tools/bin/python" -m compileall -q -j 0 -s "$dest" --invalidation-mode unchecked-hash "$opt/lib"
+if grep -rlF -e "$dest" -e "$work" "$opt" >&2; then
+    echo "packaging/stage.sh: the files above still name $dest or $work, which are not there once installed" >&2
     exit 1
 fi
 
@@ -74,5 +110,12 @@ install -m 644 packaging/slurm/README.md "$dest/usr/share/doc/healthd/slurm-hook
 cp -R packaging/iam "$dest/usr/share/doc/healthd/iam"
 mkdir -p "$dest/usr/share/doc/healthd/how-to"
 install -m 644 docs/how-to/*.md "$dest/usr/share/doc/healthd/how-to/"
-"$venv/bin/python" -B packaging/manual/manual.py "$dest/usr/share"
+# healthd itself writes its manual: where its CPython does not run, on this machine's.
+runs=$opt/bin/python
+if test -n "$foreign"; then
+    "$pip" install --quiet --require-hashes --only-binary :all: -r requirements/runtime.txt
+    "$pip" install --quiet --no-deps "$work"/wheel/*.whl
+    runs=$work/tools/bin/python
+fi
+"$runs" -B packaging/manual/manual.py "$dest/usr/share"
 chmod -R u=rwX,go=rX "$dest"

@@ -66,6 +66,8 @@ for folder in sorted(pathlib.Path(sys.argv[1]).iterdir()):
         print(f"not looked into, for want of a program: {folder.name}")
         continue
     found = {(re.sub(r"[-_.]+", "-", name).lower(), version) for name, _, version in (each.rpartition("-") for each in inside)}
+    (python,) = folder.glob("usr/share/doc/healthd/python/components.json")
+    found |= {(each["name"], each["version"]) for each in json.loads(python.read_text())}
     same(f"SBOM and {folder.name} differ", found - {("healthd", bom["metadata"]["component"]["version"])}, named)
     looked.append(folder.name)
 

@@ -79,8 +79,10 @@ MEMORY, MEMORY_BYTES = "/dev/shm", 2 << 30
 
 # Set by `make test-kubernetes`, as HEALTHD_TEST_KUBERNETES: see below.
 ASKED_FOR = "TEST_KUBERNETES"
-# Set by `make test-packages`: the tests of this file that boot a machine, by the fixture that is one; and a release.
-BOOTED, BOOT_ASKED_FOR, RELEASED = ("test_deb.py", "machine"), "TEST_PACKAGES", "test_release.py"
+# Set by `make test-packages`, as HEALTHD_TEST_PACKAGES: the packages as they are released, whose CPython takes minutes
+# to compile. What `make test` has of packages is staged with this machine's Python.
+PACKAGES_ASKED_FOR = "TEST_PACKAGES"
+PACKAGED = frozenset({"test_deb.py", "test_distributions.py", "test_own_python.py", "test_release.py"})
 
 # A property holds or it does not: how long an example takes is the machine's business.
 settings.register_profile("healthd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -211,12 +213,16 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what needs an API server, helm or an image, unless it is asked for, `make test-kubernetes`: where
-    nothing is cached, building them takes two cores ten minutes. And what boots a machine, or builds a release:
+    nothing is cached, building them takes two cores ten minutes. And what is made of a CPython of its own:
     `make test-packages`.
     """
     # healthd's own processes would refuse the variables as settings that do not exist
-    kubernetes, boots = os.environ.pop(ASKED_FOR, ""), os.environ.pop(BOOT_ASKED_FOR, "")
-    left_out = [item for item in items if (not kubernetes and _is_of_kubernetes(item)) or (not boots and _boots(item))]
+    kubernetes, packages = os.environ.pop(ASKED_FOR, ""), os.environ.pop(PACKAGES_ASKED_FOR, "")
+    left_out = [
+        item
+        for item in items
+        if (not kubernetes and _is_of_kubernetes(item)) or (not packages and item.path.name in PACKAGED)
+    ]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
     without = set(left_out)
@@ -257,11 +263,6 @@ def _is_of_kubernetes(item: pytest.Item) -> bool:
         item.nodeid.startswith(("tests/packaging/", "tests/live/kubernetes/"))
         or item.get_closest_marker("kubernetes") is not None
     )
-
-
-def _boots(item: pytest.Item) -> bool:
-    boots = (item.path.name, BOOTED[1]) == BOOTED and BOOTED[1] in getattr(item, "fixturenames", ())
-    return boots or item.path.name == RELEASED
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

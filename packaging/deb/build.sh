@@ -1,8 +1,9 @@
 #!/bin/sh
-# Builds healthd's .deb for the Debian or Ubuntu that this runs on, and prints its path.
-# Usage: packaging/deb/build.sh [FOLDER] (dist/ by itself). Needs python3-venv and dpkg-deb, no root. PYTHON and LOCK:
-# as in packaging/stage.sh. REVISION names a rebuild of the same version (1). STAGED: a folder that packaging/stage.sh
-# has filled already. DEB_COMPRESSION: none is quicker and makes it large (xz).
+# Builds healthd's .deb for every Debian and Ubuntu with glibc 2.31 or newer, and prints its path.
+# Usage: packaging/deb/build.sh [FOLDER] (dist/ by itself). Needs dpkg-deb. ARCH, PYTHON and LOCK: as in
+# packaging/stage.sh, with what that needs; with PYTHON the package is for the distribution that this runs on, and its
+# name says so. REVISION names a rebuild of the same version (1). STAGED: a folder that packaging/stage.sh has filled
+# already, for ARCH. DEB_COMPRESSION: none is quicker and makes it large (xz).
 set -eu
 out=${1:-$(dirname "$0")/../../dist}
 mkdir -p "$out"
@@ -15,13 +16,19 @@ trap 'exit 130' INT TERM HUP
 chmod 755 "$tree"
 if test -n "${STAGED:-}"; then cp -a "$STAGED/." "$tree"; else sh packaging/stage.sh "$tree"; fi
 
-# The package of the very Python that the venv links to, without its patch level: python3.11, python3.13.
-interpreter=$(basename "$(readlink -f "$tree/opt/healthd/bin/python")")
 version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' healthd/__init__.py)
-# shellcheck source=/dev/null
-distribution=$(. /etc/os-release && echo "$ID$VERSION_ID")
-full=$version-${REVISION:-1}~$distribution
-architecture=$(dpkg --print-architecture)
+full=$version-${REVISION:-1} needs=
+interpreter=$(readlink -f "$tree/opt/healthd/bin/python")
+case $interpreter in
+"$tree"/*) ;;
+*)
+    # The package of the very Python that the venv links to, without its patch level: python3.11, python3.13.
+    needs="$(basename "$interpreter"), "
+    # shellcheck source=/dev/null
+    full=$full~$(. /etc/os-release && echo "$ID$VERSION_ID")
+    ;;
+esac
+architecture=${ARCH:-$(dpkg --print-architecture)}
 
 install -d "$tree/DEBIAN" "$tree/etc/healthd"
 for script in postinst prerm postrm; do
@@ -36,7 +43,7 @@ Section: admin
 Priority: optional
 Maintainer: the authors of healthd <healthd@localhost>
 Installed-Size: $(du -sk --exclude=DEBIAN "$tree" | cut -f1)
-Depends: $interpreter, libc6 (>= 2.28), init-system-helpers
+Depends: ${needs}libc6 (>= 2.31), init-system-helpers
 Recommends: ethtool, nvme-cli, systemd
 Suggests: chrony
 Description: Node health checks and remediation for GPU clusters on AWS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -14,13 +16,32 @@ SYSTEM_PYTHON = Path("/usr/bin/python3")
 
 @pytest.fixture(scope="session")
 def staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What both packages are made of, made once, with the Python of this machine's distribution."""
+    """What a package for this machine's distribution alone is made of: a venv of its Python, which takes seconds."""
     if not SYSTEM_PYTHON.exists():
-        pytest.skip(f"no {SYSTEM_PYTHON} here, which a package of healthd runs on")
+        pytest.skip(f"no {SYSTEM_PYTHON} here, which a package of healthd can link to")
     version = run(SYSTEM_PYTHON, "-c", "import sys; print(sys.version_info >= (3, 11))")
     have = subprocess.run([SYSTEM_PYTHON, "-c", "import ensurepip"], check=False, capture_output=True).returncode == 0
     if version != "True" or not have:
         pytest.skip(f"{SYSTEM_PYTHON} is older than 3.11, or has no ensurepip: apt-get install python3-venv")
     folder = tmp_path_factory.mktemp("staged")
-    run("sh", "packaging/stage.sh", folder)
+    run("sh", "packaging/stage.sh", folder, PYTHON=str(SYSTEM_PYTHON))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the packages are made of, with their own CPython, for this machine's processor. Of `make test-packages`."""
+    return _with_its_own_python(tmp_path_factory.mktemp("own"))
+
+
+@pytest.fixture(scope="session")
+def own_of_arm64(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same for arm64."""
+    return _with_its_own_python(tmp_path_factory.mktemp("own-arm64"), ARCH="arm64")
+
+
+def _with_its_own_python(folder: Path, **environ: str) -> Path:
+    if os.geteuid() != 0 or shutil.which("debootstrap") is None:
+        pytest.skip("CPython is compiled in a root of its own: needs root and debootstrap")
+    run("sh", "packaging/stage.sh", folder, **environ)
     return folder

@@ -1,7 +1,7 @@
 """A clean Debian that is booted: systemd as its first process, in namespaces of its own, from a cached root.
 
 What is written goes into memory, over the cached root, and is gone with the machine. The machine has no network
-but its own loopback; what may be installed in it lies in apt's cache there. It needs root.
+but its own loopback. It needs root.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ INSTALLED = ("systemd", "slurmctld", "slurmd", "slurm-client", "munge")
 
 _PREPARE = """
 set -eu
-root=$1 python=$2
-shift 2
+root=$1
+shift
 mount --make-rprivate /
 mount --bind "$root" "$root"
 mount -t proc proc "$root/proc"
@@ -38,7 +38,6 @@ export DEBIAN_FRONTEND=noninteractive
 chroot "$root" apt-get update -qq
 chroot "$root" apt-get install -y -qq --no-install-recommends "$@"
 chroot "$root" apt-get clean
-chroot "$root" apt-get install -y -qq --no-install-recommends --download-only "$python"
 rm "$root/usr/sbin/policy-rc.d" "$root/etc/resolv.conf"
 echo n1 >"$root/etc/hostname"
 echo 127.0.0.1 localhost n1 >"$root/etc/hosts"
@@ -86,15 +85,12 @@ def release() -> dict[str, str]:
     return {name: value.strip('"') for name, value in re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE)}
 
 
-def clean_root(python: str) -> Path:
-    """The root of a Debian like this one, of a Slurm node without healthd. Made once. Skips where it cannot be made.
-
-    ``python``: the package that healthd's venv depends on, put into apt's cache there.
-    """
+def clean_root() -> Path:
+    """The root of a Debian like this one, of a Slurm node without healthd. Made once. Skips where it cannot be made."""
     here = release()
     if here.get("ID") != "debian":
-        pytest.skip(f"the package is built for this machine's own release, and this is no Debian: {here.get('ID')}")
-    return debian_root(here["VERSION_CODENAME"], _PREPARE, (python, *INSTALLED))
+        pytest.skip(f"the clean machine is of this machine's own release, and this is no Debian: {here.get('ID')}")
+    return debian_root(here["VERSION_CODENAME"], _PREPARE, INSTALLED)
 
 
 class Machine:

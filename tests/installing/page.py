@@ -19,6 +19,6 @@ def shown(title: str) -> list[str]:
 def run(*argv: str | Path, **environ: str) -> str:
     """Run a command that must succeed; the last line that it printed."""
     given = {**os.environ, **environ}
-    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=900, env=given, cwd=ROOT)
+    done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=3600, env=given, cwd=ROOT)
     assert done.returncode == 0, f"{argv}: exit {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
     return done.stdout.strip().rpartition("\n")[2]

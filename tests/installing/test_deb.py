@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -35,13 +34,13 @@ QUARANTINE = '[remediation]\nmode = "quarantine"\nsettle_s = 1\n[budget]\nmax_ou
 
 
 @pytest.fixture(scope="module")
-def debs(staged: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def debs(own: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The package, and a rebuild of it."""
     if shutil.which("dpkg-deb") is None:
         pytest.skip("no dpkg-deb here: this is no Debian")
     folder = tmp_path_factory.mktemp("deb")
     built = [
-        Path(run("sh", "packaging/deb/build.sh", folder, STAGED=str(staged), DEB_COMPRESSION="none", REVISION=revision))
+        Path(run("sh", "packaging/deb/build.sh", folder, STAGED=str(own), DEB_COMPRESSION="none", REVISION=revision))
         for revision in ("1", "2")
     ]
     return built[0], built[1]
@@ -50,9 +49,7 @@ def debs(staged: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
 @pytest.fixture(scope="module")
 def machine(debs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """A booted Debian with Slurm, and both packages in /root; healthd is not installed."""
-    depends = subprocess.run(["dpkg-deb", "-f", debs[0], "Depends"], check=True, capture_output=True, text=True).stdout
-    base = clean_root(depends.split(",")[0])
-    with booted(base, tmp_path_factory.mktemp("machine")) as made:
+    with booted(clean_root(), tmp_path_factory.mktemp("machine")) as made:
         for number, deb in enumerate(debs, 1):
             made.must("mkdir", f"/root/{number}")
             made.copy(deb, f"/root/{number}/{deb.name}")
@@ -71,8 +68,7 @@ def files(machine: Machine) -> set[str]:
 
 def test_a_node_from_installation_to_purge(machine: Machine) -> None:
     """Install, configure, start, look, hook into Slurm, drain for a fault, upgrade, remove, purge: on one node."""
-    depends = re.findall(r"python3[.\d]+", machine.must("dpkg-deb", "-f", "/root/healthd_1.deb", "Depends"))
-    machine.must("apt-get", "install", "-y", "-qq", "--no-install-recommends", *depends)  # no part of what is ours
+    assert machine.run("sh", "-c", "command -v python3").returncode != 0, "it must do without"
     slurm_conf(machine, {})
     machine.must("systemctl", "restart", "munge", "slurmctld", "slurmd")
     machine.wait(lambda: "State=IDLE" in slurm_node(machine), 30, "the node to be idle")

@@ -236,5 +236,5 @@ def test_the_fragment_for_parallelcluster_names_the_installer() -> None:
     action = queue["CustomActions"]["OnNodeConfigured"]
     assert action["Script"].rpartition("/")[2] == "on-node.sh"
     package, config = action["Args"]
-    assert package.endswith(f"/healthd-{__version__}-1.amzn2023.x86_64.rpm"), "as packaging/rpm/build.sh names it there"
+    assert package.endswith(f"/healthd-{__version__}-1.x86_64.rpm"), "as packaging/rpm/build.sh names it"
     assert config.endswith(".toml")

@@ -86,6 +86,7 @@ LOADED_BY: Mapping[str, tuple[str, str]] = {
         "otlp-collector.yaml",
     ),
     "packaging/prometheus/*.yaml": ("tests/live/prometheus/test_prometheus_rules.py", "packaging/prometheus"),
+    "packaging/python/*": ("tests/installing/test_own_python.py", "packaging/python"),
     "packaging/rpm/build.sh": ("tests/installing/test_rpm.py", "packaging/rpm/build.sh"),
     "packaging/rpm/healthd.spec": ("tests/installing/test_rpm.py", "packaging/rpm/healthd.spec"),
     "packaging/slurm/*.sh": ("tests/live/slurm/test_hooks.py", '"packaging" / "slurm"'),

@@ -1,0 +1,203 @@
+"""One package for every distribution: in minimal roots it is installed, tried, started, removed and purged.
+
+They have no Python of their own, no network but loopback, and no systemd: test_deb.py boots one that has. The .rpm goes
+into a root that keeps its certificates where Amazon Linux does, by this machine's rpm.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from healthd import __version__
+from tests.installing.page import run
+from tests.support.debian_root import debian_root, ubuntu_root
+from tests.support.emulated import aarch64_programs
+from tests.support.running import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.root, pytest.mark.process]
+
+ROOTS = {
+    "Debian 11": ("bullseye", debian_root),
+    "Debian 12": ("bookworm", debian_root),
+    "Debian 13": ("trixie", debian_root),
+    "Ubuntu 22.04": ("jammy", ubuntu_root),
+    "Ubuntu 24.04": ("noble", ubuntu_root),
+}
+# Everything is over the cached root, in memory, and gone with its namespaces. What it said is left in $over.
+IN_A_ROOT = """
+set -eu
+base=$1 over=$2 hash=$3 package=$4 root=$2/memory/root
+mkdir "$over/memory"
+mount -t tmpfs -o mode=755 tmpfs "$over/memory" # a package manager waits for a disk after each of its files
+mkdir "$over/memory/upper" "$over/memory/work" "$root"
+mount -t overlay -o "lowerdir=$base,upperdir=$over/memory/upper,workdir=$over/memory/work" overlay "$root"
+mount -t proc proc "$root/proc"
+for folder in dev run tmp; do mount -t tmpfs tmpfs "$root/$folder"; done
+for name in null zero random urandom; do
+    : >"$root/dev/$name"
+    mount --bind "/dev/$name" "$root/dev/$name"
+done
+ln -s /proc/self/fd "$root/dev/fd"
+ip link set lo up
+cp "$package" "$over/handshake.py" "$over/site.pem" "$over/site.key" "$root/run/"
+inside() {
+    env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 \\
+        DEBIAN_FRONTEND=noninteractive AWS_EC2_METADATA_DISABLED=true chroot "$root" "$@"
+}
+# But for what package managers keep of every package: lists, logs, alternatives and caches.
+list() {
+    (cd "$root" && find . -xdev \\( -path './var/lib/dpkg' -o -path './var/lib/apt' -o -path './var/cache' \\
+        -o -path './var/log' -o -path './var/lib/systemd' -o -path './var/lib/rpm*' -o -path './usr/lib/sysimage' \\) \\
+        -prune -o -print | sort)
+}
+# Where this machine's own rpm comes from Debian, it asks to be told that a package of RPM is meant.
+FORCE=
+case $package in
+*.deb)
+    trusted=$root/etc/ssl/certs/$hash.0
+    install() { inside apt-get install -y -qq --no-install-recommends "/run/${package##*/}"; }
+    remove() { inside apt-get remove -y -qq healthd; }
+    purge() { inside apt-get purge -y -qq healthd; }
+    ;;
+*.rpm)
+    ! rpm --help | grep -q force-debian || FORCE=--force-debian
+    trusted=$root/etc/pki/tls/cert.pem
+    rm -rf "$root/etc/ssl"
+    book() { rpm --root "$root" --dbpath /var/lib/rpm $FORCE --nodeps "$@"; }
+    install() { book --install "$package"; }
+    remove() { book --erase healthd; }
+    purge() { rm -r "$root/etc/healthd" "$root/var/lib/healthd"; }
+    ;;
+esac
+if inside sh -c 'command -v python3'; then exit 3; fi
+list >"$over/before"
+install >"$over/installed" 2>&1
+inside healthd --version >"$over/version"
+trusts() {
+    inside /opt/healthd/bin/python -I /run/handshake.py /run/site.pem /run/site.key
+}
+trusts >"$over/refused"
+mkdir -p "${trusted%/*}"
+cp "$over/site.pem" "$trusted"
+trusts >"$over/trusted"
+rm "$trusted"
+rmdir --ignore-fail-on-non-empty -p "${trusted%/*}"
+code=0
+inside healthd check --no-daemon --json >"$over/verdict" 2>"$over/errors" || code=$?
+echo $code >"$over/code"
+inside healthd init >"$over/init" 2>&1
+inside healthd run >"$over/daemon" 2>&1 &
+daemon=$!
+tries=0
+until inside healthd status >"$over/status" 2>&1; do
+    tries=$((tries + 1))
+    test $tries -lt 300
+    sleep 0.2
+done
+inside healthd check --json >"$over/asked" || test $? -le 2
+kill -s TERM $daemon
+wait $daemon
+remove >"$over/removed" 2>&1
+test -e "$root/etc/healthd/config.toml"
+purge >"$over/purged" 2>&1
+list >"$over/after"
+"""
+
+
+@pytest.fixture(scope="module")
+def deb(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package for this machine's processor."""
+    return built(own, tmp_path_factory.mktemp("deb"))
+
+
+def built(staged: Path, folder: Path, **environ: str) -> Path:
+    if shutil.which("dpkg-deb") is None:
+        pytest.skip("no dpkg-deb here: apt-get install dpkg")
+    return Path(run("sh", "packaging/deb/build.sh", folder, STAGED=str(staged), DEB_COMPRESSION="none", **environ))
+
+
+def certified(folder: Path) -> str:
+    """A certificate for localhost that signs itself, with its key; the name that OpenSSL looks for in a folder."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl here: apt-get install openssl")
+    request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "3", "-subj", "/CN=localhost"]
+    extensions = ("subjectAltName=DNS:localhost", "keyUsage=critical,digitalSignature,keyCertSign")
+    named = [word for each in extensions for word in ("-addext", each)]
+    run(*request, *named, "-keyout", folder / "site.key", "-out", folder / "site.pem")
+    return run("openssl", "x509", "-noout", "-hash", "-in", folder / "site.pem")
+
+
+def lived(base: Path, package: Path, over: Path) -> None:
+    """From installation to purge in a root over ``base``; what every distribution must show."""
+    shutil.copy(ROOT / "tests/installing/handshake.py", over)
+    argv = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "sh", "-c", IN_A_ROOT, "sh"]
+    done = subprocess.run(
+        [*argv, str(base), str(over), certified(over), str(package)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+    def text(name: str) -> str:
+        return (over / name).read_text() if (over / name).exists() else f"({name} was not reached)"
+
+    assert done.returncode != 3, f"this root has a Python of its own: {done.stdout}"
+    told = "\n".join(f"-- {name}\n{text(name)[-1500:]}" for name in ("installed", "errors", "init", "daemon", "status"))
+    assert done.returncode == 0, f"exit {done.returncode}: {done.stderr[-2000:]}\n{told}"
+    assert text("version") == f"healthd {__version__}\n"
+    assert "self-signed" in text("refused"), "a certificate that the distribution does not trust"
+    assert text("trusted") == "TLSv1.3\n"
+    verdict, asked = json.loads(text("verdict")), json.loads(text("asked"))
+    assert int(text("code")) in (0, 1, 2)
+    assert verdict["schema"] == asked["schema"] == "healthd.verdict/v1"
+    assert {each["name"] for each in verdict["checks"]} >= {"host.clock", "host.filesystems", "kmsg.reader"}
+    broken = [each for each in verdict["checks"] if re.search(r"\w+Error\b", str(each.get("reason", "")))]
+    assert broken == []
+    assert "mode observe" in text("status")
+    assert set(text("after").splitlines()) ^ set(text("before").splitlines()) == set()
+
+
+@pytest.mark.parametrize("name", ROOTS)
+def test_one_deb_from_installation_to_purge_on_each_distribution(name: str, deb: Path, tmp_path: Path) -> None:
+    """Without a Python there, with what the root has alone: version, verdict, daemon, certificates of the
+    distribution; after the purge it is as it was."""
+    suite, root = ROOTS[name]
+    lived(root(suite), deb, tmp_path)
+
+
+def test_the_deb_for_arm64_runs_on_arm64(tmp_path: Path, own_of_arm64: Path) -> None:
+    """The same on Debian 11 for arm64, the processor of P6e-GB200, by qemu where this machine is of another one."""
+    with aarch64_programs():
+        base = debian_root("bullseye", architecture="arm64")
+        (tmp_path / "deb").mkdir()
+        deb = built(own_of_arm64, tmp_path / "deb", ARCH="arm64")
+        assert deb.name.endswith("_arm64.deb")
+        lived(base, deb, tmp_path)
+
+
+def test_the_package_is_of_no_distribution(deb: Path) -> None:
+    """Neither its name nor what it depends on tells where it was built."""
+    assert deb.name == f"healthd_{__version__}-1_{run('dpkg', '--print-architecture')}.deb"
+    depends = run("dpkg-deb", "-f", deb, "Depends").split(", ")
+    assert depends == ["libc6 (>= 2.31)", "init-system-helpers"]
+
+
+def test_one_rpm_from_installation_to_removal(own: Path, tmp_path: Path) -> None:
+    """It needs no Python, runs, and trusts the certificates of Amazon Linux, which are one file. Its name has the
+    processor."""
+    if shutil.which("rpmbuild") is None:
+        pytest.skip("no rpmbuild here: apt-get install rpm")
+    rpm = Path(run("sh", "packaging/rpm/build.sh", tmp_path, STAGED=str(own), RPM_LEVEL="1"))
+    assert rpm.name == f"healthd-{__version__}-1.{os.uname().machine}.rpm"
+    required = subprocess.run(["rpm", "-qp", "--requires", rpm], check=True, capture_output=True, text=True).stdout
+    assert {"systemd", "glibc >= 2.31"} <= set(required.splitlines())
+    assert "python" not in required
+    lived(debian_root("bookworm"), rpm, tmp_path)
