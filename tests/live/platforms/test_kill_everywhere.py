@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -63,7 +63,8 @@ SIDES = ("before ", "during ", "after ")
 KILLS_OF_EACH = 1
 """At least so many kills of each life, in a sample."""
 FOREIGN = ("state=drain", "reason=psu is being changed")
-Place = tuple[str, Nursery]
+Stage = Theatre[str, Ending]
+"""A place is the name of a node."""
 
 
 def may_be_missing(kill: Kill) -> bool:
@@ -85,24 +86,22 @@ def site(platforms_moto: tuple[str, int], tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="module")
-def theatre(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Theatre[Place, Ending]]:
+def theatre(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """A node for each life."""
-    folder, numbers = tmp_path_factory.mktemp("lives"), itertools.count(1)
+    folder, numbers, nursery = tmp_path_factory.mktemp("lives"), itertools.count(1), Nursery(PROGRAM)
 
-    def begin(name: str, place: Place, undisturbed: bool) -> Life:
-        node, nursery = place
+    def begin(name: str, node: str, undisturbed: bool) -> Life:
         here = folder / f"{next(numbers)}-{name}"
         return Life(
             scenario=SCENARIOS[name], node=node, folder=here, site=site, nursery=nursery, undisturbed=undisturbed
         )
 
-    with ExitStack() as stack:
-        places = [(node, stack.enter_context(closing(Nursery(PROGRAM)))) for node in site.lab.nodes[:SIDE_BY_SIDE]]
-        yield stack.enter_context(closing(Theatre(places, begin)))
+    with closing(Theatre(site.lab.nodes[:SIDE_BY_SIDE], begin)) as stage:
+        yield stage
 
 
 @pytest.fixture(scope="module")
-def plain(theatre: Theatre[Place, Ending]) -> dict[str, Played[Ending]]:
+def plain(theatre: Stage) -> dict[str, Played[Ending]]:
     return theatre.undisturbed(SCENARIOS)
 
 
@@ -154,7 +153,7 @@ def test_undisturbed_a_life_ends_well(plain: dict[str, Played[Ending]], name: st
 
 
 def test_killed_at_any_boundary_it_ends_in_the_same_place(
-    theatre: Theatre[Place, Ending],
+    theatre: Stage,
     plain: dict[str, Played[Ending]],
     kills: dict[str, list[Kill]],
     name: str,
@@ -170,7 +169,7 @@ def test_killed_at_any_boundary_it_ends_in_the_same_place(
 
 
 def test_killed_and_followed_by_another_machine_it_ends_in_the_same_place(
-    theatre: Theatre[Place, Ending],
+    theatre: Stage,
     plain: dict[str, Played[Ending]],
     kills_of_machines: dict[str, list[Kill]],
     name: str,

@@ -22,7 +22,7 @@ from tests.live.platforms.test_kill_everywhere import (
     OFF_THE_BUS,
     PROGRAM,
     SIDES,
-    Place,
+    Stage,
     boundary_of,
     may_be_missing,
 )
@@ -51,7 +51,6 @@ ENDINGS = {
     "canary": replace(WELL, asked=2, drains=2, ends=("released", "released")),
     "freeze": WELL,
 }
-Stage = Theatre[Place, Ending]
 
 
 @pytest.fixture(scope="module")
@@ -69,19 +68,17 @@ Opens = Callable[[Sequence[str], Mapping[str, type[ApprovedLife]]], Stage]
 @pytest.fixture(scope="module")
 def opens(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opens]:
     """Opens a theatre of lives on some of the nodes."""
-    folder, numbers = tmp_path_factory.mktemp("lives"), itertools.count(1)
+    folder, numbers, nursery = tmp_path_factory.mktemp("lives"), itertools.count(1), Nursery(PROGRAM)
     with ExitStack() as stack:
 
         def opened(nodes: Sequence[str], lives: Mapping[str, type[ApprovedLife]]) -> Stage:
-            def begin(name: str, place: Place, undisturbed: bool) -> ApprovedLife:
-                node, nursery = place
+            def begin(name: str, node: str, undisturbed: bool) -> ApprovedLife:
                 here = folder / f"{next(numbers)}-{name}"
                 return lives[name](
                     scenario=REBOOT, node=node, folder=here, site=site, nursery=nursery, undisturbed=undisturbed
                 )
 
-            places = [(node, stack.enter_context(closing(Nursery(PROGRAM)))) for node in nodes]
-            return stack.enter_context(closing(Theatre(places, begin)))
+            return stack.enter_context(closing(Theatre(nodes, begin)))
 
         yield opened
 
