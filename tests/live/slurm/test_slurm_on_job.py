@@ -15,6 +15,7 @@ from tests.live.slurm.interposed import Interposed
 from tests.live.slurm.slurm_lab import SlurmLab
 from tests.support.limits import limit_s
 from tests.support.running import OFF_THE_BUS, RunningNode
+from tests.support.sampling import of_this_run
 
 pytestmark = [pytest.mark.slurm, pytest.mark.process]
 
@@ -215,7 +216,12 @@ def test_two_jobs_on_one_node_are_left_alone(gang: Gang) -> None:
     assert [gang.lab.job(job)["JobState"] for job in (first, second)] == ["RUNNING", "RUNNING"]
 
 
-@pytest.mark.parametrize("before", ["healthd-job:", "--signal=USR1", "requeue ", "starttime=now"])
+BEFORE = ("healthd-job:", "--signal=USR1", "requeue ", "starttime=now")
+AFTER = ("intends to act on job", "alone of its nodes", "intends to send USR1", "intends the requeue")
+KILLS_IN_A_SAMPLE = 1
+
+
+@pytest.mark.parametrize("before", of_this_run().some("before", BEFORE, KILLS_IN_A_SAMPLE))
 def test_a_daemon_that_is_killed_before_an_act_acts_once(gang: Gang, before: str, tmp_path: Path) -> None:
     """kill -9 between the intent and the act: the signal counts as sent, and the job is requeued once."""
     wires = Interposed(tmp_path / "bin", "kill -9 $PPID; exit 1")
@@ -223,9 +229,7 @@ def test_a_daemon_that_is_killed_before_an_act_acts_once(gang: Gang, before: str
     _killed(gang, f'bin_dir = "{wires.folder}"', lambda: wires.folder.joinpath("match").read_text().strip() == "")
 
 
-@pytest.mark.parametrize(
-    "said", ["intends to act on job", "alone of its nodes", "intends to send USR1", "intends the requeue"]
-)
+@pytest.mark.parametrize("said", of_this_run().some("after", AFTER, KILLS_IN_A_SAMPLE))
 def test_a_daemon_that_is_killed_after_a_record_acts_once(gang: Gang, said: str) -> None:
     """kill -9 as soon as the trail has it, before its act or just after."""
     _killed(gang, "", lambda: said in gang.running[-1].log_text())
