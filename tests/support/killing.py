@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 import uuid
 from abc import ABC, abstractmethod
@@ -34,6 +33,7 @@ ENDS_OF_A_SUCCESSOR = ((), ("released",), ("abandoned",))
 _LONGER_THAN_ANY_TIMEOUT_S = 20_000.0
 _PROCESSES = 14  # of one life; more than that is a loop
 _ORPHAN_ENDS_WITHIN_S = 20.0
+STDERR = 2
 
 Ending = TypeVar("Ending")
 Place = TypeVar("Place")
@@ -50,7 +50,7 @@ class Nursery:
     def live(self, order: Order) -> int:
         """Start one, and return how it ended: its exit code, or minus the signal. Threads may ask side by side."""
         with open(os.devnull, "r+b") as nothing:
-            streams = [nothing.fileno(), nothing.fileno(), sys.__stderr__.fileno()]
+            streams = [nothing.fileno(), nothing.fileno(), STDERR]
             process = ForkedHealthd([json.dumps(asdict(order))], self._environ, streams, program=self._program)
         return process.wait()
 
