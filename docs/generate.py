@@ -885,7 +885,7 @@ def peers_page() -> str:
 
 
 def act_row(each: Mapping[str, str]) -> tuple[str, ...]:
-    """What one system does about a fault."""
+    """The row of one system."""
     return each["system"], *(each[name] for name in ACTS_ON), f"[source]({each['source']})"
 
 
