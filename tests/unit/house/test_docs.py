@@ -30,6 +30,8 @@ GENERATED = sorted(
         REFERENCE / "notification.schema.json",
         REFERENCE / "policy.schema.json",
         ROOT / "README.md",
+        ROOT / "packaging/imagebuilder/healthd.yaml",
+        ROOT / "packaging/ssm/healthd-install.yaml",
     }
 )
 LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
