@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.support.sampling import examples, left_out, of_this_run
+from tests.support.sampling import left_out, of_this_run
 
 # Tests in these folders are pure calls or read recorded input; one that starts a process on purpose says so by marker.
 PROCESS_FREE = ("unit", "checks", "property")
@@ -83,9 +83,7 @@ ASKED_FOR = "TEST_KUBERNETES"
 BOOTED, BOOT_ASKED_FOR, RELEASED = ("test_deb.py", "machine"), "TEST_PACKAGES", "test_release.py"
 
 # A property holds or it does not: how long an example takes is the machine's business.
-settings.register_profile(
-    "healthd", max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+settings.register_profile("healthd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("healthd")
 
 _PROCESS_EVENTS = frozenset(
