@@ -351,6 +351,12 @@ without a GPU, by one run each. They show whether an aim is met there, and compa
 not predict yours.
 """
 
+ACTS = """## What is done about it
+
+As each system's documentation says, read in 2026-11. Unknown: it says nothing about it.
+"""
+ACTS_ON = ("keeps_jobs_off", "repairs", "returns", "bound")
+
 ASKING = ("`ask_human`", "no repair: the node stays out until the fault is over, or until you run `healthd release`")
 WITH_INSTALLER = ("packaging/imagebuilder/healthd.yaml", "packaging/ssm/healthd-install.yaml")
 ON_NODE, ON_NODE_END = "<<'ON_NODE_SH'\n", "ON_NODE_SH\n"
@@ -873,7 +879,14 @@ def peers_page() -> str:
     for group in dict.fromkeys(each["group"] for each in data["class"]):
         rows = [peer_row(each) for each in data["class"] if each["group"] == group]
         parts += [f"## {group}\n", table(("fault class", "seen by", "codes here", "what is left out, and why"), rows)]
+    head = ("system", "keeps jobs off a faulty node", "repairs it", "returns it after", "bound", "")
+    parts += [ACTS, table(head, map(act_row, data["act"]))]
     return "\n".join(parts)
+
+
+def act_row(each: Mapping[str, str]) -> tuple[str, ...]:
+    """The row of one system."""
+    return each["system"], *(each[name] for name in ACTS_ON), f"[source]({each['source']})"
 
 
 def peer_row(fault_class: Mapping[str, Any]) -> tuple[str, ...]:

@@ -164,6 +164,15 @@ def test_the_readme_can_be_read_in_one_sitting() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < MAX_README_LINES
 
 
+def test_the_changelog_has_each_topic_on_one_screen() -> None:
+    """An operator reads what changed in 0.2.0 by topic; what to do at the upgrade comes first."""
+    sections = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    short = [section for section in sections if "in short" in section.partition("\n")[0]]
+    assert len(short) >= 10
+    assert "at the upgrade" in sections[0].partition("\n")[0]
+    assert {section.partition("\n")[0]: section.count("\n") for section in short if section.count("\n") > 45} == {}
+
+
 def test_the_readme_names_the_exit_codes() -> None:
     """Each verdict's exit code stands in the README's table."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
