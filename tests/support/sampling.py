@@ -1,18 +1,24 @@
-"""Boundaries to interrupt a life at, and other long lists: all of one, or a sample that holds every kind of it.
+"""Boundaries to interrupt a life at, the cases of a test, and other long lists: all, or a sample that holds every kind.
 
 Each boundary costs a life that is lived to its end. `make test` takes a sample of them, another one in each run, and
 prints its seed, once more where a test failed; `make test-exhaustive` takes them all. HEALTHD_TEST_SEED=SEED takes the
 sample of that seed again.
+
+A test or a file with the mark ``sampled(least)`` has some of its parametrized cases in `make test`; with ``kind``, a
+function of a case's parameters, each kind is among them. A run that names tests (`-k`, `FILE::TEST`) takes what it
+names. Tests below tests/unit have no such mark: the branches that they cover do not depend on chance.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from secrets import randbelow
 from typing import TypeVar
+
+import pytest
 
 Boundary = TypeVar("Boundary")
 
@@ -66,6 +72,28 @@ def of_this_run() -> Sample:
 
 
 def examples(every: int) -> int:
-    """Of a property that `make test-exhaustive` tries on so many examples, how many this run tries: a third in
+    """Of a property that `make test-exhaustive` tries on so many examples, how many this run tries: a fifth in
     `make test`, where hypothesis draws others in each run."""
-    return every if of_this_run().seed is None else every // 3
+    return every if of_this_run().seed is None else max(1, every // 5)
+
+
+def left_out(items: Iterable[pytest.Item], sample: Sample) -> list[pytest.Item]:
+    """The cases of tests with the mark ``sampled`` that the sample does not take."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled") is not None:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    return [each for test, of_test in cases.items() for each in _left_out(test, of_test, sample)]
+
+
+def _left_out(test: str, cases: Sequence[pytest.Item], sample: Sample) -> list[pytest.Item]:
+    mark = cases[0].get_closest_marker("sampled")
+    assert mark is not None
+    (least,), kind = mark.args, mark.kwargs.get("kind")
+    by_id = {item.nodeid: item for item in cases}
+
+    def kind_of(nodeid: str) -> str:
+        return str(kind(**by_id[nodeid].callspec.params)) if kind is not None else test  # type: ignore[attr-defined]
+
+    taken = set(sample.of({test: list(by_id)}, kind=kind_of, least=least)[test])
+    return [item for nodeid, item in by_id.items() if nodeid not in taken]

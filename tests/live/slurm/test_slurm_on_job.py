@@ -181,6 +181,44 @@ def test_a_job_that_cannot_be_requeued_is_left_and_said(gang: Gang, option: str)
     assert "healthd-job:" not in gang.lab.scontrol("-o", "show", "reservation").stdout
 
 
+def test_a_part_of_a_heterogeneous_job_is_left_and_said(gang: Gang) -> None:
+    """slurmctld requeues all of it or nothing, and the node with the fault speaks for one part."""
+    one = ("--nodes=1", "--ntasks=1", "--exclusive")
+    job, nodes = gang.job("exec sleep 600", *one, ":", *one)
+    node = gang.daemon(nodes[0])
+    node.kernel_says(OFF_THE_BUS.format(pci=PCI))
+    node.wait(lambda: "it is a part of a heterogeneous job" in node.log_text(), 20.0, "it is left and said")
+    assert (gang.lab.job(job)["JobState"], gang.lab.job(job)["Restarts"]) == ("RUNNING", "0")
+
+
+def test_a_suspended_job_is_acted_on_once_it_runs_again(gang: Gang) -> None:
+    """Its checkpoint is not lost: slurmctld takes no signal for it meanwhile. One node of it may resume later than the
+    grace is long."""
+    job, nodes = gang.job(GANG.format(heard=gang.heard))
+    assert gang.lab.scontrol("suspend", job).returncode == 0
+    node = gang.daemon(nodes[0])
+    node.kernel_says(OFF_THE_BUS.format(pci=PCI))
+    node.wait(lambda: "alone of its nodes" in node.log_text(), 20.0, "the job is taken")
+    time.sleep(3.0)
+    assert (gang.lab.job(job)["JobState"], gang.lab.job(job)["Restarts"]) == ("SUSPENDED", "0")
+    assert gang.lab.scontrol("resume", job).returncode == 0
+    gang.runs_again_without(job, nodes[0])
+    assert gang.heard_by()
+
+
+def test_a_job_that_depends_on_a_requeued_one_waits_for_its_next_run(gang: Gang) -> None:
+    """Where that was requeued before it failed, and so before slurmctld gave the dependency up."""
+    done = gang.folder / "done"
+    job, nodes = gang.job(f"while ! test -e {done}; do sleep 0.05; done")
+    then = gang.lab.submit("", "exec sleep 600", f"--dependency=afterok:{job}")
+    node = gang.daemon(nodes[0], "requeue after 0s", "")
+    node.kernel_says(OFF_THE_BUS.format(pci=PCI))
+    gang.runs_again_without(job, nodes[0])
+    assert gang.lab.job(then)["JobState"] == "PENDING"
+    done.touch()
+    gang.lab.wait_job(then, "RUNNING", within_s=60.0)
+
+
 def test_of_two_nodes_of_one_gang_one_acts(gang: Gang) -> None:
     """Both have XID 79 in the same moment; each step hears one signal, the job is requeued once, off both nodes."""
     job, nodes = gang.job(GANG.format(heard=gang.heard))
