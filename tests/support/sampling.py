@@ -12,6 +12,7 @@ names. Tests below tests/unit have no such mark: the branches that they cover do
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -43,12 +44,15 @@ class Sample:
         """Of the boundaries of each life, by its name, those to interrupt it at, in their order.
 
         In all lives together each kind is there at least once, and each life has at least ``least``, or all it has. A
-        boundary's turn follows from the seed, its life and its text, whatever else that life passes this time.
+        boundary's turn follows from the seed, its life and its text, whatever else that life passes this time. The
+        text must be the same in each process of a run: no set, and no address of an object.
         """
         if self.seed is None:
             return {name: list(of_life) for name, of_life in boundaries.items()}
         pairs = [(name, number) for name, of_life in boundaries.items() for number in range(len(of_life))]
-        pairs.sort(key=lambda pair: sha256(f"{self.seed} {pair[0]} {boundaries[pair[0]][pair[1]]}".encode()).digest())
+        pairs.sort(
+            key=lambda pair: sha256(f"{self.seed} {pair[0]} {_text(boundaries[pair[0]][pair[1]])}".encode()).digest()
+        )
         kinds: set[str] = set()
         taken: dict[str, set[int]] = {name: set() for name in boundaries}
         for name, number in pairs:
@@ -61,6 +65,13 @@ class Sample:
     def some(self, name: str, every: Sequence[Boundary], least: int) -> list[Boundary]:
         """Of a list by this name whose members are of one kind, at least ``least``, or all it has."""
         return self.of({name: every}, kind=lambda _: name, least=least)[name]
+
+
+def _text(boundary: object) -> str:
+    text = str(boundary)
+    if re.search(r" at 0x|set\(", text):
+        raise ValueError(f"another text in each process, and so another sample: {text[:200]}")
+    return text
 
 
 def of_this_run() -> Sample:

@@ -59,6 +59,13 @@ def test_of_a_list_of_one_kind_some_are_taken() -> None:
     assert Sample(seed=None).some("lives", range(10), 4) == list(range(10))
 
 
+@pytest.mark.parametrize("life", [object(), frozenset({"a"}), (1, frozenset({"b"}))])
+def test_a_life_whose_text_differs_between_processes_is_in_no_sample(life: object) -> None:
+    """Each process of a run would take another one: the run ends before its first test, or a seed repeats nothing."""
+    with pytest.raises(ValueError, match="another sample"):
+        Sample(seed=1).some("lives", [life], 1)
+
+
 def test_two_seeds_take_different_samples() -> None:
     """Over many runs everything is taken."""
     samples = [Sample(seed=seed).of(BOUNDARIES, kind=kind, least=0) for seed in range(30)]
