@@ -11,6 +11,7 @@ import os
 import subprocess
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -109,10 +110,17 @@ class RunningController(Running):
         return answer
 
     def page(self) -> str:
-        """Its metrics, by HTTP."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=limit_s(10)) as answer:
-            text: str = answer.read().decode()
-            return text
+        """Its metrics, by HTTP, once it serves them: it says what it does before that."""
+        until = time.monotonic() + limit_s(10)
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=limit_s(10)) as answer:
+                    text: str = answer.read().decode()
+                    return text
+            except urllib.error.URLError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
 
     def audit(self) -> str:
         store = Store(self.state_dir / "controller.db", now=datetime.now(UTC))

@@ -1,7 +1,4 @@
-"""Real slurmd, a daemon each, and all of them fail within a second: the budget holds, and so does sense.
-
-Sixty-four in `make test-exhaustive`, half as many in `make test`: each reads the whole fleet.
-"""
+"""Sixty-four real slurmd, a daemon each, and all of them fail within a second: the budget holds, and so does sense."""
 
 from __future__ import annotations
 
@@ -24,16 +21,14 @@ from healthd.state.store import Store
 from tests.live.slurm.slurm_lab import SlurmLab, skip_reason
 from tests.support.limits import limit_s
 from tests.support.running import RECOVERED, RunningNode
-from tests.support.sampling import of_this_run
 
 pytestmark = [pytest.mark.slurm, pytest.mark.process]
 
-NODES = 64 if of_this_run().seed is None else 32
-LIMIT, SAME_FAULT_NODES, SETTLE_S = 8, 6, 6.0
+NODES, LIMIT, SAME_FAULT_NODES, SETTLE_S = 64, 8, 6, 6.0
 # XIDs that a GPU reset ends and that do not pause NVML (checks/data/xid.csv): at most five nodes have the same.
 XIDS = (46, 48, 62, 64, 95, 109, 110, 136, 140, 143, 155, 158, 171, 172)
 PCI = "0000:05:00"
-FOREIGN, FOREIGN_REASON = f"n{NODES:04d}", "admin: psu"
+FOREIGN, FOREIGN_REASON = "n0064", "admin: psu"
 SECTIONS = f"""
 [remediation]
 mode = "quarantine"
@@ -143,7 +138,7 @@ def knows_the_fleet(node: RunningNode) -> bool:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """Nodes at rest."""
+    """Sixty-four nodes at rest."""
     if reason := skip_reason():
         pytest.skip(reason)
     with SlurmLab(nodes=NODES) as lab:
