@@ -76,7 +76,7 @@ def measure(size_bytes: int, iterations: int, warm_up: int) -> Mapping[str, Any]
     _require_memory(cuda, count, size_bytes)
     try:
         ranks = _ranks(cuda, nccl, count, size_bytes)
-        pattern(1, words)  # the threads of all GPUs take its numbers
+        _numbers(words)  # the threads of all GPUs take them
         _on_each(ranks, lambda rank: _prepare(cuda, rank, words))
         _reduce(cuda, nccl, ranks, words, times=1)
         wrong = sum(_on_each(ranks, lambda rank: _wrong(cuda, rank, words, _sum_of_factors(count))))
@@ -167,11 +167,12 @@ def _reduce(cuda: Cuda, nccl: Any, ranks: Sequence[Rank], words: int, *, times: 
 def pattern(factor: int, words: int = CHUNK_WORDS) -> array.array[float]:
     """Whole numbers from 1 to 4096 in no order, times ``factor``: the first chunk of so many words, and the end of a
     shifted one."""
-    return array.array("f", map(float(factor).__mul__, _numbers(min(words, CHUNK_WORDS) + _SHIFTS)))
+    return array.array("f", map(float(factor).__mul__, _numbers(words)))
 
 
 @cache
-def _numbers(count: int) -> array.array[float]:
+def _numbers(words: int) -> array.array[float]:
+    count = min(words, CHUNK_WORDS) + _SHIFTS
     return array.array("f", ((((number * 2_654_435_761) & 0xFFFFFFFF) >> 20) + 1 for number in range(count)))
 
 
