@@ -26,7 +26,7 @@ from tests.support.running import ROOT
 from tests.support.sampling import of_this_run
 
 DAY_H = 24.0
-MENDED = (
+SEEDS = (
     (1008, 37.0),
     (1021, 255.0),
     (1047, 196.0),
@@ -63,15 +63,15 @@ MENDED = (
     (21036, 332.0),
 )
 """Seeds that once broke an invariant, each with the hours until then, in fleets as large as the seed says."""
-FLEETS_IN_A_SAMPLE, MENDED_IN_A_SAMPLE, CHANGES_IN_A_SAMPLE = 1, 2, 2
+FLEETS_IN_A_SAMPLE, REGRESSIONS_IN_A_SAMPLE, CHANGES_IN_A_SAMPLE = 1, 2, 2
 LOOSE_ONLY = Life(hours=30, max_out=8, delegates=True, rates=only(LOOSE, faults=800, busy=0.1))
 NAMED_IN_CALLS = {"bounded_in_a_day", "paged_every_day"}
 """Invariants that a function of another name holds beside its own."""
 SMALL = (replace(LIVES["request-stands"], seed=2), LOOSE_ONLY, replace(LOOSE_ONLY, seed=2))
-OLD = (*MENDED, *SMALL)
+REGRESSIONS = (*SEEDS, *SMALL)
 FLEETS = {seed: (40, Rates()) for seed in range(1, 6)} | {seed: (30, Rates(away=0.5)) for seed in (13, 55)}
-"""By seeds, the size of a fleet and its law. In the last two two daemons a day stay away for hours or days, and nobody
-told of their nodes once."""
+"""By seeds, the size of a fleet and its law. In the last two, two daemons a day stay away for hours or days; once, no
+other node reported theirs."""
 
 
 SAMPLE = of_this_run()
@@ -89,11 +89,11 @@ def test_no_fleet_breaks_an_invariant_in_ten_days(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", SAMPLE.some("mended", range(len(OLD)), MENDED_IN_A_SAMPLE))
+@pytest.mark.parametrize("number", SAMPLE.some("regressions", range(len(REGRESSIONS)), REGRESSIONS_IN_A_SAMPLE))
 def test_what_once_broke_an_invariant_breaks_none(number: int) -> None:
     """The rules behind them: news.py, paging.py, brakes.py, the engine between an order and a turn. In small lives, a
     request that waited outlived its fault (repairs.py), and an operator's release counted as a fifth return."""
-    life = OLD[number]
+    life = REGRESSIONS[number]
     report = life.lived(None) if isinstance(life, Life) else Fleet(life[0]).run(life[1])
     assert not report.violations, str(report.violations[0])
 

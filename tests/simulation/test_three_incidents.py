@@ -16,8 +16,14 @@ import pytest
 from healthd.core.model import NODE, Component, Mode, Severity
 from healthd.notify.news import PAGED
 from tests.simulation.site import TICK_S, Site, named
+from tests.support.sampling import size
 
 pytestmark = pytest.mark.slow
+
+ON_DRIVER = size(40, 24)
+"""Nodes that a driver reaches."""
+LATER_S = size(TICK_S, 3 * TICK_S)
+"""Between two looks once the first minutes are over."""
 
 FSX = Component(kind="mount", id="/fsx")
 GB200, P5 = "p6e-gb200.36xlarge", "p5.48xlarge"
@@ -59,7 +65,7 @@ def dead_rack(fleet: Site) -> tuple[list[str], str]:
 
 def rolling_driver(fleet: Site) -> tuple[list[str], str]:
     """A driver that loses GPUs reaches eight nodes a minute, half of those of P5."""
-    names = named("gpu-[001-024]")
+    names = named(f"gpu-[001-{ON_DRIVER:03}]")
     for number, name in enumerate(names):
         fleet.timeline.after(60.0 * (number // 8), partial(_upgraded, fleet, name))
     return names, "shared cause driver 590.10"
@@ -70,7 +76,9 @@ def _upgraded(fleet: Site, name: str) -> None:
     fleet.breaks(name, "gpu.count.missing", NODE)
 
 
-@pytest.mark.parametrize(("story", "p5"), [(file_server, 32), (dead_rack, 20), (rolling_driver, 48)])
+@pytest.mark.parametrize(
+    ("story", "p5"), [(file_server, size(80, 32)), (dead_rack, size(80, 20)), (rolling_driver, 2 * ON_DRIVER)]
+)
 def test_each_incident_is_one_page_and_one_message_with_its_root(
     story: Story, p5: int, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,7 +86,7 @@ def test_each_incident_is_one_page_and_one_message_with_its_root(
     fleet = site(folder, p5=p5)
     names, root = story(fleet)
     fleet.run(6.0)
-    fleet.run(9.0, tick_s=3 * TICK_S)
+    fleet.run(9.0, tick_s=LATER_S)
     (status,) = fleet.stats.incidents
     key = f"{PAGED}incident {status.id}"
     first = fleet.messages[0]
@@ -124,7 +132,7 @@ def test_eighteen_nodes_of_a_rack_are_fenced_as_one_and_put_back_as_one(folder: 
     fleet.run(5.0)
     assert fleet.fenced == set(RACK_7), "one node is still broken, and the incident is open"
     fleet.repairs(RACK_7[-1])
-    fleet.run(20.0, tick_s=3 * TICK_S)
+    fleet.run(20.0, tick_s=LATER_S)
     assert fleet.fences == ()
     assert fleet.slurm.maintenance == set()
     assert fleet.stats.incidents == ()
@@ -152,7 +160,7 @@ def test_a_second_rack_waits_for_the_budget_of_domains_and_none_is_fenced_in_obs
     fleet = site(folder)
     dead_rack(fleet)
     fleet.run(5.0)
-    fleet.run(55.0, tick_s=6 * TICK_S)
+    fleet.run(55.0, tick_s=size(TICK_S, 6 * TICK_S))
     for name in RACK_8:
         fleet.breaks(name, "gpu.imex.not_up", NODE)
     fleet.run(5.0)
@@ -171,7 +179,7 @@ def test_a_controller_that_dies_loses_no_message(folder: Path) -> None:
     names, _ = file_server(fleet)
     fleet.run(5.0)
     assert {who for who, _ in fleet.news("wrong")} == {"controller"}
-    fleet.run(13.0, head=False, tick_s=3 * TICK_S)
+    fleet.run(13.0, head=False, tick_s=LATER_S)
     assert {who for who, _ in fleet.news("wrong")} == {"controller", *names}
 
 
@@ -182,6 +190,6 @@ def test_a_node_that_stays_faulty_after_its_incident_sends_its_own(folder: Path)
     fleet.run(5.0)
     for name in names[1:]:
         fleet.repairs(name)
-    fleet.run(20.0, tick_s=3 * TICK_S)
+    fleet.run(20.0, tick_s=LATER_S)
     assert fleet.stats.incidents == ()
     assert {who for who, _ in fleet.news("wrong")} == {"controller", names[0]}

@@ -22,6 +22,7 @@ from typing import TypeVar
 import pytest
 
 Boundary = TypeVar("Boundary")
+Size = TypeVar("Size")
 
 # tests/conftest.py takes the HEALTHD_ off, which is of healthd's own settings.
 SEED, EXHAUSTIVE = "TEST_SEED", "TEST_EXHAUSTIVE"
@@ -86,6 +87,11 @@ def examples(every: int) -> int:
     """Of a property that `make test-exhaustive` tries on so many examples, how many this run tries: a fifth in
     `make test`, where hypothesis draws others in each run."""
     return every if of_this_run().seed is None else max(1, every // 5)
+
+
+def size(whole: Size, sampled: Size) -> Size:
+    """How large a story is, or how long: ``whole`` in `make test-exhaustive`, ``sampled`` in `make test`."""
+    return whole if of_this_run().seed is None else sampled
 
 
 def left_out(items: Iterable[pytest.Item], sample: Sample) -> list[pytest.Item]:

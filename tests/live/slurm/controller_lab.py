@@ -110,17 +110,17 @@ class RunningController(Running):
         return answer
 
     def page(self) -> str:
-        """Its metrics, by HTTP, once it serves them: it says what it does before that."""
-        until = time.monotonic() + limit_s(10)
-        while True:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=limit_s(10)) as answer:
-                    text: str = answer.read().decode()
-                    return text
-            except urllib.error.URLError:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(0.1)
+        """Its metrics, by HTTP."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=limit_s(10)) as answer:
+            text: str = answer.read().decode()
+            return text
+
+    def serves(self) -> bool:
+        """Whether its metrics can be asked for: it logs what it does before that."""
+        try:
+            return bool(self.page())
+        except urllib.error.URLError:
+            return False
 
     def audit(self) -> str:
         store = Store(self.state_dir / "controller.db", now=datetime.now(UTC))
