@@ -40,7 +40,7 @@ printf '%s\n' "$said"
 words=${said#*"print "}
 timeout -k 1 2 scontrol notify "${SLURM_JOB_ID:-0}" "$words" >/dev/null 2>&1
 # squeue prints the comment alone: beside a text that a user chose, such as the job's name, another could pass for it.
-# slurmctld has no append: the daemon may write its notice of the drain between our read and our write, so we look again.
+# slurmctld has no append: the daemon may write its notice of the drain between our read and our write, so this reads it again.
 for attempt in 1 2 3; do
     shown=$(timeout -k 1 2 squeue -h -a -t all -j "${SLURM_JOB_ID:-0}" -O "admin_comment:|" 2>/dev/null) || break
     there=${shown%|}
