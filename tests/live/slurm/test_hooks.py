@@ -181,7 +181,7 @@ def test_a_critical_node_refuses_the_job_and_it_runs_elsewhere(hooked: Hooked) -
 
 
 def test_the_words_of_a_refusal_survive_a_write_of_the_daemon_at_the_same_time(hooked: Hooked, tmp_path: Path) -> None:
-    """slurmctld has no append: a comment that was read before the prolog wrote comes back; the prolog reads it again."""
+    """slurmctld has no append: a comment that was read before the prolog wrote comes back; the prolog reads again."""
     job = hooked.lab.run_job("n0002", "exec sleep 30")
     by_others = "ticket 12: by hand; healthd: drained"
     clients = Interposed(tmp_path / "bin", f'/usr/bin/scontrol update jobid={job} admincomment="{by_others}"')
