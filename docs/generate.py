@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
 from functools import partial
 from pathlib import Path
+from textwrap import indent
 from typing import Any, TypeVar, get_type_hints
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -350,7 +351,15 @@ without a GPU, by one run each. They show whether an aim is met there, and compa
 not predict yours.
 """
 
+ACTS = """## What is done about it
+
+As each system's documentation says, read in 2026-11. Unknown: it says nothing about it.
+"""
+ACTS_ON = ("keeps_jobs_off", "repairs", "returns", "bound")
+
 ASKING = ("`ask_human`", "no repair: the node stays out until the fault is over, or until you run `healthd release`")
+WITH_INSTALLER = ("packaging/imagebuilder/healthd.yaml", "packaging/ssm/healthd-install.yaml")
+ON_NODE, ON_NODE_END = "<<'ON_NODE_SH'\n", "ON_NODE_SH\n"
 PEERS_BEGIN, PEERS_END = "<!-- peers: begin -->\n", "<!-- peers: end -->\n"
 BESIDES = "Besides detection"
 # Those of docs/peers.toml that run on the nodes of a GPU cluster and may replace healthd.
@@ -390,6 +399,7 @@ def pages() -> Mapping[Path, str]:
         ROOT / "docs/explanation/the-house.md": house_page,
         ROOT / "bench/figures.md": bench_page,
         ROOT / "README.md": readme_page,
+        **{path: partial(with_installer, path) for path in map(ROOT.joinpath, WITH_INSTALLER)},
         **{ROOT / f"docs/pictures/drawn-{name}.svg": partial(_alone, draw) for name, draw in diagrams.PICTURES.items()},
     }
     below = {**check_pages(), **findings_pages(), **config_pages(), **cli_pages(), **faults_pages()}
@@ -869,7 +879,14 @@ def peers_page() -> str:
     for group in dict.fromkeys(each["group"] for each in data["class"]):
         rows = [peer_row(each) for each in data["class"] if each["group"] == group]
         parts += [f"## {group}\n", table(("fault class", "seen by", "codes here", "what is left out, and why"), rows)]
+    head = ("system", "keeps jobs off a faulty node", "repairs it", "returns it after", "bound", "")
+    parts += [ACTS, table(head, map(act_row, data["act"]))]
     return "\n".join(parts)
+
+
+def act_row(each: Mapping[str, str]) -> tuple[str, ...]:
+    """The row of one system."""
+    return each["system"], *(each[name] for name in ACTS_ON), f"[source]({each['source']})"
 
 
 def peer_row(fault_class: Mapping[str, Any]) -> tuple[str, ...]:
@@ -900,6 +917,15 @@ def compared() -> str:
         return row(data["peers"][who], lambda each: who in each["who"])
 
     return table(head, [own, *(row_of(who) for who in COMPARED)])
+
+
+def with_installer(path: Path) -> str:
+    """A document of AWS as it stands, with packaging/lifecycle/on-node.sh between the lines of its here-document."""
+    before, begin, rest = path.read_text(encoding="utf-8").partition(ON_NODE)
+    margin = before.rpartition("\n")[2].partition("cat")[0]
+    script = (ROOT / "packaging/lifecycle/on-node.sh").read_text(encoding="utf-8")
+    end = f"{margin}{ON_NODE_END}"
+    return f"{before}{begin}{indent(script, margin)}{end}{rest.rpartition(end)[2]}"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

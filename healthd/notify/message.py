@@ -149,6 +149,10 @@ class Notification:
     sender: Annotated[Sender, Meta(description="The node or controller that sends it.")]
     news: Annotated[tuple[NewsItem, ...], Meta(description="The states that this message reports.")] = ()
     lost: Annotated[int, Meta(description="Older reports that were dropped while this receiver was away.")] = 0
+    cut: Annotated[
+        int,
+        Meta(description="Characters cut from this document, which was too long for its receiver; 0 if it is whole."),
+    ] = 0
     drill: Annotated[bool, Meta(description="Whether it is an exercise: nothing is wrong.")] = False
 
     @property

@@ -1,11 +1,13 @@
 #!/bin/sh
 # Installs healthd on a node while a platform sets it up: SageMaker HyperPod (lifecycle script), AWS ParallelCluster
-# (custom bootstrap action), EC2 user data.
+# (custom bootstrap action), EC2 user data. The documents for Systems Manager and EC2 Image Builder have it inside.
 #
-# Usage: on-node.sh [--required] PACKAGE [CONFIG]
-#   PACKAGE   the .deb or .rpm that fits this node: a path, or an address that begins with s3://
+# Usage: on-node.sh [--required] [--image] PACKAGE [CONFIG]
+#   PACKAGE   the .deb or .rpm that fits this node: a path, or an address that begins with s3:// or https://
 #   CONFIG    a config.toml, in the same way; without it `healthd init` writes one, or none where a node has one already
 #   --required  fail, where healthd could not be set up (HEALTHD_REQUIRED=1 does the same)
+#   --image     for a machine image: do not start the daemon, and write no configuration of this machine
+# HEALTHD_SHA256 is the checksum of the package; another package is not installed.
 #
 # Head, controller and login nodes are passed over. Run as root; running it again is an upgrade.
 #
@@ -58,6 +60,7 @@ PYTHON
 fetched() {
     case $1 in
     s3://*) aws s3 cp --only-show-errors "$1" "$work/" >&2 && echo "$work/${1##*/}" ;;
+    https://*) curl -fsSL --retry 3 -o "$work/${1##*/}" "$1" >&2 && echo "$work/${1##*/}" ;;
     *) test -r "$1" && echo "$1" ;;
     esac
 }
@@ -78,11 +81,16 @@ install_package() {
     esac >&2
 }
 
-if test "${1:-}" = --required; then
-    HEALTHD_REQUIRED=1
+image=
+while :; do
+    case ${1:-} in
+    --required) HEALTHD_REQUIRED=1 ;;
+    --image) image=1 ;;
+    *) break ;;
+    esac
     shift
-fi
-test $# -ge 1 || { sed -n '5,8p' "$0" >&2; give_up "no package was named"; }
+done
+test $# -ge 1 || { sed -n '5,10p' "$0" >&2; give_up "no package was named"; }
 runs_jobs || { say "no jobs run on this node: healthd is not installed here"; exit 0; }
 work=$(mktemp -d) || give_up "no room for a temporary folder"
 trap 'rm -rf "$work"' EXIT
@@ -90,6 +98,10 @@ trap 'rm -rf "$work"' EXIT
 package=$(fetched "$1") || give_up "$1 cannot be read; look at the path, and at the role's right to s3:GetObject"
 # A path without a slash would be the name of a package for apt and dnf.
 case $package in /*) ;; *) package=$PWD/$package ;; esac
+
+if test -n "${HEALTHD_SHA256:-}"; then
+    echo "$HEALTHD_SHA256  $package" | sha256sum -c - >&2 || give_up "$1 is not the package of this checksum"
+fi
 
 config=
 if test -n "${2:-}"; then
@@ -102,10 +114,14 @@ if test -n "$config"; then
     healthd config validate --config "$config" >&2 || give_up "$2 is not valid, and $root/etc/healthd is as it was"
     install -D -m 644 "$config" "$root/etc/healthd/config.toml" ||
         give_up "$root/etc/healthd/config.toml cannot be written"
-elif ! test -e "$root/etc/healthd/config.toml"; then
+elif test -z "$image" && ! test -e "$root/etc/healthd/config.toml"; then
     healthd init >&2 || say "healthd init wrote no configuration; healthd runs with its defaults, and only observes"
 fi
 healthd config validate >&2 || give_up "$root/etc/healthd/config.toml is not valid"
 systemctl enable healthd.service >&2 || give_up "healthd.service cannot be enabled"
+if test -n "$image"; then
+    say "$(healthd --version) is in this image, and starts with each machine"
+    exit 0
+fi
 systemctl restart healthd.service >&2 || give_up "healthd.service does not start; see journalctl -u healthd"
 say "$(healthd --version) runs on this node"

@@ -30,9 +30,10 @@ from healthd.remediation.decide.fleet import (
 from healthd.remediation.ports import FleetSnapshot, Orchestrator, Slot
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 60.0
-LOOKS_PER_S = 50.0
+LOOKS_PER_S = 20.0
 """How often a whole fleet that waits may look, in looks a second: those that have to wait must not keep those from
-their answer who have none yet. A poll costs two client processes here and 1 ms of slurmctld's time."""
+their answer who have none yet. A poll costs one client process here and 0.6 ms of slurmctld's time (22.05.8), so that
+a fleet that waits costs it 1.2 % of a core."""
 SLOW_S, TURNS_PER_S, TURNS = 0.5, 150.0, 3
 """Where a list takes longer than this, others ask too. Nodes that were answered sooner go on, and the others poll
 after half to the whole of the time in which the fleet is through at so many nodes a second, three times at most: for

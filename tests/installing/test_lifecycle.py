@@ -207,7 +207,7 @@ def test_without_a_package_it_says_how_it_is_used(node: Node) -> None:
     """No argument: its own usage, and no node that fails."""
     done = node.run()
     assert done.returncode == 0
-    assert "Usage: on-node.sh [--required] PACKAGE [CONFIG]" in done.stderr
+    assert "Usage: on-node.sh [--required] [--image] PACKAGE [CONFIG]" in done.stderr
 
 
 def test_the_snippet_for_hyperpod_runs_the_installer(node: Node) -> None:

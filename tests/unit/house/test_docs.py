@@ -30,6 +30,8 @@ GENERATED = sorted(
         REFERENCE / "notification.schema.json",
         REFERENCE / "policy.schema.json",
         ROOT / "README.md",
+        ROOT / "packaging/imagebuilder/healthd.yaml",
+        ROOT / "packaging/ssm/healthd-install.yaml",
     }
 )
 LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
@@ -160,6 +162,15 @@ def test_a_page_can_be_read(path: Path) -> None:
 def test_the_readme_can_be_read_in_one_sitting() -> None:
     """The README stays under 200 lines; the rest has pages of its own."""
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < MAX_README_LINES
+
+
+def test_the_changelog_has_each_topic_on_one_screen() -> None:
+    """An operator reads what changed in 0.2.0 by topic; what to do at the upgrade comes first."""
+    sections = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    short = [section for section in sections if "in short" in section.partition("\n")[0]]
+    assert len(short) >= 10
+    assert "at the upgrade" in sections[0].partition("\n")[0]
+    assert {section.partition("\n")[0]: section.count("\n") for section in short if section.count("\n") > 45} == {}
 
 
 def test_the_readme_names_the_exit_codes() -> None:

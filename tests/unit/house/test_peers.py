@@ -12,7 +12,8 @@ import pytest
 
 from healthd.core.check import discover
 
-PEERS: Mapping[str, Any] = tomllib.loads((Path(__file__).parents[3] / "docs/peers.toml").read_text(encoding="utf-8"))
+ROOT = Path(__file__).parents[3]
+PEERS: Mapping[str, Any] = tomllib.loads((ROOT / "docs/peers.toml").read_text(encoding="utf-8"))
 CLASSES = PEERS["class"]
 # How many classes each group has: a class that is taken out must be taken out here as well, by someone who says why.
 GROUPS = {"GPU": 27, "Network": 11, "Storage": 9, "Host": 21, "Cloud": 3, "Besides detection": 8}
@@ -41,3 +42,26 @@ def test_peers_are_named_by_their_short_names() -> None:
     """Whoever sees a class is in the list of projects, and no project is listed that sees none."""
     assert {peer for each in CLASSES for peer in each["who"]} == set(PEERS["peers"])
     assert all(each["who"] for each in CLASSES)
+
+
+@pytest.mark.parametrize("act", PEERS["act"], ids=lambda each: each["system"])
+def test_what_a_system_does_has_its_source(act: Mapping[str, str]) -> None:
+    """Each answer is given, "unknown" included, and the page that says so is named: of the project, or of ours."""
+    assert set(act) == {"system", "keeps_jobs_off", "repairs", "returns", "bound", "source"}
+    assert all(act.values())
+    source = act["source"]
+    assert source.startswith("https://docs.") or (ROOT / "docs/reference" / source).resolve().is_file()
+
+
+def test_the_systems_that_act_are_there() -> None:
+    """A row that is taken out must be taken out here as well."""
+    systems = [each["system"].split()[0] for each in PEERS["act"]]
+    assert Counter(systems) == {
+        "healthd": 1,
+        "NVSentinel": 1,
+        "NVIDIA": 2,
+        "HyperPod": 2,
+        "EKS": 1,
+        "CoreWeave": 1,
+        "Crusoe": 1,
+    }

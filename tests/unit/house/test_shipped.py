@@ -43,6 +43,7 @@ LOADED_BY: Mapping[str, tuple[str, str]] = {
     "packaging/helm/healthd/files/rules.yaml": ("tests/packaging/test_chart.py", "packaging/prometheus/rules.yaml"),
     "packaging/helm/healthd/*": CHART,
     "packaging/iam/*.json": ("tests/unit/remediation/provisioners/test_aws_calls.py", '"packaging" / "iam"'),
+    "packaging/imagebuilder/healthd.yaml": ("tests/live/aws/test_documents.py", "imagebuilder/healthd.yaml"),
     "packaging/kubernetes/krew.yaml": ("tests/unit/remediation/kubernetes/test_kubectl_plugin.py", "krew.yaml"),
     "packaging/kubernetes/kubectl-healthd": (
         "tests/unit/remediation/kubernetes/test_kubectl_plugin.py",
@@ -52,6 +53,10 @@ LOADED_BY: Mapping[str, tuple[str, str]] = {
     "packaging/kubernetes/examples/training-job.yaml": (
         "tests/live/kubernetes/test_pod_failure_policy.py",
         "training-job.yaml",
+    ),
+    "packaging/kubernetes/examples/training-*.yaml": (
+        "tests/live/kubernetes/test_job_owners.py",
+        "packaging/kubernetes/examples",
     ),
     "packaging/kubernetes/examples/*.yaml": (
         "tests/live/kubernetes/test_chart_applied.py",
@@ -90,13 +95,17 @@ LOADED_BY: Mapping[str, tuple[str, str]] = {
     "packaging/rpm/build.sh": ("tests/installing/test_rpm.py", "packaging/rpm/build.sh"),
     "packaging/rpm/healthd.spec": ("tests/installing/test_rpm.py", "packaging/rpm/healthd.spec"),
     "packaging/slurm/*.sh": ("tests/live/slurm/test_hooks.py", '"packaging" / "slurm"'),
+    "packaging/ssm/healthd-install.yaml": ("tests/live/aws/test_documents.py", "ssm/healthd-install.yaml"),
+    "packaging/ssm/healthd-show.yaml": ("tests/live/aws/test_documents.py", "ssm/healthd-show.yaml"),
     "packaging/stage.sh": ("tests/installing/conftest.py", "packaging/stage.sh"),
     "packaging/systemd/*": ("tests/installing/test_units.py", "packaging/systemd"),
+    "packaging/terraform/*": ("tests/live/aws/test_terraform.py", '"packaging/terraform"'),
     "packaging/verify-release.sh": ("tests/installing/test_release.py", "packaging/verify-release.sh"),
     "packaging/venv.sh": ("Makefile", "sh packaging/venv.sh dev"),  # no test runs without it
 }
 # Blocks by language: the test that loads them all. Blocks of the shell and ini are judged below.
 BLOCKS: Mapping[str, tuple[str, str]] = {
+    "hcl": ("tests/live/aws/test_terraform.py", 'block.language == "hcl"'),
     "mermaid": ("tests/unit/house/test_docs.py", "mermaid"),
     "toml": ("tests/unit/house/test_examples.py", 'block.language == "toml"'),
     "yaml": ("tests/packaging/test_chart.py", 'each.language == "yaml"'),
@@ -109,7 +118,7 @@ OF_OTHERS = (
     frozenset({"amazon-cloudwatch-agent-ctl", "apt-get", "aws", "cat", "clush", "cp", "curl", "dnf", "docker", "echo"})
     | {"grep", "helm", "install"}
     | {"journalctl", "kill", "kubectl", "ln", "ls", "mkdir", "pip", "promtool", "python3", "rm", "scontrol", "sed"}
-    | {"read", "sbatch", "sinfo", "sort", "srun", "ssh", "systemctl", "touch"}
+    | {"read", "sbatch", "sinfo", "sort", "srun", "ssh", "systemctl", "terraform", "touch"}
 )
 _KEYWORDS = frozenset({"while", "do", "done", "sudo", "exec"})  # of the shell, or before a command
 _SEPARATORS = frozenset({"|", "||", "&&", "&", ";", "(", ")", "$("})
