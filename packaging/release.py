@@ -35,8 +35,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # No address of ours exists that could be named instead; both formats ask for a URI.
 BUILD_TYPE, BUILDER = "urn:healthd:release:1", "urn:healthd:packaging/release.py"
 SUMS = "SHA256SUMS"
-# Debian's names; packaging/python/build.sh knows both.
-ARCHITECTURES = ("amd64", "arm64")
+# Package URLs of the sources of the packages' CPython begin so.
+DEBIAN = "pkg:deb/debian/"
 _LICENCE = re.compile(r"(LICEN[CS]E|COPYING|NOTICE|AUTHORS)", re.IGNORECASE)
 
 
@@ -59,7 +59,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Component:
-    """What others have written and the packages hold: its name, version, licence (SPDX) and package URL.
+    """A third-party part of the packages: its name, version, licence (SPDX) and package URL.
 
     ``requires``: names of others that it needs. ``texts``: the files of its licence.
     """
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
         base = f"healthd-{source.version}"
         _write_json(out / f"{base}.cdx.json", sbom(source, found))
         (out / f"{base}.licences.txt").write_text(licences(found), encoding="utf-8")
-        _write_json(out / f"{base}.intoto.json", provenance(source, out))
+        _write_json(out / f"{base}.intoto.json", provenance(source, out, found))
         (out / SUMS).write_text("".join(f"{_sha256(path)}  {path.name}\n" for path in _files(out)), encoding="utf-8")
     for path in _files(out):
         sys.stdout.write(f"{path}  {path.stat().st_size / 1e6:.1f} MB\n")
@@ -123,22 +123,16 @@ def python_packages(source: Source, out: Path) -> None:
 
 
 def system_packages(source: Source, out: Path, work: Path) -> list[Component]:
-    """The .deb and the .rpm for each architecture, and what is in all of them."""
-    contents = []
-    for architecture in ARCHITECTURES:
-        staged = work / architecture
-        _run(source, "sh", "packaging/stage.sh", str(staged), ARCH=architecture)
-        for kind in ("deb", "rpm"):
-            _run(source, "sh", f"packaging/{kind}/build.sh", str(out), STAGED=str(staged), ARCH=architecture)
-        (site,) = staged.glob("opt/healthd/lib/python3*/site-packages")
-        installed = distributions(site)
-        locked(source.tree / "requirements" / "runtime.txt", installed)
-        bundled = interpreter(staged / "usr/share/doc/healthd/python")
-        contents.append(sorted([*installed, *bundled], key=lambda each: each.name))
-    purls = [[each.purl for each in content] for content in contents]
-    if purls != purls[:1] * len(purls):
-        raise SystemExit(f"packaging/release.py: the packages of {', '.join(ARCHITECTURES)} differ: {purls}")
-    return contents[0]
+    """The .deb and the .rpm for this machine's processor, with a CPython of their own, and what is in both."""
+    staged = work / "staged"
+    _run(source, "sh", "packaging/stage.sh", str(staged), PYTHON="")
+    for kind in ("deb", "rpm"):
+        _run(source, "sh", f"packaging/{kind}/build.sh", str(out), STAGED=str(staged))
+    (site,) = staged.glob("opt/healthd/lib/python3*/site-packages")
+    installed = distributions(site)
+    locked(source.tree / "requirements" / "runtime.txt", installed)
+    bundled = interpreter(staged / "usr/share/doc/healthd/python")
+    return sorted([*installed, *bundled], key=lambda each: each.name)
 
 
 def chart(source: Source, out: Path) -> None:
@@ -214,7 +208,7 @@ def interpreter(folder: Path) -> list[Component]:
             name=each["name"],
             version=each["version"],
             licence=each["licence"],
-            purl=f"pkg:deb/debian/{each['name']}@{quote(each['version'])}?arch=source&distro={each['distro']}",
+            purl=f"{DEBIAN}{each['name']}@{quote(each['version'])}?arch=source&distro={each['distro']}",
             texts=(folder / f"{each['name']}.copyright",),
         )
         for each in json.loads((folder / "components.json").read_text("utf-8"))
@@ -282,8 +276,11 @@ def licences(found: Sequence[Component]) -> str:
     return "".join(parts)
 
 
-def provenance(source: Source, out: Path) -> dict[str, Any]:
-    """An in-toto statement with SLSA's predicate: these files, of this commit and these locks. It is not signed."""
+def provenance(source: Source, out: Path, found: Sequence[Component]) -> dict[str, Any]:
+    """An in-toto statement with SLSA's predicate: these files, of this commit, these locks and these sources of Debian.
+
+    It is not signed.
+    """
     locks = sorted((source.tree / "requirements").glob("*.txt"))
     return {
         "_type": "https://in-toto.io/Statement/v1",
@@ -297,6 +294,7 @@ def provenance(source: Source, out: Path) -> dict[str, Any]:
                 "resolvedDependencies": [
                     {"name": "source", "digest": {"gitCommit": source.commit}},
                     *({"name": f"requirements/{path.name}", "digest": {"sha256": _sha256(path)}} for path in locks),
+                    *({"name": each.name, "uri": each.purl} for each in found if each.purl.startswith(DEBIAN)),
                 ],
             },
             "runDetails": {"builder": {"id": BUILDER}},

@@ -2,8 +2,9 @@
 # Checks a downloaded release of healthd: packaging/verify-release.sh FOLDER. Exit 0: all of it is as it was built.
 # Needs sha256sum and python3; dpkg-deb and rpm2cpio with cpio, each where it is there, to look into the packages.
 #
-# SHA256SUMS names every file and no other; the provenance names the same files and checksums, and a commit; the SBOM
-# names exactly what the packages bring along, in the same versions; the chart's OCI layout holds the chart.
+# SHA256SUMS names every file and no other; the provenance names the same files and checksums, a commit, and the
+# sources of the packages' CPython that the SBOM has; the SBOM names exactly what the packages bring along, in the same
+# versions; the chart's OCI layout holds the chart.
 # It cannot say who built the files: compare the SHA256SUMS with those of a build of your own (make release).
 set -eu
 test $# -eq 1 || { sed -n '2p' "$0" >&2; exit 64; }
@@ -53,10 +54,12 @@ provenance = json.loads(statement.read_text())
 subjects = {(each["name"], each["digest"]["sha256"]) for each in provenance["subject"]}
 same("provenance and SHA256SUMS differ", subjects, {each for each in sums if each[0] != statement.name})
 materials = provenance["predicate"]["buildDefinition"]["resolvedDependencies"]
+compiled = {each["uri"] for each in materials if each.get("uri", "").startswith("pkg:deb/")}
 (commit,) = (each["digest"]["gitCommit"] for each in materials if each["name"] == "source")
 
 bom = json.loads(one("*.cdx.json").read_text())
 named = {(each["name"], each["version"]) for each in bom["components"]}
+same("provenance and SBOM differ", compiled, {each["purl"] for each in bom["components"] if each["purl"].startswith("pkg:deb/")})
 texts = set(re.findall(r"^(\S+) (\S+): ", one("*.licences.txt").read_text(), re.M))
 same("licence texts and SBOM differ", {each for each in texts if each in named}, named)
 looked = []

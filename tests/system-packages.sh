@@ -52,7 +52,7 @@ for set in "$@"; do
         need zsh zsh
         need fish fish
         need git git
-        # The packages are made with the distribution's own Python.
+        # make test stages a package with the distribution's own Python.
         /usr/bin/python3 -c 'import ensurepip' 2>/dev/null || missing="$missing python3-venv"
         ;;
     # The browser has several names; a page without fonts has no width worth testing.

@@ -18,11 +18,11 @@ if test -n "${STAGED:-}"; then cp -a "$STAGED/." "$tree"; else sh packaging/stag
 
 version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' healthd/__init__.py)
 full=$version-${REVISION:-1} needs=
+# A venv needs the package of the very Python that it links to, without its patch level: python3.11.
 interpreter=$(readlink -f "$tree/opt/healthd/bin/python")
 case $interpreter in
-"$tree"/*) ;;
+"$(readlink -f "$tree")"/*) ;;
 *)
-    # The package of the very Python that the venv links to, without its patch level: python3.11, python3.13.
     needs="$(basename "$interpreter"), "
     # shellcheck source=/dev/null
     full=$full~$(. /etc/os-release && echo "$ID$VERSION_ID")

@@ -31,17 +31,8 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the packages are made of, with their own CPython, for this machine's processor. Of `make test-packages`."""
-    return _with_its_own_python(tmp_path_factory.mktemp("own"))
-
-
-@pytest.fixture(scope="session")
-def own_of_arm64(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same for arm64."""
-    return _with_its_own_python(tmp_path_factory.mktemp("own-arm64"), ARCH="arm64")
-
-
-def _with_its_own_python(folder: Path, **environ: str) -> Path:
     if os.geteuid() != 0 or shutil.which("debootstrap") is None:
         pytest.skip("CPython is compiled in a root of its own: needs root and debootstrap")
-    run("sh", "packaging/stage.sh", folder, **environ)
+    folder = tmp_path_factory.mktemp("own")
+    run("sh", "packaging/stage.sh", folder, PYTHON="")
     return folder

@@ -22,11 +22,10 @@ OLDEST_GLIBC = (2, 31)
 OF_GLIBC = re.compile(r"(lib(c|m|dl|pthread|rt|util)\.so\.\d|ld-linux(-x86-64|-aarch64)\.so\.\d)")
 
 
-@pytest.fixture(params=["own", "own_of_arm64"], ids=["this machine's", "arm64"])
-def opt(request: pytest.FixtureRequest) -> Path:
+@pytest.fixture
+def opt(own: Path) -> Path:
     """/opt/healthd of a package."""
-    staged: Path = request.getfixturevalue(request.param)
-    return staged / "opt/healthd"
+    return own / "opt/healthd"
 
 
 def machine_code(folder: Path) -> Iterator[Path]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from healthd import __version__
-from tests.installing.machine import clean_root
+from tests.installing.machine import clean_root, release
 from tests.installing.page import run
 from tests.packaging.dockerfile import files_of
 from tests.support.limits import limit_s
@@ -122,6 +122,18 @@ def test_the_rpm_installs_upgrades_and_removes(staged: Path, tmp_path: Path) -> 
         "./var/lib/healthd",
     }
     assert "/etc/slurm/slurm.conf still names hooks that go now" in (over / "told").read_text()
+
+
+def test_a_deb_of_this_distribution_depends_on_its_python(staged: Path, tmp_path: Path) -> None:
+    """Built with PYTHON, without root: its name says where it belongs, and it needs the Python of its venv."""
+    if shutil.which("dpkg-deb") is None:
+        pytest.skip("no dpkg-deb here: apt-get install dpkg")
+    deb = Path(run("sh", "packaging/deb/build.sh", tmp_path, STAGED=str(staged), DEB_COMPRESSION="none"))
+    here = release()
+    assert deb.name.startswith(f"healthd_{__version__}-1~{here['ID']}{here.get('VERSION_ID', '')}_")
+    interpreter = (staged / "opt/healthd/bin/python").resolve().name
+    depends = run("dpkg-deb", "-f", deb, "Depends").split(", ")
+    assert depends == [interpreter, "libc6 (>= 2.31)", "init-system-helpers"]
 
 
 def test_rpmlint_finds_no_error_in_the_spec() -> None:
