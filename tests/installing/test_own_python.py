@@ -93,7 +93,7 @@ def test_it_may_lie_anywhere(own: Path, tmp_path: Path) -> None:
     assert prefix == exec_prefix == str(tmp_path / "elsewhere")
     assert module.startswith(prefix)
     assert user == "False", "packages below a home folder are not healthd's"
-    argv = [python, "-I", "-m", "healthd", "check", "--no-daemon", "--json"]
+    argv = [str(python), "-I", "-m", "healthd", "check", "--no-daemon", "--json"]
     done = subprocess.run(argv, check=False, capture_output=True, text=True, cwd="/")
     assert json.loads(done.stdout)["schema"] == "healthd.verdict/v1", done.stderr
 
