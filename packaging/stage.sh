@@ -55,7 +55,7 @@ for_python() {
     machine=x86_64
     case $own in *-arm64) machine=aarch64 ;; esac
     "$python" -c 'import sys; print("--implementation=cp --python-version=%d.%d" % sys.version_info[:2])'
-    for glibc in 31 28 27 26 24 17; do echo "--platform=manylinux_2_${glibc}_$machine"; done
+    for glibc in $(seq 31 -1 17); do echo "--platform=manylinux_2_${glibc}_$machine"; done
     echo "--platform=manylinux2014_$machine"
 }
 rm -rf "$opt"
