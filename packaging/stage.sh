@@ -75,14 +75,15 @@ site=$(echo "$opt"/lib/python3*/site-packages)
 into="$pip install --quiet --no-compile --target $site"
 # shellcheck disable=SC2086  # options, and a path that the site below /opt/healthd has
 $into $platform --require-hashes --only-binary :all: -r "${LOCK:-requirements/runtime.txt}"
+rm -rf "${site:?}/bin"
 # shellcheck disable=SC2086
 $into --no-deps "$work"/wheel/*.whl
 # 16 MB of AWS services that healthd has no call to.
 "$work/tools/bin/python" packaging/trim_botocore.py "$site"
 
 # Of the programs only ours stays.
-find "$opt/bin" -mindepth 1 ! -name 'python*' -exec rm -rf {} +
 rm -rf "${site:?}/bin"
+find "$opt/bin" -mindepth 1 ! -name 'python*' -exec rm -rf {} +
 sed '1s|^#!.*|#!/opt/healthd/bin/python|' packaging/bin/healthd >"$opt/bin/healthd"
 chmod 755 "$opt/bin/healthd"
 # What venv and pip wrote of this folder becomes what it is once installed.

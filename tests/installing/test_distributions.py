@@ -92,7 +92,7 @@ code=0
 inside healthd check --no-daemon --json >"$over/verdict" 2>"$over/errors" || code=$?
 echo $code >"$over/code"
 inside healthd init >"$over/init" 2>&1
-inside healthd run >"$over/daemon" 2>&1 &
+inside sh -c 'echo $$ >/run/daemon.pid; exec healthd run' >"$over/daemon" 2>&1 &
 daemon=$!
 tries=0
 until inside healthd status >"$over/status" 2>&1; do
@@ -101,7 +101,7 @@ until inside healthd status >"$over/status" 2>&1; do
     sleep 0.2
 done
 inside healthd check --json >"$over/asked" || test $? -le 2
-kill -s TERM $daemon
+kill -s TERM "$(cat "$root/run/daemon.pid")"
 wait $daemon
 remove >"$over/removed" 2>&1
 test -e "$root/etc/healthd/config.toml"
