@@ -79,8 +79,10 @@ MEMORY, MEMORY_BYTES = "/dev/shm", 2 << 30
 
 # Set by `make test-kubernetes`, as HEALTHD_TEST_KUBERNETES: see below.
 ASKED_FOR = "TEST_KUBERNETES"
-# Set by `make test-packages`: the tests of this file that boot a machine, by the fixture that is one; and a release.
-BOOTED, BOOT_ASKED_FOR, RELEASED = ("test_deb.py", "machine"), "TEST_PACKAGES", "test_release.py"
+# Set by `make test-packages`: the tests of this file that boot a machine, by the fixture that is one; a release, and
+# the Ansible role.
+BOOTED, BOOT_ASKED_FOR = ("test_deb.py", "machine"), "TEST_PACKAGES"
+ONLY_FOR_PACKAGES = frozenset({"test_ansible.py", "test_release.py"})
 
 # A property holds or it does not: how long an example takes is the machine's business.
 settings.register_profile("healthd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -261,7 +263,7 @@ def _is_of_kubernetes(item: pytest.Item) -> bool:
 
 def _boots(item: pytest.Item) -> bool:
     boots = (item.path.name, BOOTED[1]) == BOOTED and BOOTED[1] in getattr(item, "fixturenames", ())
-    return boots or item.path.name == RELEASED
+    return boots or item.path.name in ONLY_FOR_PACKAGES
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -24,3 +25,16 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("staged")
     run("sh", "packaging/stage.sh", folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def debs(staged: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The package, and a rebuild of it."""
+    if shutil.which("dpkg-deb") is None:
+        pytest.skip("no dpkg-deb here: this is no Debian")
+    folder = tmp_path_factory.mktemp("deb")
+    built = [
+        Path(run("sh", "packaging/deb/build.sh", folder, STAGED=str(staged), DEB_COMPRESSION="none", REVISION=revision))
+        for revision in ("1", "2")
+    ]
+    return built[0], built[1]

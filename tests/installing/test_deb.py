@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,7 @@ import pytest
 
 from healthd import __version__
 from tests.installing.machine import Machine, booted, clean_root
-from tests.installing.page import run, shown
+from tests.installing.page import shown
 from tests.live.slurm.slurm_conf import conf_text, hooks_we_ship
 from tests.support.running import OFF_THE_BUS
 from tests.unit.config.test_config_load import SERVICE, SERVICE_VALUES
@@ -32,19 +31,6 @@ KMSG = "HEALTHD_SOURCES_KMSG=/root/kmsg\n"
 NOT_YET = "no result|no answer yet"
 DENIED = "Operation not permitted"
 QUARANTINE = '[remediation]\nmode = "quarantine"\nsettle_s = 1\n[budget]\nmax_out = 1\nsettle_s = 1\n'
-
-
-@pytest.fixture(scope="module")
-def debs(staged: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The package, and a rebuild of it."""
-    if shutil.which("dpkg-deb") is None:
-        pytest.skip("no dpkg-deb here: this is no Debian")
-    folder = tmp_path_factory.mktemp("deb")
-    built = [
-        Path(run("sh", "packaging/deb/build.sh", folder, STAGED=str(staged), DEB_COMPRESSION="none", REVISION=revision))
-        for revision in ("1", "2")
-    ]
-    return built[0], built[1]
 
 
 @pytest.fixture(scope="module")
