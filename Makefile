@@ -1,9 +1,9 @@
 # Everything here works on a fresh Debian or Ubuntu with make and Python >= 3.11: each target sets .venv up by itself.
 #
 #   make demo    healthd on this machine, then a simulated node that breaks, is drained, repaired and let back
-#   make test    all tests; installs Slurm, munge, FUSE and a C compiler first where apt and root are there; a repair
-#                with real daemons is interrupted at a sample of its boundaries, another one in each run
-#   make test-exhaustive   all tests, and every boundary
+#   make test    all tests; installs Slurm, munge, FUSE and a C compiler first where apt and root are there; of what is
+#                long a sample, another one in each run
+#   make test-exhaustive   all tests, and everything of which `make test` takes a sample
 #   make test-kubernetes   with a real API server, Helm and the image: half an hour; they are built once, where Go is;
 #                VERSION=1.30 or VERSION=newest: on the oldest or the newest Kubernetes; HEALTHD_TEST_EXHAUSTIVE=1:
 #                agent and controller killed at every boundary, not at a sample

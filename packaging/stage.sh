@@ -36,7 +36,7 @@ cp -R packaging/bin "$work/src/packaging/bin"
     exit 1
 }
 pip=$work/tools/bin/pip
-"$pip" install --quiet --require-hashes --only-binary :all: -r requirements/build.txt
+"$pip" install --quiet --no-compile --require-hashes --only-binary :all: -r requirements/build.txt
 "$pip" wheel --quiet --no-build-isolation --no-deps --wheel-dir "$work/wheel" "$work/src"
 
 venv=$dest/opt/healthd

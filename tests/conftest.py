@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.support.sampling import of_this_run
+from tests.support.sampling import left_out, of_this_run
 
 # Tests in these folders are pure calls or read recorded input; one that starts a process on purpose says so by marker.
 PROCESS_FREE = ("unit", "checks", "property")
@@ -218,10 +218,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     # healthd's own processes would refuse the variables as settings that do not exist
     kubernetes, boots = os.environ.pop(ASKED_FOR, ""), os.environ.pop(BOOT_ASKED_FOR, "")
-    left_out = [item for item in items if (not kubernetes and _is_of_kubernetes(item)) or (not boots and _boots(item))]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-    without = set(left_out)
+    unasked = [item for item in items if (not kubernetes and _is_of_kubernetes(item)) or (not boots and _boots(item))]
+    if not config.option.keyword and not any("::" in each for each in config.args):
+        unasked += left_out(items, SAMPLE)
+    without = set(unasked)
+    if without:
+        config.hook.pytest_deselected(items=list(without))
     kept = [item for item in items if item not in without]
     turns = _turns({_file(item) for item in kept})
     items[:] = sorted(kept, key=lambda item: turns[_file(item)])

@@ -18,8 +18,8 @@ _SILENCE_S = 60.0
 
 
 def ask(path: str, request: Request, progress: Callable[[str], None]) -> Reply | None:
-    """The daemon's answer, or None where no daemon listens at ``path``. Raises UsageError for an incomplete answer,
-    NoDaemon for a daemon that does not answer, NotPermitted."""
+    """The daemon's answer, or None where no daemon listens at ``path``. Raises NoDaemon for a daemon that
+    does not answer to the end, and NotPermitted."""
     try:
         reached = connected(path, _SILENCE_S)
         if reached is None:

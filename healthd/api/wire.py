@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from healthd.api.exit_codes import exit_code_of
-from healthd.core.errors import ConfigError, HealthdError, NotPermitted, UsageError
+from healthd.core.errors import ConfigError, HealthdError, NoDaemon, NotPermitted, UsageError
 
 VERSION = "healthd/1"
 MAX_REQUEST_BYTES = 65536
@@ -78,7 +78,7 @@ def write_progress(text: str) -> bytes:
 
 
 def read_answer(stream: BinaryIO, progress: Callable[[str], None]) -> Reply:
-    """The answer; ``progress`` gets each line of progress as it comes. Raises UsageError for an incomplete or malformed
+    """The answer; ``progress`` gets each line of progress as it comes. Raises NoDaemon for an incomplete or malformed
     one."""
     while line := stream.readline(MAX_REQUEST_BYTES):
         words = line.decode("utf-8", "surrogateescape").split(None, 2)
@@ -94,7 +94,9 @@ def read_answer(stream: BinaryIO, progress: Callable[[str], None]) -> Reply:
             break
         out, err = (part.decode("utf-8", "surrogateescape") for part in (body[:out_bytes], body[out_bytes:]))
         return Reply(code=code, out=out, err=err)
-    raise UsageError("the daemon's answer is incomplete: the daemon may have stopped meanwhile; see its log")
+    raise NoDaemon(
+        "the daemon's answer is incomplete: it may have stopped meanwhile, and have done what was asked; see its log"
+    )
 
 
 def failure(error: HealthdError) -> Reply:

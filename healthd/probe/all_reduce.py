@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NoReturn
 
 from healthd.probe.active_child import Busy, LibraryRefused, answer_with
@@ -75,6 +76,7 @@ def measure(size_bytes: int, iterations: int, warm_up: int) -> Mapping[str, Any]
     _require_memory(cuda, count, size_bytes)
     try:
         ranks = _ranks(cuda, nccl, count, size_bytes)
+        _numbers(words)  # the threads of all GPUs take them
         _on_each(ranks, lambda rank: _prepare(cuda, rank, words))
         _reduce(cuda, nccl, ranks, words, times=1)
         wrong = sum(_on_each(ranks, lambda rank: _wrong(cuda, rank, words, _sum_of_factors(count))))
@@ -162,10 +164,16 @@ def _reduce(cuda: Cuda, nccl: Any, ranks: Sequence[Rank], words: int, *, times: 
 # the pattern
 
 
-def pattern(factor: int) -> array.array[float]:
-    """Whole numbers from 1 to 4096 in no order, times ``factor``: a chunk, and the end of a shifted one."""
-    numbers = ((((number * 2_654_435_761) & 0xFFFFFFFF) >> 20) + 1 for number in range(CHUNK_WORDS + _SHIFTS))
-    return array.array("f", (number * factor for number in numbers))
+def pattern(factor: int, words: int = CHUNK_WORDS) -> array.array[float]:
+    """Whole numbers from 1 to 4096 in no order, times ``factor``: the first chunk of so many words, and the end of a
+    shifted one."""
+    return array.array("f", map(float(factor).__mul__, _numbers(words)))
+
+
+@cache
+def _numbers(words: int) -> array.array[float]:
+    count = min(words, CHUNK_WORDS) + _SHIFTS
+    return array.array("f", ((((number * 2_654_435_761) & 0xFFFFFFFF) >> 20) + 1 for number in range(count)))
 
 
 def _sum_of_factors(count: int) -> int:
@@ -176,7 +184,7 @@ def _sum_of_factors(count: int) -> int:
 def _prepare(cuda: Cuda, rank: Rank, words: int) -> int:
     cuda.use(rank.index)
     cuda.fill(rank.receive, 0xFF, words * WORD_BYTES)
-    source = pattern(rank.index + 1)
+    source = pattern(rank.index + 1, words)
     address, _ = source.buffer_info()
     for number, first in enumerate(range(0, words, CHUNK_WORDS)):
         size = min(CHUNK_WORDS, words - first) * WORD_BYTES
@@ -187,7 +195,7 @@ def _prepare(cuda: Cuda, rank: Rank, words: int) -> int:
 def _wrong(cuda: Cuda, rank: Rank, words: int, factor: int) -> int:
     """How many elements of the result differ from the known sum; of very many, at least so many."""
     cuda.use(rank.index)
-    expected = pattern(factor)
+    expected = pattern(factor, words)
     address, _ = expected.buffer_info()
     host = ctypes.create_string_buffer(CHUNK_WORDS * WORD_BYTES)
     compare, wrong, bad_chunks = ctypes.CDLL(None).memcmp, 0, 0

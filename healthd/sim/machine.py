@@ -83,17 +83,22 @@ class SimulatedMachine:
             over.set()
             thread.join()
 
-    def gpu_falls_off_the_bus(self, index: int) -> None:
-        """XID 79: the kernel log has it, and NVML can no longer reach the GPU."""
-        self.kernel_says(_OFF_THE_BUS.format(pci=pci_address(self._profile.pci[index])))
-        write_state(self.nvml, with_gpu_fault(healthy_state(INSTANCE_TYPE), index, "lost"))
+    def gpu_falls_off_the_bus(self, *indexes: int) -> None:
+        """XID 79 of these GPUs, at once: the kernel log has it, and NVML can no longer reach them."""
+        self.kernel_says(*(_OFF_THE_BUS.format(pci=pci_address(self._profile.pci[index])) for index in indexes))
+        state = healthy_state(INSTANCE_TYPE)
+        for index in indexes:
+            state = with_gpu_fault(state, index, "lost")
+        write_state(self.nvml, state)
 
-    def kernel_says(self, text: str) -> None:
-        """Append one record of the kernel's own (facility 0, level 4)."""
+    def kernel_says(self, *texts: str) -> None:
+        """Append a record of the kernel's own (facility 0, level 4) for each text, in one write: a daemon that reads
+        meanwhile has all of them or none."""
         since_boot_us = int((time.time() - _boot_time(self.root)) * 1e6)
+        lines = [f"4,{self._sequence + number},{since_boot_us},-;{text}\n" for number, text in enumerate(texts)]
         with self.kmsg.open("a") as log:
-            log.write(f"4,{self._sequence},{since_boot_us},-;{text}\n")
-        self._sequence += 1
+            log.write("".join(lines))
+        self._sequence += len(texts)
 
     def sections(self, *, off: Iterable[str] = NOT_SIMULATED, **sources: object) -> str:
         """The tables of a configuration for a daemon on this machine: where it is read, with further settings of

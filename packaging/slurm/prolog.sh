@@ -40,13 +40,17 @@ printf '%s\n' "$said"
 words=${said#*"print "}
 timeout -k 1 2 scontrol notify "${SLURM_JOB_ID:-0}" "$words" >/dev/null 2>&1
 # squeue prints the comment alone: beside a text that a user chose, such as the job's name, another could pass for it.
-if shown=$(timeout -k 1 2 squeue -h -a -t all -j "${SLURM_JOB_ID:-0}" -O "admin_comment:|" 2>/dev/null); then
+# slurmctld has no append: the daemon may write its notice of the drain between our read and our write, so this reads it again.
+for attempt in 1 2 3; do
+    shown=$(timeout -k 1 2 squeue -h -a -t all -j "${SLURM_JOB_ID:-0}" -O "admin_comment:|" 2>/dev/null) || break
     there=${shown%|}
     test "$there" != "(null)" || there=
     text=$there${there:+; }$words
     case "$there" in
-    *"$words"* | *"|"*) ;; # it is there, or another job's is as well
-    *) test ${#text} -gt 1000 || timeout -k 1 2 scontrol update "jobid=${SLURM_JOB_ID:-0}" "admincomment=$text" ;;
-    esac >/dev/null 2>&1
-fi
+    *"$words"* | *"|"*) break ;; # it is there, or another job's is as well
+    esac
+    test ${#text} -le 1000 || break
+    timeout -k 1 2 scontrol update "jobid=${SLURM_JOB_ID:-0}" "admincomment=$text" >/dev/null 2>&1
+    test "$attempt" -eq 3 || sleep 0.1
+done
 exit 1

@@ -36,6 +36,7 @@ _OVER = frozenset(
 _HELD = frozenset({"REQUEUE_HOLD", "SPECIAL_EXIT"})
 _WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "EXPEDITING"})
 _ENDING = frozenset({"COMPLETING", "STAGE_OUT"})
+_SUSPENDED = "SUSPENDED"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -210,12 +211,14 @@ def next_move(
         return _requeued(restart, job, now)
     if plan.after_s is None and not is_asked:
         return _end(restart, "no open fault has a rule for it any more")
+    if not job.is_here:  # an ended one keeps its nodes: elsewhere it is another job of that number
+        return _end(restart, "it does not run on this node any more")
     if job.state in _FAILED:
         return _again(restart, f"it is {job.state} still", now, unanswered) if is_asked else _requeue(restart, job)
-    if not job.is_here:
-        return _end(restart, "it does not run on this node any more")
     if is_asked:
         return _again(restart, "it still runs", now, unanswered)
+    if job.state == _SUSPENDED:  # its processes are stopped: none waits for another, and none handles a signal
+        return _wait(restart, "it is suspended; acts once it runs again")
     if plan.signal and restart.stage is JobStage.CLAIMED:
         return JobMove(act=JobAct.SIGNAL, words=f"signal {plan.signal} to job {restart.words}")
     due = restart.at + timedelta(seconds=plan.after_s or 0)

@@ -131,7 +131,7 @@ def test_a_daemon_that_is_killed_leaves_nothing(node: ActiveNode) -> None:
     pids = json.loads(node.note.read_text())["pids"]
     node.kill()
     _, output = client.communicate(timeout=limit_s(20))
-    assert client.returncode == 64
+    assert client.returncode == 69
     assert b"incomplete" in output
     until = time.monotonic() + limit_s(10)
     while any(psutil.pid_exists(pid) for pid in pids) and time.monotonic() < until:

@@ -25,7 +25,7 @@ from healthd.testing import FakeClock
 from tests.faults.case import Case, Made
 from tests.faults.matrix import CASES
 from tests.support.past_daemon import Daemon, Fleet, Said, played
-from tests.support.sampling import of_this_run
+from tests.support.sampling import of_this_run, size
 
 BEGIN = datetime(2026, 11, 1, tzinfo=UTC)
 DAY = 86_400.0
@@ -208,7 +208,8 @@ def open_when_back(story: Story) -> set[str]:
 def test_one_fault_of_many_nodes_is_held_alike(tmp_path: Path) -> None:
     """Eighteen nodes with one fabric fault at the same time, under a policy that replaces first: neither replay nor the
     daemons take a node out, and both page for each."""
-    config = replace(settings(), policy=PolicySection(use="replace-first"))
+    waits = replace(ASSUMED, person_s=size(ASSUMED.person_s, 3_600))
+    config = replace(settings(), policy=PolicySection(use="replace-first"), replay=waits)
     messages = [Said(at_s=5, host=f"n{number:02}", text=FABRIC) for number in range(18)]
     daemons = live(tmp_path / "live", config, messages, until_s=3600)
     stories = past(log_of(tmp_path, messages), config)

@@ -24,7 +24,7 @@ _NOT_OURS = shutil.ignore_patterns(
 )
 ENDS_WITHIN_S = 1800.0
 """The slowest command, on a machine that is busy with others."""
-_MATRIX = "host.numa or well or every_check or every_code or no_state or belongs or contract or test_host_numa"
+_MATRIX = "host.numa or host_numa or site.new or site_new or well or every_ or no_state or belongs or contract"
 
 
 class Clone:
@@ -80,14 +80,28 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     return made
 
 
-def test_the_new_check_passes_all_that_every_check_must(clone: Clone) -> None:
-    """Its own test, the contract of all checks, the fault matrix with all other checks looking, lint and types."""
-    tests = (TEST, "tests/contract/test_checks.py", "tests/faults/test_matrix.py")
+def test_new_checks_pass_all_that_every_check_must(clone: Clone) -> None:
+    """The check of the page, and one of each kind that `healthd new-check` writes, with nothing edited: their own
+    tests, the contract of all checks, the fault matrix with all other checks looking, lint and types."""
+    names = {f"site.new_{kind}": kind for kind in KINDS}
+    for name, kind in names.items():
+        clone.python("-m", "healthd", "new-check", name, f"--{kind}")
+    written = [path for path in clone.changed() if "site_new_" in path]
+    assert len(written) == 2 * len(KINDS)
+    made = [CHECK, TEST, *written]
+    tests = (
+        *(path for path in made if path.startswith("tests/")),
+        "tests/contract/test_checks.py",
+        "tests/faults/test_matrix.py",
+    )
     ran = clone.python("-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", _MATRIX, *tests)
     assert "passed  host.numa        automatic NUMA balancing is on" in ran
-    clone.python("-m", "ruff", "check", "--no-cache", CHECK, TEST)
-    clone.python("-m", "ruff", "format", "--no-cache", "--check", CHECK, TEST)
-    clone.python("-m", "mypy", CHECK, TEST)
+    assert all(f"passed  {name}" in ran for name in names)
+    clone.python("-m", "ruff", "check", "--no-cache", *made)
+    clone.python("-m", "ruff", "format", "--no-cache", "--check", *made)
+    clone.python("-m", "mypy", *made)
+    for path in written:
+        (clone.folder / path).unlink()
 
 
 def test_the_new_check_works(clone: Clone) -> None:
@@ -104,24 +118,6 @@ def test_the_new_check_works(clone: Clone) -> None:
 def test_exactly_two_files_were_added_and_none_changed(clone: Clone) -> None:
     """After all of that git sees the two files of the page, and nothing else."""
     assert clone.changed() == {CHECK: "??", TEST: "??"}
-
-
-def test_what_new_check_writes_passes_as_it_stands(clone: Clone) -> None:
-    """One of each kind: their own tests, the contract, the fault matrix, lint and types, with nothing edited."""
-    names = {f"site.new_{kind}": kind for kind in KINDS}
-    for name, kind in names.items():
-        clone.python("-m", "healthd", "new-check", name, f"--{kind}")
-    made = [path for path in clone.changed() if "site_new_" in path]
-    assert len(made) == 2 * len(KINDS)
-    tests = (*(path for path in made if path.startswith("tests/")), "tests/contract", "tests/faults/test_matrix.py")
-    words = "site.new or site_new or every_code or no_state or belongs or contract"
-    ran = clone.python("-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", words, *tests)
-    assert all(f"passed  {name}" in ran for name in names)
-    clone.python("-m", "ruff", "check", "--no-cache", *made)
-    clone.python("-m", "ruff", "format", "--no-cache", "--check", *made)
-    clone.python("-m", "mypy", *made)
-    for path in made:
-        (clone.folder / path).unlink()
 
 
 def test_the_reference_follows_by_its_generator(clone: Clone) -> None:

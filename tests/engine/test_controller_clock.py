@@ -17,6 +17,7 @@ HOUR_S = 3600.0
 __all__ = ["name"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("by_s", [HOUR_S, -HOUR_S])
 def test_set_at_any_boundary_it_ends_in_the_same_way(name: str, by_s: float, tmp_path: Path) -> None:
     """An hour forward or back, anywhere: one act, and the request is done."""

@@ -88,6 +88,7 @@ def test_what_was_taken_occupies_the_rate_whoever_asks_next(tmp_path: Path) -> N
     assert world.record.became == "i-2"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("error", [BUSY, NO])
 @pytest.mark.parametrize("happens", [kill, no_answer, disk_is_full])
 def test_what_nobody_can_know_counts_for_an_hour_and_nothing_else(

@@ -61,6 +61,7 @@ def settled(world: AskedWorld, rounds: int) -> AskedWorld:
     return world
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("store", ["kept", "lost"])
 def test_killed_at_any_boundary_it_is_carried_out_once(name: str, store: str, tmp_path: Path) -> None:
     """kill -9 anywhere, with the store that was left or with none: exactly one act, and the same request is done."""
@@ -81,6 +82,7 @@ def forgets(world: AskedWorld) -> None:
     world.forget()
 
 
+@pytest.mark.sampled(2)
 def test_an_answer_that_is_lost_anywhere_costs_no_hours(name: str, tmp_path: Path) -> None:
     """Before the platform has taken it or after: it is done, and asked for once by what the platform has taken."""
     for number, label in enumerate(boundaries(name, tmp_path / "plain")):
@@ -91,6 +93,7 @@ def test_an_answer_that_is_lost_anywhere_costs_no_hours(name: str, tmp_path: Pat
         world.close()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("store", ["kept", "lost"])
 def test_what_moved_while_nobody_led_forbids_it(name: str, store: str, tmp_path: Path) -> None:
     """Killed anywhere before the act; before the next leader looks, an admin, a job, an opt-out or a lower mode is

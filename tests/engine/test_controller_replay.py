@@ -89,6 +89,7 @@ def test_undisturbed_it_acts_once_and_says_so(name: str, tmp_path: Path) -> None
     assert world.cluster.slots == {("cluster", 0): NODE}
 
 
+@pytest.mark.sampled(2)
 def test_killed_at_any_boundary_it_never_acts_twice(name: str, tmp_path: Path) -> None:
     """kill -9 anywhere: one act, or none where it came between the written intent and the act. What may have been done
     is never done again: a request ends in a refusal or in the node's next attempt, a silent node in a page."""
@@ -122,6 +123,7 @@ def test_killed_at_any_boundary_it_never_acts_twice(name: str, tmp_path: Path) -
     }
 
 
+@pytest.mark.sampled(2)
 def test_a_lost_answer_or_a_full_disk_makes_no_second_act(name: str, tmp_path: Path) -> None:
     """What was not answered may have been applied; what cannot be written down is not done."""
     for happen in (no_answer, disk_is_full):
@@ -142,6 +144,7 @@ def round_once(world: AskedWorld) -> None:
         world.message.append(str(error))
 
 
+@pytest.mark.sampled(2)
 def test_an_admin_is_never_overruled_but_in_the_window(name: str, tmp_path: Path) -> None:
     """An admin who takes the node over at any boundary keeps it: no act, except between the last look and the act."""
     acted = set()
@@ -162,6 +165,7 @@ def test_an_admin_is_never_overruled_but_in_the_window(name: str, tmp_path: Path
     assert acted, "the window is there"
 
 
+@pytest.mark.sampled(2)
 def test_an_opt_out_is_never_passed_but_in_the_window(name: str, tmp_path: Path) -> None:
     """The feature that opts the node out, shown from any boundary on: no act, except between the last look and the act.
     What is marked as taken and was not done is taken out of the record; once the node opts in again, it is done."""

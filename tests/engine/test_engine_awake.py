@@ -92,6 +92,7 @@ def test_a_slurm_that_cannot_be_told_is_asked_once_and_said(tmp_path: Path) -> N
     assert told(world) == 2
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", STORIES)
 def test_killed_at_any_boundary_nothing_is_left_excepted(name: str, tmp_path: Path) -> None:
     """Whatever the moment of the kill, and whether its disk or another machine goes on: at the end power saving has the

@@ -15,6 +15,7 @@ from tests.support.engine_wire import disk_is_full
 HOUR_S = 3600.0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("by_s", [HOUR_S, -HOUR_S])
 @pytest.mark.parametrize("name", list(STORIES))
 def test_set_at_any_boundary_it_ends_in_the_same_place(tmp_path: Path, name: str, by_s: float) -> None:

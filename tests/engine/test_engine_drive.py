@@ -38,6 +38,7 @@ def acts(world: World) -> tuple[int, int, int]:
     return world.resetter.requests, world.provisioner.requests, world.provisioner.replacements
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("first", "made"), [(XID_95, (1, 0, 0)), (XID_79, (0, 1, 0))])
 @pytest.mark.parametrize(
     "says",

@@ -175,6 +175,7 @@ def stood(
     run(world, STEPS)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("restarts", [False, True], ids=["lives", "restarts"])
 @pytest.mark.parametrize("remediation", REMEDIATIONS)
 @pytest.mark.parametrize("lease", LEASES)

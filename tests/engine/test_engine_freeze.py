@@ -30,6 +30,7 @@ def acts_in(world: World) -> list[int]:
     return [number for number, label in enumerate(world.wire.passed) if label in ACTS.values()]
 
 
+@pytest.mark.sampled(1)
 def test_nothing_irreversible_is_begun_in_a_freeze_of_the_fleet(name: str, tmp_path: Path) -> None:
     """From whatever moment it is on: no act but in the milliseconds between the last reading and the act; the node is
     taken out and waits; what was repaired before is put back; the rest goes on after its end."""

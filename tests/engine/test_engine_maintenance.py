@@ -29,6 +29,7 @@ def acts_in(world: World) -> list[int]:
     return [number for number, label in enumerate(world.wire.passed) if label in ACTS.values()]
 
 
+@pytest.mark.sampled(1)
 def test_nothing_irreversible_is_begun_inside_a_maintenance_window(name: str, tmp_path: Path) -> None:
     """From whatever moment an administrator's window is there: no reset, reboot or replacement but in the milliseconds
     between the last look and the act. What was repaired before is verified and let go; the rest goes on afterwards."""
@@ -74,6 +75,7 @@ def test_an_ordered_repair_waits_for_the_end_of_the_window(tmp_path: Path) -> No
     assert world.provisioner.requests == 1
 
 
+@pytest.mark.sampled(1)
 def test_a_suspended_job_is_work(name: str, tmp_path: Path) -> None:
     """Suspended at any moment, it allocates no CPU, and no repair is begun before it has ended."""
     replay = Replay(STORIES[name], tmp_path)

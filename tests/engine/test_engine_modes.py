@@ -345,6 +345,7 @@ def test_a_smaller_rung_of_the_same_rule_is_no_lowering(tmp_path: Path) -> None:
 # in the middle of a reset
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "lower",
     [

@@ -61,6 +61,7 @@ def test_undisturbed_a_case_ends_well(replay: Replay, name: str) -> None:
     assert len(replay.passed) > 60
 
 
+@pytest.mark.sampled(2)
 def test_killed_at_any_boundary_it_ends_in_the_same_place(replay: Replay, name: str) -> None:
     """Drained once, released once, whatever the moment of the kill; a second reboot request only after the time-out,
     where the kill came between the intent and the request."""
@@ -71,6 +72,7 @@ def test_killed_at_any_boundary_it_ends_in_the_same_place(replay: Replay, name: 
         assert world.kills == 1 + (name == "repair")
 
 
+@pytest.mark.sampled(2)
 def test_ended_in_order_at_any_boundary_nothing_is_done_twice_or_begun(replay: Replay, name: str) -> None:
     """SIGTERM: the step that is under way comes to its end, none follows, no order is taken, and the next daemon goes
     on: one drain, one release, one request and one reset, however the end fell."""
@@ -107,6 +109,7 @@ def test_killed_between_the_intent_and_the_reboot_it_asks_once_more_after_the_ti
     assert world.provisioner.requests == 1
 
 
+@pytest.mark.sampled(2)
 def test_killed_twice_it_ends_in_the_same_place(replay: Replay) -> None:
     """A second kill a few boundaries after the first changes nothing either."""
     for number, world in replay.at_every_boundary(lambda _: kill(), half=True):
@@ -118,6 +121,7 @@ def local_orchestrator(world: World) -> Orchestrator:
     return LocalOrchestrator(state_dir=world.folder, node=NODE, dev_root=world.folder, clock=world.seconds)
 
 
+@pytest.mark.sampled(2)
 def test_killed_at_any_boundary_with_the_real_local_orchestrator(tmp_path: Path, name: str) -> None:
     """The hold that is a file obeys the same law."""
     replay = Replay(lambda folder: STORIES[name](folder, local=local_orchestrator), tmp_path)
@@ -164,6 +168,7 @@ def admin_rewrites(world: World) -> None:
     world.cluster.update(NODE, "", ADMIN)
 
 
+@pytest.mark.sampled(4, kind=lambda act, **_: act.__name__)
 @pytest.mark.parametrize(
     ("act", "windows"),
     [
@@ -208,6 +213,7 @@ def test_a_reboot_meets_an_admins_hold_only_in_the_window(tmp_path: Path) -> Non
         assert met == replay.window("reboot"), act
 
 
+@pytest.mark.sampled(2)
 def test_an_admin_who_undoes_our_drain_is_obeyed(replay: Replay, name: str) -> None:
     """Not drained again at any boundary, except before our own drain was read back: nobody can have meant a drain that
     he had not seen. That one is made once more, and undone once more it is obeyed."""
@@ -335,6 +341,7 @@ def test_an_undone_drain_is_an_order_also_after_a_restart_of_the_controller_that
 # silence
 
 
+@pytest.mark.sampled(2)
 def test_an_act_without_an_answer_is_read_back_not_repeated(replay: Replay, name: str) -> None:
     """Applied or not, with the answer lost: the same end, one drain, one release, no second reboot of a node that
     reboots."""
@@ -347,6 +354,7 @@ def test_an_act_without_an_answer_is_read_back_not_repeated(replay: Replay, name
         assert world.provisioner.replacements == (name == "replace"), (number, replay.passed[number])
 
 
+@pytest.mark.sampled(3, kind=lambda steps, **_: steps)
 @pytest.mark.parametrize("steps", [1, 60])
 def test_while_the_cluster_is_silent_nothing_is_touched(replay: Replay, steps: int) -> None:
     """A controller that hangs from any boundary on, and applies what it was sent when it wakes up: at most the one act
@@ -364,6 +372,7 @@ def test_while_the_cluster_is_silent_nothing_is_touched(replay: Replay, steps: i
         assert world.run_to_end().ending() in ends, (number, replay.passed[number])
 
 
+@pytest.mark.sampled(2)
 def test_a_controller_that_loses_our_drain_gets_it_again(replay: Replay) -> None:
     """A restart that forgot the drain, at any boundary, is not a person's order: nothing is acknowledged, and a node
     whose fault is open is out again. While a reboot that was asked for is awaited nobody looks: lost in that time, the
@@ -397,6 +406,7 @@ def test_without_a_written_intent_nothing_is_done(replay: Replay) -> None:
             assert world.run_to_end().ending() == WELL, (number, replay.passed[number])
 
 
+@pytest.mark.sampled(2)
 def test_a_disk_that_stays_full_stops_everything_until_it_can_be_written(replay: Replay) -> None:
     """From any boundary on for a minute: not one act that was not intended before."""
     for number, world in replay.at_every_boundary(lambda world: when(world, "before save", disk_is_full), half=True):
@@ -413,6 +423,7 @@ def test_a_disk_that_stays_full_stops_everything_until_it_can_be_written(replay:
 # what the operator allows
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("stop", [opted_out, partial(lowered, mode=Mode.OBSERVE)])
 def test_opted_out_or_observing_nothing_more_is_done(replay: Replay, stop: Callable[[World], None]) -> None:
     """From any boundary on no act follows, but for the one that has begun; taken back, the remediation goes on to its

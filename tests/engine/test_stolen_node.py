@@ -66,6 +66,7 @@ def world(tmp_path: Path) -> Iterator[StolenWorld]:
     made.close()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("nodes", range(1, 8))
 def test_few_names_again_and_again_give_six_where_four_may_be(nodes: int, world: StolenWorld) -> None:
     """Another node's replacements count once an hour, so that it keeps nobody from theirs."""

@@ -126,6 +126,7 @@ WAYS: dict[str, tuple[Callable[[World], None], Mode, float]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("way", "mode", "bound_s"), WAYS.values(), ids=WAYS)
 def test_no_node_stays_out_in_silence(tmp_path: Path, way: Callable[[World], None], mode: Mode, bound_s: float) -> None:
     """Each way to be out for ever pages within its bound, then each day, and is over on no day: the node is out."""

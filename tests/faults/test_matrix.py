@@ -21,6 +21,11 @@ from tests.support.kernel_objects import NotHere
 _OF_THE_KERNEL = frozenset({Made.KMSG, Made.FUSE, Made.EXT4, Made.TMPFS, Made.NAMESPACE})
 
 
+def kind_of(case: Case) -> str:
+    """Of which states each run of `make test` plays at least one: of each check a fault and none, by each means."""
+    return f"{case.check}, {case.made}, {bool(case.diagnosis)}"
+
+
 def marked() -> Iterator[Any]:
     """The cases; those that need this machine's kernel and root say so."""
     for case in CASES:
@@ -28,6 +33,7 @@ def marked() -> Iterator[Any]:
         yield pytest.param(case, marks=marks, id=case.name)
 
 
+@pytest.mark.sampled(150, kind=kind_of)
 @pytest.mark.parametrize("case", list(marked()))
 def test_one_fault_is_one_diagnosis(case: Case, shop: Workshop) -> None:
     """All checks look at the node: what they find is exactly what the case says, folded into its one diagnosis."""

@@ -14,6 +14,7 @@ from healthd.judge.diagnose import _causes, diagnose
 from healthd.judge.findings import MOST
 from healthd.judge.history import Fault, FaultKey, History, observe
 from tests.support.judgement import at, fault, faults, finding, fold, history, looked
+from tests.support.sampling import examples
 
 
 def _explains(cause: Fault, symptom: Fault) -> bool:
@@ -35,7 +36,7 @@ def causes_as_said(faults: Sequence[Fault]) -> Mapping[FaultKey, Fault]:
     return {each.key: cause.get(each.key, each) for each in faults}
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(faults(), max_size=10))
 def test_the_cheap_way_finds_the_same_causes(some: list[Fault]) -> None:
     """For any faults that explain one another in any way, in circles too."""
@@ -43,7 +44,7 @@ def test_the_cheap_way_finds_the_same_causes(some: list[Fault]) -> None:
     assert _causes(distinct) == causes_as_said(distinct)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.lists(st.integers(0, 200), max_size=90), max_size=5), st.sampled_from([None, ClearsBy.REBOOT]))
 def test_no_code_has_more_faults_than_it_may(looks: list[list[int]], by: ClearsBy | None) -> None:
     """Whatever is reported in whatever order: 64 parts and the node; and what is reported is never nothing."""

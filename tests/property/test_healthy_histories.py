@@ -28,7 +28,7 @@ from tests.property.test_healthy_nodes import build
 from tests.support.judgement import at
 from tests.support.sampling import of_this_run
 
-HISTORIES, IN_A_SAMPLE, LOOKS, EVERY_S = 1_000, 200, 10, 43_200.0
+HISTORIES, IN_A_SAMPLE, LOOKS, EVERY_S = 1_000, 60, 10, 43_200.0
 COUNTING = ("gpu.ecc", "gpu.pcie", "gpu.remap", "gpu.throttle", "gpu.nvlink", "efa.counters")
 TYPES = sorted(instance_types().values(), key=lambda profile: profile.type)
 CHECKS = discover()
@@ -95,7 +95,7 @@ def type_of(number: int) -> InstanceProfile:
 @pytest.mark.slow
 def test_a_thousand_lives_of_good_nodes_are_silent(tmp_path: Path) -> None:
     """Every instance type, five days each, a look every half day: no fault ever opens, and none is unsure. `make test`
-    lives a fifth of them."""
+    lives sixty of them."""
     nodes = {profile.type: build(tmp_path / profile.type, profile) for profile in TYPES}
     every = {"lives": range(HISTORIES)}
     for number in of_this_run().of(every, kind=lambda number: type_of(number).type, least=IN_A_SAMPLE)["lives"]:

@@ -57,11 +57,12 @@ from tests.support.judgement import (
     looked,
     outcomes,
 )
+from tests.support.sampling import examples
 
 GROWN = FindingCode(code="gpu.grown", severity=Severity.CRITICAL, remedy=Remedy.RESET_GPU, meaning="It grew")
 LIMIT = Limit(reading="errors_total", max_increase=2, code=GROWN, source="this test")
 LONG = timedelta(days=3650)
-LAW = settings(max_examples=50)
+LAW = settings(max_examples=examples(50))
 
 
 def ledger(open_before: set[FaultKey], changes: tuple[Change, ...], after: History) -> set[FaultKey]:

@@ -110,6 +110,7 @@ lines = st.one_of(
 begun = st.sampled_from(["", "a", "a[1]: ", "x (1): ", "\n", "[a] ", "<4>", "[1][", "a: left "])
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("form", FORMS)
 @settings(max_examples=examples(60))
 @given(lead=begun, line=lines, at=st.integers(1, 15), skipped=st.integers(0, 40))

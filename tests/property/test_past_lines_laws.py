@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from healthd.core.errors import SourceError
 from healthd.sources.pastlines import FORMATS, PLAIN, Dating
 from healthd.sources.pastlogs import open_log
+from tests.support.sampling import examples
 
-LAW = settings(max_examples=150, deadline=None)
+LAW = settings(max_examples=examples(150), deadline=None)
 WRITTEN = datetime(2026, 11, 21, 12, tzinfo=UTC)
 XID = b"NVRM: Xid (PCI:0000:05:00): 95, pid=7, name=python, Uncontained"
 HEADS = (

@@ -21,6 +21,7 @@ from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.decide.rules import STEPS
 from tests.support.controller_rig import AskedWorld
 from tests.support.engine_wire import kill, no_answer
+from tests.support.sampling import examples
 
 BEGAN = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -104,7 +105,7 @@ def test_whatever_is_answered_it_is_the_same_request(
     assert request_id(answered.text, now) == request_id(text, now)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_however_often_leaders_die_a_request_is_one_act(data: st.DataObject) -> None:
     """Orders, kills, lost stores and lost answers, in any order and anywhere: each order is carried out exactly once,

@@ -21,7 +21,7 @@ from healthd.core.model import Component, Outcome, Reading, ReadingKind, Remedy,
 from healthd.judge.history import History, observe
 from healthd.judge.trends import Days, judge, log_ratio
 from tests.support.judgement import GPU, answered, at, could_not_tell, counter, looked
-from tests.support.sampling import of_this_run
+from tests.support.sampling import examples, of_this_run
 
 CODE = FindingCode(code="part.bad", severity=Severity.WARNING, remedy=Remedy.WATCH, meaning="It is bad")
 WINDOW_S = 60
@@ -30,7 +30,7 @@ STALL = Stall(reading="errors_total", for_s=WINDOW_S, code=CODE, source="this te
 LEARNED = Learned(reading="errors_total", code=CODE, source="this test")
 GROWING = Accelerating(reading="errors_total", code=CODE, source="this test")
 DAY_S = 86_400.0
-LAW = settings(max_examples=100, deadline=None)
+LAW = settings(max_examples=examples(100), deadline=None)
 
 # Looks: seconds since the last one (at least a sixtieth of the window, so none is thinned), and the counter's step.
 looks = st.lists(st.tuples(st.integers(1, 150), st.sampled_from([0, 0, 0, 1, 4, 11, 30, -1])), min_size=1, max_size=40)
@@ -232,6 +232,7 @@ def noisy_days(per_day: float, days: int, random: Random) -> int:
     return len(alarms)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("nodes", "rate"),
@@ -240,16 +241,16 @@ def noisy_days(per_day: float, days: int, random: Random) -> int:
 )
 def test_noise_alarms_at_most_once_in_ten_thousand_node_days(nodes: int, rate: Callable[[Random], float]) -> None:
     """Nodes with 8 GPUs for a hundred days each, every GPU with its own constant rate: no more than was promised.
-    `make test` counts the alarms of a quarter of them."""
+    `make test` counts the alarms of a tenth of them."""
     alarms = 0
-    for node in of_this_run().some(f"{nodes} noisy nodes", range(nodes), nodes // 4):
+    for node in of_this_run().some(f"{nodes} noisy nodes", range(nodes), nodes // 10):
         random = Random(20260101 + node)  # noqa: S311 - a simulation
         alarms += sum(noisy_days(rate(random), 100, random) for _gpu in range(8))
     assert alarms <= nodes * 100 / 10_000
 
 
 @given(st.integers(1, 3), st.lists(st.floats(0.2, 3), min_size=2, max_size=5))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_the_likelihood_ratio_has_a_mean_of_at_most_one(total: int, lengths: list[float]) -> None:
     """The inequality that the threshold rests on, for few errors exactly: over all ways in which they can fall into
     buckets of any lengths, weighted by what a constant rate makes of each way, the ratio comes to at most 1."""
@@ -302,6 +303,7 @@ def found_after(style: str, random: Random, *, quiet_days: int, phase: int, rest
     return math.inf
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("style", ["evenly", "at its start", "at noon"])
 @pytest.mark.parametrize("restart_after", [0, 17, 50])
 @pytest.mark.parametrize("quiet_days", [0, 1, 9])
@@ -313,6 +315,7 @@ def test_one_a_day_that_doubles_is_found_by_day_six(style: str, restart_after: i
         assert days <= 6, f"phase {phase} h"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("quiet_days", [0, 1, 9])
 def test_errors_at_random_moments_hide_no_doubling(quiet_days: int) -> None:
     """Where the errors of each day come at any moments, it is found by day six in 99 of 100, and by day 6.5 in all."""
@@ -326,6 +329,7 @@ def test_errors_at_random_moments_hide_no_doubling(quiet_days: int) -> None:
     assert max(days) <= 6.5
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_counter_reset_never_alarms(seed: int) -> None:
     """Noise with a reset every few hours, unannounced or with a new epoch, to zero or to what came since."""

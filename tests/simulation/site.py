@@ -158,11 +158,12 @@ class Site:
         self.nodes[name].levels.clear()
         self.nodes[name].daemon.look_soon(1.0)
 
-    def run(self, minutes: float, *, head: bool = True) -> None:
-        """Live on, without the head node if it is not there."""
+    def run(self, minutes: float, *, head: bool = True, tick_s: float = TICK_S) -> None:
+        """Live on, without the head node if it is not there. ``tick_s``: a multiple of ``TICK_S``, the seconds between
+        two looks at a node with a fault."""
         end_s = self.timeline.s + minutes * 60
         while self.timeline.s < end_s:
-            self.timeline.run(self.timeline.s + TICK_S)
+            self.timeline.run(self.timeline.s + tick_s)
             for node in self.nodes.values():
                 if node.is_busy:
                     node.daemon.wake()

@@ -26,7 +26,7 @@ from tests.support.running import ROOT
 from tests.support.sampling import of_this_run
 
 DAY_H = 24.0
-MENDED = (
+SEEDS = (
     (1008, 37.0),
     (1021, 255.0),
     (1047, 196.0),
@@ -63,49 +63,39 @@ MENDED = (
     (21036, 332.0),
 )
 """Seeds that once broke an invariant, each with the hours until then, in fleets as large as the seed says."""
-MENDED_IN_A_SAMPLE, SEEDS_IN_A_SAMPLE, CHANGES_IN_A_SAMPLE = 4, 2, 4
+FLEETS_IN_A_SAMPLE, REGRESSIONS_IN_A_SAMPLE, CHANGES_IN_A_SAMPLE = 1, 2, 2
 LOOSE_ONLY = Life(hours=30, max_out=8, delegates=True, rates=only(LOOSE, faults=800, busy=0.1))
 NAMED_IN_CALLS = {"bounded_in_a_day", "paged_every_day"}
 """Invariants that a function of another name holds beside its own."""
 SMALL = (replace(LIVES["request-stands"], seed=2), LOOSE_ONLY, replace(LOOSE_ONLY, seed=2))
-AWAY = (13, 55)
-"""Seeds in whose fleets nobody told of a node whose daemon stayed away."""
+REGRESSIONS = (*SEEDS, *SMALL)
+FLEETS = {seed: (40, Rates()) for seed in range(1, 6)} | {seed: (30, Rates(away=0.5)) for seed in (13, 55)}
+"""By seeds, the size of a fleet and its law. In the last two, two daemons a day stay away for hours or days; once, no
+other node reported theirs."""
 
 
 SAMPLE = of_this_run()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", SAMPLE.some("seeds", range(1, 6), SEEDS_IN_A_SAMPLE))
+@pytest.mark.parametrize("seed", SAMPLE.some("fleets", tuple(FLEETS), FLEETS_IN_A_SAMPLE))
 def test_no_fleet_breaks_an_invariant_in_ten_days(seed: int) -> None:
-    """Whatever befalls a fleet, no invariant is violated."""
-    report = Fleet(seed, nodes=40).run(10 * DAY_H)
+    """Whatever befalls a fleet, no invariant is violated: a node whose daemon stays away pages by others, and no node
+    whose daemon is there."""
+    nodes, rates = FLEETS[seed]
+    report = Fleet(seed, nodes=nodes, rates=rates).run(10 * DAY_H)
     assert not report.violations, str(report.violations[0])
     assert report.drains, "nothing happened in this fleet"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "hours"), SAMPLE.some("mended", MENDED, MENDED_IN_A_SAMPLE))
-def test_what_once_broke_an_invariant_breaks_none(seed: int, hours: float) -> None:
-    """The rules behind them: news.py, paging.py, brakes.py, the engine between an order and a turn."""
-    report = Fleet(seed).run(hours)
+@pytest.mark.parametrize("number", SAMPLE.some("regressions", range(len(REGRESSIONS)), REGRESSIONS_IN_A_SAMPLE))
+def test_what_once_broke_an_invariant_breaks_none(number: int) -> None:
+    """The rules behind them: news.py, paging.py, brakes.py, the engine between an order and a turn. In small lives, a
+    request that waited outlived its fault (repairs.py), and an operator's release counted as a fifth return."""
+    life = REGRESSIONS[number]
+    report = life.lived(None) if isinstance(life, Life) else Fleet(life[0]).run(life[1])
     assert not report.violations, str(report.violations[0])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", SAMPLE.some("away", AWAY, 1))
-def test_a_node_whose_daemon_stays_away_is_told_of_by_others_and_no_other_one_is(seed: int) -> None:
-    """Two daemons a day stay away for hours or days: each of their nodes pages, and none whose daemon is there."""
-    report = Fleet(seed, nodes=30, rates=Rates(away=0.5)).run(10 * DAY_H)
-    assert not report.violations, str(report.violations[0])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("life", SAMPLE.some("small", SMALL, 1))
-def test_what_once_broke_a_small_life_breaks_none(life: Life) -> None:
-    """A request that waited outlived its fault (repairs.py); an operator's release counted as a fifth return."""
-    violations = life.lived(None).violations
-    assert not violations, str(violations[0])
 
 
 def test_a_process_that_ends_without_a_report_names_its_seed_and_ends_no_other() -> None:

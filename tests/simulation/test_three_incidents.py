@@ -15,9 +15,15 @@ import pytest
 
 from healthd.core.model import NODE, Component, Mode, Severity
 from healthd.notify.news import PAGED
-from tests.simulation.site import Site, named
+from tests.simulation.site import TICK_S, Site, named
+from tests.support.sampling import size
 
 pytestmark = pytest.mark.slow
+
+ON_DRIVER = size(40, 24)
+"""Nodes that a driver reaches."""
+LATER_S = size(TICK_S, 3 * TICK_S)
+"""Between two looks once the first minutes are over."""
 
 FSX = Component(kind="mount", id="/fsx")
 GB200, P5 = "p6e-gb200.36xlarge", "p5.48xlarge"
@@ -31,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def site(folder: Path, *, mode: Mode = Mode.REPAIR, holds: bool = True, p5: int = 80) -> Site:
+def site(folder: Path, *, mode: Mode = Mode.REPAIR, holds: bool = True, p5: int = 20) -> Site:
     """Nodes of P5 in leaves of 20, and two UltraServers of 18; all have been quiet for some minutes."""
     nodes = {name: (f"leaf-{number // 20}", P5) for number, name in enumerate(named(f"gpu-[001-{p5:03}]"))}
     nodes |= dict.fromkeys(RACK_7, ("rack-7", GB200)) | dict.fromkeys(RACK_8, ("rack-8", GB200))
@@ -58,8 +64,8 @@ def dead_rack(fleet: Site) -> tuple[list[str], str]:
 
 
 def rolling_driver(fleet: Site) -> tuple[list[str], str]:
-    """A driver that loses GPUs reaches eight nodes a minute, 40 in all."""
-    names = named("gpu-[001-040]")
+    """A driver that loses GPUs reaches eight nodes a minute, half of those of P5."""
+    names = named(f"gpu-[001-{ON_DRIVER:03}]")
     for number, name in enumerate(names):
         fleet.timeline.after(60.0 * (number // 8), partial(_upgraded, fleet, name))
     return names, "shared cause driver 590.10"
@@ -70,14 +76,17 @@ def _upgraded(fleet: Site, name: str) -> None:
     fleet.breaks(name, "gpu.count.missing", NODE)
 
 
-@pytest.mark.parametrize("story", [file_server, dead_rack, rolling_driver])
+@pytest.mark.parametrize(
+    ("story", "p5"), [(file_server, size(80, 32)), (dead_rack, size(80, 20)), (rolling_driver, 2 * ON_DRIVER)]
+)
 def test_each_incident_is_one_page_and_one_message_with_its_root(
-    story: Story, folder: Path, capsys: pytest.CaptureFixture[str]
+    story: Story, p5: int, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """No node sends one of its own. Without notices each of them does. Every later piece of news is of the same key."""
-    fleet = site(folder)
+    fleet = site(folder, p5=p5)
     names, root = story(fleet)
-    fleet.run(15.0)
+    fleet.run(6.0)
+    fleet.run(9.0, tick_s=LATER_S)
     (status,) = fleet.stats.incidents
     key = f"{PAGED}incident {status.id}"
     first = fleet.messages[0]
@@ -104,7 +113,7 @@ def _after_s(fleet: Site, at: datetime) -> float:
 
 def test_without_notices_every_node_sends_its_own(folder: Path) -> None:
     """The same fleet, with a controller that leaves none: what the held messages are."""
-    fleet = site(folder, holds=False, p5=20)
+    fleet = site(folder, holds=False)
     names, _ = file_server(fleet)
     fleet.run(10.0)
     assert {who for who, _ in fleet.news("wrong")} == {"controller", *names}
@@ -113,7 +122,7 @@ def test_without_notices_every_node_sends_its_own(folder: Path) -> None:
 def test_eighteen_nodes_of_a_rack_are_fenced_as_one_and_put_back_as_one(folder: Path) -> None:
     """No node takes a slot of the budget for it, none of the other rack is touched; ten minutes after the last of them
     is repaired all eighteen are back, and the incident's end is one message."""
-    fleet = site(folder, p5=20)
+    fleet = site(folder)
     dead_rack(fleet)
     fleet.run(5.0)
     assert fleet.fenced == set(RACK_7)
@@ -123,7 +132,7 @@ def test_eighteen_nodes_of_a_rack_are_fenced_as_one_and_put_back_as_one(folder: 
     fleet.run(5.0)
     assert fleet.fenced == set(RACK_7), "one node is still broken, and the incident is open"
     fleet.repairs(RACK_7[-1])
-    fleet.run(20.0)
+    fleet.run(20.0, tick_s=LATER_S)
     assert fleet.fences == ()
     assert fleet.slurm.maintenance == set()
     assert fleet.stats.incidents == ()
@@ -134,7 +143,7 @@ def test_eighteen_nodes_of_a_rack_are_fenced_as_one_and_put_back_as_one(folder: 
 def test_a_single_root_in_a_rack_is_one_node(folder: Path) -> None:
     """One dead NVLink, beside which 17 nodes warn: the message of one node, no incident, no fence. It comes after the
     wait for an incident."""
-    fleet = site(folder, p5=20)
+    fleet = site(folder)
     fleet.breaks(RACK_7[0], "gpu.nvlink.dead", Component(kind="nvlink", id="1"))
     for name in RACK_7[1:]:
         fleet.breaks(name, "gpu.xid.149", NODE, severity=Severity.WARNING)
@@ -148,15 +157,16 @@ def test_a_single_root_in_a_rack_is_one_node(folder: Path) -> None:
 
 def test_a_second_rack_waits_for_the_budget_of_domains_and_none_is_fenced_in_observe_mode(folder: Path) -> None:
     """An hour apart, so that each is broken alone: one is fenced, the other one's incident says why not."""
-    fleet = site(folder, p5=20)
+    fleet = site(folder)
     dead_rack(fleet)
-    fleet.run(60.0)
+    fleet.run(5.0)
+    fleet.run(55.0, tick_s=size(TICK_S, 6 * TICK_S))
     for name in RACK_8:
         fleet.breaks(name, "gpu.imex.not_up", NODE)
     fleet.run(5.0)
     assert fleet.fenced == set(RACK_7)
     assert any("at the limit of fenced NVLink domains" in each.message for each in fleet.stats.incidents)
-    observing = site(folder / "observing", mode=Mode.OBSERVE, p5=20)
+    observing = site(folder / "observing", mode=Mode.OBSERVE)
     dead_rack(observing)
     observing.run(5.0)
     assert observing.fences == ()
@@ -165,21 +175,21 @@ def test_a_second_rack_waits_for_the_budget_of_domains_and_none_is_fenced_in_obs
 
 def test_a_controller_that_dies_loses_no_message(folder: Path) -> None:
     """Its notices end by themselves, after which every node that is still faulty sends its own."""
-    fleet = site(folder, p5=20)
+    fleet = site(folder)
     names, _ = file_server(fleet)
     fleet.run(5.0)
     assert {who for who, _ in fleet.news("wrong")} == {"controller"}
-    fleet.run(13.0, head=False)
+    fleet.run(13.0, head=False, tick_s=LATER_S)
     assert {who for who, _ in fleet.news("wrong")} == {"controller", *names}
 
 
 def test_a_node_that_stays_faulty_after_its_incident_sends_its_own(folder: Path) -> None:
     """The incident ended without it: it tells after all."""
-    fleet = site(folder, p5=20)
+    fleet = site(folder)
     names, _ = file_server(fleet)
     fleet.run(5.0)
     for name in names[1:]:
         fleet.repairs(name)
-    fleet.run(20.0)
+    fleet.run(20.0, tick_s=LATER_S)
     assert fleet.stats.incidents == ()
     assert {who for who, _ in fleet.news("wrong")} == {"controller", names[0]}

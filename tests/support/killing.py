@@ -8,13 +8,12 @@ side, one in each place, and compared with one that nobody disturbed.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 import time
 import uuid
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -25,6 +24,7 @@ from typing import Generic, TypeVar
 from healthd.state.store import Store
 from tests.live.aws.moto_server import dummy_env
 from tests.live.platforms.killed_agent import Order, Rest
+from tests.support.forked_healthd import ForkedHealthd
 from tests.support.limits import limit_s
 from tests.support.running import ROOT
 
@@ -33,37 +33,26 @@ ENDS_OF_A_SUCCESSOR = ((), ("released",), ("abandoned",))
 _LONGER_THAN_ANY_TIMEOUT_S = 20_000.0
 _PROCESSES = 14  # of one life; more than that is a loop
 _ORPHAN_ENDS_WITHIN_S = 20.0
+STDERR = 2
 
 Ending = TypeVar("Ending")
 Place = TypeVar("Place")
 
 
 class Nursery:
-    """A process that forks others, one after the other. ``program``: its module."""
+    """Where the processes of all lives come from: forks of one that has loaded what they need, which takes longer than
+    most lives do. ``program``: its module."""
 
     def __init__(self, program: str) -> None:
-        environ = {**dummy_env(), "PYTHONPATH": str(ROOT)}
-        argv = [sys.executable, "-m", program]
-        self._process = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ, cwd=ROOT, text=True
-        )
+        self._program = program
+        self._environ = {**dummy_env(), "PYTHONPATH": str(ROOT)}
 
-    def live(self, order: Order) -> Mapping[str, int]:
-        """Start one, and return how it ended."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(asdict(order)) + "\n")
-        self._process.stdin.flush()
-        answer: dict[str, int] = json.loads(self._process.stdout.readline())
-        return answer
-
-    def close(self) -> None:
-        """End it; none of its processes lives."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.wait(limit_s(20))
-        self._process.stdout.close()
+    def live(self, order: Order) -> int:
+        """Start one, and return how it ended: its exit code, or minus the signal. Threads may ask side by side."""
+        with open(os.devnull, "r+b") as nothing:
+            streams = [nothing.fileno(), nothing.fileno(), STDERR]
+            process = ForkedHealthd([json.dumps(asdict(order))], self._environ, streams, program=self._program)
+        return process.wait()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,9 +236,9 @@ reset_services = {list(reset_services)}
         )
         assert self._nursery is not None, "this life is played without kills"
         ended = self._nursery.live(order)
-        if ended["code"]:
+        if ended > 0:
             raise AssertionError(f"the process broke:\n{(self.folder / 'broke').read_text()}\n{self._told()}")
-        if ended["signal"]:
+        if ended < 0:
             last = self._passed()[-1]
             self.killed_at = (last, self._passed().count(last))
             if last.startswith("during "):

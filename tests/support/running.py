@@ -16,7 +16,7 @@ from typing import Any
 
 from healthd.api.client import ask
 from healthd.api.wire import Request
-from healthd.core.errors import UsageError
+from healthd.core.errors import NoDaemon
 from healthd.core.model import Event
 from healthd.state.store import Store
 from tests.support import forked_healthd
@@ -166,7 +166,7 @@ class RunningNode(Running):
         machine was too late for its start."""
         try:
             answer = ask(str(self.socket), Request(arguments=("check", "--json")), _no_progress)
-        except UsageError:
+        except NoDaemon:
             return ""
         return str(json.loads(answer.out)["verdict"]) if answer is not None else ""
 
@@ -231,7 +231,7 @@ class RunningNode(Running):
         """What ``healthd status`` says, or None while nobody answers. Asked from here, as ``check``."""
         try:
             answer = ask(str(self.socket), Request(arguments=("status", "--json")), _no_progress)
-        except UsageError:
+        except NoDaemon:
             return None
         if answer is None or answer.code != 0:
             return None

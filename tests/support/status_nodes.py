@@ -79,8 +79,7 @@ def node_of_many_findings(folder: Path) -> StatusNode:
     for counter in node.machine.root.glob("sys/class/infiniband/*/hw_counters/no_completion_cmds"):
         counter.write_text("1\n")
     node.wait(lambda data: sum(check["blind"] for check in data["checks"]) >= len(_OF_NVML), "15 checks are unknown")
-    for index in range(8):
-        node.machine.gpu_falls_off_the_bus(index)
+    node.machine.gpu_falls_off_the_bus(*range(8))
     write_state(node.machine.nvml, blind)
     for code, devices in (("gpu.xid.79", 8), ("efa.counters.no_completion", 32)):
         node.wait(partial(_has_cause, code, devices), f"{devices} devices have {code}")

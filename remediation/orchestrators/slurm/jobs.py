@@ -5,7 +5,7 @@ is the first run of job 12. It reserves nothing, and slurmctld ends it by itself
 
 squeue prints no text that a user chose, so that no job's name can pass for another field: scontrol prints the name as
 it is, line breaks included. A task of an array has the id ``12_3`` here. Its number may be that of the whole array,
-which is what every client takes it for: a requeue of it requeues all tasks.
+which is what every client takes it for: a requeue of it requeues all tasks. A part of a heterogeneous job is ``12+1``.
 
 Texts and behaviour: Slurm 22.05.8, 24.11.5 and 26.05.5; tests/live/slurm/test_slurm_on_job.py repeats each.
 """
@@ -27,7 +27,7 @@ _FIELDS = (
     "JobArrayID:|,JobID:|,State:|,UserName:|,NodeList:|,RestartCnt:|,BatchFlag:|,Requeue:|,HetJobID:|,"
     "StartTime:|,EndTime:|"
 )
-_ID = re.compile(r"[0-9]{1,11}(?:_[0-9]{1,11})?")
+_ID = re.compile(r"[0-9]{1,11}(?:[_+][0-9]{1,11})?")
 _TASKS_THAT_WAIT = re.compile(r"[0-9]{1,11}_\[.*\]")
 _NUMBER = re.compile(r"[0-9]{1,11}")
 _NONE = ("", "(null)", "N/A", "n/a")

@@ -224,7 +224,7 @@ def test_a_head_node_is_passed_over(node: Node) -> None:
 
 
 def test_a_node_that_fails_makes_the_command_fail(node: Node) -> None:
-    """Unlike on-node.sh as a lifecycle script: nobody replaces a node for a command that failed."""
+    """Unlike on-node.sh as a lifecycle script: no platform replaces a node for a command that failed."""
     ((_, code, _),) = run(node, INSTALL, Package=PACKAGE, Sha256=SHA256, FAILING="apt-get")
     assert code == 1
 

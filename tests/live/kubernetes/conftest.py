@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[3]
 MARKER = "kubernetes"
 # What these tests run beside the control plane: helm renders the rights that most of them act with, and the others are
 # asked for by a fixture of that name or by PROGRAMS of a module. The chart's tests come first, and so does helm.
-CLIENTS = ("kubectl", "helm4")
+CLIENTS = ("kubectl", "helm4", "jobset", "training-operator", "trainer")
 _BUILDER = pytest.StashKey[subprocess.Popen[bytes]]()
 
 

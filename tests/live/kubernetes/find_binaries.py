@@ -101,8 +101,8 @@ def asked_for() -> str:
 
 def recipe(name: str) -> Recipe:
     """How this program is built for the Kubernetes that the session asks for. Raises LookupError as ``asked_for``."""
-    if name in HELMS:
-        return HELMS[name]
+    if name in OF_THEIR_OWN:
+        return OF_THEIR_OWN[name]
     module = asked_for() or "."
     if name == "etcd":
         return Recipe(module=module, package=ETCD_PACKAGE)
@@ -122,9 +122,15 @@ def _kubernetes_of(module: Path) -> tuple[int, int, int]:
 
 ETCD_PACKAGE = "go.etcd.io/etcd/server/v3"
 KUBERNETES_COMMANDS = "k8s.io/kubernetes/cmd"
-HELMS = {
+# Of the same release whichever Kubernetes the session asks for: both helms, and the controllers of JobSet and Kubeflow.
+OF_THEIR_OWN = {
     "helm": Recipe(module="helm", package="helm.sh/helm/v3/cmd/helm"),
     "helm4": Recipe(module="helm4", package="helm.sh/helm/v4/cmd/helm"),
+    "jobset": Recipe(module="jobset", package="sigs.k8s.io/jobset"),
+    "training-operator": Recipe(
+        module="training-operator", package="github.com/kubeflow/training-operator/cmd/training-operator.v1"
+    ),
+    "trainer": Recipe(module="trainer", package="github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager"),
 }
 
 
@@ -156,6 +162,24 @@ def program(name: str, say: Say = print) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with _lock(folder / "lock", lambda: say(f"{name}: waiting for another process: {_progress(folder)}")):
         return cached(name) or _build(name, how, go, folder, say)
+
+
+def sources(name: str) -> Path:
+    """The module that the program is built from, for the manifests in it. Raises Unavailable."""
+    package = recipe(name).package
+    argv = [_go(name), "list", "-f", "{{.Module.Dir}}", package]
+    done = subprocess.run(
+        argv,
+        cwd=HERE / recipe(name).module,
+        env={**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "-mod=readonly", "GOWORK": "off"},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=limit_s(300),
+    )
+    if done.returncode != 0:
+        raise Unavailable(f"no sources of {name} here, and go could not load them (GOPROXY?): {done.stderr[-600:]}")
+    return Path(done.stdout.strip())
 
 
 def can_build() -> bool:
@@ -195,7 +219,7 @@ def _fits(name: str, path: Path) -> bool:
     if name not in IN_PATH:
         return False
     arguments, oldest, beyond = IN_PATH[name]
-    if (asked := asked_for()) and name not in HELMS:
+    if (asked := asked_for()) and name not in OF_THEIR_OWN:
         if name == "etcd":
             return False
         major, minor = _major_minor(asked)

@@ -41,7 +41,7 @@ class Ending:
 
 @dataclass
 class Stage:
-    """One lane: a proxy, an endpoint, a nursery; one life after the other is played on it. ``kubelet``: a socket at
+    """One lane: a proxy, an endpoint; one life after the other is played on it. ``kubelet``: a socket at
     which no pod holds anything. ``nursery``: None where nobody is killed. ``moto``: where moto's server is, for who
     needs EC2."""
 

@@ -3,7 +3,7 @@
 As ``tests.live.platforms.killed_agent``, whose boundaries and agent these are: here every request that writes to
 the API server is an act. One that is cut off in its course is carried out all the same, by an orphan.
 
-As a program this is a nursery, for both: an order whose machine has a folder ``controller`` is one of a controller.
+As a program this forks both: an order whose machine has a folder ``controller`` is one of a controller.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -224,4 +223,4 @@ def one_life(order: Order) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(one_life))
+    main(one_life)

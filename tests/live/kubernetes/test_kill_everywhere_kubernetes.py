@@ -91,9 +91,9 @@ def theatre(
     plane.wait(lambda: plane.admin.get("/apis/karpenter.sh/v1/nodeclaims").ok, 30, "the kind NodeClaim")
     with ExitStack() as stack:
         kubelet, stages = stack.enter_context(KubeletSocket(folder / "kubelet.sock")), []
+        nursery = Nursery(PROGRAM)
         for number in range(SIDE_BY_SIDE):
             proxy = stack.enter_context(FaultProxy(plane.url, plane.root / "certs").serving())
-            nursery = stack.enter_context(closing(Nursery(PROGRAM)))
             here = folder / str(number)
             stages.append(Stage(plane=plane, proxy=proxy, nursery=nursery, folder=here, kubelet=kubelet.path))
         yield stack.enter_context(closing(Theatre(stages, lambda name, stage, _: LIVES[name](stage, name))))

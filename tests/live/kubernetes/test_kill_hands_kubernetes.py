@@ -46,6 +46,7 @@ def opens(shared_control_plane: ControlPlane, tmp_path_factory: pytest.TempPathF
     add_leases(plane, limit=1000, total=1000)
     with ExitStack() as stack:
         kubelet, stages = stack.enter_context(KubeletSocket(folder / "kubelet.sock")), 0
+        nursery = Nursery(PROGRAM)
 
         def opened(many: int, lives: Mapping[str, type[ApprovedKubeLife]]) -> Theatre[Stage, Ending]:
             nonlocal stages
@@ -53,7 +54,6 @@ def opens(shared_control_plane: ControlPlane, tmp_path_factory: pytest.TempPathF
             for _ in range(many):
                 stages += 1
                 proxy = stack.enter_context(FaultProxy(plane.url, plane.root / "certs").serving())
-                nursery = stack.enter_context(closing(Nursery(PROGRAM)))
                 here = folder / str(stages)
                 made.append(Stage(plane=plane, proxy=proxy, nursery=nursery, folder=here, kubelet=kubelet.path))
             return stack.enter_context(closing(Theatre(made, lambda name, stage, _: lives[name](stage, name))))

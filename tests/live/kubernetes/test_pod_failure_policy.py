@@ -74,10 +74,22 @@ def submitted(plane: ControlPlane, node: str) -> str:
 def ends(plane: ControlPlane, name: str, code: int) -> None:
     """What a kubelet reports of a pod whose container has ended with this code."""
     ended = {
-        "terminated": {"exitCode": code, "reason": "Error", "finishedAt": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"}
+        "terminated": {
+            "exitCode": code,
+            "reason": "Error" if code else "Completed",
+            "finishedAt": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        }
     }
-    container = {"name": "trainer", "image": "i", "imageID": "i", "ready": False, "restartCount": 0, "state": ended}
-    status = {"phase": "Failed", "containerStatuses": [container]}
+    spec = plane.admin.get(f"/api/v1/namespaces/default/pods/{name}").must()["spec"]
+    container = {
+        "name": spec["containers"][0]["name"],
+        "image": "i",
+        "imageID": "i",
+        "ready": False,
+        "restartCount": 0,
+        "state": ended,
+    }
+    status = {"phase": "Failed" if code else "Succeeded", "containerStatuses": [container]}
     plane.admin.patch(f"/api/v1/namespaces/default/pods/{name}/status", {"status": status}).must()
 
 

@@ -8,7 +8,7 @@ A boundary is: inside a write, right before it is committed; before, during and 
 and the rest that an agent comes to. After a write and inside the next one are one moment: nothing lies between them but
 readings, which leave the disk and the cluster as they are.
 
-As a program this is a nursery: it loads all of it once, and forks for each order that it reads, one after the other.
+As a program this loads all of it once, and forks for each order (``forked_healthd``).
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ from healthd.sources.command import run_command
 from healthd.sources.machine import open_machine
 from healthd.state.monitor import Monitor
 from healthd.state.store import Store
+from tests.live.aws.moto_server import dummy_env
+from tests.support.forked_healthd import become, fork_for_each
 
 GPU = Component(kind="gpu", id="GPU-5e1f")
 STEP_S = 5.0
@@ -344,28 +346,21 @@ def _collected(story: Path, remediation: Remediation) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# the nursery
+# the process that forks
 
 
-def main(one_life: Callable[[Order], None] = live) -> int:
-    """One order a line on stdin, one answer a line on stdout: the signal that ended the process, and its exit code."""
+def main(one_life: Callable[[Order], None] = live) -> None:
+    """Load what a life needs, and fork for each order, which comes as the one argument."""
     import boto3
 
+    os.environ.update(dummy_env())  # boto3 keeps what it has read, as of the forks themselves
     for service in ("sagemaker", "ec2", "autoscaling"):  # their models stay in memory for every fork,
         boto3.client(service, region_name="us-east-1").close()
     policy_of(PolicySection(), None)  # and so do the policies, with the checks whose codes they name,
     import_module("healthd.remediation.provisioners.from_config")  # and what an engine loads to be made
     gc.freeze()  # what all share stays shared
-    for text in sys.stdin:
-        order = Order(**json.loads(text))
-        pid = os.fork()
-        if pid == 0:
-            _live_and_end(order, one_life)
-        _, status = os.waitpid(pid, 0)
-        ended = {"signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0, "code": os.WEXITSTATUS(status)}
-        sys.stdout.write(json.dumps(ended) + "\n")
-        sys.stdout.flush()
-    return 0
+    (order,) = become(*fork_for_each(sys.argv[1]))
+    _live_and_end(Order(**json.loads(order)), one_life)
 
 
 def _live_and_end(order: Order, one_life: Callable[[Order], None]) -> None:
@@ -380,4 +375,4 @@ def _live_and_end(order: Order, one_life: Callable[[Order], None]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

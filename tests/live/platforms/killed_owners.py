@@ -18,7 +18,7 @@ from typing import ClassVar
 from tests.live.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.live.platforms.platform_lab import Account
 from tests.live.slurm.slurm_lab import LabError, SlurmLab
-from tests.support.limits import limit_s
+from tests.support.limits import limit_s, pauses
 
 _NEVER_S = 1e9
 _PASSING = ("MAINTENANCE", "RESERVED", "NOT_RESPONDING")  # the last one shows for seconds after every undrain
@@ -44,11 +44,11 @@ class Site:
 
     def wait(self, condition: Callable[[], bool], within_s: float, what: str) -> None:
         """Wait without keeping slurmctld busy. Raises LabError."""
-        end_s = time.monotonic() + limit_s(within_s)
+        end_s, pause_s = time.monotonic() + limit_s(within_s), pauses()
         while not condition():
             if time.monotonic() > end_s:
                 raise LabError(f"waited {limit_s(within_s):g} s for {what}\n{self.lab.log_tail()}")
-            time.sleep(0.1)
+            time.sleep(max(0.1, next(pause_s)))
 
     def line(self, node: str) -> str:
         """The node's record in one line."""

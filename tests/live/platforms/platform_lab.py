@@ -48,7 +48,7 @@ from tests.live.aws.moto_server import dummy_env
 from tests.live.slurm.interposed import Interposed
 from tests.live.slurm.slurm_lab import LabError, SlurmLab
 from tests.support.imds import Imds
-from tests.support.limits import limit_s
+from tests.support.limits import limit_s, pauses
 from tests.support.running import RunningNode
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ class NodeMachine:
     def begin(self) -> None:
         """Serve what the machine asks, start its daemon, and let the platform look after it."""
         self._stack.enter_context(self.endpoint.serving())
-        serving = threading.Thread(target=self.imds.serve_forever, kwargs={"poll_interval": 0.05})
+        serving = threading.Thread(target=self.imds.serve_forever)
         serving.start()
         self._stack.callback(self.imds.server_close)
         self._stack.callback(serving.join)
@@ -423,7 +423,7 @@ class NodeMachine:
 
     def wait(self, condition: Callable[[], object], within_s: float, what: str) -> None:
         """Poll until it is so. Fails at once with a player's own failure; else with all that is known of the node."""
-        end_s = time.monotonic() + limit_s(within_s)
+        end_s, pause_s = time.monotonic() + limit_s(within_s), pauses()
         while not condition():
             if self.player.failed is not None:
                 raise AssertionError(f"{self.name}: the platform's player failed") from self.player.failed
@@ -431,7 +431,9 @@ class NodeMachine:
                 raise AssertionError(
                     f"{self.name} ({self.platform}): not within {limit_s(within_s):g} s: {what}\n{self.shown()}"
                 )
-            time.sleep(0.5)  # each time costs some of Slurm's commands, and six lives share two cores
+            time.sleep(
+                max(0.5, next(pause_s))
+            )  # each time costs some of Slurm's commands, and six lives share two cores
 
     def shown(self) -> str:
         """All that is known, for a failure's message."""

@@ -17,6 +17,7 @@ from typing import ClassVar, Literal
 from tests.live.aws.aws_endpoint import DENIED_JSON
 from tests.live.aws.fake_hyperpod import CLUSTER
 from tests.live.platforms.platform_lab import NodeMachine, Platform
+from tests.support.limits import pauses
 
 LOOKS_EVERY_S = 0.5
 NO_CAPACITY = "(Code:InsufficientInstanceCapacity)Failure when resuming nodes"
@@ -55,7 +56,8 @@ class Player(ABC):
         """Look once, and act."""
 
     def _run(self) -> None:
-        while not self._ending.wait(LOOKS_EVERY_S):
+        pause_s = pauses()
+        while not self._ending.wait(max(LOOKS_EVERY_S, next(pause_s))):
             try:
                 self.look()
             except subprocess.TimeoutExpired:

@@ -16,6 +16,7 @@ from healthd.remediation.decide.remediation import End
 from tests.live.platforms.platform_lab import NodeMachine, Platform, PlatformLab
 from tests.live.platforms.players import EC2, PLATFORMS
 from tests.live.platforms.side_by_side import Results, Scenario
+from tests.support.sampling import of_this_run
 
 pytestmark = [pytest.mark.slurm, pytest.mark.process]
 
@@ -110,11 +111,14 @@ def _went_in_order(node: NodeMachine, *after: str) -> None:
         assert at >= 0, f"{each!r} is not there, or not in this order:\n{message}"
 
 
-SCENARIOS = [
+EVERY_SCENARIO = [
     *(Scenario(play=rebooted, platform=platform) for platform in PLATFORMS),
     *(Scenario(play=replaced, platform=platform) for platform in PLATFORMS if platform.replace),
     Scenario(play=kept_out, platform=EC2),
 ]
+SCENARIOS = of_this_run().of({"stories": EVERY_SCENARIO}, kind=lambda each: each.play.__name__, least=6)["stories"]
+"""`make test-exhaustive` plays all of them, `make test` six, each branch among them: others in each run. The same
+repairs, without a daemon, are lives of test_kill_everywhere.py."""
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)

@@ -11,6 +11,7 @@ import os
 import subprocess
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -113,6 +114,13 @@ class RunningController(Running):
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=limit_s(10)) as answer:
             text: str = answer.read().decode()
             return text
+
+    def serves(self) -> bool:
+        """Whether its metrics can be asked for: it logs what it does before that."""
+        try:
+            return bool(self.page())
+        except urllib.error.URLError:
+            return False
 
     def audit(self) -> str:
         store = Store(self.state_dir / "controller.db", now=datetime.now(UTC))

@@ -237,6 +237,7 @@ def test_the_one_that_leads_tells_people_and_nobody_else(lab: ControllerLab) -> 
         lab.until(lambda: "this controller acts from now on" in first.log_text(), 20, "the first leads")
         second.start()
         lab.until(lambda: "another controller leads" in second.log_text(), 20, "the second waits")
+        lab.until(second.serves, 20, "it serves its metrics")
         assert "healthd_controller_leads 0.0" in second.page()
         assert "healthd_controller_last_success_seconds 0.0" in second.page()
         falls_silent(lab, A)

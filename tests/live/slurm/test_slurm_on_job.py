@@ -15,6 +15,7 @@ from tests.live.slurm.interposed import Interposed
 from tests.live.slurm.slurm_lab import SlurmLab
 from tests.support.limits import limit_s
 from tests.support.running import OFF_THE_BUS, RunningNode
+from tests.support.sampling import of_this_run
 
 pytestmark = [pytest.mark.slurm, pytest.mark.process]
 
@@ -180,6 +181,44 @@ def test_a_job_that_cannot_be_requeued_is_left_and_said(gang: Gang, option: str)
     assert "healthd-job:" not in gang.lab.scontrol("-o", "show", "reservation").stdout
 
 
+def test_a_part_of_a_heterogeneous_job_is_left_and_said(gang: Gang) -> None:
+    """slurmctld requeues all of it or nothing, and the node with the fault speaks for one part."""
+    one = ("--nodes=1", "--ntasks=1", "--exclusive")
+    job, nodes = gang.job("exec sleep 600", *one, ":", *one)
+    node = gang.daemon(nodes[0])
+    node.kernel_says(OFF_THE_BUS.format(pci=PCI))
+    node.wait(lambda: "it is a part of a heterogeneous job" in node.log_text(), 20.0, "it is left and said")
+    assert (gang.lab.job(job)["JobState"], gang.lab.job(job)["Restarts"]) == ("RUNNING", "0")
+
+
+def test_a_suspended_job_is_acted_on_once_it_runs_again(gang: Gang) -> None:
+    """Its checkpoint is not lost: slurmctld takes no signal for it meanwhile. One node of it may resume later than the
+    grace is long."""
+    job, nodes = gang.job(GANG.format(heard=gang.heard))
+    assert gang.lab.scontrol("suspend", job).returncode == 0
+    node = gang.daemon(nodes[0])
+    node.kernel_says(OFF_THE_BUS.format(pci=PCI))
+    node.wait(lambda: "alone of its nodes" in node.log_text(), 20.0, "the job is taken")
+    time.sleep(3.0)
+    assert (gang.lab.job(job)["JobState"], gang.lab.job(job)["Restarts"]) == ("SUSPENDED", "0")
+    assert gang.lab.scontrol("resume", job).returncode == 0
+    gang.runs_again_without(job, nodes[0])
+    assert gang.heard_by()
+
+
+def test_a_job_that_depends_on_a_requeued_one_waits_for_its_next_run(gang: Gang) -> None:
+    """Where that was requeued before it failed, and so before slurmctld gave the dependency up."""
+    done = gang.folder / "done"
+    job, nodes = gang.job(f"while ! test -e {done}; do sleep 0.05; done")
+    then = gang.lab.submit("", "exec sleep 600", f"--dependency=afterok:{job}")
+    node = gang.daemon(nodes[0], "requeue after 0s", "")
+    node.kernel_says(OFF_THE_BUS.format(pci=PCI))
+    gang.runs_again_without(job, nodes[0])
+    assert gang.lab.job(then)["JobState"] == "PENDING"
+    done.touch()
+    gang.lab.wait_job(then, "RUNNING", within_s=60.0)
+
+
 def test_of_two_nodes_of_one_gang_one_acts(gang: Gang) -> None:
     """Both have XID 79 in the same moment; each step hears one signal, the job is requeued once, off both nodes."""
     job, nodes = gang.job(GANG.format(heard=gang.heard))
@@ -215,7 +254,12 @@ def test_two_jobs_on_one_node_are_left_alone(gang: Gang) -> None:
     assert [gang.lab.job(job)["JobState"] for job in (first, second)] == ["RUNNING", "RUNNING"]
 
 
-@pytest.mark.parametrize("before", ["healthd-job:", "--signal=USR1", "requeue ", "starttime=now"])
+BEFORE = ("healthd-job:", "--signal=USR1", "requeue ", "starttime=now")
+AFTER = ("intends to act on job", "alone of its nodes", "intends to send USR1", "intends the requeue")
+KILLS_IN_A_SAMPLE = 1
+
+
+@pytest.mark.parametrize("before", of_this_run().some("before", BEFORE, KILLS_IN_A_SAMPLE))
 def test_a_daemon_that_is_killed_before_an_act_acts_once(gang: Gang, before: str, tmp_path: Path) -> None:
     """kill -9 between the intent and the act: the signal counts as sent, and the job is requeued once."""
     wires = Interposed(tmp_path / "bin", "kill -9 $PPID; exit 1")
@@ -223,9 +267,7 @@ def test_a_daemon_that_is_killed_before_an_act_acts_once(gang: Gang, before: str
     _killed(gang, f'bin_dir = "{wires.folder}"', lambda: wires.folder.joinpath("match").read_text().strip() == "")
 
 
-@pytest.mark.parametrize(
-    "said", ["intends to act on job", "alone of its nodes", "intends to send USR1", "intends the requeue"]
-)
+@pytest.mark.parametrize("said", of_this_run().some("after", AFTER, KILLS_IN_A_SAMPLE))
 def test_a_daemon_that_is_killed_after_a_record_acts_once(gang: Gang, said: str) -> None:
     """kill -9 as soon as the trail has it, before its act or just after."""
     _killed(gang, "", lambda: said in gang.running[-1].log_text())

@@ -196,7 +196,7 @@ def test_a_reboot_ends_xid_79_and_resumes_the_node(slurm_lab_factory: Callable[.
 
 Found = TypeVar("Found")
 BOUNDARIES = [(call, when) for call in range(1, 24) for when in ("before", "after")]
-BOUNDARIES_IN_A_SAMPLE = 14
+BOUNDARIES_IN_A_SAMPLE = 6
 
 
 Work = Callable[[str, int, str], Found]

@@ -21,7 +21,7 @@ from healthd.api.wire import (
     write_progress,
     write_request,
 )
-from healthd.core.errors import BackendUnknown, ConfigError, HealthdError, StoreError, UsageError
+from healthd.core.errors import BackendUnknown, ConfigError, HealthdError, NoDaemon, StoreError, UsageError
 
 # What an argument can be: anything but NUL, undecodable bytes as the file system encoding escapes them.
 words = st.binary(max_size=12).map(lambda raw: os.fsdecode(raw.replace(b"\0", b"")))
@@ -122,7 +122,7 @@ def test_an_answer_arrives_after_its_progress(code: int, out: str, err: str, mes
 def test_an_answer_cut_anywhere_is_not_an_answer(data: st.DataObject) -> None:
     """Whatever part of it came before the daemon ended, a torn answer is an error, never a verdict."""
     sent = write_progress("nccl.nvlink: 5 s") + write_answer(Reply(code=0, out="OK\n", err="x"))
-    with pytest.raises(UsageError, match="incomplete"):
+    with pytest.raises(NoDaemon, match="incomplete"):
         read_answer(io.BytesIO(sent[: data.draw(st.integers(0, len(sent) - 1))]), lambda text: None)
 
 

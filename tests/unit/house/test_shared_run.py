@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.conftest import LANES, SPREAD, WAITING
 from tests.support.running import ROOT
-from tests.support.sampling import Sample
+from tests.support.sampling import Sample, left_out
 
 BOUNDARIES = {
     "reboot": ["before drain", "after drain", "write 1", "write 2", "before reboot", "after reboot"],
@@ -56,10 +59,58 @@ def test_of_a_list_of_one_kind_some_are_taken() -> None:
     assert Sample(seed=None).some("lives", range(10), 4) == list(range(10))
 
 
+@pytest.mark.parametrize("life", [object(), frozenset({"a"}), (1, frozenset({"b"}))])
+def test_a_life_whose_text_differs_between_processes_is_in_no_sample(life: object) -> None:
+    """Each process of a run would take another one: the run ends before its first test, or a seed repeats nothing."""
+    with pytest.raises(ValueError, match="another sample"):
+        Sample(seed=1).some("lives", [life], 1)
+
+
 def test_two_seeds_take_different_samples() -> None:
     """Over many runs everything is taken."""
     samples = [Sample(seed=seed).of(BOUNDARIES, kind=kind, least=0) for seed in range(30)]
     assert all(any(boundary in sample["reboot"] for sample in samples) for boundary in BOUNDARIES["reboot"])
+
+
+@dataclass
+class Case:
+    """What the sampling asks of a pytest.Item."""
+
+    nodeid: str
+    callspec: SimpleNamespace
+    mark: pytest.Mark | None
+
+    def get_closest_marker(self, _name: str) -> pytest.Mark | None:
+        return self.mark
+
+
+def cases(test: str, mark: pytest.Mark | None) -> list[Any]:
+    return [
+        Case(f"{test}[{act}-{number}]", SimpleNamespace(params={"act": act, "number": number}), mark)
+        for act in ("drain", "resume")
+        for number in range(5)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_of_a_sampled_test_some_cases_are_left_out_and_no_kind_of_them(seed: int) -> None:
+    """So many of each test stay, with each kind among them; a test without the mark keeps all, and without a seed all
+    tests do."""
+    some = cases("a", pytest.mark.sampled(3).mark)
+    by_kind = cases("b", pytest.mark.sampled(0, kind=lambda act, **_: act).mark)
+    every = [*some, *by_kind, *cases("c", None)]
+    left = {each.nodeid for each in left_out(every, Sample(seed=seed))}
+    assert len([each for each in some if each.nodeid not in left]) == 3
+    assert {each.callspec.params["act"] for each in by_kind if each.nodeid not in left} == {"drain", "resume"}
+    assert len([each for each in by_kind if each.nodeid not in left]) == 2
+    assert not any(nodeid.startswith("c[") for nodeid in left)
+    assert left_out(every, Sample(seed=None)) == []
+
+
+def test_no_unit_test_is_sampled() -> None:
+    """The branches that tests/unit covers do not depend on chance."""
+    marked = [path for path in (ROOT / "tests/unit").rglob("*.py") if "@pytest.mark." + "sampled" in path.read_text()]
+    assert marked == []
 
 
 def test_what_shares_the_run_out_names_files_that_exist() -> None:

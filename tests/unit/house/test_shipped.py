@@ -55,6 +55,10 @@ LOADED_BY: Mapping[str, tuple[str, str]] = {
         "tests/live/kubernetes/test_pod_failure_policy.py",
         "training-job.yaml",
     ),
+    "packaging/kubernetes/examples/training-*.yaml": (
+        "tests/live/kubernetes/test_job_owners.py",
+        "packaging/kubernetes/examples",
+    ),
     "packaging/kubernetes/examples/*.yaml": (
         "tests/live/kubernetes/test_chart_applied.py",
         "preflight-pod.yaml",

@@ -51,6 +51,7 @@ from tests.support.judgement import (
     times,
 )
 from tests.support.limits import limit_s
+from tests.support.sampling import examples
 
 ROOT = Path(__file__).parents[3]
 EVENT = Event(at=START, kind="fault", text="gpu.sick on gpu:GPU-0 opened: it is sick", data={"code": "gpu.sick"})
@@ -127,7 +128,7 @@ remediations = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(histories, min_size=1, max_size=3))
 def test_every_history_comes_back(steps: list[History]) -> None:
     """Saved step by step as differences and opened again, a history is equal, aliases and their order included."""
@@ -147,7 +148,7 @@ def test_every_history_comes_back(steps: list[History]) -> None:
     ]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(remediations, min_size=1, max_size=4))
 def test_every_case_comes_back(moves: list[Remediation]) -> None:
     """The last word on each remediation is what is loaded, and the newest that still has to be looked after is open."""
@@ -477,7 +478,7 @@ def survives(damaged: bytes) -> bool:
         return bool(store.set_aside)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 2**32), hits=st.sampled_from([1, 3, 30, 1000]))
 def test_random_damage_is_survived(whole: bytes, seed: int, hits: int) -> None:
     """Random bytes at random places: opening never raises, what was opened can be used, what was set aside is kept."""
@@ -487,14 +488,14 @@ def test_random_damage_is_survived(whole: bytes, seed: int, hits: int) -> None:
     survives(bytes(damaged))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(place=st.integers(0, 99), value=st.integers(0, 255))
 def test_a_damaged_header_is_survived(whole: bytes, place: int, value: int) -> None:
     """The first hundred bytes say what kind of file it is: none of their values stops the daemon."""
     survives(whole[:place] + bytes([value]) + whole[place + 1 :])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(share=st.floats(0.001, 0.999))
 def test_a_truncated_database_is_set_aside(whole: bytes, share: float) -> None:
     """Wherever it was cut."""

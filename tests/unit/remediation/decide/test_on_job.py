@@ -190,6 +190,20 @@ def test_a_job_that_failed_meanwhile_is_requeued_at_once(state: str, stage: JobS
     assert (move.act, f"failed ({state})" in move.words) == (JobAct.REQUEUE, True)
 
 
+@pytest.mark.parametrize("plan", [SIGNAL, OnJob(after_s=0)])
+def test_a_suspended_job_is_left_until_it_runs_again(plan: OnJob) -> None:
+    """slurmctld refuses a signal to it, and a requeue would run what an operator has stopped."""
+    move = _next(_restart(JobStage.CLAIMED, 900), replace(JOB, state="SUSPENDED"), plan)
+    assert (move.act, "it is suspended" in move.words) == (JobAct.WAIT, True)
+
+
+@pytest.mark.parametrize("stage", [JobStage.CLAIMED, JobStage.REQUEUED])
+def test_a_failed_job_of_the_same_number_on_other_nodes_is_another(stage: JobStage) -> None:
+    """slurmctld gives numbers again after it has lost its state."""
+    move = _next(_restart(stage, 900), replace(JOB, state="FAILED", nodes="n[8-9]", is_here=False))
+    assert (move.act, "not run on this node" in move.words) == (JobAct.END, True)
+
+
 @pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "REQUEUE_HOLD"])
 def test_a_job_that_ended_by_itself_or_is_held_is_not_requeued(state: str) -> None:
     """A checkpoint that ends the job in order is an end; a user's cancel is an order; an OOM is the job's own."""

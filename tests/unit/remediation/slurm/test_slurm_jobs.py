@@ -65,7 +65,8 @@ def test_a_job_is_read_with_all_of_its_nodes() -> None:
     assert (waits.state, waits.nodes, waits.restarts, waits.is_here) == ("PENDING", "", 1, False)
     allocated = parse_node_jobs(ALLOCATED, "n1")[0]
     assert (allocated.is_batch, allocated.ended) == (False, datetime.fromtimestamp(1795541480, UTC))
-    assert parse_node_jobs("13|13|RUNNING|a|n1|0|1|0|13|1|NONE| ", "n1")[0].is_part
+    part = parse_node_jobs("13+1|14|RUNNING|a|n1|0|1|0|13|1|NONE| ", "n1")[0]
+    assert (part.id, part.number, part.is_part) == ("13+1", "14", True)
     assert parse_node_jobs("\n", "n1") == ()
 
 
