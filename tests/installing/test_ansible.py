@@ -46,7 +46,7 @@ def tools() -> Path:
     if not whole.exists():  # in its place from the start: the commands of a venv name its folder
         CACHE.mkdir(parents=True, exist_ok=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", venv], check=True, timeout=limit_s(120))
-        pip = [venv / "bin/python", "-m", "pip", "install", "-q", "--require-hashes", "-r", LOCKED]
+        pip: list[str | Path] = [venv / "bin/python", "-m", "pip", "install", "-q", "--require-hashes", "-r", LOCKED]
         done = subprocess.run(pip, check=False, capture_output=True, text=True, timeout=limit_s(600))
         if done.returncode != 0:
             pytest.skip(f"ansible-core and ansible-lint could not be installed: {done.stderr[-500:]}")
