@@ -191,11 +191,11 @@ def reconfigured(play: Play, machine: Machine, given: Mapping[str, Any]) -> None
     changed, printed = play.run(new)
     assert changed == 2, printed  # the file, and the reload
     assert machine.must("cat", CONFIG) == own.read_text()
-    machine.wait(lambda: "mode quarantine" in machine.out("healthd", "status"), 30, "the new mode")
+    machine.wait(lambda: " · quarantine · " in machine.out("healthd", "status"), 30, "the new mode")
     assert main_pid(machine) == pid
     changed, printed = play.run({**new, "healthd_environment": {"HEALTHD_REMEDIATION_MODE": "observe"}})
     assert changed == 2, printed
-    machine.wait(lambda: "mode observe" in machine.out("healthd", "status"), 30, "the mode of the environment")
+    machine.wait(lambda: " · observe · " in machine.out("healthd", "status"), 30, "the mode of the environment")
     assert main_pid(machine) != pid
 
 

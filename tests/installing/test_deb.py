@@ -120,8 +120,7 @@ def started(machine: Machine) -> None:
     for line in first:
         machine.must(*line.split())
     status = machine.must(*last.split())
-    assert "mode observe" in status
-    assert "orchestrator slurm" in status
+    assert " · slurm · observe · " in status
     asked = machine.run("healthd", "check", "kmsg.reader")
     assert asked.returncode == 0, asked.stdout
     machine.wait(lambda: not re.search(NOT_YET, machine.out("healthd", "check")), 60, "every check to have looked")
@@ -153,11 +152,11 @@ def reloaded(machine: Machine) -> None:
     pid, first = main_pid(machine), machine.out("cat", CONFIG)
     machine.write(CONFIG, first + '\n[remediation]\nmode = "quarantin"\n')
     assert machine.run("systemctl", "reload", "healthd").returncode != 0
-    assert "mode observe" in machine.must("healthd", "status")
+    assert " · observe · " in machine.must("healthd", "status")
     machine.write(CONFIG, merged(first))
     machine.must("healthd", "config", "validate")
     machine.must("systemctl", "reload", "healthd")
-    machine.wait(lambda: "mode quarantine" in machine.out("healthd", "status"), 30, "the new mode")
+    machine.wait(lambda: " · quarantine · " in machine.out("healthd", "status"), 30, "the new mode")
     assert main_pid(machine) == pid
     assert machine.out("systemctl", "is-active", "healthd") == "active"
 
@@ -217,7 +216,7 @@ def overruled(machine: Machine) -> None:
     assert (let_pass.returncode, let_pass.stdout) == (0, ""), let_pass.stderr
     assert f"# {ENVIRONMENT} HEALTHD_REMEDIATION_MODE\n" in machine.must("healthd", "config", "show")
     machine.must("systemctl", "start", "healthd")
-    assert "mode observe" in machine.must("healthd", "status")
+    assert " · observe · " in machine.must("healthd", "status")
     machine.write(ENVIRONMENT, KMSG)
     machine.must("systemctl", "restart", "healthd")
     machine.write("/root/environment", SERVICE)
