@@ -297,7 +297,7 @@ def test_a_plain_user_may_look_and_not_act(hooked: Hooked) -> None:
 
 @pytest.mark.parametrize("trouble", ["config", "state_dir", "missing", "traceback", "exit 77"])
 def test_our_own_trouble_never_refuses_a_job(hooked: Hooked, trouble: str) -> None:
-    """No daemon, and healthd broken in one way or another: every hook exits 0 within 10 s, with a line on stderr."""
+    """No daemon, and healthd broken in one way or another: every hook exits 0 soon, with a line on stderr."""
     node = hooked.node("n0001", quarantine(), start=False)
     node.kernel_says(OFF_THE_BUS.format(pci=PCI))
     healthd = hooked.hooks / "n0001/healthd"
@@ -316,7 +316,7 @@ def test_our_own_trouble_never_refuses_a_job(hooked: Hooked, trouble: str) -> No
         code, out, err, took_s = run_script(kind, healthd=str(healthd), lab=hooked.lab)
         assert (code, out) == (0, "")
         assert "healthd: " in err or kind != "prolog"
-        assert took_s < 10
+        assert took_s < limit_s(2)
     assert "DRAIN" not in hooked.lab.state("n0001")
 
 
