@@ -51,7 +51,9 @@ make_venv() {
 
 install() {
     pip="env PIP_DISABLE_PIP_VERSION_CHECK=1 .venv/bin/python -m pip"
-    $pip install --quiet --require-hashes -r requirements/build.txt -r "requirements/$1.txt"
+    $pip install --quiet --no-compile --require-hashes -r requirements/build.txt -r "requirements/$1.txt"
+    # pip does it on one core; some packages bring files for other versions of Python, which do not compile.
+    .venv/bin/python -m compileall -qq -j 0 .venv/lib/python3*/site-packages || true
     # By its path alone: the finder that setuptools installs otherwise costs every process 30 ms, and tests start thousands.
     $pip install --quiet --no-build-isolation --no-deps --config-settings editable_mode=compat --editable .
 }

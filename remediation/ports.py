@@ -257,7 +257,8 @@ class NodeJob:
     ``state``: the cluster's word, upper case. ``nodes``: all of them, as a host list; "" while it waits. ``restarts``:
     how often it was requeued before. ``is_batch`` and ``may_requeue``: whether it can be requeued, and allows it.
     ``is_part``: one part of a job of several. ``is_here``: this node is one of its nodes. ``ended``: of a job that runs
-    a planned end, or None.
+    a planned end, or None. ``reason``: why it waits, in the cluster's words. ``held``: it waits for a command that
+    releases it.
     """
 
     id: str
@@ -272,6 +273,8 @@ class NodeJob:
     is_here: bool = False
     began: datetime | None = None
     ended: datetime | None = None
+    reason: str = ""
+    held: bool = False
 
     @property
     def words(self) -> str:

@@ -282,7 +282,7 @@ class JobVerdicts:
             if "COMPLETING" in job.state or is_under_way:
                 return self._later(note, timedelta(seconds=_POLL_S))
             text = note.sentence or self._of_all(note, job)
-            again = "; requeued" if note.blamed and job.restarts > note.restarts else ""
+            again = ("; held" if job.held else "; requeued") if note.blamed and job.restarts > note.restarts else ""
             problem = append_comment(self._slurm, note.job, text + again) if text else ""
         except BackendError as error:
             if now - note.ended < GIVEN_UP_AFTER:

@@ -26,7 +26,7 @@ from healthd.core.errors import BackendError, HealthdError, StoreError
 from healthd.core.hostlist import unfolded
 from healthd.fleet.nodes import FleetNode
 from healthd.job.blame import Blame
-from healthd.job.text import advice, verdict_of
+from healthd.job.text import advice, release_words, verdict_of
 from healthd.ledger.database import LEDGER, Ledger
 from healthd.ledger.entries import LedgerJob
 from healthd.observe.text_lines import printable
@@ -119,12 +119,15 @@ def job_data(
     verdict = Blame(end.verdict) if end is not None else verdict_of(said)
     if last is not None and verdict is not Blame.NODE:  # this node may know more than the sentence for all of them
         verdict = Blame(last["verdict"]) if verdict is None or last["verdict"] == Blame.NODE else verdict
+    release = release_words(job.acts_by or job.id, job.reason) if job is not None and job.held else ""
     requeued = any(each.endswith("; requeued") for each in (*said[-1:], *((end.sentence,) if end is not None else ())))
     return {
         "schema": SCHEMA,
         "job": name,
         "user": (job.user if job is not None else "") or (last["user"] if last else end.user if end else ""),
         "state": job.state if job is not None else "",
+        "reason": job.reason if job is not None else "",
+        "held": job.held if job is not None else False,
         "nodes": (job.nodes if job is not None else "") or (last["nodes"] if last else end.nodes if end else ""),
         "restarts": job.restarts if job is not None else last["restarts"] if last else end.run if end else 0,
         "ending": last["ending"] if last else end.ending if end else "",
@@ -154,7 +157,7 @@ def job_data(
             }
             for each in ends
         ],
-        "advice": advice(verdict, requeued=requeued),
+        "advice": advice(verdict, requeued=requeued, release=release),
         "problem": problem,
     }
 
@@ -163,7 +166,8 @@ def job_text(data: Mapping[str, Any]) -> str:
     """The same as text."""
     of = f" of {data['user']}" if data["user"] else ""
     where = f" on {data['nodes']}" if data["nodes"] else ""
-    lines = [f"job       {data['job']}{of}: {data['state'] or 'not known to slurmctld'}{where}"]
+    why = f"{', held' if data['held'] else ''} ({data['reason']})" if data["reason"] else ""
+    lines = [f"job       {data['job']}{of}: {data['state'] or 'not known to slurmctld'}{why}{where}"]
     if data["restarts"]:
         lines.append(f"restarts  {data['restarts']}")
     lines.append(f"verdict   {data['verdict']}")

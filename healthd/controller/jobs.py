@@ -21,7 +21,7 @@ from healthd.core.model import NODE, Component
 from healthd.fleet.nodes import FleetNode, FleetPicture
 from healthd.job.blame import Blame
 from healthd.job.job import ending
-from healthd.job.text import at_end, verdict_of
+from healthd.job.text import at_end, release_words, verdict_of
 from healthd.ledger.database import Ledger
 from healthd.ledger.entries import LedgerEntry, LedgerJob
 from healthd.notify.delivery import NotDeliveredError
@@ -140,16 +140,18 @@ class JobKeeper:
 
     def _judged(self, listed: ListedJob, job: SlurmJob, nodes: Mapping[str, FleetNode], now: datetime) -> LedgerJob:
         end = _end_of(listed, job, nodes, now)
-        is_again = job.restarts > listed.run and not listed.held
+        held = listed.held or job.held
+        is_again = job.restarts > listed.run and not held
         how = _ending(job) if job.has_finished else "an error"
-        owner = at_end(job.id, how, end.blame, end.sentence, requeued=is_again, held=listed.held)
+        release = release_words(job.acts_by or job.id, job.reason) if held else ""
+        owner = at_end(job.id, how, end.blame, end.sentence, requeued=is_again, release=release)
         return LedgerJob(
             job=job.id,
             run=listed.run,
             at=listed.ended or (job.end if job.has_finished and job.end is not None else now),
             user=job.user,
             nodes=job.nodes,
-            state="REQUEUE_HOLD" if listed.held else job.state,
+            state="REQUEUE_HOLD" if held else job.state,
             ending=how,
             verdict=end.blame.value,
             sentence=f"{end.sentence}; requeued" if is_again and end.blame is Blame.NODE else end.sentence,

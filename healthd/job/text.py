@@ -78,8 +78,21 @@ def verdict_of(said: Sequence[str]) -> Blame | None:
     return None
 
 
-def advice(blame: Blame | None, *, requeued: bool) -> str:
-    """The owner's next step."""
+_BY_ADMINISTRATOR = "JobHeldAdmin"
+"""To a release of such a job by its owner slurmctld answers "Access/permission denied" (26.05.5)."""
+
+
+def release_words(job: str, reason: str) -> str:
+    """The step that lets a job run that Slurm holds for ``reason``."""
+    who = "ask an administrator to release it" if reason == _BY_ADMINISTRATOR else "release it"
+    return f"{who} by `scontrol release {job}`"
+
+
+def advice(blame: Blame | None, *, requeued: bool, release: str = "") -> str:
+    """The owner's next step. ``release``: that of a job that Slurm holds."""
+    if release:
+        read = "read the job's own output, then " if blame in (Blame.JOB, Blame.UNKNOWN) else ""
+        return f"{read}{release}: Slurm holds it"
     match blame:
         case Blame.NODE if requeued:
             return "nothing: Slurm runs the job again"
@@ -102,17 +115,16 @@ def at_drain(node: str, code: str, part: str) -> str:
     )
 
 
-def at_end(job: str, ending: str, blame: Blame, sentence: str, *, requeued: bool, held: bool) -> str:
+def at_end(job: str, ending: str, blame: Blame, sentence: str, *, requeued: bool, release: str = "") -> str:
     """The sentence for the owner of a job that has ended. ``ending``: such as ``exit code 3``; ``sentence``: the
-    verdict as the AdminComment has it. ``held``: Slurm waits for the owner's ``scontrol release``."""
+    verdict as the AdminComment has it. ``release``: the step for a job that Slurm holds."""
     if blame is Blame.NODE:
         what = sentence.removeprefix(_NODE).partition(";")[0]
         node, _, fault = what.partition(" ")
         about = f" ({fault})" if fault else ""
         then = "Slurm runs it again" if requeued else "submit it again, from its last checkpoint"
-        then = f"release it by `scontrol release {job}`" if held else then
-        return f"your job {job} was ended by a fault of node {node}{about}, not by your program: {then}"
-    waits = f", and release it by `scontrol release {job}`: Slurm holds it" if held else ""
+        return f"your job {job} was ended by a fault of node {node}{about}, not by your program: {release or then}"
+    waits = f", and {release}: Slurm holds it" if release else ""
     if blame is Blame.JOB:
         seen = sentence.removeprefix(_NO_NODE)
         return (

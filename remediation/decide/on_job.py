@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from healthd.job.text import release_words
 from healthd.judge.clock import moved
 from healthd.remediation.ports import NodeJob
 
@@ -33,7 +34,6 @@ _FAILED = frozenset({"FAILED", "NODE_FAIL"})
 _OVER = frozenset(
     {"COMPLETED", "CANCELLED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY", "PREEMPTED", "BOOT_FAIL", "REVOKED"}
 )
-_HELD = frozenset({"REQUEUE_HOLD", "SPECIAL_EXIT"})
 _WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "EXPEDITING"})
 _ENDING = frozenset({"COMPLETING", "STAGE_OUT"})
 _SUSPENDED = "SUSPENDED"
@@ -156,7 +156,7 @@ def _ended_by_itself(job: NodeJob) -> str:
     """That it has ended for a cause of its own, or is held, in words; "" for none of these."""
     if job.state in _OVER:
         return f"it ended by itself ({job.state})"
-    return f"Slurm holds it ({job.state})" if job.state in _HELD else ""
+    return f"Slurm holds it ({job.reason}): {release_words(job.id, job.reason)}" if job.held else ""
 
 
 class JobOutcome(StrEnum):
@@ -239,7 +239,7 @@ def _requeued(restart: JobRestart, job: NodeJob, now: datetime) -> JobMove:
         return JobMove(act=JobAct.NOTE_END, words=f"job {restart.words}: requeued, has ended on all of its nodes")
     if now < restart.at + _STARTS_AFTER:
         return _wait(restart, "requeued, starts when no node takes that for its last run")
-    return JobMove(act=JobAct.START, words=f"job {restart.words}: requeued, and waits for free nodes alone")
+    return JobMove(act=JobAct.START, words=f"job {restart.words}: requeued, may start; `healthd job {job.id}` shows it")
 
 
 def _requeue(restart: JobRestart, job: NodeJob) -> JobMove:

@@ -46,6 +46,7 @@ from healthd.remediation.orchestrators.kubernetes.eviction import (
     pods_in,
     rules_for,
     told,
+    was_evicted,
 )
 from healthd.remediation.orchestrators.kubernetes.gangs import Gang, GangLabels, gang_of, gangs_to_see, with_gangs
 from healthd.remediation.orchestrators.kubernetes.lease_notes import LeaseNotes
@@ -139,11 +140,27 @@ class KubeDrain:
         members = {gang: self._members(gang) for gang in gangs_to_see(plans, rules, self._gangs)}
         plans = with_gangs(plans, members, rules, self._gangs, drain=drain, now=now)
         asked = self._asked(name, held, members, plans)
-        evicted = [plan.pod for plan in plans if asked.get(plan.pod.metadata.uid) == _EVICTED]
+        now_evicted = [plan.pod for plan in plans if asked.get(plan.pod.metadata.uid) == _EVICTED]
+        evicted = [*now_evicted, *self._evicted_before(drain, pods, members, rules)]
         died = [pod for pod in pods if fault.ends_process and died_with(pod, drain)]
         unwritten = self._events.tell_of_fault(drain, fault.words, evicted, died)
         state = self._state(drain, node, plans, asked, rules=rules, now=now)
         return replace(state, message="; ".join(filter(None, (state.message, unwritten))))
+
+    def _evicted_before(
+        self,
+        drain: Drain,
+        pods: Sequence[Pod],
+        members: Mapping[Gang, Collection[Pod]],
+        rules: Sequence[EvictionRule],
+    ) -> Sequence[Pod]:
+        """The pods that a sync before this one has evicted, members of gangs elsewhere first. Its request may have got
+        no answer, and it may have ended before their Events."""
+        here = [pod for pod in pods if was_evicted(pod, rules, drain)]
+        untold = (gang_of(pod, self._gangs) for pod in self._events.without_fault(drain, here))
+        more = [self._members(gang) for gang in dict.fromkeys(untold) if gang is not None and gang not in members]
+        known = (pod for each in (*members.values(), *more) for pod in each)
+        return [*(pod for pod in known if was_evicted(pod, rules, drain)), *here]
 
     def _state(
         self,

@@ -114,6 +114,11 @@ class KubeDrainEvents:
             return f"its Event could not be written: {error}"
         return ""
 
+    def without_fault(self, drain: Drain, pods: Iterable[Pod]) -> list[Pod]:
+        """Those whose Event about the fault is not written, as far as this process knows."""
+        told = self._told_of(drain)
+        return [pod for pod in pods if (NODE_FAULT, pod.metadata.uid) not in told]
+
     def _told_of(self, drain: Drain) -> set[tuple[str, str]]:
         hold, told = self._told.get(drain.node, ("", set[tuple[str, str]]()))
         told = told if hold == drain.record.hold else set()

@@ -36,6 +36,7 @@ LOST_S = 60.0
 """How long, in seconds, the grace of a pod must be over before a node that is not Ready has lost it."""
 _MIRROR = "kubernetes.io/config.mirror"
 _DISRUPTED = "DisruptionTarget"  # Kubernetes, pod lifecycle: the eviction API and others set it
+_BY_EVICTION = "EvictionByEvictionAPI"  # its reason, of the eviction API
 _BEFORE_DRAIN_S = 120.0
 
 
@@ -196,6 +197,7 @@ class _PodSpec(msgspec.Struct, frozen=True):
 class _PodCondition(msgspec.Struct, frozen=True):
     type: str
     status: str = ""
+    reason: str = ""
 
 
 class _Terminated(msgspec.Struct, frozen=True):
@@ -323,6 +325,19 @@ def died_with(pod: Pod, drain: Drain) -> bool:
     minutes that pass at most between a fault and its drain, or later."""
     failed = pod.failed_at
     return failed is not None and failed >= drain.since - timedelta(seconds=_BEFORE_DRAIN_S)
+
+
+def was_evicted(pod: Pod, rules: Sequence[EvictionRule], drain: Drain) -> bool:
+    """Whether a pod that a rule has evicted in this drain is going by an eviction: one elsewhere as a member of a gang
+    that goes whole."""
+    rule = rule_of(pod, rules)
+    if rule is None or rule.mode is EvictMode.NEVER or came_after(pod, drain):
+        return False
+    is_of_drain = pod.spec.nodeName in ("", drain.node) or rule.gang is GangMode.WHOLE
+    return is_of_drain and any(
+        (each.type, each.status, each.reason) == (_DISRUPTED, "True", _BY_EVICTION)
+        for each in pod.status.conditions or ()
+    )
 
 
 def rule_of(pod: Pod, rules: Sequence[EvictionRule]) -> EvictionRule | None:

@@ -41,7 +41,8 @@ _PAUSE_S = 0.05
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlurmJob:
     """A job as slurmctld shows it now. ``id``: its number. ``acts_by``: the id by which slurmctld acts on it alone,
-    ``12_3`` for a task of an array. ``nodes``: where it runs, or ran last. Empty or None: not known."""
+    ``12_3`` for a task of an array. ``nodes``: where it runs, or ran last. ``reason``: why it waits; ``held``: for a
+    command that releases it. Empty or None: not known."""
 
     id: str
     state: str
@@ -54,6 +55,8 @@ class SlurmJob:
     start: datetime | None = None
     end: datetime | None = None
     comment: str = ""
+    reason: str = ""
+    held: bool = False
 
     @property
     def has_finished(self) -> bool:
@@ -92,6 +95,8 @@ def read_job(slurm: SlurmOrchestrator, job: str) -> SlurmJob:
         start=found.began,
         end=found.ended,
         comment=texts.comment,
+        reason=found.reason,
+        held=found.held,
     )
 
 

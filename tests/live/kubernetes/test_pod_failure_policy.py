@@ -125,6 +125,21 @@ def test_a_pod_that_is_evicted_with_its_nodes_fault_does_not_count(
     assert note.startswith("evicted from n1, which has gpu.xid.79 on gpu:"), note
 
 
+def test_a_pod_whose_eviction_got_no_answer_has_an_event(
+    control_plane: ControlPlane, fleet: Fleet, start: Start, agents: Agents
+) -> None:
+    """A controller that was killed, or timed out, right after its request finds the pod as one that is going."""
+    fleet.add(["n1", "n2"])
+    start(RULES)
+    control_plane.wait(lambda: fleet.numbers()[0] == "2", 60, "the counts")
+    name = submitted(control_plane, "n1")
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": "default"}}
+    control_plane.admin.post(f"/api/v1/namespaces/default/pods/{name}/eviction", eviction).must()
+    drained(agents, "n1")
+    control_plane.wait(lambda: notes(control_plane, name), 30, "the Event")
+    assert notes(control_plane, name)[0].startswith("evicted from n1, which has gpu.xid.79 on gpu:")
+
+
 def test_a_pod_that_fails_before_its_eviction_counts_and_has_an_event(
     control_plane: ControlPlane, fleet: Fleet, start: Start, agents: Agents
 ) -> None:

@@ -128,13 +128,13 @@ class SlurmLab:
         return {"PATH": TOOL_DIRS, "SLURM_CONF": str(self.conf), "LC_ALL": "C", "HOME": "/root", **more}
 
     def client(self, *argv: str, timeout_s: float = 30.0) -> subprocess.CompletedProcess[str]:
-        """Run a Slurm client; its exit status is the caller's to look at."""
+        """Run a Slurm client; its exit status is the caller's to look at. ``timeout_s``: on a quiet machine."""
         return subprocess.run(
             argv,
             env=self.env(),
             capture_output=True,
             text=True,
-            timeout=timeout_s,
+            timeout=limit_s(timeout_s),
             check=False,
             cwd="/",
             stdin=subprocess.DEVNULL,

@@ -341,7 +341,7 @@ def refused_by_prolog(hooked: Hooked, name: str) -> str:
     """What srun printed of the prolog that refused its job. On a busy machine a prolog may run out of its time: its job
     passes, the log says so, and the next one tries."""
     while True:
-        told = hooked.lab.client("srun", f"--nodelist={name}", "--ntasks=1", "hostname", timeout_s=limit_s(30)).stderr
+        told = hooked.lab.client("srun", f"--nodelist={name}", "--ntasks=1", "hostname").stderr
         *passed, (code, took_ms) = hooked.calls(name, "prolog")
         assert took_ms < limit_s(10) * 1000
         if code == 1:

@@ -181,6 +181,43 @@ def test_a_job_that_cannot_be_requeued_is_left_and_said(gang: Gang, option: str)
     assert "healthd-job:" not in gang.lab.scontrol("-o", "show", "reservation").stdout
 
 
+def test_a_requeued_job_that_slurm_holds_waits_for_its_release(gang: Gang) -> None:
+    """Its owner has held it while it ran: it goes on, and its requeue leaves it waiting without a priority. Daemon and
+    ``healthd job`` say what holds it, and the release is what starts it."""
+    job, nodes = gang.job("exec sleep 600")
+    assert gang.lab.scontrol("uhold", job).returncode == 0
+    node = gang.daemon(nodes[0], "requeue after 0s")
+    node.kernel_says(OFF_THE_BUS.format(pci=PCI))
+    release = f"release it by `scontrol release {job}`"
+    node.wait(lambda: f"Slurm holds it (JobHeldUser): {release}" in node.log_text(), 30.0, "the hold is said")
+    told = node.healthd("job", job).stdout
+    assert f"job       {job} of root: PENDING, held (JobHeldUser)" in told
+    assert f"next      {release}: Slurm holds it" in told
+    assert gang.lab.job(job)["JobState"] == "PENDING"
+    assert gang.lab.scontrol("release", job).returncode == 0
+    assert gang.lab.scontrol("update", f"jobid={job}", "starttime=now").returncode == 0, "as after two minutes"
+    gang.runs_again_without(job, nodes[0])
+
+
+def test_a_job_whose_start_failed_is_held(slurm_lab_factory: Callable[..., SlurmLab], tmp_path: Path) -> None:
+    """By slurmctld itself, where the Prolog of its node fails. The release starts it."""
+    broken, prolog = tmp_path / "broken", tmp_path / "prolog"
+    prolog.write_text(f"#!/bin/sh\ntest ! -e {broken}\n", encoding="utf-8")
+    prolog.chmod(0o755)
+    broken.touch()
+    lab = slurm_lab_factory(nodes=2, conf={"Prolog": str(prolog)})
+    client = SlurmOrchestrator(node="n0001", conf=str(lab.conf))
+    job = lab.submit("", "exec sleep 600", "--requeue")
+    lab.wait(lambda: read_job(client, job).held, 30.0, "slurmctld holds the job")
+    held = read_job(client, job)
+    assert (held.state, held.reason) == ("PENDING", "launch failed requeued held")
+    broken.unlink()
+    assert lab.scontrol("release", job).returncode == 0
+    assert lab.scontrol("update", f"jobid={job}", "starttime=now").returncode == 0, "as after two minutes"
+    lab.wait_job(job, "RUNNING", within_s=30.0)
+    assert not read_job(client, job).held
+
+
 def test_a_part_of_a_heterogeneous_job_is_left_and_said(gang: Gang) -> None:
     """slurmctld requeues all of it or nothing, and the node with the fault speaks for one part."""
     one = ("--nodes=1", "--ntasks=1", "--exclusive")

@@ -13,11 +13,14 @@ from healthd.agent.job_verdicts import ASKED_AGAIN_WITHIN, BLAMED, JobVerdicts
 from healthd.config.schema.config import SlurmSection
 from healthd.core.errors import StoreError
 from healthd.core.model import Event, Mode
-from healthd.job.blame import JOB_EVENT, Blame, JobVerdict
+from healthd.job.blame import JOB_EVENT, Blame, BlameEvidence, JobVerdict
 from healthd.job.job import Job
+from healthd.job.speakers import SpeaksFor
+from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.state.monitor import Monitor
 from healthd.state.store import Store
 from tests.support.judgement import START
+from tests.unit.remediation.slurm.test_job_comments import Slurmctld
 
 JOB = Job(id="4711", user="alice", nodes="n[1-2]", start=START - timedelta(hours=1), end=START, exit_code=3, signal=0)
 AT_FAULT = JobVerdict(blame=Blame.NODE, why="XID 79")
@@ -45,8 +48,8 @@ class World:
         return [(event.data["verdict"], event.data["blamed"]) for event in found]
 
 
-def daemon(store: Full) -> JobVerdicts:
-    """The judge of a daemon that starts, where the cluster is not Slurm: nothing is to be told."""
+def daemon(store: Full, slurm: SlurmOrchestrator | None = None) -> JobVerdicts:
+    """The judge of a daemon that starts; nothing is to be told where the cluster is not Slurm."""
     return JobVerdicts(
         node="n1",
         monitor=Monitor({}, store),
@@ -54,7 +57,7 @@ def daemon(store: Full) -> JobVerdicts:
         checks={},
         mode=Mode.QUARANTINE,
         section=SlurmSection(),
-        slurm=None,
+        slurm=slurm,
         holds=lambda: None,
         clock=lambda: START,
     )
@@ -126,3 +129,20 @@ def test_a_refused_run_is_not_judged_and_the_next_one_is(world: World) -> None:
     assert world.verdicts.was_refused("4711")
     world.verdicts.begins("4711", START)
     assert not world.verdicts.was_refused("4711")
+
+
+@pytest.mark.parametrize(
+    ("waits", "done"), [("1|BeginTime", "drained; requeued"), ("0|job requeued in held state", "drained; held")]
+)
+def test_the_sentence_of_a_blamed_node_tells_whether_slurm_runs_the_job_again(
+    world: World, waits: str, done: str
+) -> None:
+    """slurmctld may hold a job all the same: its owner had held it while it ran, or its next start failed."""
+    ctld = Slurmctld(jobs=f"4711|4711|PENDING|alice||1|1|1|N/A|N/A|NONE|{waits}|\n")
+    verdicts = daemon(world.store, SlurmOrchestrator(node="n1", run=ctld))
+    evidence = BlameEvidence(
+        speaks_for=SpeaksFor.NODE, code="gpu.xid.79", component="node", at=START, message="", is_critical=True
+    )
+    verdicts.keep(JOB, replace(AT_FAULT, evidence=(evidence,)), blamed=True, now=START)
+    verdicts.tell()
+    assert ctld.comment.endswith(f"XID 79 {START:%H:%M:%S}; not {done}")

@@ -2,7 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from healthd.cli.job import job_data, job_text
+from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob
+
+REQUEUED = SlurmJob(
+    id="7", acts_by="7_1", state="PENDING", user="alice", restarts=1, comment="healthd: node n1; drained; requeued"
+)
+
+
+def shown(job: SlurmJob) -> list[str]:
+    """The lines about a job of which slurmctld alone knows."""
+    return job_text(job_data("7", job, (), (), problem="")).splitlines()
+
+
+def test_a_job_that_slurm_holds_waits_for_its_release() -> None:
+    """Its sentence says requeued, and it does not run again by itself."""
+    lines = shown(replace(REQUEUED, reason="launch failed requeued held", held=True))
+    assert lines[0] == "job       7 of alice: PENDING, held (launch failed requeued held)"
+    assert lines[-1] == "next      release it by `scontrol release 7_1`: Slurm holds it"
+
+
+def test_a_job_that_waits_shows_the_reason_of_slurm() -> None:
+    """Which may be another than free nodes."""
+    lines = shown(replace(REQUEUED, reason="QOSMaxJobsPerUserLimit"))
+    assert lines[0] == "job       7 of alice: PENDING (QOSMaxJobsPerUserLimit)"
+    assert lines[-1] == "next      nothing: Slurm runs the job again"
+    assert shown(REQUEUED)[0] == "job       7 of alice: PENDING"
 
 
 def test_a_text_that_a_user_chose_writes_nothing_else_on_the_terminal() -> None:
@@ -17,6 +44,6 @@ def test_a_text_that_a_user_chose_writes_nothing_else_on_the_terminal() -> None:
         "why": "out of memory: \x1b]0;all is well\x07 was killed\nverdict   node",
         "evidence": [],
     }
-    shown = job_text(job_data("7", None, [here], (), problem=""))
-    assert "out of memory: ?]0;all is well? was killed?verdict   node" in shown
-    assert [line for line in shown.splitlines() if line.startswith("verdict")] == ["verdict   job"]
+    text = job_text(job_data("7", None, [here], (), problem=""))
+    assert "out of memory: ?]0;all is well? was killed?verdict   node" in text
+    assert [line for line in text.splitlines() if line.startswith("verdict")] == ["verdict   job"]

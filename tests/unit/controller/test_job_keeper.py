@@ -192,6 +192,18 @@ def test_a_held_job_has_the_verdict_of_its_comment(head: Head) -> None:
     assert head.told[0].endswith(": read the job's output, and release it by `scontrol release 4711`: Slurm holds it")
 
 
+def test_a_job_that_is_held_after_its_node_ended_it_does_not_run_again(head: Head) -> None:
+    """An administrator held it while it ran, or its next start failed: Slurm's list shows no end of it."""
+    head.cluster.shown["4711"] = SlurmJob(
+        id="4711", acts_by="4711", state="PENDING", user="alice", restarts=1, reason="JobHeldAdmin", held=True
+    )
+    head.sees(node("n1"), BLAMED)
+    assert [(each.run, each.state, each.sentence) for each in head.ends] == [
+        (0, "REQUEUE_HOLD", "node n2 GPU 3 XID 79; drained")
+    ]
+    assert head.told[0].endswith("not by your program: ask an administrator to release it by `scontrol release 4711`")
+
+
 def test_a_job_whose_nodes_cannot_tell_is_unknown(head: Head) -> None:
     """And so is one whose node is silent."""
     head.cluster.fails(state="TIMEOUT", code=0)

@@ -19,6 +19,7 @@ from healthd.job.text import (
     node_sentence,
     nodes_sentence,
     part_of,
+    release_words,
     summarized_sentence,
     verdict_of,
     what_of,
@@ -32,6 +33,7 @@ ROOT = BlameEvidence(
     at=datetime(2026, 11, 24, 12, 3, 7, tzinfo=UTC),
     message="XID 79",
 )
+RELEASE = "release it by `scontrol release 7`"
 
 
 def test_the_sentence_of_the_node_that_is_to_blame() -> None:
@@ -96,6 +98,15 @@ def test_the_last_verdict_of_a_comment_counts() -> None:
 def test_the_owner_is_told_what_to_do_next(blame: Blame | None, requeued: bool, words: str) -> None:
     """One sentence for each verdict."""
     assert words in advice(blame, requeued=requeued)
+    held = advice(blame, requeued=requeued, release=RELEASE)
+    assert held.endswith("release it by `scontrol release 7`: Slurm holds it"), "whatever else the owner does"
+    assert held.startswith("read the job's own output") is (blame in (Blame.JOB, Blame.UNKNOWN))
+
+
+def test_a_job_that_an_administrator_holds_is_the_administrators_to_release() -> None:
+    """slurmctld refuses that to its owner."""
+    assert release_words("7_1", "JobHeldAdmin") == "ask an administrator to release it by `scontrol release 7_1`"
+    assert release_words("7", "JobHeldUser") == RELEASE
 
 
 def test_the_sentence_at_the_drain_is_no_verdict() -> None:
@@ -124,15 +135,15 @@ def test_the_sentence_at_the_drain_is_no_verdict() -> None:
 )
 def test_the_sentence_at_the_end_tells_the_owner_whose_fault_it_was(blame: Blame, sentence: str, words: str) -> None:
     """One for each verdict."""
-    assert words in at_end("7", "exit code 3", blame, sentence, requeued=False, held=False)
+    assert words in at_end("7", "exit code 3", blame, sentence, requeued=False)
 
 
 def test_the_sentence_at_the_end_tells_how_the_job_goes_on() -> None:
     """Slurm runs it again, or holds it until its owner releases it."""
     node = "node n1; drained"
-    assert at_end("7", "", Blame.NODE, node, requeued=True, held=False).endswith(": Slurm runs it again")
+    assert at_end("7", "", Blame.NODE, node, requeued=True).endswith(": Slurm runs it again")
     for blame in (Blame.NODE, Blame.JOB, Blame.UNKNOWN):
-        assert "release it by `scontrol release 7`" in at_end("7", "", blame, node, requeued=False, held=True)
+        assert RELEASE in at_end("7", "", blame, node, requeued=False, release=RELEASE)
 
 
 def test_a_node_is_to_blame_by_its_summary_as_well() -> None:

@@ -39,6 +39,7 @@ JOB = NodeJob(
     is_here=True,
     began=NOW - timedelta(seconds=600),
 )
+HELD = replace(JOB, state="PENDING", nodes="", reason="JobHeldUser", held=True)
 
 
 def _restart(stage: JobStage, age_s: float = 0.0) -> JobRestart:
@@ -153,7 +154,7 @@ def test_a_job_that_the_fault_ended_before_it_was_read_is_the_one() -> None:
         ([replace(JOB, is_batch=False)], "no batch job"),
         ([replace(JOB, is_part=True)], "heterogeneous"),
         ([replace(JOB, state="COMPLETED", ended=NOW)], "it ended by itself (COMPLETED)"),
-        ([replace(JOB, state="REQUEUE_HOLD")], "Slurm holds it"),
+        ([HELD], "Slurm holds it (JobHeldUser): release it by `scontrol release 12`"),
     ],
 )
 def test_a_job_that_may_not_be_restarted_is_left_and_said(jobs: list[NodeJob], words: str) -> None:
@@ -204,11 +205,20 @@ def test_a_failed_job_of_the_same_number_on_other_nodes_is_another(stage: JobSta
     assert (move.act, "not run on this node" in move.words) == (JobAct.END, True)
 
 
-@pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "REQUEUE_HOLD"])
-def test_a_job_that_ended_by_itself_or_is_held_is_not_requeued(state: str) -> None:
+@pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY"])
+def test_a_job_that_ended_by_itself_is_not_requeued(state: str) -> None:
     """A checkpoint that ends the job in order is an end; a user's cancel is an order; an OOM is the job's own."""
     move = _next(_restart(JobStage.SIGNALLED), replace(JOB, state=state), SIGNAL)
     assert (move.act, "not requeued" in move.words) == (JobAct.END, True)
+
+
+@pytest.mark.parametrize("stage", [JobStage.SIGNALLED, JobStage.REQUEUED, JobStage.ENDED])
+def test_a_job_that_is_held_waits_for_its_release(stage: JobStage) -> None:
+    """Also one that was held while it ran, and is held since our requeue: free nodes alone do not start it."""
+    move = _next(_restart(stage, 900), replace(HELD, restarts=1), SIGNAL)
+    assert move.act is JobAct.END
+    assert "Slurm holds it (JobHeldUser): release it by `scontrol release 12`" in move.words
+    assert ("not requeued" in move.words) is (stage is JobStage.SIGNALLED)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from healthd.remediation.orchestrators.kubernetes.eviction import (
     EvictionRule,
     EvictMode,
     Fate,
+    GangMode,
     Plan,
     Pod,
     died_with,
@@ -24,6 +25,7 @@ from healthd.remediation.orchestrators.kubernetes.eviction import (
     pods_in,
     rules_for,
     told,
+    was_evicted,
 )
 from healthd.remediation.orchestrators.kubernetes.node import UNHEALTHY, Held, Taint
 
@@ -277,6 +279,31 @@ def failed(*ended_s: float | None, phase: str = "Failed", disrupted: str = "Fals
 def test_a_pod_that_failed_under_its_node_s_fault_died_with_it(which: Pod, died: bool) -> None:
     """Within the two minutes before the drain, or later, unless it was evicted."""
     assert died_with(which, drain()) is died
+
+
+def going(node: str = "n1", *, reason: str = "EvictionByEvictionAPI", made: str = "2026-11-21T09:00:00Z") -> Pod:
+    """A pod that its eviction, or another disruption, ends."""
+    gone = pod(spec={"nodeName": node}, creationTimestamp=made)
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": reason}
+    return msgspec.structs.replace(gone, status=msgspec.convert({"conditions": [condition]}, type(gone.status)))
+
+
+@pytest.mark.parametrize(
+    ("which", "by", "evicted"),
+    [
+        (going(), rule(), True),
+        (going("n2"), rule(gang=GangMode.WHOLE), True),
+        (going("n2"), rule(), False),  # by another drain
+        (going(reason="PreemptionByScheduler"), rule(), False),
+        (going(), rule(EvictMode.NEVER), False),
+        (going(), rule(labels={"app": "other"}), False),
+        (going(made="2026-11-21T10:00:01Z"), rule(), False),  # after the drain began
+        (pod(spec={"nodeName": "n1"}), rule(), False),
+    ],
+)
+def test_a_pod_that_was_evicted_is_known_by_its_condition(which: Pod, by: EvictionRule, evicted: bool) -> None:
+    """Whoever got the answer, or none: by the eviction API, in this drain, where a rule has it evicted."""
+    assert was_evicted(which, [by], drain()) is evicted
 
 
 def test_a_rule_for_faults_that_end_processes_holds_for_no_other() -> None:
