@@ -1,6 +1,6 @@
 #!/bin/sh
-# Writes requirements/{build,runtime,kubernetes,dev}.txt: every version that development and the container install,
-# with hashes.
+# Writes requirements/{build,runtime,kubernetes,dev,ansible}.txt: every version that development and the container
+# install, with hashes.
 # Usage: packaging/lock.sh [--upgrade]. Run by `make lock`, after a dependency in pyproject.toml has changed.
 # Resolved with the oldest Python that healthd runs on; the files serve newer ones too.
 set -eu
@@ -26,3 +26,4 @@ compile requirements/runtime.txt "$@" pyproject.toml
 compile requirements/kubernetes.txt "$@" --extra kubernetes --constraint requirements/runtime.txt pyproject.toml
 compile requirements/dev.txt "$@" --extra dev --extra kubernetes --constraint requirements/kubernetes.txt \
     --constraint requirements/build.txt pyproject.toml
+compile requirements/ansible.txt "$@" requirements/ansible.in

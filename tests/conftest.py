@@ -80,9 +80,12 @@ MEMORY, MEMORY_BYTES = "/dev/shm", 2 << 30
 # Set by `make test-kubernetes`, as HEALTHD_TEST_KUBERNETES: see below.
 ASKED_FOR = "TEST_KUBERNETES"
 # Set by `make test-packages`, as HEALTHD_TEST_PACKAGES: the packages as they are released, whose CPython takes minutes
-# to compile. What `make test` has of packages is staged with this machine's Python.
+# to compile; a booted machine; and the Ansible role. What `make test` has of packages is staged with this machine's
+# Python.
 PACKAGES_ASKED_FOR = "TEST_PACKAGES"
-PACKAGED = frozenset({"test_deb.py", "test_distributions.py", "test_own_python.py", "test_release.py"})
+PACKAGED = frozenset(
+    {"test_ansible.py", "test_deb.py", "test_distributions.py", "test_own_python.py", "test_release.py"}
+)
 
 # A property holds or it does not: how long an example takes is the machine's business.
 settings.register_profile("healthd", deadline=None, suppress_health_check=[HealthCheck.too_slow])

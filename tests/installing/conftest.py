@@ -36,3 +36,25 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("own")
     run("sh", "packaging/stage.sh", folder, PYTHON="")
     return folder
+
+
+@pytest.fixture(scope="session")
+def debs(staged: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The package for this machine's distribution alone, and a rebuild of it."""
+    return _built_twice(staged, tmp_path_factory.mktemp("deb"))
+
+
+@pytest.fixture(scope="session")
+def own_debs(own: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The package with its own CPython, and a rebuild of it."""
+    return _built_twice(own, tmp_path_factory.mktemp("own-deb"))
+
+
+def _built_twice(staged: Path, folder: Path) -> tuple[Path, Path]:
+    if shutil.which("dpkg-deb") is None:
+        pytest.skip("no dpkg-deb here: apt-get install dpkg")
+    first, second = (
+        Path(run("sh", "packaging/deb/build.sh", folder, STAGED=str(staged), DEB_COMPRESSION="none", REVISION=revision))
+        for revision in ("1", "2")
+    )
+    return first, second

@@ -26,8 +26,8 @@ INSTALLED = ("systemd", "slurmctld", "slurmd", "slurm-client", "munge")
 
 _PREPARE = """
 set -eu
-root=$1
-shift
+root=$1 python=$2
+shift 2
 mount --make-rprivate /
 mount --bind "$root" "$root"
 mount -t proc proc "$root/proc"
@@ -38,6 +38,7 @@ export DEBIAN_FRONTEND=noninteractive
 chroot "$root" apt-get update -qq
 chroot "$root" apt-get install -y -qq --no-install-recommends "$@"
 chroot "$root" apt-get clean
+chroot "$root" apt-get install -y -qq --no-install-recommends --download-only "$python" python3-apt
 rm "$root/usr/sbin/policy-rc.d" "$root/etc/resolv.conf"
 echo n1 >"$root/etc/hostname"
 echo 127.0.0.1 localhost n1 >"$root/etc/hosts"
@@ -86,11 +87,15 @@ def release() -> dict[str, str]:
 
 
 def clean_root() -> Path:
-    """The root of a Debian like this one, of a Slurm node without healthd. Made once. Skips where it cannot be made."""
+    """The root of a Debian like this one, of a Slurm node without healthd. Made once. Skips where it cannot be made.
+
+    It has no Python. What a venv of this machine's depends on lies in apt's cache there, with what Ansible's apt needs.
+    """
     here = release()
     if here.get("ID") != "debian":
         pytest.skip(f"the clean machine is of this machine's own release, and this is no Debian: {here.get('ID')}")
-    return debian_root(here["VERSION_CODENAME"], _PREPARE, INSTALLED)
+    python = Path("/usr/bin/python3").resolve().name
+    return debian_root(here["VERSION_CODENAME"], _PREPARE, (python, *INSTALLED))
 
 
 class Machine:
@@ -135,9 +140,12 @@ class Machine:
 
     def run(self, *argv: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[str]:
         """Run a command inside, as root's login would."""
-        login = [f"PATH={PATH}", "HOME=/root", "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive"]
-        command = [*self._enter(), "env", "-i", *login, *argv]
+        command = [*self.login(), *argv]
         return subprocess.run(command, check=False, capture_output=True, text=True, timeout=timeout_s)
+
+    def login(self) -> list[str]:
+        """The beginning of a command that runs inside, as root's login would run it."""
+        return [*self._enter(), "env", "-i", f"PATH={PATH}", "HOME=/root", "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive"]
 
     def _enter(self) -> list[str]:
         return ["nsenter", f"--target={self._first}", "--all", "--root", "--wd"]

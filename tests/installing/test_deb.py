@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 from healthd import __version__
 from tests.installing.machine import Machine, booted, clean_root
-from tests.installing.page import run, shown
+from tests.installing.page import shown
 from tests.live.slurm.slurm_conf import conf_text, hooks_we_ship
 from tests.support.running import OFF_THE_BUS
 from tests.unit.config.test_config_load import SERVICE, SERVICE_VALUES
@@ -34,23 +33,10 @@ QUARANTINE = '[remediation]\nmode = "quarantine"\nsettle_s = 1\n[budget]\nmax_ou
 
 
 @pytest.fixture(scope="module")
-def debs(own: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The package, and a rebuild of it."""
-    if shutil.which("dpkg-deb") is None:
-        pytest.skip("no dpkg-deb here: this is no Debian")
-    folder = tmp_path_factory.mktemp("deb")
-    built = [
-        Path(run("sh", "packaging/deb/build.sh", folder, STAGED=str(own), DEB_COMPRESSION="none", REVISION=revision))
-        for revision in ("1", "2")
-    ]
-    return built[0], built[1]
-
-
-@pytest.fixture(scope="module")
-def machine(debs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+def machine(own_debs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """A booted Debian with Slurm, and both packages in /root; healthd is not installed."""
     with booted(clean_root(), tmp_path_factory.mktemp("machine")) as made:
-        for number, deb in enumerate(debs, 1):
+        for number, deb in enumerate(own_debs, 1):
             made.must("mkdir", f"/root/{number}")
             made.copy(deb, f"/root/{number}/{deb.name}")
             made.must("ln", "-s", f"{number}/{deb.name}", f"/root/healthd_{number}.deb")
