@@ -26,7 +26,8 @@ from healthd.core.errors import BackendError, HealthdError, StoreError
 from healthd.core.hostlist import unfolded
 from healthd.fleet.nodes import FleetNode
 from healthd.job.blame import Blame
-from healthd.job.text import advice, release_words, verdict_of
+from healthd.job.held import release_words
+from healthd.job.text import advice, verdict_of
 from healthd.ledger.database import LEDGER, Ledger
 from healthd.ledger.entries import LedgerJob
 from healthd.observe.text_lines import printable

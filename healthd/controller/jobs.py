@@ -20,8 +20,9 @@ from healthd.core.hostlist import unfolded
 from healthd.core.model import NODE, Component
 from healthd.fleet.nodes import FleetNode, FleetPicture
 from healthd.job.blame import Blame
+from healthd.job.held import release_words
 from healthd.job.job import ending
-from healthd.job.text import at_end, release_words, verdict_of
+from healthd.job.text import at_end, verdict_of
 from healthd.ledger.database import Ledger
 from healthd.ledger.entries import LedgerEntry, LedgerJob
 from healthd.notify.delivery import NotDeliveredError

@@ -78,16 +78,6 @@ def verdict_of(said: Sequence[str]) -> Blame | None:
     return None
 
 
-_BY_ADMINISTRATOR = "JobHeldAdmin"
-"""To a release of such a job by its owner slurmctld answers "Access/permission denied" (26.05.5)."""
-
-
-def release_words(job: str, reason: str) -> str:
-    """The step that lets a job run that Slurm holds for ``reason``."""
-    who = "ask an administrator to release it" if reason == _BY_ADMINISTRATOR else "release it"
-    return f"{who} by `scontrol release {job}`"
-
-
 def advice(blame: Blame | None, *, requeued: bool, release: str = "") -> str:
     """The owner's next step. ``release``: that of a job that Slurm holds."""
     if release:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from healthd.job.text import release_words
+from healthd.job.held import release_words
 from healthd.judge.clock import moved
 from healthd.remediation.ports import NodeJob
 

@@ -57,12 +57,13 @@ def fill(folder: Path) -> None:
 
 
 def stop_slurmctld_at_the_drain(folder: Path, pid: int) -> Path:
-    """Have scontrol stop slurmctld just before its first drain. Returns the file that lists its updates."""
+    """Have scontrol stop slurmctld just before its first drain, not before a summary (``state=draining``). Returns the
+    file that lists the drains."""
     calls, real = folder / "updates", (folder / "scontrol").resolve()
     (folder / "scontrol").unlink()
     (folder / "scontrol").write_text(
         f"""#!/bin/sh
-case "$*" in *state=drain*)
+case "$*" in *" state=drain "*)
     [ -e {calls} ] || kill -STOP {pid}
     echo "$*" >>{calls} ;;
 esac

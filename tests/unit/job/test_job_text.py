@@ -8,6 +8,7 @@ import pytest
 
 from healthd.core.model import NODE, gpu_component
 from healthd.job.blame import Blame, BlameEvidence, JobVerdict
+from healthd.job.held import release_words
 from healthd.job.job import Job
 from healthd.job.speakers import SpeaksFor
 from healthd.job.text import (
@@ -19,7 +20,6 @@ from healthd.job.text import (
     node_sentence,
     nodes_sentence,
     part_of,
-    release_words,
     summarized_sentence,
     verdict_of,
     what_of,
