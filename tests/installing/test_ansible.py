@@ -135,6 +135,11 @@ def main_pid(machine: Machine) -> str:
     return machine.out("systemctl", "show", "--value", "--property=MainPID", "healthd")
 
 
+def serves(machine: Machine) -> None:
+    """The daemon runs, and no reload of the play's is under way any more."""
+    machine.wait(lambda: machine.out("systemctl", "is-active", "healthd") == "active", limit_s(10), "healthd is active")
+
+
 def tried_in_check_mode(play: Play, machine: Machine, given: Mapping[str, Any]) -> None:
     changed, printed = play.run(given, "--check")
     assert changed > 0, printed
@@ -145,7 +150,7 @@ def tried_in_check_mode(play: Play, machine: Machine, given: Mapping[str, Any]) 
 def installed(play: Play, machine: Machine, given: Mapping[str, Any]) -> None:
     changed, printed = play.run(given)
     assert changed > 0, printed
-    assert machine.out("systemctl", "is-active", "healthd") == "active"
+    serves(machine)
     assert machine.out("systemctl", "is-enabled", "healthd") == "enabled"
     shown = json.loads(machine.must("healthd", "config", "show", "--json"))
     assert '/a "b"' in json.dumps(shown, ensure_ascii=False).replace('\\"', '"')
@@ -174,7 +179,8 @@ def refused(play: Play, machine: Machine, given: Mapping[str, Any]) -> None:
         assert words in printed
     assert machine.out("cat", CONFIG) == config
     assert machine.run("test", "-e", ENVIRONMENT).returncode != 0
-    assert (machine.out("systemctl", "is-active", "healthd"), main_pid(machine)) == ("active", pid)
+    serves(machine)
+    assert main_pid(machine) == pid
     assert machine.out("sh", "-c", "ls -d /tmp/tmp.* 2>/dev/null") == ""
 
 
@@ -210,7 +216,7 @@ def upgraded(play: Play, machine: Machine, given: Mapping[str, Any], package: Pa
         changed, printed = play.run(new)
         assert changed > 0, printed
         assert machine.out("dpkg-query", "-W", "healthd") != before
-        assert machine.out("systemctl", "is-active", "healthd") == "active"
+        serves(machine)
         assert "Prolog=/usr/lib/healthd/slurm/prolog.sh" in machine.out("cat", conf).splitlines()
         machine.must("rm", "/root/reconfigured")
         changed, printed = play.run(new)
