@@ -34,7 +34,7 @@ from tests.live.slurm.slurm_lab import SlurmLab, skip_reason
 AIM_COMMAND_S, AIM_SMALL_S, AIM_SHARE_PERCENT, AIM_REQUESTS = 2.0, 1.0, 1.0, 12.0
 SMALL = 64
 REQUESTS_A_HEARTBEAT = 2  # sinfo, then scontrol update
-HEARTBEAT_S_A_NODE = 0.25  # see heartbeat_s in docs/reference/config.md
+HEARTBEAT_S_A_NODE = 0.33  # see heartbeat_s in docs/reference/config.md
 STORM = 1000
 PACED_S = 60.0  # at the rate of the whole fleet
 WINDOW_S = 5.0

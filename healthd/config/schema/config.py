@@ -170,7 +170,7 @@ class SlurmSection:
 
     heartbeat_s: Beat = 600.0
     """How often, in seconds, a summary that has not changed is written again. A node whose summary is older than two
-    and a half heartbeats is *silent*. In a fleet of more than 2,400 nodes set a quarter of their number, 2500 for
+    and a half heartbeats is *silent*. In a fleet of more than 1,800 nodes set a third of their number, 3300 for
     10,000: all heartbeats together then cost slurmctld less than 1 % of a core (bench/README.md)."""
 
     unanswered_s: Seconds = 300.0
