@@ -188,7 +188,7 @@ OWN = '[remediation]\nmode = "quarantine"\n# {{ none of Ansible\'s }}\n'
 
 
 def reconfigured(play: Play, machine: Machine, given: Mapping[str, Any]) -> None:
-    """The daemon reloads a new configuration, and starts anew for a new environment."""
+    """The daemon reloads for a new configuration, and restarts for a new environment."""
     pid = main_pid(machine)
     own = play.folder / "own.toml"
     own.write_text(OWN)

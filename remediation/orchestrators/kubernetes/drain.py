@@ -157,8 +157,8 @@ class KubeDrain:
         """The pods that a sync before this one has evicted, members of gangs elsewhere first. Its request may have got
         no answer, and it may have ended before their Events."""
         here = [pod for pod in pods if was_evicted(pod, rules, drain)]
-        untold = (gang_of(pod, self._gangs) for pod in self._events.without_fault(drain, here))
-        more = [self._members(gang) for gang in dict.fromkeys(untold) if gang is not None and gang not in members]
+        gangs = (gang_of(pod, self._gangs) for pod in self._events.without_fault(drain, here))
+        more = [self._members(gang) for gang in dict.fromkeys(gangs) if gang is not None and gang not in members]
         known = (pod for each in (*members.values(), *more) for pod in each)
         return [*(pod for pod in known if was_evicted(pod, rules, drain)), *here]
 

@@ -13,7 +13,7 @@ import yaml
 from tests.live.kubernetes.agent_rig import Agents, install_policies
 from tests.live.kubernetes.control_plane import CONTROLLER_NAMES, ControlPlane
 from tests.live.kubernetes.find_binaries import Unavailable
-from tests.live.kubernetes.fleet_controller import Fleet, Start, drained
+from tests.live.kubernetes.fleet_controller import Fleet, FleetController, Start, drained
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.process]
 EXAMPLE = Path(__file__).resolve().parents[3] / "packaging/kubernetes/examples/training-job.yaml"
@@ -57,6 +57,14 @@ def _without_job(control_plane: ControlPlane) -> Iterator[None]:
 def pods(plane: ControlPlane) -> list[dict[str, Any]]:
     items = plane.admin.get("/api/v1/namespaces/default/pods?labelSelector=app%3Dtrainer").must()["items"]
     return list(items)
+
+
+def counted(plane: ControlPlane, fleet: Fleet, start: Start) -> FleetController:
+    """A controller that has counted two nodes."""
+    fleet.add(["n1", "n2"])
+    controller = start(RULES)
+    plane.wait(lambda: fleet.numbers()[0] == "2", 60, "the counts")
+    return controller
 
 
 def submitted(plane: ControlPlane, node: str) -> str:
@@ -109,9 +117,7 @@ def test_a_pod_that_is_evicted_with_its_nodes_fault_does_not_count(
 ) -> None:
     """It has DisruptionTarget before it fails and an Event; the Job goes on with another pod, with a backoffLimit of
     0."""
-    fleet.add(["n1", "n2"])
-    start(RULES)
-    control_plane.wait(lambda: fleet.numbers()[0] == "2", 60, "the counts")
+    counted(control_plane, fleet, start)
     name = submitted(control_plane, "n1")
     path = f"/api/v1/namespaces/default/pods/{name}"
     drained(agents, "n1")
@@ -129,9 +135,7 @@ def test_a_pod_whose_eviction_got_no_answer_has_an_event(
     control_plane: ControlPlane, fleet: Fleet, start: Start, agents: Agents
 ) -> None:
     """A controller that was killed, or timed out, right after its request finds the pod as one that is going."""
-    fleet.add(["n1", "n2"])
-    start(RULES)
-    control_plane.wait(lambda: fleet.numbers()[0] == "2", 60, "the counts")
+    counted(control_plane, fleet, start)
     name = submitted(control_plane, "n1")
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": "default"}}
     control_plane.admin.post(f"/api/v1/namespaces/default/pods/{name}/eviction", eviction).must()
@@ -144,9 +148,7 @@ def test_a_pod_that_fails_before_its_eviction_counts_and_has_an_event(
     control_plane: ControlPlane, fleet: Fleet, start: Start, agents: Agents
 ) -> None:
     """The counterpart: without the condition the same Job has failed. The Event says whose fault it was."""
-    fleet.add(["n1", "n2"])
-    start(RULES)
-    control_plane.wait(lambda: fleet.numbers()[0] == "2", 60, "the counts")
+    counted(control_plane, fleet, start)
     name = submitted(control_plane, "n1")
     ends(control_plane, name, 1)
     control_plane.wait(lambda: "Failed" in conditions(control_plane, JOB), 60, "the Job to have failed")
@@ -159,9 +161,7 @@ def test_a_fault_that_ends_no_process_evicts_nothing(
     control_plane: ControlPlane, fleet: Fleet, start: Start, agents: Agents
 ) -> None:
     """The rule is passed over, and the next one waits for the pod's end."""
-    fleet.add(["n1", "n2"])
-    one = start(RULES)
-    control_plane.wait(lambda: fleet.numbers()[0] == "2", 60, "the counts")
+    one = counted(control_plane, fleet, start)
     name = submitted(control_plane, "n1")
     agent = agents("n1")
     agent.claim("cluster", 0)

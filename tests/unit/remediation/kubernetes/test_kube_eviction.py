@@ -302,7 +302,7 @@ def going(node: str = "n1", *, reason: str = "EvictionByEvictionAPI", made: str 
     ],
 )
 def test_a_pod_that_was_evicted_is_known_by_its_condition(which: Pod, by: EvictionRule, evicted: bool) -> None:
-    """Whoever got the answer, or none: by the eviction API, in this drain, where a rule has it evicted."""
+    """With an answer or without: by the eviction API, in this drain, where a rule has it evicted."""
     assert was_evicted(which, [by], drain()) is evicted
 
 
