@@ -81,7 +81,7 @@ class FilesystemSource:
             raise SourceUnreadable(f"holders {point}: the worker answered {answer!r}") from error
 
     def file_probe(self, point: str, path: str, fstype: str = "", *, size_bytes: int) -> FileProbe:
-        """Write, read back and remove the file ``path`` on the mount ``point``, one question at a time with :meth:`space`.
+        """Write, read back and remove the file ``path`` on the mount ``point``, which is asked one question at a time.
 
         A file that an earlier probe left at ``path`` is removed first. Raises as :meth:`space`.
         """
@@ -98,7 +98,7 @@ class FilesystemSource:
         return ProbeState() if probe is None else probe.state()
 
     def states(self) -> Mapping[str, ProbeState]:
-        """As :meth:`state`, of all that were asked recently, by mount point, the local ones under ``"local"``."""
+        """:meth:`state` of all that were asked recently, by mount point, the local ones under ``"local"``."""
         self._idle.reap()
         with self._adding:
             self._forget(time.monotonic())
