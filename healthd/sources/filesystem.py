@@ -115,9 +115,7 @@ class FilesystemSource:
             now = self._asked_at[key] = time.monotonic()
             self._forget(now)
             if key not in self._probes:
-                self._probes[key] = Probe(
-                    f"statvfs {key}", module=self._module, idle=self._idle, idle_s=self._idle_s
-                )
+                self._probes[key] = Probe(f"statvfs {key}", module=self._module, idle=self._idle, idle_s=self._idle_s)
             return self._probes[key]
 
     def _forget(self, now: float) -> None:
