@@ -136,7 +136,7 @@ def none_to_act_on(why: str, now: datetime) -> JobRestart:
 
 
 def _ran_at(job: NodeJob, since: datetime) -> bool:
-    """A job that runs has no end yet, or a planned one. The start of one that is being requeued moves with the clock."""
+    """A job that runs has no end yet, or a planned one. The start of one that is requeued moves with the clock."""
     if job.is_requeued and job.is_here:
         return True
     is_begun = job.began is not None and job.began <= since + _SLACK

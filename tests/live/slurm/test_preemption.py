@@ -77,8 +77,8 @@ def acts_on_jobs(hooked: Hooked, on_job: str = SIGNAL) -> RunningNode:
 
 @pytest.mark.parametrize("partition", ["requeues", "cancels"])
 def test_a_grace_of_healthd_ends_where_slurm_preempts_the_job(hooked: Hooked, partition: str) -> None:
-    """XID 79, signal, and in the five minutes before the requeue Slurm preempts the job: one line in the audit trail, no
-    second requeue, and its next run is no preempted one."""
+    """XID 79, signal, and in the five minutes before the requeue Slurm preempts the job: one line in the audit trail,
+    no second requeue, and a job that waits again is no preempted one."""
     lab = hooked.lab
     job = runs(hooked, partition, "--requeue")
     node = acts_on_jobs(hooked)
