@@ -122,7 +122,10 @@ def job_data(
     verdict = Blame(end.verdict) if end is not None else verdict_of(said)
     if last is not None and verdict is not Blame.NODE:  # this node may know more than the sentence for all of them
         verdict = Blame(last["verdict"]) if verdict is None or last["verdict"] == Blame.NODE else verdict
-    if verdict is None and job is not None and job.state in _NO_FAULT:
+    state = job.state if job is not None else ""
+    if job is not None and job.preempted and job.has_finished:
+        state = "PREEMPTED"  # 22.05 calls one FAILED that ended in its grace
+    if verdict is None and state in _NO_FAULT:
         verdict = Blame.NONE
     goes_on = job is not None and not job.has_finished
     release = release_words(job.acts_by or job.id, job.reason) if job is not None and job.held else ""
@@ -167,7 +170,7 @@ def job_data(
             verdict,
             requeued=requeued,
             release=release,
-            state=job.state if job is not None else "",
+            state=state,
             goes_on=goes_on,
         ),
         "problem": problem,

@@ -138,6 +138,12 @@ def at_end(job: str, ending: str, blame: Blame, sentence: str, *, requeued: bool
     )
 
 
+def at_hold(job: str, reason: str, sentence: str, release: str) -> str:
+    """The sentence for the owner of a job that Slurm holds because it could not start. ``sentence``: of the node that
+    refused it."""
+    return f"your job {job} did not start ({sentence}), and Slurm holds it ({reason}): {release}"
+
+
 def in_trail(job: Job, verdict: JobVerdict) -> str:
     """The line of the audit trail."""
     user = f" of {job.user}" if job.user else ""

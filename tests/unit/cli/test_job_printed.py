@@ -52,6 +52,15 @@ def test_a_job_of_which_no_node_wrote_anything_shows_what_slurm_says(state: str,
     assert lines[-1].startswith(f"next      {advice}")
 
 
+def test_a_job_that_failed_in_its_grace_was_preempted() -> None:
+    """As 22.05 shows it."""
+    lines = shown(SlurmJob(id="7", state="FAILED", user="alice", exit_code=143, preempted=True))
+    assert lines[-2:] == [
+        "verdict   none",
+        "next      submit the job again: Slurm preempted it, and does not run it again",
+    ]
+
+
 def test_a_text_that_a_user_chose_writes_nothing_else_on_the_terminal() -> None:
     """A finding may name a process of the job, and a process may have any name."""
     here = {
