@@ -63,7 +63,7 @@ def main() -> int:
 def install_wheel(folder: Path) -> Path:
     """A fresh environment with nothing but the wheel and what it needs."""
     wheels, venv = folder / "wheels", folder / "venv"
-    pip = [str(venv / "bin/python"), "-m", "pip", "-q", "--disable-pip-version-check"]
+    pip = [str(venv / "bin/python"), "-I", "-m", "pip", "-q", "--disable-pip-version-check"]
     subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
     build = [sys.executable, "-m", "build", "--outdir", str(wheels), str(ROOT)]
     built = subprocess.run(build, capture_output=True, text=True, check=False)

@@ -1,7 +1,8 @@
 """The family "fs": questions that a file system may never answer. Runs in the worker only.
 
-statfs on a lost Lustre or NFS mount sleeps uninterruptibly, so each network mount point has a worker of its own. The
-worker judges only whether the file was written, and whether the bytes read back are the same.
+statfs on a lost Lustre or NFS mount sleeps uninterruptibly, and the worker with it: the parent leaves it alone and asks
+about other mounts in another. A worker judges only whether the file was written, and whether the bytes that it read
+back are the same.
 """
 
 from __future__ import annotations

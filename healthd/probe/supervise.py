@@ -25,10 +25,49 @@ _CLOSE_S = 1.0
 _IDLE_EXIT = 0
 
 
+class IdleWorkers:
+    """Workers that have answered, kept for the next question of whichever probe shares them. Safe to use from many
+    threads. The last one in is the first one out, so that those too many become idle and end."""
+
+    def __init__(self) -> None:
+        self._changing = threading.Lock()
+        self._children: list[Child] = []
+
+    def take(self) -> Child | None:
+        """One that lives, or None."""
+        with self._changing:
+            while self._children:
+                child = self._children.pop()
+                if not child.gone():
+                    return child
+                child.destroy()
+            return None
+
+    def give(self, child: Child) -> None:
+        """Keep a worker that has answered."""
+        with self._changing:
+            self._children.append(child)
+
+    def reap(self) -> None:
+        """Free the process table entry and the pipes of those that have ended by themselves. Never blocks."""
+        with self._changing:
+            ended = [child for child in self._children if child.gone()]
+            self._children = [child for child in self._children if child not in ended]
+        for child in ended:
+            child.destroy()
+
+    def close(self) -> None:
+        """End all."""
+        while child := self.take():
+            child.destroy()
+
+
 class Probe:
     """Questions to one family of workers, at most one of which lives at a time. Safe to use from many threads.
 
-    ``name``: its name in messages. ``module`` has the worker's ``family``; ``arguments`` go to it. ``idle_s``: a worker
+    ``name``: its name in messages. ``module`` has the worker's ``family``; ``arguments`` go to it. ``idle``: where a
+    worker goes after its answer, and where the next one is taken from; probes that share it have the same module and
+    arguments, and a worker that does not answer is never in it. None: it is this probe's alone. ``idle_s``: a worker
     without a question for so long ends by itself; 0 keeps it. ``start_grace_s``: a worker that is still starting at a
     deadline may finish for so long (nvmlInit takes seconds where no persistence daemon runs, and killing it each time
     would never let it finish); 0 kills it. ``clock`` returns monotonic seconds and drives back-off, pause and stall;
@@ -41,6 +80,7 @@ class Probe:
         *,
         module: str,
         arguments: Sequence[str] = (),
+        idle: IdleWorkers | None = None,
         idle_s: float = 0.0,
         start_grace_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
@@ -48,7 +88,7 @@ class Probe:
     ) -> None:
         self._name = name
         self._module, self._arguments = module, tuple(arguments)
-        self._idle_s, self._start_grace_s = idle_s, start_grace_s
+        self._idle, self._idle_s, self._start_grace_s = idle, idle_s, start_grace_s
         self._clock, self._kill = clock, kill
         self._asking = threading.Lock()
         self._child: Child | None = None
@@ -138,7 +178,7 @@ class Probe:
             self._closing = False
 
     def worker_pid(self) -> int | None:
-        """The process id of the worker for the next question, or None while there is none."""
+        """The process id of the worker for the next question, or None while there is none of its own."""
         child = self._child
         return None if child is None or child.gone() else child.pid
 
@@ -173,10 +213,13 @@ class Probe:
 
     def _answered(self, *, ends: bool) -> None:
         self._stalled_since, self._losses, self._trouble = None, 0, ""
-        if ends:
+        if ends or self._closing:
             self._dispose()
         elif self._child:
             self._child.forget_output()
+            if self._idle:
+                child, self._child = self._child, None
+                self._idle.give(child)
 
     def _failure(
         self, child: Child, trouble: ChildTrouble, asked_at: float, op: str, deadline_s: float
@@ -221,6 +264,8 @@ class Probe:
             self._dispose()
         if self._child is None:
             self._refuse_to_start()
+            self._child = self._idle.take() if self._idle else None
+        if self._child is None:
             try:
                 self._child = Child(self._module, self._arguments, idle_s=self._idle_s, kill=self._kill)
             except OSError as error:

@@ -1,8 +1,9 @@
 """How full a file system is and whether it takes a file, asked where it may hang: in a probe worker.
 
-Local file systems share one worker. Any other kind has a worker for each mount point, so that one lost server hides
-nothing else. Workers start on demand and end by themselves when idle, and a mount point without further requests is
-forgotten: automounted homes and mounts made for one job come by the thousand.
+Local file systems are asked one at a time; any other mount point by itself, so that one lost server hides nothing else:
+the worker that asked it stays with it, and the next question goes to another. A worker that has answered serves
+whichever file system is asked next. Workers start on demand and end by themselves when idle, and a mount point without
+further requests is forgotten: automounted homes and mounts made for one job come by the thousand.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Mapping
 
 from healthd.core.errors import SourceUnreadable
 from healthd.core.node import FileProbe, Holders, ProbeState, Space
-from healthd.probe.supervise import Probe
+from healthd.probe.supervise import IdleWorkers, Probe
 
 LOCAL_TYPES = frozenset(
     {
@@ -51,6 +52,7 @@ class FilesystemSource:
 
     def __init__(self, *, deadline_s: float = 5.0, idle_s: float = 300.0, module: str = "healthd.probe.fs_ops") -> None:
         self._deadline_s, self._idle_s, self._module = deadline_s, idle_s, module
+        self._idle = IdleWorkers()
         self._adding = threading.Lock()
         self._probes: dict[str, Probe] = {}
         self._asked_at: dict[str, float] = {}
@@ -79,7 +81,7 @@ class FilesystemSource:
             raise SourceUnreadable(f"holders {point}: the worker answered {answer!r}") from error
 
     def file_probe(self, point: str, path: str, fstype: str = "", *, size_bytes: int) -> FileProbe:
-        """Write, read back and remove the file ``path`` on the mount ``point``, in the worker that :meth:`space` asks.
+        """Write, read back and remove the file ``path`` on the mount ``point``, which is asked one question at a time.
 
         A file that an earlier probe left at ``path`` is removed first. Raises as :meth:`space`.
         """
@@ -91,12 +93,13 @@ class FilesystemSource:
             raise SourceUnreadable(f"file {path}: the worker answered {answer!r}") from error
 
     def state(self, point: str) -> ProbeState:
-        """The state of a mount point's own worker, or of the shared one for ``"local"``; never blocks."""
+        """Whether a mount point answers, or the local file systems for ``"local"``; never blocks."""
         probe = self._probes.get(point)
         return ProbeState() if probe is None else probe.state()
 
     def states(self) -> Mapping[str, ProbeState]:
-        """The state of every recently used worker, by mount point, the shared one under ``"local"``."""
+        """:meth:`state` of all that were asked recently, by mount point, the local ones under ``"local"``."""
+        self._idle.reap()
         with self._adding:
             self._forget(time.monotonic())
         return {point: probe.state() for point, probe in tuple(self._probes.items())}
@@ -105,13 +108,14 @@ class FilesystemSource:
         """End all workers."""
         for probe in tuple(self._probes.values()):
             probe.close()
+        self._idle.close()
 
     def _probe(self, key: str) -> Probe:
         with self._adding:
             now = self._asked_at[key] = time.monotonic()
             self._forget(now)
             if key not in self._probes:
-                self._probes[key] = Probe(f"statvfs {key}", module=self._module, idle_s=self._idle_s)
+                self._probes[key] = Probe(f"statvfs {key}", module=self._module, idle=self._idle, idle_s=self._idle_s)
             return self._probes[key]
 
     def _forget(self, now: float) -> None:
@@ -120,6 +124,7 @@ class FilesystemSource:
         if now - self._forgot_at < self._idle_s / _LOOKS_PER_IDLE:
             return
         self._forgot_at = now
+        self._idle.reap()
         for key, probe in tuple(self._probes.items()):
             state = probe.state()
             kept_s = max(2 * self._idle_s, _STALL_KEPT_S if state.stalled_s else 0.0)

@@ -1,10 +1,12 @@
-"""statvfs through real workers: the same numbers as os.statvfs, one worker per network mount, none when idle."""
+"""statvfs through real workers: the same numbers as os.statvfs, one worker for all that answers, none when idle."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -48,18 +50,48 @@ def test_a_read_only_file_system_says_so(source: FilesystemSource) -> None:
         assert source.space(point, "ext4").read_only == bool(os.statvfs(point).f_flag & os.ST_RDONLY)
 
 
-def test_local_file_systems_share_a_worker_and_network_ones_do_not(
+def test_what_answers_shares_a_worker(
     source: FilesystemSource, tmp_path: Path, workers: Callable[[], list[int]]
 ) -> None:
-    """Two local points cost one process; each network point, and one of unknown kind, has its own."""
-    source.space("/", "ext4")
-    source.space(str(tmp_path), "xfs")
-    assert len(workers()) == 1
-    for name, fstype in (("fsx", "lustre"), ("home", "nfs4"), ("odd", "")):
+    """One process asks about local file systems, network ones and those of unknown kind, one after the other."""
+    for name, fstype in (("fsx", "lustre"), ("home", "nfs4"), ("odd", ""), ("data", "xfs")):
         (tmp_path / name).mkdir()
         source.space(str(tmp_path / name), fstype)
-    assert len(workers()) == 4
+    assert len(workers()) == 1
     assert set(source.states()) == {"local", *(str(tmp_path / name) for name in ("fsx", "home", "odd"))}
+
+
+@contextmanager
+def two_workers(folder: Path, workers: Callable[[], list[int]], *, idle_s: float) -> Iterator[FilesystemSource]:
+    """A source with two idle workers: a mount took its time, and another was asked meanwhile."""
+    (folder / "home").mkdir()
+    os.mkfifo(folder / "fsx")
+    source = FilesystemSource(deadline_s=PATIENT_S, module="fifo_family", idle_s=idle_s)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(source.space, str(folder / "fsx"), "lustre")
+        until(lambda: len(workers()) == 1)
+        assert source.space(str(folder / "home"), "nfs4").total_bytes > 0
+        assert not waiting.done()
+        (folder / "fsx").write_text("it answers now")
+        assert waiting.result(limit_s(PATIENT_S)).total_bytes > 0
+    yield source
+    source.close()
+
+
+@pytest.fixture
+def fifo_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+@pytest.mark.usefixtures("fifo_family")
+def test_questions_at_one_time_have_a_worker_each(tmp_path: Path, workers: Callable[[], list[int]]) -> None:
+    """A mount that takes its time delays no other: while its worker waits, another one answers, and both serve on."""
+    with two_workers(tmp_path, workers, idle_s=PATIENT_S) as source:
+        both = workers()
+        source.space(str(tmp_path / "home"), "nfs4")
+        assert workers() == both
+        assert len(both) == 2
+    assert workers() == []
 
 
 def test_idle_workers_leave(tmp_path: Path, workers: Callable[[], list[int]], has_ended: Callable[..., bool]) -> None:
@@ -105,15 +137,15 @@ def seconds_to_start_a_worker(folder: Path) -> float:
 
 
 def test_a_mount_that_came_and_went_leaves_nothing(tmp_path: Path) -> None:
-    """Homes that are mounted for a job come by the thousand: when nobody asks for one any more, first its worker's
-    process and pipes are given back, then its name. Those that are still asked for stay."""
-    idle_s = 1.0 + 30.0 * seconds_to_start_a_worker(tmp_path)  # the first is idle while the others start
+    """Homes that are mounted for a job come by the thousand: without further questions the process and the pipes of the
+    worker are given back, then the names. Those that are still asked for stay."""
+    idle_s = 1.0 + 30.0 * seconds_to_start_a_worker(tmp_path)
     source, before = FilesystemSource(deadline_s=PATIENT_S, idle_s=idle_s), (len(zombies()), descriptors())
     points = [tmp_path / f"home{number}" for number in range(5)]
     for point in points:
         point.mkdir()
         source.space(str(point), "nfs4")
-    assert descriptors() == before[1] + 3 * len(points)
+    assert descriptors() == before[1] + 3
     until(lambda: source.states() and (len(zombies()), descriptors()) == before, within_s=10.0 + 3 * idle_s)
 
     def only_the_first_is_known() -> bool:
@@ -124,20 +156,17 @@ def test_a_mount_that_came_and_went_leaves_nothing(tmp_path: Path) -> None:
     source.close()
 
 
+@pytest.mark.usefixtures("fifo_family")
 def test_nobody_has_to_look_at_the_states(tmp_path: Path, workers: Callable[[], list[int]]) -> None:
-    """Without a scraper a question about one mount gives back what the others left: their processes and pipes."""
-    source, before = FilesystemSource(deadline_s=PATIENT_S, idle_s=0.2), descriptors()
-    (tmp_path / "gone").mkdir()
-    source.space(str(tmp_path / "gone"), "nfs4")
-    left = {str(pid) for pid in (*workers(), *zombies())}  # on a busy machine it may have ended by now
+    """Without a scraper the questions about one mount give back what others left: a worker too many, and its pipes."""
+    before = descriptors()
+    with two_workers(tmp_path, workers, idle_s=0.2 + 5.0 * seconds_to_start_a_worker(tmp_path)) as source:
 
-    def asked_about_another() -> bool:
-        source.space(str(tmp_path), "ext4")  # whose own worker may end as well, between this question and the next
-        return not left.intersection(os.listdir("/proc")) and descriptors() == before + 3
+        def one_is_gone() -> bool:
+            source.space(str(tmp_path), "ext4")
+            return len(workers()) == 1 and not zombies() and descriptors() == before + 3
 
-    assert left
-    until(asked_about_another)
-    source.close()
+        until(one_is_gone, within_s=60.0)
 
 
 def test_a_mount_that_hung_is_remembered(tmp_path: Path) -> None:
