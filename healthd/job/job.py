@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
+
+from msgspec import Struct
 
 _EXIT = re.compile(r"([0-9]{1,3}):([0-9]{1,3})")
 _EPOCH = re.compile(r"[1-9][0-9]{0,10}")
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
+class Job(Struct, frozen=True, kw_only=True):
     """One run of a job, as one of its nodes knows it.
 
     ``nodes``: a host list as Slurm writes it, ``gpu-[001-032]``. ``exit_code`` and ``signal``: how it ended, None where

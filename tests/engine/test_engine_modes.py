@@ -4,11 +4,11 @@ hides."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.model import Action, Mode, Refusal, Remedy, Step
 from healthd.remediation.decide.commands import Command, Verb
