@@ -159,7 +159,7 @@ def test_a_key_in_an_inline_table_has_the_line_around_it() -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 # documentation
 
-SECTIONS = [cls for cls in vars(schema).values() if is_section(cls) and cls is not schema.Struct]
+SECTIONS = [cls for cls in vars(schema).values() if is_section(cls) and cls is not Struct]
 
 
 @pytest.mark.parametrize("cls", SECTIONS, ids=lambda cls: cls.__name__)
