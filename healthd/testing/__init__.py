@@ -276,7 +276,7 @@ class FakeActive(Struct, kw_only=True):
         return tuple(_given(self.copies, "GDRCopy"))
 
 
-class FakeNode(Struct, kw_only=True):
+class FakeNode(Struct, kw_only=True, dict=True):
     """A ``Node`` of plain values. Trees may be given as dictionaries; ``mount_table`` None is a missing /proc.
 
     ``metadata_items`` None: no instance metadata service is here.

@@ -200,7 +200,7 @@ def test_a_type_that_the_table_does_not_know_is_not_built(tmp_path: Path) -> Non
         tree.build(tmp_path, "p99.metal")
 
 
-class Unreachable(Struct):
+class Unreachable(Struct, dict=True):
     """A source that answers every question, of whatever name, with the same error, and remembers being asked."""
 
     error: SourceError

@@ -93,7 +93,7 @@ class Fleet(Struct, kw_only=True):
         return self.clock.now().timestamp()
 
 
-class Daemon(Struct, kw_only=True):
+class Daemon(Struct, kw_only=True, dict=True):
     """One node. ``decided`` and ``done`` list what its daemon decided and did, each when it was new."""
 
     name: str
