@@ -9,8 +9,8 @@
 #                agent and controller killed at every boundary, not at a sample
 #   make test-slurm VERSION=26.05   the live Slurm tests on 22.05, 24.11 or 26.05, each in a root of its own: needs root
 #   make test-packages     the .deb from installation to purge on a Debian that is booted for it, and both packages in
-#                minimal roots of the distributions that they are for: needs root; a release of a fresh clone, built twice;
-#                the Ansible role, linted and run on such a Debian
+#                minimal roots of the distributions that they are for, those for arm64 by qemu: needs root; a release of a
+#                fresh clone, built twice; the Ansible role, linted and run on such a Debian
 #   make test-check CHECK=host.numa   one check: its own test, what every check keeps to, its rows of the fault matrix
 #   make simulate   fleets with production's daemons on one simulated cluster and clock, a life for each seed
 #   make fuzz    ten million changed inputs for every parser of text from outside: minutes on two free cores
@@ -79,6 +79,7 @@ test-check: .venv/dev.stamp
 
 test-packages: .venv/dev.stamp
 	@sh tests/system-packages.sh
+	@sh tests/system-packages.sh arm64
 	HEALTHD_TEST_PACKAGES=1 $(VENV)/python -m pytest $(PYTEST_ARGS) tests/installing
 
 # Ends at the first violation, with its seed: `make simulate SEED=17 SEEDS=1` shows it again.

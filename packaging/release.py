@@ -2,7 +2,8 @@
 
     python packaging/release.py [FOLDER]        by default dist/healthd-VERSION; it is replaced
 
-It needs what `make wheel`, `make deb` and `make rpm` need, and git; no root, no container engine. Everything is made of
+It needs what `make wheel`, `make deb` and `make rpm` need, and git; no container engine, and root only until CPython is
+compiled for both processors (packaging/python/build.sh). Everything is made of
 `git archive`, so nothing that is not committed gets in, and every time in it is the commit's: built again on the same
 distribution it is the same files to the byte. packaging/verify-release.sh is for those who download them.
 """
@@ -35,6 +36,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # No address of ours exists that could be named instead; both formats ask for a URI.
 BUILD_TYPE, BUILDER = "urn:healthd:release:1", "urn:healthd:packaging/release.py"
 SUMS = "SHA256SUMS"
+# One .deb and one .rpm each. They hold the same components, so one SBOM is for all of them.
+ARCHITECTURES = ("amd64", "arm64")
 # Package URLs of the sources of the packages' CPython begin so.
 DEBIAN = "pkg:deb/debian/"
 _LICENCE = re.compile(r"(LICEN[CS]E|COPYING|NOTICE|AUTHORS)", re.IGNORECASE)
@@ -121,11 +124,21 @@ def python_packages(source: Source, out: Path) -> None:
 
 
 def system_packages(source: Source, out: Path, work: Path) -> list[Component]:
-    """The .deb and the .rpm for this machine's processor, with a CPython of their own, and what is in both."""
-    staged = work / "staged"
-    _run(source, "sh", "packaging/stage.sh", str(staged), PYTHON="")
-    for kind in ("deb", "rpm"):
-        _run(source, "sh", f"packaging/{kind}/build.sh", str(out), STAGED=str(staged))
+    """The .deb and the .rpm for each processor, with a CPython of their own, and what is in all of them."""
+    found = []
+    for architecture in ARCHITECTURES:
+        staged = work / architecture
+        _run(source, "sh", "packaging/stage.sh", str(staged), PYTHON="", ARCH=architecture)
+        for kind in ("deb", "rpm"):
+            _run(source, "sh", f"packaging/{kind}/build.sh", str(out), STAGED=str(staged), ARCH=architecture)
+        found.append(components(source, staged))
+    if len({licences(each) for each in found}) > 1:
+        raise SystemExit("packaging/release.py: the packages of two processors hold different components")
+    return found[0]
+
+
+def components(source: Source, staged: Path) -> list[Component]:
+    """The third-party parts of a package that is staged there, which are those of the lock."""
     (site,) = staged.glob("opt/healthd/lib/python3*/site-packages")
     installed = distributions(site)
     locked(source.tree / "requirements" / "runtime.txt", installed)

@@ -63,6 +63,8 @@ platform=
 if test -n "$own"; then
     install -d "$dest/opt" "$dest/usr/share/doc/healthd"
     cp -a "$own" "$opt"
+    # Bytecode that this folder's own runs left there: it would stay, for compileall below takes it for current.
+    find "$opt" -name __pycache__ -prune -exec rm -rf {} +
     # What brings pip in, and what made this folder's tools of it.
     rm -rf "$opt"/lib/python3*/ensurepip "$opt"/lib/python3*/venv
     rm -rf "$dest/usr/share/doc/healthd/python"
@@ -120,3 +122,6 @@ if test -n "$foreign"; then
 fi
 "$runs" -B packaging/manual/manual.py "$dest/usr/share"
 chmod -R u=rwX,go=rX "$dest"
+# dpkg-deb and rpmbuild lower the times that are after the commit's. When CPython was compiled must not tell either.
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 0)}
+find "$dest" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +

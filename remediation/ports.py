@@ -250,7 +250,7 @@ class NodeJob(Struct, frozen=True, kw_only=True):
     how often it was requeued before. ``is_batch`` and ``may_requeue``: whether it can be requeued, and allows it.
     ``is_part``: one part of a job of several. ``is_here``: this node is one of its nodes. ``ended``: of a job that runs
     a planned end, or None. ``reason``: why it waits, in the cluster's words. ``held``: it waits for a command that
-    releases it.
+    releases it. ``preempted``: the cluster preempts it, at once or after its grace, or has ended it so.
     """
 
     id: str
@@ -267,11 +267,17 @@ class NodeJob(Struct, frozen=True, kw_only=True):
     ended: datetime | None = None
     reason: str = ""
     held: bool = False
+    preempted: bool = False
 
     @property
     def words(self) -> str:
         """``12 of alice on n[1-4]``: all nodes are named."""
         return f"{self.id}{f' of {self.user}' if self.user else ''}{f' on {self.nodes}' if self.nodes else ''}"
+
+    @property
+    def is_requeued(self) -> bool:
+        """Whether its processes end, and its next run is counted already: one that is over has an end by then."""
+        return self.state == "COMPLETING" and self.ended is None
 
 
 class JobControl(Protocol):

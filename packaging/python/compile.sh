@@ -86,6 +86,10 @@ sed -i 's/^ENABLE_USER_SITE = None$/ENABLE_USER_SITE = False/' Lib/site.py
 grep -q '^ENABLE_USER_SITE = False$' Lib/site.py
 set -- "--build=$(gcc -dumpmachine)" "--host=$triplet"
 test "$architecture" = "$native" || set -- "$@" "--with-build-python=$top/native/bin/python3.13"
+# What configure would find out by running a program, and cannot for another processor: of glibc, Linux and GCC.
+export ac_cv_file__dev_ptmx=yes ac_cv_file__dev_ptc=no ac_cv_buggy_getaddrinfo=no ac_cv_pthread=yes \
+    ac_cv_pthread_system_supported=yes ac_cv_broken_sem_getvalue=no ac_cv_working_tzset=yes ac_cv_aligned_required=no \
+    ac_cv_computed_gotos=yes
 # No library that a module loads later may find OpenSSL's names here in the place of its own.
 archives=$(cd "$deps/lib" && printf '%s:' ./*.a | sed 's|\./||g')
 MODULE_BUILDTYPE=static \
@@ -95,9 +99,14 @@ MODULE_BUILDTYPE=static \
     BZIP2_CFLAGS="-I$deps/include" BZIP2_LIBS="-L$deps/lib -lbz2" \
     LIBLZMA_CFLAGS="-I$deps/include" LIBLZMA_LIBS="-L$deps/lib -llzma" \
     OPT="-DNDEBUG -fwrapv -O3" LDFLAGS_NODIST="-Wl,--exclude-libs,$archives" CFLAGS="" \
-    ac_cv_file__dev_ptmx=yes ac_cv_file__dev_ptc=no ac_cv_buggy_getaddrinfo=no \
     ./configure "$@" --prefix=/opt/healthd --with-openssl="$deps" \
     --without-static-libpython --without-ensurepip --disable-test-modules
+for module in _BZ2 _CTYPES _HASHLIB _LZMA _SQLITE3 _SSL ZLIB; do
+    grep -q "^MODULE_${module}_STATE=yes" Makefile || {
+        echo "configure will not build $module (config.log)" >&2
+        exit 1
+    }
+done
 $make
 $make altinstall DESTDIR="$top/installed-$architecture"
 cd ..

@@ -5,8 +5,8 @@ by a signal, and then requeue it, while the drain keeps the faulty node out of i
 each act out, and records it first.
 
 One node acts on a run of a job: the one that has the fault, and of several that have one, the first to take the job.
-A job that ended by itself is requeued only where it failed; one that runs again, waits again, or is held by Slurm is
-never requeued a second time. A job that forbids it is left alone.
+A job that has ended is requeued only where it failed; one that runs again, waits again, or that Slurm holds or preempts
+is never requeued a second time. A job that forbids it is left alone.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
+from healthd.job.ends import end_words
 from healthd.job.held import release_words
 from healthd.judge.clock import moved
 from healthd.remediation.ports import NodeJob
@@ -33,10 +34,8 @@ in the second in which it ended the same job, or before, by two clocks; the job 
 "already killed, do not launch batch job"). slurmctld waits two minutes for that reason."""
 
 _FAILED = frozenset({"FAILED", "NODE_FAIL"})
-_OVER = frozenset(
-    {"COMPLETED", "CANCELLED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY", "PREEMPTED", "BOOT_FAIL", "REVOKED"}
-)
-_WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "EXPEDITING"})
+_WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "EXPEDITING"})
+"""Of a job that is not held: a released one keeps REQUEUE_HOLD until it runs."""
 _ENDING = frozenset({"COMPLETING", "STAGE_OUT"})
 _SUSPENDED = "SUSPENDED"
 
@@ -117,7 +116,7 @@ def begun(jobs: Sequence[NodeJob], since: datetime, now: datetime) -> JobRestart
     A node that several jobs share does not tell which of them the fault ended; one that ended in order is none of them.
     """
     all_ran = [job for job in jobs if _ran_at(job, since)]
-    ran = [job for job in all_ran if job.state not in _OVER] or all_ran
+    ran = [job for job in all_ran if not end_words(job.state)] or all_ran
     if not ran:
         return none_to_act_on("no job ran here when the fault began", now)
     if len(ran) > 1:
@@ -137,7 +136,9 @@ def none_to_act_on(why: str, now: datetime) -> JobRestart:
 
 
 def _ran_at(job: NodeJob, since: datetime) -> bool:
-    """A job that runs has no end yet, or a planned one."""
+    """A job that runs has no end yet, or a planned one. The start of one that is requeued moves with the clock."""
+    if job.is_requeued and job.is_here:
+        return True
     is_begun = job.began is not None and job.began <= since + _SLACK
     return is_begun and (job.ended is None or job.ended + _SECOND > since)
 
@@ -149,13 +150,16 @@ def _objection(job: NodeJob) -> str:
         return "it forbids requeue (Requeue=0)"
     if job.is_part:
         return "it is a part of a heterogeneous job"
-    return _ended_by_itself(job)
+    return "Slurm requeues it already" if job.is_requeued and not job.preempted else _no_more(job)
 
 
-def _ended_by_itself(job: NodeJob) -> str:
-    """That it has ended for a cause of its own, or is held, in words; "" for none of these."""
-    if job.state in _OVER:
-        return f"it ended by itself ({job.state})"
+def _no_more(job: NodeJob) -> str:
+    """That it is over, or held, in words; "" for neither. One that Slurm preempts is Slurm's to end or to requeue, by
+    the mode that its partition or QOS has for that."""
+    if words := end_words(job.state):
+        return f"{words} ({job.state})"
+    if job.preempted:
+        return f"Slurm preempts it ({job.state})"
     return f"Slurm holds it ({job.reason}): {release_words(job.id, job.reason)}" if job.held else ""
 
 
@@ -202,9 +206,11 @@ def next_move(
     if job is None:
         return _end(restart, "the cluster does not know it any more")
     is_asked = restart.is_asked
+    if job.preempted and not is_asked:  # before its requeue by Slurm, which leaves no trace of it
+        return _end(restart, f"{_no_more(job)}; not requeued")
     if job.state in _ENDING:  # also between our requeue and its end, when its next run is counted already
         return _wait(restart, "its processes end")
-    if why := _ended_by_itself(job):
+    if why := _no_more(job):
         return _end(restart, f"{why}; not requeued" if not is_asked else why)
     if job.restarts > restart.run or job.state in _WAITS:
         return _requeued(restart, job, now)

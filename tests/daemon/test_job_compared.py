@@ -36,7 +36,7 @@ END
 SQUEUE = """#!/bin/sh
 case "$*" in
 *admin_comment*) echo '42|0|(null)|' ;;
-*) echo '42|42|RUNNING|alice|127.0.0.[2-4]|0|1|1|0|{start}|0|1|None|' ;;
+*) echo '42|42|RUNNING|alice|127.0.0.[2-4]|0|1|1|0|{start}|0|1|N/A|None|' ;;
 esac
 """
 

@@ -148,7 +148,7 @@ def test_a_job_that_checkpoints_and_ends_by_itself_is_not_requeued(tmp_path: Pat
     jobs.handles = lambda job: jobs.end(state, job)
     world.run(60)
     assert (jobs.sent, jobs.requeued) == ([("12", "USR1")], [])
-    assert _said(world, f"it ended by itself ({state}); not requeued")
+    assert _said(world, f"({state}); not requeued")
 
 
 def test_a_job_that_requeues_itself_on_the_signal_is_not_requeued_again(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ _JOBS = (
     b"17 alice n[1-2]\n18 bob n1\n",
     b"17|alice|n1\n",
     b"17|train|urgent|ml|64\n18|debug|(null)|N/A|1\n",
-    b"12_3|14|RUNNING|alice|n[1-4]|0|1|1|N/A|1795541456|NONE|1|None|\n",
+    b"12_3|14|RUNNING|alice|n[1-4]|0|1|1|N/A|1795541456|NONE|1|N/A|None|\n",
 )
 
 

@@ -31,10 +31,19 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the packages are made of, with their own CPython, for this machine's processor. Of `make test-packages`."""
+    return _staged(tmp_path_factory.mktemp("own"), "")
+
+
+@pytest.fixture(scope="session")
+def own_arm64(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same for arm64, cross-compiled where this machine is of another processor."""
+    return _staged(tmp_path_factory.mktemp("own-arm64"), "arm64")
+
+
+def _staged(folder: Path, architecture: str) -> Path:
     if os.geteuid() != 0 or shutil.which("debootstrap") is None:
         pytest.skip("CPython is compiled in a root of its own: needs root and debootstrap")
-    folder = tmp_path_factory.mktemp("own")
-    run("sh", "packaging/stage.sh", folder, PYTHON="")
+    run("sh", "packaging/stage.sh", folder, PYTHON="", ARCH=architecture)
     return folder
 
 

@@ -191,10 +191,14 @@ def hooked(machine: Machine) -> None:
     machine.wait(lambda: {each for each in counted if each not in metrics(machine)} == set(), 20, "three hooks")
 
 
-def drained(machine: Machine) -> None:
-    """A GPU falls off the bus, in the file that stands for the kernel log: the node is drained, a job is refused."""
+def fall_off_the_bus(machine: Machine) -> None:
     record = f"4,1,{int(time.monotonic() * 1e6)},-;{OFF_THE_BUS.format(pci='0000:05:00')}\n"
     machine.write("/root/kmsg", record)
+
+
+def drained(machine: Machine) -> None:
+    """A GPU falls off the bus, in the file that stands for the kernel log: the node is drained, a job is refused."""
+    fall_off_the_bus(machine)
     machine.wait(lambda: "DRAIN" in slurm_node(machine), 30, "the drain")
     assert "Reason=healthd: gpu.xid.79" in slurm_node(machine)
     script = machine.run("env", "SLURM_JOB_ID=4711", "SLURMD_NODENAME=n1", "/usr/lib/healthd/slurm/prolog.sh")
@@ -295,6 +299,37 @@ def removed(machine: Machine, before: set[str]) -> None:
     assert "/etc/slurm/slurm.conf still names hooks that go now" in purged.stdout + purged.stderr  # a terminal of apt's
     assert files(machine) ^ before == set()
     assert machine.out("systemctl", "list-units", "--all", "--no-legend", "healthd*") == ""
+
+
+def test_an_upgrade_from_a_package_with_a_venv(machine: Machine, debs: tuple[Path, Path]) -> None:
+    """Packages had a venv of the distribution's Python before they brought their own. The upgrade keeps the
+    configuration, what the daemon knows and that it runs, and leaves nothing of the venv behind."""
+    older = debs[0]
+    machine.copy(older, f"/root/{older.name}")
+    machine.must("apt-get", "install", "-y", "-qq", "--no-install-recommends", f"/root/{older.name}")
+    assert machine.out("readlink", "-f", "/opt/healthd/bin/python").startswith("/usr/bin/python3")
+    machine.must("healthd", "init")
+    machine.must("touch", "/root/kmsg")
+    machine.write(ENVIRONMENT, KMSG)
+    machine.must("systemctl", "start", "healthd")
+    fall_off_the_bus(machine)
+    machine.wait(lambda: "gpu.xid.79" in machine.out("healthd", "status"), 30, "the fault")
+    pid, config = main_pid(machine), machine.out("cat", CONFIG)
+    machine.must("rm", "/root/kmsg")  # from here on only the state can tell of the fault
+    machine.must("touch", "/root/kmsg")
+    machine.must("apt-get", "install", "-y", "-qq", "--no-install-recommends", "/root/healthd_1.deb")
+    machine.wait(lambda: machine.out("systemctl", "is-active", "healthd") == "active", 20, "the new package's daemon")
+    assert machine.out("readlink", "-f", "/opt/healthd/bin/python").startswith("/opt/healthd/bin/")
+    assert machine.out("readlink", f"/proc/{main_pid(machine)}/exe").startswith("/opt/healthd/bin/")
+    assert main_pid(machine) != pid
+    assert machine.out("systemctl", "show", "--value", "--property=NeedDaemonReload", "healthd") == "no"
+    assert machine.out("systemctl", "is-enabled", "healthd") == "enabled"
+    assert machine.out("cat", CONFIG) == config
+    assert "gpu.xid.79" in machine.must("healthd", "status")
+    owned = set(machine.must("dpkg", "-L", "healthd").splitlines())
+    assert set(machine.must("find", "/opt/healthd").splitlines()) - owned == set()
+    machine.must("dpkg", "--verify", "healthd")
+    machine.must("apt-get", "purge", "-y", "-qq", "healthd")
 
 
 def test_a_daemon_that_stands_still_is_started_again(machine: Machine) -> None:

@@ -1,7 +1,8 @@
 """One package for every distribution: in minimal roots it is installed, tried, started, removed and purged.
 
 They have no Python of their own, no network but loopback, and no systemd: test_deb.py boots one that has. The .rpm goes
-into a root that keeps its certificates where Amazon Linux does, by this machine's rpm.
+into a root that keeps its certificates where Amazon Linux does, by this machine's rpm. Those for arm64 go into a root
+of arm64, whose programs qemu runs where this machine is of another processor.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pytest
 from healthd import __version__
 from tests.installing.page import run
 from tests.support.debian_root import debian_root, ubuntu_root
+from tests.support.emulated import aarch64_programs
 from tests.support.running import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.root, pytest.mark.process]
@@ -70,7 +72,8 @@ case $package in
     trusted=$root/etc/pki/tls/cert.pem
     rm -rf "$root/etc/ssl"
     book() { rpm --root "$root" --dbpath /var/lib/rpm $FORCE --nodeps "$@"; }
-    install() { book --install "$package"; }
+    # This machine's rpm takes a package of another processor only then.
+    install() { book --install --ignorearch "$package"; }
     remove() { book --erase healthd; }
     purge() { rm -r "$root/etc/healthd" "$root/var/lib/healthd"; }
     ;;
@@ -78,7 +81,9 @@ esac
 if inside sh -c 'command -v python3'; then exit 3; fi
 list >"$over/before"
 install >"$over/installed" 2>&1
-inside healthd --version >"$over/version"
+inside healthd version >"$over/version"
+inside healthd explain gpu.xid.79 >"$over/explained"
+inside /opt/healthd/bin/python -IBc "$LIBRARIES" >"$over/libraries"
 trusts() {
     inside /opt/healthd/bin/python -I /run/handshake.py /run/site.pem /run/site.key
 }
@@ -108,6 +113,11 @@ test -e "$root/etc/healthd/config.toml"
 purge >"$over/purged" 2>&1
 list >"$over/after"
 """
+LIBRARIES = """
+import bz2, ctypes, hashlib, lzma, sqlite3, ssl, sysconfig, zlib
+ctypes.CDLL(None)
+print(sysconfig.get_platform(), sysconfig.get_config_var("MULTIARCH"))
+"""
 
 
 @pytest.fixture
@@ -127,8 +137,12 @@ def certified(folder: Path) -> str:
     return run("openssl", "x509", "-noout", "-hash", "-in", folder / "site.pem")
 
 
-def lived(base: Path, package: Path, over: Path) -> None:
-    """From installation to purge in a root over ``base``; what every distribution must show."""
+def lived(base: Path, package: Path, over: Path, machine: str = "") -> None:
+    """From installation to purge in a root over ``base``; what every distribution must show.
+
+    ``machine``: the processor that the root is of, as uname names it, "" for this machine's.
+    """
+    machine = machine or os.uname().machine
     shutil.copy(ROOT / "tests/installing/handshake.py", over)
     argv = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "sh", "-c", IN_A_ROOT, "sh"]
     done = subprocess.run(
@@ -136,7 +150,8 @@ def lived(base: Path, package: Path, over: Path) -> None:
         check=False,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1800,
+        env={**os.environ, "LIBRARIES": LIBRARIES},
     )
 
     def text(name: str) -> str:
@@ -146,6 +161,8 @@ def lived(base: Path, package: Path, over: Path) -> None:
     told = "\n".join(f"-- {name}\n{text(name)[-1500:]}" for name in ("installed", "errors", "init", "daemon", "status"))
     assert done.returncode == 0, f"exit {done.returncode}: {done.stderr[-2000:]}\n{told}"
     assert text("version") == f"healthd {__version__}\n"
+    assert text("libraries") == f"linux-{machine} {machine}-linux-gnu\n"
+    assert text("explained").startswith("gpu.xid.79: ")
     assert "self-signed" in text("refused"), "a certificate that the distribution does not trust"
     assert text("trusted") == "TLSv1.3\n"
     verdict, asked = json.loads(text("verdict")), json.loads(text("asked"))
@@ -184,3 +201,16 @@ def test_one_rpm_from_installation_to_removal(own: Path, tmp_path: Path) -> None
     assert {"systemd", "glibc >= 2.31"} <= set(required.splitlines())
     assert "python" not in required
     lived(debian_root("bookworm"), rpm, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["deb", "rpm"])
+def test_both_packages_for_arm64_from_installation_to_purge(kind: str, own_arm64: Path, tmp_path: Path) -> None:
+    """On Debian 12 for arm64 they show the same; their names have the processor."""
+    if kind == "rpm" and shutil.which("rpmbuild") is None:
+        pytest.skip("no rpmbuild here: apt-get install rpm")
+    quick = {"DEB_COMPRESSION": "none", "RPM_LEVEL": "1"}
+    built = run("sh", f"packaging/{kind}/build.sh", tmp_path, STAGED=str(own_arm64), ARCH="arm64", **quick)
+    names = {"deb": f"healthd_{__version__}-1_arm64.deb", "rpm": f"healthd-{__version__}-1.aarch64.rpm"}
+    assert Path(built).name == names[kind]
+    with aarch64_programs():
+        lived(debian_root("bookworm", architecture="arm64"), Path(built), tmp_path, "aarch64")

@@ -22,10 +22,11 @@ OLDEST_GLIBC = (2, 31)
 OF_GLIBC = re.compile(r"(lib(c|m|dl|pthread|rt|util)\.so\.\d|ld-linux(-x86-64|-aarch64)\.so\.\d)")
 
 
-@pytest.fixture
-def opt(own: Path) -> Path:
-    """/opt/healthd of a package."""
-    return own / "opt/healthd"
+@pytest.fixture(params=["own", "own_arm64"])
+def opt(request: pytest.FixtureRequest) -> Path:
+    """/opt/healthd of the packages for this machine's processor, and of those for arm64."""
+    staged: Path = request.getfixturevalue(request.param)
+    return staged / "opt/healthd"
 
 
 def machine_code(folder: Path) -> Iterator[Path]:
@@ -76,6 +77,13 @@ def test_no_test_no_tool_and_no_build_is_in_it(opt: Path) -> None:
     assert list(opt.rglob("*.a")) == []
     assert run("sh", "-c", f"grep -rlF /healthd-build {opt} || true") == ""
     assert sorted(path.name for path in (opt / "bin").iterdir()) == ["healthd", "python", "python3", "python3.13"]
+
+
+def test_no_bytecode_is_compared_with_its_source(opt: Path) -> None:
+    """Every module of Python's library, of the wheels and of healthd is compiled as what nobody changes (PEP 552)."""
+    compiled = {path: path.read_bytes()[4:8] for path in opt.rglob("*.pyc")}
+    assert len(compiled) > 1000
+    assert {path for path, kind in compiled.items() if kind != b"\x01\x00\x00\x00"} == set()
 
 
 def test_the_certificates_are_the_distributions(opt: Path) -> None:

@@ -34,7 +34,10 @@ class Released(Struct, frozen=True, kw_only=True):
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory: pytest.TempPathFactory) -> Released:
-    """Two builds of the commit that is checked out here, from different folders."""
+    """Two builds of the commit that is checked out here, from different folders.
+
+    The second takes CPython from a cache that was filled at another time, and from which nothing has run.
+    """
     for program, package in (
         ("git", "git"),
         ("rpmbuild", "rpm"),
@@ -49,16 +52,30 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Released:
     folder = tmp_path_factory.mktemp("release")
     clone = folder / "clone"
     run("git", "clone", "--quiet", str(ROOT), clone)
-    for name in ("first", "second"):
-        (folder / name).mkdir()
+
+    def build(name: str, **environ: str) -> None:
         tmp = folder / name / "tmp"
-        tmp.mkdir()
-        run(sys.executable, clone / "packaging" / "release.py", folder / name / "dist", TMPDIR=str(tmp))
+        tmp.mkdir(parents=True)
+        run(sys.executable, clone / "packaging" / "release.py", folder / name / "dist", TMPDIR=str(tmp), **environ)
+
+    build("first")
+    cache = folder / "cache"
+    for architecture in ("amd64", "arm64"):
+        kept = Path(run("sh", clone / "packaging/python/build.sh", architecture))
+        copied = cache / "healthd/python" / kept.name
+        fresh = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(kept, copied, symlinks=True, ignore=fresh, copy_function=shutil.copy)
+    build("second", XDG_CACHE_HOME=str(cache))
     return Released(clone=clone, first=folder / "first" / "dist", second=folder / "second" / "dist")
 
 
 def sums(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+def deb(released: Released, architecture: str) -> Path:
+    (found,) = released.first.glob(f"*_{architecture}.deb")
+    return found
 
 
 def verify(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -67,13 +84,16 @@ def verify(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_release_is_whole(released: Released) -> None:
-    """Wheel, sdist, both packages, the chart in both forms, SBOM, licences, provenance and checksums are there."""
-    base, machine = f"healthd-{__version__}", os.uname().machine
+    """Wheel, sdist, a .deb and an .rpm for each processor, the chart in both forms, SBOM, licences, provenance and
+    checksums are there."""
+    base = f"healthd-{__version__}"
     assert {path.name for path in released.first.iterdir()} == {
         f"{base}-py3-none-any.whl",
         f"{base}.tar.gz",
-        f"healthd_{__version__}-1_{run('dpkg', '--print-architecture')}.deb",
-        f"{base}-1.{machine}.rpm",
+        f"healthd_{__version__}-1_amd64.deb",
+        f"healthd_{__version__}-1_arm64.deb",
+        f"{base}-1.x86_64.rpm",
+        f"{base}-1.aarch64.rpm",
         f"{base}.tgz",
         f"{base}.oci.tar",
         f"{base}.cdx.json",
@@ -91,13 +111,13 @@ def test_built_twice_it_is_the_same_to_the_byte(released: Released) -> None:
 
 
 def test_a_release_verifies(released: Released) -> None:
-    """The script for those who download it looks into both packages and names the commit."""
+    """The script for those who download it looks into all packages and names the commit."""
     done = verify(released.first)
     assert done.returncode == 0, done.stderr
     commit = run("git", "-C", released.clone, "rev-parse", "HEAD")
-    assert f"9 files of commit {commit}" in done.stdout
+    assert f"11 files of commit {commit}" in done.stdout
     packages = [path.name for path in released.first.iterdir() if path.suffix in (".deb", ".rpm")]
-    assert len(packages) == 2
+    assert len(packages) == 4
     assert [name for name in packages if name not in done.stdout] == []
 
 
@@ -174,11 +194,11 @@ def test_a_changed_release_is_refused(released: Released, tmp_path: Path, name: 
     assert words in done.stderr
 
 
-def test_the_sbom_has_what_is_in_the_package(released: Released, tmp_path: Path) -> None:
+@pytest.mark.parametrize("architecture", ["amd64", "arm64"])
+def test_the_sbom_has_what_is_in_the_package(released: Released, tmp_path: Path, architecture: str) -> None:
     """Name and version of each distribution in the .deb and of each source of its CPython, with licence and what it
     needs, and nothing else."""
-    (deb,) = released.first.glob("*.deb")
-    run("dpkg-deb", "-x", deb, tmp_path)
+    run("dpkg-deb", "-x", deb(released, architecture), tmp_path)
     (site,) = tmp_path.glob("opt/healthd/lib/python3*/site-packages")
     infos = [info.name.removesuffix(".dist-info").rpartition("-") for info in site.glob("*.dist-info")]
     inside = {re.sub(r"[-_.]+", "-", name).lower(): version for name, _, version in infos}
@@ -204,8 +224,7 @@ def test_the_sbom_has_what_is_in_the_package(released: Released, tmp_path: Path)
 
 def test_what_is_in_the_deb_runs(released: Released, tmp_path: Path) -> None:
     """Unpacked anywhere, it gives a verdict on this machine."""
-    (deb,) = released.first.glob("*.deb")
-    run("dpkg-deb", "-x", deb, tmp_path)
+    run("dpkg-deb", "-x", deb(released, run("dpkg", "--print-architecture")), tmp_path)
     argv = [str(tmp_path / "opt/healthd/bin/python"), "-I", "-m", "healthd", "check", "--no-daemon", "--json"]
     environ = {"PATH": os.environ["PATH"], "AWS_EC2_METADATA_DISABLED": "true"}
     done = subprocess.run(argv, check=False, capture_output=True, text=True, timeout=limit_s(60), cwd="/", env=environ)

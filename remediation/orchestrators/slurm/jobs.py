@@ -25,12 +25,13 @@ from healthd.remediation.ports import NodeJob
 
 _FIELDS = (
     "JobArrayID:|,JobID:|,State:|,UserName:|,NodeList:|,RestartCnt:|,BatchFlag:|,Requeue:|,HetJobID:|,"
-    "StartTime:|,EndTime:|,PriorityLong:|,Reason:|"
+    "StartTime:|,EndTime:|,PriorityLong:|,PreemptTime:|,Reason:|"
 )
 _WAITS, _HELD = frozenset({"PENDING", "REQUEUED", "EXPEDITING"}), frozenset({"REQUEUE_HOLD", "SPECIAL_EXIT"})
 """A job that waits with priority 0 is held: by an administrator (JobHeldAdmin), its owner (JobHeldUser), or slurmctld
 ("launch failed requeued held"). One that runs with it, after a ``scontrol hold``, is held from its requeue on. Past
-MaxBatchRequeue launches that failed its state is REQUEUE_HOLD ("launch failure limit exceeded requeued held")."""
+MaxBatchRequeue launches that failed its state is REQUEUE_HOLD ("launch failure limit exceeded requeued held"), and
+stays so after the release, with a priority, until it runs (24.11.5, 26.05.5)."""
 _ID = re.compile(r"[0-9]{1,11}(?:[_+][0-9]{1,11})?")
 _TASKS_THAT_WAIT = re.compile(r"[0-9]{1,11}_\[.*\]")
 _NUMBER = re.compile(r"[0-9]{1,11}")
@@ -134,15 +135,16 @@ def parse_node_jobs(answer: str, node: str) -> tuple[NodeJob, ...]:
 
 
 def _job(line: str, node: str) -> NodeJob:
-    cells = line.strip().split("|", 12)
-    is_job = len(cells) == 13 and _NUMBER.fullmatch(cells[1])
+    cells = line.strip().split("|", 13)
+    is_job = len(cells) == 14 and _NUMBER.fullmatch(cells[1])
     if not is_job or not (_ID.fullmatch(cells[0]) or _TASKS_THAT_WAIT.fullmatch(cells[0])):
         raise BackendUnknown(f"squeue's answer is no job: {line[:200]!r}")
     job, number, state, user, nodes, restarts, batch, requeue, part, began, ended = (
         "" if cell in _NONE else cell for cell in cells[:11]
     )
-    priority, reason, state = cells[11], cells[12].removesuffix("|"), state.upper()
-    held = state in _HELD or (state in _WAITS and priority == "0")
+    priority, preempted, reason, state = cells[11], cells[12], cells[13].removesuffix("|"), state.upper()
+    waits = state in _WAITS or state in _HELD
+    held = waits and priority == "0"
     return NodeJob(
         id=job,
         number=number,
@@ -156,8 +158,9 @@ def _job(line: str, node: str) -> NodeJob:
         is_here=node in unfolded(nodes),
         began=parse_time(began),
         ended=parse_time(ended),
-        reason=reason if (held or state in _WAITS) and reason != "None" else "",
+        reason=reason if waits and reason != "None" else "",
         held=held,
+        preempted=preempted not in _NONE,
     )
 
 

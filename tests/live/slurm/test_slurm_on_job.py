@@ -133,7 +133,7 @@ def test_a_job_that_checkpoints_and_ends_by_itself(gang: Gang, ends: str) -> Non
     if ends == "exit 7":
         gang.runs_again_without(job, nodes[0])
         return
-    node.wait(lambda: "it ended by itself (COMPLETED); not requeued" in node.log_text(), 30.0, "it is left")
+    node.wait(lambda: "it completed (COMPLETED); not requeued" in node.log_text(), 30.0, "it is left")
     assert gang.lab.job(job).get("Restarts", "0") == "0"
 
 

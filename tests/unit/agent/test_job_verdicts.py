@@ -132,7 +132,7 @@ def test_a_refused_run_is_not_judged_and_the_next_one_is(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("waits", "done"), [("1|BeginTime", "drained; requeued"), ("0|job requeued in held state", "drained; held")]
+    ("waits", "done"), [("1|N/A|BeginTime", "drained; requeued"), ("0|N/A|job requeued in held state", "drained; held")]
 )
 def test_the_sentence_of_a_blamed_node_tells_whether_slurm_runs_the_job_again(
     world: World, waits: str, done: str

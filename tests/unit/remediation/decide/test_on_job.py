@@ -39,6 +39,8 @@ JOB = NodeJob(
     is_here=True,
     began=NOW - timedelta(seconds=600),
 )
+REQUEUED = replace(JOB, state="COMPLETING", restarts=1, began=NOW + timedelta(seconds=60))
+"""By others than healthd; slurmctld moves its start on until its processes have ended."""
 HELD = replace(JOB, state="PENDING", nodes="", reason="JobHeldUser", held=True)
 
 
@@ -153,7 +155,11 @@ def test_a_job_that_the_fault_ended_before_it_was_read_is_the_one() -> None:
         ([replace(JOB, may_requeue=False)], "it forbids requeue"),
         ([replace(JOB, is_batch=False)], "no batch job"),
         ([replace(JOB, is_part=True)], "heterogeneous"),
-        ([replace(JOB, state="COMPLETED", ended=NOW)], "it ended by itself (COMPLETED)"),
+        ([replace(JOB, state="COMPLETED", ended=NOW)], "it completed (COMPLETED)"),
+        ([replace(JOB, state="PREEMPTED", ended=NOW, preempted=True)], "Slurm preempted it (PREEMPTED)"),
+        ([replace(JOB, preempted=True)], "Slurm preempts it (RUNNING)"),
+        ([replace(REQUEUED, preempted=True)], "Slurm preempts it (COMPLETING)"),
+        ([REQUEUED], "Slurm requeues it already"),
         ([HELD], "Slurm holds it (JobHeldUser): release it by `scontrol release 12`"),
     ],
 )
@@ -205,11 +211,45 @@ def test_a_failed_job_of_the_same_number_on_other_nodes_is_another(stage: JobSta
     assert (move.act, "not run on this node" in move.words) == (JobAct.END, True)
 
 
-@pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY"])
-def test_a_job_that_ended_by_itself_is_not_requeued(state: str) -> None:
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("COMPLETED", "it completed"),
+        ("CANCELLED", "it was cancelled"),
+        ("PREEMPTED", "Slurm preempted it"),
+        ("TIMEOUT", "it ran into its time limit"),
+        ("DEADLINE", "it ran into its deadline"),
+        ("OUT_OF_MEMORY", "it ran out of its own memory"),
+        ("BOOT_FAIL", "a node of it did not boot"),
+        ("REVOKED", "another cluster of its federation runs it"),
+    ],
+)
+def test_a_job_that_is_over_is_not_requeued(state: str, words: str) -> None:
     """A checkpoint that ends the job in order is an end; a user's cancel is an order; an OOM is the job's own."""
     move = _next(_restart(JobStage.SIGNALLED), replace(JOB, state=state), SIGNAL)
-    assert (move.act, "not requeued" in move.words) == (JobAct.END, True)
+    assert move == JobMove(act=JobAct.END, words=f"job 12 of alice on n[1-4]: {words} ({state}); not requeued")
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "COMPLETING", "FAILED"])
+def test_a_job_that_slurm_preempts_is_left_to_slurm(state: str) -> None:
+    """In its grace, while it ends, and where it failed in its grace (22.05): Slurm cancels or requeues it, by the mode
+    of its partition. After healthd's own requeue nothing changes."""
+    job = replace(JOB, state=state, preempted=True)
+    for stage in (JobStage.CLAIMED, JobStage.SIGNALLED):
+        move = _next(_restart(stage, 900), job, SIGNAL)
+        assert move == JobMove(
+            act=JobAct.END, words=f"job 12 of alice on n[1-4]: Slurm preempts it ({state}); not requeued"
+        )
+    ends = _next(_restart(JobStage.REQUEUED), replace(REQUEUED, preempted=True))
+    assert (ends.act, ends.words.endswith("its processes end")) == (JobAct.WAIT, True)
+
+
+@pytest.mark.parametrize("state", ["REQUEUE_HOLD", "SPECIAL_EXIT"])
+def test_a_released_job_waits_as_any_other(state: str) -> None:
+    """Its state is as before its release, until it runs."""
+    released = replace(JOB, state=state, nodes="", restarts=1, is_here=False)
+    assert _next(_restart(JobStage.ENDED, 9), released).act is JobAct.START
+    assert "not requeued again" in _next(_restart(JobStage.SIGNALLED), released, SIGNAL).words
 
 
 @pytest.mark.parametrize("stage", [JobStage.SIGNALLED, JobStage.REQUEUED, JobStage.ENDED])

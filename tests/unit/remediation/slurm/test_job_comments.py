@@ -24,7 +24,7 @@ from healthd.remediation.orchestrators.slurm.job_comments import (
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 
 # squeue of 22.05.8, with SLURM_TIME_FORMAT=%s.
-JOB = "{id}|{number}|{state}|alice|n[0002-0003]|1|1|1|N/A|1795000010|NONE|1|None|\n"
+JOB = "{id}|{number}|{state}|alice|n[0002-0003]|1|1|1|N/A|1795000010|NONE|1|N/A|None|\n"
 
 
 class Slurmctld:
@@ -65,9 +65,9 @@ def test_a_job_is_read() -> None:
     job = read_job(slurm(Slurmctld("ticket 12")), "7")
     assert (job.id, job.state, job.user, job.nodes, job.restarts) == ("7", "RUNNING", "alice", "n[0002-0003]", 1)
     assert (job.start, job.comment) == (datetime.fromtimestamp(1795000010, UTC), "ticket 12")
-    waits = read_job(slurm(Slurmctld(jobs="8|8|PENDING|alice|(null)|0|1|1|N/A|N/A|NONE|1|None|\n")), "8")
+    waits = read_job(slurm(Slurmctld(jobs="8|8|PENDING|alice|(null)|0|1|1|N/A|N/A|NONE|1|N/A|None|\n")), "8")
     assert (waits.nodes, waits.start, waits.comment, waits.held) == ("", None, "", False)
-    held = read_job(slurm(Slurmctld(jobs="8|8|PENDING|alice|(null)|0|1|1|N/A|N/A|NONE|0|JobHeldAdmin|\n")), "8")
+    held = read_job(slurm(Slurmctld(jobs="8|8|PENDING|alice|(null)|0|1|1|N/A|N/A|NONE|0|N/A|JobHeldAdmin|\n")), "8")
     assert (held.reason, held.held) == ("JobHeldAdmin", True)
 
 

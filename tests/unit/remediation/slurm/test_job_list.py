@@ -49,7 +49,7 @@ def test_a_running_job_is_read_with_its_gpus() -> None:
             case [*_, "JobArrayID:|,exit_code:|,admin_comment:|"]:
                 out = "7_3|0|(null)|\n"
             case ["-h", *_]:
-                out = "7_3|8|RUNNING|alice|n1|0|1|1|N/A|1795000010|NONE|1|None|\n"
+                out = "7_3|8|RUNNING|alice|n1|0|1|1|N/A|1795000010|NONE|1|N/A|None|\n"
             case words:
                 assert words == ["show", "job", "-d", "7_3"]
                 out = places

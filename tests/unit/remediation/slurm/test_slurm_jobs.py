@@ -13,14 +13,14 @@ from healthd.remediation.orchestrators.slurm.jobs import SlurmJobs, parse_node_j
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.remediation.ports import NodeJob
 
-RUNS = "12|12|RUNNING|alice|n[1-4]|0|1|1|N/A|1795541456|NONE|1|None| \n"
-WAITS = "12|12|PENDING|alice||1|1|1|N/A|1795541582|NONE|1|None| \n"
-ALLOCATED = "3|3|COMPLETING|root|n1|0|0|1|N/A|1795541476|1795541480|1|None| \n"
+RUNS = "12|12|RUNNING|alice|n[1-4]|0|1|1|N/A|1795541456|NONE|1|N/A|None| \n"
+WAITS = "12|12|PENDING|alice||1|1|1|N/A|1795541582|NONE|1|N/A|None| \n"
+ALLOCATED = "3|3|COMPLETING|root|n1|0|0|1|N/A|1795541476|1795541480|1|N/A|None| \n"
 ARRAY = (
-    "12_[4-9%2]|12|PENDING|alice||0|1|1|N/A|N/A|NONE|1|None|\n"
-    "12_3|12|RUNNING|alice|n1|0|1|1|N/A|1795541456|NONE|1|None|\n"
-    "12_2|14|RUNNING|alice|n2|0|1|1|N/A|1795541456|NONE|1|None|\n"
-    "12_1|13|RUNNING|alice|n3|0|1|1|N/A|1795541456|NONE|1|None|\n"
+    "12_[4-9%2]|12|PENDING|alice||0|1|1|N/A|N/A|NONE|1|N/A|None|\n"
+    "12_3|12|RUNNING|alice|n1|0|1|1|N/A|1795541456|NONE|1|N/A|None|\n"
+    "12_2|14|RUNNING|alice|n2|0|1|1|N/A|1795541456|NONE|1|N/A|None|\n"
+    "12_1|13|RUNNING|alice|n3|0|1|1|N/A|1795541456|NONE|1|N/A|None|\n"
 )
 TAKEN = (
     "ReservationName=healthd-job:12:0 StartTime=1795541456 EndTime=1795627856 Duration=1-00:00:00 Nodes=(null) "
@@ -65,7 +65,7 @@ def test_a_job_is_read_with_all_of_its_nodes() -> None:
     assert (waits.state, waits.nodes, waits.restarts, waits.is_here) == ("PENDING", "", 1, False)
     allocated = parse_node_jobs(ALLOCATED, "n1")[0]
     assert (allocated.is_batch, allocated.ended) == (False, datetime.fromtimestamp(1795541480, UTC))
-    part = parse_node_jobs("13+1|14|RUNNING|a|n1|0|1|0|13|1|NONE|1|None| ", "n1")[0]
+    part = parse_node_jobs("13+1|14|RUNNING|a|n1|0|1|0|13|1|NONE|1|N/A|None| ", "n1")[0]
     assert (part.id, part.number, part.is_part) == ("13+1", "14", True)
     assert parse_node_jobs("\n", "n1") == ()
 
@@ -79,6 +79,7 @@ def test_a_job_is_read_with_all_of_its_nodes() -> None:
         ("SPECIAL_EXIT", "0", "job requeued in held state", ("job requeued in held state", True)),
         ("PENDING", "1", "Resources", ("Resources", False)),
         ("PENDING", "1", "None", ("", False)),
+        ("REQUEUE_HOLD", "1", "BeginTime", ("BeginTime", False)),  # released
         ("RUNNING", "0", "JobHeldUser", ("", False)),
         ("COMPLETED", "0", "None", ("", False)),
     ],
@@ -87,16 +88,34 @@ def test_a_job_is_held_where_it_waits_without_a_priority(
     state: str, priority: str, reason: str, found: tuple[str, bool]
 ) -> None:
     """And not while it runs, though a hold has taken its priority already. Texts: 22.05.8, 24.11.5 and 26.05.5."""
-    (job,) = parse_node_jobs(f"12|12|{state}|alice||1|1|1|N/A|N/A|NONE|{priority}|{reason}|\n", "n1")
+    (job,) = parse_node_jobs(f"12|12|{state}|alice||1|1|1|N/A|N/A|NONE|{priority}|N/A|{reason}|\n", "n1")
     assert (job.reason, job.held) == found
+
+
+def test_a_job_that_slurm_preempts_shows_since_when() -> None:
+    """In its grace, while its processes end, and after that where it is not requeued. One that is requeued has no end,
+    and is counted as its next run. Texts: 22.05.8, 24.11.5 and 26.05.5."""
+    grace, requeued, over = (
+        parse_node_jobs(f"12|12|{state}|alice|n1|{restarts}|1|1|N/A|1795541456|{end}|1|1795541480|None|\n", "n1")[0]
+        for state, restarts, end in (
+            ("RUNNING", 0, "NONE"),
+            ("COMPLETING", 1, "NONE"),
+            ("PREEMPTED", 0, "1795541480"),
+        )
+    )
+    assert [(job.preempted, job.is_requeued) for job in (grace, requeued, over)] == [
+        (True, False),
+        (True, True),
+        (True, False),
+    ]
 
 
 @pytest.mark.parametrize(
     "answer",
     [
         "12|12|RUNNING",
-        "12|x|RUNNING|a|n1|0|1|1|N/A|1|NONE|1|None|",
-        "12_x|12|RUNNING|a|n1|0|1|1|N/A|1|NONE|1|None|",
+        "12|x|RUNNING|a|n1|0|1|1|N/A|1|NONE|1|N/A|None|",
+        "12_x|12|RUNNING|a|n1|0|1|1|N/A|1|NONE|1|N/A|None|",
         "slurm_load_jobs error",
     ],
 )
