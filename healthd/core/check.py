@@ -8,10 +8,10 @@ a back end. It may raise any :class:`~healthd.core.errors.SourceError`: the runn
 from __future__ import annotations
 
 import importlib
-import pkgutil
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -336,7 +336,8 @@ def discover(names: Collection[str] = ()) -> Mapping[str, Check]:
     Raises RegistrationError for a module that cannot be imported: a check that is silently absent looks like health.
     """
     package = importlib.import_module("healthd.checks")
-    present = [module.name for module in pkgutil.iter_modules(package.__path__)]
+    files = [path for folder in package.__path__ for path in Path(folder).glob("*.py")]
+    present = sorted(path.stem for path in files if path.stem != "__init__")
     asked = {name.replace(".", "_") for name in names}
     for module in sorted(asked.intersection(present)):
         _import(module)
