@@ -23,9 +23,10 @@ from healthd.core.errors import BackendError, StoreError
 from healthd.core.hostlist import unfolded
 from healthd.core.model import NODE, Component, Event, Mode, Outcome
 from healthd.job.blame import JOB_EVENT, Blame, JobVerdict, blame
-from healthd.job.job import Job, job_of
+from healthd.job.held import release_words
+from healthd.job.job import Job, Stop, job_of, stopped
 from healthd.job.speakers import blame_table
-from healthd.job.text import at_drain, in_trail, node_sentence, nodes_sentence, part_of
+from healthd.job.text import at_drain, held_sentence, in_trail, node_sentence, nodes_sentence, part_of
 from healthd.judge.history import Fault, FaultKey
 from healthd.remediation.decide.blame_limit import drained_before
 from healthd.remediation.decide.job_summaries import run_word, summarized_end
@@ -39,6 +40,7 @@ from healthd.remediation.orchestrators.slurm.job_comments import (
     read_job,
     tell_owners,
 )
+from healthd.remediation.orchestrators.slurm.jobs import find_job
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator, parse_nodes
 from healthd.state.monitor import Monitor
 from healthd.state.store import Store
@@ -51,6 +53,8 @@ BLAMED_FOR = timedelta(hours=1)
 """How long the summary names it: the controller reads it within a minute, or once it is back."""
 REQUEUED_WITHIN = timedelta(seconds=3)
 """Slurm 26.05 runs a job again 0.2 to 0.6 s after an Epilog that blames its node."""
+_REQUEUED_AFTER = timedelta(seconds=3)
+"""By then slurmctld has heard of a prolog that failed."""
 SUMMARIES_AFTER = timedelta(seconds=15)
 """By then each node of the job has written a new summary, if its state changed with the job."""
 GIVEN_UP_AFTER = timedelta(minutes=10)
@@ -64,8 +68,9 @@ _MOST_NOTES = 200
 
 class JobNote(Struct, frozen=True, kw_only=True):
     """A sentence that is still to be written to a job. ``sentence`` "": that for all ``nodes`` of the job, made of what
-    each wrote. ``blamed``: the Epilog blamed this node, so that the job may run again. ``undecided``: this node could
-    not tell."""
+    each wrote. ``blamed``: the Epilog blamed this node, so that the job may run again; ``requeued``: it does, as Slurm
+    had requeued it before. ``undecided``: this node could not tell. ``refused``: the prolog did not let it start here,
+    and nothing is written unless Slurm holds it for that."""
 
     job: str
     restarts: int
@@ -74,7 +79,9 @@ class JobNote(Struct, frozen=True, kw_only=True):
     sentence: str = ""
     nodes: str = ""
     blamed: bool = False
+    requeued: bool = False
     undecided: bool = False
+    refused: bool = False
     began: datetime | None = None
 
 
@@ -109,7 +116,7 @@ class JobVerdicts:
     ) -> None:
         self._policy = policy
         self._node, self._monitor, self._store, self._holds, self._clock = node, monitor, store, holds, clock
-        self._slurm, self._is_slurm = (slurm if mode is not Mode.OBSERVE else None), slurm is not None
+        self._slurm, self._reads = (slurm if mode is not Mode.OBSERVE else None), slurm
         self._section = section
         table = blame_table()
         self._telling = frozenset(
@@ -134,10 +141,16 @@ class JobVerdicts:
 
     def refuses(self, job: str) -> None:
         """A job is refused by the prolog: it does not run here, and its Epilog, which comes all the same, judges
-        nothing."""
+        nothing. Slurm may hold it from now on."""
         self._refused[job] = None
         while len(self._refused) > _REMEMBERED:
             self._refused.popitem(last=False)
+        if self._slurm is not None:
+            now = self._clock()
+            note = JobNote(job=job, restarts=0, ended=now, due=now + _REQUEUED_AFTER, refused=True)
+            with self._lock:
+                self._replace((*self._notes, note)[-_MOST_NOTES:])
+            self.wake.set()
 
     def was_refused(self, job: str) -> bool:
         """Whether this Epilog is of a run that was refused here."""
@@ -150,7 +163,11 @@ class JobVerdicts:
         outcomes: Iterable[Outcome],
         now: datetime,
     ) -> tuple[Job, JobVerdict]:
-        """The blame for a job that has just ended. ``before``: the open faults before the end of the job ended some."""
+        """The blame for a job that has just ended. ``before``: the open faults before the end of the job ended some.
+
+        slurmctld is asked about a job that ended badly, and about one that ended well by its exit code on a node with a
+        fault: it may have ended that job itself.
+        """
         job = job_of(environ, start=self._began.get(environ.get("SLURM_JOB_ID", "")), end=now)
         faults = {**before, **self._monitor.history.faults}
         blind = [
@@ -158,7 +175,23 @@ class JobVerdicts:
             for each in outcomes
             if each.check in self._telling and each.counts_as_unknown
         ]
+        verdict = blame(job, faults.values(), blame_table(), blind)
+        if verdict.blame is Blame.NONE:
+            failed = replace(job, exit_code=None, signal=None)
+            if blame(failed, faults.values(), blame_table(), blind).blame is not Blame.NODE:
+                return job, verdict
+        job = self._as_slurm_ends(job)
         return job, blame(job, faults.values(), blame_table(), blind)
+
+    def _as_slurm_ends(self, job: Job) -> Job:
+        """The job with what slurmctld says of its end; as it is where that is not known."""
+        try:
+            found = find_job(self._reads, job.id) if self._reads is not None else None
+        except BackendError:
+            return job
+        if found is None:
+            return job
+        return stopped(job, preempted=found.preempted, requeued=found.is_requeued, restarts=found.restarts)
 
     def keep(self, job: Job, verdict: JobVerdict, *, blamed: bool, now: datetime) -> None:
         """Write a verdict down, and the note for slurmctld, unless an Epilog of this run came to the same just before.
@@ -215,7 +248,7 @@ class JobVerdicts:
     def reason_against_blame(self) -> str:
         """Why the Epilog does not blame this node to slurmctld, whatever the fault, or ""."""
         if self._slurm is None:
-            return "observe mode blames no node" if self._is_slurm else "the cluster is not Slurm"
+            return "observe mode blames no node" if self._reads is not None else "the cluster is not Slurm"
         if not self._section.blame_in_epilog:
             return "[orchestrator.slurm] blame_in_epilog is off"
         try:
@@ -256,6 +289,7 @@ class JobVerdicts:
             due=now,
             nodes=job.nodes,
             blamed=blamed,
+            requeued=job.stop is Stop.REQUEUED,
             undecided=verdict.blame is Blame.UNKNOWN,
             began=job.start,
         )
@@ -280,8 +314,12 @@ class JobVerdicts:
             is_under_way = note.blamed and job.restarts == note.restarts and now - note.ended < REQUEUED_WITHIN
             if "COMPLETING" in job.state or is_under_way:
                 return self._later(note, timedelta(seconds=_POLL_S))
-            text = note.sentence or self._of_all(note, job)
-            again = ("; held" if job.held else "; requeued") if note.blamed and job.restarts > note.restarts else ""
+            if note.refused:
+                text = held_sentence(job.reason, release_words(job.acts_by or job.id, job.reason)) if job.held else ""
+            else:
+                text = note.sentence or self._of_all(note, job)
+            may_run = (note.blamed or note.requeued) and job.restarts > note.restarts
+            again = ("; held" if job.held else "; requeued") if may_run else ""
             problem = append_comment(self._slurm, note.job, text + again) if text else ""
         except BackendError as error:
             if now - note.ended < GIVEN_UP_AFTER:

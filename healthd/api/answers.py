@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from healthd.agent.agent import Agent
     from healthd.api.plan_cache import PlanCache
     from healthd.job.blame import JobVerdict
+    from healthd.job.job import Job
 
 CHECK_DEADLINE_S = 20.0
 _PROLOG_DEADLINE_S = 5.0
@@ -191,7 +192,7 @@ def _epilog_answer(agent: Agent, environ: Mapping[str, str]) -> HookReply:
     if verdict.blame is not Blame.NODE:
         agent.job_verdicts.keep(job, verdict, blamed=False, now=now)
         return reply
-    drain, against = _blaming(agent, report, verdict)
+    drain, against = _blaming(agent, report, job, verdict)
     agent.job_verdicts.keep(job, verdict, blamed=bool(drain), now=now)
     if not drain:
         return replace(reply, passed=f"epilog of job {job_id} does not blame this node to Slurm: {against}")
@@ -199,9 +200,11 @@ def _epilog_answer(agent: Agent, environ: Mapping[str, str]) -> HookReply:
     return replace(reply, answer=Reply(code=1, out=f"blame {words}\n", err=f"{words}\n"), drain=drain)
 
 
-def _blaming(agent: Agent, report: Report, verdict: JobVerdict) -> tuple[str, str]:
+def _blaming(agent: Agent, report: Report, job: Job, verdict: JobVerdict) -> tuple[str, str]:
     """(the reason text of our drain, behind which this node is blamed; else why it is not)."""
     assert agent.job_verdicts is not None  # noqa: S101 - it has judged
+    if job.stop is not None:
+        return "", "Slurm has requeued the job already"
     if not verdict.is_critical:
         return "", "its fault is not critical"
     if against := agent.job_verdicts.reason_against_blame():

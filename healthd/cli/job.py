@@ -36,6 +36,8 @@ from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrat
 
 SCHEMA = "healthd.job/1"
 EXIT_CODE: Mapping[Blame, int] = {Blame.NONE: 0, Blame.JOB: 0, Blame.NODE: 1, Blame.UNKNOWN: 2}
+_NO_FAULT = frozenset({"COMPLETED", "PREEMPTED", "CANCELLED"})
+"""States of a job of which no node wrote anything: its end is no failure."""
 _SHOWN = 16
 """Nodes with a line of their own, where all have nothing to say."""
 
@@ -120,6 +122,12 @@ def job_data(
     verdict = Blame(end.verdict) if end is not None else verdict_of(said)
     if last is not None and verdict is not Blame.NODE:  # this node may know more than the sentence for all of them
         verdict = Blame(last["verdict"]) if verdict is None or last["verdict"] == Blame.NODE else verdict
+    state = job.state if job is not None else ""
+    if job is not None and job.preempted and job.has_finished:
+        state = "PREEMPTED"  # 22.05 calls one FAILED that ended in its grace
+    if verdict is None and state in _NO_FAULT:
+        verdict = Blame.NONE
+    goes_on = job is not None and not job.has_finished
     release = release_words(job.acts_by or job.id, job.reason) if job is not None and job.held else ""
     requeued = any(each.endswith("; requeued") for each in (*said[-1:], *((end.sentence,) if end is not None else ())))
     return {
@@ -158,7 +166,13 @@ def job_data(
             }
             for each in ends
         ],
-        "advice": advice(verdict, requeued=requeued, release=release),
+        "advice": advice(
+            verdict,
+            requeued=requeued,
+            release=release,
+            state=state,
+            goes_on=goes_on,
+        ),
         "problem": problem,
     }
 

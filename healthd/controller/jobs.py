@@ -23,7 +23,7 @@ from healthd.fleet.nodes import FleetNode, FleetPicture
 from healthd.job.blame import Blame
 from healthd.job.held import release_words
 from healthd.job.job import ending
-from healthd.job.text import at_end, verdict_of
+from healthd.job.text import at_end, at_hold, held_sentence, verdict_of
 from healthd.ledger.database import Ledger
 from healthd.ledger.entries import LedgerEntry, LedgerJob
 from healthd.notify.delivery import NotDeliveredError
@@ -128,7 +128,9 @@ class JobKeeper:
                 job = self._jobs.job(each.id)
             except BackendError:
                 continue  # slurmctld has forgotten it meanwhile, or the next pass finds it
-            if job.has_finished or job.restarts > each.run:  # else it is ending, and may run again
+            is_again = job.restarts > each.run
+            is_failure = job.has_finished and not job.preempted  # whatever Slurm calls the end of a preempted one
+            if is_again or is_failure:  # else it is ending, and may run again
                 judged.append(self._judged(each, job, nodes, fleet.at))
         ledger.put_jobs(judged)
         for end in judged:
@@ -144,9 +146,13 @@ class JobKeeper:
         end = _end_of(listed, job, nodes, now)
         held = listed.held or job.held
         is_again = job.restarts > listed.run and not held
-        how = _ending(job) if job.has_finished else "an error"
+        how = _ending(job) if job.has_finished else job.reason if listed.not_started else "an error"
         release = release_words(job.acts_by or job.id, job.reason) if held else ""
         owner = at_end(job.id, how, end.blame, end.sentence, requeued=is_again, release=release)
+        sentence = f"{end.sentence}; requeued" if is_again and end.blame is Blame.NODE else end.sentence
+        if listed.not_started:
+            owner = at_hold(job.id, job.reason, end.sentence, release)
+            sentence = f"{end.sentence}; {held_sentence(job.reason, release)}"
         return LedgerJob(
             job=job.id,
             run=listed.run,
@@ -156,7 +162,7 @@ class JobKeeper:
             state="REQUEUE_HOLD" if held else job.state,
             ending=how,
             verdict=end.blame.value,
-            sentence=f"{end.sentence}; requeued" if is_again and end.blame is Blame.NODE else end.sentence,
+            sentence=sentence,
             code=end.code,
             notice=owner if self._tell is not None and self._tells(end, nodes) else "",
         )
@@ -213,6 +219,11 @@ def _due(
 
 def _end_of(listed: ListedJob, job: SlurmJob, nodes: Mapping[str, FleetNode], now: datetime) -> SummarizedEnd:
     """The verdict: by the AdminComment of a job that goes on or is held, else by the summaries of its nodes."""
+    if listed.not_started:
+        refusals = [each for each in job.said if verdict_of((each,)) is Blame.NODE]
+        if refusals:
+            return SummarizedEnd(blame=Blame.NODE, sentence=refusals[-1])
+        return SummarizedEnd(blame=Blame.UNKNOWN, sentence="not known whose fault: its launch failed")
     run = run_word(listed.id, listed.run)
     named = [name for name, each in nodes.items() if each.summary is not None and each.summary.job == run]
     if not named and listed.held and (verdict := verdict_of(job.said)) is not None:

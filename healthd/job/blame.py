@@ -14,7 +14,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from healthd.core.model import Component, Severity
-from healthd.job.job import Job
+from healthd.job.job import Job, Stop
 from healthd.job.speakers import BlameTable, SpeaksFor
 from healthd.judge.history import Fault
 
@@ -27,7 +27,7 @@ CASCADE = timedelta(minutes=10)
 
 
 class Blame(StrEnum):
-    """Whose fault the end of a job was, as far as one node can tell. NONE: it completed."""
+    """Whose fault the end of a job was, as far as one node can tell. NONE: it completed, or Slurm ended it."""
 
     NODE = "node"
     JOB = "job"
@@ -75,6 +75,8 @@ def blame(job: Job, faults: Iterable[Fault], classes: BlameTable, blind: Sequenc
     """
     if job.completed:
         return JobVerdict(blame=Blame.NONE, why="the job completed")
+    if job.stop is Stop.PREEMPTED:
+        return JobVerdict(blame=Blame.NONE, why="Slurm preempted the job")
     seen = sorted(filter(None, (_evidence(job, fault, classes) for fault in faults)), key=lambda each: each.at)
     of = {who: tuple(each for each in seen if each.speaks_for is who) for who in SpeaksFor}
     at_fault, own, unclear = of[SpeaksFor.NODE], of[SpeaksFor.JOB], of[SpeaksFor.UNCLEAR]
@@ -83,6 +85,8 @@ def blame(job: Job, faults: Iterable[Fault], classes: BlameTable, blind: Sequenc
             why = f"{first.code} of the job came before {at_fault[0].code} on this node"
             return JobVerdict(blame=Blame.UNKNOWN, why=why, evidence=(first, *at_fault))
         return JobVerdict(blame=Blame.NODE, why=at_fault[0].message, evidence=at_fault + unclear + own)
+    if job.stop is Stop.REQUEUED:
+        return JobVerdict(blame=Blame.NONE, why="the job was requeued; no node fault seen")
     if blind:
         return JobVerdict(blame=Blame.UNKNOWN, why=f"not everything is known: {blind[0]}", evidence=unclear + own)
     if own and (not unclear or own[0].at <= unclear[0].at):

@@ -1,7 +1,10 @@
 """One job: id, user, nodes, start, end, exit, restarts, from the environment of a Slurm hook. Pure.
 
-Sources: slurm.conf(5) and prolog_epilog.html (variables of Prolog and Epilog). 22.05 has neither the times nor the
-number of restarts in its Epilog; 26.05 has both. A field that is not known is empty or None.
+Sources: slurm.conf(5) and prolog_epilog.html (variables of Prolog and Epilog). 22.05 has no times in its Epilog; 26.05
+has. A field that is not known is empty or None.
+
+The Epilog of a run that slurmctld ended, to preempt, requeue or cancel the job, has exit code 0:0, and that of a
+requeued one the number of its next run (22.05.8, 24.11.5, 26.05.5): ``stopped`` is for what slurmctld says of it.
 """
 
 from __future__ import annotations
@@ -9,12 +12,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from enum import StrEnum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 _EXIT = re.compile(r"([0-9]{1,3}):([0-9]{1,3})")
 _EPOCH = re.compile(r"[1-9][0-9]{0,10}")
 _NUMBER = re.compile(r"[0-9]{1,9}")
+
+
+class Stop(StrEnum):
+    """How slurmctld ended a run. REQUEUED: by a command, healthd's too, or for a node that was set down."""
+
+    PREEMPTED = "preempted"
+    REQUEUED = "requeued"
 
 
 class Job(Struct, frozen=True, kw_only=True):
@@ -22,7 +34,8 @@ class Job(Struct, frozen=True, kw_only=True):
 
     ``nodes``: a host list as Slurm writes it, ``gpu-[001-032]``. ``exit_code`` and ``signal``: how it ended, None where
     that is not known. ``gpus``: the indices of its GPUs on this node, empty where the whole node is its own or nothing
-    is known. ``restarts``: how often it ran before.
+    is known. ``restarts``: how often it ran before. ``is_derived``: its exit code is that of a step; the batch script
+    has none, or a good one. ``stop``: None where it ended by itself, or that is not known.
     """
 
     id: str
@@ -34,16 +47,18 @@ class Job(Struct, frozen=True, kw_only=True):
     signal: int | None = None
     restarts: int = 0
     gpus: frozenset[str] = frozenset()
+    is_derived: bool = False
+    stop: Stop | None = None
 
     @property
     def completed(self) -> bool:
         """Whether it is known to have ended without an error."""
-        return self.exit_code == 0 and self.signal == 0
+        return self.exit_code == 0 and self.signal == 0 and self.stop is None
 
     @property
     def ending(self) -> str:
-        """Its end in words: ``exit code 3``, ``signal 9``."""
-        return ending(self.exit_code, self.signal) or "completed"
+        """Its end in words: ``exit code 3``, ``signal 9``, ``preempted``."""
+        return self.stop or ending(self.exit_code, self.signal) or "completed"
 
 
 def ending(exit_code: int | None, signal: int | None) -> str:
@@ -59,9 +74,8 @@ def job_of(environ: Mapping[str, str], *, start: datetime | None = None, end: da
     """The job of a hook, by its environment. ``start``, ``end``: where Slurm's own times are not there."""
     ended = _EXIT.fullmatch(environ.get("SLURM_JOB_EXIT_CODE2", ""))
     exit_code, signal = (int(ended[1]), int(ended[2])) if ended else (None, None)
-    derived = environ.get("SLURM_JOB_DERIVED_EC", "")
-    if (exit_code, signal) == (0, 0) and _NUMBER.fullmatch(derived) and int(derived):
-        exit_code = int(derived)  # a step failed, and the batch script did not pass it on
+    derived = _number(environ.get("SLURM_JOB_DERIVED_EC", "")) if (exit_code, signal) == (0, 0) else 0
+    exit_code = derived or exit_code  # a step failed, and the batch script did not pass it on
     return Job(
         id=environ.get("SLURM_JOB_ID") or "unknown",
         user=environ.get("SLURM_JOB_USER", ""),
@@ -72,7 +86,18 @@ def job_of(environ: Mapping[str, str], *, start: datetime | None = None, end: da
         signal=signal,
         restarts=_number(environ.get("SLURM_JOB_RESTART_COUNT", "")),
         gpus=frozenset(filter(None, environ.get("SLURM_JOB_GPUS", "").split(","))),
+        is_derived=bool(derived),
     )
+
+
+def stopped(job: Job, *, preempted: bool, requeued: bool, restarts: int) -> Job:
+    """The run as slurmctld shows it while it ends: ``requeued`` before its processes have ended, and ``restarts`` with
+    its next run. A batch script that failed by itself has an exit code, and is no requeued one."""
+    is_requeued = requeued and (job.completed or job.is_derived)
+    if not preempted and not is_requeued:
+        return job
+    run = max(restarts - 1, 0) if requeued else job.restarts
+    return replace(job, restarts=run, stop=Stop.PREEMPTED if preempted else Stop.REQUEUED)
 
 
 def _number(text: str) -> int:

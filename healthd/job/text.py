@@ -78,8 +78,14 @@ def verdict_of(said: Sequence[str]) -> Blame | None:
     return None
 
 
-def advice(blame: Blame | None, *, requeued: bool, release: str = "") -> str:
-    """The owner's next step. ``release``: that of a job that Slurm holds."""
+def held_sentence(reason: str, release: str) -> str:
+    """That Slurm holds a job which did not start: no verdict on an end."""
+    return f"held ({reason}): {release}"
+
+
+def advice(blame: Blame | None, *, requeued: bool, release: str = "", state: str = "", goes_on: bool = False) -> str:
+    """The owner's next step. ``release``: that of a job that Slurm holds. ``state``: Slurm's; ``goes_on``: it runs, or
+    waits for its next run."""
     if release:
         read = "read the job's own output, then " if blame in (Blame.JOB, Blame.UNKNOWN) else ""
         return f"{read}{release}: Slurm holds it"
@@ -90,8 +96,14 @@ def advice(blame: Blame | None, *, requeued: bool, release: str = "") -> str:
             return "submit the job again, from its last checkpoint: the fault was the node's"
         case Blame.JOB:
             return "read the job's own output: no node of it had a fault"
+        case Blame.NONE if state == "PREEMPTED":
+            return "submit the job again: Slurm preempted it, and does not run it again"
+        case Blame.NONE if state == "CANCELLED":
+            return "nothing: the job was cancelled; `sacct -X -o jobid,state%32` says by whom, where slurmdbd runs"
         case Blame.NONE:
             return "nothing: the job completed"
+        case None if goes_on:
+            return "nothing: the job has not ended"
         case _:
             return "read the job's own output; ask an administrator about the nodes that could not tell"
 
@@ -124,6 +136,12 @@ def at_end(job: str, ending: str, blame: Blame, sentence: str, *, requeued: bool
         f"your job {job} ended with {ending}, and healthd cannot tell whether a node was at fault "
         f"({sentence.removeprefix(_UNKNOWN)}): read the job's output, and ask an administrator{waits}"
     )
+
+
+def at_hold(job: str, reason: str, sentence: str, release: str) -> str:
+    """The sentence for the owner of a job that Slurm holds because it could not start. ``sentence``: of the node that
+    refused it."""
+    return f"your job {job} did not start ({sentence}), and Slurm holds it ({reason}): {release}"
 
 
 def in_trail(job: Job, verdict: JobVerdict) -> str:

@@ -42,7 +42,7 @@ _PAUSE_S = 0.05
 class SlurmJob(Struct, frozen=True, kw_only=True):
     """A job as slurmctld shows it now. ``id``: its number. ``acts_by``: the id by which slurmctld acts on it alone,
     ``12_3`` for a task of an array. ``nodes``: where it runs, or ran last. ``reason``: why it waits; ``held``: for a
-    command that releases it. Empty or None: not known."""
+    command that releases it. ``preempted``: Slurm preempts it, or has ended it so. Empty or None: not known."""
 
     id: str
     state: str
@@ -57,6 +57,7 @@ class SlurmJob(Struct, frozen=True, kw_only=True):
     comment: str = ""
     reason: str = ""
     held: bool = False
+    preempted: bool = False
 
     @property
     def has_finished(self) -> bool:
@@ -96,6 +97,7 @@ def read_job(slurm: SlurmOrchestrator, job: str) -> SlurmJob:
         comment=texts.comment,
         reason=found.reason,
         held=found.held,
+        preempted=found.preempted,
     )
 
 

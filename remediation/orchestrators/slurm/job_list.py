@@ -19,19 +19,24 @@ from healthd.remediation.orchestrators.slurm.jobs import parse_count, parse_time
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 
 _FIELDS = "JobID:|,State:|,RestartCnt:|,NumNodes:|,StartTime:|,EndTime:|,Reason:|"
-_STATES = "FAILED,NODE_FAIL,TIMEOUT,OUT_OF_MEMORY,BOOT_FAIL,PENDING,RUNNING"
-_HELD = re.compile(r"job.requeued.in.held.state", re.IGNORECASE)
+_STATES = "FAILED,NODE_FAIL,TIMEOUT,OUT_OF_MEMORY,BOOT_FAIL,PENDING,REQUEUE_HOLD,SPECIAL_EXIT,RUNNING"
+_WAITS = frozenset({"PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT"})
+_ENDED = re.compile(r"job.requeued.in.held.state", re.IGNORECASE)
+_NOT_STARTED = re.compile(r"launch.failed.requeued.held|launch.failure.limit.exceeded.requeued.held", re.IGNORECASE)
+"""The second past MaxBatchRequeue launches that failed: 24.11.5, 26.05.5. Such a job has had no end."""
 _NUMBER = re.compile(r"[0-9]{1,11}")
 
 
 class ListedJob(Struct, frozen=True, kw_only=True):
     """One job in the list. ``run``: how often it was started again before the run that ended, or runs now. ``ended``:
-    None where it runs, or is held after its end, of which slurmctld keeps no time. ``nodes``: how many it has."""
+    None where it runs, or is held after its end, of which slurmctld keeps no time. ``not_started``: it is held because
+    its launch failed. ``nodes``: how many it has."""
 
     id: str
     run: int
     runs: bool = False
     held: bool = False
+    not_started: bool = False
     nodes: int = 0
     began: datetime | None = None
     ended: datetime | None = None
@@ -72,8 +77,9 @@ def parse_listed_jobs(answer: str) -> Iterator[ListedJob]:
         if len(cells) != 7 or not _NUMBER.fullmatch(cells[0]):
             raise BackendUnknown(f"squeue's answer is no job: {line[:200]!r}")
         job, state, restarts, nodes, began, ended, reason = cells
-        held = state == "PENDING" and _HELD.search(reason) is not None
-        if job in seen or (state == "PENDING" and not held):
+        not_started = state in _WAITS and _NOT_STARTED.search(reason) is not None
+        held = not_started or (state in _WAITS and _ENDED.search(reason) is not None)
+        if job in seen or (state in _WAITS and not held):
             continue
         seen.add(job)
         run = parse_count(restarts)
@@ -82,6 +88,7 @@ def parse_listed_jobs(answer: str) -> Iterator[ListedJob]:
             run=max(run - 1, 0) if held else run,
             runs=state == "RUNNING",
             held=held,
+            not_started=not_started,
             nodes=parse_count(nodes),
             began=None if held else parse_time(began),
             ended=parse_time(ended) if not held and state != "RUNNING" else None,

@@ -1,8 +1,9 @@
-"""Jobs that Slurm preempts, on a real slurmctld: left to Slurm, acted on once, and nobody's fault."""
+"""Jobs that Slurm preempts, requeues or holds, on a real slurmctld: acted on once, and whose fault that was."""
 
 from __future__ import annotations
 
 import re
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,10 +12,14 @@ import pytest
 
 from healthd.remediation.orchestrators.slurm.jobs import SlurmJobs
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
-from tests.live.slurm.slurm_lab import SlurmLab
+from tests.live.slurm.slurm_lab import TOOL_DIRS, SlurmLab
+from tests.live.slurm.test_blamed_epilog import EXPEDITES, Head, gpu_lost, judged_by_all
 from tests.live.slurm.test_hooks import Hooked, wrapped_hooks
 from tests.live.slurm.test_slurm_on_job import GANG, PCI, SECTIONS
+from tests.live.slurm.test_spine import quarantine, reason
+from tests.support.limits import limit_s
 from tests.support.running import OFF_THE_BUS, RunningNode
+from tests.support.slurm_versions import version_in
 
 pytestmark = [pytest.mark.slurm, pytest.mark.process]
 
@@ -31,6 +36,14 @@ PARTITIONS = (
 )
 
 
+def knows_the_limit() -> bool:
+    """Whether slurm.conf may have MaxBatchRequeue: 22.05 refuses it."""
+    done = subprocess.run(
+        ["slurmctld", "-V"], env={"PATH": TOOL_DIRS}, capture_output=True, text=True, timeout=limit_s(30), check=True
+    )
+    return version_in(done.stdout) >= "24.11"
+
+
 @pytest.fixture(scope="module")
 def preempting(
     slurm_lab_factory: Callable[..., SlurmLab], tmp_path_factory: pytest.TempPathFactory
@@ -40,6 +53,8 @@ def preempting(
     del conf["HealthCheckProgram"], conf["HealthCheckInterval"], conf["HealthCheckNodeState"]
     conf |= {"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE"}
     conf["SlurmctldParameters"] = "enable_expedited_requeue"
+    if knows_the_limit():
+        conf["MaxBatchRequeue"] = "1"
     return slurm_lab_factory(nodes=4, conf=conf, lines=PARTITIONS), hooks
 
 
@@ -116,3 +131,111 @@ def test_a_job_in_the_grace_of_its_preemption_is_left_to_slurm(hooked: Hooked, p
     lab.wait(lambda: "DRAIN" in lab.state("n0001"), 15.0, "drained")
     assert (lab.job(job)["JobState"], lab.job(job)["Restarts"]) == ("RUNNING", "0")
     assert "healthd-job:" not in lab.scontrol("-o", "show", "reservation").stdout
+
+
+def expedite(lab: SlurmLab) -> str:
+    """The option of a job that Slurm runs again where its node is to blame."""
+    return "--requeue=expedite" if lab.has(EXPEDITES) else "--requeue"
+
+
+def comment(lab: SlurmLab, job: str) -> str:
+    """Its AdminComment; "" for none."""
+    found = re.search(r"AdminComment=(.*)", lab.scontrol("show", "job", job).stdout)
+    return found[1].strip() if found else ""
+
+
+@pytest.mark.parametrize("partition", ["requeues", "hasty"])
+def test_a_preempted_job_is_the_fault_of_no_one(hooked: Hooked, partition: str) -> None:
+    """Its steps end by SIGKILL, or by the SIGTERM of the grace; there is no finding. No verdict on it, no comment, and
+    its owner reads what happened."""
+    lab = hooked.lab
+    node = hooked.node("n0001", quarantine())
+    judged_by_all(node)
+    job = runs(hooked, partition, expedite(lab))
+    preempts(hooked)
+    lab.wait(lambda: bool(hooked.calls("n0001", "epilog")), 30.0, "its epilog")
+    lab.wait(lambda: lab.job(job)["JobState"] not in ("RUNNING", "COMPLETING"), 30.0, "it has ended")
+    assert hooked.calls("n0001", "epilog")[0][0] == 0
+    assert f"job {job} of root ended" not in node.log_text()
+    assert comment(lab, job) == ""
+    told = node.healthd("job", job).stdout
+    if partition == "requeues":
+        assert (lab.job(job)["JobState"], lab.job(job)["Restarts"]) == ("PENDING", "1")
+        assert "next      nothing: the job has not ended" in told
+    else:
+        assert "verdict   none\n" in told
+        assert "next      submit the job again: Slurm preempted it, and does not run it again" in told
+
+
+@pytest.mark.parametrize("partition", ["requeues", "hasty"])
+def test_a_preempted_job_never_blames_its_node(hooked: Hooked, partition: str) -> None:
+    """Behind a drain for XID 79 and with blame_in_epilog the Epilog passes, and the reason stays healthd's."""
+    lab = hooked.lab
+    node = hooked.node("n0001", quarantine(more="blame_in_epilog = true"))
+    job = runs(hooked, partition, expedite(lab))
+    gpu_lost(hooked, node)
+    preempts(hooked)
+    lab.wait(lambda: bool(hooked.calls("n0001", "epilog")), 30.0, "its epilog")
+    lab.wait(lambda: lab.job(job)["JobState"] not in ("RUNNING", "COMPLETING"), 30.0, "it has ended")
+    assert hooked.calls("n0001", "epilog")[0][0] == 0
+    assert reason(lab, "n0001").startswith("healthd: gpu.xid.79")
+    assert lab.job(job)["Restarts"] == ("1" if partition == "requeues" else "0")
+    assert "blames this node to Slurm" not in node.log_text()
+
+
+def test_a_requeue_of_on_job_has_the_verdict_of_its_node(hooked: Hooked) -> None:
+    """The Epilog of the requeued run has exit code 0:0 and the number of the next run; audit trail and AdminComment say
+    what happened all the same."""
+    lab = hooked.lab
+    job = runs(hooked, "main", "--requeue")
+    node = acts_on_jobs(hooked, "requeue after 0s")
+    node.kernel_says(OFF_THE_BUS.format(pci=PCI))
+    lab.wait(lambda: lab.job(job)["Restarts"] == "1", 30.0, "requeued")
+    node.wait(lambda: f"job {job} of root ended (requeued): node: XID 79" in node.log_text(), 30.0, "the verdict")
+    lab.wait(lambda: "; requeued" in comment(lab, job), 30.0, "the AdminComment")
+    assert re.search(rf"healthd: node n0001 gpu:{PCI} XID 79 \S+; drained; requeued$", comment(lab, job))
+    assert hooked.calls("n0001", "epilog")[0][0] == 0
+    told = node.healthd("job", job).stdout
+    assert "verdict   node\n" in told
+    assert "next      nothing: Slurm runs the job again" in told
+    assert lab.job(job)["Restarts"] == "1"
+
+
+def test_a_job_that_slurm_holds_after_too_many_launches_is_released_by_what_is_printed(hooked: Hooked) -> None:
+    """healthd's own prolog refuses it once more than MaxBatchRequeue allows. AdminComment, ``healthd job``, ledger and
+    notice have hold, reason and release, and with that it runs elsewhere."""
+    if not knows_the_limit():
+        pytest.skip(f"Slurm {hooked.lab.version} has no MaxBatchRequeue (24.11 and newer)")
+    lab, opt_out = hooked.lab, hooked.folder / "opt-out"
+    opt_out.touch()
+    node = hooked.node("n0001", quarantine().replace('opt_out_file = ""', f'opt_out_file = "{opt_out}"'))
+    node.kernel_says(OFF_THE_BUS.format(pci=PCI))
+    node.wait(lambda: "opted out" in node.log_text(), 10.0, "the fault is open, and held")
+    hooked.before_each_hook("n0001", f"/usr/bin/rm -f {opt_out}")
+    head = Head(lab, hooked.folder)
+    try:
+        job = lab.submit("", "exec sleep 600", "--requeue", "--exclusive")
+        held = "launch failure limit exceeded requeued held"
+        release = f"release it by `scontrol release {job}`"
+        lab.wait(lambda: lab.job(job)["JobState"] == "REQUEUE_HOLD", 30.0, "slurmctld holds it")
+        lab.wait(lambda: f"; healthd: held ({held}): {release}" in comment(lab, job), 30.0, "the AdminComment")
+        assert f"healthd: node n0001 is not fit for job {job}: healthd: gpu.xid.79" in comment(lab, job)
+        told = node.healthd("job", job).stdout
+        assert f"job       {job} of root: REQUEUE_HOLD, held ({held})" in told
+        assert f"next      {release}: Slurm holds it" in told
+        lab.wait(lambda: job in head.told(), 60.0, "its owner is told")
+        text = head.told()[job]["text"]
+        assert text.startswith(
+            f"your job {job} did not start (node n0001 is not fit for job {job}: healthd: gpu.xid.79"
+        )
+        assert text.endswith(f", and Slurm holds it ({held}): {release}")
+        (end,) = head.job(job)["ledger"]
+        assert (end["state"], end["ending"], end["verdict"]) == ("REQUEUE_HOLD", held, "node")
+        assert end["sentence"].endswith(f"; held ({held}): {release}")
+    finally:
+        head.stop()
+    printed = re.findall(r"`(scontrol release .*)`", told)
+    assert lab.client(*printed[0].split()).returncode == 0
+    assert "held" not in node.healthd("job", job).stdout.splitlines()[0]
+    assert lab.scontrol("update", f"jobid={job}", "starttime=now").returncode == 0, "as after two minutes"
+    assert lab.wait_job(job, "RUNNING", within_s=30.0)["BatchHost"] != "n0001"

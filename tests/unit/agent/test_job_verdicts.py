@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from healthd.agent.job_verdicts import ASKED_AGAIN_WITHIN, BLAMED, JobVerdicts
+from healthd.agent.job_verdicts import ASKED_AGAIN_WITHIN, BLAMED, NOTES, JobVerdicts
 from healthd.config.schema.config import SlurmSection
 from healthd.core.errors import StoreError
-from healthd.core.model import Event, Mode
+from healthd.core.model import NODE, ClearsBy, Event, Mode, Remedy, Severity
 from healthd.job.blame import JOB_EVENT, Blame, BlameEvidence, JobVerdict
-from healthd.job.job import Job
+from healthd.job.job import Job, Stop
 from healthd.job.speakers import SpeaksFor
+from healthd.judge.history import Fault
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 from healthd.state.monitor import Monitor
 from healthd.state.store import Store
@@ -48,7 +49,7 @@ class World(Struct, kw_only=True):
         return [(event.data["verdict"], event.data["blamed"]) for event in found]
 
 
-def daemon(store: Full, slurm: SlurmOrchestrator | None = None) -> JobVerdicts:
+def daemon(store: Full, slurm: SlurmOrchestrator | None = None, now: datetime = START) -> JobVerdicts:
     """The judge of a daemon that starts; nothing is to be told where the cluster is not Slurm."""
     return JobVerdicts(
         node="n1",
@@ -59,7 +60,7 @@ def daemon(store: Full, slurm: SlurmOrchestrator | None = None) -> JobVerdicts:
         section=SlurmSection(),
         slurm=slurm,
         holds=lambda: None,
-        clock=lambda: START,
+        clock=lambda: now,
     )
 
 
@@ -131,18 +132,78 @@ def test_a_refused_run_is_not_judged_and_the_next_one_is(world: World) -> None:
     assert not world.verdicts.was_refused("4711")
 
 
+AT_END = {"SLURM_JOB_ID": "4711", "SLURM_JOB_EXIT_CODE2": "0:0", "SLURM_JOB_RESTART_COUNT": "1"}
+LOST = Fault(
+    code="gpu.xid.79",
+    component=NODE,
+    check="kernel.xid",
+    severity=Severity.CRITICAL,
+    remedy=Remedy.REBOOT_NODE,
+    message="XID 79",
+    first=START,
+    last=START,
+    boot_id="b",
+    clears_by=ClearsBy.REBOOT,
+)
+
+
+@pytest.mark.parametrize(
+    ("ends", "is_lost", "found"),
+    [
+        ("COMPLETING|alice|n1|1|1|1|N/A|1795000000|NONE|1|N/A|None", True, (Blame.NODE, 0)),
+        ("COMPLETING|alice|n1|1|1|1|N/A|1795000000|NONE|1|1795000060|None", True, (Blame.NONE, 0)),
+        ("COMPLETING|alice|n1|1|1|1|N/A|1795000000|1795000060|1|N/A|None", True, (Blame.NONE, 1)),
+        ("no job", True, (Blame.NONE, 1)),
+        ("no job", False, (Blame.NONE, 1)),
+    ],
+)
+def test_slurmctld_says_whether_it_ended_a_job_that_seems_to_have_completed(
+    world: World, ends: str, found: tuple[Blame, int], *, is_lost: bool
+) -> None:
+    """Requeued, preempted, completed; and where it does not tell, the exit code stands. A node without a fault does
+    not ask."""
+    ctld = Slurmctld(jobs=f"4711|4711|{ends}|\n")
+    verdicts = daemon(world.store, SlurmOrchestrator(node="n1", run=ctld))
+    verdicts.begins("4711", START - timedelta(hours=1))
+    faults = {("kernel.xid", "gpu.xid.79", NODE.id): LOST} if is_lost else {}
+    job, verdict = verdicts.judge(AT_END, faults, (), START)  # type: ignore[arg-type]  # a key of any form
+    assert (verdict.blame, job.restarts) == found
+    assert bool(ctld.commands) is is_lost
+
+
+@pytest.mark.parametrize(("priority", "comment"), [("0", "healthd: held (launch failed requeued held): "), ("1", "")])
+def test_a_refused_job_that_slurm_holds_has_its_release_in_the_comment(
+    world: World, priority: str, comment: str
+) -> None:
+    """Three seconds later slurmctld has heard of the refusal; one that waits for another node gets no words."""
+    ctld = Slurmctld(
+        "", jobs=f"4711|4711|PENDING|alice||1|1|1|N/A|N/A|NONE|{priority}|N/A|launch failed requeued held|\n"
+    )
+    daemon(world.store, SlurmOrchestrator(node="n1", run=ctld)).refuses("4711")
+    for seconds, told in ((2, ""), (3, comment)):
+        after = daemon(world.store, SlurmOrchestrator(node="n1", run=ctld), START + timedelta(seconds=seconds))
+        after.tell()
+        assert ctld.comment.startswith(told)
+        assert bool(ctld.comment) is bool(told)
+    assert ("`scontrol release 4711`" in ctld.comment) is bool(comment)
+    assert "release" not in world.store.fact(NOTES)
+
+
 @pytest.mark.parametrize(
     ("waits", "done"), [("1|N/A|BeginTime", "drained; requeued"), ("0|N/A|job requeued in held state", "drained; held")]
 )
+@pytest.mark.parametrize("stop", [None, Stop.REQUEUED])
 def test_the_sentence_of_a_blamed_node_tells_whether_slurm_runs_the_job_again(
-    world: World, waits: str, done: str
+    world: World, waits: str, done: str, stop: Stop | None
 ) -> None:
-    """slurmctld may hold a job all the same: its owner had held it while it ran, or its next start failed."""
+    """Whose Epilog blamed it, or from which on_job had requeued the job. slurmctld may hold it all the same: its owner
+    had held it while it ran, or its next start failed."""
     ctld = Slurmctld(jobs=f"4711|4711|PENDING|alice||1|1|1|N/A|N/A|NONE|{waits}|\n")
     verdicts = daemon(world.store, SlurmOrchestrator(node="n1", run=ctld))
     evidence = BlameEvidence(
         speaks_for=SpeaksFor.NODE, code="gpu.xid.79", component="node", at=START, message="", is_critical=True
     )
-    verdicts.keep(JOB, replace(AT_FAULT, evidence=(evidence,)), blamed=True, now=START)
+    job = replace(JOB, stop=stop, exit_code=0 if stop else 3)
+    verdicts.keep(job, replace(AT_FAULT, evidence=(evidence,)), blamed=stop is None, now=START)
     verdicts.tell()
     assert ctld.comment.endswith(f"XID 79 {START:%H:%M:%S}; not {done}")

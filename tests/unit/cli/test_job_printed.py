@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from healthd.cli.job import job_data, job_text
@@ -30,6 +31,33 @@ def test_a_job_that_waits_shows_the_reason_of_slurm() -> None:
     assert lines[0] == "job       7 of alice: PENDING (QOSMaxJobsPerUserLimit)"
     assert lines[-1] == "next      nothing: Slurm runs the job again"
     assert shown(REQUEUED)[0] == "job       7 of alice: PENDING"
+
+
+@pytest.mark.parametrize(
+    ("state", "verdict", "advice"),
+    [
+        ("PREEMPTED", "none", "submit the job again: Slurm preempted it, and does not run it again"),
+        ("CANCELLED", "none", "nothing: the job was cancelled; "),
+        ("COMPLETED", "none", "nothing: the job completed"),
+        ("PENDING", "unknown", "nothing: the job has not ended"),
+        ("RUNNING", "unknown", "nothing: the job has not ended"),
+        ("FAILED", "unknown", "read the job's own output"),
+    ],
+)
+def test_a_job_of_which_no_node_wrote_anything_shows_what_slurm_says(state: str, verdict: str, advice: str) -> None:
+    """A preempted or cancelled job is no failure; one that goes on has no verdict yet."""
+    lines = shown(SlurmJob(id="7", state=state, user="alice"))
+    assert f"verdict   {verdict}" in lines
+    assert lines[-1].startswith(f"next      {advice}")
+
+
+def test_a_job_that_failed_in_its_grace_was_preempted() -> None:
+    """As 22.05 shows it."""
+    lines = shown(SlurmJob(id="7", state="FAILED", user="alice", exit_code=143, preempted=True))
+    assert lines[-2:] == [
+        "verdict   none",
+        "next      submit the job again: Slurm preempted it, and does not run it again",
+    ]
 
 
 def test_a_text_that_a_user_chose_writes_nothing_else_on_the_terminal() -> None:

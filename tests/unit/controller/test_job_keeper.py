@@ -192,6 +192,41 @@ def test_a_held_job_has_the_verdict_of_its_comment(head: Head) -> None:
     assert head.told[0].endswith(": read the job's output, and release it by `scontrol release 4711`: Slurm holds it")
 
 
+REFUSED = "node n9 is not fit for job 4711: healthd: gpu.xid.79 gpu:0000:05:00 [0a1b2c3d]"
+TOO_OFTEN = "launch failure limit exceeded requeued held"
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict", "sentence"),
+    [
+        (f"healthd: {REFUSED}; healthd: held (another word)", "node", REFUSED),
+        ("", "unknown", "not known whose fault: its launch failed"),
+    ],
+)
+def test_a_job_that_could_not_start_is_told_with_its_release(
+    head: Head, said: str, verdict: str, sentence: str
+) -> None:
+    """By the words of the prolog that refused it, or without; it has no end, and no exit code."""
+    head.cluster.listed = [ListedJob(id="4711", run=0, held=True, not_started=True, nodes=1)]
+    head.cluster.shown["4711"] = SlurmJob(
+        id="4711", state="REQUEUE_HOLD", user="alice", restarts=1, reason=TOO_OFTEN, held=True, comment=said
+    )
+    head.sees(node("n1"))
+    release = "release it by `scontrol release 4711`"
+    assert [(each.state, each.ending, each.verdict, each.sentence) for each in head.ends] == [
+        ("REQUEUE_HOLD", TOO_OFTEN, verdict, f"{sentence}; held ({TOO_OFTEN}): {release}")
+    ]
+    assert head.told == [f"your job 4711 did not start ({sentence}), and Slurm holds it ({TOO_OFTEN}): {release}"]
+
+
+def test_a_job_that_failed_in_the_grace_of_its_preemption_is_no_failure(head: Head) -> None:
+    """Slurm 22.05 calls it FAILED."""
+    head.cluster.fails(code=143)
+    head.cluster.shown["4711"] = replace(head.cluster.shown["4711"], preempted=True)
+    head.sees(node("n1"), node("n2"))
+    assert (head.ends, head.told) == ((), [])
+
+
 def test_a_job_that_is_held_after_its_node_ended_it_does_not_run_again(head: Head) -> None:
     """An administrator held it while it ran, or its next start failed: Slurm's list shows no end of it."""
     head.cluster.shown["4711"] = SlurmJob(

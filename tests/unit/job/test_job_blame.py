@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from healthd.core.check import discover
 from healthd.core.model import NODE, ClearsBy, Component, Remedy, Severity, gpu_component
 from healthd.job.blame import CASCADE, Blame, JobVerdict, blame
-from healthd.job.job import Job, job_of
+from healthd.job.job import Job, Stop, job_of, stopped
 from healthd.job.speakers import BlameRow, BlameTable, SpeaksFor, blame_table
 from healthd.judge.history import Fault
 
@@ -73,6 +73,43 @@ def test_an_end_without_a_finding_is_the_jobs() -> None:
 def test_a_job_that_completed_has_no_blame() -> None:
     """Exit 0, with a fault of the hardware or without: nobody asks whose fault it was."""
     assert judged(fault("gpu.xid.79"), job=replace(JOB, exit_code=0)).blame is Blame.NONE
+
+
+def ended(code: str, derived: str = "0", restarts: str = "1") -> Job:
+    """The job of an Epilog, as Slurm 22.05, 24.11 and 26.05 tell it of a run that slurmctld ended: the number is that
+    of the next one."""
+    words = {"SLURM_JOB_EXIT_CODE2": code, "SLURM_JOB_DERIVED_EC": derived, "SLURM_JOB_RESTART_COUNT": restarts}
+    return job_of({"SLURM_JOB_ID": "4711", **words}, start=START, end=END)
+
+
+def test_a_requeued_run_is_the_nodes_where_it_has_a_fault() -> None:
+    """As after on_job: its exit code says that it completed. It is counted as the run that it was."""
+    job = stopped(ended("0:0"), preempted=False, requeued=True, restarts=1)
+    assert (job.restarts, job.completed, job.ending) == (0, False, "requeued")
+    assert judged(fault("gpu.xid.79"), job=job).blame is Blame.NODE
+    without = judged(job=job, blind=("kernel.xid is unknown",))
+    assert (without.blame, without.why) == (Blame.NONE, "the job was requeued; no node fault seen")
+
+
+@pytest.mark.parametrize(("code", "derived"), [("0:0", "0"), ("0:0", "15"), ("143:0", "15")])
+@pytest.mark.parametrize("requeued", [True, False])
+def test_a_preempted_run_is_the_fault_of_no_one(code: str, derived: str, *, requeued: bool) -> None:
+    """Cancelled or requeued, by SIGKILL or by the SIGTERM at the beginning of its grace, after which 26.05 tells the
+    step's exit code and 22.05 the script's; with a fault of the node beside it or without."""
+    restarts = "1" if requeued else "0"
+    job = stopped(ended(code, derived, restarts), preempted=True, requeued=requeued, restarts=int(restarts))
+    assert (job.stop, job.restarts, job.ending) == (Stop.PREEMPTED, 0, "preempted")
+    for faults in ((), (fault("gpu.xid.79"),)):
+        verdict = judged(*faults, job=job)
+        assert (verdict.blame, verdict.why) == (Blame.NONE, "Slurm preempted the job")
+
+
+@pytest.mark.parametrize(("code", "derived"), [("3:0", "0"), ("0:9", "0")])
+def test_a_run_that_failed_by_itself_is_not_a_requeued_one(code: str, derived: str) -> None:
+    """Though Slurm runs it again."""
+    job = ended(code, derived, "0")
+    assert stopped(job, preempted=False, requeued=True, restarts=1) is job
+    assert stopped(job, preempted=False, requeued=False, restarts=0) is job
 
 
 def test_a_user_level_xid_is_the_jobs() -> None:

@@ -16,6 +16,7 @@ from healthd.job.text import (
     at_drain,
     at_end,
     found,
+    held_sentence,
     in_trail,
     node_sentence,
     nodes_sentence,
@@ -101,6 +102,30 @@ def test_the_owner_is_told_what_to_do_next(blame: Blame | None, requeued: bool, 
     held = advice(blame, requeued=requeued, release=RELEASE)
     assert held.endswith("release it by `scontrol release 7`: Slurm holds it"), "whatever else the owner does"
     assert held.startswith("read the job's own output") is (blame in (Blame.JOB, Blame.UNKNOWN))
+
+
+@pytest.mark.parametrize(
+    ("blame", "state", "words"),
+    [
+        (Blame.NONE, "PREEMPTED", "submit the job again: Slurm preempted it"),
+        (Blame.NONE, "CANCELLED", "nothing: the job was cancelled; `sacct -X -o jobid,state%32` says by whom"),
+        (Blame.NONE, "COMPLETED", "nothing: the job completed"),
+        (None, "RUNNING", "nothing: the job has not ended"),
+        (Blame.NODE, "PREEMPTED", "submit the job again, from its last checkpoint"),
+    ],
+)
+def test_the_owner_of_a_job_that_did_not_fail_is_told_what_happened(
+    blame: Blame | None, state: str, words: str
+) -> None:
+    """By Slurm's own state of it; what a node wrote goes before that."""
+    assert advice(blame, requeued=False, state=state, goes_on=blame is None).startswith(words)
+
+
+def test_a_hold_is_no_verdict() -> None:
+    """It stands behind the sentence of the node that refused the start."""
+    told = held_sentence("launch failed requeued held", RELEASE)
+    assert told == "held (launch failed requeued held): release it by `scontrol release 7`"
+    assert verdict_of(("node n1 is not fit for job 7", told)) is Blame.NODE
 
 
 def test_a_job_that_an_administrator_holds_is_the_administrators_to_release() -> None:

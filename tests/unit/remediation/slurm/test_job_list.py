@@ -17,6 +17,9 @@ ANSWER = """1|FAILED|0|2|1795000000|1795000060|NonZeroExitCode|
 4|PENDING|0|8|NONE|NONE|(ReqNodeNotAvail, UnavailableNodes:n0001)|
 2|RUNNING|1|2|1795000010|NONE|None|
 2|RUNNING|1|2|1795000010|NONE|None|
+5|REQUEUE_HOLD|5|1|1795000120|NONE|launch failure limit exceeded requeued held|
+6|PENDING|1|1|1795000120|NONE|launch failed requeued held|
+7|REQUEUE_HOLD|5|1|1795000120|NONE|BeginTime|
 """
 
 
@@ -25,11 +28,14 @@ def at(seconds: int) -> datetime:
 
 
 def test_jobs_are_read_from_the_list() -> None:
-    """One that failed, one that is held after its end, of which there are no times, and one that runs, once."""
+    """One that failed, one that is held after its end, of which there are no times, one that runs, once, and two that
+    are held because they could not start; the last is released."""
     assert list(parse_listed_jobs(ANSWER)) == [
         ListedJob(id="1", run=0, nodes=2, began=at(0), ended=at(60)),
         ListedJob(id="3", run=0, held=True, nodes=1),
         ListedJob(id="2", run=1, runs=True, nodes=2, began=at(10)),
+        ListedJob(id="5", run=4, held=True, not_started=True, nodes=1),
+        ListedJob(id="6", run=0, held=True, not_started=True, nodes=1),
     ]
 
 
