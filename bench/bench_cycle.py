@@ -16,7 +16,9 @@ import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+
+from msgspec import Struct
+from msgspec.structs import asdict, fields, replace
 
 from bench.measure import children, cpu_ms, write_down
 from bench.whole_machine import whole_machine
@@ -31,8 +33,7 @@ LISTED = 10
 _OPENS = {"open": "files", "os.listdir": "folders", "os.scandir": "folders", "subprocess.Popen": "processes"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cost:
+class Cost(Struct, frozen=True, kw_only=True):
     """CPU milliseconds: of this process, of workers that live, of commands and workers that have ended."""
 
     daemon: float

@@ -24,13 +24,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from bench.measure import cpu_ms, percentile, skipped, write_down
 from healthd.agent.wiring import fleet_of, kept_of
@@ -205,8 +205,7 @@ def kill(process: BaseProcess) -> None:
     process.kill()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Storm:
+class Storm(Struct, frozen=True, kw_only=True):
     """What all agents have in common: the cluster, when it begins (monotonic), whether it is one finding."""
 
     conf: str

@@ -19,8 +19,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from bench.bench_check_cold import install_wheel
 from bench.measure import children, cpu_ms, memory_kib, write_down
@@ -32,8 +33,7 @@ SETTLE_S, BETWEEN_S = 60.0, 10.0
 _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Look:
+class Look(Struct, frozen=True, kw_only=True):
     """One look at the daemon and what it started. PSS by process, the daemon first; switches are of the daemon."""
 
     at_s: float

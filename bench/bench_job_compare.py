@@ -12,8 +12,9 @@ import argparse
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from bench.measure import write_down
 from bench.simulated_jobs import GPUS, Culprit, Job, Jobs
@@ -82,8 +83,7 @@ def share(part: int, whole: int) -> float:
     return round(100 * part / max(whole, 1), 1)
 
 
-@dataclass(kw_only=True)
-class HealthyJobs:
+class HealthyJobs(Struct, kw_only=True):
     """What was judged of jobs in which nothing is wrong, and the false findings by threshold, and by quiet minutes."""
 
     hours: int = 0
@@ -93,8 +93,7 @@ class HealthyJobs:
     hangs: Counter[float] = field(default_factory=Counter)
 
 
-@dataclass(kw_only=True)
-class AskedFor:
+class AskedFor(Struct, kw_only=True):
     """Jobs with one kind of culprit: how many are named by each limit, in all and of four nodes or more (``large`` are
     there), and how many findings there name another device."""
 

@@ -15,8 +15,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from bench.measure import percentile, skipped, write_down
 from bench.slurm_faults import DRAINED, MANY_FAULTS, PCI, logged_at, slurmctld_log
@@ -50,8 +51,7 @@ exit 1
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Restart:
+class Restart(Struct, frozen=True, kw_only=True):
     """One fault, in seconds after its kernel line; None for what did not come."""
 
     drained: float | None

@@ -18,9 +18,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+from msgspec import Struct
 
 from bench.measure import pss_mb, write_down
 from healthd.agent.agent import kernel_needles
@@ -45,8 +46,7 @@ STORMS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Storm:
+class Storm(Struct, frozen=True, kw_only=True):
     """What one storm came to. ``growth_mb``: the most that PSS was above what it was after the first chunk."""
 
     records: int

@@ -8,15 +8,15 @@ import platform
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 SKIPPED = 77
 """Exit code of a benchmark that cannot run here: Automake's, because argparse ends with 2 for a wrong option."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
+class Run(Struct, frozen=True, kw_only=True):
     """One finished process: wall-clock seconds and exit code."""
 
     seconds: float

@@ -21,10 +21,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf, nan
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from healthd.judge.peers import DeviceReadings
 
@@ -84,8 +85,7 @@ class Place(NamedTuple):
     working: Sequence[float]
 
 
-@dataclass(kw_only=True)
-class Device:
+class Device(Struct, kw_only=True):
     """One device and its values, a minute each; None: that sample is missing."""
 
     node: str
@@ -108,8 +108,7 @@ class Device:
         return DeviceReadings(node=self.node, kind=self.kind, component=self.component, label=self.label, series=series)
 
 
-@dataclass(kw_only=True)
-class Fault:
+class Fault(Struct, kw_only=True):
     """A culprit, where it is, and from which minute on. ``strength``: how slow, 0 to 1."""
 
     culprit: Culprit

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.checklib.pci import efa_functions, pci_children
 from healthd.checklib.tables import filled, keyed_rows
@@ -44,8 +45,7 @@ FABRIC = FindingCode(
 _CODES = {code.code: code for code in (KEEP_ALIVE, NO_COMPLETION, COMMAND_ERROR, FABRIC)}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Counter:
+class Counter(Struct, frozen=True, kw_only=True):
     """A counter of the driver, its folder, and its limit; ``limit`` None: it is a reading only."""
 
     name: str

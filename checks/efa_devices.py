@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.checklib.host_text import uptime_s
 from healthd.checklib.pci import efa_functions, has_pci, pci_attribute, pci_children, pci_gpus, require_pci
@@ -53,8 +55,7 @@ NO_GPUDIRECT = FindingCode(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class EfaDevicesSettings:
+class EfaDevicesSettings(Struct, frozen=True, kw_only=True):
     """The number of devices that ``efa.devices`` expects, and from when on."""
 
     expected: int | None = None

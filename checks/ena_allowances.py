@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.checklib.host_text import key_numbers
 from healthd.core.check import FindingCode, Rate, check, judged, not_applicable
@@ -36,8 +37,7 @@ _LIMITS = tuple(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class EnaAllowancesSettings:
+class EnaAllowancesSettings(Struct, frozen=True, kw_only=True):
     """The interfaces that ``ena.allowances`` reads."""
 
     ignore: tuple[str, ...] = ()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.checklib.pci import pci_gpus
 from healthd.core.check import FindingCode, check, judged, not_applicable
@@ -28,8 +29,7 @@ HUNG = FindingCode(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class GdrcopyCopySettings:
+class GdrcopyCopySettings(Struct, frozen=True, kw_only=True):
     """How much ``gdrcopy.copy`` copies, and for how long."""
 
     size_bytes: int = 1 << 18

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.checklib.gpus import Inventory, component_of, not_listed, take_inventory
 from healthd.checklib.pci import has_pci, pci_driver
@@ -46,8 +48,7 @@ UNEXPECTED = FindingCode(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class GpuCountSettings:
+class GpuCountSettings(Struct, frozen=True, kw_only=True):
     """The number of GPUs that ``gpu.count`` expects."""
 
     expected: int | None = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from healthd.checklib.fabric_health import faults_of, lacks_partition
 from healthd.checklib.gpus import MIG, GpuValues, ask_gpus, in_mig, judged_gpus, not_supporting, of_the_node

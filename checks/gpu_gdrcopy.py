@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.checklib.gpu_driver import has_no_driver
 from healthd.checklib.pci import pci_gpus
@@ -38,8 +39,7 @@ MISMATCH = FindingCode(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class GpuGdrcopySettings:
+class GpuGdrcopySettings(Struct, frozen=True, kw_only=True):
     """Whether ``gpu.gdrcopy`` is required."""
 
     required: bool | None = None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from healthd.checklib.gpus import ask_gpus
 from healthd.checklib.host_text import json_object
@@ -41,8 +42,7 @@ NO_CHANNEL = FindingCode(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class GpuImexSettings:
+class GpuImexSettings(Struct, frozen=True, kw_only=True):
     """The number of GPUs that ``gpu.imex`` expects."""
 
     domain_gpus: int | None = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.checklib.gpu_driver import has_no_driver
 from healthd.checklib.pci import AMAZON, pci_gpus
@@ -29,8 +30,7 @@ NOT_LOADED = FindingCode(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class GpuPeermemSettings:
+class GpuPeermemSettings(Struct, frozen=True, kw_only=True):
     """Whether ``gpu.peermem`` requires the module."""
 
     module_required: bool = False

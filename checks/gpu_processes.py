@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.checklib.gpus import GpuValues, ask_gpus, gaps_of
 from healthd.core.check import FindingCode, check, judged, not_applicable
@@ -41,8 +42,7 @@ MEMORY = FindingCode(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class GpuProcessesSettings:
+class GpuProcessesSettings(Struct, frozen=True, kw_only=True):
     """When ``gpu.processes`` warns. Both settings are off by default, because they depend on the site."""
 
     jobs_only: bool = False

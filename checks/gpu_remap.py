@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import inf
+
+from msgspec import Struct
 
 from healthd.checklib.gpus import MIG, GpuValues, ask_gpus, judged_gpus
 from healthd.core.check import FindingCode, Rate, check, not_applicable
@@ -53,8 +54,7 @@ _RESTS_ON = {
 _LIMITS = (Rate(reading=_GROWING, max_increase=1, window_s=_WEEK_S, code=PAGES_GROWING, source=_DCGM),)
 
 
-@dataclass(frozen=True, kw_only=True)
-class GpuRemapSettings:
+class GpuRemapSettings(Struct, frozen=True, kw_only=True):
     """The number of remapped rows at which ``gpu.remap`` warns."""
 
     many: int = 10

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.checklib.gpus import GpuValues, ask_gpus, gaps_of
 from healthd.core.check import FindingCode, check, judged, not_applicable
@@ -34,8 +35,7 @@ MEMORY = FindingCode(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class GpuTemperatureSettings:
+class GpuTemperatureSettings(Struct, frozen=True, kw_only=True):
     """How early ``gpu.temperature`` warns."""
 
     margin_c: float = 0.0

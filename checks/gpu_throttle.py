@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.checklib.gpus import GpuValues, ask_gpus, driver_epoch, gaps_of
 from healthd.checklib.nvml_codes import field_key
@@ -58,8 +59,7 @@ _LIMITS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class GpuThrottleSettings:
+class GpuThrottleSettings(Struct, frozen=True, kw_only=True):
     """When ``gpu.throttle`` calls a GPU slow."""
 
     siblings_ratio: float = 0.8

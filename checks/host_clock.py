@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.checklib.host_text import Tracking, tracking
 from healthd.core.check import FindingCode, check, judged
@@ -35,8 +36,7 @@ SLOW_SOURCE = FindingCode(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostClockSettings:
+class HostClockSettings(Struct, frozen=True, kw_only=True):
     """How far the clock may be off, and the clock sources that are fast."""
 
     max_offset_s: float = 0.5

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.checklib.host_text import cpu_list, pressure
 from healthd.core.check import FindingCode, check, judged
@@ -40,8 +41,7 @@ GOVERNOR = FindingCode(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostCpuSettings:
+class HostCpuSettings(Struct, frozen=True, kw_only=True):
     """The processors that ``host.cpu`` expects."""
 
     count: int = 0

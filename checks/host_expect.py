@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.checklib.host_text import processes, uptime_s
 from healthd.core.check import FindingCode, check, judged, not_applicable
@@ -31,8 +32,7 @@ YOUNG = FindingCode(
 _CODES = (MODULE, PROCESS, FORBIDDEN, MOUNT, YOUNG)
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostExpectSettings:
+class HostExpectSettings(Struct, frozen=True, kw_only=True):
     """The requirements of the site. Nothing is required unless you name it."""
 
     modules: tuple[str, ...] = ()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.checklib.disk_space import below, held_by, shares
 from healthd.core.check import FindingCode, check, judged, not_applicable
@@ -37,8 +38,7 @@ FULL_DATA = FindingCode(
 LOW = FindingCode(code="host.filesystem.low", severity=_WARNING, remedy=Remedy.WATCH, meaning="Little room left")
 
 
-@dataclass(frozen=True, kw_only=True)
-class FsSettings:
+class FsSettings(Struct, frozen=True, kw_only=True):
     """The file systems that ``host.filesystems`` reads, and how much room they need."""
 
     writable: tuple[str, ...] = ("/",)

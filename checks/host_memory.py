@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.checklib import main_memory
 from healthd.checklib.host_text import key_numbers
@@ -43,8 +44,7 @@ _LIMITS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostMemorySettings:
+class HostMemorySettings(Struct, frozen=True, kw_only=True):
     """How much memory and swap ``host.memory`` expects."""
 
     min_total_bytes: int = 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.checklib.host_text import whole
 from healthd.core.check import FindingCode, Rate, check, judged, not_applicable
@@ -38,8 +39,7 @@ _LIMITS = tuple(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostNetworkSettings:
+class HostNetworkSettings(Struct, frozen=True, kw_only=True):
     """The interfaces that ``host.network`` reads, and the routes that it expects."""
 
     interfaces: tuple[str, ...] = ()

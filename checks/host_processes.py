@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.checklib.host_text import Process, processes, whole
 from healthd.core.check import FindingCode, check, judged
@@ -39,8 +40,7 @@ NEAR_LIMIT = FindingCode(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostProcessesSettings:
+class HostProcessesSettings(Struct, frozen=True, kw_only=True):
     """The limits of ``host.processes``."""
 
     near_ratio: float = 0.7

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.core.check import FindingCode, check, judged, not_applicable
 from healthd.core.errors import SourceError, SourceTimeout, SourceUnreadable
@@ -33,8 +34,7 @@ CERTIFICATE = FindingCode(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostReachSettings:
+class HostReachSettings(Struct, frozen=True, kw_only=True):
     """The names, ports and certificates that ``host.reach`` tries. It tries nothing unless you name it."""
 
     names: tuple[str, ...] = ()

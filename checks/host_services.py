@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.checklib.host_text import units
 from healthd.checklib.tables import instance_profile
@@ -42,8 +44,7 @@ RESTARTING = FindingCode(
 _FEW = "healthd's choice: an update restarts a service once or twice, one that crashes is restarted many times"
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostServicesSettings:
+class HostServicesSettings(Struct, frozen=True, kw_only=True):
     """The systemd units that ``host.services`` reads."""
 
     units: tuple[str, ...] = (

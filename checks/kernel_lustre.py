@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
 
 from healthd.checklib.loglines import Groups, LineRow, codes_of, explain_row, judge_lines, recognises
 from healthd.core.check import FindingCode, check, judged, ok
@@ -29,8 +30,7 @@ _MODULES = ("lustre", "lnet", "libcfs")
 _COUNTED = ("lustre.evicted", "lustre.connection_lost")
 
 
-@dataclass(frozen=True, kw_only=True)
-class KernelLustreSettings:
+class KernelLustreSettings(Struct, frozen=True, kw_only=True):
     """How many lost connections ``kernel.lustre`` tolerates."""
 
     unsteady_times: int = 3

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from healthd.checklib.loglines import RowBurst, RowFold, after_lead, label, split_line
 from healthd.checklib.patterns import safe_pattern
@@ -39,8 +40,7 @@ _MAX_RULES = 64
 _PARTS = 256
 
 
-@dataclass(frozen=True, kw_only=True)
-class SiteRule:
+class SiteRule(Struct, frozen=True, kw_only=True):
     """One rule of the site."""
 
     name: str
@@ -92,8 +92,7 @@ class SiteRule:
         return self.code or f"site.{self.name}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class KernelRulesSettings:
+class KernelRulesSettings(Struct, frozen=True, kw_only=True):
     """The rules of ``kernel.rules``."""
 
     rules: tuple[SiteRule, ...] = ()

@@ -6,8 +6,9 @@ The meaning of a number is a row of ``checks/data/sxid.csv``; the severity word 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import field
 
 from healthd.checklib import xids
 from healthd.checklib.loglines import LINE_CHARS, Burst, BurstFold, label
@@ -106,8 +107,7 @@ def kernel_sxid(node: Node, _settings: NoSettings) -> Result:
     return judged([_finding(burst, running) for burst in lines.bursts.values()], clearances=lines.clearances)
 
 
-@dataclass(kw_only=True, slots=True)
-class _SxidBurst(Burst):
+class _SxidBurst(Burst, kw_only=True):
     line: xids.SxidLine
     major: int | None
     links: list[int] = field(default_factory=list)

@@ -8,9 +8,11 @@ faults count, never log lines.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from healthd.checklib import xids
 from healthd.checklib.jobs import owner_of
@@ -49,8 +51,7 @@ _NO_RULE = "no published rule fits"
 _Judgement = xids.XidRow | xids.XidCase
 
 
-@dataclass(frozen=True, kw_only=True)
-class KernelXidSettings:
+class KernelXidSettings(Struct, frozen=True, kw_only=True):
     """When ``kernel.xid`` suspects a GPU because several jobs met the same error."""
 
     same_error_jobs: int = 3
@@ -139,8 +140,7 @@ def kernel_xid(node: Node, settings: KernelXidSettings) -> Result:
     return judged(findings, lines.readings(), clearances=lines.ended())
 
 
-@dataclass(kw_only=True, slots=True)
-class _XidBurst(Burst):
+class _XidBurst(Burst, kw_only=True):
     line: xids.XidLine
     judgement: _Judgement
     pci: str | None = None

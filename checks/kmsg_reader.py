@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.core.check import FindingCode, Limit, check, judged
 from healthd.core.model import NODE, ClearsBy, Reading, ReadingKind, Remedy, Result, Severity
 from healthd.core.node import KernelLogState, Node
 
 
-@dataclass(frozen=True, kw_only=True)
-class KmsgReaderSettings:
+class KmsgReaderSettings(Struct, frozen=True, kw_only=True):
     """When ``kmsg.reader`` calls the reader stalled."""
 
     stalled_after_s: float = 30.0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.checklib.lustre import KINDS, client_devices, import_text
 from healthd.core.check import FindingCode, check, judged, not_applicable, unknown
@@ -45,8 +46,7 @@ DISCONNECTED = FindingCode(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class LustreClientSettings:
+class LustreClientSettings(Struct, frozen=True, kw_only=True):
     """Whether ``lustre.client`` reads the connections."""
 
     imports: bool = True

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from healthd.core.check import FindingCode, check, judged, not_applicable
 from healthd.core.errors import SourceBusy, SourceError, SourceTimeout
@@ -33,8 +34,7 @@ CORRUPT = FindingCode(
 SLOW = FindingCode(code="lustre.io.slow", severity=_WARNING, remedy=_WATCH, meaning=_LONG, lasting_s=300.0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LustreIoSettings:
+class LustreIoSettings(Struct, frozen=True, kw_only=True):
     """The mounts that ``lustre.io`` asks, and when it calls them slow or hung."""
 
     fstypes: tuple[str, ...] = ("lustre", "nfs", "nfs4")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.core.check import FindingCode, check, judged, not_applicable
 from healthd.core.model import Component, Finding, Reading, Remedy, Result, Severity
@@ -29,8 +30,7 @@ AUTOMOUNT_WAITING = FindingCode(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class LustreMountSettings:
+class LustreMountSettings(Struct, frozen=True, kw_only=True):
     """The mounts that ``lustre.mount`` requires."""
 
     mounts: tuple[str, ...] = ()

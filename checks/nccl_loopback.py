@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.checklib.nccl import codes_of, demand, outcome, own_best, reduce
 from healthd.checklib.pci import efa_functions, pci_gpus
@@ -25,8 +26,7 @@ FALLBACK = FindingCode(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class NcclLoopbackSettings:
+class NcclLoopbackSettings(Struct, frozen=True, kw_only=True):
     """The bandwidth that ``nccl.loopback`` expects, and the size of its runs."""
 
     min_busbw_gb_s: float | None = None

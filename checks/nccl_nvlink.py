@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from healthd.checklib.nccl import codes_of, demand, outcome, own_best, reduce
 from healthd.checklib.pci import pci_gpus
@@ -15,8 +15,7 @@ _CODES = codes_of(_TEST, "over NVLink")
 _LIMITS = (own_best(_TEST, _CODES),)
 
 
-@dataclass(frozen=True, kw_only=True)
-class NcclNvlinkSettings:
+class NcclNvlinkSettings(Struct, frozen=True, kw_only=True):
     """The bandwidth that ``nccl.nvlink`` expects, and the size of its runs."""
 
     min_busbw_gb_s: float | None = None

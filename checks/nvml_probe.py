@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from healthd.checklib.gpus import ask_gpus
 from healthd.core.check import FindingCode, check, judged, ok
@@ -21,8 +21,7 @@ UNRESPONSIVE = FindingCode(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class NvmlProbeSettings:
+class NvmlProbeSettings(Struct, frozen=True, kw_only=True):
     """For how long ``nvml.probe`` tolerates silence."""
 
     unresponsive_after_s: float = 20.0

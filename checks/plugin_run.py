@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from healthd.checklib.host_text import json_object, json_text
 from healthd.core.check import CodeForm, FindingCode, check, judged, not_applicable
@@ -27,8 +28,7 @@ PROBLEM = FindingCode(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plugin:
+class Plugin(Struct, frozen=True, kw_only=True):
     """One plug-in of the site."""
 
     name: str
@@ -57,8 +57,7 @@ class Plugin:
             raise ValueError(f"plug-in {self.name}: the command is empty; expected at least the program")
 
 
-@dataclass(frozen=True, kw_only=True)
-class PluginRunSettings:
+class PluginRunSettings(Struct, frozen=True, kw_only=True):
     """The plug-ins of this site."""
 
     plugins: tuple[Plugin, ...] = ()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from healthd.checklib.gpu_driver import told_by_gpu_driver
 from healthd.checklib.versions import Stack, matches, minimums, older, read_stack
@@ -41,8 +42,7 @@ ABSENT = FindingCode(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class StackVersionsSettings:
+class StackVersionsSettings(Struct, frozen=True, kw_only=True):
     """The site's pins, and where ``stack.versions`` finds Python packages."""
 
     pin: Mapping[str, str] = field(default_factory=dict)

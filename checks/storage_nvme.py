@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from healthd.checklib.host_text import json_object
 from healthd.checklib.tables import instance_profile
@@ -40,8 +41,7 @@ _BITS = {0: "spare below threshold", 1: "temperature", 2: "reliability degraded"
 _EVERY = "an unrecovered media error is data that a job lost: none is acceptable"
 
 
-@dataclass(frozen=True, kw_only=True)
-class StorageNvmeSettings:
+class StorageNvmeSettings(Struct, frozen=True, kw_only=True):
     """The number of disks that ``storage.nvme`` expects, and whether it reads SMART logs."""
 
     count: int = -1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.core.check import FindingCode, check, judged, not_applicable
 from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
@@ -22,8 +23,7 @@ FRAGMENTED = FindingCode(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class StorageXfsSettings:
+class StorageXfsSettings(Struct, frozen=True, kw_only=True):
     """When ``storage.xfs`` calls free space fragmented."""
 
     min_average_blocks: float = 16.0

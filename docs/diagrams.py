@@ -7,8 +7,9 @@ site. Text stays text: it can be searched, copied and read aloud.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from html import escape
+
+from msgspec import Struct, field
 
 LIGHT = {"ink": "#1d2733", "soft": "#4f5b69", "line": "#5a6675", "box": "#f1f3f6", "own": "#e2e7fb", "edge": "#8a96a5"}
 DARK = {"ink": "#e6e9ee", "soft": "#b4bdc9", "line": "#98a3b1", "box": "#2b323c", "own": "#2c3566", "edge": "#6d7a8a"}
@@ -31,8 +32,7 @@ def colours(values: Mapping[str, str]) -> str:
     return " ".join(f"--d-{name}: {value};" for name, value in values.items())
 
 
-@dataclass(kw_only=True)
-class Picture:
+class Picture(Struct, kw_only=True):
     """A picture that grows by boxes, arrows and texts; lengths in pixels."""
 
     title: str

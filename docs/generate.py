@@ -18,7 +18,6 @@ import tempfile
 import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
 from functools import partial
 from pathlib import Path
 from textwrap import indent
@@ -43,6 +42,7 @@ from healthd.config.load import load  # noqa: E402
 from healthd.config.report import FieldDoc, documented_fields  # noqa: E402
 from healthd.config.schema import config as schema  # noqa: E402
 from healthd.config.schema.rule import PolicyRule  # noqa: E402
+from healthd.config.values import is_section  # noqa: E402
 from healthd.core.check import Check, FindingCode, NoSettings, discover  # noqa: E402
 from healthd.core.model import Reading, ReadingKind  # noqa: E402
 from healthd.notify.message import Notification  # noqa: E402
@@ -673,7 +673,7 @@ def config_sections(path: tuple[str, ...], cls: type) -> Iterator[str]:
 def sections(cls: type) -> Mapping[str, type]:
     """The fields of a settings class that are settings classes themselves."""
     hints = get_type_hints(cls)
-    return {name: hint for name, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
+    return {name: hint for name, hint in hints.items() if is_section(hint)}
 
 
 def fields_table(rows: Iterable[FieldDoc]) -> str:

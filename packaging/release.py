@@ -22,7 +22,6 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from email.message import Message
 from email.parser import HeaderParser
 from pathlib import Path
@@ -31,6 +30,7 @@ from urllib.parse import quote
 from uuid import NAMESPACE_URL, uuid5
 
 import yaml
+from msgspec import Struct
 
 ROOT = Path(__file__).resolve().parents[1]
 # No address of ours exists that could be named instead; both formats ask for a URI.
@@ -43,8 +43,7 @@ DEBIAN = "pkg:deb/debian/"
 _LICENCE = re.compile(r"(LICEN[CS]E|COPYING|NOTICE|AUTHORS)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Source:
+class Source(Struct, frozen=True, kw_only=True):
     """The commit of a release, its time in seconds since 1970, and its files below ``tree``."""
 
     commit: str
@@ -60,8 +59,7 @@ class Source:
         return found[1]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Component:
+class Component(Struct, frozen=True, kw_only=True):
     """A third-party part of the packages: its name, version, licence (SPDX) and package URL.
 
     ``requires``: names of others that it needs. ``texts``: the files of its licence.

@@ -8,16 +8,16 @@ No I/O here. ``remediation/orchestrators`` and ``remediation/provisioners`` impl
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
+from msgspec import Struct
+
 from healthd.core.model import Remedy
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Hold:
+class Hold(Struct, frozen=True, kw_only=True):
     """The hold that keeps a node out, as the cluster shows it: the ownership of a drain is text, user and stamp
     together.
 
@@ -44,8 +44,7 @@ class Hold:
         return self.text == before.text and (is_written_alike or bool(self.remark))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeView:
+class NodeView(Struct, frozen=True, kw_only=True):
     """One reading of the node's own state in the cluster.
 
     ``in_service``: nothing keeps new jobs off. ``flags``: the cluster's own words, upper case (DRAIN, DOWN, FAIL,
@@ -105,8 +104,7 @@ class NodeView:
         return not self.jobs and not self.allocated_cpus and "COMPLETING" not in self.flags
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ScopeSnapshot:
+class ScopeSnapshot(Struct, frozen=True, kw_only=True):
     """The same as FleetLevel for one partition or instance group that this node is in."""
 
     scope: str
@@ -114,8 +112,7 @@ class ScopeSnapshot:
     total: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeRecord:
+class NodeRecord(Struct, frozen=True, kw_only=True):
     """The handoff record that healthd has left with a node of the cluster, by the node's name: it outlives the disk,
     and is evidence."""
 
@@ -123,8 +120,7 @@ class NodeRecord:
     text: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HeldNode:
+class HeldNode(Struct, frozen=True, kw_only=True):
     """A node that a healthd holds, as the cluster shows it: its reason, and when that was set, in epoch seconds."""
 
     node: str
@@ -132,8 +128,7 @@ class HeldNode:
     stamp: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FleetSnapshot:
+class FleetSnapshot(Struct, frozen=True, kw_only=True):
     """How many nodes are out of service now, for any cause, and how many there are. Read from the cluster itself.
 
     A held slot alone does not count here. ``scopes``: the partitions or groups of this node. ``records``: the records
@@ -157,8 +152,7 @@ class FleetSnapshot:
     limit: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ListedNode:
+class ListedNode(Struct, frozen=True, kw_only=True):
     """One node as a list of the fleet shows it, for a reader: no decision is made by it.
 
     ``state``: the cluster's own words for it, ``flags`` the same apart, upper case. ``out``: it gets no new jobs.
@@ -184,8 +178,7 @@ class ListedNode:
     agentless: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Slot:
+class Slot(Struct, frozen=True, kw_only=True):
     """One of the L places for nodes that are out, handed out atomically by the cluster's controller.
 
     ``scope``: ``cluster``, or the partition or instance group that it is a place of. ``index``: below zero for one
@@ -249,8 +242,7 @@ class Orchestrator(Protocol):
         """Read this node's handoff record; "" where it has none of ours. Constant cost."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeJob:
+class NodeJob(Struct, frozen=True, kw_only=True):
     """One run of a batch system's job, as its cluster shows it.
 
     ``id``: by which its cluster acts on this job alone. ``number``: the one that the job itself knows; "" for the same.

@@ -10,11 +10,13 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from healthd.config.match import Match
 from healthd.config.schema.config import CheckConfig, Config
@@ -52,8 +54,7 @@ _CATCHES_UP_WITHIN_S = 3.0
 _SUMMARY_POLL_S = 5.0
 
 
-@dataclass(kw_only=True)
-class Agent:
+class Agent(Struct, kw_only=True):
     """Everything of one node, connected and at rest."""
 
     config: Config
@@ -181,8 +182,7 @@ def reading_agent(config: Config, notices: tuple[str, ...] = (), names: Collecti
     return agent
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stopgap:
+class Stopgap(Struct, frozen=True, kw_only=True):
     """A folder in memory, for the state of a daemon that observes. ``why``: the refusal of its own folder, as a
     sentence."""
 
@@ -258,8 +258,7 @@ def acting_agent(
     return agent
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reporter:
+class Reporter(Struct, frozen=True, kw_only=True):
     """Reports this node to its cluster. ``tick`` does what is due and returns what it did, ``every_s``: how often it is
     to be called. ``stop`` reports that the daemon ends on purpose, and returns why it could not, or ""."""
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.config.schema.config import SlurmSection
 from healthd.core.check import Check
@@ -65,8 +66,7 @@ _REMEMBERED = 1_000
 _MOST_NOTES = 200
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobNote:
+class JobNote(Struct, frozen=True, kw_only=True):
     """A sentence that is still to be written to a job. ``sentence`` "": that for all ``nodes`` of the job, made of what
     each wrote. ``blamed``: the Epilog blamed this node, so that the job may run again; ``requeued``: it does, as Slurm
     had requeued it before. ``undecided``: this node could not tell. ``refused``: the prolog did not let it start here,
@@ -85,8 +85,7 @@ class JobNote:
     began: datetime | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BlamedRun:
+class BlamedRun(Struct, frozen=True, kw_only=True):
     """A run of a job that this node is to blame for, and when that was judged."""
 
     run: str

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 
-@dataclass(kw_only=True, slots=True)
-class JobRuns:
+class JobRuns(Struct, kw_only=True):
     """Since the daemon began. ``missed``: due while the one before was under way. Times are monotonic seconds."""
 
     done: int = 0

@@ -10,13 +10,14 @@ import os
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd import __version__
 from healthd.agent.driver_at_fault import DriverAtFault
@@ -66,8 +67,7 @@ _READS_FLEET = msgspec.json.Decoder(FleetSnapshot)
 _ABOUT_PODS = ", and no unit stops them; pods of NVIDIA's GPU Operator: [orchestrator.kubernetes] pause_gpu_operator"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cluster:
+class Cluster(Struct, frozen=True, kw_only=True):
     """Arguments of an engine's parts. ``settle_s``, ``unanswered_s``, ``calm_s``: seconds, see SlotKeeper and the
     engine's timeouts. ``quotas``: how many nodes may be out, by scope. ``opt_out``: the feature of the node by which an
     operator opts it out, and the cluster's word for such a feature. ``records``, ``scontrol``, ``asking``: see

@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.api.peer import Receipt
 from healthd.api.wire import Reply
@@ -126,8 +128,7 @@ def job_answer(agent: Agent, options: Namespace) -> Reply:
     return Reply(code=0, out=json.dumps({"verdicts": found}) + "\n")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HookReply:
+class HookReply(Struct, frozen=True, kw_only=True):
     """A hook's answer, and the record of it for ``hook_ended``, once it is known whether the hook read the answer.
 
     ``drain``: the reason of our drain, for which a prolog refuses the job, or an epilog blames the node; "" where it

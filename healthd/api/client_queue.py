@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 SEATS = 32
 KEPT = 8
@@ -32,8 +33,7 @@ class ClientLane(Enum):
     NOWHERE = "nowhere"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Who:
+class Who(Struct, frozen=True, kw_only=True):
     """The user of a seat. ``may_act``: as far as that is known without asking a directory service."""
 
     uid: int

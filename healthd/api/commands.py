@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
+
+from msgspec.structs import replace
 
 from healthd.agent.agent import Agent
 from healthd.api.exit_codes import ExitCode

@@ -8,8 +8,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
+
+from msgspec import Struct, field
 
 from healthd.core.model import Mode
 from healthd.ledger.report import FleetReport
@@ -23,8 +24,7 @@ SYNC_RESULTS = ("ok", "cluster", "store")
 """The results of a sync: success, the cluster did not answer, the state could not be written."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class IncidentStatus:
+class IncidentStatus(Struct, frozen=True, kw_only=True):
     """An open incident, for messages and metrics. ``title``: its name, for the message of its end. ``cause``: the
     likely one. ``nodes``: how many nodes have it now; ``ever``: how many had it. ``critical``: more than a warning."""
 
@@ -38,8 +38,7 @@ class IncidentStatus:
     began: datetime
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FenceStatus:
+class FenceStatus(Struct, frozen=True, kw_only=True):
     """The fence of an NVLink domain. ``waits``: why it stays although its incident is over; "" while that is open."""
 
     domain: str
@@ -48,8 +47,7 @@ class FenceStatus:
     waits: str
 
 
-@dataclass(kw_only=True)
-class ControllerStats:
+class ControllerStats(Struct, kw_only=True):
     """The stats of one controller since its process started. ``began`` is in Unix time; ``succeeded_s`` and ``led_s``
     are monotonic.
 

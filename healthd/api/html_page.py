@@ -12,8 +12,9 @@ import functools
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.resources import files
+
+from msgspec import Struct
 
 HEADERS: Mapping[str, str] = {
     "Cache-Control": "no-store",
@@ -26,8 +27,7 @@ HEADERS: Mapping[str, str] = {
 _INCLUDE = re.compile(r"/\* include ([a-z.]+) \*/")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HtmlPage:
+class HtmlPage(Struct, frozen=True, kw_only=True):
     """A page, and the headers that only a page has."""
 
     html: str

@@ -25,10 +25,11 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from healthd.agent.agent import Agent
 from healthd.api.html_page import HEADERS, html_page
@@ -66,8 +67,7 @@ _NOT_OURS = """unknown host name; use this machine's address or host name, or ad
 _TEXT = "text/plain; charset=utf-8"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HttpResponse:
+class HttpResponse(Struct, frozen=True, kw_only=True):
     """The answer for one path. ``packed``: gzip of the same text, for clients that accept it."""
 
     code: int = 200
@@ -77,8 +77,7 @@ class HttpResponse:
     packed: bytes = b""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Route:
+class Route(Struct, frozen=True, kw_only=True):
     """One path. ``local``: for this machine only. ``remote``: the answer for other machines, where it differs.
     ``probe``: answered under any host name."""
 

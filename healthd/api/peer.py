@@ -16,8 +16,9 @@ import socket
 import struct
 import termios
 import time
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 _PEER = struct.Struct("3i")
 _SO_PEERGROUPS = 59  # Linux 4.13, include/uapi/asm-generic/socket.h; the module socket has no name for it
@@ -26,8 +27,7 @@ _POLLS_S = (0.0005, 0.05)
 """The first and the longest pause between two polls, in seconds. A client that waits reads at once."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Peer:
+class Peer(Struct, frozen=True, kw_only=True):
     """The process at the other end. ``groups``: all groups of the process, its primary group among them."""
 
     pid: int

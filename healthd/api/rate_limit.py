@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 MOST = 256
 """The most messages that are remembered. A further one is dropped until one of them is old."""
 
 
-@dataclass(slots=True)
-class _Seen:
+class _Seen(Struct):
     at_s: float
     since: int = 0
 

@@ -11,10 +11,12 @@ import threading
 import time
 from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.agent.agent import Agent
 from healthd.api.answers import (
@@ -64,8 +66,7 @@ _LAST_FOR_ALL = 1000
 """The most lines of the audit trail for a user who may not act: more would slow the disk for those who may."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Guest:
+class _Guest(Struct, frozen=True, kw_only=True):
     """A connection, and the user at its other end."""
 
     client: socket.socket
@@ -73,8 +74,7 @@ class _Guest:
     who: Who
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Reply:
+class _Reply(Struct, frozen=True, kw_only=True):
     """The bytes of an answer. ``hook``: the hook's reply, to be recorded once its receipt is known."""
 
     raw: bytes

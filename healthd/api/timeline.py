@@ -9,10 +9,12 @@ import json
 import sqlite3
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.config.values import did_you_mean
 from healthd.core.errors import StoreError, UsageError
@@ -29,8 +31,7 @@ _SHARED, _SHARED_KEYS = 200, ("code", "component", "severity", "opened")
 _SEVERITY_LEVEL: Mapping[str, Level] = {"critical": "critical", "warning": "warning", "info": "info"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trail:
+class Trail(Struct, frozen=True, kw_only=True):
     """The newest events, the oldest first, and the remediations that began among them or are open.
 
     ``cut``: why there are fewer lines than requested, or "". ``newest``: the number of the newest event of the trail.

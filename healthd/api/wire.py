@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import BinaryIO
+
+from msgspec import Struct, field
 
 from healthd.api.exit_codes import exit_code_of
 from healthd.core.errors import ConfigError, HealthdError, NoDaemon, NotPermitted, UsageError
@@ -25,8 +26,7 @@ _COLOUR = "HEALTHD_COLOUR"
 _COUNT = re.compile(r"[0-9]{1,5}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """A command line, and the few variables of its environment that a hook needs. ``colour``: a text is wanted in
     colours."""
 
@@ -35,8 +35,7 @@ class Request:
     colour: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reply:
+class Reply(Struct, frozen=True, kw_only=True):
     """The output of a command, and its exit code."""
 
     code: int

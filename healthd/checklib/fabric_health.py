@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.checklib.tables import filled, keyed_rows
 
@@ -11,8 +12,7 @@ _PARTITION_SHIFT, _TWO_BITS, _NOT_ASSIGNED = 12, 0x3, 2
 """NVML_GPU_FABRIC_HEALTH_MASK_…_PARTITION_ASSIGNED (nvml.h): 1 true, 2 false, 0 not reported."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MaskPart:
+class MaskPart(Struct, frozen=True, kw_only=True):
     """One part of the health mask: the place of its bits, and its values that are a fault. Zero: not reported."""
 
     part: str

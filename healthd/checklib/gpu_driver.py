@@ -7,8 +7,9 @@ stale one, or the device files may be missing, while the node serves every other
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from healthd.checklib.nvml_codes import NvmlReturn
 from healthd.checklib.pci import pci_driver, pci_gpus
@@ -28,8 +29,7 @@ class DriverFault(StrEnum):
     MISMATCH = "mismatch"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DriverTrouble:
+class DriverTrouble(Struct, frozen=True, kw_only=True):
     """A fault of the driver as a whole, with its evidence as a sentence."""
 
     fault: DriverFault

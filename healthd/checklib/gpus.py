@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.checklib.gpu_driver import told_by_gpu_driver
 from healthd.checklib.nvml_codes import NvmlReturn
@@ -32,8 +34,7 @@ MIG = "nvmlDeviceGetMigMode"
 """The call for ``in_mig``: it returns the mode now and the one after the next reset."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GpuValues:
+class GpuValues(Struct, frozen=True, kw_only=True):
     """The answers of one GPU, sorted: values, calls that it does not support, and calls that failed.
 
     ``codes``: every NVML return code other than success among the answers. ``refused``: the refusal of a GPU that is
@@ -136,8 +137,7 @@ def _named(node: Node, answers: Sequence[GpuAnswer]) -> tuple[GpuAnswer, ...]:
     return tuple(replace(answer, pci=min(left)) if answer in nameless else answer for answer in answers)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Inventory:
+class Inventory(Struct, frozen=True, kw_only=True):
     """The same GPUs in four lists. ``listed`` and ``files`` are None where they could not be read: see ``gaps``.
 
     ``openable``: how many of the files this process may open. ``trouble``: why the driver lists none, where

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from healthd.core.errors import SourceError, SourceUnreadable
 from healthd.core.node import Tree
@@ -19,8 +20,7 @@ _PRESSURE = re.compile(r"avg10=\S+ avg60=\S+ avg300=([0-9]{1,3}(?:\.[0-9]{1,6})?
 _SHOWN = 120
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Process:
+class Process(Struct, frozen=True, kw_only=True):
     """One line of /proc/PID/stat: the name as the kernel cuts it (15 characters) and the state letter (D, Z, S …)."""
 
     pid: int
@@ -28,8 +28,7 @@ class Process:
     state: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tracking:
+class Tracking(Struct, frozen=True, kw_only=True):
     """The state of chronyd's clock: ``offset_s`` of the system clock from true time as chronyd estimates it."""
 
     source: str

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from math import inf
 from typing import Any, Generic, NamedTuple, TypeVar
+
+from msgspec import Struct
 
 from healthd.checklib.tables import filled, keyed_rows
 from healthd.core.check import CodeForm, FindingCode, judged
@@ -112,8 +113,7 @@ def _is_name(text: str) -> bool:
 # the rows of the table
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LineRow:
+class LineRow(Struct, frozen=True, kw_only=True):
     """One kind of kernel line. ``ends``: such a line ends the fault of ``code``. ``symptom_of``: codes that explain it.
 
     ``expression`` is matched at the start of a record's words; its named groups become evidence, and fill
@@ -217,22 +217,22 @@ Place = Callable[[LineRow, Groups], Component]
 More = Callable[[KernelRecord, Groups], Mapping[str, Any]]
 
 
-@dataclass(kw_only=True, slots=True)
-class Burst:
+class Burst(Struct, kw_only=True):
     """Lines that are one fault. The first one represents all: ``add`` is called with each, that one included."""
 
     first: KernelRecord
-    last: KernelRecord = field(init=False)
     count: int = 0
-
-    def __post_init__(self) -> None:
-        """Begin with the first line as the last."""
-        self.last = self.first
+    _last: KernelRecord | None = None
 
     def add(self, record: KernelRecord) -> None:
         """Count one line."""
         self.count += 1
-        self.last = record
+        self._last = record
+
+    @property
+    def last(self) -> KernelRecord:
+        """The last line, which is the first where there was one."""
+        return self._last or self.first
 
     @property
     def times(self) -> str:
@@ -280,8 +280,7 @@ class BurstFold(Generic[B]):
 R = TypeVar("R")
 
 
-@dataclass(kw_only=True, slots=True)
-class RowBurst(Burst, Generic[R]):
+class RowBurst(Burst, Generic[R], kw_only=True):
     """Lines that fit one row or rule at one component. ``groups``: the pattern's named groups in the first."""
 
     row: R

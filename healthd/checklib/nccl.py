@@ -8,10 +8,11 @@ without a network); they are no rows of ``nccl_limits.csv``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from functools import cache
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from healthd.checklib.tables import filled, instance_profile, keyed_rows
 from healthd.core.check import FindingCode, Learned, judged, ok
@@ -27,8 +28,7 @@ _SHARE = 0.9
 _BASELINE = f"{_SHARE:.0%} of the node's own best, since no figure is published for its type"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NcclLimit:
+class NcclLimit(Struct, frozen=True, kw_only=True):
     """The least bus bandwidth of a type in a test, a row of ``nccl_limits.csv``: a share of the measured figure.
 
     It holds for messages of ``size_bytes`` over all GPUs of the type. ``date``: that of the source.
@@ -43,8 +43,7 @@ class NcclLimit:
     date: date
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Demand:
+class Demand(Struct, frozen=True, kw_only=True):
     """The requirement of one run. ``least_gb_s`` None: only the node's own best. ``source``: of the figure, with
     date."""
 
@@ -56,8 +55,7 @@ class Demand:
     source: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Codes:
+class Codes(Struct, frozen=True, kw_only=True):
     """The findings of an all-reduce. All are warnings: none is proven on hardware yet, and an operator decides."""
 
     wrong: FindingCode

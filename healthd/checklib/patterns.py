@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
 from re import _constants as op  # type: ignore[attr-defined]  # the parser of the standard library, which has no public name
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any
+
+from msgspec import Struct
 
 SUBJECT_CHARS = 512
 """How much of a record is matched."""
@@ -32,8 +33,7 @@ _SINGLE = (op.LITERAL, op.NOT_LITERAL, op.IN, op.ANY)
 _Item = tuple[Any, Any]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SafePattern:
+class SafePattern(Struct, frozen=True, kw_only=True):
     """A pattern that cannot stall. ``needle``: a text that every match holds, or with ``^`` in front begins with."""
 
     regex: re.Pattern[str]

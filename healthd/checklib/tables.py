@@ -10,18 +10,18 @@ import csv
 import pkgutil
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
 from typing import TypeVar
+
+from msgspec import Struct
 
 _CHECKS, _DATA = "healthd.checks", "data"
 K = TypeVar("K")
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InstanceProfile:
+class InstanceProfile(Struct, frozen=True, kw_only=True):
     """The complete hardware of a GPU instance type.
 
     ``gpu_memory_mib`` is EC2's nominal figure, up to 3 % away from what a GPU has. ``memory_mib`` is EC2's figure for

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
+
+from msgspec import Struct
 
 from healthd.checklib.tables import filled, keyed_rows
 from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
@@ -18,8 +19,7 @@ from healthd.core.node import Node
 _PYTHON = "python"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VersionSource:
+class VersionSource(Struct, frozen=True, kw_only=True):
     """One place where a part's version can be read, a row of ``stack.csv``.
 
     ``kind``: sys or proc (``where`` is a path), command (``where`` is its words) or python (``where`` is the name of an
@@ -35,8 +35,7 @@ class VersionSource:
     source: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Minimum:
+class Minimum(Struct, frozen=True, kw_only=True):
     """The oldest version of a part an instance family works with. ``family``: how its types begin (``p6-b200.``)."""
 
     family: str
@@ -45,8 +44,7 @@ class Minimum:
     source: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stack:
+class Stack(Struct, frozen=True, kw_only=True):
     """The versions found, by part, and the places that should have answered and did not."""
 
     versions: Mapping[str, str]

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from types import MappingProxyType
+
+from msgspec import Struct
 
 from healthd.checklib.loglines import NAME_BYTES, after_lead, split_line
 from healthd.checklib.tables import filled, keyed_rows
@@ -65,8 +66,7 @@ _NUMBER = re.compile(r"(?:gpu\.)?xid[. ]?(\d{1,9})|(\d{1,9})", re.IGNORECASE)
 # the lines
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class XidLine:
+class XidLine(Struct, frozen=True, kw_only=True):
     """One XID. ``pci`` is None where the line does not name its GPU; ``numbered`` is False where it carries no code.
 
     ``process`` ends at the first comma and space: a command name may itself hold those, so it is a hint and no key.
@@ -84,30 +84,26 @@ class XidLine:
     prints_one_of: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GpuIdentity:
+class GpuIdentity(Struct, frozen=True, kw_only=True):
     """The UUID of the GPU at a PCI address; logged before its first XID, and still there when NVML is not."""
 
     pci: str
     uuid: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DriverLoad:
+class DriverLoad(Struct, frozen=True, kw_only=True):
     """The driver was loaded."""
 
     version: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProbeHead:
+class ProbeHead(Struct, frozen=True, kw_only=True):
     """The first of three lines, where the third reports that the GPU does not respond."""
 
     pci: str | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NvLink5:
+class NvLink5(Struct, frozen=True, kw_only=True):
     """The tail of an XID 144 to 150. ``words``: intrinfo, error status and four more registers."""
 
     unit: str
@@ -116,8 +112,7 @@ class NvLink5:
     words: tuple[int, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SxidLine:
+class SxidLine(Struct, frozen=True, kw_only=True):
     """One SXid of the NVSwitch at ``pci``. ``word``: Fatal, Non-fatal or Correctable, None where the line has none.
 
     ``continues``: it only adds registers to the SXid before it, and is no fault of its own.
@@ -279,8 +274,7 @@ def _pci(text: str) -> str | None:
 # the meaning of a number
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class XidRow:
+class XidRow(Struct, frozen=True, kw_only=True):
     """The meaning of one XID and its remedy. ``pauses_nvml``: NVML calls may hang after it. ``ends_process``: the
     process that had the GPU cannot go on, unless the XID ``contained_by`` is open on the same GPU (0: whatever is).
 
@@ -301,8 +295,7 @@ class XidRow:
     contained_by: int = 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class XidCase:
+class XidCase(Struct, frozen=True, kw_only=True):
     """How the text of a line changes the judgement of its XID.
 
     ``case`` is ``fatal`` (the text says Fatal) or ``to:<n>`` (XID 154: the recovery action it changed to).
@@ -318,8 +311,7 @@ class XidCase:
     source: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NvLink5Rule:
+class NvLink5Rule(Struct, frozen=True, kw_only=True):
     """NVIDIA's verdict on one error of one unit of NVLink5 (XID 144 to 150).
 
     ``patterns``: the required 32 bits of intrinfo, as (mask, value): first as drivers before 575 write them, then as
@@ -338,8 +330,7 @@ class NvLink5Rule:
     verdict: XidCase
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SxidRow:
+class SxidRow(Struct, frozen=True, kw_only=True):
     """The meaning of one SXid, and the judgement of a line of it *without* a severity word.
 
     ``drivers``: ``<550`` or ``>=550`` where the number means different things; else empty. ``nonfatal_remedy``: the

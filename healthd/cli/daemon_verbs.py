@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.api.client import ask
 from healthd.api.wire import Reply, Request
@@ -16,8 +17,7 @@ from healthd.core.errors import NoDaemon, UsageError
 START = "start it with `systemctl start healthd`, or with `healthd run` where there is no unit"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DaemonVerb:
+class DaemonVerb(Struct, frozen=True, kw_only=True):
     """One verb. ``instead``: what works without a daemon, as the end of a message. ``question``: asked at the terminal
     after a dry run, unless --yes or --dry-run is given; "" for a verb that does not ask.
     """

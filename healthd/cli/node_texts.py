@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
+
+from msgspec import Struct
 
 from healthd.checklib.runbooks import steps
 from healthd.checklib.tables import filled, keyed_rows
@@ -25,8 +26,7 @@ _COLUMNS = ("do_1", "do_2", "do_3")
 _BETWEEN = re.compile(r"[\s=@:;,\"{}\[\]]+")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeText:
+class NodeText(Struct, frozen=True, kw_only=True):
     """A text of healthd's. ``text``: a glob over all of it; ``where``: what it is in its cluster."""
 
     text: str

@@ -7,9 +7,10 @@ import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import asdict
 
 from healthd.api.wire import Reply
 from healthd.cli.output import progress_line

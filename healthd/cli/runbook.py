@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from textwrap import wrap
 from typing import Any
+
+from msgspec import Struct
 
 from healthd.api.headline import STEP_TEXT
 from healthd.checklib.runbooks import runbook_url, steps
@@ -53,8 +54,7 @@ _EVIDENCE: Mapping[ClearsBy, str] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FormRunbook:
+class FormRunbook(Struct, frozen=True, kw_only=True):
     """The runbook of one form of a code. ``modes``: what healthd does in each mode."""
 
     form: CodeForm
@@ -64,8 +64,7 @@ class FormRunbook:
     ends: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CodeRunbook:
+class CodeRunbook(Struct, frozen=True, kw_only=True):
     """The runbook of a code. ``found_by``: its check, "" for an operator's command. ``url``: its page, or ""."""
 
     code: str

@@ -10,9 +10,10 @@ import re
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
+
+from msgspec import Struct, field
 
 from healthd.api.client import ask
 from healthd.api.wire import Reply, Request
@@ -57,8 +58,7 @@ def _socket(options: Namespace) -> str:
 _NUMBERS = re.compile(r"[0-9]+")
 
 
-@dataclass(slots=True)
-class PrintedStatus:
+class PrintedStatus(Struct):
     """The part of the status that has been printed so far. ``news`` changes only this."""
 
     headline: tuple[object, ...] = ()

@@ -9,14 +9,14 @@ is reported; the other way round a job that you wanted to protect would lose its
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.config.match import Match, holds
 from healthd.core.model import MODE_RANK, Mode, RunningJob
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModeByJob:
+class ModeByJob(Struct, frozen=True, kw_only=True):
     """The mode, and in words by which job and match; "" where no job has a part in it."""
 
     mode: Mode

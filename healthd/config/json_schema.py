@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
+from msgspec import NODEFAULT
+from msgspec.structs import fields
 
 from healthd.config.keys import dotted
 from healthd.config.match import NAME, NOT_IN_A_MATCH
 from healthd.config.report import documented_fields
 from healthd.config.schema import config as schema
 from healthd.config.schema.rule import PolicyRule
-from healthd.config.values import plain, row_class
+from healthd.config.values import is_section, plain, row_class
 
 DRAFT = "http://json-schema.org/draft-04/schema#"
 FILE_NAME = "config.schema.json"
@@ -72,11 +73,7 @@ def policy_schema_text() -> str:
 def _section(cls: type, path: tuple[str, ...], definitions: dict[str, Any]) -> dict[str, Any]:
     """A reference to the section's definition, which is added, with those of the sections below it."""
     hints = get_type_hints(cls, include_extras=True)
-    below = {
-        name: _section(hint, (*path, name), definitions)
-        for name, hint in hints.items()
-        if isinstance(hint, type) and is_dataclass(hint)
-    }
+    below = {name: _section(hint, (*path, name), definitions) for name, hint in hints.items() if is_section(hint)}
     definitions[dotted(path)] = _table({**_properties(cls, below), **below}, about=cls.__doc__)
     return _reference(dotted(path))
 
@@ -111,8 +108,8 @@ def _properties(cls: type, below: Iterable[str]) -> dict[str, Any]:
     for item in fields(cls):
         if item.name in below:
             continue
-        default = item.default_factory() if item.default_factory is not MISSING else item.default
-        given = default is not MISSING and default is not None
+        default = item.default_factory() if item.default_factory is not NODEFAULT else item.default
+        given = default is not NODEFAULT and default is not None
         shown = {"default": msgspec.to_builtins(plain(default))} if given else {}
         made[item.name] = {**_of(hints[item.name]), "description": docs[item.name], **shown}
     return made
@@ -121,7 +118,7 @@ def _properties(cls: type, below: Iterable[str]) -> dict[str, Any]:
 def _of(hint: Any) -> dict[str, Any]:
     """The schema of one value. TOML has no null: a value that may be None is optional instead."""
     if row := row_class(hint):
-        needed = [each.name for each in fields(row) if each.default is MISSING and each.default_factory is MISSING]
+        needed = [each.name for each in fields(row) if each.required]
         return {"type": "array", "items": {**_table(_row(row), about=row.__doc__), "required": needed}}
     parts = [part for part in get_args(hint) if part is not NoneType]
     if get_origin(hint) in (Union, UnionType):

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from typing import Any, get_type_hints
+
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from healthd.config.key_lines import Key
 from healthd.config.schema import config as schema
 from healthd.config.table_lists import row_problems
 from healthd.config.toml_text import Problem
-from healthd.config.values import close_match, converted, expected, from_text, meant, shortened
+from healthd.config.values import close_match, converted, expected, from_text, is_section, meant, shortened
 from healthd.core.errors import RegistrationError
 
 # A variable whose name differs from its key: clients use it without reading any configuration.
@@ -29,8 +31,7 @@ Table = Mapping[str, Any]
 Allowed = Callable[[], Table]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Setting:
+class Setting(Struct, frozen=True, kw_only=True):
     """One configured value, and its place: ``/etc/healthd/config.toml:3`` or ``environment HEALTHD_…``."""
 
     key: Key
@@ -38,8 +39,7 @@ class Setting:
     origin: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConfigLocation:
+class ConfigLocation(Struct, frozen=True, kw_only=True):
     """The place of a value: a file's line, or a variable; ``within`` such as ``match[0].`` comes before its key."""
 
     source: str
@@ -88,7 +88,7 @@ def _fields_of(cls: Any) -> dict[str, Any]:
     """Field to type, or to a table where the field is a settings class itself."""
     hints = get_type_hints(cls, include_extras=True)
     return {
-        item.name: _fields_of(hints[item.name]) if is_dataclass(hints[item.name]) else hints[item.name]
+        item.name: _fields_of(hints[item.name]) if is_section(hints[item.name]) else hints[item.name]
         for item in fields(cls)
     }
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
+
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import fields, replace
 
 from healthd.config import environment
 from healthd.config.key_lines import Key, key_lines, line_of
@@ -46,8 +48,7 @@ _SERVICE_LINK = re.compile(r"HEALTHD(_\w+)?_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d
 WhoIsThis = Callable[[schema.Config], NodeFacts]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Loaded:
+class Loaded(Struct, frozen=True, kw_only=True):
     """A valid configuration. ``origins`` maps every dotted key to the place of its value.
 
     ``rulings``: for every match section, whether it holds here; ``notices``: the sections that could not be decided.
@@ -61,8 +62,7 @@ class Loaded:
     by_job: tuple[Match, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Examined:
+class Examined(Struct, frozen=True, kw_only=True):
     """The outcome of reading: ``loaded`` is None exactly when there are problems.
 
     ``texts`` holds each file that could be read, for the report's marks.
@@ -312,8 +312,8 @@ def _assembled(checks: Mapping[str, type], settings: Mapping[Key, Setting], prob
             if item.name in values:
                 continue
             key = (*path, item.name)
-            default = item.default_factory() if item.default_factory is not MISSING else item.default
-            if is_dataclass(default):
+            default = item.default_factory() if item.default_factory is not NODEFAULT else item.default
+            if isinstance(default, Struct):
                 values[item.name] = build(type(default), key)
                 continue
             given = settings.get(key)

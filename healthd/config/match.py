@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
 from fnmatch import translate
 from typing import Any, Protocol, get_type_hints
+
+from msgspec import Struct
+from msgspec.structs import fields
 
 from healthd.config.key_lines import Key, line_of
 from healthd.config.keys import Allowed, ConfigLocation, Setting, Table, checked, dotted, leaves
@@ -45,8 +47,7 @@ class NodeFacts(Protocol):
         """The Slurm partitions of the node; none on a node without Slurm."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Match:
+class Match(Struct, frozen=True, kw_only=True):
     """One valid section. ``place`` is such as ``/etc/healthd/config.toml:12 (match[0])``."""
 
     place: str
@@ -59,8 +60,7 @@ class Match:
         return any(getattr(self.when, name) for name in _NAMES if name not in _CONDITIONS)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ruling:
+class Ruling(Struct, frozen=True, kw_only=True):
     """Whether a match holds here, with the reason. ``decided``: whether every condition could be decided."""
 
     match: Match

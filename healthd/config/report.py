@@ -9,16 +9,18 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
 from itertools import groupby, pairwise
 from typing import Any, get_type_hints
+
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import fields
 
 from healthd.config.key_lines import Key
 from healthd.config.keys import dotted
 from healthd.config.load import Loaded
 from healthd.config.schema.config import CheckConfig
 from healthd.config.toml_text import Problem
-from healthd.config.values import expected, plain, toml_value
+from healthd.config.values import expected, is_section, plain, toml_value
 
 CONTEXT_LINES = 1
 SHOWN_COLUMNS = 160
@@ -60,8 +62,7 @@ def as_data(loaded: Loaded) -> dict[str, dict[str, Any]]:
     }
 
 
-@dataclass(frozen=True, kw_only=True)
-class FieldDoc:
+class FieldDoc(Struct, frozen=True, kw_only=True):
     """One field of a settings class, for the reference pages: ``type`` in words, ``default`` as TOML."""
 
     name: str
@@ -75,15 +76,15 @@ def documented_fields(cls: type) -> tuple[FieldDoc, ...]:
 
     Raises ValueError for a field without one, and OSError where the source text of the class is not there.
     """
-    docs = {name: doc for base in reversed(cls.__mro__[:-1]) for name, doc in _docstrings(base).items()}
+    docs = {name: doc for base in _settings(cls) for name, doc in _docstrings(base).items()}
     hints = get_type_hints(cls, include_extras=True)
     rows = []
     for item in fields(cls):
         if item.name not in docs:
             raise ValueError(f"{cls.__module__}.{cls.__qualname__}.{item.name} has no docstring under it")
-        words = "a section" if is_dataclass(hints[item.name]) else expected(hints[item.name])
-        default = item.default_factory() if item.default_factory is not MISSING else item.default
-        text = "" if default is MISSING else toml_value(default)
+        words = "a section" if is_section(hints[item.name]) else expected(hints[item.name])
+        default = item.default_factory() if item.default_factory is not NODEFAULT else item.default
+        text = "" if default is NODEFAULT else toml_value(default)
         rows.append(FieldDoc(name=item.name, type=words, default=text, doc=docs[item.name]))
     return tuple(rows)
 
@@ -129,7 +130,7 @@ def _sections(loaded: Loaded) -> Iterator[tuple[Key, list[tuple[Key, Any, str]]]
         rows, below = [], []
         for name, value in _values(settings):
             key = (*path, name)
-            if is_dataclass(value):
+            if isinstance(value, Struct):
                 below.append((key, value))
             elif key == ("checks",):
                 below.extend(((*key, check), each) for check, each in value.items())
@@ -151,6 +152,11 @@ def _values(settings: Any) -> Iterator[tuple[str, Any]]:
             yield from _values(value)
         else:
             yield item.name, value
+
+
+def _settings(cls: type) -> Iterator[type]:
+    """A settings class after those that it inherits from."""
+    return (base for base in reversed(cls.__mro__) if is_section(base) and base is not Struct)
 
 
 def _docstrings(cls: type) -> dict[str, str]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import MISSING, dataclass, fields
 from typing import Any, get_type_hints
+
+from msgspec import Struct
+from msgspec.structs import fields
 
 from healthd.config.values import as_toml, choices, close_match, converted, expected, row_class, shortened
 
 
-@dataclass(frozen=True, kw_only=True)
-class RowProblem:
+class RowProblem(Struct, frozen=True, kw_only=True):
     """One mistake. ``place`` is such as ``[0].name``, counted from 0 as TOML's own lists are; ``value`` as TOML."""
 
     place: str
@@ -49,7 +50,7 @@ def _wrong_keys(place: str, row: dict[str, Any], cls: Any) -> Iterator[RowProble
             advice = _guess(name, known) or f"expected {_names(cls)}"
             yield RowProblem(place=f"{place}.{name}", value=shortened(item), wrong="no such key", advice=advice)
     for item in fields(cls):
-        if item.default is MISSING and item.default_factory is MISSING and item.name not in row:
+        if item.required and item.name not in row:
             yield RowProblem(place=f"{place}.{item.name}", wrong="missing", advice="add it")
 
 

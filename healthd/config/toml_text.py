@@ -9,9 +9,10 @@ import os
 import re
 import stat
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from healthd.core.strict_modes import others_may_write
 
@@ -21,8 +22,7 @@ MAX_LINE_CHARACTERS = 1_024
 _POSITION = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Problem:
+class Problem(Struct, frozen=True, kw_only=True):
     """One mistake. ``line`` and ``column`` count from 1; 0 where there is none. ``wrong`` names the expected value."""
 
     source: str

@@ -10,12 +10,13 @@ import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields, is_dataclass
 from enum import Enum
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict, fields
 
 SHOWN_CHARACTERS = 60
 _LENGTH = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?) ?(ms|[smhd])[a-z]*")
@@ -43,7 +44,12 @@ def converted(value: Any, hint: Any) -> Any:
 def row_class(hint: Any) -> Any:
     """The settings class of each row, where ``hint`` is a list of tables; else None."""
     row = get_args(hint)[0] if get_origin(hint) in (tuple, list) else None
-    return row if is_dataclass(row) else None
+    return row if is_section(row) else None
+
+
+def is_section(hint: Any) -> bool:
+    """Whether a type is a settings class."""
+    return isinstance(hint, type) and issubclass(hint, Struct)
 
 
 def from_text(text: str, hint: Any) -> Any:
@@ -124,13 +130,13 @@ def toml_value(value: Any) -> str:
         case list() | tuple():
             return "[" + ", ".join(toml_value(plain(item)) for item in value) + "]"
         case _:
-            return "" if is_dataclass(value) else str(value)
+            return "" if isinstance(value, Struct) else str(value)
 
 
 def plain(value: Any) -> Any:
     """``value`` with every settings class in it as a table."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
+    if isinstance(value, Struct):
+        return {name: plain(each) for name, each in asdict(value).items()}
     return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.config import Config
@@ -38,8 +39,7 @@ class RunningJobs(Protocol):
         """One job, and the indices of its GPUs by node."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _OpenJobFinding:
+class _OpenJobFinding(Struct, frozen=True, kw_only=True):
     """A finding that a job has. ``since``: when it was first seen."""
 
     found: JobFinding

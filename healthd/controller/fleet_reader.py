@@ -9,9 +9,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core.errors import HealthdError
 from healthd.fleet.nodes import FleetPicture
@@ -24,8 +26,7 @@ SHOWN_EVERY_S = 30.0
 _DEFECT = "a defect of healthd; see the controller's log"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FleetReadings:
+class FleetReadings(Struct, frozen=True, kw_only=True):
     """The last reading, and why there is no later one: ``problem`` at ``failed``. ``under_way``: one is being read."""
 
     picture: FleetPicture | None = None

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from healthd.config.schema.config import PolicySection
 from healthd.core.errors import BackendError, ConfigError, StoreError

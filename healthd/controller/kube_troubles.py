@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.core.model import ClusterTrouble
 from healthd.remediation.controller.node_status import NodeStatus
@@ -41,8 +42,7 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClusterFinding:
+class ClusterFinding(Struct, frozen=True, kw_only=True):
     """One trouble. ``node`` "": of the cluster. ``message``: the message for the operator, with the next step."""
 
     node: str

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct
 
 from healthd.controller.kube_troubles import ClusterFinding, EventsDue, news_of_trouble, statuses_of
 from healthd.core.errors import BackendBusy, BackendError, StoreError
@@ -40,8 +41,7 @@ POLICIES_S = 60.0
 _EVENTS_WAIT_S = 60.0  # after an Event that could not be written
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WatchSettings:
+class WatchSettings(Struct, frozen=True, kw_only=True):
     """``timeout_s``: how long silence, or a gap in the policies, lasts before it pages. ``gap_s``: see Silences.
     ``all_nodes``, ``tolerated``, ``opt_out_label``, ``reports``: see Watched. ``policies``: whether the cluster must
     have them. ``takes_s``: how long an act may take."""

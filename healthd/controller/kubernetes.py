@@ -11,9 +11,10 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
+
+from msgspec.structs import replace
 
 from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.config import Config

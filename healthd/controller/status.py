@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
+
+from msgspec.structs import asdict
 
 from healthd.core.errors import StoreError
 from healthd.core.model import Mode

@@ -8,12 +8,13 @@ a back end. It may raise any :class:`~healthd.core.errors.SourceError`: the runn
 from __future__ import annotations
 
 import importlib
-import pkgutil
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from healthd.core.errors import RegistrationError
 from healthd.core.model import (
@@ -32,13 +33,11 @@ from healthd.core.model import (
 from healthd.core.node import Node
 
 
-@dataclass(frozen=True, kw_only=True)
-class NoSettings:
+class NoSettings(Struct, frozen=True, kw_only=True):
     """The settings of a check without settings."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FindingCode:
+class FindingCode(Struct, frozen=True, kw_only=True):
     """One code of a check's findings: a stable slug with its meaning, its severity and the remedy that it calls for.
 
     A code that ends in ``.*`` stands for a family (``gpu.xid.*``) whose members a table describes.
@@ -75,8 +74,7 @@ class FindingCode:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CodeForm:
+class CodeForm(Struct, frozen=True, kw_only=True):
     """The meaning of a code, in one of the forms that its finding may have.
 
     ``form``: what tells this form from the others of the code: ``fatal`` where the line says so; "" for the plain one.
@@ -102,8 +100,7 @@ Explain = Callable[[str], tuple[CodeForm, ...]]
 # number. The first value of an epoch is a baseline for every limit on a counter, and so is a value that went backwards.
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limit:
+class Limit(Struct, frozen=True, kw_only=True):
     """Growth: ``reading`` may grow by at most ``max_increase`` within one epoch. Growth counts once.
 
     A reading that carries its own ``limit`` is judged by that one, here and in :class:`Rate`.
@@ -120,8 +117,7 @@ class Limit:
         return f"grows by {self.max_increase:g}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rate:
+class Rate(Struct, frozen=True, kw_only=True):
     """A counter may grow by at most ``max_increase`` in any ``window_s``. A level: it ends when the window is calm."""
 
     reading: str
@@ -136,8 +132,7 @@ class Rate:
         return f"grows by {self.max_increase:g} in {self.window_s:g} s"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stall:
+class Stall(Struct, frozen=True, kw_only=True):
     """A counter must advance: standing still for ``for_s``, over three check runs at least, is a level until it moves.
 
     ``among_siblings``: it is judged only while the same reading of another component moves. Where all stand still they
@@ -156,8 +151,7 @@ class Stall:
         return f"stands still for {self.for_s:g} s{', while a sibling moves' if self.among_siblings else ''}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Learned:
+class Learned(Struct, frozen=True, kw_only=True):
     """A gauge must not fall below the highest value that it had on this instance. It learns again only after a new
     instance id, another epoch (a count's is the instance type, which EC2 may change under the same id), or a command of
     the operator; an empty epoch is no other one. Omit the reading where the configuration sets the expected value.
@@ -177,8 +171,7 @@ class Learned:
         return f"stays at {share}the highest value seen on this instance"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Accelerating:
+class Accelerating(Struct, frozen=True, kw_only=True):
     """A counter of corrected errors may be noisy, but its daily rate must not grow from day to day. A level.
 
     How it tells growth from noise is explained in ``healthd.judge.trends``.
@@ -198,8 +191,7 @@ Trigger = Literal["interval", "kernel", "active"]
 AnyLimit = Limit | Rate | Stall | Learned | Accelerating
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Check:
+class Check(Struct, frozen=True, kw_only=True):
     """A registered check. ``on`` is ``"interval"``, ``"kernel"`` for a check that runs on each batch of kernel records,
     or ``"active"`` for one that puts load on the node's hardware: it runs only on demand, and only on an idle node.
 
@@ -220,8 +212,8 @@ class Check:
     limits: tuple[AnyLimit, ...] = ()
     on: Trigger = "interval"
     needles: tuple[str, ...] = ()
-    wants: Callable[[str, Any], bool] | None = field(default=None)
-    explain: Explain | None = field(default=None)
+    wants: Callable[[str, Any], bool] | None = None
+    explain: Explain | None = None
 
     @property
     def often(self) -> str:
@@ -255,11 +247,11 @@ def check(
     """Register the decorated function as the check ``name``.
 
     ``interval_s``: how often the daemon runs it. ``timeout_s``: how long a caller waits for a run.
-    ``settings``: a frozen dataclass, every field with a default and a docstring; ``[checks."<name>"]`` fills it.
+    ``settings``: a frozen struct, every field with a default and a docstring; ``[checks."<name>"]`` fills it.
     ``explain``: for a family of codes, the forms of ``gpu.xid.79``, or none if it is not one of the family.
 
-    Raises RegistrationError when the name or a code is taken, the name is malformed, a limit or a code could not be
-    judged, or the function has no docstring.
+    Raises RegistrationError when the name or a code is taken, the name is malformed, the settings are no struct, a
+    limit or a code could not be judged, or the function has no docstring.
     """
     codes, limits = tuple(codes), tuple(limits)
 
@@ -276,6 +268,11 @@ def check(
         if name in _registry and _origin(_registry[name].run) != _origin(function):
             taken = _origin(_registry[name].run)
             raise RegistrationError(f"check name {name!r} of {_origin(function)} is already taken by {taken}")
+        if not issubclass(settings, Struct):
+            raise RegistrationError(
+                f"check {name!r}: settings = {settings.__qualname__}; expected a class of "
+                f"msgspec.Struct: class {settings.__qualname__}(Struct, frozen=True, kw_only=True)"
+            )
         _refuse_bad_codes(name, codes)
         _refuse_bad_limits(name, codes, limits)
         _registry[name] = Check(
@@ -339,7 +336,8 @@ def discover(names: Collection[str] = ()) -> Mapping[str, Check]:
     Raises RegistrationError for a module that cannot be imported: a check that is silently absent looks like health.
     """
     package = importlib.import_module("healthd.checks")
-    present = [module.name for module in pkgutil.iter_modules(package.__path__)]
+    files = [path for folder in package.__path__ for path in Path(folder).glob("*.py")]
+    present = sorted(path.stem for path in files if path.stem != "__init__")
     asked = {name.replace(".", "_") for name in names}
     for module in sorted(asked.intersection(present)):
         _import(module)
@@ -362,8 +360,7 @@ def ok(readings: Iterable[Reading] = (), *, clearances: Iterable[Clearance] = ()
     return Result(status=Status.OK, reason=reason, readings=tuple(readings), clearances=tuple(clearances))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LeftTo:
+class LeftTo(Struct, frozen=True, kw_only=True):
     """Among gaps: a component that did not answer for a cause that another check finds. It makes nothing unknown here,
     and ends nothing either. ``words``: the cause, and the check that finds it."""
 

@@ -7,11 +7,11 @@ here once, where it comes in: the code that writes, sends or shows it need not c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import asdict, replace
 
 _T = TypeVar("_T")
 
@@ -38,7 +38,7 @@ def json_text(value: Any) -> str:
 
 
 def encodable(value: Any) -> Any:
-    """The same value, also inside dataclasses, with a question mark for each character that UTF-8 has no bytes for."""
+    """The same value, also inside structs, with a question mark for each character that UTF-8 has no bytes for."""
     match value:
         case Enum():
             return value
@@ -52,6 +52,6 @@ def encodable(value: Any) -> Any:
             return tuple(encodable(each) for each in value)
         case set() | frozenset():
             return frozenset(encodable(each) for each in value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{each.name: encodable(getattr(value, each.name)) for each in fields(value)})
+    if isinstance(value, msgspec.Struct):
+        return replace(value, **{name: encodable(each) for name, each in asdict(value).items()})
     return value

@@ -1,6 +1,6 @@
 """The vocabulary: the messages between the stages of healthd.
 
-Every message is a frozen dataclass, whose methods only derive values from its own fields. Nothing here reads a clock, a
+Every message is a frozen struct, whose methods only derive values from its own fields. Nothing here reads a clock, a
 file or a setting, and nothing here knows a source, a check or a back end. Times are aware UTC datetimes; units are in
 the names.
 """
@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 # ---------------------------------------------------------------------------------------------------------------------
 # words
@@ -123,8 +125,7 @@ class ClusterTrouble(StrEnum):
     UNCOVERED = "uncovered"  # out by healthd, and outside the controller's selector
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunningJob:
+class RunningJob(Struct, frozen=True, kw_only=True):
     """A job on the node, as its cluster shows it; "" and 0 for what that does not tell. ``nodes``: how many it has."""
 
     id: str
@@ -210,8 +211,7 @@ REMEDY_RANK: Mapping[Remedy, int] = {
 # messages
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Component:
+class Component(Struct, frozen=True, kw_only=True):
     """A part of the node with a stable identity: ``gpu:GPU-<uuid>``, ``efa:rdmap0s6``, ``mount:/fsx``, ``node``.
 
     ``aliases`` are other names of the same part (a PCI address, an index); they do not take part in equality.
@@ -220,7 +220,13 @@ class Component:
 
     kind: str
     id: str = ""
-    aliases: tuple[str, ...] = field(default=(), compare=False)
+    aliases: tuple[str, ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Component) and (self.kind, self.id) == (other.kind, other.id)
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.id))
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.id}" if self.id else self.kind
@@ -257,8 +263,7 @@ def pci_address(text: str) -> str:
     return f"{domain:04x}:{bus:02x}:{device:02x}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True, kw_only=True):
     """One number a check read. ``name`` ends in its unit; ``epoch``: the driver load, boot or reset it belongs to.
 
     ``limit``: how much it may grow, or the value that a test requires, where that differs from part to part; it
@@ -274,8 +279,7 @@ class Reading:
     limit_source: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Repeats:
+class Repeats(Struct, frozen=True, kw_only=True):
     """How often something must be seen to count: ``times`` on one component within ``window_s``.
 
     ``distinct``: the key in a finding's evidence of which each value counts once: ``"pids"``, for as many processes.
@@ -287,8 +291,7 @@ class Repeats:
     distinct: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """Something wrong, in the vendor's words, at one place and time.
 
     ``time`` is when it happened (a log line) or was seen (a level); a check may leave it None and the runner stamps it.
@@ -310,8 +313,7 @@ class Finding:
     repeats: Repeats | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Clearance:
+class Clearance(Struct, frozen=True, kw_only=True):
     """Evidence, seen by a check or by the daemon, that faults of a component are over. ``component`` NODE means all.
 
     ``code``: only the fault of this code is; empty, every fault that such evidence ends.
@@ -324,8 +326,7 @@ class Clearance:
     code: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Result:
+class Result(Struct, frozen=True, kw_only=True):
     """A check's return value. Build it with ``check.ok``, ``check.judged``, ``check.unknown``,
     ``check.not_applicable``.
 
@@ -360,8 +361,7 @@ def status_of(findings: Collection[Finding], gaps: Collection[str]) -> Status:
     return Status.FINDINGS if findings else Status.UNKNOWN if gaps else Status.OK
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """One run of one check: its result, when it began and how long it took.
 
     ``read_at``: when its readings were read, where it keeps those of an earlier run because its source was paused.
@@ -389,8 +389,7 @@ class Outcome:
         return not self.optional and not self.result.is_whole
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Root:
+class Root(Struct, frozen=True, kw_only=True):
     """One fault behind a diagnosis that no other open fault explains."""
 
     code: str
@@ -399,8 +398,7 @@ class Root:
     since: datetime
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Diagnosis:
+class Diagnosis(Struct, frozen=True, kw_only=True):
     """The fault of a component, folded from findings over time, and the remedy that it calls for.
 
     ``roots``: the open faults there that no other explains, most far-reaching first, its own among them.
@@ -416,8 +414,7 @@ class Diagnosis:
     roots: tuple[Root, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True, kw_only=True):
     """The policy's decision for now, or why it holds: the log, the audit and tests show its ``reason``.
 
     ``steps`` carry out the first remedy of ``ladder``; the others follow where it does not help. ``rule``: the policy's
@@ -433,16 +430,14 @@ class Decision:
     refusal: Refusal | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True, kw_only=True):
     """Why healthd does not do something now: the kind, and the sentence."""
 
     kind: Refusal
     words: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Event:
+class Event(Struct, frozen=True, kw_only=True):
     """One line of the audit. ``kind``: check, fault, decision, step, order, hook, job, daemon, drill,
     sim. ``text``: a sentence.
     """

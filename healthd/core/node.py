@@ -7,9 +7,10 @@ The real answers come from ``healthd.sources``, the simulated ones from ``health
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol
+
+from msgspec import Struct, field
 
 RECORD_LEAD = (
     r"(?> *(?:<\d{1,3}> *)?"
@@ -21,8 +22,7 @@ their lines share this one pattern, of bytes or of ASCII text. Blanks and no oth
 writes a tab or a newline as an escape, and text after a newline belongs to another line."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KernelRecord:
+class KernelRecord(Struct, frozen=True, kw_only=True):
     """One record of the kernel log, or of the journal.
 
     ``sequence``: the kernel's own number, unique within ``boot_id``. ``facility`` 0 is the kernel itself and cannot be
@@ -42,8 +42,7 @@ class KernelRecord:
     unit: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Mount:
+class Mount(Struct, frozen=True, kw_only=True):
     """One line of ``/proc/self/mountinfo``. ``options`` joins the per-mount and the super-block options."""
 
     point: str
@@ -53,8 +52,7 @@ class Mount:
     device: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Space:
+class Space(Struct, frozen=True, kw_only=True):
     """statvfs of one file system, in bytes and inodes; zero inodes in total means that it does not count them.
 
     ``available_*``: what any user may still take (f_bavail, f_favail). ``kept_*``: what only root may take beside that,
@@ -70,8 +68,7 @@ class Space:
     kept_inodes: int = 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Holders:
+class Holders(Struct, frozen=True, kw_only=True):
     """The users of one file system's space, by the owner of its files: bytes of each uid, the largest first.
 
     ``files``: how many were counted. ``whole``: False where the time for the count ended before all were.
@@ -82,8 +79,7 @@ class Holders:
     whole: bool
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FileProbe:
+class FileProbe(Struct, frozen=True, kw_only=True):
     """One small file of healthd's own, written, read back and removed on a mount. Seconds of each act.
 
     ``refused`` names the error of a server that refused (EACCES, EPERM, EROFS): nothing was written, and ``write_s`` is
@@ -98,16 +94,14 @@ class FileProbe:
     refused: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KernelClock:
+class KernelClock(Struct, frozen=True, kw_only=True):
     """The system clock as of adjtimex(2): whether it is synchronized, and its known error."""
 
     synchronised: bool
     offset_s: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CommandResult:
+class CommandResult(Struct, frozen=True, kw_only=True):
     """A command that ended by itself within its deadline."""
 
     argv: tuple[str, ...]
@@ -117,8 +111,7 @@ class CommandResult:
     duration_s: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AllReduce:
+class AllReduce(Struct, frozen=True, kw_only=True):
     """One all-reduce over the GPUs of this node, and its measurements.
 
     ``busbw_gb_s``: algbw x 2(n-1)/n in 10^9 bytes per second (nccl-tests, doc/PERFORMANCE.md); None with one GPU, where
@@ -137,8 +130,7 @@ class AllReduce:
     failed: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GdrCopy:
+class GdrCopy(Struct, frozen=True, kw_only=True):
     """One buffer of one GPU pinned, mapped, written and read back by the CPU through GDRCopy.
 
     ``wrong_bytes``: how many differ. ``refused``: the call that failed and its code, where one did.
@@ -151,24 +143,21 @@ class GdrCopy:
     refused: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NvmlFailure:
+class NvmlFailure(Struct, frozen=True, kw_only=True):
     """A call that NVML refused, with NVML's own return code (nvml.h, nvmlReturn_t) and its name for it."""
 
     code: int
     name: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NvmlRefusal:
+class NvmlRefusal(Struct, frozen=True, kw_only=True):
     """A call that NVML refused with GPU_IS_LOST or RESET_REQUIRED: the GPU does not work until something is done."""
 
     call: str
     failure: NvmlFailure
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GpuAnswer:
+class GpuAnswer(Struct, frozen=True, kw_only=True):
     """All answers of one GPU to one request.
 
     ``uuid`` and ``pci`` are None where NVML gave no handle; ``failure`` then says why.
@@ -184,8 +173,7 @@ class GpuAnswer:
     refused: NvmlRefusal | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProbeState:
+class ProbeState(Struct, frozen=True, kw_only=True):
     """The state of a probe worker. ``stalled_s`` counts from the first unanswered request since the last answer or
     pause; a worker that crashed, or that is still starting within its grace, is not silent. ``stalls``: the requests
     that were not answered in time."""
@@ -198,8 +186,7 @@ class ProbeState:
     stalls: int = 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KernelLogState:
+class KernelLogState(Struct, frozen=True, kw_only=True):
     """The state of the reader of the kernel log. ``idle_s``: since the last cycle of its loop, not since a record."""
 
     source: str

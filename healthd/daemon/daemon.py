@@ -14,10 +14,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from healthd import __version__
 from healthd.agent.agent import Agent, Stopgap, acting_agent, notices_of, open_kernel_log, open_reporter

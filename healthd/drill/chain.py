@@ -7,9 +7,10 @@ of its own: nothing of it reaches the faults, the verdict or the remediations of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from healthd.core.errors import UsageError
 
@@ -49,8 +50,7 @@ class Ended(StrEnum):
 EXIT_CODE: Mapping[Ended, int] = {Ended.COMPLETE: 0, Ended.INCOMPLETE: 1, Ended.INTERRUPTED: 1, Ended.REFUSED: 2}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DrillFault:
+class DrillFault(Struct, frozen=True, kw_only=True):
     """A fault that can be played.
 
     ``check``: the check that must find it. ``codes``: the codes that it may report; ``{number}`` stands for the
@@ -143,8 +143,7 @@ _KINDS = (
 KINDS: Mapping[str, DrillFault] = {kind.name: kind for kind in _KINDS}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DrillRequest:
+class DrillRequest(Struct, frozen=True, kw_only=True):
     """The request. ``who``: the operator. ``timeout_s``: replaces the limit. ``forced``: also on a busy node."""
 
     kind: DrillFault
@@ -156,8 +155,7 @@ class DrillRequest:
     forced: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StageReached:
+class StageReached(Struct, frozen=True, kw_only=True):
     """A link of the chain that was reached: seconds since the injection, and the evidence."""
 
     link: DrillStage
@@ -165,8 +163,7 @@ class StageReached:
     words: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Level:
+class Level(Struct, frozen=True, kw_only=True):
     """The decision in one mode. ``is_here``: the mode that holds on this node.
 
     ``action`` and ``words`` as the policy returns them; ``cannot``: the remedies that this node cannot carry out, and
@@ -184,8 +181,7 @@ class Level:
     cannot: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DrillReport:
+class DrillReport(Struct, frozen=True, kw_only=True):
     """The result of a drill.
 
     ``what``: the fault and its component, as text. ``looks``: the result of each check run, with the seconds.

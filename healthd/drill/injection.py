@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.checklib.pci import efa_functions, nvswitch_functions, pci_children, pci_gpus
 from healthd.checklib.xids import xid_row
@@ -28,8 +30,7 @@ _PCI = "bus/pci/devices"
 _ROWS = "nvmlDeviceGetRemappedRows"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Injection:
+class Injection(Struct, frozen=True, kw_only=True):
     """The fault that is played. ``what``: the fault and its component, as text. ``where``: where it enters, as text.
 
     ``machine``: the copy that the check reads. ``line``: the text of the kernel record, or "". ``close`` ends the

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from queue import Empty, SimpleQueue
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core.errors import HealthdError
 from healthd.core.model import SEVERITY_RANK, Decision, Diagnosis, Mode, Outcome, Refusal
@@ -41,8 +43,7 @@ _TICK_S = 5.0
 _MOST_LOOKS = 100
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Heard:
+class Heard(Struct, frozen=True, kw_only=True):
     """An event from the daemon: its monotonic second, and its kind."""
 
     what: Literal["records", "due", "round", "end"]
@@ -51,8 +52,7 @@ class Heard:
     words: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stage:
+class Stage(Struct, frozen=True, kw_only=True):
     """The parts of the daemon that a drill reads. It changes none of them.
 
     ``inject`` hands a text to the reader of the kernel log, ``wake`` makes the engine reconcile, ``open_remediation``

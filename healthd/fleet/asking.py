@@ -12,11 +12,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from http.client import HTTPException
 from typing import TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from healthd.api.client import ask
 from healthd.api.wire import Request
@@ -43,8 +43,7 @@ class NodeDocument(msgspec.Struct, frozen=True, kw_only=True):
 _Document = TypeVar("_Document", bound=NodeDocument)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeAnswer:
+class NodeAnswer(Struct, frozen=True, kw_only=True):
     """The answer of one node. ``asked``: the URL or the socket. ``problem``: why there is no ``body``, or ""."""
 
     node: str

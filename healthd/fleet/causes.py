@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from healthd.core.hostlist import folded
 from healthd.core.model import Mode, Step
@@ -29,8 +30,7 @@ _DOING: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class CauseGroup:
+class CauseGroup(Struct, frozen=True, kw_only=True):
     """Nodes in one state for one cause. ``cause``: the code, and its device where all have the same. ``about``: what
     is done about it, or what it waits for."""
 

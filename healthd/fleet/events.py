@@ -7,9 +7,10 @@ began and is over again, and incidents their begin and end.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+
+from msgspec import Struct
 
 from healthd.core.ages import lasting
 from healthd.core.hostlist import folded
@@ -35,8 +36,7 @@ class FleetEventKind(StrEnum):
     INCIDENT = "incident"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FleetEvent:
+class FleetEvent(Struct, frozen=True, kw_only=True):
     """One line of news: ``nodes`` had ``text`` happen to them at ``at``, the time of the first. ``state``: the state
     that they came into, or ""."""
 

@@ -8,7 +8,9 @@ incident, when no node of it is broken, unknown or silent in service.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from healthd.fleet.incidents import Incident, IncidentMemory
 from healthd.fleet.nodes import FleetNode
@@ -22,8 +24,7 @@ _SHOWN = 8
 _USABLE = frozenset({NodeState.OK, NodeState.WARNING})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FenceRules:
+class FenceRules(Struct, frozen=True, kw_only=True):
     """``most``: how many domains may be fenced at once. ``objection``: why none may be fenced now, or ""."""
 
     most: int
@@ -33,8 +34,7 @@ class FenceRules:
 NO_FENCES = FenceRules(most=0, objection="this controller fences no NVLink domain")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FencePlan:
+class FencePlan(Struct, frozen=True, kw_only=True):
     """The fences to ``create`` or complete, and to ``lift``. ``held``: why the domain of an incident is not fenced, by
     the id of the incident. ``waits``: why a fence stays whose incident is over, by its domain."""
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from math import comb
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from healthd.checklib.tables import is_ultraserver
 from healthd.core.hostlist import folded
@@ -58,16 +60,14 @@ class Trend(StrEnum):
     SHRINKING = "shrinking"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class IncidentRules:
+class IncidentRules(Struct, frozen=True, kw_only=True):
     """The limits: the same finding on ``nodes`` nodes within ``minutes`` is one incident."""
 
     nodes: int = 4
     minutes: float = 10.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sighting:
+class Sighting(Struct, frozen=True, kw_only=True):
     """One node that has, or had, a finding. ``root``: what findings of one cause have in common. ``at``: since when,
     the first time. ``gone``: since when it no longer has it. ``seen``: when its agent said so last. ``grave``: it is
     more than a warning."""
@@ -81,8 +81,7 @@ class Sighting:
     grave: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SharedCause:
+class SharedCause(Struct, frozen=True, kw_only=True):
     """The thing that the nodes of an incident share and others do not: the likely cause, not a proven one."""
 
     kind: CauseKind
@@ -94,8 +93,7 @@ class SharedCause:
         return f"{self.kind} {self.value}".strip() if self.kind is not CauseKind.NOT_KNOWN else "no shared cause known"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Incident:
+class Incident(Struct, frozen=True, kw_only=True):
     """One incident. ``id``: the same from every reader of the same fleet. ``codes``: the findings, most frequent
     first. ``nodes``: those that have it, or had it while it was open; ``active``: those that have it now; ``unknown``:
     members of which that is not known. ``first``: the node that had it first. ``broken_domain``: the domain whose
@@ -130,8 +128,7 @@ class Incident:
         return folded(self.active if self.is_open and self.active else self.nodes)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class IncidentMemory:
+class IncidentMemory(Struct, frozen=True, kw_only=True):
     """The memory from one reading to the next. ``watched``: since when there is one; a slow story needs all its days.
     ``domains``: the NVLink domain of each node, also of one that does not report now. A reader that remembers nothing
     begins with an empty one, and finds the incidents of what nodes have now."""
@@ -147,8 +144,7 @@ class IncidentMemory:
         return tuple(each for each in self.incidents if each.is_open)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FleetReading:
+class FleetReading(Struct, frozen=True, kw_only=True):
     """One reading of the fleet with what it is judged by. ``watched``: since when the fleet is remembered."""
 
     nodes: Sequence[FleetNode]

@@ -7,11 +7,11 @@ A node that does not answer is named first: it may be the one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from healthd.core.errors import BackendUnknown
 from healthd.fleet.asking import NodeAnswer, NodeDocument
@@ -49,8 +49,7 @@ class NodeReadings(NodeDocument, frozen=True, kw_only=True):
 READS_READINGS = msgspec.json.Decoder(NodeReadings)
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobComparison:
+class JobComparison(Struct, frozen=True, kw_only=True):
     """A job whose devices were compared. ``hosts``: its nodes as a host list. ``remarks``: what is missing, a sentence
     each. ``words``: NCCL's own, from the job's log."""
 

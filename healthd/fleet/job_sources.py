@@ -4,9 +4,10 @@ logs."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+
+from msgspec import Struct
 
 from healthd.config.schema.config import Config
 from healthd.core.hostlist import unfolded
@@ -17,8 +18,7 @@ from healthd.job.nccl_words import NcclWords
 from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob
 
 
-@dataclass(frozen=True, slots=True)
-class JobSources:
+class JobSources(Struct, frozen=True):
     """``ask``: of these nodes their readings. ``words``: NCCL's, in the logs of a job."""
 
     ask: Callable[[Sequence[str]], Mapping[str, NodeAnswer]]

@@ -5,8 +5,9 @@ A node remembers what its disk has seen: after a replacement, what came since.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
+
+from msgspec.structs import replace
 
 from healthd.api.timeline import SCHEMA
 from healthd.config.schema.config import Config

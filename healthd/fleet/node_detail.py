@@ -4,11 +4,11 @@ in, text and data out."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
+from msgspec import Struct
 
 from healthd.api.timeline import SCHEMA as HISTORY_SCHEMA
 from healthd.api.timeline import trail_text
@@ -100,8 +100,7 @@ class NodeHistory(NodeDocument, frozen=True, kw_only=True):
 READS_HISTORY = msgspec.json.Decoder(NodeHistory)
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeDetail:
+class NodeDetail(Struct, frozen=True, kw_only=True):
     """All that is known of one node beside the cluster's own part. ``answer``, ``history``: its verdict and its
     timeline, None where the node was not asked. ``past``: its entries of the ledger, oldest first."""
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.remediation.decide.domain_fence import DomainFence
 from healthd.remediation.decide.handoff import HandoffRecord, parse
@@ -52,8 +54,7 @@ _OUT_BY_US = frozenset({NodeState.REPAIRING, NodeState.HELD})
 _HELD_BY_US = frozenset({NodeState.DRAINING, NodeState.REPAIRING, NodeState.HELD, NodeState.NEEDS_OPERATOR})
 
 
-@dataclass(frozen=True, kw_only=True)
-class FleetNode:
+class FleetNode(Struct, frozen=True, kw_only=True, dict=True):
     """One node. ``silent_s``: for how many seconds its agent has said nothing; None where it never said anything.
     ``slot``: the budget slot that it holds, taken at ``slot_since``. ``fence``: the fence of its NVLink domain, as
     text; "" for none."""
@@ -209,8 +210,7 @@ class FleetNode:
         return self.slot_since is None or self.now - self.slot_since > timedelta(minutes=1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class FleetPicture:
+class FleetPicture(Struct, frozen=True, kw_only=True):
     """All nodes as they were read at ``at``. ``limit``: how many may be out, for any cause, by the configuration of the
     machine that reads or by the cluster itself; None where that is not known. ``taken``: the slots of the whole cluster
     that are taken. ``only_slots``: the limit holds slots alone, as where no controller counts the nodes that are out.

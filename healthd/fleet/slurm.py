@@ -7,8 +7,9 @@ import os
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import datetime
+
+from msgspec.structs import replace
 
 from healthd.config.schema.config import Config
 from healthd.core.errors import BackendError, BackendRefused, BackendUnknown

@@ -8,9 +8,10 @@ the job and does not say by whose fault. Which code speaks for whom is a table, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+
+from msgspec import Struct
 
 from healthd.core.model import Component, Severity
 from healthd.job.job import Job, Stop
@@ -34,8 +35,7 @@ class Blame(StrEnum):
     NONE = "none"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BlameEvidence:
+class BlameEvidence(Struct, frozen=True, kw_only=True):
     """One finding of the time of the job. ``before``: it was open when the job began, and did not grow."""
 
     speaks_for: SpeaksFor
@@ -47,8 +47,7 @@ class BlameEvidence:
     before: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobVerdict:
+class JobVerdict(Struct, frozen=True, kw_only=True):
     """The blame, why in a sentence, and its evidence: the deciding first."""
 
     blame: Blame

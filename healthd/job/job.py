@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 _EXIT = re.compile(r"([0-9]{1,3}):([0-9]{1,3})")
 _EPOCH = re.compile(r"[1-9][0-9]{0,10}")
@@ -27,8 +29,7 @@ class Stop(StrEnum):
     REQUEUED = "requeued"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
+class Job(Struct, frozen=True, kw_only=True):
     """One run of a job, as one of its nodes knows it.
 
     ``nodes``: a host list as Slurm writes it, ``gpu-[001-032]``. ``exit_code`` and ``signal``: how it ended, None where

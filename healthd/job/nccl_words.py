@@ -12,7 +12,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 MOST_RANKS = 100_000
 _SHOWN = 8
@@ -24,8 +25,7 @@ _TIMEOUT = re.compile(
 _DUMP = re.compile(r"Finished writing (?:Flight Recorder|NCCLPG) debug info to (\S{1,200})")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NcclWords:
+class NcclWords(Struct, frozen=True, kw_only=True):
     """``timeouts``: by rank the collective in which it timed out first, as (operation, number). ``dumps``: how many the
     flight recorder wrote, ``dump``: the first of them."""
 

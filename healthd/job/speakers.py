@@ -7,10 +7,11 @@ finding speaks by its severity: ``critical`` is the column for critical ones, ``
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import cache
+
+from msgspec import Struct
 
 from healthd.checklib.tables import filled, keyed_rows
 from healthd.checklib.xids import xid_number, xid_row
@@ -28,8 +29,7 @@ class SpeaksFor(StrEnum):
     NEITHER = "neither"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BlameRow:
+class BlameRow(Struct, frozen=True, kw_only=True):
     """One row. ``category``: of ``xid.csv``; "" for all. ``reason`` says why, ``source`` where that was read."""
 
     code: str
@@ -40,8 +40,7 @@ class BlameRow:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class BlameTable:
+class BlameTable(Struct, frozen=True):
     """The rows, most specific first."""
 
     rows: tuple[BlameRow, ...]

@@ -7,8 +7,9 @@ show each finding by itself.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from healthd.core.model import SEVERITY_RANK, Component, Diagnosis, Outcome, Remedy, Root, Severity
 from healthd.judge.devices import DeviceNames, device_range, folded_about, folded_texts
@@ -18,8 +19,7 @@ _MOST_WORDS = 2
 """Sentences of one cause that are shown: its findings differ in more than a device and numbers, which is rare."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cause:
+class Cause(Struct, frozen=True, kw_only=True):
     """One cause. ``severity``: of the worst finding; None where checks are unknown, and ``code`` is the first check.
 
     ``where``: its devices as a range, "" for the whole node, or how many more checks are unknown for the same reason.
@@ -46,8 +46,7 @@ class Cause:
         return self.severity in (Severity.WARNING, Severity.CRITICAL)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True, kw_only=True):
     """One finding of a cause: at its component, with the codes that it explains."""
 
     code: str

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
+
+from msgspec import Struct, field
 
 from healthd.core.hostlist import ranges
 from healthd.core.model import NODE, Component, Outcome, Severity
@@ -30,8 +31,7 @@ _SPELT_OUT = 3
 """Parts without a number that are named one by one; of more, their number and the first of them."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeviceKind:
+class DeviceKind(Struct, frozen=True, kw_only=True):
     """One kind of device. ``counted_by``: the check that counts them; ``listed_by``: the check whose readings name
     them; ``codes``: the prefixes of the codes that concern all of them when their component is the node."""
 
@@ -48,8 +48,7 @@ KINDS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KnownDevices:
+class KnownDevices(Struct, frozen=True, kw_only=True):
     """The devices of one kind in their order, each with a number: NVML's index of a GPU where that is known, else its
     place. ``listed``: the devices that the last check run listed. ``faults``: the open faults of each, by its name."""
 
@@ -89,8 +88,7 @@ def index_of(part: Component) -> int | None:
     return next((int(name) for name in (part.id, *part.aliases) if _NUMBER.fullmatch(name)), None)
 
 
-@dataclass(frozen=True)
-class DeviceNames:
+class DeviceNames(Struct, frozen=True, dict=True):
     """The operator's name of each device, by each of its own names: ``GPU 3`` by ``gpu:GPU-…`` and ``gpu:3``."""
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -163,8 +161,7 @@ def device_range(labels: Iterable[str]) -> str:
     return ", ".join(parts)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FoldedText:
+class FoldedText(Struct, frozen=True, kw_only=True):
     """One sentence for several that differ in their device and in numbers alone. ``devices``: their range; the numbers
     are those of the first. ``members``: which of the given ones it stands for."""
 

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from healthd.core.model import (
     NODE,
@@ -82,8 +84,7 @@ _WAITING_NAMED = 8
 """How many waiting findings a reason names."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sightings:
+class Sightings(Struct, frozen=True, kw_only=True):
     """The sightings of a finding that must repeat to count: (time, distinct value), oldest first."""
 
     check: str
@@ -91,8 +92,7 @@ class Sightings:
     seen: tuple[tuple[float, str], ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HeldDown:
+class HeldDown(Struct, frozen=True, kw_only=True):
     """The findings that do not count yet: since when its check reports each, or when it was seen."""
 
     lasting: Mapping[Key, tuple[str, datetime]] = field(default_factory=dict)

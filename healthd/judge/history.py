@@ -15,11 +15,13 @@ that ages stay right, and evidence that comes after a fault is later than the fa
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import chain, groupby
 from types import MappingProxyType
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from healthd.core.check import AnyLimit
 from healthd.core.model import (
@@ -65,8 +67,7 @@ def evidence_that_ends(clears_by: ClearsBy) -> tuple[ClearsBy, ...]:
 FaultKey = tuple[str, str]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True, kw_only=True):
     """One fault that is not known to be over: all findings of one code on one component.
 
     ``count`` counts occurrences as the checks report them. ``acknowledged``: the operator knows of it and wants the
@@ -95,11 +96,11 @@ class Fault:
         return (str(self.component), self.code)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class History:
+class History(Struct, frozen=True, kw_only=True):
     """Everything judgement remembers. ``names`` maps other names of a component to its canonical one.
 
-    Fields that take no part in equality live in memory only: they begin empty with the daemon, and cause no write.
+    ``rates``, ``stalls`` and ``lasting`` live in memory only: they begin empty with the daemon, and take no part in
+    equality, and so cause no write.
     """
 
     boot_id: str = ""
@@ -110,17 +111,23 @@ class History:
     learned: Mapping[Key, Highest] = field(default_factory=dict)
     days: Mapping[Key, Days] = field(default_factory=dict)
     sightings: Mapping[FaultKey, Sightings] = field(default_factory=dict)
-    rates: Mapping[Key, Window] = field(default_factory=dict, compare=False)
-    stalls: Mapping[Key, Window] = field(default_factory=dict, compare=False)
-    lasting: Mapping[FaultKey, tuple[str, datetime]] = field(default_factory=dict, compare=False)
+    rates: Mapping[Key, Window] = field(default_factory=dict)
+    stalls: Mapping[Key, Window] = field(default_factory=dict)
+    lasting: Mapping[FaultKey, tuple[str, datetime]] = field(default_factory=dict)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, History) and all(getattr(self, name) == getattr(other, name) for name in _KEPT)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+_KEPT = tuple(name for name in History.__struct_fields__ if name not in ("rates", "stalls", "lasting"))
 
 # Everything that is kept by the name of a component, and renamed with it.
 _BY_COMPONENT = (*MEMORY.values(), "sightings", "lasting")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class Change(Struct, frozen=True, kw_only=True):
     """A fault that opened or ended, and the sentence why: what the audit trail records."""
 
     fault: Fault

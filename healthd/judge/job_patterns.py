@@ -17,10 +17,11 @@ all of its ranks wait for one that computes, only its author can say what is wro
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from healthd.core.check import FindingCode
 from healthd.core.model import NODE, Component, Finding, Remedy, Severity
@@ -81,8 +82,7 @@ _SLOW = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobFinding:
+class JobFinding(Struct, frozen=True, kw_only=True):
     """A pattern at one node of a job; ``label``: its device, in the operator's words."""
 
     node: str

@@ -13,9 +13,10 @@ It ranks, and names nothing: ``job_patterns`` does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import inf, isnan, nan
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 WINDOW_S = 600.0
 """The window that is compared, in seconds: ten runs of a check that runs once a minute."""
@@ -31,8 +32,7 @@ Samples = Sequence[tuple[float, float]]
 """(Age in seconds, value), the oldest first. The values of a counter are its growth a second."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeviceReadings:
+class DeviceReadings(Struct, frozen=True, kw_only=True):
     """The recent readings of one device, by name. ``kind``: gpu, efa or node. ``label``: GPU 3, EFA rdmap0s6."""
 
     node: str
@@ -87,8 +87,7 @@ COMPARED = frozenset(name for trait in TRAITS for name in (*trait.readings, *tra
 """The readings that a node keeps for a comparison."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Deviation:
+class Deviation(Struct, frozen=True, kw_only=True):
     """One device, or a node as a whole, and the trait by which it differs. ``usual``: the median of ``peers`` devices.
     ``score``: in standard deviations of the peers, negative below them."""
 
@@ -106,8 +105,7 @@ class Deviation:
         return f"{self.trait.name} {value}, peers {usual} (score {self.score:+.1f})"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Peers:
+class Peers(Struct, frozen=True, kw_only=True):
     """All values of one trait: by device its value, their median, and the standard deviation that is taken."""
 
     trait: Trait
@@ -208,8 +206,7 @@ def _shares(devices: Iterable[DeviceReadings], values: Mapping[str, float]) -> d
     return {key: value / usual[nodes[key]] for key, value in values.items() if usual.get(nodes[key], 0.0) > 0.0}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ranking:
+class Ranking(Struct, frozen=True, kw_only=True):
     """The devices and the nodes, the farthest from their peers first, each by the trait in which it differs most."""
 
     devices: tuple[Deviation, ...]

@@ -24,10 +24,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import accumulate
 from typing import Any, NamedTuple, assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core.check import Accelerating, AnyLimit, Learned, Limit, Rate, Stall
 from healthd.core.model import NODE, Component, Finding, Reading
@@ -49,16 +51,14 @@ _LOG_STEP = math.log(30)
 _WATCHED_DAYS = 5.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Baseline:
+class Baseline(Struct, frozen=True, kw_only=True):
     """A counter's first value in its epoch, or its value when it last raised a finding."""
 
     epoch: str
     value: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Window:
+class Window(Struct, frozen=True, kw_only=True):
     """A counter's recent values: (time, value), oldest first. ``still``: check runs since it moved."""
 
     epoch: str
@@ -66,8 +66,7 @@ class Window:
     still: int = 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Highest:
+class Highest(Struct, frozen=True, kw_only=True):
     """The highest value that a gauge had in an epoch, and when it was first seen."""
 
     value: float
@@ -75,12 +74,11 @@ class Highest:
     epoch: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Days:
+class Days(Struct, frozen=True, kw_only=True):
     """A counter's growth by day: (length in s, increase) of each closed bucket, and the open one.
 
-    ``carried`` is the open bucket's increase before its last reset, ``base`` the value after that. Fields that change
-    with every check run take no part in equality, and so cause no write to disk.
+    ``carried`` is the open bucket's increase before its last reset, ``base`` the value after that. ``last`` and
+    ``judged`` change with every check run: they take no part in equality, and so cause no write to disk.
     """
 
     epoch: str
@@ -89,9 +87,18 @@ class Days:
     carried: float = 0.0
     closed: tuple[tuple[float, float], ...] = ()
     growing: bool = False
-    last: float = field(compare=False)
-    judged: int = field(default=0, compare=False)
+    last: float
+    judged: int = 0
     """Eighths of the open day that were judged."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Days) and self._lasting() == other._lasting()
+
+    def __hash__(self) -> int:
+        return hash(self._lasting())
+
+    def _lasting(self) -> tuple[object, ...]:
+        return self.epoch, self.opened, self.base, self.carried, self.closed, self.growing
 
 
 class JudgedReading(NamedTuple):

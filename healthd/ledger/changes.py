@@ -7,8 +7,10 @@ controller that died before, in or after the write does the same again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.ledger.entries import (
     UNKNOWN_MACHINE,
@@ -24,8 +26,7 @@ from healthd.remediation.decide.handoff import PastAct, PastRepair
 _KINDS = {PastAct.RETURN: EntryKind.RETURN, PastAct.REPLACE: EntryKind.REPLACEMENT}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SeenFault:
+class SeenFault(Struct, frozen=True, kw_only=True):
     """One open fault. ``since`` None: not reported. ``component``: ``gpu:GPU-…``, ``GPU 3``, or "" for the node."""
 
     code: str
@@ -34,8 +35,7 @@ class SeenFault:
     critical: bool = True
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeReading:
+class NodeReading(Struct, frozen=True, kw_only=True):
     """One node as the cluster shows it now.
 
     ``faults``: the open ones that are known; ``is_whole``: there are no others. ``history``: the acts in its handoff
@@ -57,8 +57,7 @@ class NodeReading:
         return self == before or (before is not None and _without_times(self) == _without_times(before))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeMemory:
+class NodeMemory(Struct, frozen=True, kw_only=True):
     """The open rows of one node: its machine, its span, and the faults that are not over."""
 
     machine: MachineIdentity = UNKNOWN_MACHINE
@@ -66,8 +65,7 @@ class NodeMemory:
     faults: tuple[LedgerEntry, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeChanges:
+class NodeChanges(Struct, frozen=True, kw_only=True):
     """Rows to write, each inserted or replaced by its key, and what is open after that."""
 
     after: NodeMemory

@@ -10,12 +10,12 @@ import contextlib
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import astuple, fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple, fields
 
 from healthd.core.errors import StoreError
 from healthd.ledger.changes import NodeChanges, NodeMemory

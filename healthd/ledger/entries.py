@@ -6,9 +6,10 @@ Each has a natural key, so that the same fact written twice is one row. Times ar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 
 class EntryKind(StrEnum):
@@ -38,8 +39,7 @@ class SpanState(StrEnum):
     ASLEEP = "asleep"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LedgerGpu:
+class LedgerGpu(Struct, frozen=True, kw_only=True):
     """One GPU of a node. ``serial``: the serial number of its board; "" where the driver does not tell it."""
 
     uuid: str
@@ -47,8 +47,7 @@ class LedgerGpu:
     index: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MachineIdentity:
+class MachineIdentity(Struct, frozen=True, kw_only=True):
     """The machine behind a node's name, as far as it is known; "" for what is not.
 
     ``rack``: the leaf switch, block or rack that the cluster knows it in. ``network``: its network nodes by EC2, the
@@ -94,8 +93,7 @@ class MachineIdentity:
 UNKNOWN_MACHINE = MachineIdentity()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LedgerEntry:
+class LedgerEntry(Struct, frozen=True, kw_only=True):
     """One thing that happened to a node.
 
     ``until``: when it was over; None while it lasts, or where that is not known. ``critical``: of a fault, whether it
@@ -130,8 +128,7 @@ class LedgerEntry:
         return f"{self.kind}|{self.node}|{int(self.at.timestamp())}|{what}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LedgerJob:
+class LedgerJob(Struct, frozen=True, kw_only=True):
     """One run of a job that ended badly, and whose fault that was. ``at``: when it ended, or where the cluster does not
     say, when the controller saw it. ``run``: how often it ran before. ``state``: the cluster's word. ``verdict``:
     ``node``, ``job`` or ``unknown``; ``sentence`` says why, ``code`` is the fault's. ``notice``: the sentence that
@@ -150,8 +147,7 @@ class LedgerJob:
     notice: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeSpan:
+class NodeSpan(Struct, frozen=True, kw_only=True):
     """A node was in one state from ``start`` to ``until``, None while it is. ``cause``: why it was not SERVING."""
 
     node: str
@@ -163,16 +159,14 @@ class NodeSpan:
     rack: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WatchInterval:
+class WatchInterval(Struct, frozen=True, kw_only=True):
     """The ledger read the fleet from ``start`` to ``until`` without a gap. Outside such intervals nothing is known."""
 
     start: datetime
     until: datetime
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GpuSighting:
+class GpuSighting(Struct, frozen=True, kw_only=True):
     """One GPU was in one node from ``first`` to ``last``, as far as it was seen."""
 
     gpu: str
@@ -183,8 +177,7 @@ class GpuSighting:
     last: datetime
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LedgerContents:
+class LedgerContents(Struct, frozen=True, kw_only=True):
     """All that a report or a history is made from. ``machines``: the last one known behind each node's name."""
 
     entries: tuple[LedgerEntry, ...] = ()

@@ -8,13 +8,13 @@ of degrees of freedom, which have this sum for a distribution function; here it 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 CONFIDENCE = 0.95
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FailureRate:
+class FailureRate(Struct, frozen=True, kw_only=True):
     """How often something failed. ``exposure_h``: the node-hours in which it would have been seen.
 
     ``mtbf_h``: the mean time between failures in node-hours, None without a failure. ``low_h`` and ``high_h``: its

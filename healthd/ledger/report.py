@@ -9,8 +9,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from healthd.ledger.entries import (
     EntryKind,
@@ -31,8 +32,7 @@ _OFTEN = 3
 """Fewer failures than this make no offender, however unlikely they are."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LostHours:
+class LostHours(Struct, frozen=True, kw_only=True):
     """Node-hours out of service, or without a report, for one cause. ``nodes``: how many nodes lost them."""
 
     cause: str
@@ -40,8 +40,7 @@ class LostHours:
     nodes: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RepairRecord:
+class RepairRecord(Struct, frozen=True, kw_only=True):
     """How often one act for one code was begun, and what came of it; the rest is not known, or under way."""
 
     act: str
@@ -51,8 +50,7 @@ class RepairRecord:
     failed: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReplacedMachine:
+class ReplacedMachine(Struct, frozen=True, kw_only=True):
     """One replacement. ``lost_h``: the node-hours of the time out that it was in; None where that was not watched."""
 
     node: str
@@ -63,8 +61,7 @@ class ReplacedMachine:
     lost_h: float | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Offender:
+class Offender(Struct, frozen=True, kw_only=True):
     """A node or a GPU with ``failures`` where ``expected`` would be usual in this fleet. ``nodes``: where it was.
 
     ``is_lemon``: so many are hardly chance.
@@ -79,8 +76,7 @@ class Offender:
     nodes: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FleetReport:
+class FleetReport(Struct, frozen=True, kw_only=True):
     """The report from ``since`` to ``until``. ``watched_h``: the hours in which the ledger watched; ``unseen``: the
     critical faults outside all exposure, which no rate counts. ``hours``: node-hours by state, watched time alone."""
 

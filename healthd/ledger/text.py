@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any
+
+from msgspec.structs import asdict
 
 from healthd.ledger.entries import UNKNOWN_MACHINE, EntryKind, GpuSighting, LedgerContents, LedgerEntry, SpanState
 from healthd.ledger.failure_rate import CONFIDENCE, FailureRate

@@ -13,12 +13,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+
+from msgspec import Struct
 
 from healthd.core.errors import SourceError
 from healthd.core.strict_modes import not_run_by_root
@@ -48,8 +49,7 @@ Deliver = Callable[[Message], str | None]
 None or "" for none. Raises NotDeliveredError."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Receiver:
+class Receiver(Struct, frozen=True, kw_only=True):
     """One receiver. ``each_incident``: it needs a message for each incident, whatever ``per_hour`` says, because it is
     a program or keeps incidents itself. ``steps``: it also gets each step of a repair, which updates what it has.
     ``service``: it gets the node's own state alone, and that also while an incident of many nodes reports it."""

@@ -7,13 +7,13 @@ that a receiver can update what it showed; the last one has the state ``resolved
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from healthd.core.encodable import json_text
 from healthd.core.model import SEVERITY_RANK, Severity, Step
@@ -66,8 +66,7 @@ _OCCASIONS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sender:
+class Sender(Struct, frozen=True, kw_only=True):
     """The sender: a node, or the controller."""
 
     node: Annotated[str, Meta(description="The node that sends; empty for the controller.")] = ""
@@ -89,8 +88,7 @@ class Sender:
         return self.node or "controller"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NewsItem:
+class NewsItem(Struct, frozen=True, kw_only=True):
     """One state of an incident that this message reports."""
 
     key: Annotated[str, Meta(description="The same for each report of this state, until its end.")]
@@ -110,8 +108,7 @@ class NewsItem:
     ] = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Notification:
+class Notification(Struct, frozen=True, kw_only=True):
     """A message of healthd about one incident."""
 
     schema: Annotated[Literal["healthd.notification/2"], Meta(description="The version of this document.")] = SCHEMA
@@ -161,8 +158,7 @@ class Notification:
         return self.state in (IncidentState.RESOLVED, IncidentState.CLOSED)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Message:
+class Message(Struct, frozen=True, kw_only=True):
     """One message: as text for operators, and as fields for programs. ``before``: what the receiver answered to the
     last message of the same incident, "" for none."""
 
@@ -177,8 +173,7 @@ class Message:
         return made
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Addresses:
+class Addresses(Struct, frozen=True, kw_only=True):
     """The cluster's name; for each code that has a runbook its address, "" where none is set; the address of status
     pages, with ``{node}``."""
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import groupby
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core.model import SEVERITY_RANK, Action, Decision, Diagnosis, Refusal, Remedy, Severity, Step, Verdict
 from healthd.judge.causes import reasons_of, roots_of
@@ -88,8 +90,7 @@ OUT, APPROVE = "drained", "approve"
 an approval is asked for."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TopicAbout:
+class TopicAbout(Struct, frozen=True, kw_only=True):
     """The head of a topic's message: incident, node, code and device.
 
     ``incident``: topics of one incident share a message; "" for the code. ``subject``: the node that it concerns, ""
@@ -112,8 +113,7 @@ FLEET = "fleet"
 """The subject of what is wrong with many nodes."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Topic:
+class Topic(Struct, frozen=True, kw_only=True):
     """A problem that is open now. ``key`` identifies it over time; ``lasts_s``: how long it must last.
 
     ``cause``: another cause under a known key is news. ``again_s``: the pause between two reminders; 0 for none.
@@ -144,8 +144,7 @@ class Topic:
     about: TopicAbout = TopicAbout()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TopicMemory:
+class TopicMemory(Struct, frozen=True, kw_only=True):
     """The memory of a topic. ``told``: it was reported with these ``words``, at ``at``. ``gone``: since when it is
     over. ``causes``: the reported causes, newest last. ``changed``: since when it has another cause. ``title``: the
     text of its end. ``over``: when its end was reported last, which is remembered for a day; ``returns``: how often it
@@ -167,8 +166,7 @@ class TopicMemory:
     about: TopicAbout = TopicAbout()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True, kw_only=True):
     """One piece of news: a problem since a time, or the end of one. ``code``: the code that it is about, "" for none.
     ``next_step``: the operator's next step about it."""
 

@@ -11,13 +11,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from healthd.checklib.runbooks import runbook_url, steps
 from healthd.core.backoff import pause_s
@@ -57,16 +58,14 @@ _HOUR = timedelta(hours=1)
 Hold = Callable[[Sequence[Topic], Mapping[str, TopicMemory], datetime], Mapping[str, str]]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReceiverQueue:
+class ReceiverQueue(Struct, frozen=True, kw_only=True):
     """The news that one receiver has not accepted yet. ``lost``: the number of older pieces that were dropped."""
 
     pieces: Mapping[str, Piece] = field(default_factory=dict)
     lost: int = 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NotifierState:
+class NotifierState(Struct, frozen=True, kw_only=True):
     """The state that outlives the daemon. ``shown``: what each receiver answered to the last message of each open
     incident. ``service``: what the receivers of the node's own state alone know of it."""
 

@@ -7,7 +7,6 @@ idle.
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 from threading import Lock
 from typing import Any
+
+from msgspec import Struct, structs
 
 from healthd.config.schema.config import CheckConfig
 from healthd.core.capabilities import Hands
@@ -36,8 +37,7 @@ _EARLIER_RUNS_S = 1.0  # how long an answer waits for runs that began before it
 _TICK_S = 5.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(Struct, frozen=True):
     future: Future[Outcome]
     began: float
     """Monotonic seconds."""
@@ -155,7 +155,7 @@ class Checkup:
                 except BaseException:
                     self.machine.active.interrupt()
                     raise
-                ran[name] = dataclasses.replace(future.result(), optional=self._settings[name].optional)
+                ran[name] = structs.replace(future.result(), optional=self._settings[name].optional)
                 tick(f"{name}: {ran[name].result.status}, {time.monotonic() - began:.1f} s")
         return ran
 
@@ -164,7 +164,7 @@ class Checkup:
     ) -> None:
         """Run the kernel checks on one batch and fold it in; the last one carries the cursor. ``past``: the batch is of
         an earlier boot, and shows nothing about the running driver."""
-        node = dataclasses.replace(self.machine, kernel_records=records)
+        node = structs.replace(self.machine, kernel_records=records)
         names = [name for name, check in self.checks.items() if check.on == "kernel"]
         for name in names:
             outcome = run_check(self.checks[name], node, self._settings[name].settings, optional=self._optional(name))
@@ -180,12 +180,12 @@ class Checkup:
 
     def judge_past_kernel(self, records: Sequence[KernelRecord], code: str) -> None:
         """Run the kernel checks on lines that may have been judged before, and fold in the findings of this code."""
-        node = dataclasses.replace(self.machine, kernel_records=records)
+        node = structs.replace(self.machine, kernel_records=records)
         for name in (name for name, check in self.checks.items() if check.on == "kernel"):
             outcome = run_check(self.checks[name], node, self._settings[name].settings, optional=self._optional(name))
             findings = tuple(finding for finding in outcome.result.findings if finding.code == code)
             if findings:
-                selected = dataclasses.replace(outcome, result=judged(findings))
+                selected = structs.replace(outcome, result=judged(findings))
                 self.monitor.absorb(selected, past=True)
 
     def of_the_journal(self) -> Mapping[str, Any]:
@@ -195,7 +195,7 @@ class Checkup:
 
     def judge_journal(self, records: Sequence[KernelRecord], cursor: str) -> None:
         """Run the checks that read the journal on one batch of it and fold it in with the cursor."""
-        node = dataclasses.replace(self.machine, kernel_records=records)
+        node = structs.replace(self.machine, kernel_records=records)
         for name, settings in self.of_the_journal().items():
             outcome = run_check(self.checks[name], node, settings, optional=self._optional(name))
             self.monitor.absorb(outcome, journal_cursor=cursor)
@@ -313,7 +313,7 @@ class Checkup:
             return self._unknown(name, f"the records of {log.source} have not been judged yet")
         if name in self.of_the_journal() and (problem := self.journal_problem()):
             return self._unknown(name, problem)
-        return dataclasses.replace(outcome, at=datetime.now(UTC))
+        return structs.replace(outcome, at=datetime.now(UTC))
 
     def _unknown(self, name: str, reason: str) -> Outcome:
         now = datetime.now(UTC)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct, field
 
 from healthd import __version__
 from healthd.core.model import Diagnosis, Outcome, Reading, Severity, Status, Verdict
@@ -30,8 +31,7 @@ VERDICT_LEVEL: Mapping[Verdict, Level] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CheckView:
+class CheckView(Struct, frozen=True, kw_only=True):
     """One check: its last outcome and its open faults, whenever they were found.
 
     ``figures``: the measurements of an active test for this report.
@@ -48,8 +48,7 @@ class CheckView:
         return Status.FINDINGS if self.faults else self.outcome.result.status
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """The report of ``healthd check``. ``source``: ``daemon`` or ``local``. ``notices``: lines that the operator must
     not miss. ``names``: of its devices."""
 

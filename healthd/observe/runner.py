@@ -6,10 +6,11 @@ This is the one place with a broad ``except``: a check that raises, for whatever
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
+
+from msgspec.structs import replace
 
 from healthd.core.check import Check, unknown
 from healthd.core.encodable import writable

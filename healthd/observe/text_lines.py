@@ -6,16 +6,16 @@ It loads nothing that judges, so a verb that only prints loads as little.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 Level = Literal["critical", "warning", "unknown", "info", "ok", ""]
 COLOURS: Mapping[str, str] = {"critical": "1;31", "warning": "33", "unknown": "35", "info": "36", "ok": "32"}
 """Red, yellow, magenta, cyan, green: the parameters of SGR (ECMA-48, 8.3.117). The words and the sign say the same."""
 
 
-@dataclass(frozen=True, slots=True)
-class TextLine:
+class TextLine(Struct, frozen=True):
     """One line, and the state that it is about, which is its colour; "" for a detail, and for a line about no state."""
 
     text: str

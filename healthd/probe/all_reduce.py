@@ -21,9 +21,10 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, NoReturn
+
+from msgspec import Struct
 
 from healthd.probe.active_child import Busy, LibraryRefused, answer_with
 from healthd.probe.cuda_driver import Cuda, LibraryMissing
@@ -37,8 +38,7 @@ _PAUSE_S = 0.0002
 _ENOUGH_CHUNKS = 64  # that many bad ones are counted word by word; the exact number of more does not matter
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rank:
+class Rank(Struct, frozen=True, kw_only=True):
     """One GPU: its two buffers, its stream, and its communicator."""
 
     index: int

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from healthd.core.check import Check, FindingCode, discover, judged
 from healthd.core.errors import SourceUnreadable
@@ -24,8 +25,7 @@ from healthd.replay.node import PastNode
 _MAGIC = b"SQLite format 3\0"
 
 
-@dataclass(kw_only=True)
-class PastStore:
+class PastStore(Struct, kw_only=True):
     """One store. ``events`` and ``unread`` grow while it is read."""
 
     path: Path

@@ -7,9 +7,10 @@ every few seconds for a year.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 from datetime import datetime, timedelta
 from heapq import heappop, heappush
+
+from msgspec.structs import replace
 
 from healthd.agent.agent import enabled_checks
 from healthd.agent.wiring import Cluster, rules_of, timeouts_of

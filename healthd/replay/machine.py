@@ -7,8 +7,9 @@ and ``arrived`` the result.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from healthd.config.schema.replay import ReplaySection
 from healthd.core.errors import BackendBusy
@@ -19,8 +20,7 @@ LET_GO_S = 300.0
 """How much longer than a reset the engine waits for it, in seconds."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Act:
+class Act(Struct, frozen=True, kw_only=True):
     """A repair that has begun."""
 
     at: datetime

@@ -6,10 +6,12 @@ A process id of the past must not be looked up among today's processes, so every
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, Literal, NoReturn
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.checklib.loglines import after_lead
 from healthd.config.schema.config import CheckConfig
@@ -97,8 +99,7 @@ def _missing(what: str) -> NoReturn:
 _NOTHING = _Nothing()
 
 
-@dataclass(frozen=True, kw_only=True)
-class PastNode:
+class PastNode(Struct, frozen=True, kw_only=True):
     """One node of the past."""
 
     name: str

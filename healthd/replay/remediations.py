@@ -5,14 +5,13 @@ A disk outlives every daemon of its machine, and no machine: a replaced node beg
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from healthd.core.model import Event
 from healthd.remediation.decide.remediation import Remediation
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Moved:
+class Moved(Struct, frozen=True, kw_only=True):
     """A remediation as it was written, its state before (None for a new one), and the reason of the step."""
 
     before: Remediation | None
@@ -25,8 +24,7 @@ class Moved:
         return self.before is not None and self.before.code != self.remediation.code
 
 
-@dataclass(kw_only=True)
-class PastRemediations:
+class PastRemediations(Struct, kw_only=True):
     """The remediations of one machine. ``moved``: every write since the list was last emptied."""
 
     moved: list[Moved] = field(default_factory=list)

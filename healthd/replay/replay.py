@@ -7,11 +7,12 @@ ran on after the drain, whether a repair would have worked) are assumed, by sett
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from heapq import merge
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from healthd.agent.agent import enabled_checks, kernel_needles
 from healthd.config.schema.config import Config
@@ -27,8 +28,7 @@ from healthd.sources.pastlines import LogLine
 from healthd.sources.pastlogs import PastLog, open_log
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReplayedFile:
+class ReplayedFile(Struct, frozen=True, kw_only=True):
     """One file: its format, and how much of it could be read."""
 
     path: str
@@ -39,8 +39,7 @@ class ReplayedFile:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Replayed:
+class Replayed(Struct, frozen=True, kw_only=True):
     """Everything."""
 
     policy: str
@@ -50,8 +49,7 @@ class Replayed:
     assumed: ReplaySection
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trial:
+class Trial(Struct, frozen=True, kw_only=True):
     """The trial: a policy (a shipped name or a file; "": the configured one), an instance type, and the ``nodes`` of
     the fleet (0: without a budget, because no log has their number)."""
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from healthd.core.model import REMEDY_RANK, REPAIRS, Action, Decision, Refusal, Remedy, Step
 from healthd.judge.history import Change, Fault
@@ -24,8 +25,7 @@ _VARIES = re.compile(r"\(.*?\)|\b\d+ (?=nodes|machines|repairs)")
 """The part of a reason that may change while the decision stays: the number and names of nodes with the same fault."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Happening:
+class Happening(Struct, frozen=True, kw_only=True):
     """One entry of a node's story. ``kind``: found, ended, decided, done, back, or log ends."""
 
     at: datetime
@@ -38,8 +38,7 @@ class Happening:
     rule: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Outage:
+class Outage(Struct, frozen=True, kw_only=True):
     """An outage of a node: its code, its repairs, and the part of it that waits for the end of the job. ``ended`` None:
     the replay ends before the node is back; ``out_s`` counts until then.
     """
@@ -58,8 +57,7 @@ class Outage:
         return max(self.remedies, key=REMEDY_RANK.__getitem__, default=None)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Quality:
+class Quality(Struct, frozen=True, kw_only=True):
     """The quality of healthd's decisions on one node. ``longest_silence_s``: the longest time out or critical without a
     message, in seconds. ``flaps``: returns after which the same code came back within a day. ``held_codes``: codes that
     were held, because many nodes had them. ``raised``: remediations that a more serious fault raised. ``replaced_at``:
@@ -74,8 +72,7 @@ class Quality:
     replaced_at: tuple[datetime, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Story:
+class Story(Struct, frozen=True, kw_only=True):
     """The story of one node. ``faults`` and ``decision``: the open faults at the end of the log, and the decision about
     them."""
 
@@ -140,8 +137,7 @@ def of_move(moved: Moved, now: datetime) -> Happening | None:
     )
 
 
-@dataclass(kw_only=True)
-class Silence:
+class Silence(Struct, kw_only=True):
     """The longest time without a message while a node was out or critical, in seconds."""
 
     longest_s: float = 0.0
@@ -172,8 +168,7 @@ def flaps(returns: Sequence[tuple[datetime, str]], taken_out: Sequence[tuple[dat
     return sum(any(same == code and back <= at < back + DAY for at, same in taken_out) for back, code in returns)
 
 
-@dataclass(kw_only=True)
-class _Out:
+class _Out(Struct, kw_only=True):
     """An outage that is not over. ``idle``: when its job ended; ``acts``: how many repairs began before it."""
 
     began: datetime

@@ -4,9 +4,11 @@ node."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import count
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from healthd.config.schema.config import Config
 from healthd.core.check import Check
@@ -41,8 +43,7 @@ class PastClock:
         return self._now
 
 
-@dataclass(frozen=True, kw_only=True)
-class World:
+class World(Struct, frozen=True, kw_only=True):
     """The shared world of all nodes. ``kernel_checks``: the checks that judge lines. ``ids``: of remediations.
 
     ``written_s``: when each node last wrote its handoff record.

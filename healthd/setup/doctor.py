@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from healthd.observe.text_lines import Level, TextLine, joined
 
@@ -34,8 +36,7 @@ _LEVEL: Mapping[LookResult, Level] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DoctorResult:
+class DoctorResult(Struct, frozen=True, kw_only=True):
     """One result. ``fix``: the operator's next step, where the subject is missing or unknown. ``optional``: healthd
     works without it, less well; it does not count for the exit code."""
 

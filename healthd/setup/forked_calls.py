@@ -15,10 +15,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
+from msgspec import Struct, field
 
 from healthd.core.errors import HealthdError, SourceError, SourceTimeout, SourceUnreadable
 from healthd.probe.child import REAP_S, kill_group
@@ -60,8 +60,7 @@ def answer_apart(question: Callable[[], T], kind: Any, *, deadline_s: float) -> 
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(kw_only=True, slots=True)
-class _Fork:
+class _Fork(Struct, kw_only=True):
     """``ended``: its pipe is closed. ``gone``: it was reaped."""
 
     pid: int

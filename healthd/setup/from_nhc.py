@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from healthd.config.values import toml_value
 from healthd.core.errors import ConfigError
@@ -30,8 +31,7 @@ _Key = tuple[str, str]
 """Check and setting."""
 
 
-@dataclass(kw_only=True, slots=True)
-class _NhcSetting:
+class _NhcSetting(Struct, kw_only=True):
     """The settings for some hosts, and the comments on lines that set nothing, in their order."""
 
     values: dict[_Key, float] = field(default_factory=dict)

@@ -11,10 +11,11 @@ import importlib.util
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from healthd.agent.node_facts import runs_kubernetes
 from healthd.agent.wiring import open_orchestrator
@@ -43,8 +44,7 @@ _BOUND_TO = "authentication.kubernetes.io/node-name"
 _PROBE = "healthd-doctor"  # part of the names in dry runs, which exist nowhere
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Right:
+class Right(Struct, frozen=True, kw_only=True):
     """One right of the agent. ``use``: the function that fails without it; ``acts``: needed only beyond mode
     observe."""
 

@@ -14,9 +14,10 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct
 
 from healthd.api.client import ask
 from healthd.api.wire import Request
@@ -48,8 +49,7 @@ _BY_CHECKS: Mapping[str, bool] = {
 _NO_RECORD = (b"\0no record holds this",)  # the log is opened and read, and no record is kept
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tool:
+class Tool(Struct, frozen=True, kw_only=True):
     """A program that healthd calls. ``argv`` prints its version, which ``version`` matches; ``needed`` gives the reason
     why a machine does not need it, or ""."""
 

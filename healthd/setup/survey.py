@@ -8,9 +8,10 @@ unknown platform it sends one request to AWS.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec import Struct
 
 from healthd.agent.node_facts import runs_kubernetes, runs_slurm
 from healthd.checklib.pci import efa_functions, pci_gpus
@@ -30,8 +31,7 @@ NETWORK_TYPES = ("lustre", "nfs", "nfs4", "cifs", "smb3", "ceph", "beegfs", "gpf
 """File system types of network mounts that a job is likely to need, as the mount table names them."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Survey:
+class Survey(Struct, frozen=True, kw_only=True):
     """The facts. An unknown text is empty, and an unknown number None; ``problems`` has the reasons.
 
     ``platform`` None: none of AWS's. ``fixed``: why this machine cannot be replaced, or "". ``pod``: this process runs

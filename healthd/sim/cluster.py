@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from heapq import nsmallest
+
+from msgspec import Struct, field
 
 from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
 from healthd.remediation.orchestrators.slurm.reasons import SEPARATOR, hold_of, is_automatic, without_remarks
@@ -32,8 +33,7 @@ from healthd.remediation.ports import (
 )
 
 
-@dataclass(kw_only=True)
-class FakeClusterNode:
+class FakeClusterNode(Struct, kw_only=True):
     """A node of a :class:`FakeCluster`. ``flags``: DRAIN, DOWN, FAIL. ``features``: the cluster's labels.
     ``suspended``: jobs that allocate no CPU."""
 
@@ -56,8 +56,7 @@ class FakeClusterNode:
         )
 
 
-@dataclass(kw_only=True)
-class FakeState:
+class FakeState(Struct, kw_only=True):
     """The memory of a :class:`FakeCluster` at a time: the state that it saves, and that a stale reading shows."""
 
     at_s: float
@@ -65,8 +64,7 @@ class FakeState:
     slots: dict[tuple[str, int], str]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FakeUpdate:
+class FakeUpdate(Struct, frozen=True, kw_only=True):
     """One update that a :class:`FakeCluster` applied: ``before`` and ``after`` are the node's hold around it."""
 
     node: str

@@ -7,7 +7,8 @@ machine is constructed: no UUID, serial number or counter here was read from har
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.sim.nvml import State
 
@@ -22,8 +23,7 @@ NVLINK_TRAFFIC_FIELDS = (138, 139)
 """Payload that a GPU sent and received over all its links, in KiB (nvml.h)."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Profile:
+class Profile(Struct, frozen=True, kw_only=True):
     """One instance type as NVML would show it. ``pci``: bus ids in index order."""
 
     gpu: str

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from healthd.checklib.tables import InstanceProfile, instance_profile
 from healthd.core.model import pci_address
@@ -53,8 +54,7 @@ _EFA_NITRO_V4_COUNTERS = (
 """Counters that healthd reads, and some others (amzn-drivers efa). The last five need Nitro v4, which p4d has not."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True, kw_only=True):
     """Where the devices of an instance are: PCI addresses with the function, in the order of the bus."""
 
     gpus: tuple[str, ...]

@@ -19,8 +19,9 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import IO
+
+from msgspec import Struct, field
 
 from healthd.core.errors import SourceMissing, SourceTimeout, SourceUnreadable
 from healthd.core.node import CommandResult
@@ -54,8 +55,7 @@ _SHELL_SAYS = "healthd-exec"  # $0 of the shell, so that its own errors can be d
 _TICK_S = 0.05  # how soon the end of a child is noticed while a grandchild holds its pipes open, before Linux 5.3
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Abandoned:
+class Abandoned(Struct, frozen=True, kw_only=True):
     """A child that was killed and did not die. ``since_s``: monotonic time of the kill."""
 
     pid: int
@@ -147,8 +147,7 @@ _left: dict[int, tuple[Abandoned, subprocess.Popen[bytes]]] = {}
 _left_lock = threading.Lock()
 
 
-@dataclass(slots=True)
-class _Capture:
+class _Capture(Struct):
     """The first ``limit_bytes`` of a stream, and how many more there were."""
 
     limit_bytes: int

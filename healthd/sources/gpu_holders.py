@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from healthd.core.errors import BackendUnknown
 
@@ -24,8 +25,7 @@ FABRIC_MANAGERS = frozenset({"nv-fabricmanage"})
 _UNIT = re.compile(r"/([^/\n]+\.service)(?:/|$)", re.MULTILINE)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Holder:
+class Holder(Struct, frozen=True, kw_only=True):
     """A process with a ``/dev/nvidia<N>`` open. ``state``: the letter of proc(5); D cannot be ended by a signal.
 
     ``unit``: the service of systemd whose process it is, by its control group, or "". ``is_pod``: it runs in a pod.

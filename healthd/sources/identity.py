@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
+
+from msgspec import Struct
 
 from healthd.core.errors import SourceError, SourceUnreadable
 from healthd.core.node import Tree
@@ -18,8 +19,7 @@ _DMI = "devices/virtual/dmi/id"
 _BTIME = re.compile(r"btime ([0-9]{1,11})\s*")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True, kw_only=True):
     """The instance behind this node. Empty strings where it is unknown; ``problem`` says why."""
 
     instance_type: str = ""

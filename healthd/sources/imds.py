@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable
 
@@ -32,8 +33,7 @@ _TOKEN_TTL_S = 300
 _TOKEN = "X-aws-ec2-metadata-token"  # noqa: S105 - the name of a header
 
 
-@dataclass(kw_only=True, slots=True)
-class Token:
+class Token(Struct, kw_only=True):
     """The service's last token, and until when it is used for further items, in monotonic seconds: for less than its
     lifetime."""
 
@@ -74,8 +74,7 @@ def read_metadata(
         asked.close()
 
 
-@dataclass(kw_only=True, slots=True)
-class Hurry:
+class Hurry(Struct, kw_only=True):
     """A start, which must not wait: once the service kept silent, no caller in the same hurry asks it again.
 
     ``is_on``: until it ends. ``kept_silent``: whether an item had no answer, in a hurry or within its whole second.

@@ -19,10 +19,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import IO, Any
 from uuid import UUID
+
+from msgspec import Struct
 
 from healthd.core.encodable import encodable
 from healthd.core.errors import SourceMissing, SourceUnreadable
@@ -43,8 +44,7 @@ _NO_TOOL_FOR_THE_PAST = "install systemd's journalctl"
 _PAST_LINES = 20_000  # a second and a half on a machine with much else to do, of five
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WantedLines:
+class WantedLines(Struct, frozen=True, kw_only=True):
     """The lines that a check wants: those that hold one of the needles. ``units``: services that are trusted, too."""
 
     needles: tuple[str, ...]
@@ -56,8 +56,7 @@ class WantedLines:
         return tuple(json.dumps(each.removeprefix("^"), ensure_ascii=False)[1:-1].encode() for each in self.needles)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JournalBatch:
+class JournalBatch(Struct, frozen=True, kw_only=True):
     """Records in their order, and the cursor behind the last line that was read; "" where none was. ``cut``: older ones
     were skipped, since there are more than one read takes."""
 

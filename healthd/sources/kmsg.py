@@ -15,8 +15,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.core.node import KernelLogState, KernelRecord
@@ -41,16 +43,14 @@ _RETRY_S = 0.2
 _READ_ALL_WITHIN_S = 5.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cursor:
+class Cursor(Struct, frozen=True, kw_only=True):
     """The last record that was read: everything after it is new, as long as the boot is the same."""
 
     boot_id: str
     sequence: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KernelBatch:
+class KernelBatch(Struct, frozen=True, kw_only=True):
     """The result of one read. Save ``cursor`` together with the findings from ``records``.
 
     ``cursor`` is None while no record was ever seen. ``gap``: records were lost before or among these. ``caught_up``:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from healthd.config.schema.config import Config
 from healthd.core.errors import SourceUnreadable
@@ -32,8 +33,7 @@ from healthd.sources.nvml import NvmlSource
 from healthd.sources.trees import FileTree
 
 
-@dataclass(kw_only=True)
-class Machine:
+class Machine(Struct, kw_only=True):
     """One machine, as its configuration describes it. Close it to end its probe workers.
 
     The reader of the kernel log answers ``kernel_log_state``. ``kernel_records`` is empty but in the copy with which a
@@ -51,7 +51,7 @@ class Machine:
     active: ActiveTestsSource
     kernel_log_state: Callable[[], KernelLogState]
     plugins: frozenset[tuple[str, ...]] = frozenset()
-    kernel_records: Sequence[KernelRecord] = field(default=())
+    kernel_records: Sequence[KernelRecord] = ()
 
     @property
     def boot_id(self) -> str:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.core.errors import SourceUnreadable
 
@@ -30,8 +31,7 @@ _WARNING = r"(?m)NCCL WARN (.+)$"
 _SANITY = r"Total: *(\d{1,9}), Passed: *(\d{1,9}), Failed: *(\d{1,9}), Waived: *(\d{1,9})"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PerfOutput:
+class PerfOutput(Struct, frozen=True, kw_only=True):
     """One run of ``all_reduce_perf`` over one size. ``busbw_gb_s``: the mean of both columns, as it prints it."""
 
     size_bytes: int
@@ -39,8 +39,7 @@ class PerfOutput:
     wrong: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SanityOutput:
+class SanityOutput(Struct, frozen=True, kw_only=True):
     """The last line of ``gdrcopy_sanity``."""
 
     total: int

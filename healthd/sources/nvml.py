@@ -10,8 +10,9 @@ import copy
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from healthd.core.errors import SourceUnreadable
 from healthd.core.model import pci_address

@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from healthd.core.encodable import encodable
 from healthd.sources.kmsg_records import RECORD, unescaped
@@ -46,8 +47,7 @@ class LogLine(NamedTuple):
 NOT_KERNEL = LogLine(time=datetime.fromtimestamp(0, UTC), text="")
 
 
-@dataclass(kw_only=True)
-class Dating:
+class Dating(Struct, kw_only=True):
     """The origin of the times in a file. ``modified``: the file's own date.
 
     ``first``: (month, day) of its first line, where the form has no year. ``last``: seconds since boot of its last
@@ -57,13 +57,13 @@ class Dating:
     modified: datetime
     first: tuple[int, int] | None = None
     last: float | None = None
-    booted: datetime = field(init=False)
-    _year: int = field(default=0)
-    _month: int = field(default=0)
+    _year: int = 0
+    _month: int = 0
 
-    def __post_init__(self) -> None:
-        """Compute the time of the boot, as if the last line was written when the file was."""
-        self.booted = self.modified - timedelta(seconds=self.last or 0.0)
+    @property
+    def booted(self) -> datetime:
+        """The time of the boot, as if the last line was written when the file was."""
+        return self.modified - timedelta(seconds=self.last or 0.0)
 
     @property
     def year(self) -> int:
@@ -89,8 +89,7 @@ class Dating:
 Parse = Callable[[bytes, Dating], LogLine | None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Format:
+class Format(Struct, frozen=True, kw_only=True):
     """One form. ``heads``: the beginning of each of its lines, behind a newline. ``before``: the text before a record's
     words. ``ends``: the end of a line, or a record. ``indents``: whether the further lines of a record are indented
     under its first, as dmesg and journalctl print them. ``note``: the information that the form lacks."""

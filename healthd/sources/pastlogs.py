@@ -12,10 +12,11 @@ import re
 import stat
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, cast
+
+from msgspec import Struct
 
 from healthd.core.errors import SourceMissing, SourceUnreadable
 from healthd.sources.kmsg_records import RecordFilter
@@ -31,8 +32,7 @@ _FURTHER = re.compile(rb"\n[ \t]+")
 _DATED = re.compile(rb"(?<![\d:])\d\d:\d\d:\d\d(?!:)")
 
 
-@dataclass(kw_only=True)
-class PastLog:
+class PastLog(Struct, kw_only=True):
     """One file. ``lines`` and ``unread`` grow while it is read: how many there are, and how many could not be.
 
     ``host``: the host of lines that name none. ``ended``: the time of its last kernel line, once it was read; None
@@ -46,7 +46,7 @@ class PastLog:
     notes: tuple[str, ...]
     lines: int = 0
     unread: int = 0
-    kernel_lines: int = field(default=0)
+    kernel_lines: int = 0
     ended: datetime | None = None
 
     def read(self, needles: tuple[bytes, ...], told: Callable[[int], None] = lambda _lines: None) -> Iterator[LogLine]:

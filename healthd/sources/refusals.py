@@ -7,7 +7,8 @@ check can judge it, whatever calls that check itself makes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from healthd.checklib.nvml_codes import NvmlReturn
 from healthd.core.node import GpuAnswer, NvmlFailure, NvmlRefusal

@@ -14,9 +14,11 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core.check import Check, Learned
 from healthd.core.errors import StoreError
@@ -64,8 +66,7 @@ _PENDING_EVENTS = 10_000
 _CURSOR_EVERY_S = 60.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Judgement:
+class _Judgement(Struct, frozen=True, kw_only=True):
     """The judgement of these faults: the diagnoses, and the components whose faults the operator has acknowledged."""
 
     faults: Mapping[FaultKey, Fault]
@@ -515,8 +516,7 @@ COUNTED_APART = 1_000
 OTHER = "other"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Runs:
+class Runs(Struct, frozen=True, kw_only=True):
     """Stats of the runs of one check. ``told``: the time of the last one that was not unknown; None where all were."""
 
     total: int = 0

@@ -9,9 +9,10 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
+
+from msgspec import Struct, field
 
 from healthd.core.model import Component, Outcome, Reading, ReadingKind
 
@@ -20,8 +21,7 @@ _MOST_SAMPLES = 64
 """Of one reading, for a check that runs more often than once a minute."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RecentSeries:
+class RecentSeries(Struct, frozen=True, kw_only=True):
     """One reading of one component: (age in seconds, value), the oldest first; of a counter its growth a second."""
 
     component: Component
@@ -29,8 +29,7 @@ class RecentSeries:
     samples: tuple[tuple[float, float], ...]
 
 
-@dataclass(kw_only=True, slots=True)
-class _Kept:
+class _Kept(Struct, kw_only=True):
     """The samples of one reading; of a counter those of its present epoch."""
 
     component: Component

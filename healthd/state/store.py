@@ -12,12 +12,12 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import msgspec
+from msgspec import Struct
 
 from healthd.core.encodable import encodable, json_text
 from healthd.core.errors import StoreError
@@ -75,8 +75,7 @@ IN_MEMORY = Path(":memory:")
 """SQLite's name for a database without a file."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EventFilter:
+class EventFilter(Struct, frozen=True, kw_only=True):
     """Which lines of the audit trail are wanted; all, by itself.
 
     ``after``: only those with a greater number. ``since``: only from then on. ``kinds``: only of these, where there are

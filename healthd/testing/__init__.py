@@ -13,10 +13,12 @@ question raises it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import PurePosixPath
 from typing import Any, Literal, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from healthd.checklib.nvml_codes import NvmlReturn, field_key
 from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
@@ -84,8 +86,7 @@ RESET_REQUIRED = refusal(NvmlReturn.RESET_REQUIRED)
 UNKNOWN = refusal(NvmlReturn.UNKNOWN)
 
 
-@dataclass(frozen=True, slots=True)
-class FakeLink:
+class FakeLink(Struct, frozen=True):
     """In a :class:`FakeTree`, a symbolic link. It is only ever asked where it leads, and is not followed."""
 
     to: str
@@ -257,8 +258,7 @@ def pci_tree(*, gpus: Sequence[str] = (), efa: Sequence[str] = ()) -> dict[str, 
     return {**tree, "module/efa/version": "3.1.0g"} if efa else tree
 
 
-@dataclass(kw_only=True)
-class FakeActive:
+class FakeActive(Struct, kw_only=True):
     """``ActiveTests`` of plain values. Each all-reduce on a path takes the next of its answers; the last one stays."""
 
     reduces: Mapping[str, Sequence[AllReduce | SourceError]] = field(default_factory=dict)
@@ -276,8 +276,7 @@ class FakeActive:
         return tuple(_given(self.copies, "GDRCopy"))
 
 
-@dataclass(kw_only=True)
-class FakeNode:
+class FakeNode(Struct, kw_only=True, dict=True):
     """A ``Node`` of plain values. Trees may be given as dictionaries; ``mount_table`` None is a missing /proc.
 
     ``metadata_items`` None: no instance metadata service is here.

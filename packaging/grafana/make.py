@@ -18,9 +18,10 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 FOLDER = Path(__file__).resolve().parent
 _WIDE, _HIGH = 24, 8
@@ -30,8 +31,7 @@ HEALTH = ((0, "ok", GREEN), (1, "warning", YELLOW), (2, "unknown", PURPLE), (3, 
 VERDICTS = {"ok": GREEN, "warning": YELLOW, "unknown": PURPLE, "critical": RED}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Panel:
+class Panel(Struct, frozen=True, kw_only=True):
     """One panel. ``queries``: legend and PromQL. ``per_row``: how many of its kind fit side by side.
 
     ``kind``: Grafana's name of the panel. A table and a stat show the present. ``hide``: columns of a table that say

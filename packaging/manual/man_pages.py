@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import is_dataclass
 from typing import get_type_hints
 
 from healthd import __version__
@@ -15,6 +14,7 @@ from healthd.api.overview import SECTIONS
 from healthd.api.usage import shown, spelled, usage
 from healthd.config.report import FieldDoc, documented_fields
 from healthd.config.schema import config as schema
+from healthd.config.values import is_section
 from healthd.core.check import NoSettings, discover
 
 _ENVIRONMENT = (
@@ -123,7 +123,7 @@ def _settings(path: tuple[str, ...], cls: type) -> Iterator[str]:
 def _sections(cls: type) -> Mapping[str, type]:
     """The fields of a settings class that are settings classes themselves."""
     hints = get_type_hints(cls)
-    return {name: hint for name, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
+    return {name: hint for name, hint in hints.items() if is_section(hint)}
 
 
 def _keys(rows: Iterable[FieldDoc]) -> Iterator[str]:

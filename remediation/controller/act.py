@@ -6,9 +6,11 @@ The act is built for each sync: what must be remembered is in the journal on dis
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown
 from healthd.core.model import Clearance, Event, Mode, Refusal, Refused, Remedy
@@ -57,8 +59,7 @@ class RequestJournal:
         self.known[remediation.id] = remediation
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FoundRequest:
+class FoundRequest(Struct, frozen=True, kw_only=True):
     """The readings of one sync: the act that is wanted, the handoff record that asks for it, and its text.
 
     ``has_slot``: a budget slot is held for the node.

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from datetime import datetime, timedelta
+
+from msgspec.structs import replace
 
 from healthd.core.errors import BackendError
 from healthd.core.model import Mode, Refusal, Refused, Remedy, Step

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core.model import ClusterTrouble, Refusal, Remedy
 from healthd.remediation.decide.remediation import End, Remediation
@@ -36,8 +38,7 @@ STATES: Mapping[End | None, RepairState] = {
 """Where a request stands whose remediation ended so."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeStatus:
+class NodeStatus(Struct, frozen=True, kw_only=True):
     """How it stands with one node, in one sentence; ``node`` "": with the cluster. ``page``: an operator has to know.
 
     ``refusal``: what it waits for, or why it was refused. ``troubles``: what else pages.

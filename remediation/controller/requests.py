@@ -7,8 +7,9 @@ back from it. Nothing is done for a node that healthd's own place, record and te
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from healthd.core.model import Refusal, Refused, Remedy
 from healthd.remediation.decide.handoff import CLOSE, HandoffRecord, RequestAnswer
@@ -19,8 +20,7 @@ _SILENT = frozenset({"DOWN", "NOT_RESPONDING"})
 _AWAY = _SILENT | {"NOTREADY"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WantedAct:
+class WantedAct(Struct, frozen=True, kw_only=True):
     """One act on one machine. ``unanswered``: no node asked for it, this one does not answer after its reboot.
 
     ``asked``: when the request was made, or that reboot. It never changes while the request stands, and no later

@@ -9,8 +9,9 @@ gives the slot back.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
+
+from msgspec.structs import replace
 
 from healthd.core.model import NODE, ClearsBy, Mode, Remedy, Step
 from healthd.remediation.decide.handoff import CLOSE, HandoffRecord, instance_of, parse

@@ -10,8 +10,10 @@ as well: ``canary`` is the reason, or "".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core.model import Diagnosis, Mode, Refusal, Refused, Remedy
 from healthd.remediation.decide.commands import REMEDIES
@@ -19,8 +21,7 @@ from healthd.remediation.decide.policy import Rules
 from healthd.remediation.decide.remediation import ACTS, Approval, Phase, Remediation
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ApprovalGate:
+class ApprovalGate(Struct, frozen=True, kw_only=True):
     """The result of asking: the remediation as it is now, what the act waits for, and what is news about it."""
 
     remediation: Remediation

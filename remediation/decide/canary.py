@@ -10,8 +10,9 @@ through.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from hashlib import sha256
+
+from msgspec.structs import replace
 
 from healthd.remediation.decide.handoff import Helped, PastAct
 from healthd.remediation.decide.ledger import Bounds, FleetRecords

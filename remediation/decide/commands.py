@@ -7,9 +7,11 @@ must not make a remediation that undoes what is not ours: whether it may is aske
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core.model import NODE, Action, Diagnosis, Mode, Refusal, Refused, Remedy, Step
 from healthd.remediation.decide.drive import only_out
@@ -43,8 +45,7 @@ _ACTIONS: Mapping[Verb, Action] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Command:
+class Command(Struct, frozen=True, kw_only=True):
     """A command of an operator about this node.
 
     ``who``: as the kernel names the caller. ``why``: in their own words. ``remedy``: of a repair, None for what the
@@ -75,8 +76,7 @@ class Command:
         return f"{self.verb} by command: {self.words}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CommandOutcome:
+class CommandOutcome(Struct, frozen=True, kw_only=True):
     """The outcome of a command. ``done``: it is so, or has begun; else ``refusal`` says why not, and ``message`` in
     words.
 

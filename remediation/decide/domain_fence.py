@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 KUBE_TAINT = "healthd.io/domain-fence"
 """The taint of each node on Kubernetes; its value is the id of the incident. On Slurm it is one reservation."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DomainFence:
+class DomainFence(Struct, frozen=True, kw_only=True):
     """One fence. ``incident``: the id of the incident that it is for. ``nodes``: those that it keeps new jobs off.
     ``missing``: those that it does not keep them off yet; a single reservation misses none."""
 

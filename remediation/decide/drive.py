@@ -12,8 +12,10 @@ mode; and what was asked of the machine is waited for all the same: it may come 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.checklib.xids import ends_process
 from healthd.core.model import REMEDY_RANK, REPAIRS, Action, Decision, Diagnosis, Mode, Remedy, Severity, Step
@@ -25,8 +27,7 @@ from healthd.remediation.decide.remediation import REPAIR_CODE, Phase, Remediati
 from healthd.remediation.decide.rules import QUARANTINE, RuleAnswer, without_drain
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KnownFaults:
+class KnownFaults(Struct, frozen=True, kw_only=True):
     """The facts by which another fault is considered.
 
     ``open``: the answers of the policy to what is open, most far-reaching first; neither what is acknowledged nor what

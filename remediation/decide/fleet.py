@@ -18,10 +18,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fractions import Fraction
 from functools import lru_cache
+
+from msgspec import Struct
 
 from healthd.remediation.decide.handoff import CLOSE, HandoffRecord, PastAct, by_now, is_ahead, parse
 from healthd.remediation.ports import FleetSnapshot, NodeRecord, Slot
@@ -47,8 +48,7 @@ _READING_S_PER_NODE = 2.2e-6  # of slurmctld's CPU, for a list of all nodes (22.
 _LEARNING_SHARE = 0.002  # of one core of slurmctld's
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WaitForSlot:
+class WaitForSlot(Struct, frozen=True, kw_only=True):
     """Nothing may be taken out now. Poll later; no slot is held, or the node is out already.
 
     ``passing``: only because the cluster is slow to answer; seconds later it is known. Else it pages.
@@ -58,16 +58,14 @@ class WaitForSlot:
     passing: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TakeSlot:
+class TakeSlot(Struct, frozen=True, kw_only=True):
     """Ask the controller for this slot."""
 
     scope: str
     index: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Settle:
+class Settle(Struct, frozen=True, kw_only=True):
     """Every slot is held. Re-read at ``until_s`` (monotonic) before anything is done to the node. ``has_room``: every
     scope was within its limit at the last reading."""
 
@@ -76,16 +74,14 @@ class Settle:
     has_room: bool = True
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GiveBack:
+class GiveBack(Struct, frozen=True, kw_only=True):
     """Give these slots back, in this order, and poll later."""
 
     slots: tuple[Slot, ...]
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MayClaim:
+class MayClaim(Struct, frozen=True, kw_only=True):
     """A slot may be asked for, by the fleet as it was read last and by these ``slots``, those that are taken.
 
     ``is_holder``: this node holds one of them.
@@ -95,8 +91,7 @@ class MayClaim:
     is_holder: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Go:
+class Go(Struct, frozen=True, kw_only=True):
     """The slots are this node's: it may be taken out, and stay out for as long as it holds them."""
 
     slots: tuple[Slot, ...]
@@ -105,8 +100,7 @@ class Go:
 Plan = WaitForSlot | TakeSlot | Settle | GiveBack | Go
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Scope:
+class Scope(Struct, frozen=True, kw_only=True):
     """One scope as it is read now: who is out, of how many, and how many may be."""
 
     name: str

@@ -7,8 +7,9 @@ Putting a node back in service is always allowed.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
+
+from msgspec import Struct
 
 from healthd.core.model import Refusal, Refused, Step
 
@@ -16,8 +17,7 @@ DRAINS = frozenset({Step.DRAIN})
 """Allowed in a freeze unless it says otherwise: a faulty node is taken out, and no job fails on it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Freeze:
+class Freeze(Struct, frozen=True, kw_only=True):
     """One freeze that is on. ``until`` None: until it is taken away. ``allow``: the steps that may still be begun."""
 
     reason: str

@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from itertools import chain
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core.model import Remedy
 
@@ -69,8 +71,7 @@ class Helped(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PastRepair:
+class PastRepair(Struct, frozen=True, kw_only=True):
     """One entry of a node's history: what was begun, when, for which finding, and what came of it. ``back``: when the
     node was released after a repair that helped; of a return, ``at`` says it. ``revision``: the one that decided about
     it, see ``canary``; "" for one that is not known."""
@@ -83,8 +84,7 @@ class PastRepair:
     revision: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HandoffRecord:
+class HandoffRecord(Struct, frozen=True, kw_only=True):
     """A handoff record, read. A field that it does not have is empty, None or 0; times have whole seconds.
 
     ``remedy``: what is or was being done to ``machine``, the ``attempt``-th time, since ``asked``. ``asks``: the
@@ -264,8 +264,7 @@ def by_now(record: HandoffRecord, now: datetime) -> HandoffRecord:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Versions:
+class Versions(Struct, frozen=True, kw_only=True):
     """The versions that a node runs: the GPU driver, the kernel, the image that it was launched from; "" for what is
     not known."""
 

@@ -6,8 +6,9 @@ is a reason to say less and nothing else: no repair reads it, and it ends by its
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 LASTS = timedelta(minutes=10)
 """How long a notice holds without being renewed: nodes send what they held so long after a controller died."""
@@ -20,8 +21,7 @@ _MOUNT = "mount:"
 _SHOWN = 48  # characters of a component in a summary, in which a blank and an underscore are the same
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class IncidentNotice:
+class IncidentNotice(Struct, frozen=True, kw_only=True):
     """One open incident whose message the receivers have accepted. ``nodes``: those that it covers. ``critical``: it is
     more than a warning. ``until``: when the notice ends; None for one that is not shown yet."""
 
@@ -39,8 +39,7 @@ class IncidentNotice:
         return is_on and is_as_grave and node in self.nodes and of_root(self.root, code, component)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class IncidentNotices:
+class IncidentNotices(Struct, frozen=True, kw_only=True):
     """All notices of a cluster as they were read. ``watched_until``: until when a controller looks for incidents and
     reports them; None where none does."""
 

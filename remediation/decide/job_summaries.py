@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from healthd.core.model import Severity
 from healthd.job.blame import Blame
@@ -18,8 +19,7 @@ _FINE = frozenset({NodeState.OK, NodeState.WARNING})
 _OLD = timedelta(minutes=30)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SummarizedEnd:
+class SummarizedEnd(Struct, frozen=True, kw_only=True):
     """Whose fault the end of a job was by the summaries of its nodes. ``code``: of the fault of ``node``, "" for
     none."""
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+
+from msgspec import Struct
 
 from healthd.core.model import REMEDY_RANK, REPAIRS, Remedy
 from healthd.remediation.decide.fleet import listed, out_limit
@@ -34,8 +35,7 @@ from healthd.remediation.ports import FleetSnapshot
 _REMEDY_OF = {act: remedy for remedy, act in PAST_OF.items()}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bounds:
+class Bounds(Struct, frozen=True, kw_only=True):
     """How often, and over how many nodes, something may happen before an operator is needed.
 
     The settings of ``[policy]`` explain each and say why it is what it is.
@@ -194,8 +194,7 @@ _VERSIONS: Mapping[str, Callable[[HandoffRecord], str]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FleetRecords:
+class FleetRecords(Struct, frozen=True, kw_only=True):
     """The handoff records of a fleet of ``total`` nodes, and the codes by which nodes are held and since when, by
     name."""
 

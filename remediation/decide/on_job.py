@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.job.ends import end_words
 from healthd.job.held import release_words
@@ -38,8 +40,7 @@ _ENDING = frozenset({"COMPLETING", "STAGE_OUT"})
 _SUSPENDED = "SUSPENDED"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OnJob:
+class OnJob(Struct, frozen=True, kw_only=True):
     """The act that a rule names. ``after_s``: requeue the job so long after its signal, or after it was taken; None:
     leave it. ``signal``: of the checkpoint, as ``sbatch --signal`` writes it: ``USR1`` to the steps, ``B:USR1`` to the
     batch script; "" for none."""
@@ -78,8 +79,7 @@ class JobStage(StrEnum):
     OVER = "over"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobRestart:
+class JobRestart(Struct, frozen=True, kw_only=True):
     """The restart of one run of a job by one remediation. ``job``: its id, "" where there is none to act on; ``run``:
     how often it had been restarted before. ``words``: id, user and all nodes. ``at``: when the stage
     began."""
@@ -190,8 +190,7 @@ class JobAct(StrEnum):
     END = "end"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobMove:
+class JobMove(Struct, frozen=True, kw_only=True):
     """The next act, and why in a sentence."""
 
     act: JobAct

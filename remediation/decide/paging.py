@@ -8,8 +8,10 @@ settles, one that was opened to wait for an operator, one that is overdue, and t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core.model import REPAIRS, Action, Decision, Refusal, Remedy, Step
 from healthd.remediation.decide.remediation import End, Phase, Remediation
@@ -32,8 +34,7 @@ _HELP = "`healthd status` says what it waits for; `healthd release` puts the nod
 _ENDS: Mapping[End | None, Refusal] = {End.LOST: Refusal.FOREIGN_HOLD, End.ACKNOWLEDGED: Refusal.ACKNOWLEDGED}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """How long a node may be out before that pages, in seconds. ``overdue_s``: for whatever cause;
     ``wait_idle_timeout_s``: while jobs run on under a fatal fault; ``replace_timeout_s``: while another machine is
     awaited."""
@@ -43,8 +44,7 @@ class Limits:
     replace_timeout_s: float = 14_400.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stands:
+class Stands(Struct, frozen=True, kw_only=True):
     """Where a remediation stands after its last turn. ``page``: that asks for an operator; ``refusal``: what it waits
     for."""
 

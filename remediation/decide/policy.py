@@ -9,8 +9,10 @@ are the policy's to say (``rules``), those that are left the ledger's (``ledger`
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from healthd.core.model import Action, Decision, Diagnosis, Mode, Refusal, Remedy, Step
 from healthd.remediation.decide.canary import canary
@@ -35,8 +37,7 @@ from healthd.remediation.ports import FleetSnapshot, NodeView
 ACKNOWLEDGED = "acknowledged: an operator wants the node in service, and the fault has not gone and come back since"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rules:
+class Rules(Struct, frozen=True, kw_only=True):
     """The limits that an operator sets, and the policy.
 
     ``max_out``: a share of the fleet ("5%") or a number of nodes, never below one node; the cluster's own limit, where
@@ -80,8 +81,7 @@ class Rules:
         return view.drained_by_itself and not is_down and self.adopt_automatic and self.mode.repairs
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SeenElsewhere:
+class SeenElsewhere(Struct, frozen=True, kw_only=True):
     """A finding on another node, as the cluster shows it, whether that node is held or not.
 
     ``at``: when it began there. ``group``: the UltraServer or placement group of that node, or "". ``returned``: the
@@ -95,8 +95,7 @@ class SeenElsewhere:
     returned: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Situation:
+class Situation(Struct, frozen=True, kw_only=True):
     """The node in its cluster, as it is known. None with a ``problem`` means that it could not be read.
 
     ``full``: why this node could not ask for a place now, so that nothing more was read; None else.
@@ -109,8 +108,7 @@ class Situation:
     fleet_findings: tuple[SeenElsewhere, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Question:
+class Question(Struct, frozen=True, kw_only=True):
     """The question to decide, as far as no reading of the cluster is needed for it.
 
     ``live``: what the policy answers to what is open, most far-reaching first; neither what an operator acknowledged
@@ -125,8 +123,7 @@ class Question:
     by_command: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Readings:
+class Readings(Struct, frozen=True, kw_only=True):
     """The readings for a question so far; None, and a remedy that is missing: not read.
 
     ``repairs``: those that were made on this node. ``cannot``: why a remedy cannot be carried out here, "" for none.
@@ -137,8 +134,7 @@ class Readings:
     cannot: Mapping[Remedy, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Needs:
+class Needs(Struct, frozen=True, kw_only=True):
     """The readings on which the answer depends and which are not there yet."""
 
     situation: bool = False
@@ -167,8 +163,7 @@ def decide(asked: Question, readings: Readings) -> Decision | Needs:
     return _kept(asked, readings) if asked.is_held else _in_place(asked, readings)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Considered:
+class Considered(Struct, frozen=True, kw_only=True):
     """The decision about one diagnosis if it were the only one, by which rule, and what could not be done.
 
     ``mode``: how far it may go, the rule's own cap included. ``cannot``: the remedies of the ladder that nothing here

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core.model import Diagnosis, Mode, Refused, Remedy, Step
 from healthd.judge.clock import moved
@@ -54,8 +56,7 @@ class End(StrEnum):
     FAILED = "failed"  # out of attempts: a person is paged, the node stays out and is watched until somebody acts
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Repair:
+class Repair(Struct, frozen=True, kw_only=True):
     """One repair of a node: of what, by what, since when, and how it ended ("" where that is not known).
 
     ``component``: "" where it was another machine's, or the record alone tells of it.
@@ -74,8 +75,7 @@ class Repair:
         return self.ended or self.began
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Approval:
+class Approval(Struct, frozen=True, kw_only=True):
     """An approval that was asked for: of which act, for which fault, since when; and by whom it was given, None: not
     yet. ``why``: what asks for it, "" for the mode."""
 
@@ -92,8 +92,7 @@ class Approval:
         return (self.remedy, self.code, self.component) == (remedy, remediation.code, remediation.component)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Remediation:
+class Remediation(Struct, frozen=True, kw_only=True):
     """The state of one remediation.
 
     ``hold`` is the drain exactly as the cluster showed it after we made it: what a release must match. ``boot_id`` is

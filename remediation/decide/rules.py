@@ -8,10 +8,12 @@ needed only where that answer is to be another one. Nothing here knows a file, a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core.model import MODE_RANK, NODE, REMEDY_RANK, Component, Diagnosis, Mode, Remedy, Root, Severity, Step
 from healthd.judge.causes import roots_of
@@ -43,8 +45,7 @@ class RuleSubject(Protocol):
         """The remedy that the fault calls for by itself."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True, kw_only=True):
     """The remedies for some faults, why, and who says so.
 
     ``codes``: globs over the codes of findings. ``components`` (kinds, such as ``gpu``), ``instance_types`` (globs) and
@@ -109,8 +110,7 @@ STANDING = (USERS_OWN, OWN_REMEDY)
 """The rules behind those of every policy."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RuleAnswer:
+class RuleAnswer(Struct, frozen=True, kw_only=True):
     """The answer of a policy to one root of one diagnosis, where that takes the node out. ``on_job``: what it says
     about a job that cannot go on."""
 
@@ -130,8 +130,7 @@ class RuleAnswer:
         return min(allowed, self.rule.mode, key=MODE_RANK.__getitem__)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     """Rules in their order, as they hold on one instance type. ``on_job``, ``notify_owner``: where a rule leaves it
     out."""
 

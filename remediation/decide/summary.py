@@ -14,9 +14,11 @@ they come.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core.model import (
     NODE,
@@ -61,8 +63,7 @@ class NodeState(StrEnum):
     NEEDS_OPERATOR = "needs-operator"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeSummary:
+class NodeSummary(Struct, frozen=True, kw_only=True):
     """A summary, read. A field that it does not have is empty, None or 0; times have whole seconds.
 
     ``code`` and ``component``: the worst fault, or the check that is unknown; ``more``: how many other faults are open.

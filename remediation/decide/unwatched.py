@@ -8,8 +8,9 @@ WATCH_S in the handoff record that it watches over it. Where that word stays out
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+
+from msgspec import Struct
 
 from healthd.remediation.decide.handoff import HandoffRecord, is_ahead, parse
 from healthd.remediation.decide.paging import ORDERED_FOR_S
@@ -22,8 +23,7 @@ SILENT_S = 2 * WATCH_S
 """After how many seconds without that word another daemon pages: one word may get lost."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HeldOut:
+class HeldOut(Struct, frozen=True, kw_only=True):
     """A node that healthd holds, as another daemon sees it. ``text``: of its drain, or which slot holds it where there
     is no drain of healthd's. ``since``: when the cluster says that it was drained. ``watched``: when its own daemon
     said last that it watches over it, by that node's clock. ``found``: when the finding of its record began."""

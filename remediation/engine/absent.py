@@ -15,8 +15,10 @@ The same daemons page for a node that has its machine and that healthd holds, wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core.errors import BackendError, BackendRefused
 from healthd.core.model import Mode, Remedy
@@ -47,8 +49,7 @@ _ASLEEP = "Slurm powered it down while healthd held it"
 _ORDERED = "an operator drained it"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AbsentNode:
+class AbsentNode(Struct, frozen=True, kw_only=True):
     """The state of one name, in a sentence. ``page``: an operator has to act."""
 
     node: str

@@ -14,8 +14,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
+
+from msgspec.structs import replace
 
 from healthd.core.errors import BackendError, BackendRefused
 from healthd.core.model import Decision, Diagnosis, Mode, Refusal, Refused, Remedy

@@ -11,9 +11,10 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
+
+from msgspec import Struct, field
 
 from healthd.core.model import Clearance, ClearsBy, Component, Diagnosis, Event, Remedy
 from healthd.core.node import CommandResult
@@ -41,8 +42,7 @@ _CANARY_AGE_S = 30.0
 """How old a reading of the fleet may be by which the canary ends: what has ended well stays so."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Timeouts:
+class Timeouts(Struct, frozen=True, kw_only=True):
     """How long the engine waits, in seconds. ``settle_s``: good for so long before a release. ``unanswered_s``: a
     claim, a drain or an undrain without an answer may be applied for so long. ``let_go_s``: for what was asked to end
     to let the GPUs go, before a reset. ``calm_s``: how often a remediation is looked at that has stood still for twice
@@ -269,8 +269,7 @@ class Beat:
         return announced
 
 
-@dataclass(frozen=True, kw_only=True)
-class Dependencies:
+class Dependencies(Struct, frozen=True, kw_only=True):
     """The parts of one node's engine.
 
     ``rules`` is asked before every step and once more right before every act: an operator may have spoken

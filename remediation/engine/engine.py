@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
+
+from msgspec.structs import replace
 
 from healthd.core.errors import BackendError, StoreError
 from healthd.core.model import Action, Decision, Diagnosis, Event, Mode, Refusal, Refused, Step

@@ -12,8 +12,9 @@ cluster that refuses is asked once for each run of its controller.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+
+from msgspec.structs import replace
 
 from healthd.core.errors import BackendError, BackendRefused
 from healthd.core.model import REPAIRS, Event, Mode, Refusal, Refused, Remedy, Step

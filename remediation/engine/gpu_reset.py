@@ -13,9 +13,10 @@ stopped it names, so that it is started again whatever happens in between.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct
 
 from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown, SourceError, SourceMissing
 from healthd.core.node import CommandResult
@@ -48,8 +49,7 @@ class Clients(Protocol):
         """Let them come back; why that could not be, or ""."""
 
 
-@dataclass(kw_only=True)
-class GpuReset:
+class GpuReset(Struct, kw_only=True):
     """The Resetter of a real machine.
 
     ``services``: systemd units that may hold GPUs open. ``clients``: those that the cluster keeps here, None where they

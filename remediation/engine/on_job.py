@@ -10,8 +10,9 @@ Nothing of it holds the remediation up. It must not decide which job, or whether
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from datetime import datetime, timedelta
+
+from msgspec.structs import replace
 
 from healthd.core.errors import BackendError, BackendRefused, SlotTaken
 from healthd.core.model import Step

@@ -10,8 +10,9 @@ after its remediation had ended. ``OrphanSlots`` puts what it finds on disk, and
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+
+from msgspec.structs import replace
 
 from healthd.core.errors import BackendError
 from healthd.core.model import Action, Decision, Refusal, Refused

@@ -10,10 +10,11 @@ A repair must not decide that the node is healthy: the step that verifies does.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from healthd.core.errors import BackendBusy, BackendError, BackendRefused, BackendUnknown
 from healthd.core.model import NODE, Clearance, ClearsBy, Event, Refusal, Refused, Remedy, Step

@@ -8,7 +8,8 @@ from there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.core.errors import SlotTaken
 from healthd.remediation.decide.fleet import (
@@ -46,8 +47,7 @@ _YOUNG_S = SETTLE_S / 2
 _TRIES = 16  # claims in one call; each that fails was somebody else's success
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Listed:
+class _Listed(Struct, frozen=True, kw_only=True):
     """A list of the slots: when it came (monotonic), and how long it took, in seconds."""
 
     at_s: float

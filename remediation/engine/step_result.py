@@ -4,8 +4,10 @@ counted."""
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
 from datetime import datetime
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core.model import Action, Event, Refusal, Refused, Step
 from healthd.remediation.decide.paging import Stands
@@ -13,8 +15,7 @@ from healthd.remediation.decide.remediation import End, Phase, Remediation
 from healthd.remediation.engine.dependencies import Dependencies
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepResult:
+class StepResult(Struct, frozen=True, kw_only=True):
     """The result of one step: the remediation as it is now, the sentence, and whether the next step may follow at once.
 
     ``page``: an operator has to know. ``refusal``: what it waits for, or why it is paused; None where it moved.

@@ -16,8 +16,9 @@ A step must not decide whether a node is to be taken out, and must not touch wha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
+
+from msgspec.structs import replace
 
 from healthd.core.errors import BackendError, BackendRefused, BackendUnknown, HealthdError
 from healthd.core.model import REPAIRS, ClearsBy, Refusal, Refused, Step

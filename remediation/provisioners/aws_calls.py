@@ -10,9 +10,10 @@ example policies in the user guides of HyperPod, EC2 and EC2 Auto Scaling (2026)
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum, StrEnum
 from functools import cache
+
+from msgspec import Struct
 
 from healthd.checklib.tables import filled, keyed_rows
 
@@ -56,8 +57,7 @@ class IamScope(Enum):
     ANY = "nothing: IAM knows no narrower resource for it"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AwsCall:
+class AwsCall(Struct, frozen=True, kw_only=True):
     """One operation. ``acts``: it changes something. ``dry_run``: EC2 can be asked whether it would do it.
     ``sends_file``: its Body is the path of a file, which is sent.
 

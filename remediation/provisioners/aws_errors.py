@@ -7,9 +7,10 @@ service models of Auto Scaling and SageMaker (2026). docs/reference/aws-calls.md
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
+
+from msgspec import Struct
 
 from healthd.checklib.tables import filled, keyed_rows
 
@@ -27,8 +28,7 @@ class CallTrouble(StrEnum):
     WOULD_DO = "would_do"  # the answer to a dry run that is allowed
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AwsError:
+class AwsError(Struct, frozen=True, kw_only=True):
     """The meaning of one error code, and why."""
 
     code: str

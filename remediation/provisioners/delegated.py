@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+
+from msgspec.structs import replace
 
 from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown
 from healthd.core.model import Remedy

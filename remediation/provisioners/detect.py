@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from healthd.core.errors import BackendError, SourceError
 from healthd.remediation.provisioners.aws_calls import Platform
@@ -36,8 +37,7 @@ def region_of(metadata: Metadata) -> str:
         return ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DetectedPlatform:
+class DetectedPlatform(Struct, frozen=True, kw_only=True):
     """``platform`` None: none of AWS's. ``why``: the evidence. ``cluster``: name or ARN, where it is known.
 
     ``fixed``: why no remedy is possible for this node (a head node), or "".

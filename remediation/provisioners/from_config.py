@@ -6,9 +6,10 @@ It calls AWS only with ``kind = "auto"`` on a node without a known file or tag, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from healthd.config.schema.config import Config
 from healthd.config.schema.provisioner import ProvisionerSection

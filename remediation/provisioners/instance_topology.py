@@ -8,13 +8,12 @@ list.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from healthd.remediation.provisioners.aws import Aws
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InstancePlace:
+class InstancePlace(Struct, frozen=True, kw_only=True):
     """Where an instance stands. ``network``: its network nodes, the top layer first. ``capacity_block``: of an
     UltraServer; "" for none, or not known yet."""
 

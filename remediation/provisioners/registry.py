@@ -7,10 +7,11 @@ a row here, and its name in ``[provisioner] kind``. ``auto`` is no kind: healthd
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from healthd.config.schema.provisioner import ProvisionerSection
 from healthd.core.errors import ConfigError
@@ -42,8 +43,7 @@ class RepairChannel(Enum):
     NODE_CLAIM = "by deleting the node's NodeClaim"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlatformInputs:
+class PlatformInputs(Struct, frozen=True, kw_only=True):
     """The inputs of a provisioner of AWS. ``made_by_us``, ``label``: see HyperPodProvisioner."""
 
     section: ProvisionerSection
@@ -55,8 +55,7 @@ class PlatformInputs:
     label: Callable[[], str] | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProvisionerKind:
+class ProvisionerKind(Struct, frozen=True, kw_only=True):
     """One kind. ``title``: its name in sentences. ``channel``: how its owner is asked; ``by_how``: the channel for each
     value of ``[provisioner.hyperpod] how``.
 

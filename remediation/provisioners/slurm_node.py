@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
+
+from msgspec import Struct
 
 from healthd.core.errors import BackendUnknown
 from healthd.remediation.decide.remediation import is_our_text
@@ -41,8 +42,7 @@ class Scontrol(Protocol):
         """Run it with these arguments."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SlurmNode:
+class SlurmNode(Struct, frozen=True, kw_only=True):
     """``flags``: the state's words, upper case. ``reason``: without Slurm's own additions behind it; "" on a node
     that is in service, which shows its last one in Slurm 24.11.
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from healthd.checklib.tables import is_ultraserver
 from healthd.core.model import Remedy
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TargetNode:
+class TargetNode(Struct, frozen=True, kw_only=True):
     """``here``: healthd runs on this node itself, else ``healthd controller`` acts for it.
 
     ``instance_id``: this machine's own where ``here``. For the controller, the instance of the node's request, and the

@@ -7,9 +7,10 @@ ListUltraServersByReservedCapacity, 2026); those that run on demand are in no an
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
 
 from healthd.core.errors import BackendUnknown
 from healthd.remediation.provisioners.aws import Aws
@@ -25,8 +26,7 @@ class UltraServerHealth(StrEnum):
     INSUFFICIENT_DATA = "insufficient_data"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UltraServer:
+class UltraServer(Struct, frozen=True, kw_only=True):
     """One UltraServer. ``instances``: all of them; ``available``: not in use, the spare ones left out. ``spares`` of
     the ``configured`` ones are left to take the place of an instance."""
 

@@ -26,12 +26,10 @@ PIN = (copy(0), copy(1, refused="gdr_pin_buffer returned 12 (Cannot allocate mem
 WRONG = (copy(0), copy(1, wrong=7))
 
 
-class InTurn(FakeActive):
+class InTurn(FakeActive, kw_only=True):
     """Each run takes the next of its answers."""
 
-    def __init__(self, *answers: Answer) -> None:
-        super().__init__()
-        self.answers = list(answers)
+    answers: list[Answer]
 
     def gdr_copies(self, *, size_bytes: int, timeout_s: float) -> tuple[GdrCopy, ...]:
         self.copies = self.answers.pop(0)
@@ -40,7 +38,7 @@ class InTurn(FakeActive):
 
 def run(*answers: Answer, loaded: bool = True, gpus: int = 2) -> Result:
     tree = pci_tree(gpus=[fake_pci(index) for index in range(gpus)])
-    active = InTurn(*answers)
+    active = InTurn(answers=[*answers])
     result = gdrcopy_copy(
         FakeNode(sys={**tree, "module/gdrdrv/version": "2.5"} if loaded else tree, active=active), GdrcopyCopySettings()
     )

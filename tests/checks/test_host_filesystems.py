@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.checks.host_filesystems import FsSettings, host_filesystems
 from healthd.core.errors import SourceError, SourceMissing, SourceTimeout, SourceUnreadable

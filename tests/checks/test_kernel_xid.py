@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.checklib.xids import NvLink5Rule, nvlink5_rules
 from healthd.checks.kernel_xid import KernelXidSettings, explain, kernel_xid

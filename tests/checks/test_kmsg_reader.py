@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.checks.kmsg_reader import KmsgReaderSettings, kmsg_reader
 from healthd.core.check import discover

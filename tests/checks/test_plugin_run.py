@@ -6,7 +6,6 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -141,8 +140,7 @@ def test_explain() -> None:
 # real scripts
 
 
-@dataclass(kw_only=True)
-class RealNode(FakeNode):
+class RealNode(FakeNode, kw_only=True):
     """A node whose commands are run."""
 
     def command(self, *argv: str, timeout_s: float = 5.0) -> CommandResult:

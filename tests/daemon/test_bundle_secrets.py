@@ -8,7 +8,6 @@ import tarfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,12 +15,14 @@ from typing import Any, get_type_hints
 from urllib.parse import quote
 
 import pytest
+from msgspec.structs import fields, replace
 
 from healthd.agent.agent import Agent, collect_evidence
 from healthd.api.plan_cache import PlanCache
 from healthd.api.status import status_data, status_json
 from healthd.config.schema.config import Config
 from healthd.config.schema.notify import NotifySection
+from healthd.config.values import is_section
 from healthd.core.model import Event, Mode, Remedy
 from healthd.notify.node import open_notifier
 from healthd.remediation.decide.remediation import Remediation
@@ -69,7 +70,7 @@ def secret_settings(kind: type = Config) -> Iterator[str]:
     for each in fields(kind):
         if each.name.endswith(SECRETS):
             yield each.name
-        if isinstance(hints[each.name], type) and is_dataclass(hints[each.name]):
+        if is_section(hints[each.name]):
             yield from secret_settings(hints[each.name])
 
 

@@ -15,11 +15,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec import Struct, field
 
 from healthd.agent.agent import Agent
 from healthd.api.client import ask
@@ -67,8 +67,7 @@ while True:
 """
 
 
-@dataclass
-class Log:
+class Log(Struct):
     """What is said, in place of the daemon's log."""
 
     lines: list[tuple[str, str]] = field(default_factory=list)
@@ -104,8 +103,7 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
         yield made
 
 
-@dataclass
-class Door:
+class Door(Struct):
     """A server of the unix socket in this process, and the thread that lets clients in."""
 
     path: str

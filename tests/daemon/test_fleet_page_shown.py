@@ -7,12 +7,12 @@ import re
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.controller.fleet_reader import SHOWN_EVERY_S
 from healthd.core.errors import BackendUnknown

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from healthd.agent.agent import enabled_checks
 from healthd.config.schema.config import CheckConfig, Config, PolicySection, RemediationSection
@@ -45,8 +46,7 @@ def settings(**more: Any) -> Config:
 # lines
 
 
-@dataclass
-class Heard:
+class Heard(Struct):
     """What a case of the matrix has the kernel say, and when. A log keeps nothing else of it."""
 
     now_s: float = 5.0

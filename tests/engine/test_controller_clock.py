@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.remediation.decide.handoff import RequestAnswer
 from tests.engine.test_controller_repeats import ROUNDS, boundaries, is_done, name, settled, world_of

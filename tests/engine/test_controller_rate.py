@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.errors import BackendBusy, BackendRefused
 from healthd.core.model import Refusal, Remedy, Step

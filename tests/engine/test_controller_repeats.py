@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.errors import BackendRefused, BackendUnknown, HealthdError
 from healthd.core.model import Mode, Remedy

@@ -6,11 +6,11 @@ One story is replayed from every boundary: a fault that a reset heals, and an op
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.model import Action, Mode, Refusal, Remedy, Step
 from healthd.remediation.decide.commands import Command, Verb

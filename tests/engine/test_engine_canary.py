@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from healthd.core.model import Action, Mode, Refusal, Remedy, Step
 from healthd.remediation.decide.commands import Command, Verb

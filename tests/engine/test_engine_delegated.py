@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.model import Action, Mode, Remedy
 from healthd.remediation.decide.handoff import HandoffRecord, PastAct, RequestAnswer, parse

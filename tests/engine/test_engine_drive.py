@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.model import Action, Component, Mode, Refusal, Remedy, Step
 from healthd.remediation.decide.rules import OWN_REMEDY, Ladder, Policy, Rule

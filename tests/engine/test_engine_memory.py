@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.errors import BackendBusy, BackendError, BackendRefused
 from healthd.core.model import Action, Component, Mode, Refusal, Remedy, Severity, Verdict

@@ -4,11 +4,11 @@ hides."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import force_setattr, replace
 
 from healthd.core.model import Action, Mode, Refusal, Remedy, Step
 from healthd.remediation.decide.commands import Command, Verb
@@ -165,7 +165,7 @@ def test_waiting_for_a_person_makes_no_lemon_well(tmp_path: Path) -> None:
     world = World(tmp_path, mode=Mode.REPAIR)
     began = world.clock.now()
     made = [Repair(code=f"x.{n}", component="node", remedy=Remedy.REBOOT_NODE, began=began) for n in range(4)]
-    object.__setattr__(world.engine._dependencies, "ledger", lambda: made)
+    force_setattr(world.engine._dependencies, "ledger", lambda: made)
     world.log_line(XID_79)
     world.run(10)
     assert (world.hold_text, world.engine.decision.refusal) == (TEXT_79, Refusal.LEMON)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.errors import BackendBusy, BackendRefused
 from healthd.core.model import Action, Mode, Refusal, Remedy, Step

@@ -8,11 +8,11 @@ lost, and inside of it something is, or this page would claim too little.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.model import Mode
 from healthd.remediation.orchestrators.local import LocalOrchestrator

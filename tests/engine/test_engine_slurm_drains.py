@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.model import Action, Mode, Refusal
 from healthd.remediation.decide.commands import Command, Verb

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from healthd.core.model import Mode
 from healthd.remediation.decide.handoff import parse

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from healthd.config.schema.notify import NotifySection
 from healthd.core.model import Mode
@@ -21,8 +21,7 @@ from healthd.notify.notifier import Notifier
 from tests.support.engine_rig import NODE, WORN_OUT, XID_79, XID_95, World
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(Struct, frozen=True):
     """An event as a rule of the site sees it, and the identity by which one that comes again is known."""
 
     kind: str

@@ -7,10 +7,10 @@ budget, drains in healthd's words, requests, and over what the controller wrote 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.model import Mode, Remedy, Step
 from healthd.remediation.decide.handoff import HandoffRecord

@@ -7,9 +7,10 @@ docs/generate.py. Nothing here needs pytest.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct, field
 
 from healthd.core.model import Status
 from tests.faults.rig import LOOKING, Rig, Seen, Workshop
@@ -31,8 +32,7 @@ class Made(StrEnum):
     NAMESPACE = "network namespace"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Case:
+class Case(Struct, frozen=True, kw_only=True):
     """One distinguishable state of one check.
 
     ``arrange`` changes a node that is well; where a fault takes its time it is a generator that changes, and yields the

@@ -6,8 +6,9 @@ An active check puts load on GPUs, so it is no part of the looks: it runs once, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from healthd.checks import nccl_loopback, nccl_nvlink
 from healthd.core.errors import SourceError, SourceMissing, SourceTimeout

@@ -8,11 +8,12 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from healthd.checks import host_filesystems, lustre_io
 from healthd.config.schema.config import Config

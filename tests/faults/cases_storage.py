@@ -6,8 +6,9 @@ What real file systems do is in ``cases_real``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from healthd.checks import host_filesystems, lustre_mount, storage_nvme
 from healthd.core.errors import SourceMissing, SourceTimeout, SourceUnreadable

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.agent.agent import kernel_needles
 from healthd.checklib.tables import InstanceProfile, instance_types
@@ -45,8 +47,7 @@ _ANSWERS_IN_S = 60.0
 """How long a worker that answers may take, on a machine that is busy with others."""
 
 
-@dataclass(kw_only=True)
-class Seen:
+class Seen(Struct, kw_only=True):
     """What the node came to: open faults and diagnoses with GPUs by their index, and each check's last status."""
 
     faults: frozenset[str]

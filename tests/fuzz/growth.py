@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from tests.fuzz.target import Target
 
@@ -19,8 +20,7 @@ _TRIES = 3
 """The least of so many counts: whatever else the machine does makes a try longer, and none shorter."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Growth:
+class Growth(Struct, frozen=True, kw_only=True):
     """One unit, repeated: seconds of CPU for the small and for the large input."""
 
     target: str

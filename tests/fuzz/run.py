@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 import traceback
 import warnings
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+
+from msgspec import Struct, field
 
 from tests.fuzz.target import Target
 from tests.fuzz.targets import TARGETS
@@ -16,8 +17,7 @@ _SLOW_S = 1.0
 """CPU time of one input that is a finding: none is longer than 4 KiB."""
 
 
-@dataclass(kw_only=True)
-class Slice:
+class Slice(Struct, kw_only=True):
     """What came of one target in its time. ``failures``: what is wrong, and an input that shows it."""
 
     target: str

@@ -7,10 +7,11 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from random import Random
+
+from msgspec import Struct, field
 
 from healthd.core.errors import HealthdError
 from tests.fuzz.mutate import LONGEST, mutated, mutated_json
@@ -19,8 +20,7 @@ CORPUS = Path(__file__).with_name("corpus")
 """A folder for each target: inputs that reached what the seeds do not, and each that ever failed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Target:
+class Target(Struct, frozen=True, kw_only=True):
     """``parse`` may raise ``refuses`` and nothing else. ``json``: the seeds are JSON, and most inputs stay that.
 
     ``units``: what repeated makes an input long, beside the seeds themselves. ``longest``: bytes that production reads

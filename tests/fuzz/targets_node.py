@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -107,13 +107,15 @@ class _Says:
         return True
 
 
-class _HostileNode(FakeNode):
+class _HostileNode(FakeNode, kw_only=True):
     """A node whose files, tools and metadata all say the same."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(mount_table=(Mount(point="/fsx", fstype="lustre", source="x", options=frozenset({"rw"})),))
-        self.sys = self.proc = self.dev = _Says(message)
-        self.message = message
+    message: str
+    mount_table: Sequence[Mount] = (Mount(point="/fsx", fstype="lustre", source="x", options=frozenset({"rw"})),)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.sys = self.proc = self.dev = _Says(self.message)
 
     def command(self, *argv: str, timeout_s: float = 5.0) -> CommandResult:
         return CommandResult(argv=argv, code=0, stdout=self.message, stderr=self.message[:50], duration_s=0.0)
@@ -146,7 +148,7 @@ _ON_INTERVAL = tuple(check for check in discover().values() if check.on == "inte
 
 
 def _checks(data: bytes) -> None:
-    node = _HostileNode(text(data))
+    node = _HostileNode(message=text(data))
     for check in _ON_INTERVAL:
         _run(check, node)
 
@@ -162,7 +164,7 @@ def _run(check: Check, node: FakeNode) -> None:
 
 
 def _plugin(data: bytes) -> None:
-    node = _HostileNode(text(data))
+    node = _HostileNode(message=text(data))
     for is_json in (True, False):
         settings = PluginSettings(plugins=(Plugin(name="a", command=("/x",), json=is_json),))
         for finding in plugin_run(node, settings).findings:
@@ -170,7 +172,7 @@ def _plugin(data: bytes) -> None:
 
 
 def _lustre(data: bytes) -> None:
-    lustre_client(_HostileNode(text(data)), LustreSettings())
+    lustre_client(_HostileNode(message=text(data)), LustreSettings())
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -11,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from healthd.core.check import discover
 from healthd.core.node import GpuAnswer, Nvml, ProbeState
@@ -64,7 +65,7 @@ class Listening:
 def test_no_call_of_a_check_is_slow(machine: Machine) -> None:
     """Every call and field that a check asks for answers within a second on all GPUs; the figures are a page."""
     nvml = Listening(machine.nvml)
-    listening = dataclasses.replace(machine, nvml=nvml)  # type: ignore[arg-type]  # Machine names its own class
+    listening = structs.replace(machine, nvml=nvml)  # Machine names its own class
     for check in discover().values():
         if check.on == "interval":
             run_check(check, listening, check.settings())

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from healthd.core.model import pci_address
 from healthd.core.node import NvmlFailure
@@ -13,8 +13,7 @@ from healthd.sources.machine import Machine
 from tests.gpu.conftest import Smi
 
 
-@dataclass(frozen=True, kw_only=True)
-class Value:
+class Value(Struct, frozen=True, kw_only=True):
     """One number both ways. ``within``: how much it may move between the two questions; ``part``: of a list."""
 
     query: str

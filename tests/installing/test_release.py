@@ -11,10 +11,10 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 from healthd import __version__
 from tests.installing.page import run
@@ -24,8 +24,7 @@ from tests.support.running import ROOT
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Released:
+class Released(Struct, frozen=True, kw_only=True):
     """The clone that was built, and what came of it twice."""
 
     clone: Path

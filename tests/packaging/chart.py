@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from msgspec import Struct
 
 from tests.live.kubernetes.find_binaries import Unavailable, program
 from tests.support.limits import limit_s
@@ -35,8 +35,7 @@ def helm() -> str:
         pytest.skip(str(error))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rendered:
+class Rendered(Struct, frozen=True, kw_only=True):
     """What `helm template` came to: the objects, or why there are none."""
 
     objects: tuple[Object, ...]

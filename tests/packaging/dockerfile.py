@@ -15,8 +15,9 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from tests.support.limits import limit_s
 
@@ -62,8 +63,7 @@ class StepFailed(AssertionError):
     """A step ended with another status than 0. The message holds the step and the end of what it said."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Instruction:
+class Instruction(Struct, frozen=True, kw_only=True):
     """One instruction with its line in the file: ``word`` in capitals, ``rest`` with continued lines joined."""
 
     word: str
@@ -71,8 +71,7 @@ class Instruction:
     line: int
 
 
-@dataclass(kw_only=True, slots=True)
-class Stage:
+class Stage(Struct, kw_only=True):
     """What a stage has become: the folder of its files, and how a container of it starts."""
 
     root: Path
@@ -258,8 +257,7 @@ class Build:
                 shutil.copy2(path, into)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Image:
+class Image(Struct, frozen=True, kw_only=True):
     """An image that was built: its last stage, and what runs a program in it."""
 
     build: Build

@@ -10,12 +10,13 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core.model import ClearsBy, Mode, Remedy, Step
 from healthd.remediation.decide.remediation import End, Phase, Remediation
@@ -31,8 +32,7 @@ QUIET_STEPS = 700
 ADMIN = "mine"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Event:
+class Event(Struct, frozen=True, kw_only=True):
     """Something that happens, a number that it may use, and how many turns pass before the next."""
 
     what: str

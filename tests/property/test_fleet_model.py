@@ -12,12 +12,12 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from msgspec import Struct
 
 from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
 from healthd.remediation.decide.fleet import SETTLE_S, Go, Settle, WaitForSlot
@@ -38,8 +38,7 @@ class Killed(BaseException):
     """kill -9 of an agent: nothing of ours may catch it."""
 
 
-@dataclass
-class Agent:
+class Agent(Struct):
     """What would run on one node. Its memory is gone with it; the rest is the test's knowledge of it.
 
     ``hurries``: it is drained before its slot has settled; ``settling``: it was, and has not read it back yet.
@@ -58,8 +57,7 @@ class Agent:
     knows: int = 0
 
 
-@dataclass
-class Figures:
+class Figures(Struct):
     """How far beyond the limit unsettled claims went, how long, and what the runs were made of. Times count from the
     last act of somebody else: each may put the fleet over its limit once more. ``hurried_s``: of those with a node that
     was drained in a hurry and has not settled."""
@@ -139,8 +137,7 @@ class Boundaries(FakeOrchestrator):
         self._boundary()
 
 
-@dataclass
-class Event:
+class Event(Struct):
     """Something that happens between two calls of an agent."""
 
     kind: str

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import replace
 from math import exp
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.checklib.tables import InstanceProfile, instance_types
 from healthd.core.check import discover

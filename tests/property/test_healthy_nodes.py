@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.checklib.tables import InstanceProfile, instance_types
 from healthd.core.check import Check, discover
@@ -199,8 +200,7 @@ def test_a_type_that_the_table_does_not_know_is_not_built(tmp_path: Path) -> Non
         tree.build(tmp_path, "p99.metal")
 
 
-@dataclass
-class Unreachable:
+class Unreachable(Struct, dict=True):
     """A source that answers every question, of whatever name, with the same error, and remembers being asked."""
 
     error: SourceError

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from datetime import timedelta
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from healthd.core.check import FindingCode, Limit, judged, ok
 from healthd.core.model import (

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec import Struct, field
 
 from healthd.remediation.orchestrators.kubernetes.drain_record import (
     SKEW_S,
@@ -47,8 +47,7 @@ STEPS = st.lists(
 )
 
 
-@dataclass
-class World:
+class World(Struct):
     """A node, its pods and the controller's annotation. The API server's clock is the controller's and ``skew_s``; its
     times have whole seconds. Each identity comes back as soon as it is evicted."""
 

@@ -11,12 +11,13 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core.model import NODE as WHOLE_NODE
 from healthd.core.model import Clearance, ClearsBy, Component, Mode, Remedy, Step
@@ -68,8 +69,7 @@ RELEASE = Command(verb=Verb.RELEASE, who="uid 0", why="seen")
 QUIET_STEPS = 400
 
 
-@dataclass(frozen=True, kw_only=True)
-class Event:
+class Event(Struct, frozen=True, kw_only=True):
     """Something that happens, a number that it may use, how many turns pass after it, and how many hours then."""
 
     what: str

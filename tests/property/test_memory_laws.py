@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core.model import REPAIRS, Action, Component, Mode, Remedy
 from healthd.remediation.decide.adoption import repair_record
@@ -27,8 +28,7 @@ HERE = Situation(
 REMEDIES = (Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Episode:
+class Episode(Struct, frozen=True, kw_only=True):
     """A fault that comes back after a while, whose remediation begins so many acts; then the disk is lost or not."""
 
     hours: int

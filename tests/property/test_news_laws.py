@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core.model import Action, Component, Decision, Diagnosis, Refusal, Refused, Remedy, Severity, Step, Verdict
 from healthd.notify.news import (
@@ -36,8 +37,7 @@ LIMITS = Limits()
 # any history of topics
 
 
-@dataclass(frozen=True, kw_only=True)
-class Moment:
+class Moment(Struct, frozen=True, kw_only=True):
     """One tick: how long after the one before, and for each key its cause, or "" where nothing stands."""
 
     after_s: float

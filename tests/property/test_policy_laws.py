@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from fractions import Fraction
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core.model import (
     MODE_RANK,
@@ -40,8 +41,7 @@ NEEDS_THE_NODE = (Remedy.RESET_GPU, Remedy.REBOOT_NODE, Remedy.REPLACE_NODE)
 NOW = at(86_400)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case:
+class Case(Struct, frozen=True, kw_only=True):
     """Everything that a decision is made of. ``acknowledged``: by code."""
 
     diagnoses: tuple[Diagnosis, ...]

@@ -4,13 +4,13 @@ act."""
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from healthd.core.errors import HealthdError
 from healthd.core.model import Mode, Remedy

@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from random import Random
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from healthd.core.check import Accelerating, FindingCode, Learned, Rate, Stall, ok
 from healthd.core.model import Component, Outcome, Reading, ReadingKind, Remedy, Repeats, Severity

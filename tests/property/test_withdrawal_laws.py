@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core.errors import BackendBusy
 from healthd.core.model import Mode, Remedy, Step
@@ -25,8 +26,7 @@ LAST = 1200
 """No story passes more boundaries than these."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Story:
+class Story(Struct, frozen=True, kw_only=True):
     """``withdraws_at``: the boundary of the controller's at which its node needs it no more. ``lag``: so many later the
     node's update is applied, whatever was written meanwhile. ``pause_s``: how long each boundary takes."""
 

@@ -6,8 +6,9 @@ that a check reads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct
 
 from healthd.core.model import NODE, ClearsBy, Component, Finding, Remedy, Severity
 
@@ -22,8 +23,7 @@ class Act(StrEnum):
     OUTSIDE = "outside"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kind:
+class Kind(Struct, frozen=True, kw_only=True):
     """One row of the failure law. ``cured_by``: ends it for good. ``hidden_by``: makes it go away for ``returns_s``,
     after which it shows again. ``clears_by`` None: a level, else a line of the kernel log."""
 
@@ -200,15 +200,14 @@ ONE_NODE = (
 """What befalls one node by itself, and how often beside the others."""
 
 
-@dataclass(eq=False)
-class Ailment:
+class Ailment(Struct, eq=False):
     """One thing that is wrong with one name, from its beginning until it is cured."""
 
     kind: Kind
     component: Component
     shows: bool = False
     cured: bool = False
-    shown: int = field(default=0)
+    shown: int = 0
 
     def finding(self) -> Finding:
         kind = self.kind

@@ -7,8 +7,10 @@ to find it; a fault that none finds means that an invariant is missing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
+
+from msgspec import field
+from msgspec.structs import replace
 
 from healthd.core.model import Component, Diagnosis, Event
 from healthd.notify.delivery import Deliver
@@ -28,7 +30,6 @@ class Quiet(Wire):
         pass
 
 
-@dataclass
 class Through(WiredOrchestrator):
     """An orchestrator that a change alters in a call or two."""
 
@@ -104,7 +105,7 @@ class _Unbounded(Change):
         return replace(dependencies, rules=lambda: self._without(dependencies.rules()))
 
     def _without(self, rules: Rules) -> Rules:
-        return replace(rules, bounds=replace(rules.bounds, **self.bounds))  # type: ignore[arg-type]
+        return replace(rules, bounds=replace(rules.bounds, **self.bounds))
 
 
 class FlapsWithoutEnd(_Unbounded):
@@ -197,7 +198,7 @@ class ForeignFaultDrives(Change):
     found_by = ("law_of_acts",)
 
     def dependencies(self, dependencies: Dependencies, node: str) -> Dependencies:
-        return replace(dependencies, judgement=_AnyFaultIsOurs(dependencies.judgement, dependencies.remediations))  # type: ignore[arg-type]
+        return replace(dependencies, judgement=_AnyFaultIsOurs(dependencies.judgement, dependencies.remediations))
 
 
 class _Forever(_Judged):
@@ -213,7 +214,7 @@ class ResumeHoldsForever(Change):
     found_by = ("a_resume_holds_a_day",)
 
     def dependencies(self, dependencies: Dependencies, node: str) -> Dependencies:
-        return replace(dependencies, judgement=_Forever(dependencies.judgement, dependencies.remediations))  # type: ignore[arg-type]
+        return replace(dependencies, judgement=_Forever(dependencies.judgement, dependencies.remediations))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

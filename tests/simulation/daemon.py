@@ -9,9 +9,11 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.agent.hindsight import ends_by
 from healthd.agent.wiring import Cluster, rules_of, timeouts_of
@@ -104,8 +106,7 @@ class Fuse(Wire):
 _ends_by = cache(ends_by)
 
 
-@dataclass(frozen=True, kw_only=True)
-class BootAlone:
+class BootAlone(Struct, frozen=True, kw_only=True):
     """The hindsight of a machine whose journal is lost with its disk: it knows since when it runs.
 
     ``booted_at``: by the clock as it is set now, as the kernel has it.
@@ -120,8 +121,7 @@ class BootAlone:
         return "the journal could not be read: it is lost"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ground:
+class Ground(Struct, frozen=True, kw_only=True):
     """What every daemon of a fleet stands on. ``gangs``: its jobs of several nodes; None where on_job has no effect."""
 
     timeline: Timeline
@@ -147,8 +147,7 @@ class Ground:
         return Rules(mode=Mode.REPAIR, replacements_per_hour=self.config.budget.replacements_per_hour)
 
 
-@dataclass(kw_only=True)
-class Disk:
+class Disk(Struct, kw_only=True):
     """What outlives a daemon on its machine. ``read``: how many lines of this boot's kernel log were judged."""
 
     store: Store

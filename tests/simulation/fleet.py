@@ -6,8 +6,10 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from random import Random
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from healthd.config.schema.config import Config
 from healthd.core.model import Mode
@@ -30,8 +32,7 @@ SWEEP_S = 600.0
 RACK = 8
 
 
-@dataclass(kw_only=True)
-class Report:
+class Report(Struct, kw_only=True):
     """What one seed came to. ``cpu_s``: of this process."""
 
     seed: int

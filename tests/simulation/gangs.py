@@ -8,9 +8,11 @@ of each requeue of ours is looked at here, and told to ``fail`` of the fleet's i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core.errors import BackendRefused, SlotTaken
 from healthd.core.hostlist import folded, unfolded
@@ -23,8 +25,7 @@ REQUEUE_DELAY_S = 120.0
 """slurmctld's own, of a job that was requeued by a request."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Requeue:
+class Requeue(Struct, frozen=True, kw_only=True):
     """One requeue of ours: when, by which node, of which run."""
 
     s: float
@@ -133,8 +134,7 @@ class Gangs:
         return datetime.fromtimestamp(int(self._clock.seconds()), UTC)
 
 
-@dataclass(frozen=True)
-class GangControl:
+class GangControl(Struct, frozen=True):
     """See ``JobControl``; no job of these hears a signal."""
 
     gangs: Gangs

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from healthd.core.model import Action, Remedy, Severity, Step
 from healthd.notify.message import Message
@@ -74,8 +75,7 @@ class Violation(AssertionError):
         return f"{self.rule}: {self.text}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Done:
+class Done(Struct, frozen=True, kw_only=True):
     """One act that a platform, or a machine, was asked for. ``machine``: the one behind the name then."""
 
     s: float
@@ -87,16 +87,14 @@ class Done:
     ordered: bool = False
 
 
-@dataclass(kw_only=True)
-class Told:
+class Told(Struct, kw_only=True):
     """What people know of one node: the topics that stand, and when they last heard that a person is needed."""
 
     standing: dict[str, str] = field(default_factory=dict)
     paged_s: float | None = None
 
 
-@dataclass(kw_only=True)
-class Seen:
+class Seen(Struct, kw_only=True):
     """Since when something is so of one node, in seconds of the timeline; None where it is not."""
 
     out_s: float | None = None

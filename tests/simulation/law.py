@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from random import Random
+
+from msgspec import Struct
 
 from healthd.core.errors import HealthdError
 from healthd.core.model import Refusal, Remedy
@@ -48,8 +49,7 @@ _ASKED = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rates:
+class Rates(Struct, frozen=True, kw_only=True):
     """Mean days between two happenings of a kind in the whole fleet, 0 for never; ``faults``: so many for each node in
     a year, of these ``kinds``, each so often beside the others. ``person_s``: the median until somebody sees to a page;
     ``ordered_share``: of those who do, so many order a repair."""

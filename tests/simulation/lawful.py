@@ -11,9 +11,10 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from random import Random
+
+from msgspec import Struct, field
 
 from healthd.core.model import Mode, Step
 from healthd.fleet.nodes import fleet_nodes
@@ -32,8 +33,7 @@ SILENT_AFTER_S = 1500.0
 GPUS, RACK = 8, 16
 
 
-@dataclass(frozen=True, kw_only=True)
-class FailureLaw:
+class FailureLaw(Struct, frozen=True, kw_only=True):
     """Mean hours between two faults of one node, by instance type; how many GPUs are lemons, and how much more often
     those fail; how many of all reboots help; how often a node falls silent, and for how long."""
 
@@ -45,8 +45,7 @@ class FailureLaw:
     silence_h: float = 8.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrueFault:
+class TrueFault(Struct, frozen=True, kw_only=True):
     """A fault as nature had it. ``silent``: its node did not report then."""
 
     at: datetime
@@ -56,16 +55,14 @@ class TrueFault:
     silent: bool
 
 
-@dataclass(eq=False)
-class _Machine:
+class _Machine(Struct, eq=False):
     instance: str
     instance_type: str
     gpus: tuple[LedgerGpu, ...]
     rates: tuple[float, ...]  # faults an hour, of each GPU
 
 
-@dataclass(eq=False)
-class _Node:
+class _Node(Struct, eq=False):
     name: str
     rack: str
     machine: _Machine

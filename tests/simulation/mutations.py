@@ -7,9 +7,11 @@ seed without the fault must violate nothing: else the finding says nothing of th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from tests.simulation.ailments import (
     BAD_DRIVER,
@@ -40,8 +42,7 @@ def only(*kinds: Kind, **rates: float) -> Rates:
     return Rates(**{**none, **rates, "kinds": tuple((kind, 1) for kind in kinds)})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Life:
+class Life(Struct, frozen=True, kw_only=True):
     """Of one fleet: how large it is, for how long it lives, and what befalls it."""
 
     rates: Rates
@@ -87,8 +88,7 @@ LIVES: Mapping[str, Life] = {
 """In which life each of :data:`CHANGES` is found."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Found:
+class Found(Struct, frozen=True, kw_only=True):
     """What became of one old fault. ``by``: the invariants that are about it and found it; ``without``: what the same
     life violates without it."""
 

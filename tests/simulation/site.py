@@ -8,9 +8,11 @@ its reservations, as text that production writes and reads.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.config import Config
@@ -81,8 +83,7 @@ class Reservations:
         )
 
 
-@dataclass(kw_only=True)
-class SiteNode:
+class SiteNode(Struct, kw_only=True):
     """A node: what is wrong with it, and what it left with the cluster."""
 
     name: str

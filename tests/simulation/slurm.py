@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
+
+from msgspec.structs import replace
 
 from healthd.core.errors import BackendError
 from healthd.sim.cluster import FakeCluster, FakeOrchestrator, FakeUpdate

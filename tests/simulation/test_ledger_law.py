@@ -6,11 +6,11 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.ledger.database import Ledger
 from healthd.ledger.entries import EntryKind, LedgerContents, SpanState

@@ -11,9 +11,9 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.simulation.ailments import LOOSE
 from tests.simulation.changes import CHANGES

@@ -12,13 +12,13 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
 from coverage.parser import PythonParser
+from msgspec import Struct, field
 
 Arc = tuple[int, int]
 """From line to line. A line that ran is an arc from ``ENTRY``."""
@@ -28,16 +28,14 @@ RAN = "__ran__"
 """The name of the probes' bytes in a module."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Probe:
+class Probe(Struct, frozen=True, kw_only=True):
     """What is known once it ran. ``arcs``: these were taken; ``passed``: of the lines of these, another arc."""
 
     arcs: tuple[Arc, ...] = ()
     passed: tuple[Arc, ...] = ()
 
 
-@dataclass
-class Probed:
+class Probed(Struct):
     """A module's tree with probes in it, which store at ``offset`` and after."""
 
     offset: int = 0

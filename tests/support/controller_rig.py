@@ -6,9 +6,10 @@ What the controller passes is numbered as in ``engine_wire``. Time passes in ste
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from healthd.core.errors import BackendBusy
 from healthd.core.model import Mode, Remedy, Step

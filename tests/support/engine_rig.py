@@ -7,9 +7,11 @@ and only here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.agent.hindsight import ends_by
 from healthd.core.check import Check, NoSettings, judged, unknown
@@ -80,8 +82,7 @@ LEVEL, LOG = "gpu.level", "kernel.log"
 CHECKS = {LEVEL: _a_check(LEVEL, "interval"), LOG: _a_check(LOG, "kernel")}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trouble:
+class Trouble(Struct, frozen=True, kw_only=True):
     """What breaks in a story, and what of it a reboot heals."""
 
     code: str = "gpu.xid.95"
@@ -109,8 +110,7 @@ XID_79 = Trouble(code="gpu.xid.79", remedy=Remedy.REBOOT_NODE, clears_by=ClearsB
 # the world
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ending:
+class Ending(Struct, frozen=True, kw_only=True):
     """Where a story ended: what must not depend on kills, time-outs or a full disk."""
 
     in_service: bool

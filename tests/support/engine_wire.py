@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
+
+from msgspec import Struct
 
 from healthd.core.errors import BackendRefused, BackendUnknown, StoreError
 from healthd.core.model import Event, Remedy, Step
@@ -73,8 +74,7 @@ class Wire:
         return [number for number, name in enumerate(self.passed) if name in names]
 
 
-@dataclass
-class WiredOrchestrator:
+class WiredOrchestrator(Struct):
     inner: Orchestrator
     wire: Wire
     intended: Callable[[Step], None]
@@ -118,8 +118,7 @@ class WiredOrchestrator:
         return self.wire.around("read_record", self.inner.read_record)
 
 
-@dataclass
-class WiredProvisioner:
+class WiredProvisioner(Struct):
     inner: Provisioner
     wire: Wire
     intended: Callable[[Step], None]
@@ -163,8 +162,7 @@ class WiredProvisioner:
         return self.inner.progress()
 
 
-@dataclass
-class WiredResetter:
+class WiredResetter(Struct):
     inner: Resetter
     wire: Wire
     intended: Callable[[Step], None]
@@ -183,8 +181,7 @@ class WiredResetter:
         return self.wire.around("start", lambda: self.inner.start(services))
 
 
-@dataclass
-class WiredJobs:
+class WiredJobs(Struct):
     """``intended``: asserts that the stage of an act is written before it."""
 
     inner: JobControl
@@ -217,8 +214,7 @@ class WiredJobs:
         self.wire.around("start_job", lambda: self.inner.start_job(job))
 
 
-@dataclass
-class WiredRemediations:
+class WiredRemediations(Struct):
     inner: Store
     wire: Wire
 

@@ -4,17 +4,18 @@ the same run is refused, and what gets no answer may be applied when the control
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from healthd.core.errors import BackendRefused, BackendUnknown, SlotTaken
 from healthd.remediation.ports import NodeJob
 from healthd.sim.cluster import FakeCluster
 
 
-@dataclass
-class FakeJobs:
+class FakeJobs(Struct):
     """``handles``: what a job does on a signal; nothing by itself. ``sent`` and ``requeued``: what was applied.
 
     ``name``: of the node that takes them.
@@ -46,7 +47,7 @@ class FakeJobs:
                 is_here=True,
                 began=self._second(),
             ),
-            **more,  # type: ignore[arg-type]  # the fields of a job
+            **more,  # the fields of a job
         )
         self.cluster.nodes[self.node].jobs.append(job)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
 import structlog
+from msgspec.structs import replace
 
 from healthd.api.http import HttpServer
 from healthd.config.schema.config import Config

@@ -6,11 +6,11 @@ Values only; nothing here asserts anything.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from healthd.core.check import judged, unknown
 from healthd.core.model import (

@@ -15,8 +15,9 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from healthd.core.node import Mount, Space
 from tests.support.limits import limit_s
@@ -54,8 +55,7 @@ def require(*tools: str, root: bool = True) -> None:
 # -- FUSE -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class FuseDisk:
+class FuseDisk(Struct):
     """A mounted FUSE file system; what its server does is what the control file says."""
 
     point: Path
@@ -95,8 +95,7 @@ def fuse_disk(folder: Path, name: str = "fsx") -> Iterator[FuseDisk]:
 # -- ext4 and tmpfs ---------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Ext4Disk:
+class Ext4Disk(Struct):
     """A mounted ext4 file system on a loop device."""
 
     point: Path

@@ -15,11 +15,13 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Generic, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from healthd.state.store import Store
 from tests.live.aws.moto_server import dummy_env
@@ -55,8 +57,7 @@ class Nursery:
         return process.wait()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kill:
+class Kill(Struct, frozen=True, kw_only=True):
     """Where a life is cut: at which boundary of this name in it, counted from 1; and what it finds when it goes on."""
 
     boundary: str
@@ -67,8 +68,7 @@ class Kill:
         return f"{self.boundary} ({self.occurrence}){', empty store' if self.empty_store else ''}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Played(Generic[Ending]):
+class Played(Struct, Generic[Ending], frozen=True, kw_only=True):
     """One life: how it ended, what it passed, where it was cut, and what was said."""
 
     ending: Ending

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from healthd.core.check import judged, not_applicable, ok, unknown
 from healthd.core.model import Component, Diagnosis, Outcome, Reading, Remedy, Severity, Verdict, gpu_component

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -19,8 +20,7 @@ PAGES = sorted(
 FENCE = re.compile(r"^```(\S*)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Block:
+class Block(Struct, frozen=True, kw_only=True):
     """One fenced block: the words of its first line, and where it stands."""
 
     page: str

@@ -8,10 +8,12 @@ repair works, and takes as long as the settings of ``[replay]`` say. Nothing her
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from healthd.agent.agent import kernel_needles
 from healthd.agent.wiring import Cluster, rules_of, timeouts_of
@@ -40,8 +42,7 @@ STEP_S = 5.0
 _LEVEL_EVERY = timedelta(seconds=60)
 
 
-@dataclass(frozen=True, kw_only=True, order=True)
-class Said:
+class Said(Struct, frozen=True, kw_only=True, order=True):
     """One line of one node's kernel, so many seconds after the beginning."""
 
     at_s: float
@@ -64,8 +65,7 @@ LEVEL = Check(
 )
 
 
-@dataclass(kw_only=True)
-class Fleet:
+class Fleet(Struct, kw_only=True):
     """What the nodes share: their time, their cluster, what an operator has set."""
 
     folder: Path
@@ -93,8 +93,7 @@ class Fleet:
         return self.clock.now().timestamp()
 
 
-@dataclass(kw_only=True)
-class Daemon:
+class Daemon(Struct, kw_only=True, dict=True):
     """One node. ``decided`` and ``done`` list what its daemon decided and did, each when it was new."""
 
     name: str

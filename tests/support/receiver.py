@@ -6,13 +6,13 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from msgspec import Struct, field
 
-@dataclass
-class Receiver:
+
+class Receiver(Struct):
     """What was sent here. ``answers``: status and headers of the next answers; then it is 200 again."""
 
     url: str = ""

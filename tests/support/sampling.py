@@ -14,12 +14,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from secrets import randbelow
 from typing import TypeVar
 
 import pytest
+from msgspec import Struct
 
 Boundary = TypeVar("Boundary")
 Size = TypeVar("Size")
@@ -28,8 +28,7 @@ Size = TypeVar("Size")
 SEED, EXHAUSTIVE = "TEST_SEED", "TEST_EXHAUSTIVE"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sample:
+class Sample(Struct, frozen=True, kw_only=True):
     """Which boundaries a run takes. ``seed``: an integer, or None for all of them."""
 
     seed: int | None

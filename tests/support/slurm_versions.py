@@ -7,14 +7,14 @@ one on the Slurm that runs. Nothing in healthd asks for a version: it tries, and
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 TESTED = ("22.05", "24.11", "26.05")
 """The versions that `make test-slurm` runs, of Debian 12, 13 and testing (forky)."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True, kw_only=True):
     """One behaviour. ``since``: the first tested version that has it. ``until``: the first that has it no more, ""
     where all later ones have it. ``before``: the behaviour of the others. ``source``: where it was seen."""
 

@@ -1,4 +1,4 @@
-"""Every setting of healthd: one frozen dataclass per section, one docstring under every field.
+"""Every setting of healthd: one frozen struct per section, one docstring under every field.
 
 The reference page, ``config show`` and the loader are all made from this file. A docstring gives the unit, what the
 empty value means, and why this default. Nothing here reads a file, the environment or the machine.
@@ -7,11 +7,10 @@ empty value means, and why this default. Nothing here reads a file, the environm
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct, field
 
 from healthd.config.schema.controller import ControllerSection
 from healthd.config.schema.daemon import DaemonSection
@@ -52,8 +51,7 @@ Labels = Annotated[tuple[Label, ...], Meta(min_length=1, description='a list of 
 Patterns = Annotated[tuple[Glob, ...], Meta(min_length=1, description="a list of names or globs such as p5.*")]
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeSection:
+class NodeSection(Struct, frozen=True, kw_only=True):
     """The identity of this node. healthd finds the name and the type itself where they are empty."""
 
     name: Name = ""
@@ -69,8 +67,7 @@ class NodeSection:
     the administrator knows them. In Kubernetes, HEALTHD_NODE_LABELS may be filled from the downward API."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class MatchSection:
+class MatchSection(Struct, frozen=True, kw_only=True):
     """When a ``[[match]]`` holds. Its sections then lie over those of all files, a later match over an earlier one.
 
     Each given condition must hold; one element of its list is enough. Patterns are shell globs and case-sensitive.
@@ -111,8 +108,7 @@ class MatchSection:
     """The number of its nodes, or more: the size of the job. 0: any."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SourcesSection:
+class SourcesSection(Struct, frozen=True, kw_only=True):
     """The paths and addresses that healthd reads. The defaults are the real machine; tests, drills and containers
     change them."""
 
@@ -148,8 +144,7 @@ class SourcesSection:
     could then forge a fault; for tests and drills only."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SlurmSection:
+class SlurmSection(Struct, frozen=True, kw_only=True):
     """Access to Slurm's own commands."""
 
     conf: MaybePath = ""
@@ -201,8 +196,7 @@ class SlurmSection:
     page."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class OrchestratorSection:
+class OrchestratorSection(Struct, frozen=True, kw_only=True):
     """The orchestrator, which takes the node out of service and puts it back."""
 
     kind: Literal["auto", "slurm", "kubernetes", "local"] = "auto"
@@ -217,8 +211,7 @@ class OrchestratorSection:
     """Settings of the kind ``kubernetes``, also by ``auto``."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ApproveSection:
+class ApproveSection(Struct, frozen=True, kw_only=True):
     """The end of each wait for an approval in the mode ``approve``, if you do not answer.
 
     ``ask``: the act waits for ``healthd approve``, for as long as it takes. ``go after 10m``: it goes ahead by itself
@@ -235,8 +228,7 @@ class ApproveSection:
     """The replacement of the machine. It gives a machine away, and a new one may take long."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FreezeWindow:
+class FreezeWindow(Struct, frozen=True, kw_only=True):
     """One window in which healthd begins less: from ``start`` to ``end``, or for ``hours`` from each time of ``cron``.
 
     ``[[match.remediation.freeze]]`` below a ``[[match]]`` holds on some nodes or partitions only.
@@ -287,8 +279,7 @@ class FreezeWindow:
             raise ValueError(f"freeze: cron {self.cron!r} in {self.timezone!r}: {error}") from error
 
 
-@dataclass(frozen=True, kw_only=True)
-class RemediationSection:
+class RemediationSection(Struct, frozen=True, kw_only=True):
     """The mode, and the timeouts of remediations."""
 
     mode: Mode = Mode.OBSERVE
@@ -370,8 +361,7 @@ class RemediationSection:
     does."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ScopeBudget:
+class ScopeBudget(Struct, frozen=True, kw_only=True):
     """The budget of one partition or instance group."""
 
     name: Name
@@ -381,8 +371,7 @@ class ScopeBudget:
     """The most of its nodes that may be out: a number, or a percentage of them, rounded down but at least 1."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class BudgetSection:
+class BudgetSection(Struct, frozen=True, kw_only=True):
     """How many nodes may be out at once."""
 
     max_out: Count | Percent = "5%"
@@ -418,8 +407,7 @@ class BudgetSection:
     there as well as in the cluster's. None: the cluster's alone."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PolicySection:
+class PolicySection(Struct, frozen=True, kw_only=True):
     """The rules for each fault, and the limits beyond which healthd pages instead."""
 
     use: Literal["nvidia", "replace-first"] = "nvidia"
@@ -527,8 +515,7 @@ class PolicySection:
             raise ValueError(f"policy.rule: two have the name {twice!r}; rename one")
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckSection:
+class CheckSection(Struct, frozen=True, kw_only=True):
     """The settings that every check has, beside the check's own in the same table."""
 
     enabled: bool = True
@@ -545,16 +532,14 @@ class CheckSection:
     """Whether the node's verdict ignores an *unknown* of this check. Off: unknown is not healthy."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckConfig(CheckSection):
+class CheckConfig(CheckSection, frozen=True, kw_only=True):
     """One ``[checks."<name>"]`` table: the common part, and ``settings``, an instance of the check's own class."""
 
     settings: Any
     """An instance of the settings class that the check declares."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(Struct, frozen=True, kw_only=True):
     """Everything, with every check that exists present in ``checks``."""
 
     node: NodeSection = field(default_factory=NodeSection)

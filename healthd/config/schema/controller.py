@@ -5,10 +5,9 @@ As ``schema``: a docstring under every field, and nothing here reads a file or t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from healthd.config.schema.daemon import MaybeAddress
 from healthd.config.value_types import AbsolutePath, Glob, Label, Name, NodeUrl, Seconds
@@ -24,8 +23,7 @@ After = Annotated[float, Meta(ge=0, le=2_592_000, description="seconds, at most 
 Grace = Annotated[int, Meta(ge=0, le=86_400, description="seconds, at most 86400")]
 
 
-@dataclass(frozen=True, kw_only=True)
-class DrainRule:
+class DrainRule(Struct, frozen=True, kw_only=True):
     """A rule for some pods on a node that healthd took out. The first rule that matches a pod decides."""
 
     name: RuleName
@@ -81,8 +79,7 @@ class DrainRule:
             raise ValueError(f"controller.drain: {self.name!r} has mode {self.mode}, which takes no after_s; remove it")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ControllerSection:
+class ControllerSection(Struct, frozen=True, kw_only=True):
     """``healthd controller``, which acts for nodes with ``[provisioner] act_from = "controller"``, and for those that
     do not come back from a reboot. Only the controller reads this section. The mode, the rate of replacements and the
     access to AWS are in the sections that nodes have as well."""

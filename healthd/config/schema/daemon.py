@@ -5,10 +5,9 @@ As ``schema``: a docstring under every field, and nothing here reads a file or t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from healthd.config.value_types import AbsolutePath, Name, Seconds, SocketPath
 
@@ -22,8 +21,7 @@ MaybeAddress = Annotated[
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class DaemonSection:
+class DaemonSection(Struct, frozen=True, kw_only=True):
     """The daemon itself: its sockets, its state and its limits."""
 
     socket: SocketPath = "/run/healthd/healthd.sock"

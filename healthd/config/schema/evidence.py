@@ -5,10 +5,9 @@ As ``schema``: a docstring under every field, and nothing here reads a file or t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from healthd.config.schema.provisioner import Region
 from healthd.config.value_types import MaybeUrl
@@ -25,8 +24,7 @@ BucketUrl = Annotated[
 Seconds = Annotated[float, Meta(gt=0, le=240, description="seconds, at most 240")]
 
 
-@dataclass(frozen=True, kw_only=True)
-class EvidenceSection:
+class EvidenceSection(Struct, frozen=True, kw_only=True):
     """The bundle of a remediation, below ``bundles/`` of the state directory: verdict, audit trail, kernel log, and the
     output of the commands. A replaced machine takes its disk away: ``upload_to`` keeps the bundle."""
 

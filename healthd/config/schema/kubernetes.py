@@ -5,10 +5,9 @@ As ``schema``: a docstring under every field, and nothing here reads a file or t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from healthd.config.value_types import AbsolutePath, Glob, MaybePath
 
@@ -21,8 +20,7 @@ Namespace = Annotated[
 LabelKey = Annotated[str, Meta(pattern=r"^[^=\s]*\Z", description='the key of a label, or ""')]
 
 
-@dataclass(frozen=True, kw_only=True)
-class KubernetesSection:
+class KubernetesSection(Struct, frozen=True, kw_only=True):
     """Kubernetes, as the agent on a node uses it. It needs healthd's extra ``kubernetes``."""
 
     kubeconfig: MaybePath = ""

@@ -5,10 +5,9 @@ As ``schema``: a docstring under every field, and nothing here reads a file or t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 LedgerInterval = Annotated[float, Meta(ge=10, le=3_600, description="seconds, from 10 to 3600")]
 RetentionDays = Annotated[float, Meta(ge=1, le=36_500, description="days, from 1 to 36500")]
@@ -21,8 +20,7 @@ InventoryUrl = Annotated[
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class LedgerSection:
+class LedgerSection(Struct, frozen=True, kw_only=True):
     """The ledger that ``healthd controller`` keeps: faults, repairs, returns, replacements and exposure, for ``healthd
     fleet history`` and ``healthd fleet report``. The file is ``ledger.db`` in ``[controller] state_dir``; losing it
     loses statistics and nothing else. Only the controller and these verbs read this section."""

@@ -5,10 +5,9 @@ As ``schema``: a docstring under every field, and nothing here reads a file or t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from healthd.config.value_types import MaybePath, MaybeUrl, Name, NodeUrl
 
@@ -30,8 +29,7 @@ IncidentWait = Annotated[float, Meta(ge=0, le=600, description="seconds, from 0 
 Seconds = Annotated[float, Meta(ge=5, le=3_600, description="seconds, from 5 to 3600")]
 
 
-@dataclass(frozen=True, kw_only=True)
-class MetricsSection:
+class MetricsSection(Struct, frozen=True, kw_only=True):
     """A second way to the metrics, beside ``/metrics`` of ``daemon.http``."""
 
     textfile: MaybeMetricsFile = ""
@@ -44,8 +42,7 @@ class MetricsSection:
     of a second of CPU."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class NotifySection:
+class NotifySection(Struct, frozen=True, kw_only=True):
     """The receivers of messages about faults of this node, and about their end. Every node sends its own messages: in a
     large cluster prefer Alertmanager (docs/how-to/prometheus.md) if you have one. ``healthd controller`` reads the same
     section: the controller that leads reports nodes that need an operator or do not come back, and syncs that fail for

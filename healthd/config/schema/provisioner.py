@@ -5,10 +5,9 @@ As ``schema``: a docstring under every field, and nothing here reads a file or t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct, field
 
 from healthd.config.value_types import AbsolutePath, MaybeUrl
 
@@ -21,8 +20,7 @@ Cluster = Annotated[
 GroupName = Annotated[str, Meta(pattern=r"^[^\n]{0,255}\Z", description='the name of an Auto Scaling group, or ""')]
 
 
-@dataclass(frozen=True, kw_only=True)
-class LocalProvisionerSection:
+class LocalProvisionerSection(Struct, frozen=True, kw_only=True):
     """Repair by commands of this machine."""
 
     reboot_command: tuple[str, ...] = ()
@@ -30,8 +28,7 @@ class LocalProvisionerSection:
     ``["systemctl", "reboot"]``. Empty: healthd cannot reboot, so that installing it never does."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class AwsSection:
+class AwsSection(Struct, frozen=True, kw_only=True):
     """Access to AWS, for every kind that calls it. boto3 finds the credentials itself."""
 
     region: Region = ""
@@ -49,8 +46,7 @@ class AwsSection:
     limit of the account."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class HyperpodSection:
+class HyperpodSection(Struct, frozen=True, kw_only=True):
     """SageMaker HyperPod."""
 
     how: Literal["scontrol", "api", "label"] = "scontrol"
@@ -68,8 +64,7 @@ class HyperpodSection:
     date after the first replacement."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class AutoscalingSection:
+class AutoscalingSection(Struct, frozen=True, kw_only=True):
     """EC2 Auto Scaling."""
 
     replace: Literal["terminate", "unhealthy"] = "terminate"
@@ -81,8 +76,7 @@ class AutoscalingSection:
     controller needs it, and only after a restart in the middle of a replacement."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ec2Section:
+class Ec2Section(Struct, frozen=True, kw_only=True):
     """An EC2 instance without a managing service."""
 
     stop_and_start: Literal["never", "reserved", "always"] = "never"
@@ -93,8 +87,7 @@ class Ec2Section:
     Scaling group, of Spot, or on a Dedicated Host."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProvisionerSection:
+class ProvisionerSection(Struct, frozen=True, kw_only=True):
     """The provisioner, which reboots or replaces the machine of the node."""
 
     kind: Literal[

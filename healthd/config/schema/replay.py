@@ -5,13 +5,12 @@ As ``schema``: a docstring under every field, and nothing here reads a file or t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from healthd.config.value_types import Seconds
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReplaySection:
+class ReplaySection(Struct, frozen=True, kw_only=True):
     """The durations that ``healthd replay FILES`` assumes, because no log has them. Nothing else reads them."""
 
     drain_s: Seconds = 7_200.0

@@ -5,11 +5,10 @@ As ``schema``: a docstring under every field, and nothing here reads a file or t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from healthd.core.model import REMEDY_RANK, Mode, Remedy
 
@@ -33,8 +32,7 @@ OnJobText = Annotated[
 Rung = Literal["ask_human", "reset_gpu", "reboot_node", "replace_node"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class PolicyRule:
+class PolicyRule(Struct, frozen=True, kw_only=True):
     """One rule. The first that matches a fault decides about it."""
 
     name: RuleName

@@ -17,9 +17,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct
 
 from healthd.core.model import Diagnosis, Outcome, Severity
 from healthd.remediation.orchestrators.kubernetes.node import KubeNode, one_line, rfc3339
@@ -53,8 +54,7 @@ _BY_CODE = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConditionState:
+class ConditionState(Struct, frozen=True, kw_only=True):
     """One condition as it should be. ``status``: True, False or Unknown."""
 
     status: str
@@ -62,8 +62,7 @@ class ConditionState:
     message: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WrittenCondition:
+class WrittenCondition(Struct, frozen=True, kw_only=True):
     """One condition as it is written: ``moved`` is when its status became what it is."""
 
     state: ConditionState

@@ -7,8 +7,9 @@ removed when its Node is gone, which one list does not prove (the server's cache
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from healthd.core.model import ClusterTrouble
 from healthd.remediation.decide.fleet import CLUSTER, out_limit
@@ -35,8 +36,7 @@ FENCE_HEALS_S = 420.0
 the latest, and removes it when it polls its fence next."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ScopeCount:
+class ScopeCount(Struct, frozen=True, kw_only=True):
     """One scope as it is to be written. ``out``: the nodes that are out and hold no claim."""
 
     scope: str
@@ -45,8 +45,7 @@ class ScopeCount:
     out: frozenset[str]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Oddity:
+class Oddity(Struct, frozen=True, kw_only=True):
     """A state that no healthd leaves for long: ``kind`` is a trouble of one node; ``node`` as the key names it;
     ``scope``: of the Lease where it stands; ``about``: what of a record is odd."""
 
@@ -96,8 +95,7 @@ class Oddity:
                 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CountedNodes:
+class CountedNodes(Struct, frozen=True, kw_only=True):
     """The Nodes that count for the budget, by name, as one LIST had them."""
 
     nodes: Mapping[str, KubeNode]

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+
+from msgspec import Struct
 
 from healthd.core.errors import BackendBusy, BackendError
 from healthd.remediation.decide.rules import by_feature
@@ -32,8 +33,7 @@ _SETTLE_S = 30.0  # a plugin that sees its GPUs again by itself has said so by t
 _OLD_S = 3600.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True, kw_only=True):
     """The request in a Node's annotation. ``reset``: one word that names the reset; ``at``: by the clock of its
     agent."""
 

@@ -9,8 +9,10 @@ The beginning of a drain is recorded before its first eviction (``drain_record``
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.checklib.xids import ends_process
 from healthd.core.errors import BackendBusy, BackendError, StoreError
@@ -56,16 +58,14 @@ _EVICTED = "evicted"
 _DONE = (_EVICTED, "gone", "its namespace is being deleted")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DrainState:
+class DrainState(Struct, frozen=True, kw_only=True):
     """How far one node's drain is: a message, "" for none; ``stuck``: an operator is needed."""
 
     message: str
     stuck: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeFault:
+class NodeFault(Struct, frozen=True, kw_only=True):
     """The fault for which a node is out, in words, and whether its row says that the process on the GPU is dead."""
 
     words: str

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from healthd.core.errors import BackendBusy, BackendError
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, Ending, KubeApi, Missing, ResourceKind
@@ -53,8 +54,7 @@ class KubeEventWriter:
         self._api.create(ResourceKind.EVENT, body, namespace=namespace)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _PodNews:
+class _PodNews(Struct, frozen=True, kw_only=True):
     reason: str
     pod: Pod
     words: str

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+
+from msgspec import Struct
 
 from healthd.core.model import Action, Decision, Diagnosis, Severity
 from healthd.remediation.orchestrators.kubernetes.conditions import reason_of
@@ -25,8 +26,7 @@ _SHOWN_PARTS = 4
 _TOLD = (Action.QUARANTINE, Action.REPAIR, Action.RELEASE, Action.PAGE)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClusterEvent:
+class ClusterEvent(Struct, frozen=True, kw_only=True):
     """News to write. ``about``, a code, makes it the same news or another; ``note`` is the message."""
 
     reason: str
@@ -109,8 +109,7 @@ def count_in(event: Mapping[str, Any]) -> int:
     return count if isinstance(count, int) and count > 0 else 1
 
 
-@dataclass(kw_only=True, slots=True)
-class _SentEvent:
+class _SentEvent(Struct, kw_only=True):
     count: int
     next_s: float
 

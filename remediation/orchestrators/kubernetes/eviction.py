@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any
 
 import msgspec
+from msgspec import Struct, field
 
 from healthd.remediation.orchestrators.kubernetes.drain_record import DrainRecord
 from healthd.remediation.orchestrators.kubernetes.node import Taint
@@ -71,8 +71,7 @@ class Fate(StrEnum):
     EVICT = "evict"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EvictionRule:
+class EvictionRule(Struct, frozen=True, kw_only=True):
     """``namespaces``: globs; ``labels``: all must be there, with a glob for a value. Empty: any. ``after_s``: seconds
     since the node was taken out; the deadline of COMPLETE, 0 for none. ``grace_s``: None for the pod's own.
     ``ends_process``: it holds only where the fault of the node has ended the pods' processes."""
@@ -96,8 +95,7 @@ class EvictionRule:
         return since + timedelta(seconds=self.after_s)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Drain:
+class Drain(Struct, frozen=True, kw_only=True):
     """One node's drain. ``since``: when the node was taken out, by its agent's clock, from which a rule's times count.
     ``taints``: those of healthd's drain, as they are on the Node. ``ready``: whether the Node is."""
 
@@ -283,8 +281,7 @@ class _Pods(msgspec.Struct, frozen=True):
 _READS_PODS = msgspec.json.Decoder(_Pods)  # made by one thread, see ``node``
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """One pod's fate, and why in a few words. ``grace_s``: of its eviction, None for its own."""
 
     pod: Pod

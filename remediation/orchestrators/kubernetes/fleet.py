@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core.errors import BackendUnknown
 from healthd.core.model import ClusterTrouble
@@ -43,8 +45,7 @@ UNCOVERED_S = 60.0
 """How often all Nodes are read where a selector leaves some out."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SyncRecords:
+class SyncRecords(Struct, frozen=True, kw_only=True):
     """The handoff records of one sync. ``old``: those that an older agent left on its Lease."""
 
     healths: Mapping[str, NodeHealth]
@@ -79,8 +80,7 @@ class SyncRecords:
         return bool(text) and not is_shown and that_counts(text, now) == text
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SyncView:
+class SyncView(Struct, frozen=True, kw_only=True):
     """The result of one count. ``gone``: nodes whose claim and handoff record were removed since the previous count,
     with a message each. ``remarks``: the same of nodes whose idle claim was removed, and of those whose fence will go
     by itself. ``uncovered``: the Nodes that the selector does not cover, and that healthd keeps out."""

@@ -36,8 +36,10 @@ Sources of the names, read in November 2026:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.remediation.orchestrators.kubernetes.eviction import (
     Drain,
@@ -88,8 +90,7 @@ _OWNERS = frozenset(
 _OF_SINGLE_PODS = ("ReplicaSet", "StatefulSet")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Gang:
+class Gang(Struct, frozen=True, kw_only=True):
     """One gang, as its owner or scheduler names it. ``selector``: of labels that all its members have, "" for none."""
 
     scheduler: str
@@ -103,8 +104,7 @@ class Gang:
         return f"gang {self.namespace}/{self.name} of {self.scheduler}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GangLabels:
+class GangLabels(Struct, frozen=True, kw_only=True):
     """The configured gangs, beside the kinds that this module knows. ``labels``: keys; pods of a namespace with one
     value belong together. ``devices``: globs of resources; an Indexed Job is a gang where its pods hold one."""
 

@@ -18,9 +18,10 @@ labels too, so that a quiet node costs no further request.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+
+from msgspec import Struct
 
 from healthd.core.model import Action, Decision, Diagnosis, Severity
 from healthd.remediation.decide.remediation import Remediation
@@ -36,8 +37,7 @@ GAP_S = 10.0
 """How long, in seconds, labels are shown at least before a change of them is a write of its own."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Labels:
+class Labels(Struct, frozen=True, kw_only=True):
     """The labels of one Node; "" is a label that is not there."""
 
     state: str = ""

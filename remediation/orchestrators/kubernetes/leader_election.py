@@ -12,9 +12,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+
+from msgspec import Struct
 
 from healthd.core.errors import BackendBusy, BackendError
 from healthd.remediation.orchestrators.kubernetes.api import Conflict, KubeApi, Missing, ResourceKind
@@ -24,8 +25,7 @@ NO_HOLDER = "no controller: the Lease is new"
 DURATION_S, RENEW_S, RETRY_S = 15.0, 10.0, 2.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Record:
+class Record(Struct, frozen=True, kw_only=True):
     """The content of the Lease. ``renewed`` is compared, never measured."""
 
     holder: str = ""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from healthd.core.errors import BackendUnknown
 from healthd.remediation.decide.fleet import CLUSTER
@@ -38,8 +38,7 @@ _NO_LEASE = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReadLeases:
+class ReadLeases(Struct, frozen=True, kw_only=True):
     """``limit``: of the cluster's budget; None where it is not known. ``slots``: the claims of every scope; ``times``:
     when each was made, in epoch seconds, by scope and index; 0: not known. ``only_slots``: see ``FleetPicture``.
     ``messages``: the controller's, by node; the cluster's own are among the ``remarks``. ``freeze``: of the fleet.

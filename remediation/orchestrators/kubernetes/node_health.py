@@ -13,11 +13,12 @@ reported and ignored, and hides no other field and no other node.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Annotated, Any, get_type_hints
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import fields
 
 from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.core.model import Action, Decision, Refusal, Step
@@ -84,8 +85,7 @@ class NodeHealth(msgspec.Struct, frozen=True, kw_only=True):
         return text_of(self.record)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReadRecord:
+class ReadRecord(Struct, frozen=True, kw_only=True):
     """A record, read. ``odd``: its fields that no healthd of this version writes, as text; "" for none."""
 
     handoff: HandoffRecord

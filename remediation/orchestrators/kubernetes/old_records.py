@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 import msgspec
+from msgspec import Struct, field
 
 from healthd.core.errors import BackendRefused
 from healthd.remediation.decide.handoff import parse
@@ -23,8 +23,7 @@ MARKS, MARK = "healthd-marks", "mark.healthd.io/"
 _MARK_CHARACTERS = 2000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lease:
+class Lease(Struct, frozen=True, kw_only=True):
     """The Lease as it was read at ``version``. ``texts``: node to handoff record; ``odd``: the nodes whose annotation
     is no record, or names another node."""
 

@@ -21,10 +21,11 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
+
+from msgspec.structs import replace
 
 from healthd.core.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown
 from healthd.remediation.decide.fleet import CLUSTER

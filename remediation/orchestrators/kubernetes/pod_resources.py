@@ -14,12 +14,12 @@ import os
 import socket
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 
 import h2.config
 import h2.connection
 import h2.events
 import h2.exceptions
+from msgspec import Struct
 
 from healthd.core.errors import BackendUnknown
 
@@ -33,8 +33,7 @@ _CHUNK_BYTES = 65_536
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HoldingPod:
+class HoldingPod(Struct, frozen=True, kw_only=True):
     """A pod and what devices it holds: resource names, or drivers of claims."""
 
     namespace: str

@@ -6,11 +6,12 @@ It writes the record of the node's NodeHealth and nothing else; the Node itself 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core.errors import BackendRefused, BackendUnknown
 from healthd.remediation.orchestrators.kubernetes.api import KubeApi, Missing, ResourceKind
@@ -94,8 +95,7 @@ class RemoteKubeNode:
             raise BackendRefused(f"the node {self._name} is no longer in the cluster") from error
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SeenClaim:
+class SeenClaim(Struct, frozen=True, kw_only=True):
     """A NodeClaim of Karpenter's, as the API server has it (karpenter.sh/v1)."""
 
     name: str

@@ -14,8 +14,9 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Collection, Hashable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
+
+from msgspec import Struct
 
 from healthd.core.errors import BackendError
 from healthd.core.model import Decision, Diagnosis, Outcome
@@ -45,8 +46,7 @@ LOOK_S = 10.0
 _RANDOM = random.SystemRandom()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Known:
+class Known(Struct, frozen=True, kw_only=True):
     """The agent's knowledge at one moment. ``expected``: the checks that run here. ``decision``: the engine's last;
     ``remediation``: its open remediation; ``has_decided``: whether the engine, where one runs, has finished a
     reconcile."""

@@ -10,9 +10,9 @@ is wrong or was set pages for nothing.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 from healthd.core.model import ClusterTrouble
 from healthd.remediation.decide.rules import by_feature
@@ -36,8 +36,7 @@ _OF_KUBERNETES = ("TAINTED:node.kubernetes.io/", "TAINTED:node.cloudprovider.kub
 api/well_known_taints.go). They say the same as the condition Ready, and no operator set them."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Quiet:
+class Quiet(Struct, frozen=True, kw_only=True):
     """The kind of a silence. ``beat``: the last heartbeat of a node's agent, "" for none; a new one ends the
     silence."""
 
@@ -45,8 +44,7 @@ class Quiet:
     beat: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Watched:
+class Watched(Struct, frozen=True, kw_only=True):
     """The nodes whose silence pages. ``all_nodes``: every node that is counted has an agent; else those that healthd
     wrote on, and ``named``, those with a claim or a handoff record. ``acted_on``: nodes with a repair in progress.
     ``reports``: whether agents write conditions, which are their sign of life."""

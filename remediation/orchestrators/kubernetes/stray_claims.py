@@ -12,7 +12,8 @@ claim puts no node back, and no such claim lasts longer than these times.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.remediation.decide.fleet import CLUSTER
 from healthd.remediation.decide.summary import NodeState
@@ -30,8 +31,7 @@ REMEMBERED_S = 900.0
 does not come and go with it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stray:
+class Stray(Struct, frozen=True, kw_only=True):
     """A claim of ``node`` in the Lease of ``scope``."""
 
     node: str

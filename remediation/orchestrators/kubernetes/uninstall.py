@@ -7,7 +7,8 @@ Node is released, so that the budget never shows a free slot that is not there. 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.core.errors import BackendError
 from healthd.remediation.orchestrators.kubernetes import budget as leases
@@ -34,8 +35,7 @@ listed."""
 _LOOK_S = 2.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UninstallResult:
+class UninstallResult(Struct, frozen=True, kw_only=True):
     """The result. ``refused``: node to why something of healthd's is still there."""
 
     released: tuple[str, ...]

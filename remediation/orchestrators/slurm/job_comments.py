@@ -15,8 +15,9 @@ import contextlib
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from healthd.core.errors import BackendError, BackendRefused, BackendUnknown
 from healthd.remediation.orchestrators.slurm.jobs import find_job
@@ -38,8 +39,7 @@ _ATTEMPTS = 4
 _PAUSE_S = 0.05
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SlurmJob:
+class SlurmJob(Struct, frozen=True, kw_only=True):
     """A job as slurmctld shows it now. ``id``: its number. ``acts_by``: the id by which slurmctld acts on it alone,
     ``12_3`` for a task of an array. ``nodes``: where it runs, or ran last. ``reason``: why it waits; ``held``: for a
     command that releases it. ``preempted``: Slurm preempts it, or has ended it so. Empty or None: not known."""
@@ -70,8 +70,7 @@ class SlurmJob:
         return tuple(each.removeprefix(PREFIX).strip() for each in _SAID.split(self.comment) if each.startswith(PREFIX))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobTexts:
+class JobTexts(Struct, frozen=True, kw_only=True):
     """The end of a job, and its AdminComment."""
 
     exit_code: int

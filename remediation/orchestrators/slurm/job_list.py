@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from healthd.core.errors import BackendUnknown
 from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob, read_job
@@ -26,8 +27,7 @@ _NOT_STARTED = re.compile(r"launch.failed.requeued.held|launch.failure.limit.exc
 _NUMBER = re.compile(r"[0-9]{1,11}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ListedJob:
+class ListedJob(Struct, frozen=True, kw_only=True):
     """One job in the list. ``run``: how often it was started again before the run that ended, or runs now. ``ended``:
     None where it runs, or is held after its end, of which slurmctld keeps no time. ``not_started``: it is held because
     its launch failed. ``nodes``: how many it has."""

@@ -12,10 +12,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from healthd.config.schema.config import Config
 from healthd.core.errors import BackendRefused, BackendUnknown, ConfigError, SlotTaken, SourceError, SourceMissing

@@ -14,15 +14,15 @@ Slurm that runs, and makes Slurm write those that a test can bring about.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from healthd.remediation.ports import Hold
 
 SEPARATOR = " : "
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SlurmText:
+class SlurmText(Struct, frozen=True, kw_only=True):
     """One text of Slurm's own. ``pattern``: a regular expression for all of it. ``printed``: the text in the binaries.
     ``when``: what makes Slurm write it."""
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from healthd.core.backoff import pause_s
 from healthd.core.errors import BackendError

@@ -7,11 +7,11 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct, field
 
 from healthd.sources.active import ActiveTestsSource
 from healthd.testing import FakeTree
@@ -50,8 +50,7 @@ def until(condition: Callable[[], bool], within_s: float = 5.0) -> bool:
     return False
 
 
-@dataclass
-class Rig:
+class Rig(Struct):
     """A folder with the stand-ins, and the environment that makes children find them."""
 
     folder: Path

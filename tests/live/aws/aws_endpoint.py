@@ -15,7 +15,6 @@ import threading
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl
@@ -23,6 +22,7 @@ from xml.sax.saxutils import escape
 
 import botocore.session
 from botocore.validate import ParamValidator
+from msgspec import Struct, field
 
 from tests.live.aws.fake_hyperpod import ApiError, FakeHyperPod
 from tests.support.limits import limit_s
@@ -30,8 +30,7 @@ from tests.support.limits import limit_s
 REGION = "us-east-1"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fault:
+class Fault(Struct, frozen=True, kw_only=True):
     """What goes wrong with one request.
 
     ``code`` and ``status``: that error is the answer, and nothing is applied. ``lost``: the request is applied and the
@@ -51,8 +50,7 @@ DENIED_JSON = Fault(code="AccessDeniedException", status=400)
 BROKEN = Fault(code="InternalFailure", status=500)
 
 
-@dataclass
-class AwsEndpoint:
+class AwsEndpoint(Struct):
     """``moto``: host and port of moto's server. ``requests``: (operation, parameters), also of those that failed.
 
     ``applied``: those that AWS carried out, dry runs left out. ``always``: what goes wrong with every request for an

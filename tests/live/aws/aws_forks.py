@@ -17,9 +17,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from msgspec import Struct
 
 from healthd.core.errors import SourceTimeout
 from healthd.core.node import CommandResult
@@ -31,8 +32,7 @@ PATH_NAME = "AWS_FORKS_SOCKET"
 STARTS_WITHIN_S = 600.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class AwsForks:
+class AwsForks(Struct, frozen=True, kw_only=True):
     """``path``: the socket of the process that forks."""
 
     path: Path

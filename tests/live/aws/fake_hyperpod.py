@@ -9,8 +9,9 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 NO_CAPACITY = "We currently do not have sufficient capacity to launch new ml.p5.48xlarge instances. Please try again."
 CLUSTER = "arn:aws:sagemaker:us-east-1:123456789012:cluster/abcdefghijkl"
@@ -24,8 +25,7 @@ class ApiError(Exception):
         self.code, self.message, self.status = code, message, status
 
 
-@dataclass
-class FakeNode:
+class FakeNode(Struct):
     """``host``: the name in Slurm. ``launched``: seconds since the epoch."""
 
     id: str
@@ -35,8 +35,7 @@ class FakeNode:
     message: str = ""
 
 
-@dataclass
-class FakeHyperPod:
+class FakeHyperPod(Struct):
     """``delay_s``: how long each stage of a replacement takes. ``node_failures``: the ErrorCode that a batch has
     for an instance. ``node_recovery``: whether its agent acts by itself, "Automatic" or "None". ``became`` is told
     of each instance that comes behind a name, ``rebooted`` of each reboot. ``plans``: the UltraServers of each reserved

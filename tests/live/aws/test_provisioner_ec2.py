@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import boto3
 import pytest
+from msgspec import Struct
 
 from healthd.core.errors import BackendBusy, BackendDenied, BackendRefused, BackendUnknown
 from healthd.core.model import Remedy
@@ -21,8 +21,7 @@ from healthd.remediation.provisioners.target_node import TargetNode
 from tests.live.aws.aws_endpoint import DENIED, REGION, THROTTLED, AwsEndpoint, Fault
 
 
-@dataclass
-class Account:
+class Account(Struct):
     """The test's own hand in the account: it goes to moto directly, so that the endpoint counts healthd alone."""
 
     ec2: Any

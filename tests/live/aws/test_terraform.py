@@ -11,12 +11,12 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
+from msgspec import Struct
 
 from tests.live.aws.aws_endpoint import REGION
 from tests.live.aws.moto_server import dummy_env
@@ -55,8 +55,7 @@ FILLED_IN = {
 }
 
 
-@dataclass(frozen=True)
-class Terraform:
+class Terraform(Struct, frozen=True):
     """Terraform, with the module in a folder of its own beside packaging/iam."""
 
     program: str

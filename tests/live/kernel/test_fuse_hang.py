@@ -9,10 +9,10 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.checks.lustre_io import LustreIoSettings, lustre_io
 from healthd.config.schema.config import Config

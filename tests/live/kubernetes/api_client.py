@@ -12,10 +12,11 @@ import socket
 import ssl
 import threading
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 PatchKind = Literal["strategic", "merge", "json", "apply"]
 _CONTENT_TYPES: Mapping[PatchKind, str] = {
@@ -26,8 +27,7 @@ _CONTENT_TYPES: Mapping[PatchKind, str] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """What the server said. ``message`` is that of a Status object, empty for any other."""
 
     status: int

@@ -15,17 +15,17 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from msgspec import Struct, field
 
 # Those that concern one connection, and are the proxy's own.
 _HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "te", "upgrade"})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True, kw_only=True):
     """What goes wrong with one request.
 
     ``status``: that is the answer, and the server never sees the request; ``retry_after_s`` is its header.
@@ -53,8 +53,7 @@ LOST = Fault(lost=True)
 _REASONS = {401: "Unauthorized", 429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True, kw_only=True):
     """A request that came. ``status`` is what was answered, 0 for nothing; ``at_s`` is monotonic.
 
     ``applied``: whether the server carried it out, with or without an answer to the client. ``number``: the order in
@@ -71,8 +70,7 @@ class Seen:
     number: int = 0
 
 
-@dataclass(kw_only=True)
-class _Rule:
+class _Rule(Struct, kw_only=True):
     fault: Fault | None
     method: str
     path: re.Pattern[str]
@@ -84,8 +82,7 @@ class _Rule:
 _ANYTHING = re.compile("")
 
 
-@dataclass
-class FaultProxy:
+class FaultProxy(Struct):
     """``upstream``: the API server's address; ``certs``: the folder with its apiserver.crt and apiserver.key.
     ``shows``: the certificate and the key that clients meet, where these are not the server's own.
     """

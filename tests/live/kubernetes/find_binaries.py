@@ -32,8 +32,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from tests.support.limits import limit_s
 
@@ -65,8 +66,7 @@ class BuildFailed(Exception):
     """Go had the sources and did not make a program of them, or go.sum does not vouch for them: a fault, no skip."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Recipe:
+class Recipe(Struct, frozen=True, kw_only=True):
     """How a program is built: ``module`` is a folder below binaries/, ``package`` what is built in it."""
 
     module: str

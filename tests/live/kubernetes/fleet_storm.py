@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from healthd.core.errors import BackendError
 from healthd.remediation.decide.fleet import Go
@@ -26,8 +27,7 @@ REASON = "healthd: gpu.xid.79 gpu:GPU-8e2f [k3v9]"
 AFTER_S = 5.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True, kw_only=True):
     """What a storm came to. ``went``: those that were taken out, in that order; ``last_s``: when the last one was, in
     seconds after the first fault. ``most_claims``: in any version of the budget; ``wrong``: see EveryVersion."""
 

@@ -9,10 +9,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from tests.live.kubernetes.agent_rig import write_kubeconfig
 from tests.live.kubernetes.control_plane import NAMESPACE, ControlPlane, repeating
@@ -23,8 +24,7 @@ JOB = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/healthd-uninstall"
 TEST = f"/api/v1/namespaces/{NAMESPACE}/pods/healthd-test"
 
 
-@dataclass(kw_only=True)
-class HookPods:
+class HookPods(Struct, kw_only=True):
     """``node``: where they land. ``done``: what each command came to."""
 
     plane: ControlPlane

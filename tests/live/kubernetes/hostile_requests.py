@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from tests.live.kubernetes.api_client import ApiClient, PatchKind
 
@@ -19,8 +20,7 @@ _SERVERS = frozenset({"uid", "resourceVersion", "creationTimestamp", "generation
 """Of the metadata: what the server sets, or refuses to have changed by anybody."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Resource:
+class Resource(Struct, frozen=True, kw_only=True):
     """One resource of the server, or a subresource such as ``pods/eviction``. ``root``: the path of its version."""
 
     group: str
@@ -37,8 +37,7 @@ class Resource:
         return f"{self.root}{within}/{plural}{f'/{whole}' if whole else ''}{f'/{sub}' if sub else ''}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Right:
+class Right(Struct, frozen=True, kw_only=True):
     """One rule that is bound to the account. ``namespace``: "" for everywhere."""
 
     namespace: str
@@ -58,8 +57,7 @@ class Right:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class Change(Struct, frozen=True, kw_only=True):
     """One patch of one object, and what it aims at."""
 
     at: Path

@@ -9,10 +9,12 @@ from __future__ import annotations
 import itertools
 import re
 from abc import abstractmethod
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core.model import Remedy
 from healthd.remediation.decide.handoff import HandoffRecord, RequestAnswer, parse
@@ -28,8 +30,7 @@ from tests.support.killing import Life, Nursery
 _numbers = itertools.count(1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ending:
+class Ending(Struct, frozen=True, kw_only=True):
     """Where a life ended, as it is seen from outside. ``counted``: what must not be done twice, and how often it was.
     ``ends`` and ``open_remediation``: in the store of the agent that is there now."""
 
@@ -39,8 +40,7 @@ class Ending:
     open_remediation: bool = False
 
 
-@dataclass
-class Stage:
+class Stage(Struct):
     """One lane: a proxy, an endpoint; one life after the other is played on it. ``kubelet``: a socket at
     which no pod holds anything. ``nursery``: None where nobody is killed. ``moto``: where moto's server is, for who
     needs EC2."""

@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
+from msgspec.structs import asdict
+
 from healthd.config.load import load
 from healthd.config.schema.config import Config
 from healthd.controller.kubernetes import KubernetesWork
@@ -210,7 +212,7 @@ def live_controller(order: Order) -> None:
     line.passing("at rest")
     store.close()
     rest = Rest(message=message, calling=False)
-    (story / "rest").write_text(json.dumps({name: getattr(rest, name) for name in Rest.__slots__}))
+    (story / "rest").write_text(json.dumps(asdict(rest)))
 
 
 def one_life(order: Order) -> None:

@@ -7,12 +7,12 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from healthd.remediation.orchestrators.kubernetes.api import FIELD_MANAGER
 from healthd.remediation.orchestrators.kubernetes.events import ClusterEvent, event_of
@@ -44,8 +44,7 @@ OURS = {"key": "healthd.io/unhealthy", "value": "gpu.xid.79", "effect": "NoSched
 TAINTED = {"taints": [THEIRS, OURS]}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Attempt:
+class Attempt(Struct, frozen=True, kw_only=True):
     """One request of the agent on n1, and the status and the words with which it is refused.
 
     ``claimed``: it is made while n1 holds a place in the budget, so that this is not what it is refused for.

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 
 import pytest
+from msgspec import Struct
 
 from tests.live.kubernetes import fault_proxy as faults
 from tests.live.kubernetes.control_plane import ControlPlane
@@ -38,8 +38,7 @@ HOURS_S = 3 * 3600
 UNFENCED = tuple(act for act in REMEDIATION if "fence" not in act)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trouble:
+class Trouble(Struct, frozen=True, kw_only=True):
     """``first``: what the write meets at which it begins; ``then``: everything that comes after it."""
 
     first: Fault

@@ -7,11 +7,11 @@ import os
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from healthd.remediation.orchestrators.kubernetes import budget as kube_budget
 from healthd.remediation.orchestrators.kubernetes import node as kube_node
@@ -102,8 +102,7 @@ def test_the_example_is_accepted(control_plane: ControlPlane, kubectl: str) -> N
 # installed
 
 
-@dataclass(frozen=True, kw_only=True)
-class Release:
+class Release(Struct, frozen=True, kw_only=True):
     """healthd as Helm installed it, on a cluster with three nodes."""
 
     plane: ControlPlane

@@ -16,11 +16,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.errors import BackendBusy, BackendRefused, BackendUnknown
 from healthd.core.model import Component, Diagnosis, Outcome, Remedy, Result, Severity, Status

@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 from healthd.remediation.decide.handoff import RequestAnswer
 from tests.live.aws import aws_endpoint
@@ -36,8 +36,7 @@ LANES = 6
 ONCE = Ending(left=(), counted=(("asked", 1), ("evicted", 1), ("patched nodes", 0)))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trouble:
+class Trouble(Struct, frozen=True, kw_only=True):
     """``first``: what the act meets at which it begins; ``then``: everything after it, for so many seconds."""
 
     first: Fault
@@ -54,8 +53,7 @@ TROUBLES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Act:
+class Act(Struct, frozen=True, kw_only=True):
     """One write of the controller's, as it passes the proxy."""
 
     method: str

@@ -12,12 +12,12 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from healthd.remediation.orchestrators.kubernetes import budget as kube_budget
 from healthd.remediation.orchestrators.kubernetes.budget import budget_of
@@ -51,8 +51,7 @@ COUNTED = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cluster:
+class Cluster(Struct, frozen=True, kw_only=True):
     """A cluster and one tool that installs there."""
 
     plane: ControlPlane

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.live.kubernetes.agent_rig import add_leases
 from tests.live.kubernetes.control_plane import ControlPlane

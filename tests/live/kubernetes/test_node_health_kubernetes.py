@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.errors import BackendError, BackendRefused, BackendUnknown
 from healthd.core.model import Remedy

@@ -11,12 +11,12 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
+from msgspec import Struct, field
 
 from healthd.core.errors import BackendRefused
 from healthd.core.model import Remedy
@@ -78,8 +78,7 @@ timeout_s = 10
 """
 
 
-@dataclass
-class Witness:
+class Witness(Struct):
     """What a watch of n1 saw happen, each once and in its order; ``asked`` counts how often somebody was asked."""
 
     seen: list[str] = field(default_factory=list)

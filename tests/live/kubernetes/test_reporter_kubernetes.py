@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.model import Component, Diagnosis, Mode, Outcome, Remedy, Result, Severity, Status, Step
 from healthd.remediation.decide.remediation import Remediation

@@ -12,7 +12,6 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -22,6 +21,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from msgspec import Struct
 
 from tests.live.kubernetes.agent_node import SECTIONS
 from tests.live.kubernetes.agent_rig import write_kubeconfig
@@ -58,8 +58,7 @@ replacements_in_vain = 100
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Boundary:
+class Boundary(Struct, frozen=True, kw_only=True):
     """One write of a remediation, as it passes the proxy."""
 
     path: str

@@ -6,11 +6,11 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct, field
 
 from healthd.probe.child import kill_group
 from healthd.sim.nvml import write_state
@@ -20,8 +20,7 @@ from tests.support.compiled import NVML_SIM, compiled
 from tests.support.limits import limit_s
 
 
-@dataclass
-class Clock:
+class Clock(Struct):
     """Monotonic seconds that pass when a test says so."""
 
     now: float = 1000.0
@@ -64,8 +63,7 @@ ANSWERS_IN_S = limit_s(6.0)
 """How long a worker that answers may take, where no test is about that: a busy machine takes seconds to start one."""
 
 
-@dataclass
-class Machine:
+class Machine(Struct):
     """A simulated machine whose state a test changes, and the sources that look at it."""
 
     state_file: Path

@@ -23,11 +23,13 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from healthd.agent.wiring import make_engine
 from healthd.config.load import load
@@ -64,8 +66,7 @@ _KILLS_FIRST = 'kill -9 "$1"; done=$2; shift 2; "$@"; : >"$done"'
 # orders and answers
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Order:
+class Order(Struct, frozen=True, kw_only=True):
     """``story`` and ``machine``: folders, see ``killing``. ``die_at``: a boundary's name, "" for no kill;
     ``occurrence``: which of that name in the story, counted from 1. ``own_children``: AWS's child is started as in
     service, else it is forked from here, at a tenth of the cost.
@@ -78,8 +79,7 @@ class Order:
     own_children: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rest:
+class Rest(Struct, frozen=True, kw_only=True):
     """What an agent came to that had nothing more to do for now. ``message``: the engine's last sentence; ``refusal``:
     of its decision."""
 
@@ -334,8 +334,7 @@ def live(order: Order, open_orchestrator: Callable[[Config, Line], Orchestrator]
         refusal=engine.decision.refusal or "",
     )
     store.close()
-    answer = {name: getattr(rest, name) for name in Rest.__slots__}
-    (story / "rest").write_text(json.dumps(answer))
+    (story / "rest").write_text(json.dumps(asdict(rest)))
 
 
 def _collected(story: Path, remediation: Remediation) -> str:

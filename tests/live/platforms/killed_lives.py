@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from tests.live.platforms.killed_agent import Rest
 from tests.live.platforms.killed_owners import Owner, Site
@@ -38,8 +39,7 @@ esac
 SERVICES = ("nvidia-persistenced", "nvidia-fabricmanager")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Scenario:
+class Scenario(Struct, frozen=True, kw_only=True):
     """One platform with one repair. ``code`` and ``remedy``: of what the node has. ``own_children``: undisturbed, AWS's
     child is started as in service: by one scenario for each service of AWS, because each start loads boto3."""
 
@@ -49,8 +49,7 @@ class Scenario:
     own_children: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ending:
+class Ending(Struct, frozen=True, kw_only=True):
     """Where a life ended, as it is seen from outside, and in the store of the machine that is there now."""
 
     state: str

@@ -11,9 +11,10 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
+
+from msgspec import Struct
 
 from tests.live.aws.aws_endpoint import REGION, AwsEndpoint
 from tests.live.platforms.platform_lab import Account
@@ -25,16 +26,14 @@ _PASSING = ("MAINTENANCE", "RESERVED", "NOT_RESPONDING")  # the last one shows f
 _numbers = itertools.count(1)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Record:
+class Record(Struct, frozen=True, kw_only=True):
     """A node as slurmctld shows it: state without marks that come and go, and the reason without its stamp."""
 
     state: str
     reason: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Site:
+class Site(Struct, frozen=True, kw_only=True):
     """The cluster and the account that all lives share. ``tools``: Slurm's clients, with a scontrol that is counted."""
 
     lab: SlurmLab

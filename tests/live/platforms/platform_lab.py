@@ -30,12 +30,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import boto3
+from msgspec import Struct
 
 from healthd.remediation.decide.remediation import End, Remediation
 from healthd.sim.machine import SimulatedMachine
@@ -100,8 +100,7 @@ _BY_SCONTROL = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Platform:
+class Platform(Struct, frozen=True, kw_only=True):
     """One row of the table; see above. ``settings``: as of ``PlatformLab.machine``; ``{folder}`` in a text of theirs is
     the node's folder."""
 

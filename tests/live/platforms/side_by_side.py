@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 from tests.live.aws.aws_forks import AwsForks
 from tests.live.platforms.platform_lab import Platform, PlatformLab
@@ -23,8 +23,7 @@ LANES = 6
 ENDS_WITHIN_S = 3600.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scenario:
+class Scenario(Struct, frozen=True, kw_only=True):
     """One branch on one row of the table."""
 
     play: Callable[[PlatformLab, Platform], None]

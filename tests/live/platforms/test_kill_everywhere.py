@@ -14,9 +14,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.live.platforms import killed_owners as owners
 from tests.live.platforms.killed_lives import (

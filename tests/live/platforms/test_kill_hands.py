@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.live.platforms import killed_owners as owners
 from tests.live.platforms.killed_hands import HANDS, ApprovedLife, FrozenLife

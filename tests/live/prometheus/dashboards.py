@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from tests.support.running import ROOT
 
@@ -20,8 +21,7 @@ SELECTED: Mapping[str, str] = {
 """What the variables are where All is selected."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Query:
+class Query(Struct, frozen=True, kw_only=True):
     """A query of a panel (``kind``: Grafana's name of it) or of an annotation, with the variables filled in."""
 
     title: str

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+from msgspec import Struct
 
 from healthd.core.model import Action, Mode, Refusal, Step, Verdict
 from tests.live.prometheus.prometheus_server import Prometheus, tool
@@ -22,8 +23,7 @@ Sample = tuple[str, Mapping[str, str], float, float]
 """Name, labels, value at the first scrape, increase at each later one."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fleet:
+class Fleet(Struct, frozen=True, kw_only=True):
     """How many nodes of two partitions have which verdict; the first ones are critical, then unknown, then warning."""
 
     nodes: int

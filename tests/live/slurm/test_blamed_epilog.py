@@ -9,11 +9,11 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from tests.live.slurm.slurm_lab import SlurmLab
 from tests.live.slurm.test_hooks import OUT_OF_TIME, Hooked, run_script, wrapped_hooks
@@ -63,8 +63,7 @@ def expediting(hooked: Hooked) -> Hooked:
     return hooked
 
 
-@dataclass(kw_only=True)
-class ToldJob:
+class ToldJob(Struct, kw_only=True):
     """A job of two nodes that ends when it is told to."""
 
     lab: SlurmLab

@@ -19,11 +19,11 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 from healthd.agent.job_verdicts import BLAMED, NOTES
 from healthd.core.check import discover
@@ -71,8 +71,7 @@ os.kill(os.getpid(), -code) if code < 0 else os._exit(code)
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ending:
+class Ending(Struct, frozen=True, kw_only=True):
     """What a life left. ``code``: of the script; ``words``: whether healthd's own went with it. ``ours``: whether the
     drain was ours when the script ended, and was at the end; ``slots``: of this node. ``counted``: how many more nodes
     count as drained within the hour. ``verdicts`` on this job in the audit trail, ``comments`` in its AdminComment;

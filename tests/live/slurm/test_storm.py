@@ -8,11 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 from healthd.agent.wiring import FLEET, fleet_of
 from healthd.core.errors import BackendError
@@ -44,8 +44,7 @@ kind = "slurm"
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sight:
+class Sight(Struct, frozen=True, kw_only=True):
     """What slurmctld showed at one moment."""
 
     at_s: float

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import time
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from healthd.agent.agent import reading_agent
 from healthd.config.load import load
@@ -38,7 +38,7 @@ class Runs:
                 self.go_on.wait(30.0)
             return ok()
 
-        return dataclasses.replace(discover()[name], run=run)
+        return structs.replace(discover()[name], run=run)
 
     def reach(self, *names: str) -> bool:
         until = time.monotonic() + limit_s(10.0)

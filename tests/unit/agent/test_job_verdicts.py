@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.agent.job_verdicts import ASKED_AGAIN_WITHIN, BLAMED, NOTES, JobVerdicts
 from healthd.config.schema.config import SlurmSection
@@ -39,8 +40,7 @@ class Full(Store):
         super().keep_all(facts, *events)
 
 
-@dataclass(kw_only=True)
-class World:
+class World(Struct, kw_only=True):
     store: Full
     verdicts: JobVerdicts
 
@@ -101,7 +101,7 @@ def test_what_has_changed_meanwhile_is_written_down(world: World) -> None:
 def test_another_run_of_the_job_is_judged_by_itself(world: World, another: dict[str, object], later: timedelta) -> None:
     """A restart, another start, or an end much later."""
     world.verdicts.keep(JOB, BY_ITSELF, blamed=False, now=START)
-    world.verdicts.keep(replace(JOB, **another), BY_ITSELF, blamed=False, now=START + later)  # type: ignore[arg-type]
+    world.verdicts.keep(replace(JOB, **another), BY_ITSELF, blamed=False, now=START + later)
     assert len(world.events()) == 2
     assert world.verdicts.counted[Blame.JOB] == 2
 

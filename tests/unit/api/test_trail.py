@@ -10,10 +10,10 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.api.grammar import EVENT_KINDS, parse
 from healthd.api.timeline import (

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from healthd.cli.job import job_data, job_text
 from healthd.remediation.orchestrators.slurm.job_comments import SlurmJob

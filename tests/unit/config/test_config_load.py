@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec import Struct, field
 
 from healthd.config.environment import service_variables
 from healthd.config.load import MAX_PROBLEMS, Loaded, examine, load
@@ -18,8 +18,7 @@ from healthd.core.model import Mode
 from tests.support.running import NOBODY
 
 
-@dataclass(frozen=True, kw_only=True)
-class EccSettings:
+class EccSettings(Struct, frozen=True, kw_only=True):
     """As a check declares them."""
 
     max_correctable: int = 10
@@ -33,8 +32,7 @@ class EccSettings:
             raise ValueError(f"max_correctable is {self.max_correctable}, expected at least 0")
 
 
-@dataclass(frozen=True, kw_only=True)
-class NoSettings:
+class NoSettings(Struct, frozen=True, kw_only=True):
     """A check that has nothing to set."""
 
 
@@ -355,8 +353,7 @@ def test_a_variable_cannot_smuggle_further_keys_in() -> None:
 def test_a_check_may_not_take_a_common_name(tmp_path: Path) -> None:
     """A check whose own setting is called `enabled` is refused by name, since the key would mean two things."""
 
-    @dataclass(frozen=True, kw_only=True)
-    class Clash:
+    class Clash(Struct, frozen=True, kw_only=True):
         enabled: bool = True
         sub: EccSettings = field(default_factory=EccSettings)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import pytest
+from msgspec import Struct, field
+from msgspec.structs import fields
 
 from healthd.agent.node_facts import ThisNode
 from healthd.api.grammar import parse
@@ -22,8 +23,7 @@ from healthd.core.model import Mode
 from tests.unit.config.test_config_load import CHECKS, NOWHERE, write
 
 
-@dataclass(kw_only=True)
-class FakeFacts:
+class FakeFacts(Struct, kw_only=True):
     """A node of plain values, or of errors; it counts what it is asked."""
 
     is_host: str = "p5-7"
@@ -240,8 +240,7 @@ def test_what_is_read_first_may_not_be_in_a_match(tmp_path: Path, name: str) -> 
 def test_two_matches_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
     """Each may be right by itself; what they come to on this node is checked as well."""
 
-    @dataclass(frozen=True, kw_only=True)
-    class Pair:
+    class Pair(Struct, frozen=True, kw_only=True):
         low: int = 0
         high: int = 10
 

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import fields
 
 from healthd.config.key_lines import key_lines, line_of
 from healthd.config.load import examine, load
 from healthd.config.report import annotated, as_data, documented_fields, shown
 from healthd.config.schema import config as schema
 from healthd.config.schema.provisioner import ProvisionerSection
-from healthd.config.values import converted, expected, from_text, shortened, toml_value
+from healthd.config.values import converted, expected, from_text, is_section, shortened, toml_value
 
 
-@dataclass(frozen=True, kw_only=True)
-class XidSettings:
+class XidSettings(Struct, frozen=True, kw_only=True):
     """As a check declares them."""
 
     ignore: frozenset[int] = frozenset({13, 31})
@@ -159,7 +159,7 @@ def test_a_key_in_an_inline_table_has_the_line_around_it() -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 # documentation
 
-SECTIONS = [cls for cls in vars(schema).values() if isinstance(cls, type) and is_dataclass(cls)]
+SECTIONS = [cls for cls in vars(schema).values() if is_section(cls) and cls is not Struct]
 
 
 @pytest.mark.parametrize("cls", SECTIONS, ids=lambda cls: cls.__name__)
@@ -181,8 +181,7 @@ def test_a_documented_field_shows_type_and_default() -> None:
 def test_a_setting_without_a_docstring_is_refused() -> None:
     """A field that nobody described cannot be documented, and says which it is."""
 
-    @dataclass(frozen=True, kw_only=True)
-    class Bare:
+    class Bare(Struct, frozen=True, kw_only=True):
         width: int = 3
 
     with pytest.raises(ValueError, match="Bare.width has no docstring under it"):

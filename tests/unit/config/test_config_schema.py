@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from msgspec.structs import fields
 
 from healthd.config.json_schema import DRAFT, config_schema, config_schema_text
 from healthd.config.load import load

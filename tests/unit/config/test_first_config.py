@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from msgspec import structs
 
 from healthd.cli.main import run
 from healthd.config.load import load
@@ -281,5 +281,5 @@ def test_a_survey_comes_through_a_pipe() -> None:
     mount = Mount(point="/fsx", fstype="lustre", source="s", options=frozenset({"rw"}), device="0:5")
     full = Survey(node="n1", platform=Platform.EC2, gpus=8, mounts=(mount,), automounts=("/a",), problems=("p",))
     assert msgspec.json.decode(msgspec.json.encode(full), type=Survey) == full
-    assert {each.name for each in dataclasses.fields(Survey)} == set(msgspec.to_builtins(full))
+    assert {each.name for each in structs.fields(Survey)} == set(msgspec.to_builtins(full))
     assert os.sep not in full.node

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from healthd.cli.main import run
 from healthd.config.schema.config import Config, NodeSection, SourcesSection
@@ -78,7 +78,7 @@ def test_a_node_that_delegates_can_what_the_controller_can(kind: str, tmp_path: 
     """Its drain stays its own, and a move to another host is possible from elsewhere; an UltraServer's part is not."""
     section = replace(
         ASKING,
-        kind=kind,  # type: ignore[arg-type]  # one of the words
+        kind=kind,  # one of the words
         hyperpod=HyperpodSection(how="api", cluster="demo"),
         ec2=Ec2Section(stop_and_start="always"),
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
+
+from msgspec.structs import replace
 
 from healthd.config.schema.config import Config, FreezeWindow
 from healthd.controller.dependencies import fence_rules

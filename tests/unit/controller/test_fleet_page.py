@@ -6,13 +6,13 @@ import gzip
 import http.client
 import json
 import urllib.error
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.controller.fleet_reader import SHOWN_EVERY_S
 from healthd.core.errors import BackendUnknown

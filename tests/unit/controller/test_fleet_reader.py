@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import structlog
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from healthd.controller.fleet_reader import EVERY_S, SHOWN_EVERY_S, SharedReading

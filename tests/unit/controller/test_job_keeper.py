@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
+from msgspec.structs import replace
 
 from healthd.config.schema.config import PolicySection
 from healthd.config.schema.rule import PolicyRule

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import cast
 
 import pytest
 import structlog
+from msgspec.structs import replace
 
 from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.config import Config

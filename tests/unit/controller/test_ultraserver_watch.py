@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pytest
 import structlog
+from msgspec.structs import replace
 from prometheus_client.core import Metric
 
 from healthd.api.controller_metrics import ControllerPage

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from healthd.core import check as contract
 from healthd.core.check import (
@@ -81,8 +82,7 @@ def look(_node: Node, _settings: Any) -> Result:
 def test_everything_follows_from_the_declaration(registry: dict[str, Check]) -> None:
     """Name, title, text, rhythm, codes and limits are what the decorator was told; the function stays as it is."""
 
-    @dataclass(frozen=True, kw_only=True)
-    class Settings:
+    class Settings(Struct, frozen=True, kw_only=True):
         at_most: int = 3
 
     decorate = check(
@@ -118,6 +118,20 @@ def test_a_check_without_a_docstring_is_refused() -> None:
 
     with pytest.raises(RegistrationError, match="check 'test.silent' in .* has no docstring"):
         check("test.silent")(silent)
+
+
+def test_settings_that_are_no_struct_are_refused() -> None:
+    """The message says how the class is written."""
+
+    class Limits:
+        at_most: int = 3
+
+    with pytest.raises(RegistrationError, match=r"expected a class of msgspec.Struct: class .*Limits\(Struct, frozen"):
+
+        @check("test.plain", settings=Limits)
+        def look(_: Node, __: object) -> Result:
+            """Looks."""
+            return judged(())
 
 
 def test_a_taken_name_is_refused() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from datetime import UTC, datetime
+from inspect import Parameter, signature
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from healthd.core import model
 from healthd.core.model import (
@@ -108,13 +109,14 @@ def test_a_result_is_whole_where_nothing_is_left_untold(status: Status, gaps: tu
     assert run.counts_as_unknown == (not result.is_whole and not optional)
 
 
-MESSAGES = [each for each in vars(model).values() if dataclasses.is_dataclass(each) and isinstance(each, type)]
+MESSAGES = [
+    each for each in vars(model).values() if isinstance(each, type) and issubclass(each, Struct) and each is not Struct
+]
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda each: str(each.__name__))
-def test_messages_are_frozen_and_spelt_out(message: type) -> None:
+def test_messages_are_frozen_and_spelt_out(message: type[Struct]) -> None:
     """What goes from stage to stage cannot be changed on the way, takes no field by position, and no unknown one."""
-    parameters = message.__dataclass_params__  # type: ignore[attr-defined]
-    assert parameters.frozen
-    assert all(field.kw_only for field in dataclasses.fields(message))
-    assert "__slots__" in vars(message)
+    assert message.__struct_config__.frozen
+    assert message.__struct_config__.dict is False
+    assert {each.kind for each in signature(message).parameters.values()} <= {Parameter.KEYWORD_ONLY}

@@ -6,13 +6,13 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import msgspec
 import pytest
 import structlog
+from msgspec.structs import replace
 
 from healthd.api.http import HttpServer, agent_routes
 from healthd.config.schema.config import Config

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
+
+from msgspec.structs import replace
 
 from healthd.fleet.causes import by_cause
 from healthd.fleet.fences import SOON, FencePlan, FenceRules, fence_words, planned, with_fences

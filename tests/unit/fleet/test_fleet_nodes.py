@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import get_args
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.api.grammar import FLEET_KEYS, FLEET_STATES
 from healthd.core.model import Mode

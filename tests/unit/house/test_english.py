@@ -10,10 +10,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 ROOT = Path(__file__).parents[3]
 PAGES_CHECKED: tuple[str, ...] = (
@@ -128,8 +128,7 @@ NOT_PROSE = re.compile(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Passage:
+class Passage(Struct, frozen=True, kw_only=True):
     """Prose, and where it begins. All else in it is blanked, so that its lines keep their numbers."""
 
     path: str

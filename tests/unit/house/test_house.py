@@ -14,13 +14,13 @@ import tarfile
 import tomllib
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
 import grimp
 import pytest
+from msgspec import Struct
 
 from tests.conftest import Guard
 from tests.support.limits import limit_s
@@ -96,8 +96,7 @@ def test_ruff_refuses_the_second_name_of_a_module(name: str) -> None:
     assert "TID251" in done.stdout, done.stdout + done.stderr
 
 
-@dataclass(frozen=True, kw_only=True)
-class Built:
+class Built(Struct, frozen=True, kw_only=True):
     """The names in an sdist, without its top folder, and the files of the wheel made from it."""
 
     sdist: frozenset[str]

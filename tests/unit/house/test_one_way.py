@@ -21,7 +21,7 @@ def name_of(path: Path) -> str:
 
 def handed_over(tree: ast.Module) -> Iterator[str]:
     """Each place where an object hands itself, a method of itself, or a closure over itself to somebody else. A frozen
-    dataclass is a value, and may be handed on by its own methods."""
+    struct is a value, and may be handed on by its own methods."""
     for owner in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and not _is_value(node)):
         methods = {
             node.name
@@ -42,7 +42,7 @@ def handed_over(tree: ast.Module) -> Iterator[str]:
 
 
 def _is_value(owner: ast.ClassDef) -> bool:
-    return any("frozen=True" in ast.unparse(each) for each in owner.decorator_list)
+    return any(each.arg == "frozen" for each in owner.keywords)
 
 
 def _is_property(decorator: ast.expr) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 from tests.conftest import LANES, SPREAD, WAITING
 from tests.support.running import ROOT
@@ -72,8 +72,7 @@ def test_two_seeds_take_different_samples() -> None:
     assert all(any(boundary in sample["reboot"] for sample in samples) for boundary in BOUNDARIES["reboot"])
 
 
-@dataclass
-class Case:
+class Case(Struct):
     """What the sampling asks of a pytest.Item."""
 
     nodeid: str

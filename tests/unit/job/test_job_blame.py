@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.check import discover
 from healthd.core.model import NODE, ClearsBy, Component, Remedy, Severity, gpu_component

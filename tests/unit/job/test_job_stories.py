@@ -6,11 +6,11 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
 
 from healthd.checks.kernel_efa import kernel_efa
 from healthd.checks.kernel_host import kernel_host
@@ -42,8 +42,7 @@ CHECKS: dict[str, Callable[[FakeNode], Result]] = {
 _EVENT = re.compile(r"(-?\d+(?:\.\d+)?) (.*)")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Story:
+class Story(Struct, frozen=True, kw_only=True):
     """One line of the file. ``line``: its number."""
 
     line: int

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.model import Component
 from healthd.judge.history import acknowledge, acknowledged_text, expire, faults_named, holds_as_long

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from healthd.core.check import judged, ok, unknown
 from healthd.core.model import NODE, Component, Outcome, Remedy, Result, Root, Severity, gpu_component

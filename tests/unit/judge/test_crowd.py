@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from healthd.core.model import NODE, Clearance, ClearsBy, Component, Finding, Remedy, Repeats, Severity
 from healthd.judge.findings import MOST, without_crowds

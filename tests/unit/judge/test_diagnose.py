@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.model import NODE, Diagnosis, Outcome, Remedy, Root, Severity, Verdict
 from healthd.judge.diagnose import acknowledged_parts, diagnose, judge

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.checklib.xids import XidCase, XidRow, xid_cases, xid_row
 from healthd.core.check import FindingCode, Limit, judged, not_applicable, ok

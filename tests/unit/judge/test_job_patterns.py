@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.model import REMEDY_RANK, Remedy, Severity
 from healthd.judge import job_patterns

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.check import Accelerating, AnyLimit, FindingCode, Learned, Limit, Rate, Stall, judged, ok
 from healthd.core.model import NODE, ClearsBy, Component, Reading, Remedy, Severity

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.check import Check, FindingCode, NoSettings
 from healthd.core.model import Clearance, ClearsBy, Outcome, Remedy, Repeats, Result, Severity, Status, Verdict

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+
+from msgspec.structs import replace
 
 from healthd.ledger.changes import NodeMemory, NodeReading, SeenFault, gone_changes, node_changes, with_inventory
 from healthd.ledger.entries import EntryKind, LedgerGpu, MachineIdentity, SpanState

@@ -6,13 +6,13 @@ import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import structlog
+from msgspec.structs import replace
 
 from healthd.api.controller_stats import ControllerStats
 from healthd.config.schema.config import Config

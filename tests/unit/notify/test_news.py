@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.model import Action, Component, Decision, Diagnosis, Refusal, Remedy, Root, Severity, Step, Verdict
 from healthd.judge.history import Fault

@@ -11,7 +11,6 @@ import ssl
 import threading
 import urllib.parse
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,6 +22,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from msgspec import Struct, field
 
 from healthd.config.schema.notify import NotifySection
 from healthd.core.model import Severity
@@ -40,8 +40,7 @@ RESOLVED = {"state": IncidentState.RESOLVED, "event": Occasion.RESOLVED, "step":
 STEP = {"event": Occasion.STEP, "step": "verify"}
 
 
-@dataclass
-class Service:
+class Service(Struct):
     """A service, and what it was asked. ``answers``: a status and a body by path."""
 
     url: str = ""

@@ -6,11 +6,11 @@ import copy
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from healthd import __version__
 from healthd.checklib.runbooks import next_step

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import tomllib
-from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, get_args
 
 import jsonschema
 import pytest
+from msgspec.structs import fields
 
 from healthd.config.json_schema import policy_schema_text
 from healthd.config.schema.rule import PolicyRule, Rung
@@ -45,7 +45,7 @@ def test_the_shipped_file_is_a_schema_and_what_the_code_says() -> None:
 
 def test_the_keys_and_words_are_those_of_a_rule() -> None:
     """The same keys, each described, the same ones needed, and the words that may stand there."""
-    needed = {each.name for each in fields(PolicyRule) if each.default is MISSING}
+    needed = {each.name for each in fields(PolicyRule) if each.required}
     assert set(RULE["properties"]) == {each.name for each in fields(PolicyRule)}
     assert set(RULE["required"]) == needed == {"name", "codes", "reason", "source"}
     assert all(len(key["description"]) > 20 for key in RULE["properties"].values())

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from healthd.config.schema.config import Config, OrchestratorSection, ScopeBudget
 from healthd.config.schema.kubernetes import KubernetesSection

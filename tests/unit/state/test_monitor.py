@@ -5,11 +5,11 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.check import (
     Accelerating,
@@ -77,7 +77,7 @@ def never_run(_node: Node, _settings: object) -> Result:
 
 def a_check(name: str, **changes: object) -> Check:
     plain = Check(name=name, run=never_run, title="", doc="", interval_s=60, timeout_s=10, settings=NoSettings)
-    return replace(plain, **changes)  # type: ignore[arg-type]
+    return replace(plain, **changes)
 
 
 CHECKS = {

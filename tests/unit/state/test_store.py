@@ -14,7 +14,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from healthd.core.errors import StoreError
 from healthd.core.model import Component, Event, Mode, Remedy, Repeats, Step
@@ -240,7 +240,7 @@ def test_a_case_and_its_event_are_one(tmp_path: Path) -> None:
     """A remediation whose event cannot be written has not moved."""
     store = opened(tmp_path)
     store.save_remediation(REMEDIATION, EVENT)
-    impossible = replace(EVENT, kind=None)  # type: ignore[arg-type]
+    impossible = replace(EVENT, kind=None)
     with pytest.raises(StoreError, match="NOT NULL constraint failed"):
         store.save_remediation(replace(REMEDIATION, index=3), impossible)
     assert (store.open_remediation(), len(store.events())) == (REMEDIATION, 1)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.model import Mode, Remedy, Step
 from healthd.remediation.decide.adoption import found_remediation, has_booted, orphaned

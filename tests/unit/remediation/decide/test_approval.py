@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from healthd.core.model import Action, Mode, Refusal, Refused, Remedy, Step
 from healthd.remediation.decide.approval import (

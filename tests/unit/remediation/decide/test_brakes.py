@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from healthd.core.model import Remedy
 from healthd.remediation.decide.handoff import HandoffRecord, Helped, PastAct, PastRepair
@@ -73,7 +73,7 @@ def test_what_is_none_of_healthds_is_no_record() -> None:
 
 def stormed(count: int, **words: str) -> dict[str, HandoffRecord]:
     """So many other nodes that were repaired for the code today, and are back."""
-    record = replace(HandoffRecord(history=(past(PastAct.RESET, 5),)), **words)  # type: ignore[arg-type]
+    record = replace(HandoffRecord(history=(past(PastAct.RESET, 5),)), **words)
     return {f"n{number}": record for number in range(1, count + 1)}
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.model import Decision, Mode, Refused, Remedy
 from healthd.remediation.decide.approval import approve, ask, needs_approval, objection, waiting_words
@@ -34,7 +34,7 @@ def fleet(*nodes: tuple[PastRepair, ...]) -> FleetRecords:
 
 def at_the_act(**changes: object) -> Remediation:
     made = a_remediation(steps=RESET, index=4, ladder=(Remedy.RESET_GPU,))
-    return replace(made, code=UNCONTAINED.code, component=str(UNCONTAINED.component), **changes)  # type: ignore[arg-type]
+    return replace(made, code=UNCONTAINED.code, component=str(UNCONTAINED.component), **changes)
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
+
+from msgspec.structs import replace
 
 from healthd.core.model import Mode, Refusal, Step
 from healthd.remediation.decide.freeze import Freeze, from_epoch, frozen, in_words

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.model import Remedy, Step
 from healthd.remediation.decide.drive import lowered

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.model import Mode, Remedy, Root, Severity, Step
 from healthd.remediation.decide.drive import lowered, may_be_lowered, why_lowered
@@ -19,7 +18,7 @@ REMEDIATION = a_remediation(ladder=(Remedy.REBOOT_NODE, Remedy.REPLACE_NODE), in
 
 def ruled(**changes: object) -> Rules:
     rule = Rule(name="ours", codes=("gpu.xid.79",), reason="we know it", source="ticket 7")
-    rules = (replace(rule, **changes), OWN_REMEDY)  # type: ignore[arg-type]
+    rules = (replace(rule, **changes), OWN_REMEDY)
     return Rules(mode=Mode.REPAIR, policy=Policy(name="site", rules=rules))
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from healthd.core.model import Mode, Refusal, Refused, Remedy, Step
 from healthd.remediation.decide.commands import (

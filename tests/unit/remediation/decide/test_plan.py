@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.api.plan import as_text, decisions, entry, paused_by, remediation_plan
 from healthd.core.model import Action, Diagnosis, Mode, Remedy, Severity, Step

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.model import Action, Decision, Diagnosis, Mode, Refusal, Remedy, Root, Severity
 from healthd.remediation.decide import fleet
@@ -56,7 +56,7 @@ def tried(remedy: Remedy, *, day: float = 0.0, code: str = "gpu.sick", component
 def site(*codes: str, **changes: object) -> Policy:
     """A policy with one rule of the site on these codes."""
     rule = Rule(name="ours", codes=codes, reason="we know it", source="ticket 7")
-    return Policy(name="site", rules=(replace(rule, **changes), OWN_REMEDY))  # type: ignore[arg-type]
+    return Policy(name="site", rules=(replace(rule, **changes), OWN_REMEDY))
 
 
 def test_a_node_that_is_out_is_repaired_for_what_is_its_own() -> None:

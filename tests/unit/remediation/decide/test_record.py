@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.model import Remedy, Step
 from healthd.remediation.decide.adoption import repair_record
@@ -87,7 +87,7 @@ def test_a_reset_gives_no_machine_away() -> None:
 )
 def test_the_end_of_a_case_says_what_its_act_came_to(changes: dict[str, object], left: list[str]) -> None:
     """Helped where the node was proven healthy, failed where it was given up, and else nobody can say."""
-    assert words(after(repair_record(REMEDIATION, START), replace(REMEDIATION, **changes))) == left  # type: ignore[arg-type]
+    assert words(after(repair_record(REMEDIATION, START), replace(REMEDIATION, **changes))) == left
 
 
 def test_a_repair_that_helped_says_when_the_node_was_let_in() -> None:
@@ -141,7 +141,7 @@ OUT = a_remediation(steps=QUARANTINE, opened=START, end=End.RELEASED)
 )
 def test_a_node_that_came_back_without_a_repair_has_returned(changes: dict[str, object], is_one: bool) -> None:
     """Out for a finding, by healthd's own decision, and back by it: else a person was there, or nothing was."""
-    remediation = replace(OUT, **changes)  # type: ignore[arg-type]
+    remediation = replace(OUT, **changes)
     left = after("healthd code=gpu.xid.79 since=1795226977", remediation)
     assert words(left) == (["return gpu.xid.79"] if is_one else [])
     assert words(after(left, remediation)) == words(left), "told twice, it is one return"

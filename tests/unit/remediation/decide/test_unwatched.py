@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from healthd.remediation.decide.handoff import AHEAD, HandoffRecord
 from healthd.remediation.decide.paging import ORDERED_FOR_S

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.errors import BackendError, BackendRefused, BackendUnknown
 from healthd.fleet.nodes import FleetState, fleet_nodes

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.agent.node_facts import runs_kubernetes
 from healthd.config.schema.config import BudgetSection, Config, OrchestratorSection, ScopeBudget

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace
 
 from healthd.core.model import Action, Component, Decision, Diagnosis, Remedy, Severity
 from healthd.remediation.orchestrators.kubernetes.events import (

@@ -8,7 +8,6 @@ import os
 import stat
 import subprocess
 import sys
-from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import fields
 
 from healthd.config.schema.config import Config
 from healthd.remediation.decide.handoff import PastRepair

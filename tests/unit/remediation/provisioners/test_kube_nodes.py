@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec import Struct, field
 
 from healthd.config.schema.config import Config
 from healthd.config.schema.controller import ControllerSection, DrainRule
@@ -29,16 +29,14 @@ from tests.support.fake_repairs import FakeProvisioner
 MACHINE = "i-0aaaaaaaaaaaaaaa1"
 
 
-@dataclass
-class OneClaim:
+class OneClaim(Struct):
     """One of Karpenter's NodeClaims."""
 
     name: str = "p5-a"
     deleting: bool = False
 
 
-@dataclass
-class Claims:
+class Claims(Struct):
     """The NodeClaims, of which this machine's is one."""
 
     one: OneClaim | None = field(default_factory=OneClaim)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
+from msgspec import Struct, field
 
 from healthd.core.errors import BackendBusy, BackendUnknown
 from healthd.core.model import Remedy
@@ -13,8 +12,7 @@ from healthd.remediation.provisioners.platform_reads import Paced, before_acting
 from healthd.testing import FakeClock
 
 
-@dataclass
-class Platform:
+class Platform(Struct):
     """A Provisioner that counts what it is asked. ``busy``: why it stands down; ``silent``: it does not answer;
     ``refuses``: it has no time for acts."""
 

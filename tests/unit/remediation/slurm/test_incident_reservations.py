@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+
+from msgspec.structs import replace
 
 from healthd.remediation.decide.domain_fence import DomainFence
 from healthd.remediation.decide.incident_notices import LASTS, IncidentNotice, of_root, root_of

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from healthd.core.errors import BackendError, BackendRefused, BackendUnknown
 from healthd.remediation.decide.summary import NodeState, NodeSummary
@@ -14,8 +16,7 @@ HEARTBEAT_S = 600.0
 OK = NodeSummary(state=NodeState.OK)
 
 
-@dataclass
-class World:
+class World(Struct):
     """A slurmctld that takes what it is given, an agent that knows what it is told, and their clock."""
 
     known: NodeSummary | None = OK
