@@ -341,8 +341,8 @@ an agent to its own Node: [decision](../decisions/kubernetes-agent-and-api.md).
 ## What a package is
 
 `make deb` and `make rpm` build it: a CPython of its own, healthd, its Python packages, and only those models of AWS
-services that healthd calls. Each `.deb`, for amd64 and for arm64, has 15 MB, and 65 MB installed, of which CPython 38 MB.
-`dpkg -s healthd` shows the installed size in kB.
+services that healthd calls. Each `.deb`, for amd64 and for arm64, has 15 MB, and 65 MB installed, of which CPython
+38 MB. `dpkg -s healthd` shows the installed size in kB.
 """
 
 FIGURES = """# Figures

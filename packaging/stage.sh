@@ -96,8 +96,15 @@ rm -f "$site"/healthd-*.dist-info/direct_url.json
 sed -i -e '/direct_url\.json,/d' -e '\|^\.\./|d' "$site"/*.dist-info/RECORD
 
 # Bytecode that is never compared with its source: a package manager's files do not change, each start saves the
-# comparison, and only the package manager writes below /opt/healthd.
-"$work/tools/bin/python" -m compileall -q -j 0 -s "$dest" --invalidation-mode unchecked-hash "$opt/lib"
+# comparison, and only the package manager writes below /opt/healthd. Bytecode depends a little on what its process has
+# loaded and compiled before: one process, of a Python that nothing has run from, makes the same of it each time.
+compiler=$work/tools/bin/python
+if test -n "$own"; then
+    cp -a "$native" "$work/python"
+    find "$work/python" -name __pycache__ -prune -exec rm -rf {} +
+    compiler=$work/python/bin/python3
+fi
+"$compiler" -B -m compileall -q -s "$dest" --invalidation-mode unchecked-hash "$opt/lib"
 if grep -rlF -e "$dest" -e "$work" "$opt" >&2; then
     echo "packaging/stage.sh: the files above still name $dest or $work, which are not there once installed" >&2
     exit 1
