@@ -35,6 +35,11 @@ for script in postinst prerm postrm; do
     install -m 755 "packaging/deb/$script" "$tree/DEBIAN/$script"
 done
 mv "$tree/usr/share/doc/healthd/LICENSE" "$tree/usr/share/doc/healthd/copyright"
+# By the sizes of the files, as dpkg-gencontrol counts: the blocks that they take differ from disk to disk.
+installed_kib() {
+    find "$tree" -path "$tree/DEBIAN" -prune -o -printf '%y %s\n' |
+        awk '{ kib += $1 == "f" ? int(($2 + 1023) / 1024) : 1 } END { print kib }'
+}
 cat >"$tree/DEBIAN/control" <<CONTROL
 Package: healthd
 Version: $full
@@ -42,7 +47,7 @@ Architecture: $architecture
 Section: admin
 Priority: optional
 Maintainer: the authors of healthd <healthd@localhost>
-Installed-Size: $(du -sk --exclude=DEBIAN "$tree" | cut -f1)
+Installed-Size: $(installed_kib)
 Depends: ${needs}libc6 (>= 2.31), init-system-helpers
 Recommends: ethtool, nvme-cli, systemd
 Suggests: chrony
