@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from textwrap import indent
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -42,7 +42,7 @@ from healthd.config.load import load  # noqa: E402
 from healthd.config.report import FieldDoc, documented_fields  # noqa: E402
 from healthd.config.schema import config as schema  # noqa: E402
 from healthd.config.schema.rule import PolicyRule  # noqa: E402
-from healthd.config.values import is_section  # noqa: E402
+from healthd.config.values import sections_of  # noqa: E402
 from healthd.core.check import Check, FindingCode, NoSettings, discover  # noqa: E402
 from healthd.core.model import Reading, ReadingKind  # noqa: E402
 from healthd.notify.message import Notification  # noqa: E402
@@ -634,7 +634,7 @@ def config_page() -> str:
 
 def config_parts() -> Mapping[str, type]:
     """The sections that have a page, by name."""
-    return {**sections(schema.Config), "match": schema.MatchSection}
+    return {**sections_of(schema.Config), "match": schema.MatchSection}
 
 
 def about(section: type) -> str:
@@ -662,18 +662,12 @@ def config_pages() -> Mapping[str, str]:
 
 def config_sections(path: tuple[str, ...], cls: type) -> Iterator[str]:
     """A section and the sections below it."""
-    below = sections(cls)
+    below = sections_of(cls)
     yield f"## [{'.'.join(path)}]\n"
     yield unindented(cls.__doc__ or "")
     yield fields_table(row for row in documented_fields(cls) if row.name not in below)
     for name, inner in below.items():
         yield from config_sections((*path, name), inner)
-
-
-def sections(cls: type) -> Mapping[str, type]:
-    """The fields of a settings class that are settings classes themselves."""
-    hints = get_type_hints(cls)
-    return {name: hint for name, hint in hints.items() if is_section(hint)}
 
 
 def fields_table(rows: Iterable[FieldDoc]) -> str:

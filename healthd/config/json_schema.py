@@ -22,7 +22,7 @@ from healthd.config.match import NAME, NOT_IN_A_MATCH
 from healthd.config.report import documented_fields
 from healthd.config.schema import config as schema
 from healthd.config.schema.rule import PolicyRule
-from healthd.config.values import is_section, plain, row_class
+from healthd.config.values import default_of, plain, row_class, sections_of
 
 DRAFT = "http://json-schema.org/draft-04/schema#"
 FILE_NAME = "config.schema.json"
@@ -72,8 +72,7 @@ def policy_schema_text() -> str:
 
 def _section(cls: type, path: tuple[str, ...], definitions: dict[str, Any]) -> dict[str, Any]:
     """A reference to the section's definition, which is added, with those of the sections below it."""
-    hints = get_type_hints(cls, include_extras=True)
-    below = {name: _section(hint, (*path, name), definitions) for name, hint in hints.items() if is_section(hint)}
+    below = {name: _section(inner, (*path, name), definitions) for name, inner in sections_of(cls).items()}
     definitions[dotted(path)] = _table({**_properties(cls, below), **below}, about=cls.__doc__)
     return _reference(dotted(path))
 
@@ -108,7 +107,7 @@ def _properties(cls: type, below: Iterable[str]) -> dict[str, Any]:
     for item in fields(cls):
         if item.name in below:
             continue
-        default = item.default_factory() if item.default_factory is not NODEFAULT else item.default
+        default = default_of(item)
         given = default is not NODEFAULT and default is not None
         shown = {"default": msgspec.to_builtins(plain(default))} if given else {}
         made[item.name] = {**_of(hints[item.name]), "description": docs[item.name], **shown}

@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from msgspec import NODEFAULT, Struct
+from msgspec import Struct
 from msgspec.structs import fields, replace
 
 from healthd.config import environment
@@ -34,7 +34,7 @@ from healthd.config.keys import (
 from healthd.config.match import NAME, Match, NodeFacts, decide, read_matches
 from healthd.config.schema import config as schema
 from healthd.config.toml_text import Problem, parsed, read_text
-from healthd.config.values import did_you_mean, shortened
+from healthd.config.values import default_of, did_you_mean, shortened
 from healthd.core.errors import ConfigError
 
 DEFAULT_PATH = Path("/etc/healthd/config.toml")
@@ -312,7 +312,7 @@ def _assembled(checks: Mapping[str, type], settings: Mapping[Key, Setting], prob
             if item.name in values:
                 continue
             key = (*path, item.name)
-            default = item.default_factory() if item.default_factory is not NODEFAULT else item.default
+            default = default_of(item)
             if isinstance(default, Struct):
                 values[item.name] = build(type(default), key)
                 continue

@@ -20,7 +20,7 @@ from healthd.config.keys import dotted
 from healthd.config.load import Loaded
 from healthd.config.schema.config import CheckConfig
 from healthd.config.toml_text import Problem
-from healthd.config.values import expected, is_section, plain, toml_value
+from healthd.config.values import default_of, expected, is_section, plain, toml_value
 
 CONTEXT_LINES = 1
 SHOWN_COLUMNS = 160
@@ -83,7 +83,7 @@ def documented_fields(cls: type) -> tuple[FieldDoc, ...]:
         if item.name not in docs:
             raise ValueError(f"{cls.__module__}.{cls.__qualname__}.{item.name} has no docstring under it")
         words = "a section" if is_section(hints[item.name]) else expected(hints[item.name])
-        default = item.default_factory() if item.default_factory is not NODEFAULT else item.default
+        default = default_of(item)
         text = "" if default is NODEFAULT else toml_value(default)
         rows.append(FieldDoc(name=item.name, type=words, default=text, doc=docs[item.name]))
     return tuple(rows)

@@ -12,11 +12,11 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import Struct
-from msgspec.structs import asdict, fields
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import FieldInfo, asdict, fields
 
 SHOWN_CHARACTERS = 60
 _LENGTH = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?) ?(ms|[smhd])[a-z]*")
@@ -50,6 +50,16 @@ def row_class(hint: Any) -> Any:
 def is_section(hint: Any) -> bool:
     """Whether a type is a settings class."""
     return isinstance(hint, type) and issubclass(hint, Struct)
+
+
+def sections_of(cls: type) -> dict[str, type]:
+    """The fields of a settings class that are settings classes themselves."""
+    return {name: hint for name, hint in get_type_hints(cls).items() if is_section(hint)}
+
+
+def default_of(item: FieldInfo) -> Any:
+    """The default of a setting; msgspec.NODEFAULT where it has none."""
+    return item.default if item.default_factory is NODEFAULT else item.default_factory()
 
 
 def from_text(text: str, hint: Any) -> Any:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import get_type_hints
+from collections.abc import Iterable, Iterator
 
 from healthd import __version__
 from healthd.api.exit_codes import MEANINGS
@@ -14,7 +13,7 @@ from healthd.api.overview import SECTIONS
 from healthd.api.usage import shown, spelled, usage
 from healthd.config.report import FieldDoc, documented_fields
 from healthd.config.schema import config as schema
-from healthd.config.values import is_section
+from healthd.config.values import sections_of
 from healthd.core.check import NoSettings, discover
 
 _ENVIRONMENT = (
@@ -76,7 +75,7 @@ def of_the_configuration() -> str:
         *_section("NAME", [r"healthd.toml \- the configuration of healthd"]),
         *_section("DESCRIPTION", _paragraphs(_CONFIGURATION)),
     ]
-    for name, section in _sections(schema.Config).items():
+    for name, section in sections_of(schema.Config).items():
         lines += _settings((name,), section)
     lines += _settings(("[match]",), schema.MatchSection)
     lines += [r'.SH [checks."NAME"]', "Every check has these; its own are in the sections below."]
@@ -112,18 +111,12 @@ def _values(action: argparse.Action) -> str:
 
 def _settings(path: tuple[str, ...], cls: type) -> Iterator[str]:
     """A section and the sections below it."""
-    below = _sections(cls)
+    below = sections_of(cls)
     yield f".SH [{'.'.join(path)}]"
     yield from _paragraphs((cls.__doc__ or "").strip())
     yield from _keys(row for row in documented_fields(cls) if row.name not in below)
     for name, inner in below.items():
         yield from _settings((*path, name), inner)
-
-
-def _sections(cls: type) -> Mapping[str, type]:
-    """The fields of a settings class that are settings classes themselves."""
-    hints = get_type_hints(cls)
-    return {name: hint for name, hint in hints.items() if is_section(hint)}
 
 
 def _keys(rows: Iterable[FieldDoc]) -> Iterator[str]:
