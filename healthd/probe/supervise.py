@@ -35,13 +35,9 @@ class IdleWorkers:
 
     def take(self) -> Child | None:
         """One that lives, or None."""
+        self.reap()
         with self._changing:
-            while self._children:
-                child = self._children.pop()
-                if not child.gone():
-                    return child
-                child.destroy()
-            return None
+            return self._children.pop() if self._children else None
 
     def give(self, child: Child) -> None:
         """Keep a worker that has answered."""

@@ -124,7 +124,6 @@ class FilesystemSource:
         if now - self._forgot_at < self._idle_s / _LOOKS_PER_IDLE:
             return
         self._forgot_at = now
-        self._idle.reap()
         for key, probe in tuple(self._probes.items()):
             state = probe.state()
             kept_s = max(2 * self._idle_s, _STALL_KEPT_S if state.stalled_s else 0.0)

@@ -80,7 +80,7 @@ def test_no_test_no_tool_and_no_build_is_in_it(opt: Path) -> None:
 
 
 def test_no_bytecode_is_compared_with_its_source(opt: Path) -> None:
-    """Every module of Python's library, of the wheels and of healthd is compiled as what nobody changes (PEP 552)."""
+    """Every module of Python's library, of the wheels and of healthd: unchecked bytecode (PEP 552)."""
     compiled = {path: path.read_bytes()[4:8] for path in opt.rglob("*.pyc")}
     assert len(compiled) > 1000
     assert {path for path, kind in compiled.items() if kind != b"\x01\x00\x00\x00"} == set()

@@ -19,8 +19,8 @@ from healthd.remediation.orchestrators.slurm.jobs import parse_count, parse_time
 from healthd.remediation.orchestrators.slurm.orchestrator import SlurmOrchestrator
 
 _FIELDS = "JobID:|,State:|,RestartCnt:|,NumNodes:|,StartTime:|,EndTime:|,Reason:|"
-_STATES = "FAILED,NODE_FAIL,TIMEOUT,OUT_OF_MEMORY,BOOT_FAIL,PENDING,REQUEUE_HOLD,SPECIAL_EXIT,RUNNING"
-_WAITS = frozenset({"PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT"})
+_WAITS = ("PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT")
+_STATES = ",".join(("FAILED", "NODE_FAIL", "TIMEOUT", "OUT_OF_MEMORY", "BOOT_FAIL", *_WAITS, "RUNNING"))
 _ENDED = re.compile(r"job.requeued.in.held.state", re.IGNORECASE)
 _NOT_STARTED = re.compile(r"launch.failed.requeued.held|launch.failure.limit.exceeded.requeued.held", re.IGNORECASE)
 """The second past MaxBatchRequeue launches that failed: 24.11.5, 26.05.5. Such a job has had no end."""

@@ -27,7 +27,7 @@ _FIELDS = (
     "JobArrayID:|,JobID:|,State:|,UserName:|,NodeList:|,RestartCnt:|,BatchFlag:|,Requeue:|,HetJobID:|,"
     "StartTime:|,EndTime:|,PriorityLong:|,PreemptTime:|,Reason:|"
 )
-_WAITS, _HELD = frozenset({"PENDING", "REQUEUED", "EXPEDITING"}), frozenset({"REQUEUE_HOLD", "SPECIAL_EXIT"})
+_WAITS = frozenset({"PENDING", "REQUEUED", "EXPEDITING", "REQUEUE_HOLD", "SPECIAL_EXIT"})
 """A job that waits with priority 0 is held: by an administrator (JobHeldAdmin), its owner (JobHeldUser), or slurmctld
 ("launch failed requeued held"). One that runs with it, after a ``scontrol hold``, is held from its requeue on. Past
 MaxBatchRequeue launches that failed its state is REQUEUE_HOLD ("launch failure limit exceeded requeued held"), and
@@ -143,7 +143,7 @@ def _job(line: str, node: str) -> NodeJob:
         "" if cell in _NONE else cell for cell in cells[:11]
     )
     priority, preempted, reason, state = cells[11], cells[12], cells[13].removesuffix("|"), state.upper()
-    waits = state in _WAITS or state in _HELD
+    waits = state in _WAITS
     held = waits and priority == "0"
     return NodeJob(
         id=job,
