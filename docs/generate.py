@@ -261,6 +261,13 @@ what it shows. The answers of these GPUs are kept, and `make test` runs every GP
 NVSwitch and no GB200 is among them.
 """
 
+AT_REST = """## A daemon at rest
+
+With its workers, for a minute after half a minute, by the measure of [bench_idle](../../bench/README.md): PSS, the CPU
+time of a core, and how often its threads wake up in a second. On the machines of the benchmark NVML is simulated, and
+the driver's own library, some 18 MB in the worker that asks it, is not there.
+"""
+
 CALLS_COST = """## Calls of NVML
 
 Milliseconds of each question of the checks, the median of 20 rounds in the NVML worker, less those of no question.
@@ -956,6 +963,8 @@ def gpus_page() -> str:
     calls = sorted({call for each in found for call in each.costs_ms})
     calls.sort(key=lambda call: -found[0].costs_ms.get(call, 0))
     costs = [(f"`{call}`", *(_figure(each.costs_ms.get(call), 3) for each in found)) for call in calls]
+    asked = ("pss_mb", "daemon_pss_mb", "cpu_percent", "wakeups_a_second")
+    rest = [(each.model, *(each.at_rest[figure] for figure in asked)) for each in found if each.at_rest]
     head = ("GPU", "beside it", "median", "99 of 100", "999 of 1,000")
     times = [
         (each.model, beside, *(_figure(took[share], 1) for share in ("p50", "p99", "p99.9")))
@@ -966,6 +975,7 @@ def gpus_page() -> str:
         [
             NOTE.format(source="tests/support/recorded_gpus"),
             *(ON_GPUS, machines, KERNEL_TIMES, table(head, times)),
+            *(AT_REST, table(("GPU", "memory, MB", "of it the daemon", "CPU, %", "wake-ups"), rest)),
             *(CALLS_COST, table(("call or field", *(each.model for each in found)), costs)),
         ]
     )

@@ -7,11 +7,15 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from bench.bench_idle import BETWEEN_S, judged, look
 from healthd.core.check import discover
 from healthd.observe.runner import run_check
 from healthd.probe.child import module_path
@@ -19,10 +23,13 @@ from healthd.sources.machine import Machine
 from tests.gpu.conftest import Questions
 from tests.support.limits import limit_s
 from tests.support.recorded_gpus import Recorded
+from tests.support.running import RunningNode
 
 HERE = Path(__file__).parent
 SLOW_MS = 1000.0
 COMPUTES_S = 5
+SETTLES_S, LOOKS = 30.0, 6
+MOST_PERCENT = 1.0  # of a core; bench_idle has the aim, for a simulated NVML
 MOST_TIMES = 1.5  # as long a kernel may take beside the checks, in the median
 
 
@@ -43,6 +50,26 @@ def test_a_program_computes_as_fast_beside_the_checks(machine: Machine, record: 
     with checked_again_and_again(machine):
         record.kernel_us["beside every check"] = beside = _run("kernel_latency.py", str(COMPUTES_S))
     assert beside["p50"] < MOST_TIMES * alone["p50"]
+
+
+def test_a_daemon_at_rest_takes_little(machine: Machine, record: Recorded, tmp_path: Path) -> None:
+    """The whole daemon with its workers, by bench_idle's measure, for a minute after half a minute."""
+    if os.environ.get("TEST_GPU_RECORD") != "1":
+        pytest.skip("takes two minutes: HEALTHD_TEST_GPU_RECORD=1 asks for it")
+    node = RunningNode(tmp_path / "node", "this-node", kmsg="/dev/kmsg", environ={"PYTHONPATH": module_path()})
+    node.as_program = True
+    node.start()
+    try:
+        pid = node.process.pid if node.process is not None else 0
+        time.sleep(SETTLES_S)
+        seen = [look(pid)]
+        for _ in range(LOOKS):
+            time.sleep(BETWEEN_S)
+            seen.append(look(pid))
+    finally:
+        node.stop()
+    record.at_rest.update(judged(seen))
+    assert record.at_rest["cpu_percent"] < MOST_PERCENT
 
 
 @contextmanager

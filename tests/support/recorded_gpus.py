@@ -20,7 +20,8 @@ class Recorded(Struct, kw_only=True):
     """One machine: the answers of its GPUs, without what would identify them.
 
     ``costs_ms``: of each NVML call or field, the median over all GPUs. ``kernel_us``: by what ran beside it, the time
-    from the start of a kernel that does nothing to its end, as percentiles (``p50``).
+    from the start of a kernel that does nothing to its end, as percentiles (``p50``). ``at_rest``: the figures of
+    bench_idle, of a daemon on this machine.
     """
 
     model: str
@@ -29,6 +30,7 @@ class Recorded(Struct, kw_only=True):
     gpus: tuple[GpuAnswer, ...]
     costs_ms: dict[str, float] = field(default_factory=dict)
     kernel_us: dict[str, dict[str, float]] = field(default_factory=dict)
+    at_rest: dict[str, float] = field(default_factory=dict)
 
 
 def keep(record: Recorded) -> None:
