@@ -91,7 +91,7 @@ def unknowns_of(outcomes: Iterable[Outcome], names: DeviceNames) -> tuple[Cause,
             words=(reason,),
             optional=optional,
             checks=tuple(each.check for each in same),
-            do=_do(same[0]),
+            do=_do(same),
         )
         for (optional, reason), same in by_reason.items()
     ]
@@ -179,12 +179,13 @@ def _acknowledged(parts: Sequence[_Part], open_now: Mapping[FaultKey, Fault], na
     )
 
 
-def _do(outcome: Outcome) -> str:
-    """The next step that the run names. A part that did not answer is none that is missing: the check says what it
-    reads."""
-    if outcome.result.do or not outcome.result.gaps:
-        return outcome.result.do
-    return f"a part did not answer; see what the check reads: `healthd explain {outcome.check}`"
+def _do(outcomes: Sequence[Outcome]) -> str:
+    """The next step that the first run names which could read nothing. Where each has read a part, nothing is missing:
+    the check says what it reads."""
+    whole = next((each for each in outcomes if not each.result.gaps), None)
+    if whole is not None:
+        return whole.result.do
+    return f"a part did not answer; see what the check reads: `healthd explain {outcomes[0].check}`"
 
 
 def _reason(outcome: Outcome, names: DeviceNames) -> str:

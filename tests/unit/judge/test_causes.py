@@ -108,6 +108,8 @@ def test_an_unknown_has_the_next_step_of_its_reason() -> None:
             outcome("gpu.ecc", unknown("no driver")),
             outcome("nccl.nvlink", unknown("the GPUs are in use", "wait")),
             outcome("gpu.nvlink", judged([], gaps=["gpu:GPU-1: silent"])),
+            outcome("gpu.count", judged([], gaps=["NVML is paused"])),
+            outcome("gpu.power", unknown("NVML is paused", "again")),
         ],
         NAMES,
     )
@@ -115,6 +117,7 @@ def test_an_unknown_has_the_next_step_of_its_reason() -> None:
         "",
         "wait",
         "a part did not answer; see what the check reads: `healthd explain gpu.nvlink`",
+        "again",
     ]
 
 
