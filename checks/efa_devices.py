@@ -71,11 +71,6 @@ class EfaDevicesSettings(Struct, frozen=True, kw_only=True):
     """For how long after boot, in seconds, trouble is unknown and not yet a finding: on p5en EFA can start late (AWS's
     own launch scripts retry for that reason)."""
 
-    def __post_init__(self) -> None:
-        """Refuse a number that no node can have."""
-        if self.expected is not None and self.expected < 0:
-            raise ValueError(f"expected: {self.expected}: expected a number from 0 on")
-
 
 _LEARNED = Learned(
     reading="efa_device_count",

@@ -60,7 +60,6 @@ def test_a_variable_may_set_another_check(tmp_path: Path, monkeypatch: pytest.Mo
         ("[budgte]\n", "no such key; did you mean budget?"),
         ('[checks."lustre.mount"]\nmounts = ["fsx"]\n', "expected an absolute path, such as /fsx"),
         ('[checks."gpu.count"]\nexpected = -1\n', "expected a number from 0 on"),
-        ('[checks."efa.devices"]\nexpected = -1\n', "expected a number from 0 on"),
     ],
 )
 def test_a_mistake_about_another_check_is_refused(tmp_path: Path, text: str, words: str) -> None:
