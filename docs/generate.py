@@ -258,7 +258,7 @@ Every fault class that another project detects, with healthd's codes for it, or 
 
 ON_GPUS = """# On real GPUs
 
-`tests/gpu` measured this on machines with one GPU each: [its README](../../tests/gpu/README.md) says how to run it, and
+`tests/gpu` measured this on machines with one GPU each: `tests/gpu/README.md` says how to run it, and
 what it shows. The answers of these GPUs are kept, and `make test` runs every GPU check on them. No 8-GPU node, no
 NVSwitch and no GB200 is among them.
 """
