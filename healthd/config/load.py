@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 
 from healthd.config import environment
 from healthd.config.key_lines import Key, key_lines, line_of
@@ -34,7 +34,7 @@ from healthd.config.keys import (
 from healthd.config.match import NAME, Match, NodeFacts, decide, read_matches
 from healthd.config.schema import config as schema
 from healthd.config.toml_text import Problem, parsed, read_text
-from healthd.config.values import default_of, did_you_mean, shortened
+from healthd.config.values import did_you_mean, shortened
 from healthd.core.errors import ConfigError
 
 DEFAULT_PATH = Path("/etc/healthd/config.toml")
@@ -42,7 +42,7 @@ MAX_PROBLEMS = 50
 
 # The variables that Kubernetes sets in every pod beside a Service named healthd or healthd-something (kubernetes.io,
 # "Accessing the Service", environment variables): they are no misspelt settings.
-_SERVICE_LINK = re.compile(r"HEALTHD(_\w+)?_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)")
+_SERVICE_LINK = r"HEALTHD(_\w+)?_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)"
 
 # The facts of this node, for the [sources] of a configuration.
 WhoIsThis = Callable[[schema.Config], NodeFacts]
@@ -292,7 +292,7 @@ def _environment(
             key, hint = known[name]
             place = ConfigLocation(source=f"{source} {name}")
             yield from checked(key, environ[name], hint, place=place, from_environment=True, allowed=allowed)
-        elif not _SERVICE_LINK.fullmatch(name):
+        elif not re.fullmatch(_SERVICE_LINK, name):
             advice = did_you_mean(name, known, "expected HEALTHD_<SECTION>_<KEY>; correct or unset it")
             value = shortened(environ[name])
             yield Problem(source=source, value=value, key=name, wrong="no such setting", advice=advice)
@@ -306,19 +306,18 @@ def _assembled(checks: Mapping[str, type], settings: Mapping[Key, Setting], prob
     """The configuration. Mistakes that a settings class finds itself (``__post_init__``) are added to ``problems``."""
     origins: dict[str, str] = {}
 
-    def build(cls: Any, path: Key, **extra: Any) -> Any:
-        values: dict[str, Any] = dict(extra)
-        for item in fields(cls):
-            if item.name in values:
+    def build(default: Struct, path: Key, **extra: Any) -> Any:
+        values, cls = dict(extra), type(default)
+        for name in default.__struct_fields__:
+            if name in values:
                 continue
-            key = (*path, item.name)
-            default = default_of(item)
-            if isinstance(default, Struct):
-                values[item.name] = build(type(default), key)
+            key, plain = (*path, name), getattr(default, name)
+            if isinstance(plain, Struct):
+                values[name] = build(plain, key)
                 continue
             given = settings.get(key)
             origins[dotted(key)] = given.origin if given else "default"
-            values[item.name] = given.value if given else default
+            values[name] = given.value if given else plain
         try:
             return cls(**values)
         except ValueError as error:
@@ -327,8 +326,8 @@ def _assembled(checks: Mapping[str, type], settings: Mapping[Key, Setting], prob
             return None
 
     tables = {
-        name: build(schema.CheckConfig, ("checks", name), settings=build(cls, ("checks", name)))
+        name: build(schema.CheckConfig(settings=None), ("checks", name), settings=build(cls(), ("checks", name)))
         for name, cls in checks.items()
     }
-    config = build(schema.Config, (), checks=tables)
+    config = build(schema.Config(), (), checks=tables)
     return None if problems else Loaded(config=config, origins=origins)
