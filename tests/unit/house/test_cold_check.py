@@ -21,6 +21,8 @@ code = main(sys.argv[1:])
 print(json.dumps([code, sorted(sys.modules)]))
 """
 NOT_LOADED = (
+    "healthd.api.client",
+    "healthd.api.peer",
     "healthd.controller",
     "healthd.daemon",
     "healthd.drill.drills",
@@ -30,7 +32,9 @@ NOT_LOADED = (
     "healthd.checks.gpu_ecc",
     "healthd.checks.kernel_xid",
     "healthd.checklib.xids",
+    "healthd.core.capabilities",
     "healthd.observe.journal",
+    "healthd.sources.active",
     "healthd.sources.kmsg",
     "healthd.state.store",
     "apscheduler",
@@ -40,10 +44,13 @@ NOT_LOADED = (
     "http.client",
     "httpx2",
     "importlib.resources",
+    "importlib.util",
     "lightkube",
+    "pkgutil",
     "prometheus_client",
     "psutil",
     "pynvml",
+    "socket",
     "sqlite3",
     "ssl",
     "structlog",
