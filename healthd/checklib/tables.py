@@ -10,7 +10,6 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -98,7 +97,8 @@ def profile_of(name: str, row: Mapping[str, object]) -> InstanceProfile:
 
 def _text(name: str, package: str = _CHECKS) -> str:
     # not by importlib.resources, which loads tempfile, random and zipfile
-    return Path(import_module(package).__path__[0], _DATA, name).read_text(encoding="utf-8")
+    with open(f"{import_module(package).__path__[0]}/{_DATA}/{name}", encoding="utf-8") as file:
+        return file.read()
 
 
 def _lines(name: str, package: str) -> Iterator[tuple[int, Mapping[str, str]]]:
