@@ -1,4 +1,4 @@
-"""The check ``gpu.health``: GPUs that NVML cannot open, InfoROMs, and GPUs that differ from their siblings."""
+"""The check ``gpu.health``: GPUs that NVML cannot open, and GPUs that differ from their siblings."""
 
 from __future__ import annotations
 
@@ -10,16 +10,10 @@ from healthd.core.check import FindingCode, check, judged
 from healthd.core.model import NODE, Finding, Remedy, Result, Severity
 from healthd.core.node import Node
 
-_INFOROM, _MODEL, _VBIOS = "nvmlDeviceValidateInforom", "nvmlDeviceGetName", "nvmlDeviceGetVbiosVersion"
+_MODEL, _VBIOS = "nvmlDeviceGetName", "nvmlDeviceGetVbiosVersion"
 
 _NOT_ALLOWED = NvmlReturn.NO_PERMISSION
 
-INFOROM = FindingCode(
-    code="gpu.inforom.corrupted",
-    severity=Severity.WARNING,
-    remedy=Remedy.ASK_HUMAN,
-    meaning="The GPU's configuration memory (InfoROM) is corrupted",
-)
 _CAUSES = ("gpu.xid.79", "gpu.xid.119", "gpu.xid.120", "gpu.count.driver_lost")
 FAILING = FindingCode(
     code="gpu.failing",
@@ -51,9 +45,9 @@ MIXED_VBIOS = FindingCode(
 )
 
 
-@check("gpu.health", interval_s=60, codes=(INFOROM, FAILING, REFUSED, MIXED_MODELS, MIXED_VBIOS))
+@check("gpu.health", interval_s=60, codes=(FAILING, REFUSED, MIXED_MODELS, MIXED_VBIOS))
 def gpu_health(node: Node, _settings: object) -> Result:
-    """NVML opens every GPU, its InfoROM is valid, and the GPUs of the node are alike.
+    """NVML opens every GPU, and the GPUs of the node are alike.
 
     A GPU that NVML cannot open must stay so for five minutes, since a reset looks like that. If NVML as a whole
     refuses, the outcome is unknown. gpu.recovery reports a GPU that is lost or waits for a reset; this check reports
@@ -62,10 +56,10 @@ def gpu_health(node: Node, _settings: object) -> Result:
     partial and is no fault of a GPU: a device cgroup may answer so. All else is a warning at most, and everything here
     is unproven on hardware.
 
-    Sources: nvml.h (return codes 4, 14, 999); gpud 4a8de33a (Unknown Error at the handle: reboot; InfoROM);
+    Sources: nvml.h (return codes 4, 999); gpud 4a8de33a (Unknown Error at the handle: reboot);
     NVIDIA Health Validation, Azure NHC (VBIOS must agree between the GPUs of a node).
     """
-    gpus = ask_gpus(node, _INFOROM, _MODEL, _VBIOS)
+    gpus = ask_gpus(node, _MODEL, _VBIOS)
     if isinstance(gpus, Result):
         return gpus
     findings = {gpu.gpu: tuple(_of_one(gpu, gpus)) for gpu in gpus}
@@ -74,9 +68,7 @@ def gpu_health(node: Node, _settings: object) -> Result:
 
 
 def _of_one(gpu: GpuValues, all_gpus: Sequence[GpuValues]) -> Iterator[Finding]:
-    if NvmlReturn.CORRUPTED_INFOROM in gpu.codes:
-        yield INFOROM.at(gpu.gpu, "NVML answers CORRUPTED_INFOROM (14)", nvml_return=NvmlReturn.CORRUPTED_INFOROM.value)
-    elif (
+    if (
         not gpu.values
         and gpu.codes
         and not gpu.unsupported

@@ -146,11 +146,15 @@ class _XidBurst(Burst, kw_only=True):
     pci: str | None = None
     component: Component = NODE
     prints_one_of: int | None = None
+    named: xids.XidLine | None = None
+    """The first line that names a process: of an XID 13 it is the last of three."""
     pids: list[int] = field(default_factory=list)
 
     def take(self, record: KernelRecord, line: xids.XidLine) -> None:
         self.add(record)
         self.prints_one_of = line.prints_one_of or self.prints_one_of
+        if self.named is None and line.pid is not None:
+            self.named = line
         if line.pid is not None and line.pid not in self.pids and len(self.pids) < _PIDS:
             self.pids.append(line.pid)
 
@@ -271,16 +275,16 @@ def _across_jobs(
 
 
 def _evidence(group: _XidBurst, cause: int | None, owners: Sequence[Mapping[str, str]]) -> Sequence[tuple[str, Any]]:
-    line = group.line
+    line, named = group.line, group.named or group.line
     pods, jobs = ([owner[kind] for owner in owners if kind in owner] for kind in ("pod_uid", "job"))
     return (
         *group.seen().items(),
         ("xid", line.xid),
         ("form", "xid" if line.numbered else "number-less"),
         ("gpu", group.pci or "unknown"),
-        ("pid", line.pid),
+        ("pid", named.pid),
         ("pids", group.pids if len(group.pids) > 1 else None),
-        ("process", line.process),
+        ("process", named.process),
         ("job", jobs[0] if jobs else None),
         ("jobs", sorted(set(jobs)) if len(set(jobs)) > 1 else None),
         ("pod_uid", pods[0] if pods else None),

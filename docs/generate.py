@@ -59,6 +59,7 @@ from tests.faults.matrix import NOT_ARRANGED  # noqa: E402
 from tests.faults.proof import CERTAIN, unproven  # noqa: E402
 from tests.support.mistakes import answered_commands, answered_configurations  # noqa: E402
 from tests.support.pure_modules import source_of  # noqa: E402
+from tests.support.recorded_gpus import recorded  # noqa: E402
 from tests.support.slurm_versions import DIFFERENCES, TESTED, Difference, has  # noqa: E402
 
 Row = TypeVar("Row")
@@ -253,6 +254,32 @@ Every fault class that another project detects, with healthd's codes for it, or 
 2026-11, from those projects' code and documentation. Codes are explained in [findings.md](findings.md).
 """
 
+ON_GPUS = """# On real GPUs
+
+`tests/gpu` measured this on machines with one GPU each: [its README](../../tests/gpu/README.md) says how to run it, and
+what it shows. The answers of these GPUs are kept, and `make test` runs every GPU check on them. No 8-GPU node, no
+NVSwitch and no GB200 is among them.
+"""
+
+AT_REST = """## A daemon at rest
+
+With its workers, for a minute after half a minute, by the measure of [bench_idle](../../bench/README.md): PSS, the CPU
+time of a core, and how often its threads wake up in a second. On the machines of the benchmark NVML is simulated, and
+the driver's own library, some 18 MB in the worker that asks it, is not there.
+"""
+
+CALLS_COST = """## Calls of NVML
+
+Milliseconds of each question of the checks, the median of 20 rounds in the NVML worker, less those of no question.
+"""
+
+KERNEL_TIMES = """## A program beside the checks
+
+Microseconds from the start of a kernel that does nothing to its end, over and over for five seconds: with nothing
+beside it, and while every check of the daemon runs again and again without a pause. The daemon runs most of them once a
+minute.
+"""
+
 FAULTS = """# The fault matrix
 
 {cases} states of a node that the {checks} checks distinguish, and healthd's diagnosis of each. `tests/faults` brings
@@ -262,7 +289,8 @@ diagnosis; *beside it* lists its symptoms. `make test TESTS=tests/faults` plays 
 
 *Made by* names the stand-in for the fault. GPUs have their index as name.
 
-*Unproven on hardware*: nothing here has run on an NVIDIA GPU, an NVSwitch, an EFA device, a Nitro disk or a Lustre
+*Unproven on hardware*: no broken hardware has been seen. On [an H100 and an H200](on-gpus.md) the checks find a healthy
+GPU fine, and the XIDs of wrong programs. Nothing has run on an NVSwitch, an EFA device, a Nitro disk or a Lustre
 client. A state from documentation or source code only has the proof that it needs. Such a state is a warning that
 takes no node out, unless a published source is certain of it; the end of the page lists those. healthd ships in mode
 `observe`, in which nothing takes a node out. A published line of the kernel log from the field is its own proof.
@@ -397,6 +425,7 @@ def pages() -> Mapping[Path, str]:
         reference / "slurm-versions.md": slurm_page,
         reference / "size.md": size_page,
         reference / "faults.md": faults_page,
+        reference / "on-gpus.md": gpus_page,
         ROOT / "docs/explanation/the-house.md": house_page,
         ROOT / "bench/figures.md": bench_page,
         ROOT / "README.md": readme_page,
@@ -925,6 +954,35 @@ def with_installer(path: Path) -> str:
 
 # ---------------------------------------------------------------------------------------------------------------------
 # faults
+
+
+def gpus_page() -> str:
+    """The measurements on real GPUs, a column for each model."""
+    found = list(recorded().values())
+    machines = table(("GPU", "driver", "date"), ((each.model, each.driver, each.date) for each in found))
+    calls = sorted({call for each in found for call in each.costs_ms})
+    calls.sort(key=lambda call: -found[0].costs_ms.get(call, 0))
+    costs = [(f"`{call}`", *(_figure(each.costs_ms.get(call), 3) for each in found)) for call in calls]
+    asked = ("pss_mb", "daemon_pss_mb", "cpu_percent", "wakeups_a_second")
+    rest = [(each.model, *(each.at_rest[figure] for figure in asked)) for each in found if each.at_rest]
+    head = ("GPU", "beside it", "median", "99 of 100", "999 of 1,000")
+    times = [
+        (each.model, beside, *(_figure(took[share], 1) for share in ("p50", "p99", "p99.9")))
+        for each in found
+        for beside, took in each.kernel_us.items()
+    ]
+    return "\n".join(
+        [
+            NOTE.format(source="tests/support/recorded_gpus"),
+            *(ON_GPUS, machines, KERNEL_TIMES, table(head, times)),
+            *(AT_REST, table(("GPU", "memory, MB", "of it the daemon", "CPU, %", "wake-ups"), rest)),
+            *(CALLS_COST, table(("call or field", *(each.model for each in found)), costs)),
+        ]
+    )
+
+
+def _figure(value: float | None, places: int) -> str:
+    return "" if value is None else f"{value:.{places}f}"
 
 
 def faults_page() -> str:

@@ -3,4 +3,4 @@
 This package imports nothing at import time: the ``healthd check`` client pays for every import.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

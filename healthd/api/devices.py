@@ -6,8 +6,9 @@ its check found too few, and *unknown* where its check could not decide.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from healthd.core.model import SEVERITY_RANK, Component, Outcome, Severity
 from healthd.judge.devices import KINDS, DeviceKind, device_range, known_devices
@@ -65,10 +66,17 @@ def _strip(
         "title": kind.title,
         "expected": expected or None,
         "parts": parts,
+        "summary": _counts(parts),
         "gaps": gaps,
         "as_of": as_of,
         "notes": [*notes, *([as_of] if as_of else [])],
     }
+
+
+def _counts(parts: Iterable[Mapping[str, Any]]) -> str:
+    """How many devices are in each state: ``6 ok, 1 warning, 1 critical``."""
+    counts = Counter(part["state"] for part in parts)
+    return ", ".join(f"{counts[state]} {state}" for state in get_args(State) if counts[state])
 
 
 def _folded_gaps(kind: DeviceKind, parts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -277,8 +277,7 @@ def _strip_lines(strip: Mapping[str, Any]) -> Iterator[TextLine]:
     """``GPU  o o o X o o o o``, and a line for those without a finding that are not ok."""
     parts = strip["parts"]
     signs = " ".join(_SIGN[part["state"]] for part in parts)
-    healthy = sum(part["state"] == "ok" for part in parts)
-    yield TextLine(f"{strip['title']:<9} {signs}   {healthy} of {len(parts)} healthy", _worst(parts))
+    yield TextLine(f"{strip['title']:<9} {signs}   {strip['summary']}", _worst(parts))
     for gap in strip["gaps"]:
         yield TextLine(f"  {gap['state']:<9} {gap['where']}: {gap['words']}", _LEVEL[gap["state"]])
     if strip["as_of"]:

@@ -258,7 +258,7 @@ class Daemon:
         schedule.duty("watchdog", _TICK_S, self._keep_watchdog, waits=False)
         for name, check in checkup.checks.items():
             if check.on == "interval":
-                schedule.check(name, checkup.interval_s(name), self._start_check)
+                schedule.check(name, checkup.asked_every_s(name), self._start_check)
         schedule.duty("housekeeping", _HOUSEKEEPING_S, lambda: self.agent.housekeeping(datetime.now(UTC)))
         if self.agent.reads_fleet:
             schedule.duty("fleet", _HOUSEKEEPING_S, self._learn_fleet)
@@ -284,9 +284,9 @@ class Daemon:
             notify(self._manager, "WATCHDOG=1")
 
     def _start_check(self, name: str) -> None:
-        """It is time for a check."""
-        self.agent.checkup.is_due(name)
-        self._drills.due(name)
+        """It may be time for a check."""
+        if self.agent.checkup.is_due(name):
+            self._drills.due(name)
 
     def _learn_fleet(self) -> None:
         """In quiet times. A fleet that could not be read or kept is read when it is needed."""

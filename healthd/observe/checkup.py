@@ -7,6 +7,7 @@ idle.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,7 @@ from msgspec import Struct, structs
 from healthd.config.schema.config import CheckConfig
 from healthd.core.check import Check, judged, unknown
 from healthd.core.errors import SourceError
-from healthd.core.model import Event, Outcome
+from healthd.core.model import Event, Outcome, Status
 from healthd.core.node import KernelRecord, Node
 from healthd.judge.clock import JUMP
 from healthd.judge.findings import OwnResets
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 NVML_PAUSE_S = 300.0
+_RETRY_S = 300.0  # an outcome that is unknown is asked again within so many seconds, however rare the check is
 _READER_IS_STUCK_AFTER_S = 30.0
 _EARLIER_RUNS_S = 1.0  # how long an answer waits for runs that began before it
 _TICK_S = 5.0
@@ -115,10 +117,29 @@ class Checkup:
                 running = self._running[name] = _Run(run, time.monotonic())
             return running.future
 
-    def is_due(self, name: str) -> None:
-        """It is time for a check: :meth:`run_due` has it run after those that are due already."""
+    def asked_every_s(self, name: str) -> float:
+        """How often :meth:`is_due` is to be called for a check, in seconds: a part of its interval where that is
+        long."""
+        interval_s = self.interval_s(name)
+        return interval_s / math.ceil(interval_s / _RETRY_S)
+
+    def is_due(self, name: str) -> bool:
+        """Whether it is time for a check; if so, :meth:`run_due` has it run after those that are due already. It is
+        time after its interval, and sooner where its last outcome is unknown: a GPU that was being reset when a check
+        looked that looks once an hour is not unknown for an hour."""
+        if self._is_told(name):
+            return False
         if name not in self._due:
             self._due.append(name)
+        return True
+
+    def _is_told(self, name: str) -> bool:
+        """Whether a check that is rare has told something in this interval."""
+        interval_s, asked_every_s = self.interval_s(name), self.asked_every_s(name)
+        if interval_s == asked_every_s or (outcome := self.monitor.outcomes().get(name)) is None:
+            return False
+        age_s = (datetime.now(UTC) - outcome.at).total_seconds()
+        return outcome.result.status is not Status.UNKNOWN and 0 <= age_s < interval_s - asked_every_s / 2
 
     def run_due(self) -> bool:
         """Have a thread run the checks that are due, one after the other; whether some wait. To be called again soon

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from healthd.checklib.nvml_codes import NvmlReturn
 from healthd.checks.gpu_health import gpu_health
 from healthd.core.check import NoSettings
 from healthd.core.errors import SourceError, SourceTimeout, SourceUnreadable
@@ -24,11 +23,9 @@ from healthd.testing import (
     gpu_with,
     healthy_gpu,
     pci_tree,
-    refusal,
 )
 
-INFOROM, MODEL, VBIOS = "nvmlDeviceValidateInforom", "nvmlDeviceGetName", "nvmlDeviceGetVbiosVersion"
-CORRUPTED = refusal(NvmlReturn.CORRUPTED_INFOROM)
+MODEL, VBIOS = "nvmlDeviceGetName", "nvmlDeviceGetVbiosVersion"
 
 
 def run(*gpus: GpuAnswer, error: SourceError | None = None) -> Result:
@@ -45,20 +42,6 @@ def test_alike_and_whole() -> None:
     assert run(healthy_gpu(0), healthy_gpu(1)).status is Status.OK
 
 
-def test_corrupted_inforom() -> None:
-    """The InfoROM's own return code is a finding of that GPU, and no gap besides."""
-    result = run(healthy_gpu(0), gpu_with(1, {INFOROM: CORRUPTED}))
-    assert codes(result) == ["gpu.inforom.corrupted"]
-    assert result.findings[0].component.id == gpu_uuid(1)
-    assert result.gaps == ()
-
-
-def test_inforom_that_cannot_be_validated_is_unknown() -> None:
-    """Another refusal of the validation is unknown; a GPU without an InfoROM to validate is fine."""
-    assert run(gpu_with(0, {INFOROM: UNKNOWN})).status is Status.UNKNOWN
-    assert run(gpu_with(0, {INFOROM: NOT_SUPPORTED})).status is Status.OK
-
-
 def test_one_failing_while_others_answer() -> None:
     """A handle refused with Unknown Error keeps jobs off if a sibling answers, and a person is asked."""
     result = run(healthy_gpu(0), failed_gpu(1, UNKNOWN, named=True))
@@ -72,7 +55,7 @@ def test_one_failing_while_others_answer() -> None:
     "gpu",
     [
         failed_gpu(1, NvmlFailure(code=17, name="OPERATING_SYSTEM"), named=True),
-        gpu_with(1, dict.fromkeys((INFOROM, MODEL, VBIOS), UNKNOWN)),
+        gpu_with(1, dict.fromkeys((MODEL, VBIOS), UNKNOWN)),
     ],
 )
 def test_one_that_is_refused_otherwise_is_a_warning(gpu: GpuAnswer) -> None:
@@ -128,5 +111,5 @@ def test_a_sibling_that_does_not_say_is_no_odd_one() -> None:
 
 def test_everything_at_once() -> None:
     """One GPU's trouble hides no other's."""
-    result = run(healthy_gpu(0), gpu_with(1, {INFOROM: CORRUPTED, VBIOS: "x"}), failed_gpu(2, UNKNOWN))
-    assert set(codes(result)) == {"gpu.inforom.corrupted", "gpu.failing", "gpu.mixed.vbios"}
+    result = run(healthy_gpu(0), gpu_with(1, {VBIOS: "x"}), failed_gpu(2, UNKNOWN))
+    assert set(codes(result)) == {"gpu.failing", "gpu.mixed.vbios"}

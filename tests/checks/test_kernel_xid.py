@@ -70,6 +70,34 @@ def test_evidence_names_process_and_mig_instance() -> None:
     assert "NVIDIA" in evidence["source"]
 
 
+def test_a_process_is_named_by_whichever_line_names_it() -> None:
+    """As a driver 580 says a misaligned access: of three lines of one fault only the last has the process."""
+    head = "NVRM: Xid (PCI:0000:00:06): 13, "
+    finding = only(
+        judge(
+            f"{head}Graphics SM Warp Exception on (GPC 1, TPC 4, SM 0): Misaligned Address",
+            f"{head}Graphics Exception: ESR 0x519730=0x500000f 0x519734=0x0 0x519728=0x1f81fb60 0x51972c=0x1174",
+            f"{head}pid=665, name=bad, Graphics Exception: channel 0x0000000a, Class 0000cbc0, Offset 00000510",
+        )
+    )
+    assert (finding.evidence["count"], finding.evidence["pid"], finding.evidence["process"]) == (3, 665, "bad")
+
+
+def test_lines_that_a_driver_prints_as_it_starts_are_no_fault() -> None:
+    """Recorded on an H200, driver 580.159.04."""
+    assert (
+        judge(
+            "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build",
+            "NVRM: gpuClearFbhubPoisonIntrForBug2924523_GA100: FBHUB Interrupt detected. Clearing it.",
+            "NVRM: Persistence mode is deprecated and will be removed in a future release. "
+            "Please use nvidia-persistenced instead.",
+            "NVRM: GPU at PCI:0000:00:06: GPU-6d7ec8a1-1111-2222-3333-444455556666",
+            "NVRM: GPU Board Serial Number: 1650000000000",
+        ).findings
+        == ()
+    )
+
+
 def test_unknown_process_is_left_out() -> None:
     """'<unknown>' is not a name."""
     evidence = only(judge("NVRM: Xid (PCI:0000:05:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen")).evidence

@@ -86,7 +86,7 @@ def asks_then_silent(rig: Rig) -> Iterator[float]:
     rig.state("gpu2.field.230 = error 3")
 
 
-OF_HEALTH = ("nvmlDeviceValidateInforom", "nvmlDeviceGetName", "nvmlDeviceGetVbiosVersion")
+OF_HEALTH = ("nvmlDeviceGetName", "nvmlDeviceGetVbiosVersion")
 RECOVERY = (
     case(
         "gpu.recovery",
@@ -130,7 +130,7 @@ RECOVERY = (
         unknown=frozenset({"gpu.recovery"}),
     ),
     case(
-        "gpu.health",
+        "gpu.inforom",
         "InfoROM corrupted",
         on_gpu("nvmlDeviceValidateInforom = error 14"),
         "gpu.inforom.corrupted@gpu:2 warning ask_human",

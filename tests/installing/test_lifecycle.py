@@ -32,7 +32,7 @@ echo "${0##*/} $*" >>"$CALLS"
 case " $FAILING " in *" ${0##*/} "*) exit 1 ;; esac
 case "${0##*/} $1" in
 "healthd init") echo >"$HEALTHD_ROOT/etc/healthd/config.toml" ;;
-"healthd --version") echo "healthd 0.1.0" ;;
+"healthd --version") echo "healthd 0.2.0" ;;
 "aws s3") eval "for last; do :; done"; echo "$4" >"$last${4##*/}" ;;
 esac
 exit 0
@@ -134,16 +134,16 @@ def test_healthd_goes_where_jobs_run(node: Node, lay: Callable[[Node], None], *,
     assert done.returncode == 0, done.stderr
     assert bool(node.called("apt-get")) is installs
     assert bool(node.called("systemctl")) is installs
-    assert ("healthd 0.1.0 runs on this node" in done.stderr) is installs
+    assert ("healthd 0.2.0 runs on this node" in done.stderr) is installs
     assert ("no jobs run on this node" in done.stderr) is not installs
 
 
 def test_package_and_configuration_come_from_s3(node: Node) -> None:
     """Both are fetched, the package is installed by a path, the configuration is checked before anything starts."""
-    done = node.run("s3://b/healthd-0.1.0-1.x86_64.rpm", "s3://b/healthd.toml")
+    done = node.run("s3://b/healthd-0.2.0-1.x86_64.rpm", "s3://b/healthd.toml")
     assert done.returncode == 0, done.stderr
     assert [call.split()[3] for call in node.called("aws")] == [
-        "s3://b/healthd-0.1.0-1.x86_64.rpm",
+        "s3://b/healthd-0.2.0-1.x86_64.rpm",
         "s3://b/healthd.toml",
     ]
     (install,) = node.called("dnf")
@@ -225,7 +225,7 @@ def test_the_snippet_for_hyperpod_runs_the_installer(node: Node) -> None:
         env={**environ, "PATH": os.environ["PATH"]},
     )
     assert done.returncode == 0, done.stderr
-    assert "healthd 0.1.0 runs on this node" in done.stderr
+    assert "healthd 0.2.0 runs on this node" in done.stderr
     assert node.called("apt-get")
 
 

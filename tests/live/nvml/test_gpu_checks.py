@@ -24,7 +24,20 @@ from tests.support.nvml_states import with_library_fault
 pytestmark = pytest.mark.nvml
 
 NAMES = (
-    *("driver", "ecc", "fabric", "health", "nvlink", "pcie", "power", "processes", "remap", "sram", "temperature"),
+    *(
+        "driver",
+        "ecc",
+        "fabric",
+        "health",
+        "inforom",
+        "nvlink",
+        "pcie",
+        "power",
+        "processes",
+        "remap",
+        "sram",
+        "temperature",
+    ),
     "throttle",
 )
 CHECKS: Mapping[str, Check] = {name: discover()[name] for name in (f"gpu.{word}" for word in NAMES)}

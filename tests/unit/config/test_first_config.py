@@ -152,7 +152,7 @@ PLATFORMS: list[tuple[Callable[[Node, Imds], None], Platform | None, str]] = [
 
 
 def written(found: Survey) -> str:
-    return first_config(found, version="0.1.0", now=NOW)
+    return first_config(found, version="0.2.0", now=NOW)
 
 
 def loaded(text: str, folder: Path) -> Config:
