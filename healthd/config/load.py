@@ -49,17 +49,21 @@ WhoIsThis = Callable[[schema.Config], NodeFacts]
 
 
 class Loaded(Struct, frozen=True, kw_only=True):
-    """A valid configuration. ``origins`` maps every dotted key to the place of its value.
+    """A valid configuration. ``settings``: what is given; all else has its default.
 
     ``rulings``: for every match section, whether it holds here; ``notices``: the sections that could not be decided.
     ``by_job``: those that hold here while a certain job is on the node, in their order.
     """
 
     config: schema.Config
-    origins: Mapping[str, str]
+    settings: Mapping[Key, Setting]
     rulings: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     by_job: tuple[Match, ...] = ()
+
+    def origin(self, key: Key) -> str:
+        """The place of a value: ``/etc/healthd/config.toml:3``, ``environment HEALTHD_…`` or ``default``."""
+        return self.settings[key].origin if key in self.settings else "default"
 
 
 class Examined(Struct, frozen=True, kw_only=True):
@@ -304,30 +308,29 @@ def _environment(
 
 def _assembled(checks: Mapping[str, type], settings: Mapping[Key, Setting], problems: list[Problem]) -> Loaded | None:
     """The configuration. Mistakes that a settings class finds itself (``__post_init__``) are added to ``problems``."""
-    origins: dict[str, str] = {}
+    sections = {key[:length] for key in settings for length in range(len(key))}
 
-    def build(default: Struct, path: Key, **extra: Any) -> Any:
-        values, cls = dict(extra), type(default)
+    def build(default: Struct, path: Key) -> Any:
+        """A section with the settings that are given; the others keep their defaults."""
+        if path not in sections:
+            return default
+        values: dict[str, Any] = {}
         for name in default.__struct_fields__:
-            if name in values:
-                continue
             key, plain = (*path, name), getattr(default, name)
             if isinstance(plain, Struct):
                 values[name] = build(plain, key)
-                continue
-            given = settings.get(key)
-            origins[dotted(key)] = given.origin if given else "default"
-            values[name] = given.value if given else plain
+            else:
+                values[name] = settings[key].value if key in settings else plain
         try:
-            return cls(**values)
+            return type(default)(**values)
         except ValueError as error:
             source = ", ".join(sorted({item.origin for key, item in settings.items() if key[: len(path)] == path}))
             problems.append(Problem(source=source, key=dotted(path), wrong=str(error), advice="correct the values"))
             return None
 
     tables = {
-        name: build(schema.CheckConfig(settings=None), ("checks", name), settings=build(cls(), ("checks", name)))
+        name: build(schema.CheckConfig(settings=build(cls(), ("checks", name))), ("checks", name))
         for name, cls in checks.items()
     }
-    config = build(schema.Config(), (), checks=tables)
-    return None if problems else Loaded(config=config, origins=origins)
+    config = build(schema.Config(checks=tables), ())
+    return None if problems else Loaded(config=config, settings=settings)
