@@ -26,7 +26,7 @@ _ERRORS: Mapping[str, type[SourceError]] = {
 
 
 class _Options:
-    """What ``json.loads`` sets by default; ``float`` reads NaN and Infinity as well."""
+    """The defaults of ``json.loads``; ``float`` reads NaN and Infinity as well."""
 
     strict = True
     object_hook = object_pairs_hook = None
