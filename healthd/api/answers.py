@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from healthd.api.peer import Receipt
-from healthd.api.wire import Reply
+from healthd.api.wire import Receipt, Reply
 from healthd.config.values import did_you_mean
 from healthd.core.check import unknown
 from healthd.core.errors import BackendError, StoreError, UsageError

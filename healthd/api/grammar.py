@@ -41,8 +41,8 @@ REPAIR_STEPS = ("reset", "reboot", "replace")
 MAX_LINES = 100_000
 LONGEST = timedelta(days=365)
 _MINUTES = {"m": 1, "h": 60, "d": 1440, "w": 10_080}
-_TIME = re.compile(r"([0-9]{1,6})([mhdw])")
-_JOB_ID = re.compile(r"[0-9]{1,10}(_[0-9]{1,10})?")
+_TIME = r"([0-9]{1,6})([mhdw])"
+_JOB_ID = r"[0-9]{1,10}(_[0-9]{1,10})?"
 
 
 _SYNONYMS = {
@@ -522,7 +522,7 @@ def _number(text: str) -> int:
 
 def _length(text: str) -> timedelta:
     """A length of time. Raises ArgumentTypeError."""
-    parts = _TIME.fullmatch(text)
+    parts = re.fullmatch(_TIME, text)
     length = timedelta(minutes=int(parts[1]) * _MINUTES[parts[2]]) if parts else timedelta()
     if not timedelta() < length <= LONGEST:
         loose = re.fullmatch(r"([0-9]{1,6}) ?([mhdw])[a-z]*", text.lower())
@@ -534,7 +534,7 @@ def _length(text: str) -> timedelta:
 
 def _job_id(text: str) -> str:
     """The number of a job, of an array ``12_3``. Raises ArgumentTypeError."""
-    if not _JOB_ID.fullmatch(text):
+    if not re.fullmatch(_JOB_ID, text):
         raise argparse.ArgumentTypeError(f"{text!r} is not the number of a job; expected one such as 4711 or 4711_3")
     return text
 

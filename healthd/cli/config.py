@@ -102,5 +102,5 @@ def _policy_problems(examined: Examined) -> tuple[Problem, ...]:
     """Rules about codes that no check reports: the schema cannot find them."""
     if examined.loaded is None:
         return ()
-    source = examined.loaded.origins["policy.rule"].rpartition(":")[0] or "configuration"
+    source = examined.loaded.origin(("policy", "rule")).rpartition(":")[0] or "configuration"
     return code_problems(examined.loaded.config.policy, source, examined.texts.get(source, ""))

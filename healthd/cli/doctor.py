@@ -62,7 +62,7 @@ def _configuration(options: Namespace) -> tuple[Config, list[DoctorResult]]:
     """The configuration of this node, and the doctor's lines about it. Raises ConfigError."""
     path = Path(options.config).absolute() if options.config else None
     loaded = load(path, checks=check_settings(), environ=os.environ, who=lambda config: _DoctorNode(config, os.environ))
-    files = sorted({each.partition(":")[0] for each in loaded.origins.values() if each.startswith("/")})
+    files = sorted({each.origin.partition(":")[0] for each in loaded.settings.values() if each.origin.startswith("/")})
     why = (
         f"{', '.join(files) or 'no configuration file, all values are defaults'}; mode {loaded.config.remediation.mode}"
     )

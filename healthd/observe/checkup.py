@@ -14,12 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct, structs
 
 from healthd.config.schema.config import CheckConfig
-from healthd.core.capabilities import Hands
 from healthd.core.check import SOON, Check, judged, unknown
 from healthd.core.errors import SourceError
 from healthd.core.model import Event, Outcome, Status
@@ -31,6 +30,11 @@ from healthd.observe.report import CheckView, Report
 from healthd.observe.runner import run_check
 from healthd.sources.machine import Machine
 from healthd.state.monitor import Monitor
+
+if TYPE_CHECKING:
+    from healthd.core.capabilities import Hands  # a check run without a daemon has no such threads
+
+T = TypeVar("T")
 
 NVML_PAUSE_S = 300.0
 _RETRY_S = 300.0  # an outcome that is unknown is asked again within so many seconds, however rare the check is
@@ -48,7 +52,10 @@ class _Run(Struct, frozen=True):
 
 
 class Checkup:
-    """The checks of one node. ``source`` is what the report calls itself: ``daemon`` or ``local``."""
+    """The checks of one node. ``source`` is what the report calls itself: ``daemon`` or ``local``.
+
+    ``hands``: for threads that have dropped their capabilities, such as those of clients; None where there are none.
+    """
 
     def __init__(
         self,
@@ -60,12 +67,12 @@ class Checkup:
         source: str,
         workers: int,
         notices: tuple[str, ...] = (),
+        hands: Hands | None = None,
     ) -> None:
         self.checks, self.machine, self.monitor = checks, machine, monitor
         self._settings, self._source, self.notices = settings, source, notices
         self._pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="check")
-        self.hands = Hands()
-        """For threads that have dropped their capabilities, such as those of clients."""
+        self.hands = hands
         self._running: dict[str, _Run] = {}
         self._due: deque[str] = deque()
         self._lock, self._counting, self._active_lock = Lock(), Lock(), Lock()
@@ -80,7 +87,12 @@ class Checkup:
             self._closed = True
         self._due.clear()
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self.hands.close()
+        if self.hands is not None:
+            self.hands.close()
+
+    def do(self, work: Callable[[], T]) -> T:
+        """Run ``work`` with the capabilities of the process, also for a thread that has dropped its own."""
+        return work() if self.hands is None else self.hands.do(work)
 
     def interval_s(self, name: str) -> float:
         """How often a check runs: as configured, else as it declares."""
@@ -103,7 +115,7 @@ class Checkup:
         with self._lock:
             running = self._running.get(name)
             if running is None or running.future.done():
-                run = self.hands.do(lambda: self._pool.submit(self._run, name))  # it may start a thread of the pool
+                run = self.do(lambda: self._pool.submit(self._run, name))  # it may start a thread of the pool
                 running = self._running[name] = _Run(run, time.monotonic())
             return running.future
 
