@@ -1,4 +1,4 @@
-"""What a receiver shows of a message, as HTML: for pictures. Pure: the body that arrived at a stand-in goes in.
+"""Draws a message as its receiver shows it, as HTML, for pictures. Pure: the body that arrived at a stand-in goes in.
 
 Slack, Teams and mail programs draw these in their own fonts and frames. Drawn here is only what the body says: Slack's
 Block Kit, the text blocks of an Adaptive Card, the HTML part of an e-mail, the colours of a terminal (ECMA-48 SGR).
