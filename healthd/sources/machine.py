@@ -24,7 +24,6 @@ from healthd.core.node import (
     Tree,
 )
 from healthd.core.strict_modes import not_run_by_root
-from healthd.sources.clock import kernel_clock
 from healthd.sources.command import run_command
 from healthd.sources.filesystem import FilesystemSource
 from healthd.sources.identity import Identity, boot_id, find_identity, metadata_endpoint, node_name
@@ -100,6 +99,8 @@ class Machine(Struct, kw_only=True):
 
     def clock(self) -> KernelClock:
         """The kernel that runs here: it has one clock, whatever the roots of the trees are."""
+        from healthd.sources.clock import kernel_clock  # loads ctypes
+
         return kernel_clock()
 
     def metadata(self, path: str) -> str | None:

@@ -40,6 +40,7 @@ NOT_LOADED = (
     "apscheduler",
     "boto3",
     "botocore",
+    "ctypes",
     "hashlib",  # loads OpenSSL
     "http.client",
     "httpx2",
