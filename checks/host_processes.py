@@ -14,7 +14,7 @@ from healthd.core.model import NODE, Component, Finding, Reading, Remedy, Result
 from healthd.core.node import Node
 
 _UNINTERRUPTIBLE, _ZOMBIE = "D", "Z"
-_MODULE = re.compile(r"^\[<[0-9a-fx]+>\] \S+ \[(\w+)\]$", re.MULTILINE)
+_MODULE = r"(?m)^\[<[0-9a-fx]+>\] \S+ \[(\w+)\]$"
 _STACK_CHARACTERS = 2000
 
 STUCK = FindingCode(
@@ -91,7 +91,7 @@ def _where(each: Process) -> Component:
 
 def _stuck(stacks: Mapping[Process, str], settings: HostProcessesSettings) -> Iterator[Finding]:
     for each, stack in stacks.items():
-        modules = _MODULE.findall(stack)
+        modules = re.findall(_MODULE, stack)
         if inside := next((module for module in modules if module.startswith(settings.stuck_modules)), ""):
             message = f"{each.name} (pid {each.pid}) hangs in the kernel module {inside} (uninterruptible sleep)"
             yield STUCK.at(_where(each), message, process=each.name, module=inside, stack=stack[:_STACK_CHARACTERS])

@@ -12,7 +12,7 @@ from healthd.core.errors import SourceError, SourceTimeout, SourceUnreadable
 from healthd.core.model import Component, Finding, Remedy, Result, Severity
 from healthd.core.node import CommandResult, Node
 
-_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.:-]{0,253})")
+_HOST = r"[A-Za-z0-9_]([A-Za-z0-9_.:-]{0,253})"
 _CONNECT = 'exec 3<>"/dev/tcp/$0/$1"'
 _DEADLINE_S = 3.0
 _NO_ANSWER = f"no answer within {_DEADLINE_S:g} s"
@@ -56,11 +56,11 @@ class HostReachSettings(Struct, frozen=True, kw_only=True):
             if len(getattr(self, key)) > _MOST:
                 raise ValueError(f"{key}: {len(getattr(self, key))} of them; expected at most {_MOST}")
         for name in self.names:
-            if not _HOST.fullmatch(name):
+            if not re.fullmatch(_HOST, name):
                 raise ValueError(f"names: {name!r}: expected a host name")
         for text in self.ports:
             host, port = _host_and_port(text)
-            if not _HOST.fullmatch(host) or not port.isdecimal() or not 0 < int(port) < 65536:
+            if not re.fullmatch(_HOST, host) or not port.isdecimal() or not 0 < int(port) < 65536:
                 raise ValueError(f"ports: {text!r}: expected HOST:PORT, such as 127.0.0.1:22 or [::1]:22")
         for path in self.certificates:
             if not path.startswith("/"):

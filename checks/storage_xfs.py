@@ -12,8 +12,8 @@ from healthd.core.errors import SourceError, SourceMissing, SourceUnreadable
 from healthd.core.model import Component, Finding, Reading, Remedy, Result, Severity
 from healthd.core.node import Mount, Node
 
-_AVERAGE = re.compile(r"^average free extent size (\d+(?:\.\d+)?(?:e\+\d+)?)$", re.MULTILINE)
-_NO_ROOM_AT_ALL = re.compile(r"^total free extents 0$", re.MULTILINE)
+_AVERAGE = r"(?m)^average free extent size (\d+(?:\.\d+)?(?:e\+\d+)?)$"
+_NO_ROOM_AT_ALL = r"(?m)^total free extents 0$"
 
 FRAGMENTED = FindingCode(
     code="storage.xfs.fragmented",
@@ -65,9 +65,9 @@ def _average_blocks(node: Node, mount: Mount) -> Iterator[float]:
     answer = node.command("xfs_spaceman", "-c", "freesp -s", mount.point, timeout_s=15.0)
     if answer.code != 0:
         raise SourceUnreadable(f"xfs_spaceman: exit {answer.code}: {answer.stderr.strip()[:200]}; expected exit 0")
-    if found := _AVERAGE.search(answer.stdout):
+    if found := re.search(_AVERAGE, answer.stdout):
         yield float(found[1])
-    elif not _NO_ROOM_AT_ALL.search(answer.stdout):
+    elif not re.search(_NO_ROOM_AT_ALL, answer.stdout):
         raise SourceUnreadable(f"freesp -s: {answer.stdout[-120:]!r}: expected a line 'average free extent size N'")
 
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from healthd.agent.job_verdicts import JobVerdicts
     from healthd.agent.jobs import JobRuns
     from healthd.agent.plugin_restart import PluginRestart
+    from healthd.core.capabilities import Hands
     from healthd.core.unseen import Unseen
     from healthd.drill.drills import Drills
     from healthd.notify.notifier import Notifier
@@ -210,6 +211,7 @@ def acting_agent(
     """
     from healthd.agent.plugin_restart import open_plugin_restart
     from healthd.agent.wiring import make_engine, open_absent, open_orchestrator
+    from healthd.core.capabilities import Hands
     from healthd.judge.peers import COMPARED
     from healthd.observe import journal
     from healthd.remediation.policy_files import policy_of
@@ -227,7 +229,7 @@ def acting_agent(
     recent = RecentReadings(COMPARED)
     monitor = Monitor(checks, store, changed=changed, policy=policy, unkept=unkept, recent=recent)
     notices = (*notices, *simulated(config), *((store.set_aside,) if store.set_aside else ()))
-    agent = _assembled(config, checks, machine, monitor, source=source, notices=notices)
+    agent = _assembled(config, checks, machine, monitor, source=source, notices=notices, hands=Hands())
     agent.store, agent.orchestrator, agent.changed = store, orchestrator, changed
     agent.ends += [close] if (close := getattr(orchestrator, "close", None)) is not None else []
     agent.plugin_restart = open_plugin_restart(config, orchestrator, store)
@@ -526,6 +528,7 @@ def _assembled(
     *,
     source: str,
     notices: tuple[str, ...],
+    hands: Hands | None = None,
 ) -> Agent:
     checkup = Checkup(
         checks=checks,
@@ -535,5 +538,6 @@ def _assembled(
         source=source,
         workers=config.daemon.workers,
         notices=notices,
+        hands=hands,
     )
     return Agent(config=config, machine=machine, monitor=monitor, checkup=checkup)

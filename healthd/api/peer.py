@@ -16,9 +16,10 @@ import socket
 import struct
 import termios
 import time
-from enum import Enum
 
 from msgspec import Struct
+
+from healthd.api.wire import Receipt
 
 _PEER = struct.Struct("3i")
 _SO_PEERGROUPS = 59  # Linux 4.13, include/uapi/asm-generic/socket.h; the module socket has no name for it
@@ -65,14 +66,6 @@ def _groups_of(client: socket.socket) -> tuple[int, ...]:
     except OSError:
         return ()
     return struct.unpack(f"{len(raw) // 4}I", raw)
-
-
-class Receipt(Enum):
-    """Whether the client read an answer. UNKNOWN: the client may still read it."""
-
-    TAKEN = "taken"
-    GONE = "gone"
-    UNKNOWN = "unknown"
 
 
 def sent(client: socket.socket, raw: bytes, *, wait_s: float) -> Receipt:

@@ -41,7 +41,7 @@ class PlanCache:
     @classmethod
     def of(cls, agent: Agent) -> PlanCache:
         """The plan of this agent; an agent without an engine has none."""
-        return cls(agent.engine.considered if agent.engine is not None else tuple, do=agent.checkup.hands.do)
+        return cls(agent.engine.considered if agent.engine is not None else tuple, do=agent.checkup.do)
 
     def plans(self, diagnoses: Sequence[Diagnosis]) -> tuple[tuple[Considered, ...], str]:
         """(the plan for each of these faults that has one; why it is incomplete or stale, or ""). Without a fault, the

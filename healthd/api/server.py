@@ -104,7 +104,7 @@ class Server:
     ) -> None:
         self._clock = clock
         self._agent, self._board, self._log = agent, PlanCache.of(agent), log
-        self._do = agent.checkup.hands.do
+        self._do = agent.checkup.do
         self._has_groups = bool(group or readers)
         self._group = SocketGroup("group", group, log.info)
         self._readers = SocketGroup("readers", readers, log.info)

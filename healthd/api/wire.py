@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import BinaryIO
 
 from msgspec import Struct, field
@@ -20,10 +21,10 @@ from healthd.core.errors import ConfigError, HealthdError, NoDaemon, NotPermitte
 VERSION = "healthd/1"
 MAX_REQUEST_BYTES = 65536
 
-_HEAD = re.compile(rb"healthd/1 ([0-9]{1,3}) ([0-9]{1,9}) ([0-9]{1,9})\n")
+_HEAD = rb"healthd/1 ([0-9]{1,3}) ([0-9]{1,9}) ([0-9]{1,9})\n"
 _COLOUR = "HEALTHD_COLOUR"
 """In a request: standard output is a terminal that shows colours. ``healthd.__main__`` sends it by itself too."""
-_COUNT = re.compile(r"[0-9]{1,5}")
+_COUNT = r"[0-9]{1,5}"
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -43,12 +44,20 @@ class Reply(Struct, frozen=True, kw_only=True):
     err: str = ""
 
 
+class Receipt(Enum):
+    """Whether the client read an answer. UNKNOWN: the client may still read it."""
+
+    TAKEN = "taken"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+
+
 def read_request(raw: bytes) -> Request:
     """Parse a request. Raises UsageError for anything else."""
     if len(raw) > MAX_REQUEST_BYTES:
         raise UsageError(f"a request of {len(raw)} bytes or more; expected {MAX_REQUEST_BYTES} at most")
     version, *rest = os.fsdecode(raw).split("\0")
-    if version != VERSION or not rest or not _COUNT.fullmatch(rest[0]):
+    if version != VERSION or not rest or not re.fullmatch(_COUNT, rest[0]):
         raise UsageError(f"not a request: {raw[:40]!r}; expected one that begins with {VERSION}")
     count = int(rest[0])
     arguments, environ = rest[1 : count + 1], rest[count + 1 :]
@@ -84,7 +93,7 @@ def read_answer(stream: BinaryIO, progress: Callable[[str], None]) -> Reply:
         if words[:2] == [VERSION, "progress"] and line.endswith(b"\n"):
             progress(words[2].rstrip("\n") if len(words) > 2 else "")
             continue
-        head = _HEAD.fullmatch(line)
+        head = re.fullmatch(_HEAD, line)
         if head is None:
             break
         code, out_bytes, err_bytes = (int(group) for group in head.groups())

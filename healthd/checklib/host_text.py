@@ -16,7 +16,7 @@ from msgspec import Struct
 from healthd.core.errors import SourceError, SourceUnreadable
 from healthd.core.node import Tree
 
-_PRESSURE = re.compile(r"avg10=\S+ avg60=\S+ avg300=([0-9]{1,3}(?:\.[0-9]{1,6})?) total=[0-9]+")
+_PRESSURE = r"avg10=\S+ avg60=\S+ avg300=([0-9]{1,3}(?:\.[0-9]{1,6})?) total=[0-9]+"
 _SHOWN = 120
 
 
@@ -98,7 +98,7 @@ def pressure(text: str) -> Mapping[str, float]:
     found = {}
     for line in text.splitlines():
         word, _, rest = line.partition(" ")
-        if (parts := _PRESSURE.fullmatch(rest.strip())) is None:
+        if (parts := re.fullmatch(_PRESSURE, rest.strip())) is None:
             raise SourceUnreadable(f"/proc/pressure {_cut(line)}: expected 'some avg10=… avg60=… avg300=… total=…'")
         found[word] = float(parts[1]) / 100
     return found

@@ -6,11 +6,10 @@ decides nothing: a check knows the meaning of a row for the node.
 
 from __future__ import annotations
 
-import csv
-import pkgutil
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
+from importlib import import_module
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -97,13 +96,14 @@ def profile_of(name: str, row: Mapping[str, object]) -> InstanceProfile:
 
 
 def _text(name: str, package: str = _CHECKS) -> str:
-    raw = pkgutil.get_data(package, f"{_DATA}/{name}")  # importlib.resources loads tempfile, random and zipfile
-    if raw is None:
-        raise FileNotFoundError(f"{package} is installed in a way that gives no {_DATA}/{name}")
-    return raw.decode("utf-8")
+    # not by importlib.resources, which loads tempfile, random and zipfile
+    with open(f"{import_module(package).__path__[0]}/{_DATA}/{name}", encoding="utf-8") as file:
+        return file.read()
 
 
 def _lines(name: str, package: str) -> Iterator[tuple[int, Mapping[str, str]]]:
+    import csv  # most checks of the host read no such table
+
     reader = csv.DictReader(_text(name, package).splitlines(), strict=True)
     for cells in reader:
         yield reader.line_num, cells

@@ -7,7 +7,6 @@ from argparse import Namespace
 
 from healthd.agent.agent import reading_agent
 from healthd.api.answers import check_answer, is_active
-from healthd.api.client import ask
 from healthd.api.wire import Reply, Request
 from healthd.cli.output import talk
 from healthd.cli.settings import loaded, socket_path
@@ -21,10 +20,7 @@ def answer(options: Namespace) -> Reply:
     if options.socket and not active and not options.no_daemon and not options.config:
         raise NoDaemon(f"no daemon answers at {options.socket}; leave --socket out to run the checks here")
     if active and not options.no_daemon and not options.config:
-        environ = {name: os.environ[name] for name in ("SLURM_JOB_ID",) if name in os.environ}
-        answered = ask(
-            socket_path(options), Request(arguments=options.arguments, environ=environ, colour=options.colour), talk
-        )
+        answered = _asked(options)
         if answered is not None:
             return answered
         if options.socket:
@@ -39,3 +35,12 @@ def answer(options: Namespace) -> Reply:
         return check_answer(agent, options, os.environ, talk)
     finally:
         agent.close()
+
+
+def _asked(options: Namespace) -> Reply | None:
+    """The daemon's answer to a request for active tests; None without a daemon."""
+    from healthd.api.client import ask  # loads socket
+
+    environ = {name: os.environ[name] for name in ("SLURM_JOB_ID",) if name in os.environ}
+    request = Request(arguments=options.arguments, environ=environ, colour=options.colour)
+    return ask(socket_path(options), request, talk)

@@ -11,12 +11,14 @@ from healthd.agent.node_facts import ThisNode
 from healthd.api.exit_codes import ExitCode
 from healthd.api.group import group_number, no_such_group
 from healthd.api.wire import Reply
+from healthd.checklib.tables import instance_types
 from healthd.cli.settings import check_settings, loaded
 from healthd.config.json_schema import config_schema_text
 from healthd.config.load import Examined, examine
 from healthd.config.report import annotated, as_data, shown
 from healthd.config.schema.config import Config
 from healthd.config.toml_text import Problem
+from healthd.config.values import did_you_mean
 from healthd.core.errors import ConfigError, UsageError
 from healthd.remediation.policy_files import code_problems
 
@@ -42,7 +44,7 @@ def answer(options: Namespace) -> Reply:
     tried = examined.loaded.config if options.here and examined.loaded is not None and not problems else None
     found, warnings = ((), ()) if tried is None else (_found(tried), _groups_missing(tried))
     if examined.loaded is not None:
-        warnings = (*warnings, *no_repair(examined.loaded.config))
+        warnings = (*warnings, *no_repair(examined.loaded.config), *mistyped_type(examined.loaded.config))
     code = ExitCode.CONFIG if problems or found else 0
     if options.json:
         data = {"problems": [*map(str, problems), *found], "warnings": warnings}
@@ -83,6 +85,14 @@ def no_repair(config: Config) -> tuple[str, ...]:
     return tuple(found)
 
 
+def mistyped_type(config: Config) -> tuple[str, ...]:
+    """An instance type that no table has and that is spelt nearly as one that is there."""
+    name, known = config.node.instance_type, instance_types()
+    if not name or name in known or not (near := did_you_mean(name, known, "")):
+        return ()
+    return (f"node.instance_type = {name} is not in healthd's table: {near} Else healthd learns what this node has",)
+
+
 def _groups_missing(config: Config) -> tuple[str, ...]:
     groups = {"group": config.daemon.group, "readers": config.daemon.readers}
     return tuple(no_such_group(each, name) for each, name in groups.items() if name and group_number(name) is None)
@@ -92,5 +102,5 @@ def _policy_problems(examined: Examined) -> tuple[Problem, ...]:
     """Rules about codes that no check reports: the schema cannot find them."""
     if examined.loaded is None:
         return ()
-    source = examined.loaded.origins["policy.rule"].rpartition(":")[0] or "configuration"
+    source = examined.loaded.origin(("policy", "rule")).rpartition(":")[0] or "configuration"
     return code_problems(examined.loaded.config.policy, source, examined.texts.get(source, ""))

@@ -25,6 +25,7 @@ HERE_S, REMOTE_S = 15.0, 45.0
 deadlines, which are those of NVML, and of two calls to AWS or four to Slurm."""
 _MATCH_S = 15.0
 _HANGS = "find what it waits for: `ps -eo pid,stat,wchan,cmd` and the kernel log; the server of a mount may be lost"
+_UNREADABLE = "make readable what this line names: run as root, in a container with the host's /proc, /sys and devices"
 
 
 def answer(options: Namespace) -> Reply:
@@ -53,7 +54,7 @@ def _answer(options: Namespace) -> Reply:
 def _lines(name: str, told: list[DoctorResult] | SourceError) -> Iterable[DoctorResult]:
     if not isinstance(told, SourceError):
         return told
-    fix = _HANGS if isinstance(told, SourceTimeout) else "`healthd check --no-daemon` may show the reason"
+    fix = _HANGS if isinstance(told, SourceTimeout) else _UNREADABLE
     return [DoctorResult(about=name, told=LookResult.NOT_REPORTED, why=str(told), fix=fix)]
 
 
@@ -61,7 +62,7 @@ def _configuration(options: Namespace) -> tuple[Config, list[DoctorResult]]:
     """The configuration of this node, and the doctor's lines about it. Raises ConfigError."""
     path = Path(options.config).absolute() if options.config else None
     loaded = load(path, checks=check_settings(), environ=os.environ, who=lambda config: _DoctorNode(config, os.environ))
-    files = sorted({each.partition(":")[0] for each in loaded.origins.values() if each.startswith("/")})
+    files = sorted({each.origin.partition(":")[0] for each in loaded.settings.values() if each.origin.startswith("/")})
     why = (
         f"{', '.join(files) or 'no configuration file, all values are defaults'}; mode {loaded.config.remediation.mode}"
     )

@@ -9,7 +9,7 @@ from types import TracebackType
 
 from healthd.api.wire import Reply
 
-_COLOURED = re.compile(r"((?:\x1b\[[0-9;]*m)?)(.*?)((?:\x1b\[0m)?)")
+_COLOURED = r"((?:\x1b\[[0-9;]*m)?)(.*?)((?:\x1b\[0m)?)"
 """A line as ``healthd.observe.report.joined`` makes it."""
 
 
@@ -55,7 +55,7 @@ def confirmed(question: str) -> bool | None:
 
 def clipped(line: str, width: int) -> str:
     """The line, cut to so many columns; a colour takes none, and ends with the line."""
-    begin, text, end = _COLOURED.fullmatch(line).groups()  # type: ignore[union-attr]  # it matches every line
+    begin, text, end = re.fullmatch(_COLOURED, line).groups()  # type: ignore[union-attr]  # it matches every line
     return line if len(text) <= width else f"{begin}{text[: max(width - 1, 0)]}…{end}"
 
 

@@ -14,19 +14,16 @@ NAME = "environment"
 """The name of the file, beside config.toml."""
 
 _QUOTED = r"""'[^']*'|"(?:\\.|[^"\\])*\""""
-_ENTRY = re.compile(
-    rf"""^[ \t]*(?:
+_ENTRY = rf"""(?smx)^[ \t]*(?:
         [#;](?:\\.|[^\\\n])*
         | (?P<name>[^#;=\s][^=\n]*)=(?P<quoted>(?:[ \t]*(?:{_QUOTED}))*)(?P<plain>(?:\\.|[^\\\n])*)$
-    )""",
-    re.DOTALL | re.MULTILINE | re.VERBOSE,
-)
+    )"""
 
 
 def service_variables(text: str) -> dict[str, str]:
     """The HEALTHD_ variables of such a file; a later line wins. Lines that are no assignment are ignored, as systemd
     does."""
-    found = (entry for entry in _ENTRY.finditer(text) if (entry["name"] or "").startswith(PREFIX))
+    found = (entry for entry in re.finditer(_ENTRY, text) if (entry["name"] or "").startswith(PREFIX))
     return {entry["name"].rstrip(): _value(entry["quoted"], entry["plain"]) for entry in found}
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, get_type_hints
 
 from msgspec import Struct
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 
 from healthd.config.key_lines import Key
 from healthd.config.schema import config as schema
@@ -67,30 +67,48 @@ def dotted(key: Key) -> str:
     return ".".join(part if _BARE.fullmatch(part) else shortened(part) for part in key)
 
 
-def allowed_table(checks: Mapping[str, type]) -> Table:
-    """The table of all allowed keys."""
-    common = _fields_of(schema.CheckSection)
-    sections: dict[str, Any] = {item.name: item.default_factory for item in fields(schema.Config)}
-    table = {name: _fields_of(cls) for name, cls in sections.items() if name != "checks"}
-    return table | {"checks": {name: {**common, **_own(name, cls, common)} for name, cls in checks.items()}}
+class Keys(Mapping[str, Any]):
+    """The keys of settings classes: field to type, or to the Keys of a field that is a settings class itself.
 
+    Types are written as text and cost more to read than all else in loading, so they are read when a key is looked up.
+    """
 
-def _own(name: str, cls: type, common: Table) -> dict[str, Any]:
-    """The keys of a check's settings class. Raises RegistrationError for a name that every check has."""
-    own = _fields_of(cls)
-    if taken := sorted(own.keys() & common.keys()):
-        raise RegistrationError(f"check {name!r}: {cls.__qualname__} has {taken}, which every check has: rename it")
-    return own
+    def __init__(self, *classes: type) -> None:
+        self._classes = classes
+
+    def __getitem__(self, name: str) -> Any:
+        return self._types[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._types)
+
+    def __len__(self) -> int:
+        return len(self._types)
+
+    @cached_property
+    def _types(self) -> Mapping[str, Any]:
+        hints = [each for cls in self._classes for each in _hints_of(cls).items()]
+        return {name: Keys(hint) if is_section(hint) else hint for name, hint in hints}
 
 
 @cache
-def _fields_of(cls: Any) -> dict[str, Any]:
-    """Field to type, or to a table where the field is a settings class itself."""
-    hints = get_type_hints(cls, include_extras=True)
-    return {
-        item.name: _fields_of(hints[item.name]) if is_section(hints[item.name]) else hints[item.name]
-        for item in fields(cls)
-    }
+def _hints_of(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls, include_extras=True)
+
+
+def allowed_table(checks: Mapping[str, type]) -> Table:
+    """The table of all allowed keys. Raises RegistrationError for a key of a check that every check has."""
+    plain = schema.Config()
+    sections = {name: type(getattr(plain, name)) for name in plain.__struct_fields__ if name != "checks"}
+    table: dict[str, Any] = {name: Keys(cls) for name, cls in sections.items()}
+    return table | {"checks": {name: Keys(schema.CheckSection, _own(name, cls)) for name, cls in checks.items()}}
+
+
+def _own(name: str, cls: Any) -> Any:
+    """The settings class of a check."""
+    if taken := sorted(set(cls.__struct_fields__).intersection(schema.CheckSection.__struct_fields__)):
+        raise RegistrationError(f"check {name!r}: {cls.__qualname__} has {taken}, which every check has: rename it")
+    return cls
 
 
 _UNKNOWN = object()
@@ -101,10 +119,10 @@ def leaves(tree: Mapping[str, Any], table: Table, path: Key) -> Iterator[tuple[K
     """(key, value, type) for every value in ``tree``; for a key that is not allowed the type is a marker."""
     for name, value in tree.items():
         key, wanted = (*path, name), table.get(name, _UNKNOWN)
-        if isinstance(wanted, dict) and isinstance(value, dict):
+        if isinstance(wanted, Mapping) and isinstance(value, dict):
             yield from leaves(value, wanted, key)
         else:
-            yield key, value, _NOT_A_TABLE if isinstance(wanted, dict) else wanted
+            yield key, value, _NOT_A_TABLE if isinstance(wanted, Mapping) else wanted
 
 
 def checked(
@@ -169,7 +187,7 @@ def variables(table: Table, path: Key) -> dict[str, tuple[Key, Any]]:
     found: dict[str, tuple[Key, Any]] = {}
     for name, wanted in table.items():
         key = (*path, name)
-        if isinstance(wanted, dict):
+        if isinstance(wanted, Mapping):
             found |= variables(wanted, key)
         else:
             found[PREFIX + re.sub(r"[^A-Z0-9]+", "_", "_".join(key).upper())] = (key, wanted)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 
 from healthd.config import environment
 from healthd.config.key_lines import Key, key_lines, line_of
@@ -34,7 +34,7 @@ from healthd.config.keys import (
 from healthd.config.match import NAME, Match, NodeFacts, decide, read_matches
 from healthd.config.schema import config as schema
 from healthd.config.toml_text import Problem, parsed, read_text
-from healthd.config.values import default_of, did_you_mean, shortened
+from healthd.config.values import did_you_mean, shortened
 from healthd.core.errors import ConfigError
 
 DEFAULT_PATH = Path("/etc/healthd/config.toml")
@@ -42,24 +42,28 @@ MAX_PROBLEMS = 50
 
 # The variables that Kubernetes sets in every pod beside a Service named healthd or healthd-something (kubernetes.io,
 # "Accessing the Service", environment variables): they are no misspelt settings.
-_SERVICE_LINK = re.compile(r"HEALTHD(_\w+)?_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)")
+_SERVICE_LINK = r"HEALTHD(_\w+)?_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)"
 
 # The facts of this node, for the [sources] of a configuration.
 WhoIsThis = Callable[[schema.Config], NodeFacts]
 
 
 class Loaded(Struct, frozen=True, kw_only=True):
-    """A valid configuration. ``origins`` maps every dotted key to the place of its value.
+    """A valid configuration. ``settings``: what is given; all else has its default.
 
     ``rulings``: for every match section, whether it holds here; ``notices``: the sections that could not be decided.
     ``by_job``: those that hold here while a certain job is on the node, in their order.
     """
 
     config: schema.Config
-    origins: Mapping[str, str]
+    settings: Mapping[Key, Setting]
     rulings: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     by_job: tuple[Match, ...] = ()
+
+    def origin(self, key: Key) -> str:
+        """The place of a value: ``/etc/healthd/config.toml:3``, ``environment HEALTHD_…`` or ``default``."""
+        return self.settings[key].origin if key in self.settings else "default"
 
 
 class Examined(Struct, frozen=True, kw_only=True):
@@ -292,7 +296,7 @@ def _environment(
             key, hint = known[name]
             place = ConfigLocation(source=f"{source} {name}")
             yield from checked(key, environ[name], hint, place=place, from_environment=True, allowed=allowed)
-        elif not _SERVICE_LINK.fullmatch(name):
+        elif not re.fullmatch(_SERVICE_LINK, name):
             advice = did_you_mean(name, known, "expected HEALTHD_<SECTION>_<KEY>; correct or unset it")
             value = shortened(environ[name])
             yield Problem(source=source, value=value, key=name, wrong="no such setting", advice=advice)
@@ -304,31 +308,29 @@ def _environment(
 
 def _assembled(checks: Mapping[str, type], settings: Mapping[Key, Setting], problems: list[Problem]) -> Loaded | None:
     """The configuration. Mistakes that a settings class finds itself (``__post_init__``) are added to ``problems``."""
-    origins: dict[str, str] = {}
+    sections = {key[:length] for key in settings for length in range(len(key))}
 
-    def build(cls: Any, path: Key, **extra: Any) -> Any:
-        values: dict[str, Any] = dict(extra)
-        for item in fields(cls):
-            if item.name in values:
-                continue
-            key = (*path, item.name)
-            default = default_of(item)
-            if isinstance(default, Struct):
-                values[item.name] = build(type(default), key)
-                continue
-            given = settings.get(key)
-            origins[dotted(key)] = given.origin if given else "default"
-            values[item.name] = given.value if given else default
+    def build(default: Struct, path: Key) -> Any:
+        """A section with the settings that are given; the others keep their defaults."""
+        if path not in sections:
+            return default
+        values: dict[str, Any] = {}
+        for name in default.__struct_fields__:
+            key, plain = (*path, name), getattr(default, name)
+            if isinstance(plain, Struct):
+                values[name] = build(plain, key)
+            else:
+                values[name] = settings[key].value if key in settings else plain
         try:
-            return cls(**values)
+            return type(default)(**values)
         except ValueError as error:
             source = ", ".join(sorted({item.origin for key, item in settings.items() if key[: len(path)] == path}))
             problems.append(Problem(source=source, key=dotted(path), wrong=str(error), advice="correct the values"))
             return None
 
     tables = {
-        name: build(schema.CheckConfig, ("checks", name), settings=build(cls, ("checks", name)))
+        name: build(schema.CheckConfig(settings=build(cls(), ("checks", name))), ("checks", name))
         for name, cls in checks.items()
     }
-    config = build(schema.Config, (), checks=tables)
-    return None if problems else Loaded(config=config, origins=origins)
+    config = build(schema.Config(checks=tables), ())
+    return None if problems else Loaded(config=config, settings=settings)

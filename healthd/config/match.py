@@ -13,7 +13,6 @@ from fnmatch import translate
 from typing import Any, Protocol, get_type_hints
 
 from msgspec import Struct
-from msgspec.structs import fields
 
 from healthd.config.key_lines import Key, line_of
 from healthd.config.keys import Allowed, ConfigLocation, Setting, Table, checked, dotted, leaves
@@ -25,10 +24,10 @@ from healthd.core.errors import BackendError, SourceError
 NAME = "match"
 # They are needed to find out which node this is, or clients use them without reading a configuration.
 NOT_IN_A_MATCH = ("node", "sources", "daemon")
-_NAMES = tuple(item.name for item in fields(MatchSection))
+_NAMES = MatchSection.__struct_fields__
 _CONDITIONS = tuple(name for name in _NAMES if not name.startswith("job_"))
 _MODE = ("remediation", "mode")
-_HOSTLIST = re.compile(r"\[(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)\]")
+_HOSTLIST = r"\[(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)\]"
 
 
 class NodeFacts(Protocol):
@@ -186,7 +185,7 @@ def _ruling(match: Match, ask: Callable[[str], Collection[str] | str]) -> Ruling
 
 def _fits_hostlist(pattern: str, value: str) -> bool:
     """Numbers in brackets are Slurm's (``[1-32]``, ``[001-032]`` with its width); other brackets are a glob's."""
-    parts = _HOSTLIST.split(pattern)
+    parts = re.split(_HOSTLIST, pattern)
     regex = "".join(r"(\d+)" if number % 2 else _unanchored(part) for number, part in enumerate(parts))
     found = re.fullmatch(regex, value)
     return found is not None and all(map(_in_ranges, parts[1::2], found.groups()))

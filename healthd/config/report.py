@@ -135,7 +135,7 @@ def _sections(loaded: Loaded) -> Iterator[tuple[Key, list[tuple[Key, Any, str]]]
             elif key == ("checks",):
                 below.extend(((*key, check), each) for check, each in value.items())
             else:
-                rows.append((key, value, loaded.origins[dotted(key)]))
+                rows.append((key, value, loaded.origin(key)))
         if rows:
             yield path, rows
         for key, value in below:

@@ -19,7 +19,7 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import FieldInfo, asdict, fields
 
 SHOWN_CHARACTERS = 60
-_LENGTH = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?) ?(ms|[smhd])[a-z]*")
+_LENGTH = r"([0-9]{1,6}(?:\.[0-9]{1,3})?) ?(ms|[smhd])[a-z]*"
 _UNIT_S = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _WORDS: Mapping[Any, str] = {
     bool: "true or false",
@@ -107,7 +107,7 @@ def meant(value: Any, hint: Any) -> str:
         return ""
     if guess := close_match(value, choices(hint)):
         return toml_value(guess)
-    length = _LENGTH.fullmatch(value.lower())
+    length = re.fullmatch(_LENGTH, value.lower())
     if length is None or not expected(hint).startswith("seconds"):
         return ""
     return f"{float(length[1]) * _UNIT_S[length[2]]:g}"

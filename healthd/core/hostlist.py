@@ -10,7 +10,7 @@ _MOST = 100_000
 """Names in one list: more is no list of hosts."""
 _MOST_BRACKETS = 8
 """In one name: more is text. Slurm itself has at most five dimensions (HIGHEST_DIMENSIONS)."""
-_LISTS = re.compile(r"(?:[^,\[]|\[[^\]]*\]?)+")
+_LISTS = r"(?:[^,\[]|\[[^\]]*\]?)+"
 _RANGE = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
 _NUMBERED = re.compile(r"(.*?)(\d{1,18})(\D*)", re.ASCII)
 
@@ -51,7 +51,7 @@ def unfolded(hosts: str) -> Iterator[str]:
     """The names in a host list, in its order. Brackets may stand anywhere and several times. A name with more than
     eight of them is the text that it is, and so is a range whose ends are no numbers, or the wrong way round. A list of
     over 100,000 names ends there."""
-    return itertools.islice(itertools.chain.from_iterable(map(_unfolded, _LISTS.findall(hosts))), _MOST)
+    return itertools.islice(itertools.chain.from_iterable(map(_unfolded, re.findall(_LISTS, hosts))), _MOST)
 
 
 def _unfolded(hosts: str) -> Iterator[str]:

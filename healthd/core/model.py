@@ -247,7 +247,7 @@ def gpu_component(*, uuid: str | None = None, pci: str | None = None, index: int
     return Component(kind="gpu", id=names[0], aliases=tuple(names[1:]))
 
 
-_PCI_ADDRESS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.[0-7])?", re.ASCII | re.IGNORECASE)
+_PCI_ADDRESS = r"(?ai)(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.[0-7])?"
 
 
 def pci_address(text: str) -> str:
@@ -256,7 +256,7 @@ def pci_address(text: str) -> str:
     XID lines carry no function digit, NVML pads the domain to eight digits and writes upper case (facts: NVIDIA
     open-gpu-kernel-modules kernel_rc.c; pynvml nvmlDeviceGetPciInfo). Raises ValueError for anything else.
     """
-    parts = _PCI_ADDRESS.fullmatch(text.strip())
+    parts = re.fullmatch(_PCI_ADDRESS, text.strip())
     if parts is None:
         raise ValueError(f"{text!r} is not a PCI address; expected one like 0000:10:1c or 00000000:10:1C.0")
     domain, bus, device = (int(part or "0", 16) for part in parts.groups())
@@ -335,10 +335,12 @@ class Result(Struct, frozen=True, kw_only=True):
     ``not_reported`` are codes, each at its component, that were not reported although the rest was read: a tool that is
     not installed, a call that a GPU does not answer. None of them is over because no finding has it. The code "" is
     every code, at the component, its parts (``nvlink:GPU-…/3``) and the node.
+    ``do``: the operator's next step about an unknown; "" where `healthd doctor` names it.
     """
 
     status: Status
     reason: str = ""
+    do: str = ""
     findings: tuple[Finding, ...] = ()
     readings: tuple[Reading, ...] = ()
     clearances: tuple[Clearance, ...] = ()

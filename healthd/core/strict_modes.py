@@ -16,7 +16,7 @@ from pathlib import Path
 
 _LINKS = 40  # as many as the kernel follows (path_resolution(7))
 _SYSTEM_GIDS = 100  # groups of the system itself, such as Debian's staff (Debian policy 9.2.2): no user's own
-_RUNS_A_FILE = re.compile(
+_RUNS_A_FILE = (
     # shells and languages, in any version; and programs that run a program in their arguments
     r"(ba|da|z|k|mk|a)?sh|(python|pypy|perl|ruby|lua|node|php|tclsh|Rscript|gawk|mawk|awk)[0-9.]*"
     r"|env|nice|ionice|timeout|setsid|nohup|stdbuf|flock|taskset|numactl|chrt|sudo|runuser|setpriv|busybox"
@@ -52,7 +52,7 @@ def _files_of(argv: Sequence[str]) -> Iterator[Path]:
             yield from _interpreter_of(each)
         elif number:
             continue
-        if not _RUNS_A_FILE.fullmatch(each.name):
+        if not re.fullmatch(_RUNS_A_FILE, each.name):
             return
 
 

@@ -15,17 +15,17 @@ from healthd.core.hostlist import ranges
 from healthd.core.model import NODE, Component, Outcome, Severity
 from healthd.judge.history import Fault
 
-_NUMBER = re.compile(r"[0-9]+")
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?")
+_NUMBER = r"[0-9]+"
+_ADDRESS = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?"
 _BEFORE, _BEHIND = r"(?<![\w/:.-])", r"(?![\w/-]|[.:]\w)"
-_NAMED = re.compile(
+_NAMED = (
     rf"{_BEFORE}(?:GPU (?:[0-9a-f]{{4}}:[0-9a-f]{{2}}:[0-9a-f]{{2}}|[0-9]+)(?: NVLink [0-9]+)?|EFA [0-9]+"
     rf"|(?:gpu|efa|nvlink|nvswitch|nvme|disk|mount|interface|lustre|process|service|port):[^\s,;)]*[^\s,;):.])"
 )
 """A device in a sentence, by the name that operators use, or by its own."""
-_NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+)?")
-_NUMBERED = re.compile(r"(GPU|EFA) ([0-9]+)")
-_LINK = re.compile(r"(GPU \S+) NVLink [0-9]+")
+_NUMBERS = r"[0-9]+(?:\.[0-9]+)?"
+_NUMBERED = r"(GPU|EFA) ([0-9]+)"
+_LINK = r"(GPU \S+) NVLink [0-9]+"
 _MANY = {"GPU": "GPUs", "EFA": "EFA devices"}
 _SPELT_OUT = 3
 """Parts without a number that are named one by one; of more, their number and the first of them."""
@@ -85,7 +85,7 @@ def known_devices(
 
 def index_of(part: Component) -> int | None:
     """NVML's index of a GPU, where one of its names is a number."""
-    return next((int(name) for name in (part.id, *part.aliases) if _NUMBER.fullmatch(name)), None)
+    return next((int(name) for name in (part.id, *part.aliases) if re.fullmatch(_NUMBER, name)), None)
 
 
 class DeviceNames(Struct, frozen=True, dict=True):
@@ -102,7 +102,7 @@ class DeviceNames(Struct, frozen=True, dict=True):
         device, _, link = rest.rpartition("/")
         if kind == "nvlink" and device:
             return f"{self.of(f'gpu:{device}')} NVLink {link}"
-        address = next((each for each in _own_names(component) if _ADDRESS.fullmatch(each)), "")
+        address = next((each for each in _own_names(component) if re.fullmatch(_ADDRESS, each)), "")
         return f"GPU {address}" if kind == "gpu" and address else own
 
     def plain(self, text: str) -> str:
@@ -113,7 +113,11 @@ class DeviceNames(Struct, frozen=True, dict=True):
     def _pattern(self) -> re.Pattern[str]:
         own = sorted(map(re.escape, self.names), key=len, reverse=True)
         bare = sorted(
-            (re.escape(name[4:]) for name in self.names if name.startswith("gpu:") and not _NUMBER.fullmatch(name[4:])),
+            (
+                re.escape(name[4:])
+                for name in self.names
+                if name.startswith("gpu:") and not re.fullmatch(_NUMBER, name[4:])
+            ),
             key=len,
             reverse=True,
         )
@@ -149,9 +153,9 @@ def device_range(labels: Iterable[str]) -> str:
     links: list[str] = []
     others: list[str] = []
     for label in each:
-        if found := _NUMBERED.fullmatch(label):
+        if found := re.fullmatch(_NUMBERED, label):
             numbered.setdefault(found[1], set()).add(int(found[2]))
-        elif found := _LINK.fullmatch(label):
+        elif found := re.fullmatch(_LINK, label):
             links.append(found[1])
         else:
             others.append(label)
@@ -172,7 +176,7 @@ class FoldedText(Struct, frozen=True, kw_only=True):
 
 def folded_texts(texts: Iterable[str]) -> list[FoldedText]:
     """Each of these sentences once, in the order of the first: the device is the one that it names first."""
-    return folded_about((found[0] if (found := _NAMED.search(text)) else "", text) for text in texts)
+    return folded_about((found[0] if (found := re.search(_NAMED, text)) else "", text) for text in texts)
 
 
 def folded_about(texts: Iterable[tuple[str, str]]) -> list[FoldedText]:
@@ -180,7 +184,7 @@ def folded_about(texts: Iterable[tuple[str, str]]) -> list[FoldedText]:
     the same."""
     groups: dict[tuple[str, bool], list[tuple[int, str, str]]] = {}
     for at, (device, text) in enumerate(texts):
-        shape = _NUMBERS.sub("#", renamed(text, device, "@")) if device else text
+        shape = re.sub(_NUMBERS, "#", renamed(text, device, "@")) if device else text
         groups.setdefault((shape, bool(device)), []).append((at, device, text))
     return [_folded(members) for members in groups.values()]
 
@@ -226,14 +230,14 @@ def _resolved(
 
 def _is_lasting(part: Component) -> bool:
     """Whether the name outlives the next driver load: an index alone may then name another GPU."""
-    return not _NUMBER.fullmatch(part.id)
+    return not re.fullmatch(_NUMBER, part.id)
 
 
 def _place(part: Component) -> tuple[int, int, str]:
     """GPUs by their index, everything else by the first number in its name: ``rdmap79s0`` is on bus 79."""
     if (index := index_of(part)) is not None:
         return 0, index, part.id
-    numbers = _NUMBER.findall(part.id)
+    numbers = re.findall(_NUMBER, part.id)
     return 1, int(numbers[0]) if numbers else 0, part.id
 
 

@@ -37,7 +37,7 @@ from healthd.core.model import (
 # healthd's own GPU reset
 
 
-_OF_LINKS = re.compile(r"nvswitch\..*|gpu\.nvlink\..*|gpu\.xid\.(74|14[4-9]|150)")
+_OF_LINKS = r"nvswitch\..*|gpu\.nvlink\..*|gpu\.xid\.(74|14[4-9]|150)"
 _LATE = timedelta(seconds=2)
 """By how much the time of a record, which counts from the boot, may differ from that of this process."""
 _KEPT = 4
@@ -67,7 +67,7 @@ class OwnResets:
         return replace(outcome, result=outcome.result.with_findings(findings)), dropped
 
     def _is_own(self, finding: Finding) -> bool:
-        if finding.time is None or not _OF_LINKS.fullmatch(finding.code):
+        if finding.time is None or not re.fullmatch(_OF_LINKS, finding.code):
             return False
         at = finding.time
         return any(began - _LATE <= at and (ended is None or at <= ended + _LATE) for began, ended in self._spans)

@@ -26,7 +26,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from itertools import accumulate
-from typing import Any, NamedTuple, assert_never
+from typing import Any, assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -100,7 +100,7 @@ class Days(Struct, frozen=True, kw_only=True):
         return self.epoch, self.opened, self.base, self.carried, self.closed, self.growing
 
 
-class JudgedReading(NamedTuple):
+class JudgedReading(Struct, frozen=True):
     """The next memory, the finding, and whether it is decided at all: a window may be too young."""
 
     state: Any
@@ -118,7 +118,7 @@ MEMORY: Mapping[type[AnyLimit], str] = {
 }
 
 
-class Look(NamedTuple):
+class Look(Struct, frozen=True):
     """The result of a check run's readings: changed memories, findings, and each (component, code) that is
     undecided."""
 
@@ -150,13 +150,13 @@ def judge_all(
                 name = str(component)
             kind, key = MEMORY[type(limit)], (name, reading.name)
             known = changed.get(kind, memory[kind]).get(key)
-            state, finding, sure = judge(known, limit, component, reading, now)
-            if state is not known:
+            judged = judge(known, limit, component, reading, now)
+            if judged.state is not known:
                 if kind not in changed:
                     changed[kind] = dict(memory[kind])  # once: it holds every component's
-                changed[kind][key] = state
-            if finding is not None or not sure:
-                told.append(_LimitResult(limit, key, finding, sure))
+                changed[kind][key] = judged.state
+            if judged.finding is not None or not judged.sure:
+                told.append(_LimitResult(limit, key, judged.finding, judged.sure))
             elif isinstance(limit, Stall):
                 moving.add(reading.name)
     for each in _beside_their_siblings(told, moving):
@@ -164,10 +164,10 @@ def judge_all(
             look.findings.append(each.finding)
         if not each.sure:
             look.undecided.add((each.key[0], each.limit.code.code))
-    return look._replace(changed=changed)
+    return replace(look, changed=changed)
 
 
-class _LimitResult(NamedTuple):
+class _LimitResult(Struct, frozen=True):
     """The result of one limit on one component's reading that is a finding, or undecided, or a standstill."""
 
     limit: AnyLimit
@@ -181,7 +181,7 @@ def _beside_their_siblings(told: Sequence[_LimitResult], moving: Set[str]) -> It
     ``moving``: the readings that do not stand still somewhere."""
     for each in told:
         alone = isinstance(each.limit, Stall) and each.limit.among_siblings and each.key[1] not in moving
-        yield each._replace(finding=None, sure=False) if alone else each
+        yield replace(each, finding=None, sure=False) if alone else each
 
 
 def judge(state: Any, limit: AnyLimit, component: Component, reading: Reading, now: datetime) -> JudgedReading:

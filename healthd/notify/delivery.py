@@ -10,13 +10,10 @@ from __future__ import annotations
 import json
 import re
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
-from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -25,7 +22,9 @@ from healthd.core.errors import SourceError
 from healthd.core.strict_modes import not_run_by_root
 from healthd.notify.message import Message
 from healthd.sources.command import run_command
-from healthd.sources.exchange import Deadline, NoRedirect, open_url
+
+if TYPE_CHECKING:  # HTTP loads when a message is posted, not on a machine that posts none
+    import urllib.error
 
 TIMEOUT_S = 10.0
 """The deadline of a POST, in seconds, up to the end of the answer; a daemon that stops waits no longer than this."""
@@ -114,6 +113,12 @@ def post(
 
 
 def _sent(url: str, data: Mapping[str, Any], headers: Mapping[str, str], timeout_s: float) -> str:
+    import urllib.error
+    import urllib.request
+    from http.client import HTTPException
+
+    from healthd.sources.exchange import Deadline, NoRedirect, open_url
+
     server = _server(url)
     if not url.startswith(("https://", "http://")):
         raise NotDeliveredError(f"{server}: not a URL; expected https://…")
@@ -135,6 +140,8 @@ def _sent(url: str, data: Mapping[str, Any], headers: Mapping[str, str], timeout
 
 
 def _reply(error: urllib.error.HTTPError) -> str:
+    from http.client import HTTPException
+
     try:
         return error.read(_SHOWN).decode(errors="replace").strip()
     except (OSError, HTTPException) as broken:

@@ -16,7 +16,7 @@ from healthd.sources.imds import DEFAULT_ENDPOINT, MetadataSource
 OWN_SYS = "/sys"
 """The /sys of the kernel that this process runs on."""
 _DMI = "devices/virtual/dmi/id"
-_BTIME = re.compile(r"btime ([0-9]{1,11})\s*")
+_BTIME = r"btime ([0-9]{1,11})\s*"
 
 
 class Identity(Struct, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ def boot_id(proc: Tree) -> str:
 def boot_time(proc: Tree) -> datetime:
     """When this boot began (``btime`` in ``/proc/stat``, whole seconds). Raises SourceError."""
     for line in proc.read("stat").splitlines():
-        if (found := _BTIME.fullmatch(line)) is not None:
+        if (found := re.fullmatch(_BTIME, line)) is not None:
             return datetime.fromtimestamp(int(found[1]), UTC)
     raise SourceUnreadable("/proc/stat has no line like `btime 1764000000`; without it kernel times cannot be placed")
 

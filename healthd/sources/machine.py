@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -22,8 +24,6 @@ from healthd.core.node import (
     Tree,
 )
 from healthd.core.strict_modes import not_run_by_root
-from healthd.sources.active import ActiveTestsSource
-from healthd.sources.clock import kernel_clock
 from healthd.sources.command import run_command
 from healthd.sources.filesystem import FilesystemSource
 from healthd.sources.identity import Identity, boot_id, find_identity, metadata_endpoint, node_name
@@ -31,6 +31,9 @@ from healthd.sources.imds import Hurry, MetadataSource
 from healthd.sources.mounts import parse_mountinfo
 from healthd.sources.nvml import NvmlSource
 from healthd.sources.trees import FileTree
+
+if TYPE_CHECKING:
+    from healthd.sources.active import ActiveTestsSource
 
 
 class Machine(Struct, kw_only=True):
@@ -48,7 +51,7 @@ class Machine(Struct, kw_only=True):
     nvml: NvmlSource
     file_systems: FilesystemSource
     imds: MetadataSource
-    active: ActiveTestsSource
+    open_active: Callable[[], ActiveTestsSource]
     kernel_log_state: Callable[[], KernelLogState]
     plugins: frozenset[tuple[str, ...]] = frozenset()
     kernel_records: Sequence[KernelRecord] = ()
@@ -62,6 +65,11 @@ class Machine(Struct, kw_only=True):
     def instance_type(self) -> str | None:
         """The instance type, or None where it is unknown."""
         return self.identity.instance_type or None
+
+    @property
+    def active(self) -> ActiveTestsSource:
+        """The tests that put load on the GPUs."""
+        return self.open_active()
 
     @property
     def kernel_log(self) -> KernelLogState:
@@ -91,6 +99,8 @@ class Machine(Struct, kw_only=True):
 
     def clock(self) -> KernelClock:
         """The kernel that runs here: it has one clock, whatever the roots of the trees are."""
+        from healthd.sources.clock import kernel_clock  # loads ctypes
+
         return kernel_clock()
 
     def metadata(self, path: str) -> str | None:
@@ -124,9 +134,17 @@ def open_machine(
     sys, proc, dev = FileTree(sources.sys_root, is_sysfs=True), FileTree(sources.proc_root), FileTree(sources.dev_root)
     imds = MetadataSource(metadata_endpoint(sys, sources.imds_endpoint, sys_root=sources.sys_root), hurry=hurry)
     nvml = NvmlSource(library=sources.nvml_library)
-    active = ActiveTestsSource(
-        gpus=lambda: [answer.pci or "" for answer in nvml.ask()], sys_tree=sys, all_reduce_perf=sources.all_reduce_perf
-    )
+
+    @cache
+    def open_active() -> ActiveTestsSource:
+        from healthd.sources.active import ActiveTestsSource  # for active checks alone
+
+        return ActiveTestsSource(
+            gpus=lambda: [answer.pci or "" for answer in nvml.ask()],
+            sys_tree=sys,
+            all_reduce_perf=sources.all_reduce_perf,
+        )
+
     site = config.checks.get("plugin.run")
     return Machine(
         name=config.node.name or node_name(os.environ),
@@ -137,7 +155,7 @@ def open_machine(
         nvml=nvml,
         file_systems=FilesystemSource(),
         imds=imds,
-        active=active,
+        open_active=open_active,
         plugins=frozenset(plugin.command for plugin in site.settings.plugins) if site is not None else frozenset(),
         kernel_log_state=kernel_log_state or (lambda: KernelLogState(source=sources.kmsg, alive=True)),
     )

@@ -19,6 +19,7 @@ from healthd import __version__
 from healthd.api.grammar import parse
 from healthd.checklib.tables import instance_types
 from healthd.cli.settings import check_settings
+from healthd.config.keys import dotted
 from healthd.config.load import Loaded, examine
 from healthd.config.report import as_data
 from healthd.config.schema.daemon import DaemonSection
@@ -737,7 +738,7 @@ def test_the_chart_sets_nothing_that_healthd_has_already(profile: str, tmp_path:
     """Each setting of the chart differs from healthd's default, but for those that one looks for in a configuration."""
     loaded, plain = configured(defaults(profile).config(), tmp_path), as_data(configured("", tmp_path))
     path, values = str(tmp_path / "config.toml"), as_data(loaded)
-    ours = {key for key, origin in loaded.origins.items() if origin.startswith(path)}
+    ours = {dotted(key) for key, each in loaded.settings.items() if each.origin.startswith(path)}
     assert len(ours) >= 6
     same = {key for key in ours if values[key]["value"] == plain[key]["value"]}
     assert same <= {"remediation.mode", "orchestrator.kubernetes.namespace", "daemon.http"}

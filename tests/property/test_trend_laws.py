@@ -198,8 +198,8 @@ class Watched:
     def look(self, second: float, value: float, epoch: str = "inforom") -> bool:
         """Whether the growth is an open fault after this look."""
         before, was = self._days, self.growing
-        self._days, finding, _ = judge(self._days, GROWING, GPU[0], counter(value, epoch=epoch), at(second))
-        self.growing = finding is not None
+        judged = judge(self._days, GROWING, GPU[0], counter(value, epoch=epoch), at(second))
+        self._days, self.growing = judged.state, judged.finding is not None
         self.turns += self.growing is not was
         if self._days != before:
             self._saved = msgspec.json.encode(self._days)

@@ -143,7 +143,7 @@ def _end(process: subprocess.Popen[bytes], folder: TemporaryDirectory[str]) -> N
 
 def load() -> None:
     """What a daemon, a controller and most commands load."""
-    from healthd.config.keys import allowed_table
+    from healthd.config.keys import allowed_table, variables
     from healthd.config.schema.config import PolicySection
     from healthd.core.check import discover
     from healthd.remediation.policy_files import policy_of
@@ -161,7 +161,7 @@ def load() -> None:
     ):
         importlib.import_module(f"healthd.{module}")
     policy_of(PolicySection(), None)  # the checks, too
-    allowed_table({name: check.settings for name, check in discover().items()})
+    variables(allowed_table({name: check.settings for name, check in discover().items()}), ())  # all of them
 
 
 def fork_for_each(path: str) -> tuple[bytes, list[int]]:

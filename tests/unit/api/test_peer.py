@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from healthd.api.peer import Receipt, sent
+from healthd.api.peer import sent
+from healthd.api.wire import Receipt
 from tests.support.limits import limit_s
 
 ANSWER = b"healthd/1 1 5 5\nprinthello"

@@ -123,9 +123,9 @@ def test_a_later_match_wins_and_the_environment_over_all(tmp_path: Path) -> None
     known = loaded(path)
     remediation = known.config.remediation
     assert (remediation.mode, remediation.max_attempts, ecc_limit(path)) == (Mode.REPAIR, 5, 4)
-    assert known.origins["remediation.mode"] == f"{path}:9 (match[0])"
-    assert known.origins['checks."gpu.ecc".max_correctable'] == f"{path}:13 (match[1])"
-    assert known.origins["remediation.max_attempts"] == f"{path}:3"
+    assert known.origin(("remediation", "mode")) == f"{path}:9 (match[0])"
+    assert known.origin(("checks", "gpu.ecc", "max_correctable")) == f"{path}:13 (match[1])"
+    assert known.origin(("remediation", "max_attempts")) == f"{path}:3"
     assert ecc_limit(path, HEALTHD_CHECKS_GPU_ECC_MAX_CORRECTABLE="9") == 9
 
 

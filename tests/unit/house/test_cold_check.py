@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from healthd.probe.child import module_path
 from tests.support.limits import limit_s
 
 HOST_CHECKS = ("host.cpu", "host.filesystems", "host.kernel", "host.memory", "host.network", "host.processes")
@@ -20,6 +21,8 @@ code = main(sys.argv[1:])
 print(json.dumps([code, sorted(sys.modules)]))
 """
 NOT_LOADED = (
+    "healthd.api.client",
+    "healthd.api.peer",
     "healthd.controller",
     "healthd.daemon",
     "healthd.drill.drills",
@@ -29,20 +32,26 @@ NOT_LOADED = (
     "healthd.checks.gpu_ecc",
     "healthd.checks.kernel_xid",
     "healthd.checklib.xids",
+    "healthd.core.capabilities",
     "healthd.observe.journal",
+    "healthd.sources.active",
     "healthd.sources.kmsg",
     "healthd.state.store",
     "apscheduler",
     "boto3",
     "botocore",
+    "ctypes",
     "hashlib",  # loads OpenSSL
     "http.client",
     "httpx2",
     "importlib.resources",
+    "importlib.util",
     "lightkube",
+    "pkgutil",
     "prometheus_client",
     "psutil",
     "pynvml",
+    "socket",
     "sqlite3",
     "ssl",
     "structlog",
@@ -69,3 +78,16 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> frozenset[str]:
 def test_a_cold_check_does_not_load(loaded: frozenset[str], name: str) -> None:
     """An import at the top of a module that every check loads costs each cold check its time."""
     assert not [module for module in loaded if module == name or module.startswith(f"{name}.")]
+
+
+WORKER = "import sys, healthd.probe.fs_ops, healthd.probe.worker; print(*sys.modules)"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["collections", "enum", "json", "re", "subprocess", "typing"])
+def test_a_worker_does_not_load(name: str) -> None:
+    """Each probe worker pays for its imports with its start, and with memory for as long as it lives."""
+    argv = [sys.executable, "-S", "-P", "-c", WORKER]
+    environ = {**os.environ, "PYTHONPATH": module_path()}
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=limit_s(60.0), env=environ)
+    assert name not in done.stdout.split()
