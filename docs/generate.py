@@ -62,6 +62,7 @@ from tests.faults.proof import CERTAIN, unproven  # noqa: E402
 from tests.support.mistakes import answered_commands, answered_configurations  # noqa: E402
 from tests.support.pure_modules import source_of  # noqa: E402
 from tests.support.recorded_gpus import recorded  # noqa: E402
+from tests.support.scripts import load_script  # noqa: E402
 from tests.support.slurm_versions import DIFFERENCES, TESTED, Difference, has  # noqa: E402
 
 Row = TypeVar("Row")
@@ -431,6 +432,7 @@ def pages() -> Mapping[Path, str]:
         ROOT / "docs/explanation/the-house.md": house_page,
         ROOT / "bench/figures.md": bench_page,
         ROOT / "README.md": readme_page,
+        ROOT / "packaging/helm/healthd/values.schema.json": chart_schema_text,
         **{path: partial(with_installer, path) for path in map(ROOT.joinpath, WITH_INSTALLER)},
         **{ROOT / f"docs/pictures/drawn-{name}.svg": partial(_alone, draw) for name, draw in diagrams.PICTURES.items()},
     }
@@ -457,6 +459,12 @@ def notification_schema_text() -> str:
     """The schema of the document that a webhook and a command get."""
     made = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(Notification)}
     return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
+
+
+def chart_schema_text() -> str:
+    """The schema of the chart's values, which has the settings of every check."""
+    text: str = load_script("kubernetes_render", ROOT / "packaging/kubernetes/render.py").values_schema()
+    return text
 
 
 def house_page() -> str:

@@ -30,6 +30,7 @@ GENERATED = sorted(
         REFERENCE / "notification.schema.json",
         REFERENCE / "policy.schema.json",
         ROOT / "README.md",
+        ROOT / "packaging/helm/healthd/values.schema.json",
         ROOT / "packaging/imagebuilder/healthd.yaml",
         ROOT / "packaging/ssm/healthd-install.yaml",
     }
