@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from healthd.checklib.host_text import uptime_s
 from healthd.checklib.pci import efa_functions, has_pci, pci_attribute, pci_children, pci_gpus, require_pci
 from healthd.checklib.tables import instance_profile
-from healthd.core.check import FindingCode, Learned, check, judged, not_applicable, unknown
+from healthd.core.check import SOON, FindingCode, Learned, check, judged, not_applicable, unknown
 from healthd.core.model import NODE, Component, Finding, Reading, Remedy, Result, Severity
 from healthd.core.node import Node
 
@@ -101,7 +101,7 @@ def efa_devices(node: Node, settings: EfaDevicesSettings) -> Result:
         require_pci(node)
     findings = [*_counted(len(functions), usual, settings), *_examined(node, functions, settings)]
     if findings and (uptime_s := _uptime_s(node)) < settings.startup_grace_s:
-        return unknown(f"{findings[0].message}; booted {uptime_s:.0f} s ago, EFA may still be starting")
+        return unknown(f"{findings[0].message}; booted {uptime_s:.0f} s ago, EFA may still be starting", SOON)
     return judged(findings, _to_learn(node, settings, len(functions)))
 
 

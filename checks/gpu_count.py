@@ -56,6 +56,11 @@ class GpuCountSettings(Struct, frozen=True, kw_only=True):
     instance type. For a type that is not in healthd's table the first check run sets the number: a guess would drain
     good nodes. After a change on purpose, ``healthd relearn gpu.count --reason TEXT`` starts the count again."""
 
+    def __post_init__(self) -> None:
+        """Refuse a number that no node can have."""
+        if self.expected is not None and self.expected < 0:
+            raise ValueError(f"expected: {self.expected}: expected a number from 0 on")
+
 
 _LEARNED = Learned(
     reading="gpu_pci_count",

@@ -76,7 +76,8 @@ def lustre_client(node: Node, settings: LustreClientSettings) -> Result:
         word = node.sys.read("fs/lustre/health_check")
     except SourceMissing as error:
         if any(mount.fstype == "lustre" for mount in node.mounts()):
-            return unknown(f"a Lustre file system is mounted, but the client does not report its health: {error}")
+            why = f"a Lustre file system is mounted, but the client does not report its health: {error}"
+            return unknown(why, "see whether its modules are loaded, `lsmod`; in a container mount the host's /sys")
         return not_applicable("no Lustre client is loaded")
     findings, gaps = (
         list(_health(word)),

@@ -40,6 +40,12 @@ class LustreMountSettings(Struct, frozen=True, kw_only=True):
     read_only: tuple[str, ...] = ()
     """Those of ``mounts`` that are read-only on purpose, such as a shared data set."""
 
+    def __post_init__(self) -> None:
+        """Refuse what is no mount point: it would be missing on every node."""
+        for point in (*self.mounts, *self.read_only):
+            if not point.startswith("/"):
+                raise ValueError(f"mounts: {point!r}: expected an absolute path, such as /fsx")
+
 
 @check("lustre.mount", interval_s=30, settings=LustreMountSettings, codes=(MISSING, READ_ONLY, AUTOMOUNT_WAITING))
 def lustre_mount(node: Node, settings: LustreMountSettings) -> Result:

@@ -80,15 +80,16 @@ def _active_outcomes(
     agent: Agent, names: Sequence[str], environ: Mapping[str, str], tick: Tick
 ) -> Mapping[str, Outcome]:
     """Run the active checks among these, or all. On a node that is not idle none starts, and each is unknown."""
-    from healthd.observe.idle import not_idle_reason  # loads the PCI bus; nearly every check is without active tests
+    from healthd.observe.idle import not_idle  # loads the PCI bus; nearly every check is without active tests
 
     wanted = [name for name in names or agent.checkup.checks if agent.checkup.checks[name].on == "active"]
-    busy = not_idle_reason(agent.machine, agent.orchestrator, own_job=environ.get("SLURM_JOB_ID", ""))
-    if not busy:
+    busy = not_idle(agent.machine, agent.orchestrator, own_job=environ.get("SLURM_JOB_ID", ""))
+    if busy is None:
         return agent.checkup.run_active(wanted, tick)
     now = datetime.now(UTC)
-    tick(f"active tests do not run: {busy}")
-    return {name: Outcome(check=name, result=unknown(f"not run: {busy}"), at=now, duration_s=0.0) for name in wanted}
+    tick(f"active tests do not run: {busy.why}")
+    result = unknown(f"not run: {busy.why}", busy.do)
+    return {name: Outcome(check=name, result=result, at=now, duration_s=0.0) for name in wanted}
 
 
 def status_answer(agent: Agent, board: PlanCache, options: Namespace) -> Reply:
@@ -289,6 +290,17 @@ def _known(names: Sequence[str], agent: Agent, *, active: bool) -> Sequence[str]
         if check is not None and check.on == "active" and not active:
             raise UsageError(f"healthd check: {name} puts load on the GPUs of an idle node; add --active to run it")
         if name not in agent.checkup.checks:
-            hint = did_you_mean(name, agent.checkup.checks, "see `healthd checks`")
+            finder = _finder(name, agent)
+            hint = f"{finder} finds this code: `healthd check {finder}`" if finder else ""
+            hint = hint or did_you_mean(name, agent.checkup.checks, "see `healthd checks`")
             raise UsageError(f"healthd check: no check is named {name!r}, or it is not enabled; {hint}")
     return names
+
+
+def _finder(name: str, agent: Agent) -> str:
+    """The check that finds the code of this name, or "": it is the name that an operator has read last."""
+    for check in agent.checkup.checks.values():
+        for code in check.codes:
+            if name == code.code or (code.code.endswith(".*") and name.startswith(code.code[:-1])):
+                return check.name
+    return ""

@@ -83,8 +83,7 @@ class _Parser(argparse.ArgumentParser):
         if unknown:
             verb = self.verbs()[options.verb]
             known = [each for each in verb._option_string_actions if each.startswith("--")]
-            near = _nearest(unknown[0].partition("=")[0], known) if unknown[0].startswith("-") else ""
-            verb.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
+            verb.error(f"unrecognized arguments: {' '.join(unknown)}{_nearest_option(unknown[0], known)}")
         return options
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -140,6 +139,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
             arguments = ["--version", *more]
         case ["help", verb, *_]:
             arguments = [verb, "--help"]
+        case [option, *_] if option.startswith("-") and option != "--version":
+            of_verbs = {name for verb in _grammar().verbs().values() for name in verb._option_string_actions}
+            near = "" if option in of_verbs else _nearest_option(option, ("--help", "--version"))
+            hint = near or "; write `healthd VERB OPTIONS`"
+            raise UsageError(f"healthd: {option!r} is no option before the verb{hint}; see healthd --help")
     options: argparse.Namespace = _grammar(arguments[0]).parse_args(arguments)
     return options
 
@@ -415,7 +419,7 @@ def _drilling(verbs: Any) -> None:
 
     drill = verbs.add_parser("drill", help="play a fault and show what healthd would find, decide and do")
     drill.add_argument("kind", nargs="?", choices=tuple(KINDS), metavar="KIND", help="the fault to play; see --list")
-    drill.add_argument("number", nargs="?", type=int, metavar="NUMBER", help="of xid or sxid (default: 79, 20034)")
+    drill.add_argument("number", nargs="?", type=_number, metavar="NUMBER", help="of xid or sxid (default: 79, 20034)")
     drill.add_argument("--gpu", metavar="GPU", help="the GPU's index or PCI address (default: the first GPU)")
     drill.add_argument("--mount", metavar="PATH", help="the mount point (default: the first network one; /)")
     drill.add_argument("--force", action="store_true", help="play it even if a job runs, or may run, on the node")
@@ -482,6 +486,17 @@ def _nearest(word: str, known: Sequence[str]) -> str:
     return f"; {near}" if near else ""
 
 
+def _nearest_option(word: str, known: Sequence[str]) -> str:
+    """As ``_nearest``, of the options; of a single letter the only one that begins with it, of a file ``--config``."""
+    if not word.startswith("-"):
+        return f"; did you mean --config {word}?" if word.endswith(".toml") and "--config" in known else ""
+    name = word.partition("=")[0]
+    if len(name) == len("-w"):
+        begin = [each for each in known if each[2] == name[1].lower()]
+        return f"; did you mean {begin[0]}?" if len(begin) == 1 else ""
+    return _nearest(name, known)
+
+
 def _count(text: str) -> int:
     """A number of lines. Raises ArgumentTypeError."""
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MAX_LINES):
@@ -492,8 +507,17 @@ def _count(text: str) -> int:
 def _seconds(text: str) -> float:
     """The pause between two requests, in seconds. Raises ArgumentTypeError."""
     if not re.fullmatch(r"[0-9]{1,4}(\.[0-9]{1,3})?", text) or not 0.5 <= float(text) <= 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds; expected 0.5 to 3600")
+        loose = re.fullmatch(r"([0-9]{1,4}(?:\.[0-9]{1,3})?) ?s[a-z]*", text.lower())
+        near = f"; did you mean {loose[1]}?" if loose else ""
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds; expected 0.5 to 3600{near}")
     return float(text)
+
+
+def _number(text: str) -> int:
+    """The number of an XID or an SXid. Raises ArgumentTypeError."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        raise argparse.ArgumentTypeError(f"{text!r} is not the number of an XID or SXid; expected one such as 79")
+    return int(text)
 
 
 def _length(text: str) -> timedelta:

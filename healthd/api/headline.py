@@ -119,7 +119,8 @@ def _next(
 ) -> str:
     if remediation is None:
         if refusal is Refusal.OBSERVE:
-            return f"healthd does nothing by itself. {_sentence(decision)} To take it out: `healthd quarantine`."
+            out = "To take it out: `healthd quarantine --reason TEXT`."
+            return f"healthd does nothing by itself. {_sentence(decision)} {out}"
         if refusal is Refusal.OPTED_OUT:
             return f"Nothing until the opt-out ends. {_sentence(decision)}"
         if verdict is Verdict.OK and refusal not in (Refusal.ORPHAN, Refusal.STUCK):

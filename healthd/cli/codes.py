@@ -58,7 +58,12 @@ def unknown_code(verb: str, wanted: str, expected: str, texts: Iterable[str] = (
     """The error for a code that no check finds, with the nearest one. ``texts``: what else it may have been."""
     declared = [code.code for check in discover().values() for code in check.codes if code.code not in NUMBERED]
     known = [*declared, *(f"gpu.xid.{xid}" for xid in xid_table()), *texts]
-    return UsageError(f"{verb}: {expected} {wanted!r}; {did_you_mean(wanted, known, 'see `healthd checks`')}")
+    members = [code for code in known if code.startswith(f"{wanted}.")]
+    if len(members) > 1:
+        near = f"{len(members)} codes begin so, such as {members[-1]}; see `healthd checks`"
+    else:
+        near = did_you_mean(wanted, members or known, "see `healthd checks`")
+    return UsageError(f"{verb}: {expected} {wanted!r}; {near}")
 
 
 def _citation(paragraph: str) -> str:

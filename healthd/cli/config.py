@@ -11,12 +11,14 @@ from healthd.agent.node_facts import ThisNode
 from healthd.api.exit_codes import ExitCode
 from healthd.api.group import group_number, no_such_group
 from healthd.api.wire import Reply
+from healthd.checklib.tables import instance_types
 from healthd.cli.settings import check_settings, loaded
 from healthd.config.json_schema import config_schema_text
 from healthd.config.load import Examined, examine
 from healthd.config.report import annotated, as_data, shown
 from healthd.config.schema.config import Config
 from healthd.config.toml_text import Problem
+from healthd.config.values import did_you_mean
 from healthd.core.errors import ConfigError, UsageError
 from healthd.remediation.policy_files import code_problems
 
@@ -42,7 +44,7 @@ def answer(options: Namespace) -> Reply:
     tried = examined.loaded.config if options.here and examined.loaded is not None and not problems else None
     found, warnings = ((), ()) if tried is None else (_found(tried), _groups_missing(tried))
     if examined.loaded is not None:
-        warnings = (*warnings, *no_repair(examined.loaded.config))
+        warnings = (*warnings, *no_repair(examined.loaded.config), *mistyped_type(examined.loaded.config))
     code = ExitCode.CONFIG if problems or found else 0
     if options.json:
         data = {"problems": [*map(str, problems), *found], "warnings": warnings}
@@ -81,6 +83,14 @@ def no_repair(config: Config) -> tuple[str, ...]:
             "repaired; set slurm or kubernetes, or mode = observe"
         )
     return tuple(found)
+
+
+def mistyped_type(config: Config) -> tuple[str, ...]:
+    """An instance type that no table has and that is spelt nearly as one that is there."""
+    name, known = config.node.instance_type, instance_types()
+    if not name or name in known or not (near := did_you_mean(name, known, "")):
+        return ()
+    return (f"node.instance_type = {name} is not in healthd's table: {near} Else healthd learns what this node has",)
 
 
 def _groups_missing(config: Config) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ HERE_S, REMOTE_S = 15.0, 45.0
 deadlines, which are those of NVML, and of two calls to AWS or four to Slurm."""
 _MATCH_S = 15.0
 _HANGS = "find what it waits for: `ps -eo pid,stat,wchan,cmd` and the kernel log; the server of a mount may be lost"
+_UNREADABLE = "make readable what this line names: run as root, in a container with the host's /proc, /sys and devices"
 
 
 def answer(options: Namespace) -> Reply:
@@ -53,7 +54,7 @@ def _answer(options: Namespace) -> Reply:
 def _lines(name: str, told: list[DoctorResult] | SourceError) -> Iterable[DoctorResult]:
     if not isinstance(told, SourceError):
         return told
-    fix = _HANGS if isinstance(told, SourceTimeout) else "`healthd check --no-daemon` may show the reason"
+    fix = _HANGS if isinstance(told, SourceTimeout) else _UNREADABLE
     return [DoctorResult(about=name, told=LookResult.NOT_REPORTED, why=str(told), fix=fix)]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from inspect import cleandoc
 from typing import Any
 
 from healthd.api.wire import Reply
@@ -60,8 +61,12 @@ def _check(name: str) -> NodeText | None:
     check = discover().get(name)
     if check is None:
         return None
-    do = (f"Run it now: `healthd check {name}`", "If it is unknown, see what is missing here: `healthd doctor`")
-    return NodeText(text=name, where="a check", meaning=check.title, do=do)
+    do = (
+        f"Run it now: `healthd check {name}`",
+        "If it is unknown, do what its line `do:` says; `healthd doctor` names all that is missing here",
+    )
+    _, *notes = cleandoc(check.doc).split("\n\n")
+    return NodeText(text=name, where="a check", meaning=check.title, do=do, notes=tuple(notes))
 
 
 def _of_a_job(wanted: str) -> NodeText | None:

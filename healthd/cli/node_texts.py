@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cache
+from textwrap import wrap
 from typing import Any
 
 from msgspec import Struct
@@ -27,12 +28,14 @@ _BETWEEN = re.compile(r"[\s=@:;,\"{}\[\]]+")
 
 
 class NodeText(Struct, frozen=True, kw_only=True):
-    """A text of healthd's. ``text``: a glob over all of it; ``where``: what it is in its cluster."""
+    """A text of healthd's. ``text``: a glob over all of it; ``where``: what it is in its cluster. ``notes``: of a check
+    what it reads, in paragraphs."""
 
     text: str
     where: str
     meaning: str
     do: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 @cache
@@ -59,6 +62,7 @@ def as_data(row: NodeText, text: str, runbook: Mapping[str, Any]) -> dict[str, A
         "text": text,
         "where": row.where,
         "meaning": row.meaning,
+        "notes": [" ".join(note.split()) for note in row.notes],
         "do": list(row.do),
         "runbook": dict(runbook) or None,
     }
@@ -67,7 +71,8 @@ def as_data(row: NodeText, text: str, runbook: Mapping[str, Any]) -> dict[str, A
 def as_text(row: NodeText, text: str) -> str:
     """The text of ``healthd explain`` for a text."""
     steps_ = [f"  {number}. {step}" for number, step in enumerate(row.do, 1)]
-    return "\n".join([f"{text}: {row.where}", f"  {row.meaning}.", "", "What you can do", *steps_, ""])
+    notes = [line for note in row.notes for line in wrap(note, 108, initial_indent="  ", subsequent_indent="  ")]
+    return "\n".join([f"{text}: {row.where}", f"  {row.meaning}.", *notes, "", "What you can do", *steps_, ""])
 
 
 def _code_of(word: str) -> str:

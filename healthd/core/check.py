@@ -360,6 +360,10 @@ def ok(readings: Iterable[Reading] = (), *, clearances: Iterable[Clearance] = ()
     return Result(status=Status.OK, reason=reason, readings=tuple(readings), clearances=tuple(clearances))
 
 
+SOON = "run `healthd check` again in a minute"
+"""The operator's next step about a check that is unknown only because it is too early."""
+
+
 class LeftTo(Struct, frozen=True, kw_only=True):
     """Among gaps: a component that did not answer for a cause that another check finds. It makes nothing unknown here,
     and ends nothing either. ``words``: the cause, and the check that finds it."""
@@ -396,9 +400,10 @@ def judged(
     )
 
 
-def unknown(reason: str) -> Result:
-    """The check could not decide. Never healthy, never alone a reason to repair."""
-    return Result(status=Status.UNKNOWN, reason=reason)
+def unknown(reason: str, do: str = "") -> Result:
+    """The check could not decide. Never healthy, never alone a reason to repair. ``do``: the operator's next step, ""
+    where `healthd doctor` names it."""
+    return Result(status=Status.UNKNOWN, reason=reason, do=do)
 
 
 def not_applicable(reason: str) -> Result:

@@ -76,7 +76,12 @@ class RegistrationError(HealthdError):
 
 
 class SourceError(HealthdError):
-    """The machine did not answer a request. Never evidence of a fault by itself."""
+    """The machine did not answer a request. Never evidence of a fault by itself.
+
+    ``do``: the operator's next step about a check that is unknown for it; "" where `healthd doctor` finds it.
+    """
+
+    do = ""
 
 
 class SourceMissing(SourceError):
@@ -86,9 +91,13 @@ class SourceMissing(SourceError):
 class SourceTimeout(SourceError):
     """No answer before the deadline. The request may still be running somewhere."""
 
+    do = "find what hangs: state D in `ps -eo pid,stat,wchan,args`, and the kernel log, `journalctl -k`"
+
 
 class SourceBusy(SourceError):
     """Not asked: an earlier request is not answered yet, or the source is paused."""
+
+    do = "run `healthd check` again once that is over"
 
 
 class SourceUnreadable(SourceError):

@@ -335,10 +335,12 @@ class Result(Struct, frozen=True, kw_only=True):
     ``not_reported`` are codes, each at its component, that were not reported although the rest was read: a tool that is
     not installed, a call that a GPU does not answer. None of them is over because no finding has it. The code "" is
     every code, at the component, its parts (``nvlink:GPU-…/3``) and the node.
+    ``do``: the operator's next step about an unknown; "" where `healthd doctor` names it.
     """
 
     status: Status
     reason: str = ""
+    do: str = ""
     findings: tuple[Finding, ...] = ()
     readings: tuple[Reading, ...] = ()
     clearances: tuple[Clearance, ...] = ()

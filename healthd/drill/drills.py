@@ -21,7 +21,7 @@ from healthd.drill.chain import TITLE, DrillReport, DrillRequest, Ended, banner
 from healthd.drill.injection import prepare
 from healthd.drill.rehearsal import Heard, Rehearsal, Stage
 from healthd.observe.checkup import Checkup
-from healthd.observe.idle import not_idle_reason
+from healthd.observe.idle import not_idle
 from healthd.remediation.decide.remediation import Remediation
 from healthd.remediation.engine.engine import Engine
 from healthd.remediation.ports import Orchestrator
@@ -129,8 +129,8 @@ class Drills:
         """Why the node cannot be drilled now, or "". Unknown is not idle."""
         if request.forced:
             return ""
-        busy = not_idle_reason(self._checkup.machine, self._orchestrator)
-        return f"{busy}; add --force to drill a node that may be busy" if busy else ""
+        busy = not_idle(self._checkup.machine, self._orchestrator)
+        return f"{busy.why}; add --force to drill a node that may be busy" if busy else ""
 
     def _follow(self, drill: Rehearsal) -> DrillReport:
         request, what, notices = drill.request, drill.injection.what, self._checkup.notices

@@ -25,7 +25,8 @@ class Cause(Struct, frozen=True, kw_only=True):
     ``where``: its devices as a range, "" for the whole node, or how many more checks are unknown for the same reason.
     ``words``: the messages of its findings. ``remedy``: what the worst one calls for. ``explains``: codes that are open
     because of it. ``optional``: an unknown that does not count. ``components``: its devices by their own names.
-    ``checks``: the checks that are unknown.
+    ``checks``: the checks that are unknown. ``do``: the operator's next step about them, "" where `healthd doctor`
+    names it.
     """
 
     code: str
@@ -39,6 +40,7 @@ class Cause(Struct, frozen=True, kw_only=True):
     optional: bool = False
     components: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
+    do: str = ""
 
     @property
     def is_problem(self) -> bool:
@@ -77,20 +79,21 @@ def causes_of(diagnoses: Iterable[Diagnosis], faults: Iterable[Fault], names: De
 def unknowns_of(outcomes: Iterable[Outcome], names: DeviceNames) -> tuple[Cause, ...]:
     """The checks that are unknown, each reason once: a missing driver makes a dozen checks unknown. Those that count
     come first."""
-    by_reason: dict[tuple[bool, str], list[str]] = {}
+    by_reason: dict[tuple[bool, str], list[Outcome]] = {}
     for outcome in outcomes:
         if not outcome.result.is_whole:
-            by_reason.setdefault((outcome.optional, _reason(outcome, names)), []).append(outcome.check)
+            by_reason.setdefault((outcome.optional, _reason(outcome, names)), []).append(outcome)
     found = [
         Cause(
-            code=checks[0],
+            code=same[0].check,
             severity=None,
-            where=f"and {len(checks) - 1} more check{'s' if len(checks) > 2 else ''}" if len(checks) > 1 else "",
+            where=f"and {len(same) - 1} more check{'s' if len(same) > 2 else ''}" if len(same) > 1 else "",
             words=(reason,),
             optional=optional,
-            checks=tuple(checks),
+            checks=tuple(each.check for each in same),
+            do=_do(same),
         )
-        for (optional, reason), checks in by_reason.items()
+        for (optional, reason), same in by_reason.items()
     ]
     return tuple(sorted(found, key=lambda each: each.optional))
 
@@ -174,6 +177,15 @@ def _acknowledged(parts: Sequence[_Part], open_now: Mapping[FaultKey, Fault], na
     return "; ".join(
         text if len(devices) == len(parts) else f"{device_range(devices)} {text}" for text, devices in by_text.items()
     )
+
+
+def _do(outcomes: Sequence[Outcome]) -> str:
+    """The next step that the first run names which could read nothing. Where each has read a part, nothing is missing:
+    the check says what it reads."""
+    whole = next((each for each in outcomes if not each.result.gaps), None)
+    if whole is not None:
+        return whole.result.do
+    return f"a part did not answer; see what the check reads: `healthd explain {outcomes[0].check}`"
 
 
 def _reason(outcome: Outcome, names: DeviceNames) -> str:

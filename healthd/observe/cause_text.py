@@ -47,7 +47,7 @@ def operators_step(code: str, remedy: Remedy) -> str:
 
 def _step_of(cause: Cause) -> str:
     if cause.severity is None:
-        return "" if cause.optional else _DOCTOR
+        return "" if cause.optional else cause.do or _DOCTOR
     return operators_step(cause.code, cause.remedy)
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct, structs
 
 from healthd.config.schema.config import CheckConfig
-from healthd.core.check import Check, judged, unknown
+from healthd.core.check import SOON, Check, judged, unknown
 from healthd.core.errors import SourceError
 from healthd.core.model import Event, Outcome, Status
 from healthd.core.node import KernelRecord, Node
@@ -39,6 +39,8 @@ T = TypeVar("T")
 NVML_PAUSE_S = 300.0
 _RETRY_S = 300.0  # an outcome that is unknown is asked again within so many seconds, however rare the check is
 _READER_IS_STUCK_AFTER_S = 30.0
+_JOURNAL = "see why the journal cannot be read: `journalctl -n 1`"
+_RESTART = "restart the daemon: `systemctl restart healthd`"
 _EARLIER_RUNS_S = 1.0  # how long an answer waits for runs that began before it
 _TICK_S = 5.0
 
@@ -332,25 +334,26 @@ class Checkup:
         running = self._running.get(name)
         if running is not None and not running.future.done():
             age_s = time.monotonic() - running.began
-            return self._unknown(name, f"no answer yet; it has been running for {age_s:.1f} s")
-        return self._unknown(name, f"no result younger than twice its interval{waited}")
+            return self._unknown(name, f"no answer yet; it has been running for {age_s:.1f} s", SOON)
+        return self._unknown(name, f"no result younger than twice its interval{waited}", SOON)
 
     def _kernel_outcome(self, name: str, outcome: Outcome | None) -> Outcome:
         """A kernel check is as fresh as the reader of the log; a blind reader makes it unknown."""
         log = self.machine.kernel_log
         if log.error or not log.alive:
-            return self._unknown(name, log.error or f"the reader of the kernel log {log.source} has ended")
+            ended = f"the reader of the kernel log {log.source} has ended"
+            return self._unknown(name, log.error or ended, "" if log.error else _RESTART)
         if log.idle_s > _READER_IS_STUCK_AFTER_S:
-            return self._unknown(name, f"the reader of {log.source} stands still for {log.idle_s:.0f} s")
+            return self._unknown(name, f"the reader of {log.source} stands still for {log.idle_s:.0f} s", _RESTART)
         if outcome is None:
-            return self._unknown(name, f"the records of {log.source} have not been judged yet")
+            return self._unknown(name, f"the records of {log.source} have not been judged yet", SOON)
         if name in self.of_the_journal() and (problem := self.journal_problem()):
-            return self._unknown(name, problem)
+            return self._unknown(name, problem, _JOURNAL)
         return structs.replace(outcome, at=datetime.now(UTC))
 
-    def _unknown(self, name: str, reason: str) -> Outcome:
+    def _unknown(self, name: str, reason: str, do: str = "") -> Outcome:
         now = datetime.now(UTC)
-        return Outcome(check=name, result=unknown(reason), at=now, duration_s=0.0, optional=self._optional(name))
+        return Outcome(check=name, result=unknown(reason, do), at=now, duration_s=0.0, optional=self._optional(name))
 
     def _optional(self, name: str) -> bool:
         """Whether an unknown of this check does not count. That of an active check counts in its own report."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from healthd.checklib.pci import pci_gpus
 from healthd.core.errors import BackendError, SourceError, SourceMissing
 from healthd.core.node import Node
@@ -16,11 +18,19 @@ from healthd.core.node import Node
 if TYPE_CHECKING:
     from healthd.remediation.ports import Orchestrator
 
+_WHEN_IDLE = "run it again when the node is idle"
 _HOLDERS = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
 
 
-def not_idle_reason(node: Node, orchestrator: Orchestrator | None, *, own_job: str = "") -> str:
-    """Why no active test may run now, or "" on an idle node.
+class NotIdle(Struct, frozen=True):
+    """Why no active test may run now. ``do``: the operator's next step, "" where `healthd doctor` names it."""
+
+    why: str
+    do: str = _WHEN_IDLE
+
+
+def not_idle(node: Node, orchestrator: Orchestrator | None, *, own_job: str = "") -> NotIdle | None:
+    """Why no active test may run now; None on an idle node.
 
     ``own_job``: the job that requests the test, whose own allocation does not count. ``orchestrator`` None: no cluster
     was found.
@@ -28,10 +38,10 @@ def not_idle_reason(node: Node, orchestrator: Orchestrator | None, *, own_job: s
     try:
         holders = tuple(_holders(node))
     except SourceError as error:
-        return f"cannot read which processes hold the GPUs: {error}"
+        return NotIdle(f"cannot read which processes hold the GPUs: {error}", error.do)
     if holders:
-        return f"the GPUs are in use: {', '.join(holders)}"
-    return "" if orchestrator is None or orchestrator.kind == "local" else _cluster_work(orchestrator, own_job)
+        return NotIdle(f"the GPUs are in use: {', '.join(holders)}")
+    return None if orchestrator is None or orchestrator.kind == "local" else _cluster_work(orchestrator, own_job)
 
 
 def _holders(node: Node) -> Iterator[str]:
@@ -49,15 +59,15 @@ def _holders(node: Node) -> Iterator[str]:
                 yield f"GPU {gpu.index} by process {row['pid']}"
 
 
-def _cluster_work(orchestrator: Orchestrator, own_job: str) -> str:
+def _cluster_work(orchestrator: Orchestrator, own_job: str) -> NotIdle | None:
     try:
         view = orchestrator.view(jobs=True)
     except BackendError as error:
-        return f"cannot read the jobs of this node: {error}"
+        return NotIdle(f"cannot read the jobs of this node: {error}", "")
     others = [job for job in view.jobs if job != own_job]
     if others:
-        return f"{orchestrator.kind} runs jobs on this node: {', '.join(others)}"
+        return NotIdle(f"{orchestrator.kind} runs jobs on this node: {', '.join(others)}")
     if not view.jobs and not view.idle:
         flags = ", ".join(sorted(view.flags)) or "CPUs are allocated"
-        return f"{orchestrator.kind} reports that this node is not idle: {flags}"
-    return ""
+        return NotIdle(f"{orchestrator.kind} reports that this node is not idle: {flags}")
+    return None

@@ -41,10 +41,11 @@ def _result(check: Check, node: Node, settings: Any, at: datetime) -> Result:
     try:
         return _named(writable(_stamped(check.run(node, settings), at)))
     except SourceError as error:
-        return writable(unknown(str(error)))
+        return writable(unknown(str(error), error.do))
     except Exception as error:  # noqa: BLE001 - the contract: a raising check is unknown, never absent, never fatal
         words = f"the check failed: {type(error).__name__}: {error}; this is a defect of {check.name}"
-        return writable(unknown(words))
+        do = f'report it; until it is fixed, `[checks."{check.name}"] optional = true` keeps it from counting'
+        return writable(unknown(words, do))
 
 
 def _stamped(result: Result, at: datetime) -> Result:

@@ -210,6 +210,10 @@ def _nvml(_: Config, machine: Machine) -> Iterator[DoctorResult]:
         fix = "install the driver's libraries (libnvidia-ml.so.1), or set [sources] nvml_library"
         yield DoctorResult(about="NVML", told=LookResult.MISSING, why=str(error), fix=fix)
         return
+    except SourceUnreadable as error:
+        fix = "load the driver, `modprobe nvidia`, and read what it logs: `journalctl -k --grep NVRM`"
+        yield DoctorResult(about="NVML", told=LookResult.NOT_REPORTED, why=str(error), fix=fix)
+        return
     why = f"driver {answer['driver_version']} answers for {answer['gpu_count']} of {len(gpus)} GPUs on the bus"
     yield DoctorResult(about="NVML", told=LookResult.OK, why=why)
 
@@ -329,7 +333,7 @@ def _of_result(name: str, result: Result, optional: bool) -> Iterator[DoctorResu
     if result.status is Status.NOT_APPLICABLE:
         yield DoctorResult(about=name, told=LookResult.UNNEEDED, why=result.reason)
     elif not result.is_whole:
-        fix = f"make the source readable that `healthd check --no-daemon {name}` names"
+        fix = result.do or "make readable or install what this line names"
         yield DoctorResult(
             about=name,
             told=LookResult.NOT_REPORTED,

@@ -137,7 +137,7 @@ def waiting_words(remediation: Remediation, rules: Rules) -> str:
     """``approval asked for at 2026-01-01 03:00 UTC: …``. It does not change by time alone."""
     approval = remediation.approval
     assert approval is not None  # noqa: S101 - it was asked for
-    ways = f"{approve_command(remediation.id, approval.remedy)}, or `healthd undo {remediation.id}`"
+    ways = f"{approve_command(remediation.id, approval.remedy)}, or `healthd undo {remediation.id} --reason TEXT`"
     goes = _goes_at(approval, rules)
     otherwise = f"it goes ahead at {goes:%Y-%m-%d %H:%M} UTC" if goes is not None else "the node stays out as it is"
     asked = f"approval asked for at {approval.asked:%Y-%m-%d %H:%M} UTC"

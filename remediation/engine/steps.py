@@ -378,7 +378,7 @@ class Steps:
         if self._is_unproven(remediation):
             message = (
                 f"stays out, an operator is needed: {remediation.unproven};"
-                " see `healthd repair --step` and `healthd release`"
+                " see `healthd help repair` and `healthd release`"
             )
             return StepResult(remediation=_unsettled(remediation), message=message, page=True, refusal=Refusal.PERSON)
         good_since = remediation.good_since or now

@@ -70,11 +70,14 @@ def test_the_daemon_runs_the_test_and_gives_the_figures(node: ActiveNode) -> Non
 
 
 def test_an_active_test_never_runs_unasked(node: ActiveNode) -> None:
-    """A plain verdict neither runs nor names it; naming it without the option is refused with the way to do it."""
+    """A plain verdict neither runs nor names it; naming it without the option, or a code in the place of its check, is
+    refused with the way to do it."""
     assert not any(check["name"].startswith("nccl.") for check in node.check()["checks"])
     refused = node.healthd("check", "nccl.nvlink", "--socket", str(node.socket))
     assert (refused.returncode, "add --active" in refused.stderr) == (64, True)
     assert not node.note.exists()
+    code = node.healthd("check", "gpu.xid.79", "--socket", str(node.socket))
+    assert (code.returncode, "kernel.xid finds this code: `healthd check kernel.xid`" in code.stderr) == (64, True)
 
 
 @pytest.mark.parametrize("node", ["perf_slow"], indirect=True)
@@ -89,13 +92,16 @@ def test_what_an_active_test_found_stays_in_the_verdict(node: ActiveNode) -> Non
 
 
 def test_nothing_is_run_on_a_gpu_in_use(node: ActiveNode, machine: SimulatedMachine) -> None:
-    """A process on one GPU makes every active test unknown, and none is begun."""
+    """A process on one GPU makes every active test unknown, and none is begun. The next step is to wait for it: nothing
+    is missing that `healthd doctor` could name."""
     call = "gpu3.nvmlDeviceGetComputeRunningProcesses"
     write_state(machine.nvml, with_line(healthy_state("p5.48xlarge"), call, "4711 1048576 0 0"))
     code, verdict, message = node.ask("nccl.nvlink")
     assert (code, verdict["checks"][0]["outcome"]) == (2, "unknown")
     assert "GPU 3 by process 4711" in verdict["checks"][0]["reason"]
     assert "active tests do not run" in message
+    shown = node.healthd("check", "--active", "nccl.nvlink", "--socket", str(node.socket)).stdout
+    assert "    do: run it again when the node is idle" in shown.splitlines()
     assert not node.note.exists()
     assert node.check()["verdict"] == "ok", "what could not be run leaves the node as it was"
 

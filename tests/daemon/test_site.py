@@ -29,7 +29,12 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 AXE = Path(axe_core_python.__file__).parent / "axe.min.js"
 MAX_WORDS = 3_000
 WIDE, NARROW = 1280, 390
-LOOKED_AT = ("index.html", "docs/explanation/architecture.html", "docs/reference/findings/xids-1.html")
+LOOKED_AT = (
+    "index.html",
+    "docs/explanation/architecture.html",
+    "docs/reference/findings/xids-1.html",
+    "docs/how-to/slurm.html",  # shell, TOML and tables
+)
 _FETCHED = re.compile(r"""<(?:script|img|link|iframe|source)\b[^>]*?\b(?:src|href)=["']((?:https?:)?//[^"']+)""")
 
 

@@ -96,7 +96,7 @@ class Browser:
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         os.write(self._out, json.dumps({**message, **({"sessionId": session} if session else {})}).encode() + b"\0")
-        until = time.monotonic() + _ANSWER_S
+        until = time.monotonic() + limit_s(_ANSWER_S)
         while True:
             answer = self._message(until, method)
             if answer.get("id") == self._number:
@@ -109,7 +109,7 @@ class Browser:
     def _message(self, until: float, method: str) -> dict[str, Any]:
         while (end := self._received.find(b"\0")) < 0:
             if not select.select([self._in], [], [], max(0.0, until - time.monotonic()))[0]:
-                raise AssertionError(f"{method}: no answer within {_ANSWER_S:g} s: {self._log_text()}")
+                raise AssertionError(f"{method}: no answer within {limit_s(_ANSWER_S):g} s: {self._log_text()}")
             chunk = os.read(self._in, 1 << 20)
             if not chunk:
                 raise AssertionError(f"{method}: the browser ended: {self._log_text()}")

@@ -51,3 +51,13 @@ def test_the_doctor_reads_a_file_named_relative_to_the_folder(tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     _, (line, *_) = doctor._configuration(parse(["doctor", "--config", "site.toml"]))
     assert (line.told, line.why) == (LookResult.OK, f"{tmp_path}/site.toml; mode quarantine")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("p5.48xlrge", "did you mean p5.48xlarge?"), ("p5.48xlarge", ""), ("m7i.metal", "")]
+)
+def test_a_mistyped_instance_type_is_warned_of(tmp_path: Path, name: str, words: str) -> None:
+    """A type that no table has is valid, because healthd learns such a node; a misspelt one is seldom meant."""
+    err = warned(tmp_path, f'[node]\ninstance_type = "{name}"\n')
+    assert words in err
+    assert bool(err) == bool(words)

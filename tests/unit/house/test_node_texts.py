@@ -105,6 +105,7 @@ def test_a_check_that_could_not_decide_is_explained() -> None:
     row, runbook = explained("gpu.ecc", CONFIG)
     assert row is not None
     assert (row.where, runbook) == ("a check", None)
+    assert row.notes[-1].startswith("Sources: ")
 
 
 @pytest.mark.parametrize("text", ["low battery", "healthdd", "Not responding", "gpu.xid.x", "79.5"])

@@ -100,6 +100,27 @@ def test_checks_that_are_unknown_for_one_reason_are_one_cause() -> None:
     assert not found[0].is_problem
 
 
+def test_an_unknown_has_the_next_step_of_its_reason() -> None:
+    """What the run names itself; of a part that did not answer, what the check reads; else nothing, which is for
+    `healthd doctor`."""
+    found = unknowns_of(
+        [
+            outcome("gpu.ecc", unknown("no driver")),
+            outcome("nccl.nvlink", unknown("the GPUs are in use", "wait")),
+            outcome("gpu.nvlink", judged([], gaps=["gpu:GPU-1: silent"])),
+            outcome("gpu.count", judged([], gaps=["NVML is paused"])),
+            outcome("gpu.power", unknown("NVML is paused", "again")),
+        ],
+        NAMES,
+    )
+    assert [each.do for each in found] == [
+        "",
+        "wait",
+        "a part did not answer; see what the check reads: `healthd explain gpu.nvlink`",
+        "again",
+    ]
+
+
 def test_components_of_one_kind_stand_in_their_order() -> None:
     """GPU 2 before GPU 10."""
     mounts = [diagnosis(code="m.m", component=Component(kind="mount", id=f"/{n}")) for n in (10, 2)]

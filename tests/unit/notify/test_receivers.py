@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import email
 import json
 import socket
 import socketserver
-import ssl
-import threading
 import urllib.parse
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
-from msgspec import Struct, field
 
 from healthd.config.schema.notify import NotifySection
 from healthd.core.model import Severity
@@ -35,72 +25,10 @@ from healthd.notify.receivers import channels_of
 from healthd.notify.slack import content_of, to_slack, to_slack_bot
 from tests.support.limits import limit_s
 from tests.support.notifications import a_message
+from tests.support.services import Mailbox, Service, a_service, serving, the_internet
 
 RESOLVED = {"state": IncidentState.RESOLVED, "event": Occasion.RESOLVED, "step": ""}
 STEP = {"event": Occasion.STEP, "step": "verify"}
-
-
-class Service(Struct):
-    """A service, and what it was asked. ``answers``: a status and a body by path."""
-
-    url: str = ""
-    asked: list[tuple[str, Any]] = field(default_factory=list)
-    headers: list[dict[str, str]] = field(default_factory=list)
-    answers: Callable[[str, Any], tuple[int, Any]] = lambda path, body: (200, {"ok": True})
-
-    def take(self, handler: BaseHTTPRequestHandler) -> None:
-        """Read a request, keep it and answer it."""
-        raw = handler.rfile.read(int(handler.headers["Content-Length"])).decode()
-        is_json = "json" in handler.headers.get("Content-Type", "json")
-        try:
-            body = json.loads(raw) if is_json else raw
-        except ValueError:
-            body = raw
-        host = handler.headers.get("Host", "")
-        path = handler.path if "127.0.0.1" in host else f"https://{host}{handler.path}"
-        self.asked.append((path, body))
-        self.headers.append(dict(handler.headers.items()))
-        status, answer = self.answers(path, body)
-        text = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
-        handler.send_response(status)
-        handler.send_header("Content-Length", str(len(text)))
-        handler.end_headers()
-        handler.wfile.write(text)
-
-
-def handler_of(service: Service, context: ssl.SSLContext | None = None) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            service.take(self)
-
-        def do_CONNECT(self) -> None:
-            """As a proxy: it is each host itself."""
-            assert context is not None
-            self.send_response(200)
-            self.end_headers()
-            with contextlib.suppress(OSError), context.wrap_socket(self.connection, server_side=True) as inner:
-                Inner(inner, self.client_address, self.server)
-            self.close_connection = True
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    class Inner(Handler):
-        pass
-
-    return Handler
-
-
-@contextlib.contextmanager
-def serving(server: socketserver.BaseServer) -> Iterator[None]:
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def answering(answer: Any, *_: Any) -> tuple[int, Any]:
@@ -110,9 +38,7 @@ def answering(answer: Any, *_: Any) -> tuple[int, Any]:
 
 @pytest.fixture
 def service() -> Iterator[Service]:
-    made = Service()
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler_of(made)) as server, serving(server):
-        made.url = f"http://127.0.0.1:{server.server_port}"
+    with a_service() as made:
         yield made
 
 
@@ -279,45 +205,11 @@ def test_a_refusal_of_pagerduty_is_said_without_the_key(service: Service, secret
 
 @pytest.fixture
 def internet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
-    """A proxy on loopback that is every host of https itself, under a certificate that the child trusts."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate(tmp_path / "internet.pem"))
-    made = Service()
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler_of(made, context)) as server, serving(server):
-        made.url = f"http://127.0.0.1:{server.server_port}"
-        for name, value in {
-            "HTTPS_PROXY": made.url,
-            "https_proxy": made.url,
-            "NO_PROXY": "",
-            "no_proxy": "",
-            "REQUESTS_CA_BUNDLE": str(tmp_path / "internet.pem"),
-        }.items():
+    """Every host of https."""
+    with the_internet(tmp_path / "internet.pem") as (made, environ):
+        for name, value in environ.items():
             monkeypatch.setenv(name, value)
         yield made
-
-
-def certificate(path: Path) -> Path:
-    """A certificate of the three services, with its key, that is its own authority."""
-    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "stand-in")])
-    hosts = ("api.opsgenie.com", "sns.eu-west-1.amazonaws.com", "prod-1.westeurope.logic.azure.com")
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(each) for each in hosts]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    path.write_bytes(
-        made.public_bytes(serialization.Encoding.PEM) + key.private_bytes(serialization.Encoding.PEM, *form)
-    )
-    return path
 
 
 @pytest.mark.process
@@ -361,24 +253,6 @@ def test_teams_and_sns_get_the_title_and_the_text(internet: Service, tmp_path: P
     publish = urllib.parse.parse_qs(calls[-1][1])
     assert (publish["Action"], publish["TopicArn"]) == (["Publish"], ["arn:aws:sns:eu-west-1:1:gpu-alerts"])
     assert "GPU 3 fell off the bus" in publish["Message"][0]
-
-
-class Mailbox(socketserver.StreamRequestHandler):
-    """A mail server that takes one message, by RFC 5321."""
-
-    got: list[str] = []  # noqa: RUF012  of the one server that a test starts
-
-    def handle(self) -> None:
-        self.wfile.write(b"220 mail\r\n")
-        while line := self.rfile.readline():
-            verb = line[:4].upper()
-            if verb == b"DATA":
-                self.wfile.write(b"354 go on\r\n")
-                lines = iter(self.rfile.readline, b".\r\n")
-                self.got.append(b"".join(lines).decode())
-            self.wfile.write(b"221 bye\r\n" if verb == b"QUIT" else b"250 ok\r\n")
-            if verb == b"QUIT":
-                return
 
 
 @pytest.mark.process

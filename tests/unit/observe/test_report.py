@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from healthd import __version__
 from healthd.checklib.runbooks import next_step
-from healthd.core.check import judged, not_applicable, ok, unknown
+from healthd.core.check import SOON, judged, not_applicable, ok, unknown
 from healthd.core.model import NODE, ClearsBy, Component, Outcome, Reading, Remedy, Result, Severity, Status, Verdict
 from healthd.observe.report import EXIT_CODE, SCHEMA, CheckView, Report, as_brief, as_data, as_json, as_text
 from tests.support.judgement import GPU, at, diagnosis, fault, finding
@@ -251,7 +251,7 @@ def test_the_text_says_the_worst_first_and_what_is_well_as_a_count() -> None:
         "    do: `healthd explain gpu.hot`",
         "  ? gpu.temperature",
         "    gpu:GPU-1: UNKNOWN (999)",
-        "    do: `healthd doctor` names what is missing, and how to fix it",
+        "    do: a part did not answer; see what the check reads: `healthd explain gpu.temperature`",
         "  ? gpu.count",
         "    NVML did not answer",
         "    do: `healthd doctor` names what is missing, and how to fix it",
@@ -284,6 +284,24 @@ def test_one_reason_is_one_line() -> None:
     report = a_report(checks=views, diagnoses=(), verdict=Verdict.UNKNOWN)
     assert as_text(report).splitlines()[1:3] == ["  ? gpu.ecc   and 1 more check", "    nvml probe: paused for 300 s"]
     assert "    gpu.count" in as_text(report, verbose=True).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("result", "step"),
+    [
+        (unknown("NVML: libnvidia-ml.so.1 is not there"), "`healthd doctor` names what is missing, and how to fix it"),
+        (unknown("not run: the GPUs are in use: GPU 0 by process 701", "run it again when the node is idle"),
+         "run it again when the node is idle"),
+        (unknown("no result younger than twice its interval", SOON), "run `healthd check` again in a minute"),
+        (judged([], gaps=["GPU 3 did not answer"]),
+         "a part did not answer; see what the check reads: `healthd explain nccl.nvlink`"),
+    ],
+    ids=["missing", "in use", "too early", "a part"],
+)  # fmt: skip
+def test_an_unknown_says_what_to_do_about_its_reason(result: Result, step: str) -> None:
+    """`healthd doctor` finds what is missing, and no job that runs."""
+    report = a_report(checks=(view("nccl.nvlink", result),), diagnoses=(), verdict=Verdict.UNKNOWN)
+    assert as_text(report).splitlines()[3] == f"    do: {step}"
 
 
 def test_a_measurement_of_many_devices_is_one_line() -> None:

@@ -104,6 +104,15 @@ def test_a_source_that_does_not_answer_is_unknown(kind: type[SourceError]) -> No
 
     result = outcome_of(run).result
     assert (result.status, result.reason) == (Status.UNKNOWN, "NVML did not answer within 10 s")
+    assert result.do == kind.do
+
+
+def test_each_kind_of_silence_has_its_own_next_step() -> None:
+    """What is missing or unreadable is for `healthd doctor`; what hangs is for the kernel; what was not asked ends by
+    itself."""
+    assert (SourceMissing.do, SourceUnreadable.do) == ("", "")
+    assert "wchan" in SourceTimeout.do
+    assert "again" in SourceBusy.do
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("by zero"), KeyError("x"), RecursionError("deep"), MemoryError()])
@@ -116,6 +125,7 @@ def test_a_raising_check_is_unknown_and_named(error: Exception) -> None:
     result = outcome_of(run).result
     assert result.status is Status.UNKNOWN
     assert result.reason == f"the check failed: {type(error).__name__}: {error}; this is a defect of test.look"
+    assert '[checks."test.look"] optional = true' in result.do
 
 
 @pytest.mark.parametrize("nonsense", [None, "ok", (), True, object()])

@@ -18,6 +18,8 @@ from healthd.setup.doctor import DoctorResult, LookResult, as_json, as_text, exi
 from healthd.setup.machine_probes import machine_probes
 from healthd.setup.remote_probes import remote_probes, tried
 from healthd.sim.machine import SimulatedMachine
+from healthd.sim.nvml import write_state
+from healthd.sim.nvml_state import healthy_state
 
 CHECKS = {name: check.settings for name, check in discover().items()}
 OK = DoctorResult(about="a", told=LookResult.OK, why="as it must be")
@@ -133,6 +135,15 @@ def test_the_machine_is_asked_as_the_checks_ask_it(config: Config) -> None:
     fi_info = line(config, "fi_info")
     if not os.path.exists("/opt/amazon/efa/bin/fi_info"):
         assert (fi_info.told, fi_info.optional, "EFA installer" in fi_info.fix) == (LookResult.MISSING, True, True)
+
+
+@pytest.mark.process
+def test_a_driver_that_answers_with_an_error_is_loaded_by_the_operator(config: Config) -> None:
+    """The line does not send the operator back to `healthd check`, which sent them here."""
+    write_state(config.sources.nvml_library, {**healthy_state("p5.48xlarge"), "lib.fault": "driver_not_loaded"})
+    told = line(config, "NVML")
+    assert told.told is LookResult.NOT_REPORTED
+    assert "modprobe nvidia" in told.fix
 
 
 @pytest.mark.process
