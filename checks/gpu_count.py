@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from healthd.checklib.gpus import Inventory, component_of, not_listed, take_inventory
@@ -51,15 +52,10 @@ UNEXPECTED = FindingCode(
 class GpuCountSettings(Struct, frozen=True, kw_only=True):
     """The number of GPUs that ``gpu.count`` expects."""
 
-    expected: int | None = None
+    expected: Annotated[int, Meta(ge=0, description="a whole number of at least 0")] | None = None
     """How many GPUs this node must have. Default: the most ever seen on this instance, and at least the number of its
     instance type. For a type that is not in healthd's table the first check run sets the number: a guess would drain
     good nodes. After a change on purpose, ``healthd relearn gpu.count --reason TEXT`` starts the count again."""
-
-    def __post_init__(self) -> None:
-        """Refuse a number that no node can have."""
-        if self.expected is not None and self.expected < 0:
-            raise ValueError(f"expected: {self.expected}: expected a number from 0 on")
 
 
 _LEARNED = Learned(

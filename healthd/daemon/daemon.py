@@ -247,6 +247,7 @@ class Daemon:
         text = SENTENCES["clock.set"].format(change=change, undated=undated)
         self.agent.monitor.clock_was_set(by, now, text)
         self._schedule.again()
+        self.agent.checkup.all_are_due()
         self._wake.set()
         self._log.warning("clock.set", change=change, undated=undated)
 

@@ -135,3 +135,12 @@ def test_a_check_that_is_not_rare_is_due_whenever_its_time_comes(checkup: Checku
     checkup.start(NAMES[1]).result(timeout=limit_s(10))
     assert checkup.asked_every_s(NAMES[1]) == checkup.interval_s(NAMES[1])
     assert checkup.is_due(NAMES[1])
+
+
+def test_a_clock_that_was_set_makes_every_check_due(checkup: Checkup, runs: Runs) -> None:
+    """What a rare check has told in this interval, too."""
+    for name in (*NAMES, RARE):
+        checkup.start(name).result(timeout=limit_s(10))
+    checkup.all_are_due()
+    checkup.run_due()
+    assert runs.reach(*NAMES, RARE, *NAMES, RARE)

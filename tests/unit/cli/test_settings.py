@@ -59,7 +59,7 @@ def test_a_variable_may_set_another_check(tmp_path: Path, monkeypatch: pytest.Mo
         ('[checks."gpu.ecc"]\nenabled = 3\n', "expected true or false"),
         ("[budgte]\n", "no such key; did you mean budget?"),
         ('[checks."lustre.mount"]\nmounts = ["fsx"]\n', "expected an absolute path, such as /fsx"),
-        ('[checks."gpu.count"]\nexpected = -1\n', "expected a number from 0 on"),
+        ('[checks."gpu.count"]\nexpected = -1\n', "expected a whole number of at least 0"),
     ],
 )
 def test_a_mistake_about_another_check_is_refused(tmp_path: Path, text: str, words: str) -> None:
