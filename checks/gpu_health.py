@@ -12,8 +12,6 @@ from healthd.core.node import Node
 
 _MODEL, _VBIOS = "nvmlDeviceGetName", "nvmlDeviceGetVbiosVersion"
 
-_NOT_ALLOWED = NvmlReturn.NO_PERMISSION
-
 _CAUSES = ("gpu.xid.79", "gpu.xid.119", "gpu.xid.120", "gpu.count.driver_lost")
 FAILING = FindingCode(
     code="gpu.failing",

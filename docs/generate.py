@@ -975,7 +975,7 @@ def with_installer(path: Path) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# faults
+# real GPUs
 
 
 def gpus_page() -> str:
@@ -1005,6 +1005,10 @@ def gpus_page() -> str:
 
 def _figure(value: float | None, places: int) -> str:
     return "" if value is None else f"{value:.{places}f}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# faults
 
 
 def faults_page() -> str:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from healthd.api.wire import Receipt, Reply
 from healthd.config.values import did_you_mean
-from healthd.core.check import unknown
+from healthd.core.check import declared_by, unknown
 from healthd.core.errors import BackendError, StoreError, UsageError
 from healthd.core.model import Clearance, ClearsBy, Event, Mode, Outcome, Verdict
 from healthd.observe.report import EXIT_CODE, Report, as_brief, as_json, as_text
@@ -290,17 +290,8 @@ def _known(names: Sequence[str], agent: Agent, *, active: bool) -> Sequence[str]
         if check is not None and check.on == "active" and not active:
             raise UsageError(f"healthd check: {name} puts load on the GPUs of an idle node; add --active to run it")
         if name not in agent.checkup.checks:
-            finder = _finder(name, agent)
-            hint = f"{finder} finds this code: `healthd check {finder}`" if finder else ""
-            hint = hint or did_you_mean(name, agent.checkup.checks, "see `healthd checks`")
+            hint = did_you_mean(name, agent.checkup.checks, "see `healthd checks`")
+            if (found := declared_by(name, agent.checkup.checks.values())) is not None:  # what was read last was a code
+                hint = f"{found[0].name} finds this code: `healthd check {found[0].name}`"
             raise UsageError(f"healthd check: no check is named {name!r}, or it is not enabled; {hint}")
     return names
-
-
-def _finder(name: str, agent: Agent) -> str:
-    """The check that finds the code of this name, or "": it is the name that an operator has read last."""
-    for check in agent.checkup.checks.values():
-        for code in check.codes:
-            if name == code.code or (code.code.endswith(".*") and name.startswith(code.code[:-1])):
-                return check.name
-    return ""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from healthd.checklib.xids import xid_table
 from healthd.config.values import did_you_mean
-from healthd.core.check import Check, CodeForm, FindingCode, discover
+from healthd.core.check import Check, CodeForm, FindingCode, declared_by, discover
 from healthd.core.errors import UsageError
 
 NUMBERED = ("gpu.xid.*", "nvswitch.sxid.*")
@@ -19,11 +19,10 @@ def forms_of(wanted: str) -> tuple[Check, tuple[CodeForm, ...]] | None:
     for check in checks:
         if check.explain is not None and (forms := check.explain(wanted)):
             return check, forms
-    declared = {code.code: (check, code) for check in checks for code in check.codes}
-    families = [name for name in declared if name.endswith(".*") and wanted.startswith(name[:-1])]
-    if wanted not in declared and (not families or max(families, key=len) in NUMBERED):
+    found = declared_by(wanted, checks)
+    if found is None or (found[1].code in NUMBERED and wanted != found[1].code):
         return None
-    check, code = declared.get(wanted) or declared[max(families, key=len)]
+    check, code = found
     return check, (form_of(check, code, wanted),)
 
 

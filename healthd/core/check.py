@@ -348,6 +348,18 @@ def discover(names: Collection[str] = ()) -> Mapping[str, Check]:
     return dict(sorted(_registry.items()))
 
 
+def declared_by(code: str, checks: Iterable[Check]) -> tuple[Check, FindingCode] | None:
+    """The one of these checks that finds a code, and what it declares: the code itself, else the longest family of it.
+    None where none of them finds it."""
+    fitting = [
+        (check, known)
+        for check in checks
+        for known in check.codes
+        if known.code == code or (known.code.endswith(".*") and code.startswith(known.code[:-1]))
+    ]
+    return max(fitting, key=lambda pair: (pair[1].code == code, len(pair[1].code)), default=None)
+
+
 def _import(module: str) -> None:
     try:
         importlib.import_module(f"healthd.checks.{module}")

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from healthd.core.check import Check, FindingCode, discover, judged
+from healthd.core.check import Check, FindingCode, declared_by, discover, judged
 from healthd.core.errors import SourceUnreadable
 from healthd.core.model import Clearance, Component, Finding, Outcome
 from healthd.core.node import KernelRecord
@@ -60,7 +60,9 @@ class PastStore(Struct, kw_only=True):
 
     def _outcome(self, at: datetime, data: Mapping[str, Any], checks: Mapping[str, Check]) -> Outcome:
         code, component = str(data["code"]), _component(str(data["component"]))
-        check, known = _check_of(code, checks)
+        if (found := declared_by(code, checks.values())) is None:
+            raise KeyError(code)  # no check finds it any more
+        check, known = found
         open_now = self._open.setdefault(check.name, {})
         clearances: tuple[Clearance, ...] = ()
         if data["opened"]:
@@ -90,20 +92,6 @@ def open_store(path: Path) -> PastStore:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-def _check_of(code: str, checks: Mapping[str, Check]) -> tuple[Check, FindingCode]:
-    """The check that finds such a code. Raises KeyError where no check does any more."""
-    families = []
-    for check in checks.values():
-        for known in check.codes:
-            if known.code == code:
-                return check, known
-            if known.code.endswith(".*") and code.startswith(known.code[:-1]):
-                families.append((check, known))
-    if not families:
-        raise KeyError(code)
-    return max(families, key=lambda pair: len(pair[1].code))
 
 
 def _finding(found: tuple[str, Component], check: Check, known: FindingCode, line: Any, at: datetime) -> Finding:

@@ -66,6 +66,13 @@ class Smi:
         return [dict(zip(names, row, strict=True)) for row in rows]
 
 
+def run_every_check(machine: Machine) -> None:
+    """Every check that the daemon runs at an interval, one after the other."""
+    for check in discover().values():
+        if check.on == "interval":
+            run_check(check, machine, check.settings())
+
+
 class Questions(NamedTuple):
     """What the checks ask NVML on this machine, sorted."""
 
@@ -78,9 +85,7 @@ def questions(machine: Machine) -> Questions:
     """Every call and field that a check asks for, read off the checks themselves."""
     nvml = Listening(machine.nvml)
     listening = structs.replace(machine, nvml=nvml)  # Machine names its own class
-    for check in discover().values():
-        if check.on == "interval":
-            run_check(check, listening, check.settings())
+    run_every_check(listening)
     assert nvml.calls
     return Questions(sorted(nvml.calls), sorted(nvml.fields))
 

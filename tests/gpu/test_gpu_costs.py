@@ -16,11 +16,9 @@ from typing import Any
 import pytest
 
 from bench.bench_idle import BETWEEN_S, judged, look
-from healthd.core.check import discover
-from healthd.observe.runner import run_check
 from healthd.probe.child import module_path
 from healthd.sources.machine import Machine
-from tests.gpu.conftest import Questions
+from tests.gpu.conftest import Questions, run_every_check
 from tests.support.limits import limit_s
 from tests.support.recorded_gpus import Recorded
 from tests.support.running import RunningNode
@@ -79,9 +77,7 @@ def checked_again_and_again(machine: Machine) -> Iterator[None]:
 
     def run() -> None:
         while not over.is_set():
-            for check in discover().values():
-                if check.on == "interval":
-                    run_check(check, machine, check.settings())
+            run_every_check(machine)
 
     thread = threading.Thread(target=run)
     thread.start()
