@@ -111,11 +111,13 @@ def history_answer(agent: Agent, options: Namespace, *, most: int | None = None)
         raise StoreError("this agent only observes and keeps no history; start the daemon: `healthd run`")
     last = options.last if most is None else min(options.last, most)
     trail = asked_of(agent.store, wanted(options, datetime.now(UTC)), last=last)
+    trail = replace(trail, names=agent.monitor.device_names())
     if last < options.last and len(trail.events) == last:
         cut = f"the newest {last} lines, the most for a user who may not act; be root to see older ones"
         trail = replace(trail, cut=cut)
     data = {"node": agent.machine.name, **trail_data(trail)}
-    return Reply(code=0, out=trail_json(data) if options.json else trail_text(data, colour=options.colour))
+    shown = trail_json(data) if options.json else trail_text(data, verbose=options.verbose, colour=options.colour)
+    return Reply(code=0, out=shown)
 
 
 def job_answer(agent: Agent, options: Namespace) -> Reply:
@@ -164,7 +166,8 @@ def hook_answer(agent: Agent, options: Namespace, environ: Mapping[str, str]) ->
     if options.kind != "prolog":  # the audit trail has the findings; a line per job and minute adds nothing
         return replace(reply, answer=Reply(code=0, err=f"healthd: {options.kind}: verdict {report.verdict}\n"))
     if drain:
-        words = f"healthd: node {agent.machine.name} is not fit for job {job}: {drain}"
+        reason = agent.monitor.device_names().plain(drain)
+        words = f"healthd: node {agent.machine.name} is not fit for job {job}: {reason}"
         return replace(reply, answer=Reply(code=1, out=f"print {words}\n", err=f"{words}\n"), drain=drain)
     passed = f"prolog let job {job} pass: verdict {report.verdict}{reason_against}"
     return replace(reply, answer=Reply(code=0, err=f"healthd: {passed}\n"), passed=passed)
@@ -196,7 +199,8 @@ def _epilog_answer(agent: Agent, environ: Mapping[str, str]) -> HookReply:
     agent.job_verdicts.keep(job, verdict, blamed=bool(drain), now=now)
     if not drain:
         return replace(reply, passed=f"epilog of job {job_id} does not blame this node to Slurm: {against}")
-    words = f"healthd: node {agent.machine.name} is to blame for the end of job {job_id}: {drain}"
+    reason = agent.monitor.device_names().plain(drain)
+    words = f"healthd: node {agent.machine.name} is to blame for the end of job {job_id}: {reason}"
     return replace(reply, answer=Reply(code=1, out=f"blame {words}\n", err=f"{words}\n"), drain=drain)
 
 

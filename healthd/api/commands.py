@@ -28,12 +28,12 @@ SCHEMA = "healthd.command/v1"
 
 def relearn_answer(agent: Agent, options: Namespace, *, who: str) -> Reply:
     """Make checks forget what they have learned, and run them at once; or show what they would forget. Exit 0: done."""
-    names = _learning(options.names, agent)
+    checks = _learning(options.names, agent)
     if not options.yes:
-        learned = agent.monitor.learned(names)
+        learned = agent.monitor.learned(checks)
     else:
-        learned = agent.monitor.relearn(names, datetime.now(UTC), f"{options.reason} ({who})")
-        for name in names:
+        learned = agent.monitor.relearn(checks, datetime.now(UTC), f"{options.reason} ({who})")
+        for name in checks:
             if agent.checkup.checks[name].on == "interval":
                 agent.checkup.start(name)
     if options.json:
@@ -43,8 +43,9 @@ def relearn_answer(agent: Agent, options: Namespace, *, who: str) -> Reply:
         ]
         return _json({**_head(agent, options, dry_run=not options.yes), "done": True, "learned": seen})
     word = "forgotten" if options.yes else "would be forgotten"
+    names = agent.monitor.device_names()
     lines = [
-        f"{word}: {reading} {best.value:g} of {where}, since {best.since:%Y-%m-%d %H:%M:%S} UTC"
+        f"{word}: {reading} {best.value:g} of {names.of(where)}, since {best.since:%Y-%m-%d %H:%M:%S} UTC"
         for (where, reading), best in learned.items()
     ]
     return Reply(code=0, out="\n".join(lines or [f"nothing {word}: no check has learned anything yet"]) + "\n")
@@ -66,7 +67,8 @@ def ack_answer(agent: Agent, options: Namespace, *, who: str) -> Reply:
         return replace(_json({**_head(agent, options, dry_run=options.dry_run), **data}), err=err if unwritten else "")
     word = "would be acknowledged" if options.dry_run else "acknowledged"
     end = f"until {until:%Y-%m-%d %H:%M:%S} UTC"
-    lines = [f"{word}: {each.code} on {each.component} {end}{_was(each)}" for each in faults]
+    names = agent.monitor.device_names()
+    lines = [f"{word}: {each.code} on {names.of(each.component)} {end}{_was(each)}" for each in faults]
     return Reply(code=0, out="\n".join(lines) + "\n", err=err if unwritten else "")
 
 
@@ -78,7 +80,7 @@ def command_answer(agent: Agent, options: Namespace, *, who: str) -> Reply:
     if agent.engine is None:
         raise HealthdError("this agent only observes and executes no command; start the daemon: `healthd run`")
     command = _command(options, who)
-    name, now = f"healthd {command.verb}", datetime.now(UTC)
+    name, now, names = f"healthd {command.verb}", datetime.now(UTC), agent.monitor.device_names()
     if options.dry_run or not getattr(options, "yes", True):
         done = agent.engine.rehearse(command, now)
         if options.json:
@@ -87,15 +89,15 @@ def command_answer(agent: Agent, options: Namespace, *, who: str) -> Reply:
         if not done.lines:
             lines = [done.message]
         against = "" if done.done else f"{name}: would be refused: {done.refusal}\n"
-        out = "".join(f"{printable(line)}\n" for line in lines)
+        out = "".join(f"{printable(names.plain(line))}\n" for line in lines)
         return Reply(code=0, out=out) if done.done else Reply(code=ExitCode.NOT_OK, out=out, err=against)
     done = agent.engine.execute(command, now)
     agent.changed()
     if options.json:
         return _as_json(agent, command, done, dry_run=False)
     if not done.done:
-        return Reply(code=ExitCode.NOT_OK, err=f"{name}: refused: {printable(done.message)}\n")
-    return Reply(code=0, out=f"{printable(done.message)}\n")
+        return Reply(code=ExitCode.NOT_OK, err=f"{name}: refused: {printable(names.plain(done.message))}\n")
+    return Reply(code=0, out=f"{printable(names.plain(done.message))}\n")
 
 
 def _as_json(agent: Agent, command: Command, done: CommandOutcome, *, dry_run: bool) -> Reply:
@@ -145,13 +147,15 @@ def _was(fault: Fault) -> str:
 
 
 def _faults(wanted: str, agent: Agent) -> Sequence[Fault]:
-    """The open faults of that name. Raises UsageError with the open faults, or the nearest code."""
-    history = agent.monitor.history
-    found = faults_named(history, wanted)
+    """The open faults of that name; a device also by the name that operators use. Raises UsageError with the open
+    faults, or the nearest code."""
+    history, names = agent.monitor.history, agent.monitor.device_names()
+    code, _, where = wanted.partition("@")
+    of_the_code = faults_named(history, code)
+    found = faults_named(history, wanted) or tuple(each for each in of_the_code if names.of(each.component) == where)
     if found:
         return found
-    code, _, where = wanted.partition("@")
-    if places := [str(each.component) for each in faults_named(history, code)]:
+    if places := [names.of(each.component) for each in of_the_code]:
         raise UsageError(f"healthd ack: {code} is open, but not on {where!r}; expected one of: {', '.join(places)}")
     now_open = sorted({each.code for each in history.faults.values()})
     listed = f"open here: {', '.join(now_open) or 'nothing'}"

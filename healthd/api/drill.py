@@ -22,6 +22,7 @@ from healthd.drill.chain import (
     check_options,
     number_of,
 )
+from healthd.judge.devices import DeviceNames
 from healthd.observe.text_lines import printable
 
 SCHEMA = "healthd.drill/v1"
@@ -44,7 +45,8 @@ def drill_answer(agent: Agent, options: Namespace, tick: Callable[[str], None], 
         tick(f"{TITLE}: sending a message")
         told = notifier.drill(_message(report), datetime.now(UTC))
     data = {**as_data(report), "messages": [{"to": to, "delivered": not why, "why": why} for to, why in told.items()]}
-    text = json.dumps(data, indent=2, default=str) + "\n" if options.json else as_text(report) + _told_text(told)
+    shown = as_text(report, agent.monitor.device_names()) + _told_text(told)
+    text = json.dumps(data, indent=2, default=str) + "\n" if options.json else shown
     return Reply(code=EXIT_CODE[report.ended] or int(any(told.values())), out=text)
 
 
@@ -75,9 +77,9 @@ def as_data(report: DrillReport) -> dict[str, Any]:
     }
 
 
-def as_text(report: DrillReport) -> str:
+def as_text(report: DrillReport, names: DeviceNames) -> str:
     """The report as text."""
-    return "\n".join(printable(line) for line in _lines(report)) + "\n"
+    return "\n".join(printable(names.plain(line)) for line in _lines(report)) + "\n"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

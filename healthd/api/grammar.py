@@ -285,7 +285,10 @@ def _telling(verbs: Any) -> None:
     )  # fmt: skip
     history.add_argument("--case", default="", metavar="ID", help="only lines of this remediation")
     history.add_argument(
-        "-v", "--verbose", action="store_true", help="also the lines of check runs, which are left out by default"
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="also the lines of check runs; devices by their own names",
     )
     history.add_argument("--follow", action="store_true", help="go on with each new line, until Ctrl-C")
     history.add_argument("--after", type=int, default=0, help=argparse.SUPPRESS)  # asked by --follow: lines after this

@@ -11,6 +11,7 @@ from typing import Any
 
 from healthd.core.model import REPAIRS, Refusal, Step, Verdict
 from healthd.judge.devices import DeviceNames
+from healthd.observe.cause_text import for_reading
 
 STEP_TEXT: Mapping[Step, str] = {
     Step.SLOT: "take a budget slot",
@@ -64,7 +65,7 @@ def headline(
         "usable": usable,
         "words": words,
         "why": _why(remediation, causes, names),
-        "next": names.plain(f"{' '.join(map(_sentence, trouble))} {following}".strip()),
+        "next": for_reading(f"{' '.join(map(_sentence, trouble))} {following}".strip(), causes, names),
     }
 
 

@@ -131,7 +131,7 @@ def agent_routes(agent: Agent, *, metrics: Callable[[], tuple[str, str]], proble
         if agent.store is None:
             return HttpResponse(code=503, text="this agent only observes and keeps no history\n")
         try:
-            data = shared_data(agent.store, agent.machine.name)
+            data = shared_data(agent.store, agent.machine.name, agent.monitor.device_names())
         except StoreError as error:
             return HttpResponse(code=503, text=f"{error}\n")
         return HttpResponse(kind="application/json", text=trail_json(data), headers=HEADERS)

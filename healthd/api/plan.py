@@ -15,7 +15,7 @@ from healthd.core.model import Action, Diagnosis, Mode, Refusal, Step
 from healthd.judge.causes import causes_of
 from healthd.judge.devices import DeviceNames, device_range, renamed
 from healthd.judge.history import acknowledged_text
-from healthd.observe.cause_text import cause_data, cause_lines
+from healthd.observe.cause_text import cause_data, cause_lines, for_reading
 from healthd.observe.report import diagnosis_data
 from healthd.observe.text_lines import TextLine, joined
 from healthd.remediation.decide.approval import awaited, waiting_words
@@ -187,12 +187,14 @@ def as_text(
 
     ``verbose``: each component by its own name.
     """
+    open_now = data["remediation"]
+    remediation = for_reading(open_now["words"], causes, names) if open_now else "none"
     lines = [
         TextLine(f"{data['node']}  mode {data['mode']}  policy {data['policy']}  orchestrator {data['orchestrator']}"),
-        TextLine(f"remediation  {names.plain(data['remediation']['words']) if data['remediation'] else 'none'}"),
+        TextLine(f"remediation  {remediation}"),
     ]
-    if data["remediation"] and data["remediation"]["job"]:
-        lines.append(TextLine(f"on_job       {data['remediation']['job']}"))
+    if open_now and open_now["job"]:
+        lines.append(TextLine(f"on_job       {open_now['job']}"))
     if data["by_job"]:
         lines.append(TextLine(f"by job: {data['by_job']}"))
     if data["opted_out"]:
@@ -200,7 +202,7 @@ def as_text(
     if data["opt_out_unread"]:
         lines.append(TextLine(f"opt-out unknown, the cluster does not answer: {data['opt_out_unread']}", "unknown"))
     if data["operator"]:
-        lines.append(TextLine(f"an operator is needed: {data['operator']}", "critical"))
+        lines.append(TextLine(f"an operator is needed: {for_reading(data['operator'], causes, names)}", "critical"))
     more = {each["code"]: [line for one in each["decisions"] for line in decision_lines(one)] for each in causes}
     if verbose:
         for each in causes:

@@ -25,7 +25,7 @@ from healthd.checklib.tables import instance_profile
 from healthd.core.errors import StoreError
 from healthd.core.model import Event, Status, Step
 from healthd.judge.devices import DeviceNames, folded_texts
-from healthd.observe.cause_text import cause_data, cause_lines, finding_lines, head_line
+from healthd.observe.cause_text import cause_data, cause_lines, finding_lines, for_reading, head_line
 from healthd.observe.report import VERDICT_LEVEL, CheckView, as_data, diagnosis_data, ok_line
 from healthd.observe.text_lines import Level, TextLine, joined
 from healthd.remediation.decide.remediation import Remediation
@@ -267,10 +267,9 @@ def _remediation_lines(data: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _named(text: str, data: Mapping[str, Any]) -> str:
-    """The text with the operator's names of the components that have a fault."""
-    for each in data["diagnoses"]:
-        text = text.replace(each["component"], each["where"])
-    return text
+    """The text with the operator's names of the components that have a fault, or a remediation."""
+    parts = [*data["diagnoses"], *([data["remediation"]] if data["remediation"] else [])]
+    return for_reading(text, data["causes"], DeviceNames({each["component"]: each["where"] for each in parts}))
 
 
 def _strip_lines(strip: Mapping[str, Any]) -> Iterator[TextLine]:

@@ -8,17 +8,19 @@ from __future__ import annotations
 import json
 import sqlite3
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from healthd.config.values import did_you_mean
 from healthd.core.errors import StoreError, UsageError
 from healthd.core.model import Event
+from healthd.judge.devices import DeviceNames, device_names, folded_texts
 from healthd.observe.text_lines import Level, TextLine, joined
 from healthd.remediation.decide.remediation import Remediation
 from healthd.state.store import SCHEMA_VERSION, EventFilter, Store
@@ -35,12 +37,14 @@ class Trail(Struct, frozen=True, kw_only=True):
     """The newest events, the oldest first, and the remediations that began among them or are open.
 
     ``cut``: why there are fewer lines than requested, or "". ``newest``: the number of the newest event of the trail.
+    ``names``: of the node's devices, for the text.
     """
 
     events: tuple[Event, ...]
     remediations: tuple[Remediation, ...] = ()
     cut: str = ""
     newest: int = 0
+    names: DeviceNames = field(default_factory=DeviceNames)
 
 
 def wanted(options: Namespace, now: datetime) -> EventFilter:
@@ -92,9 +96,15 @@ def read_trail(path: Path, which: EventFilter, *, last: int) -> Trail:
         raise StoreError(f"{path}: no state database; healthd has not run here, or [daemon] state_dir differs")
     store = _ReadStore(path, now=datetime.now(UTC))
     try:
-        return asked_of(store, which, last=last)
+        return replace(asked_of(store, which, last=last), names=stored_names(store))
     finally:
         store.close()
+
+
+def stored_names(store: Store) -> DeviceNames:
+    """The operator's names of this node's GPUs, for the answer without a daemon. Raises StoreError."""
+    history = store.history()
+    return device_names({}, history.faults.values(), history.names)
 
 
 def trail_data(trail: Trail) -> dict[str, Any]:
@@ -103,6 +113,7 @@ def trail_data(trail: Trail) -> dict[str, Any]:
         "schema": SCHEMA,
         "cut": trail.cut,
         "newest": trail.newest,
+        "names": dict(trail.names.names),
         "events": [
             {"at": each.at.isoformat(), "kind": each.kind, "text": each.text, "data": each.data}
             for each in trail.events
@@ -111,7 +122,7 @@ def trail_data(trail: Trail) -> dict[str, Any]:
     }
 
 
-def shared_data(store: Store, node: str) -> dict[str, Any]:
+def shared_data(store: Store, node: str, names: DeviceNames) -> dict[str, Any]:
     """The part of the timeline that other machines may read, as ``healthd.history/v1`` of this node: how faults began
     and ended, and the remediations with their steps. Evidence, notes and commands stay here, because they may name
     users and jobs. Raises StoreError."""
@@ -122,7 +133,7 @@ def shared_data(store: Store, node: str) -> dict[str, Any]:
         if "opened" in each.data
     )
     remediations = tuple(replace(each, why="", text="", note="") for each in store.remediations()[-_SHARED:])
-    return {"node": node, **trail_data(Trail(events=changes, remediations=remediations, newest=newest))}
+    return {"node": node, **trail_data(Trail(events=changes, remediations=remediations, newest=newest, names=names))}
 
 
 def trail_json(data: Mapping[str, Any]) -> str:
@@ -130,9 +141,14 @@ def trail_json(data: Mapping[str, Any]) -> str:
     return json.dumps(data, indent=2, default=str) + "\n"
 
 
-def trail_text(data: Mapping[str, Any], *, colour: bool = False) -> str:
-    """As text: a line for each event, its evidence under it; each remediation where it began."""
-    lines = list(_lines(data))
+def trail_text(data: Mapping[str, Any], *, verbose: bool = False, colour: bool = False) -> str:
+    """As text: a line for each event, its evidence under it; each remediation where it began. Events of one second that
+    differ in their device alone are one line.
+
+    ``verbose``: each event by itself, with the devices' own names.
+    """
+    names = DeviceNames({} if verbose else data.get("names", {}))  # a daemon of an earlier version sends none
+    lines = list(_lines(data, names, verbose=verbose))
     lines[:0] = [TextLine(f"! {data['cut']}", "warning")] if data["cut"] else []
     if not lines:
         lines = [TextLine("no line of the audit trail is so" if data["newest"] else "the audit trail is empty")]
@@ -158,14 +174,22 @@ class _ReadStore(Store):
         return db
 
 
-def _lines(data: Mapping[str, Any]) -> Iterator[TextLine]:
+def _lines(data: Mapping[str, Any], names: DeviceNames, *, verbose: bool) -> Iterator[TextLine]:
     waiting = list(data["remediations"])
-    for event in data["events"]:
+    for event in data["events"] if verbose else _folded(data["events"], names):
         while waiting and datetime.fromisoformat(waiting[0]["opened"]) <= datetime.fromisoformat(event["at"]):
-            yield _remediation_line(waiting.pop(0))
+            yield _remediation_line(waiting.pop(0), names)
         yield event_line(event)
         yield from _evidence_lines(event["data"])
-    yield from map(_remediation_line, waiting)
+    yield from (_remediation_line(each, names) for each in waiting)
+
+
+def _folded(events: Iterable[Mapping[str, Any]], names: DeviceNames) -> Iterator[Mapping[str, Any]]:
+    """The events with the names that operators use. Of those that differ in their device alone the first."""
+    for _, group in groupby(events, key=lambda each: (each["kind"], _time(each["at"]), _level(each))):
+        alike = list(group)
+        for each in folded_texts(names.plain(event["text"]) for event in alike):
+            yield {**alike[each.members[0]], "text": each.text}
 
 
 def event_line(event: Mapping[str, Any]) -> TextLine:
@@ -197,7 +221,7 @@ def _evidence_lines(data: Mapping[str, Any]) -> Iterator[TextLine]:
         yield from (TextLine(f"{'':31}{name}: {value}") for name, value in evidence.items())
 
 
-def _remediation_line(data: Mapping[str, Any]) -> TextLine:
+def _remediation_line(data: Mapping[str, Any], names: DeviceNames) -> TextLine:
     level: Level = ""
     if data["end"] is None:
         state = f"open, at {data['step']} since {_time(data['since'])}"
@@ -205,7 +229,8 @@ def _remediation_line(data: Mapping[str, Any]) -> TextLine:
         state = f"{data['end']} at {_time(data['since'])}" + (f": {data['note']}" if data["note"] else "")
         level = "critical" if data["end"] == "failed" else "ok"
     about = f"[{data['id']}] {data['code']} on {data['component']}, {data['remedy']}"
-    return TextLine(_line(data["opened"], "remediation", f"{about}: {', '.join(data['steps'])}; {state}"), level)
+    text = names.plain(f"{about}: {', '.join(data['steps'])}; {state}")
+    return TextLine(_line(data["opened"], "remediation", text), level)
 
 
 def _remediation_data(remediation: Remediation) -> dict[str, Any]:

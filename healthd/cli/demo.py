@@ -17,11 +17,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from healthd.api.timeline import CHECK, Trail, trail_data, trail_json
+from healthd.api.timeline import CHECK, Trail, stored_names, trail_data, trail_json
 from healthd.api.wire import Reply
 from healthd.cli.output import progress, talk
 from healthd.core.errors import HealthdError
-from healthd.core.model import Event
 from healthd.remediation.decide.remediation import End, Remediation
 from healthd.sim.machine import SimulatedMachine
 from healthd.state.store import Store
@@ -76,24 +75,23 @@ class _Show:
 
     def ending(self) -> str:
         """The timeline from the audit store, without the lines of check runs, as ``healthd history``."""
-        events, remediations = self._audit()
+        trail = self._audit()
         lines = ["", "Timeline, from the audit store (SIMULATED node):"]
         lines += [
-            f"  {event.at:%H:%M:%S}.{event.at.microsecond // 1000:03d}  {event.kind:<9} {event.text}"
-            for event in events
+            f"  {event.at:%H:%M:%S}.{event.at.microsecond // 1000:03d}  {event.kind:<9} {trail.names.plain(event.text)}"
+            for event in trail.events
             if event.kind != CHECK
         ]
         took = time.monotonic() - self._began
         ends = ", ".join(
             f"{remediation.code}: {remediation.end or 'open'} after {_attempts(remediation.attempts)}"
-            for remediation in remediations
+            for remediation in trail.remediations
         )
         return "\n".join(lines) + f"\n\n{ends or 'no remediation was opened'}; {took:.1f} s in all\n"
 
     def as_json(self) -> str:
         """The same as data, in the shape of ``healthd history --json``."""
-        events, remediations = self._audit()
-        return trail_json({"simulated": True, **trail_data(Trail(events=events, remediations=remediations))})
+        return trail_json({"simulated": True, **trail_data(self._audit())})
 
     def stop(self) -> None:
         """End the daemon that the demo started."""
@@ -121,10 +119,10 @@ class _Show:
 
     def _wait_for_the_end(self) -> Remediation:
         while self._time_is_left("the remediation ends"):
-            events, remediations = self._audit()
-            if self._machine.reboot_is_wanted and any(_REBOOT_ASKED in event.text for event in events):
+            trail = self._audit()
+            if self._machine.reboot_is_wanted and any(_REBOOT_ASKED in event.text for event in trail.events):
                 self._power_cycle()
-            ended = [remediation for remediation in remediations if remediation.end is not None]
+            ended = [remediation for remediation in trail.remediations if remediation.end is not None]
             if ended:
                 return ended[-1]
             time.sleep(0.2)
@@ -149,13 +147,13 @@ class _Show:
             )
         return True
 
-    def _audit(self) -> tuple[tuple[Event, ...], tuple[Remediation, ...]]:
+    def _audit(self) -> Trail:
         path = self._machine.state_dir / "healthd.db"
         if not path.exists():
-            return (), ()
+            return Trail(events=())
         store = Store(path, now=datetime.now(UTC))
         try:
-            return store.events(), store.remediations()
+            return Trail(events=store.events(), remediations=store.remediations(), names=stored_names(store))
         finally:
             store.close()
 

@@ -42,7 +42,7 @@ def answer(options: Namespace) -> Reply:
             raise NoDaemon(f"no daemon answers at {options.socket}; leave --socket out to read the database")
     path = _database(options)
     data = _stored(options, path)
-    out = trail_json(data) if options.json else trail_text(data, colour=options.colour)
+    out = trail_json(data) if options.json else trail_text(data, verbose=options.verbose, colour=options.colour)
     return Reply(code=0, out=out, err=f"healthd: read from {path}, not from the daemon\n")
 
 
@@ -121,4 +121,4 @@ def _show(data: Mapping[str, Any], options: Namespace) -> None:
         for event in data["events"]:
             progress(json.dumps(event, default=str))
     else:
-        progress(trail_text(data, colour=options.colour).rstrip("\n"))
+        progress(trail_text(data, verbose=options.verbose, colour=options.colour).rstrip("\n"))

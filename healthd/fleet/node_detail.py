@@ -90,6 +90,7 @@ class NodeHistory(NodeDocument, frozen=True, kw_only=True):
     cut: str
     events: tuple[_SeenLine, ...]
     remediations: tuple[SeenRemediation, ...]
+    names: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def lines(self) -> list[str]:

@@ -18,6 +18,8 @@ from healthd.judge.history import Fault
 _NUMBER = r"[0-9]+"
 _ADDRESS = r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?"
 _BEFORE, _BEHIND = r"(?<![\w/:.-])", r"(?![\w/-]|[.:]\w)"
+_ALREADY_NAMED = r"(?<!GPU [0-9] \()(?<!GPU [0-9]{2} \()"
+"""An address behind the name of its GPU stays: ``GPU 3 (0000:86:00)``."""
 _NAMED = (
     rf"{_BEFORE}(?:GPU (?:[0-9a-f]{{4}}:[0-9a-f]{{2}}:[0-9a-f]{{2}}|[0-9]+)(?: NVLink [0-9]+)?|EFA [0-9]+"
     rf"|(?:gpu|efa|nvlink|nvswitch|nvme|disk|mount|interface|lustre|process|service|port):[^\s,;)]*[^\s,;):.])"
@@ -122,7 +124,8 @@ class DeviceNames(Struct, frozen=True, dict=True):
             reverse=True,
         )
         links = r"nvlink:[\w-]+/[0-9]+"
-        return re.compile(f"{_BEFORE}(?:({'|'.join([*own, links])})|(?:GPU )?({'|'.join(bare) or '(?!)'})){_BEHIND}")
+        alone = f"{_ALREADY_NAMED}(?:GPU )?({'|'.join(bare) or '(?!)'})"
+        return re.compile(f"{_BEFORE}(?:({'|'.join([*own, links])})|{alone}){_BEHIND}")
 
 
 def device_names(
@@ -163,6 +166,13 @@ def device_range(labels: Iterable[str]) -> str:
     parts += [f"{len(links)} NVLinks of {device_range(links)}"] if links else []
     parts += [_first_of(others)] if len(others) > _SPELT_OUT else others
     return ", ".join(parts)
+
+
+def with_range(text: str, code: str, devices: Iterable[str]) -> str:
+    """The text with all devices of a code where it names one of them: ``gpu.xid.79 on 8 GPUs (0-7)``."""
+    devices = sorted(devices, key=len, reverse=True)
+    one_of_them = rf"{_BEFORE}{re.escape(code)} on (?:{'|'.join(map(re.escape, devices))}){_BEHIND}"
+    return re.sub(one_of_them, lambda _: f"{code} on {device_range(devices)}", text) if len(devices) > 1 else text
 
 
 class FoldedText(Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from healthd.core.encodable import json_text
 from healthd.core.model import SEVERITY_RANK, Severity, Step
 from healthd.judge.devices import device_range, folded_texts
-from healthd.notify.news import APPROVE, FLEET, NODE_KEY, OUT, PAGED, NewsKind, Piece, Topic, TopicAbout, lines
+from healthd.notify.news import APPROVE, DO, FLEET, NODE_KEY, OUT, PAGED, NewsKind, Piece, Topic, TopicAbout, lines
 
 SCHEMA: Final = "healthd.notification/2"
 LONGEST_ID = 255
@@ -365,6 +365,8 @@ def _cut(text: str, most: int) -> str:
 
 def _text(about: Notification, told: Sequence[str]) -> str:
     lost = [f"{about.lost} older pieces of news were dropped"] if about.lost else []
+    has_step = any(line.startswith(DO) for line in told)
+    step = [] if has_step or not about.next_step else [f"{DO}{about.next_step}"]
     links = [f"{name}: {url}" for name, url in (("runbook", about.runbook), ("page", about.page)) if url]
     head = f"[{about.cluster}] {about.title}" if about.cluster else about.title
-    return "\n".join([head, *about.sender.notices, *told, *links, *lost])
+    return "\n".join([head, *about.sender.notices, *told, *step, *links, *lost])

@@ -43,6 +43,8 @@ NODE_KEY = "node"
 """The key of the node's own state: drained by healthd, or kept out by another owner."""
 UNKNOWN_KEY = "unknown"
 """The key of a node whose health is unknown."""
+DO = "  do: "
+"""The beginning of the line of a next step."""
 MOST_LINES = 20
 """The most pieces of news in one message, which gives the number of the others."""
 _MOST_CAUSES = 8
@@ -601,4 +603,4 @@ def _folded_lines(pieces: Sequence[Piece]) -> Iterator[list[str]]:
     """The lines for news of one kind: what it is, and what to do."""
     for each in folded_texts(piece.words for piece in pieces):
         first = pieces[each.members[0]]
-        yield [replace(first, words=each.text).line, *([f"  do: {first.next_step}"] if first.next_step else [])]
+        yield [replace(first, words=each.text).line, *([f"{DO}{first.next_step}"] if first.next_step else [])]

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from healthd.checklib.titles import title_of
 from healthd.config.schema.notify import NotifySection
 from healthd.core.model import NODE, Mode, Severity
-from healthd.judge.devices import DeviceNames
+from healthd.judge.devices import DeviceNames, with_range
 from healthd.notify.delivery import Receiver
 from healthd.notify.incident_hold import IncidentHold
 from healthd.notify.message import Sender
@@ -127,16 +127,27 @@ def wrong_with(
 
 
 def for_operators(found: Iterable[Topic], names: DeviceNames) -> Iterator[Topic]:
-    """The topics with the names that operators have for devices, and with what to do about a fault."""
+    """The topics with the names that operators have for devices, and with what to do about a fault. A topic about
+    the node names all devices of the fault."""
+    found = tuple(found)
+    devices: dict[str, list[str]] = {}
+    for each in (fault for fault in found if fault.remedy is not None):
+        devices.setdefault(each.code, []).append(names.of(each.component))
     for each in found:
         step = operators_step(each.code, each.remedy) if each.remedy is not None else ""
         yield replace(
             each,
-            words=names.plain(each.words),
-            title=names.plain(each.title),
+            words=_read(each.words, each, devices, names),
+            title=_read(each.title, each, devices, names),
             next_step=step,
             about=_named(each.about, each.reason, names),
         )
+
+
+def _read(text: str, topic: Topic, devices: Mapping[str, Sequence[str]], names: DeviceNames) -> str:
+    """A text of a topic with the names of devices; ``devices``: those of each code that is open."""
+    code, plain = topic.about.code, names.plain(text)
+    return plain if topic.remedy is not None else with_range(plain, code, devices.get(code, ()))
 
 
 def _named(about: TopicAbout, reason: str, names: DeviceNames) -> TopicAbout:

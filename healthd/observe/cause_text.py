@@ -12,6 +12,7 @@ from typing import Any
 from healthd.core.ages import age
 from healthd.core.model import Remedy
 from healthd.judge.causes import Cause
+from healthd.judge.devices import DeviceNames, with_range
 from healthd.observe.text_lines import Level, TextLine
 
 SIGNS: Mapping[str, str] = {"critical": "X", "warning": "!", "unknown": "?", "info": "i", "ok": "ok"}
@@ -43,6 +44,15 @@ def operators_step(code: str, remedy: Remedy) -> str:
 
     step = runbooks.next_step(code, remedy)
     return "; ".join(filter(None, (step, f"`healthd explain {code}`")))
+
+
+def for_reading(text: str, causes: Iterable[Mapping[str, Any]], names: DeviceNames) -> str:
+    """A text about one device, with the names that operators use, and with all devices of its cause. ``causes``: as
+    ``cause_data`` has them."""
+    text = names.plain(text)
+    for each in causes:
+        text = with_range(text, each["code"], map(names.of, each["components"]))
+    return text
 
 
 def _step_of(cause: Cause) -> str:

@@ -254,6 +254,15 @@ def test_what_is_said_of_a_drill_says_that_it_is_one(node: DrillNode) -> None:
     assert "* quarantine  quarantine: quarantine for gpu.xid.79" in text
 
 
+def test_the_text_names_the_gpu_as_operators_do(node: DrillNode) -> None:
+    """Its UUID stands in ``--json`` and nowhere in the text; the address behind the name stays."""
+    done = node.healthd("drill", "xid", "79", "--gpu", "3", "--socket", str(node.socket))
+    assert done.returncode == 0
+    assert "GPU-51a1a7ed" not in done.stdout
+    assert ": XID 79 on GPU 3 (0000:86:00)" in done.stdout.splitlines()[0]
+    assert done.stdout.count("gpu.xid.79 on GPU 3") >= 5
+
+
 def test_a_job_level_error_is_a_whole_chain_that_does_nothing(node: DrillNode) -> None:
     """XID 13 is found, judged and decided: to hold. That is what was to be shown, so it is no missing link."""
     code, report, _ = node.drill("xid", "13")

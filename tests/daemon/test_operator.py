@@ -60,7 +60,7 @@ def test_a_fault_is_planned_acknowledged_and_told(node: RunningNode, tmp_path: P
     assert about["words"] == f"opted out: {tmp_path / 'opt-out'} exists"
     assert about["ladder"][-1] == "replace_node"
     dry = ask(node, "ack", FAULT, "--for", "7d", "--reason", "known", "--dry-run")
-    assert (dry.returncode, dry.stdout.startswith("would be acknowledged: gpu.xid.79 on gpu:")) == (0, True)
+    assert (dry.returncode, dry.stdout.startswith(f"would be acknowledged: gpu.xid.79 on GPU {PCI}")) == (0, True)
     rehearsed = json.loads(ask(node, "ack", FAULT, "--for", "7d", "--reason", "known", "--dry-run", "--json").stdout)
     assert rehearsed.pop("until").startswith("20")
     assert rehearsed == {
@@ -74,7 +74,9 @@ def test_a_fault_is_planned_acknowledged_and_told(node: RunningNode, tmp_path: P
     }
     assert "acknowledged gpu" not in node.log_text()
     done = ask(node, "ack", FAULT, "--for", "7d", "--reason", "ticket\n12")
-    assert (done.returncode, done.stdout.startswith(f"acknowledged: gpu.xid.79 on gpu:{PCI} until 20")) == (0, True)
+    assert (done.returncode, done.stdout.startswith(f"acknowledged: gpu.xid.79 on GPU {PCI} until 20")) == (0, True)
+    by_its_name = ask(node, "ack", f"gpu.xid.79@GPU {PCI}", "--for", "7d", "--reason", "known", "--dry-run")
+    assert by_its_name.returncode == 0, by_its_name.stderr
     again = json.loads(ask(node, "ack", FAULT, "--for", "8d", "--reason", "known", "--json").stdout)
     assert (again["dry_run"], again["faults"][0]["was"].startswith("acknowledged until 20")) == (False, True)
     (tmp_path / "opt-out").unlink()
@@ -112,7 +114,7 @@ def test_history_without_a_daemon(node: RunningNode) -> None:
 def test_a_fault_that_is_not_open_is_refused_with_what_is(node: RunningNode) -> None:
     """Another place, a code that is not open, a misspelt one, a wrong time: each says what was expected."""
     for fault, words in (
-        ("gpu.xid.79@gpu:1", f"gpu.xid.79 is open, but not on 'gpu:1'; expected one of: gpu:{PCI}"),
+        ("gpu.xid.79@gpu:1", f"gpu.xid.79 is open, but not on 'gpu:1'; expected one of: GPU {PCI}"),
         ("gpu.sram.threshold", "open here: "),
         ("gpu.xid.97", "did you mean gpu.xid.79?"),
     ):

@@ -17,13 +17,13 @@ from healthd.checklib.runbooks import next_step
 from healthd.cli.status import PrintedStatus
 from healthd.core.model import Event, Mode, Refusal
 from healthd.judge.causes import causes_of, unknowns_of
-from healthd.notify.news import NewsKind, Piece, lines, topics
+from healthd.notify.news import NODE_KEY, NewsKind, Piece, lines, topics
 from healthd.notify.node import for_operators
 from healthd.observe.cause_text import cause_data
 from healthd.observe.report import as_brief, as_data, as_text
 from healthd.remediation.decide.policy import Considered, Needs, Rules, Situation, decide_each
-from healthd.remediation.ports import FleetSnapshot, NodeView
-from tests.support.judgement import all_read, at
+from healthd.remediation.ports import FleetSnapshot, Hold, NodeView
+from tests.support.judgement import a_remediation, all_read, at
 from tests.support.many_findings import (
     CASES,
     EFA,
@@ -216,6 +216,41 @@ def test_the_end_of_a_cause_is_one_line_too() -> None:
     assert lines(over) == [f"RESOLVED: {EFA} on 32 EFA devices (0-31) (since {began} UTC)"]
     new = Piece(key="x", words=f"{EFA} on EFA 3: silent", since=at(0) + timedelta(hours=1))
     assert [line.partition(":")[0] for line in lines([*over, new])] == ["PROBLEM", "RESOLVED"]
+
+
+def test_what_is_about_the_node_names_all_devices_of_the_fault() -> None:
+    """The decision, the note of a repair and a page are about one of eight GPUs: the first lines name the eight."""
+    last = faults_of((GPUS,))[-1].component
+    names, (cause,) = names_of((GPUS,)), shown_causes((GPUS,))
+    words = f"observe mode: would take the node out for {GPUS} on {last} (reboot_node)"
+    first = headline(report_of((GPUS,)).verdict, remediation=None, causes=[cause], names=names, decision=words,
+                     refusal=Refusal.OBSERVE, trouble=())  # fmt: skip
+    assert f"take the node out for {GPUS} on 8 GPUs (0-7) (reboot_node)" in first["next"]
+    note = f"out until it is healthy: {GPUS} on {last} is still open"
+    data = status_of((GPUS,)) | {
+        "diagnoses": [{"component": each, "where": names.of(each)} for each in cause["components"]],
+        "remediation": {"component": str(last), "where": names.of(last), "text": f"healthd: {GPUS} {last} [c1]",
+                        "id": "c1", "step": "verify", "note": note, "evidence": ""},
+        "steps": [],
+    }  # fmt: skip
+    assert f"out until it is healthy: {GPUS} on 8 GPUs (0-7) is still open" in status_text(data)
+    assert f"healthd: {GPUS} GPU 7 [c1] at verify" in status_text({**data, "diagnoses": []})
+    head = {"node": "gpu-51", "mode": "quarantine", "policy": "p", "orchestrator": "slurm", "opted_out": "",
+            "opt_out_unread": "", "operator": note, "by_job": "",
+            "remediation": {"words": note, "job": ""}}  # fmt: skip
+    assert plan_text(head, [cause], names, at(MINUTES)).count(f"{GPUS} on 8 GPUs (0-7) is still open") == 2
+    out = a_remediation(code=GPUS, component=str(last), hold=Hold(text="r", user="o", stamp=1), note=note)
+    found = topics(
+        verdict=report_of((GPUS,)).verdict, diagnoses=diagnoses_of((GPUS,)), acknowledged=(), decision=None,
+        remediation=out, least=faults_of((GPUS,))[0].severity,
+    )  # fmt: skip
+    told = {each.key: each for each in for_operators(found, names)}
+    assert (
+        told[NODE_KEY].words
+        == f"out of service for {GPUS} on 8 GPUs (0-7) [c1]: {note.replace(str(last), '8 GPUs (0-7)')}"
+    )
+    assert told[NODE_KEY].title == f"out of service for {GPUS} on 8 GPUs (0-7) [c1]"
+    assert told[f"{GPUS} {last}"].words.startswith(f"{GPUS} on GPU 7: critical")
 
 
 def test_two_decisions_about_one_cause_are_both_shown() -> None:

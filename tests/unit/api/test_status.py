@@ -128,7 +128,7 @@ def test_a_node_without_such_parts_has_no_strip() -> None:
 
 PLAIN = DeviceNames({"gpu:GPU-3": "GPU 3"})
 XID = {"code": "gpu.xid.79", "severity": "critical", "where": "GPU 3", "words": ["off the bus"], "next_step": "reboot",
-       "optional": False}  # fmt: skip
+       "optional": False, "components": ["gpu:GPU-3"]}  # fmt: skip
 REMEDIATION = {
     "code": "gpu.xid.79", "where": "GPU 3", "why": "off the bus", "order": "", "note": "", "end": None, "is_out": True,
     "at_rest": "", "steps": ["slot", "drain", "reboot", "verify", "release"], "step": "drain",

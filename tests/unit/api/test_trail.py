@@ -28,8 +28,10 @@ from healthd.api.timeline import (
     wanted,
 )
 from healthd.core.errors import StoreError, UsageError
-from healthd.core.model import Event
+from healthd.core.model import Event, gpu_component
 from healthd.job.blame import JOB_EVENT
+from healthd.judge.devices import DeviceNames
+from healthd.judge.history import History
 from healthd.remediation.decide.remediation import End, Remediation
 from healthd.state.store import EventFilter, Store
 from tests.support.judgement import START, a_remediation, at
@@ -83,6 +85,53 @@ def test_the_timeline_reads_from_old_to_new_with_evidence() -> None:
 def test_how_a_case_stands_is_said(remediation: Remediation, words: str) -> None:
     """Open ones with their step, others with their end and why; a remediation newer than every event comes last."""
     assert trail_text(trail_data(Trail(events=(FAULT,), remediations=(remediation,)))).splitlines()[-1].endswith(words)
+
+
+EIGHT = [
+    Event(at=at(1 + n / 100), kind="fault", text=f"gpu.xid.79 on gpu:GPU-51a1-{n} opened: XID 79 on GPU 0000:{n}6:00",
+          data={"opened": True, "severity": "critical", "evidence": {"line": f"NVRM: Xid (PCI:0000:{n}6:00)"}})
+    for n in range(8)
+]  # fmt: skip
+NAMED = DeviceNames({f"gpu:{name}": f"GPU {n}" for n in range(8) for name in (f"GPU-51a1-{n}", f"0000:{n}6:00")})
+
+
+def test_the_text_names_devices_as_operators_do_and_each_cause_once() -> None:
+    """What eight GPUs have in one second is one line, with the evidence of the first; another second is another line.
+    ``-v`` has each by itself under its own name, and so has the JSON."""
+    decided = Event(at=at(1.5), kind="decision", text="repair for gpu.xid.79 on gpu:GPU-51a1-7")
+    out = a_remediation(opened=at(2), since=at(60), index=6, end=End.RELEASED, component="gpu:GPU-51a1-7")
+    data = trail_data(Trail(events=(*EIGHT, decided), remediations=(out,), names=NAMED))
+    assert trail_text(data).splitlines()[:3] == [
+        "2026-01-01 00:00:01  fault        gpu.xid.79 on 8 GPUs (0-7) opened: XID 79 on 8 GPUs (0-7)",
+        "                               line: NVRM: Xid (PCI:0000:06:00)",
+        "2026-01-01 00:00:01  decision     repair for gpu.xid.79 on GPU 7",
+    ]
+    assert "gpu.xid.79 on GPU 7, reboot_node" in trail_text(data).splitlines()[3]
+    later = replace(EIGHT[7], at=at(3))
+    apart = trail_text(trail_data(Trail(events=(*EIGHT[:7], later), names=NAMED)))
+    assert [line[:19] for line in apart.splitlines() if "fault" in line] == [
+        "2026-01-01 00:00:01",
+        "2026-01-01 00:00:03",
+    ]
+    long = trail_text(data, verbose=True)
+    assert all(long.count(f"gpu:GPU-51a1-{n} opened") == 1 for n in range(8))
+    assert [each["text"] for each in json.loads(trail_json(data))["events"]] == [
+        each.text for each in (*EIGHT, decided)
+    ]
+
+
+def test_a_daemon_of_an_earlier_version_sends_no_names() -> None:
+    """Its lines are shown with the names that they have."""
+    data = {key: value for key, value in trail_data(Trail(events=(FAULT,))).items() if key != "names"}
+    assert "gpu.xid.79 on gpu:GPU-0 opened" in trail_text(data)
+
+
+def test_a_database_names_the_gpus_as_its_daemon_does(store: Store) -> None:
+    """From what the daemon knew of them, without asking the machine."""
+    gpu = gpu_component(uuid="GPU-0", pci="0000:06:00", index=3)
+    after = replace(History(), names={"gpu:GPU-0": gpu, "gpu:0000:06:00": gpu})
+    store.save_history(History(), after, events=(FAULT,), cursor=None)
+    assert "gpu.xid.79 on GPU 3 opened" in trail_text(trail_data(read_trail(store.path, EVERY, last=10)))
 
 
 def test_a_quiet_node_says_so() -> None:
@@ -254,10 +303,11 @@ def test_other_machines_read_faults_and_steps_and_no_user(store: Store) -> None:
     acknowledged = Event(at=at(5), kind="fault", text="acknowledged gpu.xid.79 on GPU 0: alice knows")
     store.append(FAULT, STEP, RUN, order, acknowledged, ENDED)
     store.save_remediation(replace(REMEDIATION, note="waits for 8812 of alice", why="of alice", text="by alice"), STEP)
-    data = shared_data(store, "gpu-1")
+    data = shared_data(store, "gpu-1", DeviceNames({"gpu:GPU-0": "GPU 0"}))
     assert (data["schema"], data["node"]) == ("healthd.history/v1", "gpu-1")
     assert [each["text"] for each in data["events"]] == [FAULT.text, ENDED.text]
     assert {key for each in data["events"] for key in each["data"]} == {"code", "component", "opened"}
     assert [each["steps"] for each in data["remediations"]] == [list(REMEDIATION.steps)]
     assert "alice" not in trail_json(data)
     assert trail_text(data).count("\n") == 3
+    assert "GPU-0" not in trail_text(data)

@@ -16,6 +16,7 @@ from healthd.judge.devices import (
     index_of,
     known_devices,
     renamed,
+    with_range,
 )
 from tests.support.judgement import at, fault
 
@@ -67,11 +68,29 @@ def test_a_device_has_a_number_only_where_that_is_certain(component: Component |
         ("see /sys/bus/pci/devices/0000:86:00.0/vendor", "see /sys/bus/pci/devices/0000:86:00.0/vendor"),
         ("below /sys/class/infiniband/rdmap79s0", "below /sys/class/infiniband/rdmap79s0"),
         ("gpu:30 and gpu:3", "gpu:30 and GPU 3"),
+        ("a remap is pending on GPU 3 (0000:86:00)", "a remap is pending on GPU 3 (0000:86:00)"),
     ],
 )
 def test_a_sentence_names_devices_as_operators_do(text: str, plain: str) -> None:
     """By whatever name they stand there. A path stays as it is: it is there to be opened."""
     assert NAMES.plain(text) == plain
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("out for gpu.xid.79 on GPU 1 [c1]", "out for gpu.xid.79 on 3 GPUs (0-1,12) [c1]"),
+        ("gpu.xid.79 on GPU 12: critical", "gpu.xid.79 on 3 GPUs (0-1,12): critical"),
+        ("gpu.xid.79 on GPU 2", "gpu.xid.79 on GPU 2"),
+        ("gpu.ecc on GPU 1", "gpu.ecc on GPU 1"),
+        ("my.gpu.xid.79 on GPU 1", "my.gpu.xid.79 on GPU 1"),
+    ],
+)
+def test_a_sentence_about_one_device_names_all_that_have_its_code(text: str, shown: str) -> None:
+    """Of another code, and of a device without it, it stays; so does one about a code that a single device has."""
+    assert with_range(text, "gpu.xid.79", ["GPU 0", "GPU 1", "GPU 12"]) == shown
+    assert with_range(text, "gpu.xid.79", ["GPU 1"]) == text
+    assert with_range(text, "gpu.xid.79", []) == text
 
 
 def test_without_names_a_sentence_stays_as_it_is() -> None:

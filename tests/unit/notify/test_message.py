@@ -101,13 +101,27 @@ def test_the_text_begins_with_the_title_and_ends_with_the_links() -> None:
         "[train-a] gpu-213 drained: GPU 3 fell off the bus (XID 79). Rebooting now.",
         "the GPUs are simulated",
         "PROBLEM: gpu.xid.79 on GPU 3: critical (since 2026-11-25 03:00:05 UTC)",
+        "  do: look",
         "runbook: https://docs.example/gpu.xid.79.html",
         "page: https://healthd.example/gpu-213",
         "3 older pieces of news were dropped",
     ]
     bare = made(piece(FAULT), standing=(FAULT,), addresses=Addresses(), sender=Sender(node="n")).text.splitlines()
     assert bare[0] == "n critical: GPU 3 fell off the bus (XID 79)."
-    assert len(bare) == 2
+    assert bare[2:] == ["  do: look"]
+
+
+def test_a_message_about_a_drained_node_says_what_to_do() -> None:
+    """The news is that the node is out; the next step is that of its fault, once, and none when all is over."""
+    text = made(piece(OUT_NOW), standing=(OUT_NOW, FAULT)).text.splitlines()
+    assert text[2:5] == [
+        "PROBLEM: out of service (since 2026-11-25 03:00:05 UTC)",
+        "  do: look",
+        "runbook: https://docs.example/gpu.xid.79.html",
+    ]
+    told = replace(piece(FAULT), next_step="look")
+    assert made(told, piece(OUT_NOW), standing=(OUT_NOW, FAULT)).text.count("  do: look") == 1
+    assert "do:" not in made(piece(OUT_NOW, NewsKind.OVER), open_now=False).text
 
 
 @pytest.mark.parametrize(
