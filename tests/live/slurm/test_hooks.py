@@ -176,7 +176,7 @@ def test_a_critical_node_refuses_the_job_and_it_runs_elsewhere(hooked: Hooked) -
     told = f"healthd: node n0001 is not fit for job {job}: healthd: gpu.xid.79"
     assert re.search(rf"AdminComment=ticket 12: by hand; (healthd: .*; )?{re.escape(told)}", shown), shown
     node.wait(lambda: f"hook: prolog refused job {job}" in node.log_text(), 5.0, "the refusal is in the audit")
-    hooked.lab.scontrol("update", f"jobid={job}", "starttime=now")
+    hooked.lab.start_requeued(job)
     assert hooked.lab.wait_job(job, "RUNNING")["BatchHost"] != "n0001"
 
 
