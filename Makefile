@@ -65,7 +65,7 @@ test-slurm: .venv/dev.stamp
 # VERSION: 1.30, newest, or another that tests/live/kubernetes/pin_kubernetes.py has pinned; then what needs the
 # API server alone.
 test-kubernetes: .venv/dev.stamp
-	@sh tests/system-packages.sh compiler debian arm64
+	@sh tests/system-packages.sh compiler debian image arm64
 	HEALTHD_TEST_KUBERNETES=1 HEALTHD_TEST_KUBERNETES_VERSION=$(VERSION) $(VENV)/python -m pytest $(IN_PARALLEL) \
 		-m "$(if $(VERSION),kubernetes and )not slurm" $(PYTEST_ARGS) $(KUBERNETES_TESTS)
 
@@ -79,7 +79,7 @@ test-check: .venv/dev.stamp
 
 test-packages: .venv/dev.stamp
 	@sh tests/system-packages.sh
-	@sh tests/system-packages.sh arm64
+	@sh tests/system-packages.sh image arm64
 	HEALTHD_TEST_PACKAGES=1 $(VENV)/python -m pytest $(PYTEST_ARGS) tests/installing
 
 # Ends at the first violation, with its seed: `make simulate SEED=17 SEEDS=1` shows it again.

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Installs what the integration tests need and a fresh Debian or Ubuntu lacks.
 #   sh tests/system-packages.sh [SET ...]
-# Sets, of which all but arm64 are meant where none is named: slurm (with munge), fuse, compiler (C), debian (debootstrap, for roots and
-# namespaces of their own), prometheus, packages (what builds and lints them), browser (Chromium with fonts, for the
-# status page); arm64 (qemu, for the image of the other processor).
+# Sets, of which all but image and arm64 are meant where none is named: slurm (with munge), fuse, compiler (C), debian
+# (debootstrap, for roots and namespaces of their own), prometheus, packages (what builds and lints them), browser (Chromium with fonts, for the
+# status page); image (what builds the container image), arm64 (qemu, for programs of the other processor).
 # Needs root and apt-get; without them it says what is missing, and the tests that need it are skipped and say so.
 # No service is started by the installation.
 set -eu
@@ -57,6 +57,10 @@ for set in "$@"; do
         ;;
     # The browser has several names; a page without fonts has no width worth testing.
     browser) command -v google-chrome >/dev/null || need chromium chromium fonts-dejavu-core ;;
+    image)
+        need buildah buildah
+        need mmdebstrap mmdebstrap
+        ;;
     arm64) test "$(uname -m)" = aarch64 || need qemu-aarch64-static qemu-user-static ;;
     *)
         echo "tests/system-packages.sh: '$set' is no set of packages" >&2

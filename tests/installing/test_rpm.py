@@ -15,7 +15,7 @@ import pytest
 from healthd import __version__
 from tests.installing.machine import clean_root, release
 from tests.installing.page import run
-from tests.packaging.dockerfile import files_of
+from tests.packaging.image import files_of
 from tests.support.limits import limit_s
 from tests.support.running import ROOT
 from tests.support.scripts import load_script

@@ -1,8 +1,5 @@
-"""What the image for arm64 (P6e-GB200, P6e-GB300) is made of, run here: Debian's arm64 with the Dockerfile's
-packages and the locked wheels of aarch64, by qemu where this machine is of another processor.
-
-The wheels are put there by this machine's pip, and no bytecode is made. Under qemu the root takes six minutes, once,
-and the tests one and a half.
+"""The image for arm64 (P6e-GB200, P6e-GB300) as a release builds it, and its programs, by qemu where this machine is of
+another processor.
 """
 
 from __future__ import annotations
@@ -16,30 +13,14 @@ from pathlib import Path
 import pytest
 
 from healthd import __version__
-from tests.packaging.dockerfile import ROOT, Build, Image, context, files_of, instructions
-from tests.support.debian_root import debian_root
+from tests.packaging.image import ROOT, Image, built_image, files_of
 from tests.support.emulated import aarch64_programs
 
-TEXT = (ROOT / "packaging" / "container" / "Dockerfile").read_text(encoding="utf-8")
-SUITE, PYTHON = "trixie", "3.13"
 EM_AARCH64 = 183  # e_machine in elf.h
 # The glibc of each is at least as old as that of the distributions that have this Python.
 PLATFORMS = ("manylinux2014_aarch64", "manylinux_2_17_aarch64", "manylinux_2_28_aarch64")
 FOR_ARM64 = ("--no-deps", "--only-binary=:all:", *(f"--platform={each}" for each in PLATFORMS))
 NO_INDEX = ("Retrying (", "Could not fetch URL", "Could not install packages due to an OSError")
-# In a namespace of its own: the Dockerfile's steps in a new root.
-STEPS = """
-set -eu
-root=$1
-shift
-unset TMPDIR # a folder of this machine's
-mount -t proc proc "$root/proc"
-for file in /etc/resolv.conf /etc/hosts; do
-    test -e "$root$file" || : >"$root$file"
-    mount --bind "$file" "$root$file"
-done
-for step; do chroot "$root" /bin/sh -c "$step"; done
-"""
 
 
 def pip(*words: str) -> str:
@@ -77,30 +58,9 @@ def test_every_locked_version_has_a_wheel_for_arm64(lock: str, python: str, comp
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
-    """The last stage of the Dockerfile, on the packages of its first."""
-    steps = instructions(TEXT)
-    second = [step.word for step in steps].index("FROM", 2)
-    packages = [step.rest for step in steps[:second] if step.word == "RUN"]
-    folder = tmp_path_factory.mktemp("image-arm64")
-    sources, parts = folder / "sources", folder / "parts"
-    context(ROOT, (ROOT / ".dockerignore").read_text(encoding="utf-8"), sources)
-    pip("wheel", "--no-deps", "--no-build-isolation", f"--wheel-dir={parts}", str(sources))
-    (wheel,) = parts.iterdir()
-    assert wheel.name.endswith("-py3-none-any.whl")
-    into = ("install", f"--target={parts / 'site'}", "--no-compile", f"--python-version={PYTHON}", *FOR_ARM64)
-    pip(*into, "--require-hashes", f"-r{ROOT / 'requirements' / 'kubernetes.txt'}")
-    pip(*into, str(wheel))
-    (parts / "healthd").write_text("#!/opt/healthd/bin/python\n" + (ROOT / "packaging/bin/healthd").read_text())
-    (parts / "healthd").chmod(0o755)
-    last = TEXT[TEXT.index("LABEL") :].replace(
-        "COPY --from=build /opt/healthd /opt/healthd\n",
-        "RUN python3 -m venv --without-pip /opt/healthd\n"
-        f"COPY site /opt/healthd/lib/python{PYTHON}/site-packages\nCOPY healthd /opt/healthd/bin/healthd\n",
-    )
-    with aarch64_programs():
-        debian = debian_root(SUITE, STEPS, packages, architecture="arm64")
-        build = Build(folder / "stages", base=debian, context=parts, arguments={}, machine={})
-        yield Image(build=build, stage=build.run("FROM debian\n" + last))
+    """The image for arm64, whose programs run meanwhile."""
+    with aarch64_programs(), built_image(tmp_path_factory.mktemp("image-arm64"), "arm64") as image:
+        yield image
 
 
 @pytest.mark.slow
@@ -108,7 +68,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
 def test_the_image_for_arm64_runs_healthd(image: Image) -> None:
     """Built from Debian's arm64 and the locks alone, it says its version and gives a verdict on the node it is on."""
     assert image.run("uname", "-m").stdout.strip() == "aarch64"
-    done = image.run(*image.stage.entrypoint, "--version")
+    done = image.run(*image.config["Entrypoint"], "--version")
     assert (done.returncode, done.stdout.strip()) == (0, f"healthd {__version__}"), done.stdout + done.stderr
     modules = "lightkube, boto3, msgspec, yaml, pynvml, healthd.remediation.engine.engine"
     done = image.run("/opt/healthd/bin/python", "-c", f"import {modules}")
@@ -125,7 +85,7 @@ def test_the_image_for_arm64_runs_healthd(image: Image) -> None:
 @pytest.mark.root
 def test_all_machine_code_in_the_image_for_arm64_is_of_arm64(image: Image) -> None:
     """healthd is a wheel for any processor, and each library that its dependencies bring is of this one."""
-    libraries = list(files_of(image.stage.root / "opt" / "healthd", "*.so", "*.so.*"))
+    libraries = list(files_of(image.root / "opt" / "healthd", "*.so", "*.so.*"))
     machines = {path.name: int.from_bytes(path.read_bytes()[18:20], "little") for path in libraries}
     assert machines
     assert set(machines.values()) == {EM_AARCH64}, machines

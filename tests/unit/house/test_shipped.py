@@ -38,6 +38,8 @@ LOADED_BY: Mapping[str, tuple[str, str]] = {
     "packaging/ansible/*": ("tests/installing/test_ansible.py", '"packaging/ansible"'),
     "packaging/bin/healthd": ("tests/unit/house/test_house.py", "test_the_launcher_is_a_script"),
     "packaging/container/Dockerfile": ("tests/packaging/test_image.py", "Dockerfile"),
+    "packaging/container/aarch64.sh": ("tests/support/emulated.py", "packaging/container/aarch64.sh"),
+    "packaging/container/build.sh": ("tests/packaging/image.py", "packaging/container/build.sh"),
     "packaging/deb/*": ("tests/installing/conftest.py", "packaging/deb/build.sh"),
     "packaging/grafana/*.json": ("tests/live/prometheus/dashboards.py", "packaging/grafana/"),
     "packaging/helm/healthd/.helmignore": CHART,
@@ -119,7 +121,7 @@ OF_OTHERS = (
     frozenset({"amazon-cloudwatch-agent-ctl", "apt-get", "aws", "cat", "clush", "cp", "curl", "dnf", "docker", "echo"})
     | {"grep", "helm", "install"}
     | {"journalctl", "kill", "kubectl", "ln", "ls", "mkdir", "pip", "promtool", "python3", "rm", "scontrol", "sed"}
-    | {"read", "sbatch", "sinfo", "sort", "srun", "ssh", "systemctl", "terraform", "touch"}
+    | {"read", "sbatch", "sinfo", "skopeo", "sort", "srun", "ssh", "systemctl", "terraform", "touch"}
 )
 _KEYWORDS = frozenset({"while", "do", "done", "sudo", "exec"})  # of the shell, or before a command
 _SEPARATORS = frozenset({"|", "||", "&&", "&", ";", "(", ")", "$("})
